@@ -1,0 +1,129 @@
+// hunch's public API: load a model, give it requests, receive tokens. Everything a caller can get wrong comes back as an Error
+// with a message for people. One Engine runs one request at a time; its methods are called from one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hunch/result.h"
+
+namespace hunch {
+
+// Called during long work (`what`: "loading", "prefill", "packing"); may be empty.
+using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
+
+struct EngineOptions {
+  std::string model;            // Hugging Face folder or GGUF file
+  std::string device = "cpu";   // a registered backend: cpu, reference
+  std::string isa;              // cpu only: portable, avx2, avx512, avx512_bf16; empty: best
+  int threads = 0;              // 0: all cores this process may use
+  std::string kv_dtype;         // bf16, f16, f32; empty: the backend's default
+  int64_t context_len = 0;      // tokens a request may reach; 0: the model's
+  int64_t kv_memory_bytes = 0;  // 0: what context_len needs
+  int chunk_len = 512;          // prompt rows per pass
+  int max_draft = 64;           // longest chain a request may ask for
+  Progress progress;
+};
+
+// How the next token is chosen; absent values: the model's own defaults, else llama.cpp's.
+struct SamplingOptions {
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int> top_k;
+  std::optional<uint64_t> seed;  // absent: drawn at admission (and reported)
+};
+
+// Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
+// the Vegas release map to which field.
+struct SpeculationOptions {
+  std::string proposer = "none";   // none, self
+  int num_tokens = 0;              // gamma: drafted tokens per round; 0: the default of the proposer
+  std::string policy = "vegas";    // vegas, streamingllm, full
+  double ratio = 0;                // kept ratio, in (0, 1]; 0: default
+  int min_tokens = 16;             // least entries kept
+  std::string metric = "weight";   // vegas: weight (the drafts' log-sum-exp), true_weight, logit
+  std::string rows = "all";        // vegas: all, first_last, last
+  std::string combine = "max";     // vegas: max, sum over rows
+  std::string share = "kv_head";   // vegas: kv_head (a set per KV head), layer (one set)
+  int spread = 16;                 // vegas: forward dilation of the scores (weights only)
+  int sinks = -1, recent = 0;      // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
+  std::string rule;                // match, ratio; empty: match when greedy or seeded, else ratio
+  std::string draft_weights = "";  // "": as the target; "q4_0", "q8_0": drafts read a copy in this encoding
+  bool verify = true;              // false: emit drafts unverified. Lossy, and labelled so
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // token ids, at least one
+  int64_t max_tokens = -1;      // -1: until the context is full
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_ids;  // besides the model's own end-of-generation ids
+  SamplingOptions sampling;
+  SpeculationOptions speculation;
+};
+
+struct TokenEvent {
+  int32_t id = 0;
+  enum class From : uint8_t { Target, Draft } from = From::Target;  // Draft: guessed and accepted
+  int64_t index = 0;                                                // in the continuation
+};
+
+enum class FinishReason : uint8_t { Stop, Length, Interrupted };
+
+struct Timings {  // milliseconds
+  double load = 0, prefill = 0, draft = 0, verify = 0, select = 0;
+  double first_to_last_token = 0;  // decoding, everything included
+};
+
+struct Generation {
+  std::vector<int32_t> tokens;  // the continuation; an end-of-generation id that stopped it is not included
+  FinishReason finish = FinishReason::Length;
+  bool lossless = true;
+  std::string rule, policy, proposer;
+  uint64_t seed = 0;
+  int gamma = 0;
+  int64_t prompt_tokens = 0;
+  int64_t rounds = 0;  // rounds that drafted
+  int64_t drafted = 0, accepted = 0;
+  std::vector<int64_t> drafted_by_position, accepted_by_position;  // [gamma]
+  uint64_t kv_bytes_read = 0;                                      // during decoding: keys, values, scores, selected copies
+  Timings milliseconds;
+
+  double mean_acceptance_length() const;               // tokens per round, correction or bonus included; 1 without speculation
+  std::vector<double> acceptance_by_position() const;  // rounds that accepted position i / rounds that drafted it
+  double tokens_per_second() const;                    // (tokens - 1) / time from the first to the last token
+  double kv_bytes_per_token() const;
+};
+
+// Return false to stop after this token.
+using OnToken = std::function<bool(const TokenEvent&)>;
+
+class Tokenizer;  // text/tokenizer.h
+class EngineParts;
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> load(const EngineOptions&);
+  ~Engine();
+
+  // Runs the request to its end. `interrupted` (may be null) is looked at between passes: set it to stop cleanly.
+  Result<Generation> generate(const Request&, const OnToken& = {}, const std::atomic<bool>* interrupted = nullptr);
+
+  const Tokenizer& tokenizer() const;
+  int64_t context_len() const;
+  std::string description() const;  // "wren-34m, qwen3, q8_0, 33.6 M parameters; cpu (avx512_bf16, 2 threads); kv bf16"
+  std::string model_name() const;
+  std::string chat_template() const;
+  double load_milliseconds() const;
+  EngineParts& parts();  // for bench, audit and tests inside the project
+
+ private:
+  explicit Engine(std::unique_ptr<EngineParts>);
+  std::unique_ptr<EngineParts> parts_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,24 @@
+// INTERFACE 5: an acceptance rule decides which drafts stay and which token follows. It reads like the paper and draws only
+// through Chance and TargetProbs::choice.
+#pragma once
+
+#include "accept/chance.h"
+#include "accept/target_probs.h"
+#include "base/guarantee.h"
+#include "base/registry.h"
+#include "draft/draft_tree.h"
+#include "draft/verdict.h"
+
+namespace hunch {
+
+class AcceptanceRule {
+ public:
+  struct Setup {};
+  virtual ~AcceptanceRule() = default;
+  virtual Guarantee guarantee() const = 0;
+  virtual bool needs_q() const = 0;  // drafts must come with the distribution they were drawn from
+  // `first` is the position of the token after row 0.
+  virtual void accept(const DraftTree&, int64_t first, TargetProbs& p, Chance&, Verdict& out) const = 0;
+};
+
+}  // namespace hunch

@@ -1,0 +1,78 @@
+// INTERFACE 1: a backend owns memory and says how one op runs. `reference` is the plain definition of every op; `cpu` and others
+// inherit it and override. Ops run in call order; arguments are views of the backend's memory. Contracts stand in backend/ops/.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backend/ops/attention.h"
+#include "backend/ops/kv.h"
+#include "backend/ops/matmul.h"
+#include "backend/ops/norm.h"
+#include "backend/ops/rope.h"
+#include "backend/ops/sample.h"
+#include "backend/ops/top_k.h"
+#include "base/registry.h"
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "tensor/buffer.h"
+
+namespace hunch {
+
+// Bytes that ops asked memory for, counted where they read (a tile used by many rows counts once). Monotonic.
+struct BackendCounters {
+  uint64_t weight_bytes = 0, kv_bytes = 0, score_bytes = 0, gather_bytes = 0;
+};
+
+struct KvGeometry {
+  DType dtype = DType::BF16;
+  int layers = 0, kv_heads = 0, head_dim = 0;
+};
+
+class Backend {
+ public:
+  struct Setup {
+    int threads = 0;  // 0: one per core this process may use
+    std::string isa;  // cpu: portable, avx2, avx512, avx512_bf16; empty: the best this machine has
+  };
+  virtual ~Backend() = default;
+
+  virtual std::string description() const = 0;  // "cpu (avx512_bf16, 2 threads)"
+  virtual int threads() const = 0;
+  virtual DType default_kv_dtype() const = 0;  // BF16 where the machine multiplies it, else F16
+
+  virtual Buffer allocate(size_t bytes) = 0;  // aligned to 64; at start-up only
+  // The tensor in this backend's form; its file may be unmapped afterwards only if nothing is borrowed (borrows: see backend).
+  virtual std::unique_ptr<Weight> load_weight(const Tensor& matrix) = 0;
+  virtual size_t kv_page_bytes(const KvGeometry&) const = 0;
+  // nullptr if the memory cannot be had.
+  virtual std::unique_ptr<KvStore> make_kv_store(const KvGeometry&, int64_t num_pages) = 0;
+
+  virtual void matmul(const MatmulArgs&) = 0;
+  virtual void embed(const EmbedArgs&) = 0;
+  virtual void norm(const NormArgs&) = 0;
+  virtual void gate(const GateArgs&) = 0;
+  virtual void rope_angles(const RopeAnglesArgs&) = 0;
+  virtual void rope(const RopeArgs&) = 0;
+  virtual void store_kv(const StoreKvArgs&) = 0;
+  virtual void gather_kv(const GatherKvArgs&) = 0;
+  virtual void attention(const AttentionArgs&) = 0;
+  virtual void score_keys(const ScoreKeysArgs&) = 0;
+  virtual void top_k(const TopKArgs&) = 0;
+  virtual void sample(const SampleArgs&) = 0;
+
+  // Runs `body` (device backends record it under `key` once and replay it as one graph). The body reads no device data on the
+  // host.
+  virtual void replay(uint64_t key, const std::function<void()>& body) {
+    (void)key;
+    body();
+  }
+
+  const BackendCounters& counters() const { return counters_; }
+
+ protected:
+  BackendCounters counters_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,67 @@
+// Attention of rows over paged keys, with the scores that selections are made of collected in the same pass.
+//
+//   out[r][h] = sum_j softmax_j(scale q[r][h] . k[j]) v[j]   over the entries j in (last[r] - window, last[r]]
+//
+// Row invariance (ARCHITECTURE.md, decision 2): a row's bits depend on its query, its entries and their indices only. Keys are
+// split at fixed multiples of kSplitLen entries, a split is folded block by block in ascending order (blocks of kPageLen), and
+// split results are merged in a fixed order. K and V are read as stored. A masked entry is skipped or replaced after
+// loading, never multiplied by zero: it may hold NaN.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/ops/kv.h"
+#include "tensor/view.h"
+
+namespace hunch {
+
+inline constexpr int kSplitLen = 1024;  // entries; a multiple of kPageLen
+
+enum class ScoreMetric : uint8_t {
+  None,
+  Logit,   // scale q.k
+  Weight,  // min(1, exp(scale q.k - lse)) with a given log-sum-exp per row and head
+};
+enum class ScoreCombine : uint8_t { Sum, Max };
+
+// Scores of the entries [0, prefix_len), one fp32 per entry and set. u[r] = mean of the metric over the set's query heads (the
+// group of one KV head, or all heads if `out` has one row); score = sum or max over the rows with row_used of u[r].
+struct ScoreArgs {
+  ScoreMetric metric = ScoreMetric::None;
+  ScoreCombine combine = ScoreCombine::Sum;
+  View<const uint8_t, 1> row_used;  // [rows of the run]
+  View<const float, 2> lse;         // [rows of the run][head], Weight only
+  int64_t prefix_len = 0;           // every used row reads all of [0, prefix_len): no window, prefix_len <= last + 1
+  View<float, 2> out;               // [kv_heads or 1][>= prefix_len]
+};
+
+// The rows of one sequence in a pass.
+struct AttentionRun {
+  int64_t first_row = 0, num_rows = 0;
+  KvRef kv;
+  View<const int32_t, 1> last;  // [num_rows] newest entry each row reads; ascending (a chain or a chunk)
+  int window = 0;               // 0: everything
+  ScoreArgs scores;
+};
+
+struct AttentionArgs {
+  int layer = 0;
+  float scale = 1;
+  View<const float, 3> q;  // [row][head][head_dim]
+  View<float, 3> out;      // [row][head][head_dim]
+  View<float, 2> lse;      // [row][head] natural log-sum-exp of scale q.k over the row's entries; data null: not wanted
+  std::span<const AttentionRun> runs;
+};
+
+// The same scores without attention: a second look over K once the true log-sum-exps are known (first selection, metric
+// `true_weight`). q and lse rows are those of the run.
+struct ScoreKeysArgs {
+  int layer = 0;
+  float scale = 1;
+  View<const float, 3> q;  // [row][head][head_dim]
+  KvRef kv;
+  ScoreArgs scores;
+};
+
+}  // namespace hunch

@@ -1,0 +1,51 @@
+// KV memory: a store of pages whose layout only its backend knows; stores of new rows; the compact copy of selected entries.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "tensor/view.h"
+
+namespace hunch {
+
+inline constexpr int kPageLen = 64;  // entries of a page: one attention block
+
+// Memory of `num_pages` pages, each kPageLen entries of K and V for every layer and KV head. Allocated once, contents undefined.
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+  DType dtype = DType::BF16;  // of stored rows: BF16, F16 or F32
+  int layers = 0, kv_heads = 0, head_dim = 0;
+  int64_t num_pages = 0;
+  size_t bytes = 0;
+  // Overwrites entries [first, last) of a page table with NaN in every layer, K and V (poison tests).
+  virtual void poison(View<const int32_t, 1> pages, int64_t first, int64_t last) = 0;
+  // Entry `entry` of a page as fp32 (tests, tools): k and v [head_dim].
+  virtual void read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry, float* k, float* v) const = 0;
+};
+
+// The entries of one sequence: entry e lives in pages[e / kPageLen] at e % kPageLen.
+struct KvRef {
+  KvStore* store = nullptr;
+  View<const int32_t, 1> pages;
+};
+
+// Rounds and stores K and V of rows [first_row, first_row + num_rows) at entries first_entry, first_entry + 1, ...
+struct StoreKvArgs {
+  int layer = 0;
+  View<const float, 3> k, v;  // [rows of these entries][kv_head][head_dim]
+  KvRef kv;
+  int64_t first_entry = 0;
+};
+
+// Copies the selected entries, then the entries [tail_first, tail_last), of one layer from `from` to entries 0.. of `to`.
+// Bits are copied, not converted: both stores have the same dtype and geometry. Lists are ascending.
+struct GatherKvArgs {
+  int layer = 0;
+  KvRef from, to;
+  View<const int32_t, 2> index;  // [kv_heads or 1 (shared)][count]
+  int64_t tail_first = 0, tail_last = 0;
+};
+
+}  // namespace hunch

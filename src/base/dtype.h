@@ -1,0 +1,44 @@
+// Element encodings of tensors and KV rows, with their block geometry (GGUF's names and layouts for the quantised ones).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace hunch {
+
+enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K };
+inline constexpr int kNumDTypes = 7;
+
+struct DTypeInfo {
+  std::string_view name;  // as the command line takes and prints it
+  int block;              // elements per block along the input dimension
+  int block_bytes;
+};
+
+constexpr DTypeInfo dtype_info(DType t) {
+  switch (t) {
+    case DType::F32: return {"f32", 1, 4};
+    case DType::F16: return {"f16", 1, 2};
+    case DType::BF16: return {"bf16", 1, 2};
+    case DType::Q8_0: return {"q8_0", 32, 34};    // f16 d, int8 q[32]; w = d q
+    case DType::Q4_0: return {"q4_0", 32, 18};    // f16 d, 16 bytes (element i low nibble, i+16 high); w = d (q - 8)
+    case DType::Q4_K: return {"q4_k", 256, 144};  // f16 d, f16 dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles
+    case DType::Q6_K: return {"q6_k", 256, 210};  // 128 low nibbles, 64 high bits, int8 scales[16], f16 d; w = d sc (q - 32)
+  }
+  return {"?", 1, 0};
+}
+
+constexpr std::optional<DType> dtype_named(std::string_view name) {
+  for (int i = 0; i < kNumDTypes; ++i)
+    if (dtype_info(DType(i)).name == name) return DType(i);
+  return std::nullopt;
+}
+
+// Bytes of `elements` consecutive elements; `elements` is a multiple of the block.
+constexpr size_t dtype_bytes(DType t, size_t elements) {
+  return elements / size_t(dtype_info(t).block) * size_t(dtype_info(t).block_bytes);
+}
+
+}  // namespace hunch

@@ -1,0 +1,16 @@
+// What a part promises about the output of a run it takes part in. The engine reports the weakest link.
+#pragma once
+
+#include <algorithm>
+
+namespace hunch {
+
+enum class Guarantee {
+  Lossy,         // may change what the model says; off by default, labelled `lossless: false` wherever it shows
+  Distribution,  // the output has exactly the target's distribution
+  Stream,        // the output equals plain decoding bit for bit
+};
+
+constexpr Guarantee weakest(Guarantee a, Guarantee b) { return std::min(a, b); }
+
+}  // namespace hunch

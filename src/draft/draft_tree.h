@@ -1,0 +1,39 @@
+// DraftTree: the guesses of one round. Nodes stand in topological order (parents first); a chain is the tree whose node i has
+// parent i - 1. The root is the pending token and is not a node: parent -1. Shapes are known to the host, contents (tokens, q)
+// live in backend memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace hunch {
+
+// What a rule may assume about how a node's token was found.
+enum class DraftLaw : uint8_t {
+  Point,  // deterministic: no distribution
+  Given,  // drawn from q, bit for bit
+  Noise,  // arg max of the drafter's log-probabilities plus the target's own noise of that position (rule match)
+};
+
+struct DraftTree {
+  int size = 0;  // nodes in use; 0: plain decoding
+  DraftLaw law = DraftLaw::Point;
+  std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token
+  View<int32_t, 1> tokens;       // [capacity]
+  View<float, 2> q;              // [capacity][vocab] Given: the distribution each node was drawn from
+
+  void make_chain(int length) {
+    size = length;
+    for (int node = 0; node < length; ++node) parents[size_t(node)] = node - 1;
+  }
+  // The first child of `node` (-1: of the root), or -1.
+  int child(int node) const {
+    for (int next = node + 1; next < size; ++next)
+      if (parents[size_t(next)] == node) return next;
+    return -1;
+  }
+};
+
+}  // namespace hunch

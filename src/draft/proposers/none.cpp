@@ -1,0 +1,20 @@
+// none: no guesses; every step is a verify pass with an empty tree, which is plain decoding.
+#include "draft/proposer.h"
+
+namespace hunch {
+namespace {
+
+class None final : public Proposer {
+ public:
+  bool drafts() const override { return false; }
+  void propose(std::span<const Sequence* const>, std::span<const DraftLimits>, std::span<DraftTree> out) override {
+    for (DraftTree& tree : out) tree.size = 0;
+  }
+};
+
+Result<std::unique_ptr<Proposer>> make_none(const Proposer::Setup&) { return std::unique_ptr<Proposer>(new None); }
+
+const Register<Proposer> none{"none", "plain decoding", make_none};
+
+}  // namespace
+}  // namespace hunch

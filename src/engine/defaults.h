@@ -1,0 +1,16 @@
+// What an option means when it is absent. The speculation defaults are those that `hunch bench` found best on a two-core CPU with
+// the shipped model (docs/results.md).
+#pragma once
+
+namespace hunch::defaults {
+
+// llama.cpp's sampling defaults, where neither the user nor the model says otherwise.
+inline constexpr float kTemperature = 0.8f, kTopP = 0.95f, kMinP = 0.05f;
+inline constexpr int kTopK = 40;
+
+inline constexpr int kDraftTokens = 7;
+inline constexpr double kRatio = 0.07;
+inline constexpr int kStreamingSinks = 4;
+inline constexpr int kSelectingRows = 2;  // of the prompt, for the first selection
+
+}  // namespace hunch::defaults

@@ -1,0 +1,112 @@
+#include "engine/parts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/load_text.h"
+
+namespace hunch {
+namespace {
+
+std::string human_bytes(double bytes) {
+  for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
+    if (bytes < 1024 || unit[0] == 'G') return fmt::format("{:.{}f} {}", bytes, unit[0] == 'B' ? 0 : 1, unit);
+    bytes /= 1024;
+  }
+  return {};
+}
+
+double physical_bytes() { return double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE)); }
+
+Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
+  if (name.empty()) return backend.default_kv_dtype();
+  const auto type = dtype_named(name);
+  if (!type || (*type != DType::F32 && *type != DType::F16 && *type != DType::BF16))
+    return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16", name));
+  return *type;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  auto parts = std::make_unique<EngineParts>();
+  parts->options = options;
+
+  const auto* device = Register<Backend>::find(options.device);
+  if (!device) return usage_error(fmt::format("unknown device '{}'; known: {}", options.device, Register<Backend>::names()));
+  HUNCH_TRY(parts->backend, device->make({.threads = options.threads, .isa = options.isa}));
+
+  HUNCH_TRY(parts->checkpoint, Checkpoint::open(options.model));
+  const ModelShape& shape = parts->checkpoint->shape();
+  HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint));
+  const auto* family = Register<Model>::find(shape.family);
+  if (!family) return Error{fmt::format("unknown architecture '{}'; known: {}", shape.family, Register<Model>::names())};
+  Model::Setup setup{.backend = parts->backend.get(), .checkpoint = parts->checkpoint.get()};
+  if (options.progress) setup.progress = [&](int64_t done, int64_t total) { options.progress("loading", done, total); };
+  HUNCH_TRY(parts->model, family->make(setup));
+
+  HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
+  parts->geometry = {.dtype = kv_dtype, .layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
+  HUNCH_OK(parts->plan_memory());
+  parts->pass.emplace(
+      *parts->backend, parts->model->shape(), *parts->store,
+      PassLimits{.max_rows = std::max(options.chunk_len, options.max_draft + 1), .context_len = parts->context_len});
+  parts->load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return parts;
+}
+
+// Memory is planned, then taken once: the context asked for (or the model's), or what --kv-memory holds.
+Status EngineParts::plan_memory() {
+  const int64_t trained = model->shape().context_len, page_bytes = int64_t(backend->kv_page_bytes(geometry));
+  const auto pages_of = [](int64_t entries) { return (entries + kPageLen - 1) / kPageLen; };
+  if (options.context_len < 0) return usage_error("the context size is negative");
+  context_len = options.context_len > 0 ? options.context_len : trained;
+  if (context_len > std::max<int64_t>(trained * 64, 1 << 20))
+    return usage_error(fmt::format("context of {} tokens: the model was trained for {}; use at most {}", context_len, trained,
+                                   std::max<int64_t>(trained * 64, 1 << 20)));
+  int64_t num_pages = pages_of(context_len);
+  if (options.kv_memory_bytes > 0) {
+    const int64_t affordable = options.kv_memory_bytes / page_bytes;
+    if (affordable < 1 || (options.context_len > 0 && affordable < num_pages))
+      return Error{
+          fmt::format("KV memory too small: {} given, {} needed for {} tokens ({} a page of {}); raise --kv-memory or lower -c",
+                      human_bytes(double(options.kv_memory_bytes)), human_bytes(double(num_pages * page_bytes)), context_len,
+                      human_bytes(double(page_bytes)), kPageLen)};
+    num_pages = std::min(num_pages, affordable);
+    context_len = std::min(context_len, num_pages * kPageLen);
+  }
+  const double needed = double(num_pages) * double(page_bytes), memory = physical_bytes();
+  if (needed > 0.9 * memory)
+    return Error{fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, the machine has {}; lower -c",
+                             context_len, human_bytes(needed), human_bytes(memory))};
+  store = backend->make_kv_store(geometry, num_pages);
+  if (!store)
+    return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
+  pool.emplace(num_pages);
+  return {};
+}
+
+Result<const Model*> EngineParts::draft_weights(DType type) {
+  auto& made = draft_weights_[type];
+  if (!made) {
+    const auto* family = Register<Model>::find(checkpoint->shape().family);
+    HUNCH_TRY(made, family->make({.backend = backend.get(), .checkpoint = checkpoint.get(), .requantise = type}));
+  }
+  return const_cast<const Model*>(made.get());
+}
+
+SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int max_draft) {
+  const ModelShape& shape = model->shape();
+  SparsePolicy::Setup setup{.backend = backend.get(), .geometry = geometry, .heads = shape.heads};
+  for (int layer = 0; layer < shape.layers; ++layer) setup.window.push_back(shape.window_of(layer));
+  setup.max_draft = max_draft;
+  setup.context_len = context_len;
+  setup.options = policy;
+  return setup;
+}
+
+}  // namespace hunch

@@ -1,0 +1,78 @@
+#include "engine/plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <random>
+
+#include "accept/rule.h"
+#include "draft/proposer.h"
+#include "engine/defaults.h"
+
+namespace hunch {
+namespace {
+
+Status check_range(const char* what, double value, double low, double high, bool open_low) {
+  if (std::isfinite(value) && (open_low ? value > low : value >= low) && value <= high) return {};
+  return usage_error(fmt::format("{} is {}; it must lie in {}{}, {}]", what, value, open_low ? "(" : "[", low, high));
+}
+
+template <class I>
+Status check_part(const char* what, const std::string& name) {
+  if (Register<I>::find(name)) return {};
+  return usage_error(fmt::format("unknown {} '{}'; known: {}", what, name, Register<I>::names()));
+}
+
+}  // namespace
+
+Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft) {
+  const SamplingOptions& s = request.sampling;
+  const SpeculationOptions& o = request.speculation;
+  RequestPlan plan;
+  plan.sampling.temperature = float(s.temperature.value_or(model.temperature.value_or(defaults::kTemperature)));
+  plan.sampling.top_p = float(s.top_p.value_or(model.top_p.value_or(defaults::kTopP)));
+  plan.sampling.min_p = float(s.min_p.value_or(model.min_p.value_or(defaults::kMinP)));
+  plan.sampling.top_k = s.top_k.value_or(model.top_k.value_or(defaults::kTopK));
+  HUNCH_OK(check_range("temperature", plan.sampling.temperature, 0, 1e4, false));
+  HUNCH_OK(check_range("top-p", plan.sampling.top_p, 0, 1, true));
+  HUNCH_OK(check_range("min-p", plan.sampling.min_p, 0, 1, false));
+  if (plan.sampling.top_k < 0) return usage_error(fmt::format("top-k is {}; it must be 0 (off) or more", plan.sampling.top_k));
+  std::random_device entropy;
+  plan.noise.seed = s.seed ? *s.seed : (uint64_t(entropy()) << 32 | entropy());
+
+  const bool greedy = plan.sampling.temperature < 1e-5f;
+  plan.rule = !o.rule.empty() ? o.rule : greedy || s.seed ? "match" : "ratio";
+  plan.proposer = o.proposer;
+  plan.policy_name = o.policy;
+  HUNCH_OK(check_part<AcceptanceRule>("rule", plan.rule));
+  HUNCH_OK(check_part<Proposer>("proposer", plan.proposer));
+  HUNCH_OK(check_part<SparsePolicy>("policy", plan.policy_name));
+
+  plan.gamma = o.num_tokens == 0 ? defaults::kDraftTokens : o.num_tokens;
+  if (plan.gamma < 1 || plan.gamma > max_draft)
+    return usage_error(fmt::format("drafts of {} tokens: the length must lie in [1, {}]", plan.gamma, max_draft));
+  plan.policy.ratio = o.ratio == 0 ? defaults::kRatio : o.ratio;
+  HUNCH_OK(check_range("the kept ratio", plan.policy.ratio, 0, 1, true));
+  plan.policy.min_tokens = o.min_tokens;
+  if (o.min_tokens < 1) return usage_error(fmt::format("the minimum budget is {}; it must be at least 1", o.min_tokens));
+  if (o.spread < 0 || o.spread > 1024) return usage_error(fmt::format("spread is {}; it must lie in [0, 1024]", o.spread));
+  if (o.sinks < -1 || o.recent < 0) return usage_error("sinks and recent must be 0 or more");
+  plan.policy.sinks = o.sinks >= 0 ? o.sinks : o.policy == "streamingllm" ? defaults::kStreamingSinks : 0;
+  plan.policy.recent = o.recent;
+  plan.policy.metric = o.metric;
+  plan.policy.rows = o.rows;
+  plan.policy.combine = o.combine;
+  plan.policy.share = o.share;
+  plan.policy.spread = o.spread;
+  if (!o.draft_weights.empty()) {
+    plan.draft_weights = dtype_named(o.draft_weights);
+    if (!plan.draft_weights || (*plan.draft_weights != DType::Q4_0 && *plan.draft_weights != DType::Q8_0))
+      return usage_error(fmt::format("unknown encoding of draft weights '{}'; known: q4_0, q8_0", o.draft_weights));
+  }
+  plan.verify = o.verify;
+  if (!plan.verify && (plan.proposer != "self" || plan.policy_name != "streamingllm"))
+    return usage_error("unverified (lossy) decoding exists for proposer self with policy streamingllm only");
+  return plan;
+}
+
+}  // namespace hunch

@@ -1,0 +1,27 @@
+// RequestPlan: a request after its options were read: every default filled in, every value checked, every part named.
+#pragma once
+
+#include <string>
+
+#include "backend/ops/sample.h"
+#include "base/guarantee.h"
+#include "checkpoint/checkpoint.h"
+#include "hunch/hunch.h"
+#include "sparse/policy.h"
+
+namespace hunch {
+
+struct RequestPlan {
+  SamplingParams sampling;
+  NoiseKey noise;
+  std::string proposer, policy_name, rule;
+  PolicyOptions policy;
+  int gamma = 0;
+  bool verify = true;
+  std::optional<DType> draft_weights;
+};
+
+// Errors are usage errors that name the option, the value and what is allowed.
+Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft);
+
+}  // namespace hunch

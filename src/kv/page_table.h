@@ -1,0 +1,41 @@
+// PageTable: the pages of one sequence, in order. Entry e lives in page e / kPageLen.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/ops/kv.h"
+#include "kv/page_pool.h"
+
+namespace hunch {
+
+class PageTable {
+ public:
+  // Room for `max_entries` without reallocation: views of the table stay valid for the sequence's life.
+  explicit PageTable(int64_t max_entries = 0) { pages_.reserve(size_t((max_entries + kPageLen - 1) / kPageLen)); }
+
+  // Owns pages for entries [0, entries) afterwards; false if the pool ran out (pages taken so far stay owned).
+  bool grow_to(int64_t entries, PagePool& pool) {
+    while (int64_t(pages_.size()) * kPageLen < entries) {
+      const auto page = pool.take();
+      if (!page) return false;
+      HUNCH_CHECK(pages_.size() < pages_.capacity());
+      pages_.push_back(*page);
+    }
+    return true;
+  }
+  // Gives back whole pages past entry `entries`.
+  void release_past(int64_t entries, PagePool& pool) {
+    while (int64_t(pages_.size() - 1) * kPageLen >= entries && !pages_.empty()) {
+      pool.give_back(pages_.back());
+      pages_.pop_back();
+    }
+  }
+  int64_t capacity() const { return int64_t(pages_.size()) * kPageLen; }
+  View<const int32_t, 1> view() const { return View<const int32_t, 1>(pages_.data(), pages_.size()); }
+
+ private:
+  std::vector<int32_t> pages_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,30 @@
+// Sequence: the state of one request. Between steps tokens.size() == committed_len + 1: the last token is pending, its K and V
+// are not stored yet. Entries from committed_len on are the tail: drafts write there, nobody trusts them, roll-back moves a
+// length.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/ops/sample.h"
+#include "kv/page_table.h"
+
+namespace hunch {
+
+using Slot = int32_t;  // a sequence's seat in the batch; per-sequence state of parts is indexed by it
+
+struct Sequence {
+  Slot slot = 0;
+  std::vector<int32_t> tokens;  // prompt, then output
+  int64_t prompt_len = 0;
+  int64_t committed_len = 0;  // entries whose K and V are final
+  int64_t max_len = 0;        // tokens it may reach: context or prompt + max_tokens
+  PageTable pages;
+  NoiseKey noise;
+  SamplingParams sampling;
+
+  int32_t pending() const { return tokens.back(); }
+  int64_t len() const { return int64_t(tokens.size()); }
+};
+
+}  // namespace hunch

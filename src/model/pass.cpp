@@ -1,0 +1,124 @@
+#include "model/pass.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace hunch {
+namespace {
+
+// Scratch of one pass: the decoder's activations, slowest layer shape times rows, and some slack for rounding to cache lines.
+size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
+  const int64_t attention = int64_t(shape.heads) * shape.head_dim, kv = int64_t(shape.kv_heads) * shape.head_dim;
+  const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.ffn + shape.head_dim;
+  return size_t(floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
+}
+
+}  // namespace
+
+Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const PassLimits& limits)
+    : backend_(backend), shape_(shape), store_(store), limits_(limits), arena_(backend.allocate(scratch_bytes(shape, limits))) {
+  const size_t rows = size_t(limits.max_rows);
+  positions_ = backend.allocate(rows * sizeof(int32_t));
+  last_ = backend.allocate(rows * sizeof(int32_t));
+  lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
+  used_ = backend.allocate(rows);
+  scores_ = backend.allocate(size_t(limits.max_segments) * size_t(shape.kv_heads) * size_t(limits.context_len) * sizeof(float));
+  segments_.reserve(size_t(limits.max_segments));
+  runs_.reserve(size_t(limits.max_segments));
+}
+
+void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments) {
+  HUNCH_CHECK(int(segments.size()) <= limits_.max_segments);
+  arena_.reset();
+  ids_ = ids;
+  segments_.assign(segments.begin(), segments.end());
+  num_rows_ = 0;
+  auto positions = positions_.view<int32_t>(limits_.max_rows);
+  for (const Segment& segment : segments_) {
+    HUNCH_CHECK(segment.num_rows > 0 && num_rows_ + segment.num_rows <= limits_.max_rows);
+    for (int row = 0; row < segment.num_rows; ++row) positions(num_rows_++) = int32_t(segment.first_position + row);
+  }
+  HUNCH_CHECK(ids.extent[0] == num_rows_);
+}
+
+PassInfo Pass::info_of(const Segment& segment) const {
+  PassInfo info{.sequence = segment.sequence, .draft = segment.phase == Segment::Phase::Draft};
+  info.prompt = segment.phase == Segment::Phase::Prefill;
+  info.num_rows = info.prompt ? segment.selecting_rows : segment.num_rows;
+  info.first_position = segment.first_position + segment.num_rows - info.num_rows;
+  return info;
+}
+
+AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, const Attend& args) {
+  const KvRef own{&store_, segment.sequence->pages.view()};
+  const auto k = args.k.slice(first_row, segment.num_rows), v = args.v.slice(first_row, segment.num_rows);
+  // Drafts write here too: tentative rows that nobody trusts, overwritten in every layer by the verify pass that follows.
+  backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position});
+
+  AttentionRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer)};
+  int64_t first_entry = segment.first_position;
+  if (segment.policy && segment.phase == Segment::Phase::Draft) {
+    const Selection selection = segment.policy->select(layer, info_of(segment));
+    if (selection.grain == Selection::Grain::Token) {
+      first_entry = selection.entry_of(segment.first_position);
+      run.kv = selection.kv;
+      backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = selection.kv, .first_entry = first_entry});
+    }
+  }
+  auto last = last_.view<int32_t>(limits_.max_rows).slice(first_row, segment.num_rows);
+  for (int row = 0; row < segment.num_rows; ++row) last(row) = int32_t(first_entry + row);
+  run.last = last;
+  return run;
+}
+
+// Policies speak of the rows that count (the last ones of a run), attention of all rows of the run.
+void Pass::request_scores(int layer, const Segment& segment, const PassInfo& info, AttentionRun& run) {
+  const ScoreRequest request = segment.policy->scores(layer, info);
+  if (request.metric == ScoreMetric::None || run.window > 0) return;
+  HUNCH_CHECK(request.metric == ScoreMetric::Logit || info.num_rows == run.num_rows);
+  auto used = used_.view<uint8_t>(limits_.max_rows).slice(run.first_row, run.num_rows);
+  const int64_t skipped = run.num_rows - info.num_rows;
+  for (int64_t row = 0; row < run.num_rows; ++row) used(row) = row >= skipped && request.row_used(row - skipped);
+  const int64_t number = &run - runs_.data();
+  auto scores = scores_.view<float>(limits_.max_segments, shape_.kv_heads, limits_.context_len)[number];
+  run.scores = {.metric = request.metric,
+                .combine = request.combine,
+                .row_used = used,
+                .lse = request.lse,
+                .prefix_len = info.first_position,
+                .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
+}
+
+void Pass::attend(int layer, const Attend& args) {
+  runs_.clear();
+  int64_t first_row = 0;
+  for (const Segment& segment : segments_) {
+    runs_.push_back(run_of(layer, segment, first_row, args));
+    const PassInfo info = info_of(segment);
+    if (segment.policy && !info.draft && info.num_rows > 0) request_scores(layer, segment, info, runs_.back());
+    first_row += segment.num_rows;
+  }
+  auto lse = lse_.view<float>(num_rows_, shape_.heads);
+  backend_.attention({.layer = layer, .scale = args.scale, .q = args.q, .out = args.out, .lse = lse, .runs = runs_});
+
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    const PassInfo info = info_of(segment);
+    if (!segment.policy || info.num_rows == 0) continue;
+    const auto start = std::chrono::steady_clock::now();
+    const AttentionRun& run = runs_[i];
+    const int64_t counting = run.first_row + run.num_rows - info.num_rows;
+    segment.policy->learn(layer, info,
+                          {.q = args.q.slice(counting, info.num_rows),
+                           .lse = View<const float, 2>(lse).slice(counting, info.num_rows),
+                           .scores = run.scores.out,
+                           .scale = args.scale,
+                           .kv = {&store_, segment.sequence->pages.view()}});
+    if (!info.draft) select_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+}
+
+double Pass::take_select_ms() { return std::exchange(select_ms_, 0.0); }
+
+}  // namespace hunch

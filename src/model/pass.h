@@ -1,0 +1,80 @@
+// Pass: a forward pass as a value. It says which rows run (a token at a position of a sequence), whether they draft or read
+// everything, and which policy selects and learns. Families call attend() and never know which of these they are doing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "checkpoint/shape.h"
+#include "kv/sequence.h"
+#include "sparse/policy.h"
+
+namespace hunch {
+
+// The rows of one sequence in a pass: consecutive positions of a chain or of a prompt chunk.
+struct Segment {
+  enum class Phase : uint8_t {
+    Prefill,  // a prompt chunk; reads all before it
+    Draft,    // one row, reads the policy's selection and the tail
+    Verify,   // the pending token and drafts; reads all. Plain decoding is verify without drafts
+  } phase = Phase::Verify;
+  const Sequence* sequence = nullptr;
+  int64_t first_position = 0;
+  int num_rows = 0;
+  SparsePolicy* policy = nullptr;  // selects for drafts, learns from the others; null: neither
+  // Prefill: how many of the last rows the first selection is taken from (0: not the end of the prompt).
+  int selecting_rows = 0;
+};
+
+struct PassLimits {
+  int max_rows = 512, max_segments = 1;
+  int64_t context_len = 0;  // scores of that many entries per KV head and segment
+};
+
+class Pass {
+ public:
+  Pass(Backend&, const ModelShape&, KvStore&, const PassLimits&);
+
+  // Begins a pass over `segments`; `ids` [rows] holds their tokens in order (backend memory, read when the model runs).
+  void begin(View<const int32_t, 1> ids, std::span<const Segment> segments);
+
+  Backend& backend() const { return backend_; }
+  Arena& arena() { return arena_; }
+  int64_t num_rows() const { return num_rows_; }
+  int max_rows() const { return limits_.max_rows; }
+  View<const int32_t, 1> ids() const { return ids_; }
+  View<const int32_t, 1> positions() const { return positions_.view<int32_t>(num_rows_); }
+
+  // Store K and V, select, attend, learn: every method meets here.
+  struct Attend {
+    View<const float, 3> q;     // [row][head][head_dim], normed and rotated
+    View<const float, 3> k, v;  // [row][kv_head][head_dim]
+    View<float, 3> out;         // [row][head][head_dim]
+    float scale = 1;
+  };
+  void attend(int layer, const Attend&);
+
+  // Time spent learning (scores excepted: they are part of attention) since the last call.
+  double take_select_ms();
+
+ private:
+  PassInfo info_of(const Segment&) const;
+  AttentionRun run_of(int layer, const Segment&, int64_t first_row, const Attend&);
+  void request_scores(int layer, const Segment&, const PassInfo&, AttentionRun&);
+
+  Backend& backend_;
+  const ModelShape& shape_;
+  KvStore& store_;
+  PassLimits limits_;
+  Arena arena_;
+  Buffer positions_, last_, lse_, used_, scores_;
+  View<const int32_t, 1> ids_;
+  std::vector<Segment> segments_;
+  std::vector<AttentionRun> runs_;
+  int64_t num_rows_ = 0;
+  double select_ms_ = 0;
+};
+
+}  // namespace hunch

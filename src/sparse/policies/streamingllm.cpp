@@ -1,0 +1,52 @@
+// streamingllm: the first `sinks` positions and the last ones of the prefix (Xiao et al., 2023). Needs no scores; one list for
+// all layers and heads, made anew each time a pass that reads all ends.
+#include <algorithm>
+
+#include "sparse/draft_copy.h"
+
+namespace hunch {
+namespace {
+
+class StreamingLlm final : public SparsePolicy {
+ public:
+  explicit StreamingLlm(const Setup& setup) : copy_(setup, 1), sinks_(setup.options.sinks) {}
+
+  size_t bytes() const override { return copy_.bytes(); }
+
+  void learn(int layer, const PassInfo& info, const Observation& seen) override {
+    if (info.draft) return;
+    const bool selects = copy_.begin(info);  // the same answer for every layer of a pass
+    if (!selects || !copy_.selects(layer)) return;
+    const Slot slot = info.sequence->slot;
+    const int64_t count = copy_.count(slot), valid = copy_.valid(slot), sinks = std::min<int64_t>(sinks_, count);
+    auto index = copy_.index(slot, layer);
+    for (int64_t i = 0; i < count; ++i) index(0, i) = int32_t(i < sinks ? i : valid - count + i);
+    copy_.copy(layer, info, seen.kv);
+  }
+  bool refresh(const Sequence& sequence, const KvRef& own) override {
+    // The newest committed entry is the tail; the pending token's row is the first to join it.
+    const PassInfo info{.sequence = &sequence, .first_position = sequence.committed_len - 1, .num_rows = 1};
+    for (int layer = 0; layer < copy_.num_layers(); ++layer) learn(layer, info, {.kv = own});
+    return true;
+  }
+  Selection select(int layer, const PassInfo& info) override { return copy_.selection(layer, info.sequence->slot); }
+  void close(Slot slot) override { copy_.forget(slot); }
+
+  KvStore* compact_store() override { return copy_.store(); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override {
+    return const_cast<DraftCopy&>(copy_).index(slot, layer);
+  }
+
+ private:
+  DraftCopy copy_;
+  int sinks_;
+};
+
+Result<std::unique_ptr<SparsePolicy>> make_streamingllm(const SparsePolicy::Setup& setup) {
+  return std::unique_ptr<SparsePolicy>(new StreamingLlm(setup));
+}
+
+const Register<SparsePolicy> streamingllm{"streamingllm", "the first positions and the last ones", make_streamingllm};
+
+}  // namespace
+}  // namespace hunch

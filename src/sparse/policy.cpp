@@ -1,0 +1,13 @@
+#include "sparse/policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hunch {
+
+int64_t kept_entries(const PolicyOptions& options, int64_t valid) {
+  const int64_t wanted = int64_t(std::ceil(options.ratio * double(valid) - 1e-9));
+  return std::min(valid, std::max<int64_t>(options.min_tokens, wanted));
+}
+
+}  // namespace hunch

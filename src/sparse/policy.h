@@ -1,0 +1,103 @@
+// INTERFACE 2: a sparse policy says what a draft row reads, and learns it from rows that read everything.
+//
+// A selection is made per layer in a pass that reads all (verify, or the last rows of the prompt), right after that layer's
+// attention, while its keys are still in the caches: the chosen entries and the pass's own rows (the tail) are copied into a
+// compact store, over which draft rows run the ordinary dense attention. Definitions: sparse/README.md; Vegas eq. 1-3.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backend/backend.h"
+#include "base/guarantee.h"
+#include "base/registry.h"
+#include "kv/commit.h"
+#include "kv/sequence.h"
+
+namespace hunch {
+
+struct PolicyOptions {
+  double ratio = 0.07;  // kept ratio, (0, 1]
+  int min_tokens = 16;
+  int sinks = 0, recent = 0;
+  std::string metric = "weight", rows = "all", combine = "max", share = "kv_head";
+  int spread = 16;
+};
+
+// Entries kept of `valid`: min(valid, max(min_tokens, ceil(ratio valid))). The ratio counts as the decimal it was written as:
+// plain ceil of the double product is one too many at 300 x 0.07.
+int64_t kept_entries(const PolicyOptions&, int64_t valid);
+
+// Where the draft rows of a layer read and write.
+struct Selection {
+  enum class Grain : uint8_t {
+    All,    // the sequence's own entries, all of them
+    Token,  // the compact copy: `prefix` selected entries, then the positions from tail_first on
+  } grain = Grain::All;
+  KvRef kv;  // Token
+  int64_t prefix = 0, tail_first = 0;
+  // The entry of the compact copy where the row at `position` stands.
+  int64_t entry_of(int64_t position) const { return prefix + (position - tail_first); }
+};
+
+// The rows of one sequence in a pass that reads all, or in a draft pass.
+struct PassInfo {
+  const Sequence* sequence = nullptr;
+  bool draft = false;
+  bool prompt = false;         // the last rows of a prompt: first selection
+  int64_t first_position = 0;  // of the rows that count (verify: row 0; prompt: the last rows only)
+  int num_rows = 0;            // rows that count; they are the last of the run
+};
+
+// What a policy wants of a pass that reads all. Rows are those of PassInfo.
+struct ScoreRequest {
+  ScoreMetric metric = ScoreMetric::None;
+  ScoreCombine combine = ScoreCombine::Max;
+  View<const uint8_t, 1> row_used;  // [num_rows]
+  View<const float, 2> lse;         // [num_rows][head]; Weight
+  bool per_kv_head = true;
+};
+
+// What a layer's attention left behind.
+struct Observation {
+  View<const float, 3> q;       // [num_rows][head][head_dim]
+  View<const float, 2> lse;     // [num_rows][head] true log-sum-exps over what the rows read
+  View<const float, 2> scores;  // [sets][prefix]; data null if none were requested
+  float scale = 1;
+  KvRef kv;  // the sequence's own entries, these rows' included
+};
+
+class SparsePolicy {
+ public:
+  struct Setup {
+    Backend* backend = nullptr;
+    KvGeometry geometry;
+    int heads = 0;
+    std::vector<int> window;  // [layers] 0: reads all; other layers are never selected from
+    int max_sequences = 1;
+    int max_draft = 0;
+    int64_t context_len = 0;
+    PolicyOptions options;
+  };
+  virtual ~SparsePolicy() = default;
+
+  // What decoding by this policy's selection alone, without verification, would mean. Drafting is always safe.
+  virtual Guarantee unverified() const { return Guarantee::Lossy; }
+  // Bytes of its own for one engine (compact copies, scores).
+  virtual size_t bytes() const { return 0; }
+
+  virtual void open(const Sequence&) {}
+  virtual ScoreRequest scores(int /*layer*/, const PassInfo&) { return {}; }
+  virtual Selection select(int /*layer*/, const PassInfo&) { return {}; }
+  virtual void learn(int /*layer*/, const PassInfo&, const Observation&) {}
+  // Unverified decoding: makes the selection anew without a pass that reads all. False where the policy needs one.
+  virtual bool refresh(const Sequence&, const KvRef& /*own*/) { return false; }
+  virtual void committed(const Sequence&, const Commit&) {}
+  virtual void close(Slot) {}
+
+  // Tests: the compact store that draft rows read, nullptr if there is none; the selected positions of a layer and set.
+  virtual KvStore* compact_store() { return nullptr; }
+  virtual View<const int32_t, 2> selected(Slot, int /*layer*/) const { return {}; }
+};
+
+}  // namespace hunch
