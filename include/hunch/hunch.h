@@ -62,6 +62,9 @@ struct Request {
   int64_t max_tokens = -1;      // -1: until the context is full
   bool ignore_eos = false;
   std::vector<int32_t> stop_ids;  // besides the model's own end-of-generation ids
+  // Start from what the previous request left in the cache, as far as the prompts agree, and leave this one's there (chat turns,
+  // repeated runs over one prompt). Same output, less prefill. Only verified entries are ever reused.
+  bool reuse_prefix = false;
   SamplingOptions sampling;
   SpeculationOptions speculation;
 };
@@ -86,7 +89,7 @@ struct Generation {
   std::string rule, policy, proposer;
   uint64_t seed = 0;
   int gamma = 0;
-  int64_t prompt_tokens = 0;
+  int64_t prompt_tokens = 0, reused_tokens = 0;
   int64_t rounds = 0;  // rounds that drafted
   int64_t drafted = 0, accepted = 0;
   std::vector<int64_t> drafted_by_position, accepted_by_position;  // [gamma]

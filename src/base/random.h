@@ -11,6 +11,10 @@ namespace hunch {
 // serve rule `ratio`, which needs draft, coin and residual to be independent.
 enum class NoiseStream : uint32_t { Target = 0, Draft = 1, Accept = 2, Residual = 3 };
 
+// Draft noise of step `step` of a round. A position may be drafted again in a later round, from a q that depends on what was
+// drafted there before (a selection has seen the rejected rows): with the same noise again the draft would not be a sample of q.
+constexpr NoiseStream draft_stream(int step) { return NoiseStream(uint32_t(NoiseStream::Draft) + 4 * uint32_t(step)); }
+
 struct NoiseKey {
   uint64_t seed = 0;
   uint32_t sample = 0;  // which of n samples of one prompt

@@ -67,6 +67,8 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
   HUNCH_TRY(const RequestPlan plan, plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft));
   HUNCH_TRY(auto step, Step::make(*parts_, plan, request));
   Sequence& sequence = step->sequence();
+  if (request.reuse_prefix) step->adopt_kept();
+  parts_->forget_kept();  // whatever was not adopted
 
   std::vector<int32_t> stops = request.stop_ids;
   if (!request.ignore_eos) {
@@ -119,6 +121,7 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
     emit(emitted.first, emitted.drafts);
   }
   out.milliseconds.first_to_last_token = last_ms - first_ms;
+  if (request.reuse_prefix) step->keep();
   out.kv_bytes_read = kv_bytes(*parts_->backend) - bytes_before;
   return std::move(out);
 }

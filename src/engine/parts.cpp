@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/defaults.h"
 #include "engine/load_text.h"
 
 namespace hunch {
@@ -35,6 +36,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   const auto start = std::chrono::steady_clock::now();
   auto parts = std::make_unique<EngineParts>();
   parts->options = options;
+
+  if (options.chunk_len < defaults::kSelectingRows)
+    return usage_error(
+        fmt::format("prompt chunks of {} rows: at least {} are needed", options.chunk_len, defaults::kSelectingRows));
+  if (options.max_draft < 1) return usage_error(fmt::format("max draft is {}; it must be at least 1", options.max_draft));
 
   const auto* device = Register<Backend>::find(options.device);
   if (!device) return usage_error(fmt::format("unknown device '{}'; known: {}", options.device, Register<Backend>::names()));
@@ -88,6 +94,11 @@ Status EngineParts::plan_memory() {
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
   pool.emplace(num_pages);
   return {};
+}
+
+void EngineParts::forget_kept() {
+  kept.pages.release_past(0, *pool);
+  kept.tokens.clear();
 }
 
 Result<const Model*> EngineParts::draft_weights(DType type) {

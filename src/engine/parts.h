@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "hunch/hunch.h"
 #include "kv/page_pool.h"
+#include "kv/page_table.h"
 #include "model/model.h"
 #include "model/pass.h"
 #include "text/tokenizer.h"
@@ -30,6 +31,12 @@ class EngineParts {
   std::unique_ptr<KvStore> store;
   std::optional<PagePool> pool;
   std::optional<Pass> pass;
+  // The entries of the last request that asked for reuse: tokens[i] stands at entry i, all of them verified.
+  struct Kept {
+    std::vector<int32_t> tokens;
+    PageTable pages;
+  } kept;
+  void forget_kept();
   double load_ms = 0;
 
   // The model's weights in another encoding, for drafts; made at first use and kept.

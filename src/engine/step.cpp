@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "engine/defaults.h"
 
@@ -54,8 +55,8 @@ Step::Step(EngineParts& parts, const RequestPlan& plan, const Request& request)
   sequence_.tokens.reserve(size_t(parts.context_len) + 1);
   sequence_.tokens = request.prompt;
   sequence_.prompt_len = int64_t(request.prompt.size());
-  sequence_.max_len =
-      request.max_tokens < 0 ? parts.context_len : std::min(parts.context_len, sequence_.prompt_len + request.max_tokens);
+  const int64_t room = parts.context_len - sequence_.prompt_len;
+  sequence_.max_len = sequence_.prompt_len + (request.max_tokens < 0 ? room : std::min(room, request.max_tokens));
   sequence_.pages = PageTable(parts.context_len);
   sequence_.noise = plan.noise;
   sequence_.sampling = plan.sampling;
@@ -105,6 +106,29 @@ Result<std::unique_ptr<Step>> Step::make(EngineParts& parts, const RequestPlan& 
   return step;
 }
 
+void Step::adopt_kept() {
+  const std::vector<int32_t>& kept = parts_.kept.tokens;
+  // The rows that the first selection is taken from are run anew.
+  const int64_t most = std::max<int64_t>(0, sequence_.prompt_len - defaults::kSelectingRows);
+  int64_t common = 0;
+  while (common < std::min<int64_t>(most, int64_t(kept.size())) && kept[size_t(common)] == sequence_.tokens[size_t(common)])
+    ++common;
+  if (common == 0) return;
+  sequence_.pages = std::exchange(parts_.kept.pages, PageTable());
+  sequence_.pages.release_past(common, *parts_.pool);
+  sequence_.committed_len = common;
+  parts_.kept.tokens.clear();
+  stats.reused_tokens = common;
+}
+
+void Step::keep() {
+  parts_.forget_kept();
+  if (guarantee() == Guarantee::Lossy) return;
+  parts_.kept.tokens.assign(sequence_.tokens.begin(), sequence_.tokens.begin() + sequence_.committed_len);
+  sequence_.pages.release_past(sequence_.committed_len, *parts_.pool);
+  parts_.kept.pages = std::exchange(sequence_.pages, PageTable());
+}
+
 Guarantee Step::guarantee() const {
   if (!proposer_->drafts()) return Guarantee::Stream;
   return plan_.verify ? rule_->guarantee() : policy_->unverified();
@@ -118,12 +142,12 @@ Result<bool> Step::prefill(const std::atomic<bool>* interrupted) {
   if (!sequence_.pages.grow_to(prompt, *parts_.pool)) return Error{"no KV pages left for the prompt; raise --kv-memory"};
   if (policy_) policy_->open(sequence_);
   proposer_->open(sequence_);
-  int64_t done = 0, rows = 0;
+  int64_t done = sequence_.committed_len, rows = 0;
   while (done < prompt) {
     if (interrupted && *interrupted) return false;
     rows = std::min<int64_t>(parts_.options.chunk_len, prompt - done);
     // The rows that the first selection is taken from stay in one chunk.
-    if (prompt - done > rows && prompt - done - rows < selecting) rows -= selecting;
+    if (prompt - done > rows && prompt - done - rows < selecting) rows = prompt - done - selecting;
     auto ids = ids_.view<int32_t>(rows);
     std::copy_n(sequence_.tokens.begin() + done, rows, ids.data);
     const bool last = done + rows == prompt;

@@ -46,6 +46,10 @@ class Step {
   };
   Result<Emitted> round();
 
+  // Takes over what the previous request kept, as far as the prompts agree; keeps this one's verified entries for the next.
+  void adopt_kept();
+  void keep();
+
   Sequence& sequence() { return sequence_; }
   SparsePolicy* policy() { return policy_.get(); }
   Guarantee guarantee() const;

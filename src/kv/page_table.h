@@ -26,7 +26,7 @@ class PageTable {
   }
   // Gives back whole pages past entry `entries`.
   void release_past(int64_t entries, PagePool& pool) {
-    while (int64_t(pages_.size() - 1) * kPageLen >= entries && !pages_.empty()) {
+    while (!pages_.empty() && int64_t(pages_.size() - 1) * kPageLen >= entries) {
       pool.give_back(pages_.back());
       pages_.pop_back();
     }

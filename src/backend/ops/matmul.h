@@ -33,7 +33,7 @@ struct MatmulArgs {
   bool accumulate = false;  // out += (the residual stream)
 };
 
-// out[r] = row ids[r] of the table, dequantised. Ids are in range (checked where tokens enter).
+// out[r] = row ids[r] of the table, dequantised; zeros for an id outside the table (a draft row without a valid number).
 struct EmbedArgs {
   View<const int32_t, 1> ids;  // [rows]
   const Weight* table = nullptr;

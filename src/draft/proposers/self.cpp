@@ -53,7 +53,7 @@ class Self final : public Proposer {
     backend_.sample({.logits = logits,
                      .params = sequence.sampling,
                      .key = sequence.noise,
-                     .stream = given ? NoiseStream::Draft : NoiseStream::Target,
+                     .stream = given ? draft_stream(step) : NoiseStream::Target,
                      .positions = position,
                      .tokens = tree.tokens.slice(step, 1),
                      .probs = given ? tree.q.slice(step, 1) : View<float, 2>{}});

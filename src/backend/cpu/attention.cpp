@@ -1,0 +1,254 @@
+// See attention.h. Which item a row falls into, and which thread takes it, decides nothing about its bits: every split starts
+// afresh and splits are folded in ascending order, in the item itself or by whoever finishes last.
+#include "backend/cpu/attention.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hunch {
+namespace {
+
+// Query rows (rows times group) of an item that keeps all splits to itself: enough that a block of K and V is read from memory
+// once for all of them, few enough that their state stays in the second-level cache.
+constexpr int64_t kItemQueryRows = 64;
+constexpr int64_t kStoreAlone = 16384;  // elements that the caller stores faster than a fork and join takes
+
+int64_t first_entry(const AttentionRun& run, int64_t row) {
+  return run.window ? std::max<int64_t>(0, int64_t(run.last(row)) + 1 - run.window) : 0;
+}
+
+ScoreSink sink_of(const ScoreArgs& scores, int kv_head, int kv_heads, int group, int64_t first_row) {
+  ScoreSink sink;
+  if (scores.metric == ScoreMetric::None || scores.prefix_len == 0) return sink;
+  const bool shared = scores.out.extent[0] == 1;
+  HUNCH_CHECK(shared || scores.out.extent[0] == kv_heads);
+  sink.metric = scores.metric == ScoreMetric::Logit ? 1 : 2;
+  sink.maximum = scores.combine == ScoreCombine::Max;
+  sink.row_used = &scores.row_used(first_row);
+  if (sink.metric == 2) {
+    sink.lse = &scores.lse(first_row, kv_head * group);
+    sink.lse_row_stride = scores.lse.stride[0], sink.lse_head_stride = scores.lse.stride[1];
+  }
+  sink.prefix_len = scores.prefix_len;
+  sink.mean = 1.0f / float(shared ? kv_heads * group : group);
+  sink.out = &scores.out(shared ? 0 : kv_head, 0);
+  return sink;
+}
+
+QueryRows query_rows(View<const float, 3> q, int64_t first_row, int64_t num_rows, int kv_head, int group, float scale) {
+  QueryRows rows;
+  rows.num_rows = int(num_rows), rows.group = group;
+  rows.q = &q(first_row, kv_head * group, 0);
+  rows.row_stride = q.stride[0], rows.head_stride = q.stride[1];
+  rows.scale = scale;
+  return rows;
+}
+
+template <class T>
+T* grow(Buffer& buffer, size_t count) {
+  if (!buffer || buffer.bytes() < count * sizeof(T)) buffer = allocate_aligned(count * sizeof(T));
+  HUNCH_CHECK(buffer);
+  return static_cast<T*>(buffer.data());
+}
+
+}  // namespace
+
+KeyPlane key_plane(const KvRef& kv, int layer, int kv_head) {
+  const auto& store = static_cast<const CpuKvStore&>(*kv.store);
+  KeyPlane plane;
+  plane.first_chunk = store.plane(layer, kv_head);
+  plane.pages = kv.pages.data;
+  HUNCH_DCHECK(kv.pages.stride[0] == 1);
+  plane.chunk_bytes = store.layout().chunk_bytes;
+  plane.head_dim = store.head_dim, plane.padded_dim = store.layout().padded_dim;
+  return plane;
+}
+
+void CpuAttention::plan(const AttentionArgs& args) {
+  units_.clear();
+  int64_t items = 0, partial_floats = 0;
+  for (const AttentionRun& run : args.runs) {
+    if (run.num_rows == 0) continue;
+    const int kv_heads = run.kv.store->kv_heads, group = int(args.q.extent[1]) / kv_heads;
+    HUNCH_CHECK(group * kv_heads == args.q.extent[1] && args.q.extent[2] == run.kv.store->head_dim && args.scale > 0);
+    const int64_t query_rows = run.num_rows * group, rows_per_item = std::max<int64_t>(1, kItemQueryRows / group);
+    const int64_t row_items = (run.num_rows + rows_per_item - 1) / rows_per_item;
+    Unit unit;
+    unit.run = &run;
+    unit.first_split = first_entry(run, 0) / kSplitLen;
+    unit.num_splits = run.last(run.num_rows - 1) / kSplitLen + 1 - unit.first_split;
+    const bool by_split = query_rows <= kItemQueryRows || kv_heads * row_items < threads_.count();
+    const bool scored = by_split && run.scores.metric != ScoreMetric::None && run.scores.prefix_len > 0;
+    if (scored && run.scores.out.extent[0] == 1) unit.num_heads = kv_heads;
+    unit.rows_per_item = by_split ? 0 : int(rows_per_item);
+    unit.num_items = by_split ? unit.num_splits : row_items;
+    for (unit.first_head = 0; unit.first_head < kv_heads; unit.first_head += unit.num_heads) {
+      unit.first_item = items;
+      items += unit.num_items;
+      unit.partial_offset = partial_floats;
+      if (by_split)
+        partial_floats += unit.num_heads * unit.num_splits * query_rows * state_len(int((run.kv.store->head_dim + 15) / 16 * 16));
+      units_.push_back(unit);
+    }
+  }
+  grow<float>(partials_, size_t(partial_floats));
+  auto* pending = grow<std::atomic<int64_t>>(pending_, units_.size());
+  for (size_t i = 0; i < units_.size(); ++i) new (&pending[i]) std::atomic<int64_t>(units_[i].num_items);
+}
+
+AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, int kv_head, int64_t first_row,
+                                 int64_t num_rows) const {
+  const AttentionRun& run = *unit.run;
+  const int group = int(args.q.extent[1]) / run.kv.store->kv_heads;
+  const int64_t row = run.first_row + first_row;
+  AttendItem item;
+  item.keys = key_plane(run.kv, args.layer, kv_head);
+  item.rows = query_rows(args.q, row, num_rows, kv_head, group, args.scale);
+  item.rows.last = &run.last(first_row), item.rows.window = run.window;
+  item.first_split = unit.first_split, item.end_split = unit.first_split + unit.num_splits;
+  item.out = &args.out(row, kv_head * group, 0);
+  item.out_row_stride = args.out.stride[0], item.out_head_stride = args.out.stride[1];
+  if (args.lse.data) {
+    item.lse = &args.lse(row, kv_head * group);
+    item.lse_row_stride = args.lse.stride[0], item.lse_head_stride = args.lse.stride[1];
+  }
+  if (unit.rows_per_item == 0 && unit.num_splits > 1) {  // one split: the item's result is the result
+    item.partial_split_stride = num_rows * group * state_len(item.keys.padded_dim);
+    item.partial = static_cast<float*>(partials_.data()) + unit.partial_offset +
+                   (kv_head - unit.first_head) * unit.num_splits * item.partial_split_stride;
+  }
+  return item;
+}
+
+void CpuAttention::run_item(const AttentionArgs& args, const Unit& unit, int64_t index, int, std::byte* scratch,
+                            float* row_sums) {
+  const AttentionRun& run = *unit.run;
+  const int type = int(run.kv.store->dtype), kv_heads = run.kv.store->kv_heads, group = int(args.q.extent[1]) / kv_heads;
+  if (unit.rows_per_item) {
+    const int64_t first_row = index * unit.rows_per_item, rows = std::min<int64_t>(unit.rows_per_item, run.num_rows - first_row);
+    AttendItem item = item_of(args, unit, unit.first_head, first_row, rows);
+    item.scratch = scratch;
+    kernels_.attend[type](item);
+    return;
+  }
+  const int64_t split = unit.first_split + index;
+  ScoreSink sink;
+  for (int head = unit.first_head; head < unit.first_head + unit.num_heads; ++head) {
+    AttendItem item = item_of(args, unit, head, 0, run.num_rows);
+    item.scratch = scratch;
+    item.first_split = split, item.end_split = split + 1;
+    if (item.partial) item.partial += index * item.partial_split_stride;
+    item.scores = sink = sink_of(run.scores, head, kv_heads, group, 0);
+    if (sink.metric && unit.num_heads > 1) {
+      item.scores.row_sums = sink.row_sums = row_sums;
+      item.scores.first_head = head == unit.first_head;
+    }
+    kernels_.attend[type](item);
+  }
+  if (sink.row_sums) kernels_.combine_rows(sink, int(run.num_rows), split);
+  if (unit.num_splits == 1) return;
+  auto& pending = static_cast<std::atomic<int64_t>*>(pending_.data())[&unit - units_.data()];
+  if (pending.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  for (int head = unit.first_head; head < unit.first_head + unit.num_heads; ++head)
+    kernels_.merge(item_of(args, unit, head, 0, run.num_rows));
+}
+
+size_t CpuAttention::attention(const AttentionArgs& args) {
+  plan(args);
+  if (units_.empty()) return 0;
+  size_t scratch_bytes = 0, sum_bytes = 0, bytes = 0;
+  for (const Unit& unit : units_) {
+    const AttentionRun& run = *unit.run;
+    const auto& store = static_cast<const CpuKvStore&>(*run.kv.store);
+    const int64_t group = args.q.extent[1] / store.kv_heads, rows = unit.rows_per_item ? unit.rows_per_item : run.num_rows;
+    scratch_bytes = std::max(scratch_bytes, attend_scratch_bytes(rows * group, store.layout().padded_dim));
+    if (unit.num_heads > 1) sum_bytes = std::max(sum_bytes, size_t(run.num_rows) * kSplitLen * sizeof(float));
+    const int64_t blocks = run.last(run.num_rows - 1) / kPageLen + 1 - first_entry(run, 0) / kPageLen;
+    bytes += size_t(unit.num_heads * blocks) * store.layout().chunk_bytes;
+  }
+  scratch_bytes = (scratch_bytes + 63) / 64 * 64;
+  threads_.reserve(scratch_bytes + sum_bytes);
+  const int64_t items = units_.back().first_item + units_.back().num_items;
+  threads_.run(items, [&](int64_t index, int worker) {
+    const auto after =
+        std::upper_bound(units_.begin(), units_.end(), index, [](int64_t at, const Unit& unit) { return at < unit.first_item; });
+    const Unit& unit = *(after - 1);
+    std::byte* scratch = threads_.scratch(worker);
+    run_item(args, unit, index - unit.first_item, worker, scratch, reinterpret_cast<float*>(scratch + scratch_bytes));
+  });
+  // Runs cut by rows collect their scores in a second look: their rows lie in different items. Seldom: prompts are scored by a
+  // row or two of their last chunk.
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const Unit& unit = units_[i];
+    if (unit.rows_per_item == 0 || unit.first_head != 0 || unit.run->scores.metric == ScoreMetric::None) continue;
+    const AttentionRun& run = *unit.run;
+    score_rows(args.layer, args.scale, args.q.slice(run.first_row, run.num_rows), run.kv, run.scores);
+  }
+  return bytes;
+}
+
+// Scores from q rows of a run by K alone, only rows between the first and the last used.
+void CpuAttention::score_rows(int layer, float scale, View<const float, 3> q, const KvRef& kv, const ScoreArgs& scores) {
+  if (scores.metric == ScoreMetric::None || scores.prefix_len == 0) return;
+  int64_t first = 0, end = q.extent[0];
+  while (first < end - 1 && !scores.row_used(first)) ++first;
+  while (end > first + 1 && !scores.row_used(end - 1)) --end;
+  const int kv_heads = kv.store->kv_heads, group = int(q.extent[1]) / kv_heads, type = int(kv.store->dtype);
+  const bool shared = scores.out.extent[0] == 1 && kv_heads > 1;
+  const int64_t splits = (scores.prefix_len + kSplitLen - 1) / kSplitLen;
+  const size_t scratch_bytes = (attend_scratch_bytes((end - first) * group, kv.store->head_dim + 15) + 63) / 64 * 64;
+  threads_.reserve(scratch_bytes + (shared ? size_t(end - first) * kSplitLen * sizeof(float) : 0));
+  threads_.run(shared ? splits : splits * kv_heads, [&](int64_t index, int worker) {
+    std::byte* scratch = threads_.scratch(worker);
+    const int64_t split = shared ? index : index % splits;
+    const int first_head = shared ? 0 : int(index / splits), end_head = shared ? kv_heads : first_head + 1;
+    AttendItem item;
+    item.scratch = scratch;
+    item.first_split = split, item.end_split = split + 1;
+    for (int head = first_head; head < end_head; ++head) {
+      item.keys = key_plane(kv, layer, head);
+      item.rows = query_rows(q, first, end - first, head, group, scale);
+      item.scores = sink_of(scores, head, kv_heads, group, first);
+      if (shared) item.scores.row_sums = reinterpret_cast<float*>(scratch + scratch_bytes);
+      item.scores.first_head = head == 0;
+      kernels_.score[type](item);
+    }
+    if (shared) kernels_.combine_rows(item.scores, int(end - first), split);
+  });
+}
+
+size_t CpuAttention::score_keys(const ScoreKeysArgs& args) {
+  score_rows(args.layer, args.scale, args.q, args.kv, args.scores);
+  if (args.scores.metric == ScoreMetric::None) return 0;
+  const auto& store = static_cast<const CpuKvStore&>(*args.kv.store);
+  const int64_t blocks = (args.scores.prefix_len + kPageLen - 1) / kPageLen;
+  return size_t(store.kv_heads * blocks) * store.layout().chunk_bytes / 2;
+}
+
+void CpuAttention::store_kv(const StoreKvArgs& args) {
+  const int64_t rows = args.k.extent[0];
+  if (rows == 0) return;
+  const int kv_heads = args.kv.store->kv_heads, type = int(args.kv.store->dtype);
+  // Items own whole pages: neighbours in a page share 32-bit lanes.
+  const int64_t first_page = args.first_entry / kPageLen, pages = (args.first_entry + rows - 1) / kPageLen + 1 - first_page;
+  const auto store_page = [&](int64_t index, int) {
+    const int head = int(index / pages);
+    const int64_t page = first_page + index % pages;
+    const int64_t begin = std::max(page * kPageLen, args.first_entry),
+                  end = std::min((page + 1) * kPageLen, args.first_entry + rows);
+    StoreItem item;
+    item.keys = key_plane(args.kv, args.layer, head);
+    item.k = &args.k(begin - args.first_entry, head, 0), item.v = &args.v(begin - args.first_entry, head, 0);
+    item.k_stride = args.k.stride[0], item.v_stride = args.v.stride[0];
+    item.num_rows = end - begin, item.first_entry = begin;
+    kernels_.store[type](item);
+  };
+  if (rows * kv_heads * args.k.extent[2] <= kStoreAlone) {
+    for (int64_t index = 0; index < pages * kv_heads; ++index) store_page(index, 0);
+  } else {
+    threads_.run(pages * kv_heads, store_page);
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,612 @@
+// Attention of query rows over blocks of 64 entries: online softmax with one maximum and at most one rescale a block, for all
+// rows of a run and all query heads of one KV head at once. Contract in ops/attention.h, memory layout in kv_store.h; the
+// reasoning and the figures stand in docs/kernels/attention.md.
+//
+// Row invariance: what happens to one query row (dimension order, block maximum, exponentials, entry order, rescale, fold of
+// splits) is written once for one row; tiles of rows only repeat it in other registers. A block that a row sees in part goes the
+// same way with another range of entries.
+#pragma once
+
+namespace hunch::HUNCH_ISA {
+
+inline constexpr int kBlockLen = 64, kKeyTiles = kBlockLen / kLanes, kSplitEntries = 1024;
+inline constexpr int kQueryTile = 16;  // query rows whose scores and weights of a block are kept at a time: 8 KiB of L1
+// Register tiles: rows x key tiles for scores, rows x vectors of dimensions for values. 16 accumulators of 32 registers
+// (AVX-512): 8 loads then feed 16 products, so the arithmetic is the limit. 8 of 16 registers otherwise.
+#if HUNCH_LEVEL >= 2
+inline constexpr int kRowTile = 4, kWide = 4;
+#elif HUNCH_LEVEL == 1
+inline constexpr int kRowTile = 2, kWide = 2;
+#else
+inline constexpr int kRowTile = 1, kWide = 2;
+#endif
+inline constexpr float kLog2e = 1.44269504089f, kLn2 = 0.69314718056f;
+
+// How one KV type is read. A line is kPerStep dimensions (keys) or entries (values) of 16 lanes; a factor stands opposite to it:
+// the query's dimensions or the entries' weights.
+struct KvF32 {
+  using Factor = float;
+  using Line = F32;
+  using Wide = F32;
+  static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
+  HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
+  HUNCH_SIMD Wide widen(const Factor* f) { return set1(*f); }
+  HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line, f, sum); }
+  HUNCH_SIMD Line keep(Line line, bool, bool) { return line; }
+  HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+};
+struct KvF16 : KvF32 {
+  static constexpr int kLineBytes = 32;
+  HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+};
+#if HUNCH_LEVEL >= 3
+// Pairs multiplied as they are; the query and the weights are rounded to bf16.
+struct KvBf16 {
+  using Factor = uint16_t;
+  using Line = I32;
+  using Wide = I32;
+  static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
+  HUNCH_SIMD Wide widen(const Factor* f) {
+    int32_t pair;
+    __builtin_memcpy(&pair, f, 4);
+    return set1_i32(pair);
+  }
+  HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return dot_bf16(sum, line, f); }
+  HUNCH_SIMD Line keep(Line line, bool even, bool odd) {
+    return line & set1_i32(int32_t((even ? 0xffffu : 0u) | (odd ? 0xffff0000u : 0u)));
+  }
+  HUNCH_SIMD void put(Factor* to, F32 a) { store_bf16(to, a); }
+};
+#else
+struct KvBf16 {
+  using Factor = float;
+  struct Line {
+    F32 even, odd;
+  };
+  struct Wide {
+    F32 even, odd;
+  };
+  static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  HUNCH_SIMD Line read(const std::byte* p) {
+    const I32 pair = load_i32(p);
+    return {bf16_even(pair), bf16_odd(pair)};
+  }
+  HUNCH_SIMD Wide widen(const Factor* f) { return {set1(f[0]), set1(f[1])}; }
+  HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line.odd, f.odd, fma(line.even, f.even, sum)); }
+  HUNCH_SIMD Line keep(Line line, bool even, bool odd) { return {even ? line.even : zero(), odd ? line.odd : zero()}; }
+  HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+};
+#endif
+
+// ---- steps of one block; R rows of a tile in registers
+
+// scores[r][entry] = q[r] . k[entry], dimensions ascending.
+template <class Kv, int R>
+void score_block(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores) {
+  const int steps = padded_dim / Kv::kPerStep;
+  const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
+  for (int tile = 0; tile < kKeyTiles; tile += kWide) {
+    const std::byte* line_at = keys + size_t(tile) * tile_bytes;
+    F32 sums[R][kWide];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int t = 0; t < kWide; ++t) sums[r][t] = zero();
+    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes) {
+      typename Kv::Line lines[kWide];
+#pragma GCC unroll 8
+      for (int t = 0; t < kWide; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const typename Kv::Wide f = Kv::widen(q + r * q_stride + step * Kv::kFactorsPerStep);
+#pragma GCC unroll 8
+        for (int t = 0; t < kWide; ++t) sums[r][t] = Kv::add_product(sums[r][t], lines[t], f);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int t = 0; t < kWide; ++t) store(scores + r * kBlockLen + (tile + t) * kLanes, sums[r][t]);
+  }
+}
+
+// One step of V lines for R rows and V vectors of dimensions.
+template <class Kv, int R, int V>
+HUNCH_SIMD void value_step(const std::byte* lines_at, const typename Kv::Factor* weights, bool even, bool odd,
+                           F32 (&sums)[R][V]) {
+  typename Kv::Line lines[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+    lines[v] = Kv::read(lines_at + v * Kv::kLineBytes);
+    if (!even || !odd) lines[v] = Kv::keep(lines[v], even, odd);  // the masked half may hold NaN
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const typename Kv::Wide f = Kv::widen(weights + r * kBlockLen);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sums[r][v] = Kv::add_product(sums[r][v], lines[v], f);
+  }
+}
+
+// sums[r][16 V dims] += weights[r][e] values[e] for the entries e in [first, last), ascending.
+template <class Kv, int R, int V>
+void add_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, float* states,
+                int64_t state_stride) {
+  F32 sums[R][V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sums[r][v] = load(states + r * state_stride + v * kLanes);
+  constexpr int kPer = Kv::kPerStep;
+  const size_t step_bytes = size_t(padded_dim / kLanes) * Kv::kLineBytes;
+  const int begin = (first + kPer - 1) / kPer, end = last / kPer;
+  if (begin * kPer != first)
+    value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
+  const std::byte* lines_at = values + begin * step_bytes;
+  for (int step = begin; step < end; ++step, lines_at += step_bytes)
+    value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
+  if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(states + r * state_stride + v * kLanes, sums[r][v]);
+}
+
+template <class Kv, int R>
+void add_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
+                         float* states, int64_t state_stride) {
+  int left = padded_dim / kLanes;
+  for (; left >= kWide; left -= kWide, values += kWide * Kv::kLineBytes, states += kWide * kLanes)
+    add_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, state_stride);
+  if constexpr (kWide > 2) {
+    if (left == 3) add_values<Kv, R, 3>(values, padded_dim, weights, first, last, states, state_stride);
+    if (left == 2) add_values<Kv, R, 2>(values, padded_dim, weights, first, last, states, state_stride);
+  }
+  if (left == 1) add_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, state_stride);
+}
+
+template <class Kv>
+void score_rows(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, int rows, float* scores) {
+  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile * q_stride, scores += kRowTile * kBlockLen)
+    score_block<Kv, kRowTile>(keys, padded_dim, q, q_stride, scores);
+  if constexpr (kRowTile > 2) {
+    if (rows == 3) score_block<Kv, 3>(keys, padded_dim, q, q_stride, scores);
+    if (rows == 2) score_block<Kv, 2>(keys, padded_dim, q, q_stride, scores);
+  }
+  if constexpr (kRowTile > 1)
+    if (rows == 1) score_block<Kv, 1>(keys, padded_dim, q, q_stride, scores);
+}
+
+template <class Kv>
+void value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
+                float* states, int64_t state_stride) {
+  for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile * state_stride)
+    add_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, state_stride);
+  if constexpr (kRowTile > 2) {
+    if (rows == 3) add_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, state_stride);
+    if (rows == 2) add_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, state_stride);
+  }
+  if constexpr (kRowTile > 1)
+    if (rows == 1) add_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, state_stride);
+}
+
+// ---- scores of entries
+
+// Metrics of one block, summed over the heads of a row, then combined over rows. Query rows arrive in order: row by row, head by
+// head.
+struct BlockScores {
+  const ScoreSink* sink = nullptr;
+  int group = 1;
+  float* row = nullptr;    // [64] the row's sum over heads so far
+  float* total = nullptr;  // [64] rows combined so far
+  int64_t in_split = 0;    // first entry of the block within its split
+  int64_t first = 0;       // first entry of the block
+};
+
+HUNCH_SIMD void begin_scores(const BlockScores& s) {
+  const F32 start = set1(s.sink->maximum ? -__builtin_inff() : 0.0f);
+  for (int t = 0; t < kKeyTiles; ++t) store(s.total + t * kLanes, start);
+}
+HUNCH_SIMD void add_scores(const BlockScores& s, int row, int head, const F32 (&metric)[kKeyTiles]) {
+  const bool last_head = head == s.group - 1;
+  float* row_sums = s.sink->row_sums ? s.sink->row_sums + row * kSplitEntries + s.in_split : nullptr;
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) {
+    const F32 sum = head == 0 ? metric[t] : load(s.row + t * kLanes) + metric[t];
+    if (!last_head) {
+      store(s.row + t * kLanes, sum);
+    } else if (row_sums) {
+      store(row_sums + t * kLanes, s.sink->first_head ? sum : load(row_sums + t * kLanes) + sum);
+    } else {
+      const F32 total = load(s.total + t * kLanes);
+      store(s.total + t * kLanes, s.sink->maximum ? max(sum, total) : total + sum);
+    }
+  }
+}
+HUNCH_SIMD void end_scores(const BlockScores& s) {
+  if (s.sink->row_sums) return;
+  for (int t = 0; t < kKeyTiles; ++t) {
+    const int64_t left = s.sink->prefix_len - s.first - t * kLanes;  // entries at and after prefix_len are not written
+    if (left <= 0) return;
+    store_first(s.sink->out + s.first + t * kLanes, load(s.total + t * kLanes) * set1(s.sink->mean),
+                left < kLanes ? int(left) : kLanes);
+  }
+}
+
+HUNCH_SIMD float lse_of(const ScoreSink& sink, int row, int head) {
+  return sink.lse[row * sink.lse_row_stride + head * sink.lse_head_stride];
+}
+// min(1, exp(scale q.k - lse)) from raw products.
+HUNCH_SIMD F32 fresh_weight(F32 product, F32 scale2, float lse) {
+  return exp2_nonpositive(min(zero(), fma(product, scale2, set1(-lse * kLog2e))));
+}
+
+// Rows of one split, summed over all heads, to one score an entry.
+static void combine_rows(const ScoreSink& sink, int num_rows, int64_t split) {
+  const int64_t first = split * kSplitEntries;
+  for (int64_t at = 0; at < kSplitEntries && first + at < sink.prefix_len; at += kLanes) {
+    F32 total = set1(sink.maximum ? -__builtin_inff() : 0.0f);
+    for (int row = 0; row < num_rows; ++row) {
+      if (!sink.row_used[row]) continue;
+      const F32 sum = load(sink.row_sums + row * kSplitEntries + at);
+      total = sink.maximum ? max(sum, total) : total + sum;
+    }
+    const int64_t left = sink.prefix_len - first - at;
+    store_first(sink.out + first + at, total * set1(sink.mean), left < kLanes ? int(left) : kLanes);
+  }
+}
+
+// ---- one item
+
+// Where the parts of an item's scratch lie; one line per query row where not said otherwise.
+template <class Kv>
+struct AttendScratch {
+  typename Kv::Factor* q;         // [padded_dim]
+  float *states, *totals;         // [state_len] of the open split; folded splits
+  float* lane_sums;               // [16] sum of weights by lane
+  float *maximum, *score_factor;  // greatest q.k so far; exp(maximum - lse of the scores)
+  float* scores;                  // [kQueryTile][64]
+  typename Kv::Factor* weights;   // [kQueryTile][64]
+  float *score_row, *score_total;
+
+  AttendScratch(std::byte* memory, int64_t query_rows, int padded_dim) {
+    std::byte* at = memory;
+    q = reinterpret_cast<typename Kv::Factor*>(take(at, query_rows * padded_dim));
+    states = take(at, query_rows * state_len(padded_dim));
+    totals = take(at, query_rows * state_len(padded_dim));
+    lane_sums = take(at, query_rows * kLanes);
+    maximum = take(at, (query_rows + 15) / 16 * 16);
+    score_factor = take(at, (query_rows + 15) / 16 * 16);
+    scores = take(at, kQueryTile * kBlockLen);
+    weights = reinterpret_cast<typename Kv::Factor*>(take(at, kQueryTile * kBlockLen));
+    score_row = take(at, kBlockLen);
+    score_total = take(at, kBlockLen);
+  }
+  static float* take(std::byte*& at, int64_t floats) {
+    float* p = reinterpret_cast<float*>(at);
+    at += size_t(floats) * sizeof(float);
+    return p;
+  }
+};
+
+// Entries that a row reads: [first_of, end_of).
+HUNCH_SIMD int64_t end_of(const QueryRows& rows, int row) { return int64_t(rows.last[row]) + 1; }
+HUNCH_SIMD int64_t first_of(const QueryRows& rows, int row) {
+  const int64_t first = rows.window ? end_of(rows, row) - rows.window : 0;
+  return first > 0 ? first : 0;
+}
+
+template <class Kv>
+void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Factor* q) {
+  for (int row = 0; row < rows.num_rows; ++row)
+    for (int head = 0; head < rows.group; ++head, q += keys.padded_dim) {
+      const float* from = rows.q + row * rows.row_stride + head * rows.head_stride;
+      for (int d = 0; d < keys.padded_dim; d += kLanes)
+        Kv::put(q + d, d + kLanes <= keys.head_dim ? load(from + d) : load_first(from + d, keys.head_dim - d, zero()));
+    }
+}
+
+// total <- total merged with part, both states of one query row; part covers later entries.
+static void fold_state(float* total, const float* part, int padded_dim) {
+  const float ma = total[padded_dim], mb = part[padded_dim], m = ma > mb ? ma : mb;
+  const F32 fa = exp2_nonpositive(set1(ma - m)), fb = exp2_nonpositive(set1(mb - m));
+  for (int d = 0; d < padded_dim; d += kLanes) store(total + d, fma(load(total + d), fa, load(part + d) * fb));
+  alignas(64) float sums[kLanes];
+  store(sums, fma(set1(total[padded_dim + 1]), fa, set1(part[padded_dim + 1]) * fb));
+  total[padded_dim] = m;
+  total[padded_dim + 1] = sums[0];
+}
+
+// The state of a row whose splits are all folded, to its output.
+static void write_row(const AttendItem& item, int row, int head, const float* state) {
+  const int head_dim = item.keys.head_dim, padded_dim = item.keys.padded_dim;
+  float* out = item.out + row * item.out_row_stride + head * item.out_head_stride;
+  const F32 inverse = set1(1.0f / state[padded_dim + 1]);
+  for (int d = 0; d < head_dim; d += kLanes)
+    store_first(out + d, load(state + d) * inverse, head_dim - d < kLanes ? head_dim - d : kLanes);
+  if (!item.lse) return;
+  alignas(64) float lse[kLanes];
+  store(lse, fma(set1(state[padded_dim]), set1(kLn2), log(set1(state[padded_dim + 1]))));
+  item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = lse[0];
+}
+
+// Softmax of one query row over one block: entries [first, last) of it are visible. Returns nothing but weights and a new state.
+template <class Kv>
+HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
+                             float* state, int padded_dim, const BlockScores* collect, int row, int head) {
+  F32 s[kKeyTiles];
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) s[t] = load(scratch.scores + in_tile * kBlockLen + t * kLanes);
+  F32 visible[kKeyTiles];
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) visible[t] = s[t];
+  if (first != 0 || last != kBlockLen) {
+    const F32 never = set1(-__builtin_inff());
+#pragma GCC unroll 4
+    for (int t = 0; t < kKeyTiles; ++t) {
+      const uint32_t seen = bits(first_lanes(last - t * kLanes)) & ~bits(first_lanes(first - t * kLanes));
+      visible[t] = select(mask_of(seen), s[t], never);
+    }
+  }
+  float* lane_sums = scratch.lane_sums + query_row * kLanes;
+  F32 sums = load(lane_sums);
+  float m = scratch.maximum[query_row];
+  const F32 block_max = max(max(visible[0], visible[1]), max(visible[2], visible[3]));
+  const bool grows = !none_of(less(set1(m), block_max));
+  if (grows) {  // seldom after the first blocks: one rescale of everything so far
+    const float grown = max_of(block_max);
+    const F32 factor = exp2_nonpositive(set1(m * scale2 - grown * scale2));
+    if (m != -__builtin_inff()) {
+      sums = sums * factor;
+      for (int d = 0; d < padded_dim; d += kLanes) store(state + d, load(state + d) * factor);
+    }
+    scratch.maximum[query_row] = m = grown;
+  }
+  const F32 c = set1(scale2), offset = set1(-(m * scale2));
+  F32 p[kKeyTiles];
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) p[t] = exp2_nonpositive(fma(visible[t], c, offset));
+  store(lane_sums, sums + ((p[0] + p[1]) + (p[2] + p[3])));
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t]);
+
+  if (!collect || !collect->sink->row_used[row]) return;
+  F32 metric[kKeyTiles];
+  if (collect->sink->metric == 1) {
+    const F32 scale = set1(scale2 * kLn2);
+#pragma GCC unroll 4
+    for (int t = 0; t < kKeyTiles; ++t) metric[t] = s[t] * scale;
+  } else {
+    // exp(s - lse) = p exp(m - lse): the second factor changes only with the maximum.
+    const float lse = lse_of(*collect->sink, row, head);
+    float& factor = scratch.score_factor[query_row];
+    if (grows) {
+      alignas(64) float lanes[kLanes];
+      store(lanes, exp(set1(m * scale2 * kLn2 - lse)));
+      factor = lanes[0];
+    }
+    if (factor < 1e6f) {
+#pragma GCC unroll 4
+      for (int t = 0; t < kKeyTiles; ++t) metric[t] = min(set1(1.0f), p[t] * set1(factor));
+    } else {  // lse far below the truth: p may have underflowed where the product would not
+#pragma GCC unroll 4
+      for (int t = 0; t < kKeyTiles; ++t) metric[t] = fresh_weight(s[t], c, lse);
+    }
+  }
+  add_scores(*collect, row, head, metric);
+}
+
+// Query rows [begin, end) against one block, kQueryTile at a time.
+template <class Kv>
+void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* chunk, int64_t block_first,
+                  bool whole, int begin, int end, float* states, const BlockScores* collect) {
+  const int padded_dim = item.keys.padded_dim, group = item.rows.group;
+  const int64_t stride = state_len(padded_dim);
+  const std::byte* values = chunk + item.keys.chunk_bytes / 2;
+  const float scale2 = item.rows.scale * kLog2e;
+  int row = begin / group, head = 0;  // begin is the first head of a row
+  for (int at = begin; at < end; at += kQueryTile) {
+    const int count = end - at < kQueryTile ? end - at : kQueryTile;
+    score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores);
+    int firsts[kQueryTile], lasts[kQueryTile];
+    for (int i = 0; i < count; ++i) {
+      firsts[i] = 0, lasts[i] = kBlockLen;
+      if (!whole) {
+        const int64_t first = first_of(item.rows, row) - block_first, last = end_of(item.rows, row) - block_first;
+        if (first > 0) firsts[i] = int(first);
+        if (last < kBlockLen) lasts[i] = int(last);
+      }
+      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], states + (at + i) * stride, padded_dim, collect, row,
+                       head);
+      if (++head == group) head = 0, ++row;
+    }
+    for (int i = 0; i < count;) {  // rows with the same entries together
+      int same = i + 1;
+      while (same < count && firsts[same] == firsts[i] && lasts[same] == lasts[i]) ++same;
+      value_rows<Kv>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
+                     states + (at + i) * stride, stride);
+      i = same;
+    }
+  }
+}
+
+template <class Kv>
+void attend(const AttendItem& item) {
+  const QueryRows& rows = item.rows;
+  const int padded_dim = item.keys.padded_dim, group = rows.group, query_rows = rows.num_rows * group;
+  const int64_t stride = state_len(padded_dim);
+  const AttendScratch<Kv> scratch(item.scratch, query_rows, padded_dim);
+  prepare_queries<Kv>(rows, item.keys, scratch.q);
+  int begin_row = 0, end_row = 0;  // rows that see the open split, and below the open block: both ends ascend with the rows
+  for (int64_t split = item.first_split; split < item.end_split; ++split) {
+    const int64_t split_first = split * kSplitEntries, split_end = split_first + kSplitEntries;
+    while (begin_row < rows.num_rows && end_of(rows, begin_row) <= split_first) ++begin_row;
+    end_row = begin_row > end_row ? begin_row : end_row;
+    while (end_row < rows.num_rows && first_of(rows, end_row) < split_end) ++end_row;
+    if (begin_row == end_row) continue;
+    float* states = item.partial ? item.partial + (split - item.first_split) * item.partial_split_stride : scratch.states;
+    for (int i = begin_row * group; i < end_row * group; ++i) {
+      for (int d = 0; d < padded_dim; d += kLanes) store(states + i * stride + d, zero());
+      store(scratch.lane_sums + i * kLanes, zero());
+      scratch.maximum[i] = -__builtin_inff();
+      scratch.score_factor[i] = 0;
+    }
+
+    const int64_t first = first_of(rows, begin_row), end = end_of(rows, end_row - 1);
+    int64_t block = (first > split_first ? first : split_first) / kBlockLen;
+    const int64_t end_block = ((end < split_end ? end : split_end) + kBlockLen - 1) / kBlockLen;
+    int from = begin_row, to = begin_row;
+    for (; block < end_block; ++block) {
+      const int64_t block_first = block * kBlockLen, block_end = block_first + kBlockLen;
+      while (from < end_row && end_of(rows, from) <= block_first) ++from;
+      to = from > to ? from : to;
+      while (to < end_row && first_of(rows, to) < block_end) ++to;
+      if (from == to) continue;
+      const bool whole = first_of(rows, to - 1) <= block_first && end_of(rows, from) >= block_end;
+      BlockScores scores{&item.scores, group, scratch.score_row, scratch.score_total, block_first - split_first, block_first};
+      const bool collect = item.scores.metric != 0 && block_first < item.scores.prefix_len;
+      if (collect) begin_scores(scores);
+      attend_block<Kv>(item, scratch, item.keys.first_chunk + size_t(item.keys.pages[block]) * item.keys.chunk_bytes, block_first,
+                       whole, from * group, to * group, states, collect ? &scores : nullptr);
+      if (collect) end_scores(scores);
+    }
+
+    const float scale2 = rows.scale * kLog2e;
+    for (int row = begin_row; row < end_row; ++row)
+      for (int head = 0; head < group; ++head) {
+        const int i = row * group + head;
+        float* state = states + i * stride;
+        state[padded_dim] = scratch.maximum[i] * scale2;
+        state[padded_dim + 1] = sum(load(scratch.lane_sums + i * kLanes));
+        if (item.partial) continue;
+        float* total = scratch.totals + i * stride;
+        if (split == first_of(rows, row) / kSplitEntries)
+          for (int64_t d = 0; d < stride; d += kLanes) store(total + d, load(state + d));
+        else fold_state(total, state, padded_dim);
+        if (split == (end_of(rows, row) - 1) / kSplitEntries) write_row(item, row, head, total);
+      }
+  }
+}
+
+static void merge(const AttendItem& item) {
+  const QueryRows& rows = item.rows;
+  const int padded_dim = item.keys.padded_dim;
+  const int64_t stride = state_len(padded_dim);
+  for (int row = 0; row < rows.num_rows; ++row) {
+    const int64_t first = first_of(rows, row) / kSplitEntries, end = (end_of(rows, row) - 1) / kSplitEntries + 1;
+    for (int head = 0; head < rows.group; ++head) {
+      float* state = item.partial + (row * rows.group + head) * stride;
+      float* total = state + (first - item.first_split) * item.partial_split_stride;
+      for (int64_t split = first + 1; split < end; ++split)
+        fold_state(total, state + (split - item.first_split) * item.partial_split_stride, padded_dim);
+      write_row(item, row, head, total);
+    }
+  }
+}
+
+// Scores by K alone; rows not used are skipped where a whole tile is.
+template <class Kv>
+void score(const AttendItem& item) {
+  const QueryRows& rows = item.rows;
+  const int padded_dim = item.keys.padded_dim, group = rows.group, query_rows = rows.num_rows * group;
+  const AttendScratch<Kv> scratch(item.scratch, query_rows, padded_dim);
+  prepare_queries<Kv>(rows, item.keys, scratch.q);
+  const F32 scale = set1(rows.scale), scale2 = set1(rows.scale * kLog2e);
+  const int64_t first_block = item.first_split * kSplitEntries / kBlockLen;
+  int64_t end_block = item.end_split * kSplitEntries / kBlockLen;
+  const int64_t prefix_blocks = (item.scores.prefix_len + kBlockLen - 1) / kBlockLen;
+  end_block = end_block < prefix_blocks ? end_block : prefix_blocks;
+  for (int64_t block = first_block; block < end_block; ++block) {
+    const std::byte* chunk = item.keys.first_chunk + size_t(item.keys.pages[block]) * item.keys.chunk_bytes;
+    const BlockScores scores{&item.scores,     group, scratch.score_row, scratch.score_total, block * kBlockLen % kSplitEntries,
+                             block * kBlockLen};
+    begin_scores(scores);
+    int row = 0, head = 0;
+    for (int at = 0; at < query_rows; at += kQueryTile) {
+      const int count = query_rows - at < kQueryTile ? query_rows - at : kQueryTile;
+      bool used = false;
+      for (int r = at / group; r <= (at + count - 1) / group; ++r) used = used || item.scores.row_used[r];
+      if (used) score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores);
+      for (int i = 0; i < count; ++i) {
+        if (item.scores.row_used[row]) {
+          F32 metric[kKeyTiles];
+          for (int t = 0; t < kKeyTiles; ++t) {
+            const F32 s = load(scratch.scores + i * kBlockLen + t * kLanes);
+            metric[t] = item.scores.metric == 1 ? s * scale : fresh_weight(s, scale2, lse_of(item.scores, row, head));
+          }
+          add_scores(scores, row, head, metric);
+        }
+        if (++head == group) head = 0, ++row;
+      }
+    }
+    end_scores(scores);
+  }
+}
+
+// ---- new rows
+
+struct RowF32 {
+  using Bits = float;
+  static constexpr bool kPairs = false;
+  HUNCH_SIMD void put(Bits* to, F32 a) { store(to, a); }
+};
+struct RowF16 {
+  using Bits = uint16_t;
+  static constexpr bool kPairs = false;
+  HUNCH_SIMD void put(Bits* to, F32 a) { store_f16(to, a); }
+};
+struct RowBf16 {
+  using Bits = uint16_t;
+  static constexpr bool kPairs = true;
+  HUNCH_SIMD void put(Bits* to, F32 a) { store_bf16(to, a); }
+};
+
+HUNCH_SIMD F32 load_row(const float* p, int left) { return left >= kLanes ? load(p) : load_first(p, left, zero()); }
+
+// Rounds rows and spreads them over the lanes of their tiles. Neighbouring entries of a pair are never read: another row may be
+// due there.
+template <class Row>
+void store_rows(const StoreItem& item) {
+  using Bits = typename Row::Bits;
+  const int head_dim = item.keys.head_dim, padded_dim = item.keys.padded_dim;
+  alignas(64) Bits rounded[kLanes];
+  for (int64_t row = 0; row < item.num_rows; ++row) {
+    const int64_t entry = item.first_entry + row;
+    std::byte* chunk = item.keys.first_chunk + size_t(item.keys.pages[entry / kBlockLen]) * item.keys.chunk_bytes;
+    const int e = int(entry % kBlockLen), lane = e % kLanes;
+    Bits* keys = reinterpret_cast<Bits*>(chunk) + e / kLanes * kLanes * padded_dim;
+    Bits* values = reinterpret_cast<Bits*>(chunk + item.keys.chunk_bytes / 2);
+    for (int d = 0; d < padded_dim; d += kLanes) {
+      const int left = head_dim - d;
+      Row::put(rounded, load_row(item.k + row * item.k_stride + d, left));
+      if constexpr (Row::kPairs) {
+        for (int i = 0; i < kLanes; i += 2) __builtin_memcpy(keys + ((d + i) / 2 * kLanes + lane) * 2, rounded + i, 4);
+        Row::put(rounded, load_row(item.v + row * item.v_stride + d, left));
+        for (int i = 0; i < kLanes; ++i) values[(e / 2 * padded_dim + d + i) * 2 + e % 2] = rounded[i];
+      } else {
+        for (int i = 0; i < kLanes; ++i) keys[(d + i) * kLanes + lane] = rounded[i];
+        Row::put(values + e * padded_dim + d, load_row(item.v + row * item.v_stride + d, left));
+      }
+    }
+  }
+}
+
+static AttentionKernels attention_kernels() {
+  AttentionKernels table;
+  table.attend[int(DType::F32)] = attend<KvF32>;
+  table.attend[int(DType::F16)] = attend<KvF16>;
+  table.attend[int(DType::BF16)] = attend<KvBf16>;
+  table.score[int(DType::F32)] = score<KvF32>;
+  table.score[int(DType::F16)] = score<KvF16>;
+  table.score[int(DType::BF16)] = score<KvBf16>;
+  table.store[int(DType::F32)] = store_rows<RowF32>;
+  table.store[int(DType::F16)] = store_rows<RowF16>;
+  table.store[int(DType::BF16)] = store_rows<RowBf16>;
+  table.merge = merge;
+  table.combine_rows = combine_rows;
+  table.multiplies_bf16 = HUNCH_LEVEL >= 3;
+  return table;
+}
+
+}  // namespace hunch::HUNCH_ISA

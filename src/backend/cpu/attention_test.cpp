@@ -1,0 +1,232 @@
+// Attention on every instruction set of this machine: the reference's values, and one row's bits whatever else is in the pass.
+#include "backend/ops/attention.h"
+
+#include "backend/cpu/kv_fixture.h"
+
+namespace hunch {
+namespace {
+
+const std::vector<DType> kTypes{DType::F32, DType::F16, DType::BF16};
+
+// |out - reference|: with bf16 products the weights are rounded to 8 bits, an error of at most 2^-8 of a mean of values up to 4
+// or so; all else is fp32 with an exponential good to a few 1e-7.
+float out_tolerance(const std::string& isa, DType dtype) {
+  return isa == "avx512_bf16" && dtype == DType::BF16 ? 1.2e-2f : 3e-5f;
+}
+constexpr float kLseTolerance = 3e-5f;
+
+void expect_reference(const std::string& isa, int threads, const KvShape& shape, int64_t len, const AttendRequest& request) {
+  ReferenceBackend reference;
+  const auto cpu = make_cpu(isa, threads);
+  const KvCase expected_kv(reference, shape, len), kv(*cpu, shape, len);
+  const AttendResult expected = attend_one(reference, expected_kv, request), got = attend_one(*cpu, kv, request);
+  const std::string what = isa + " " + name_of(shape) + " len " + std::to_string(len) + " rows " +
+                           std::to_string(request.last.size()) + " window " + std::to_string(request.window);
+  EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
+  EXPECT_LE(distance(got.lse, expected.lse), kLseTolerance) << what;
+}
+
+TEST(CpuAttention, EqualsReferenceForEveryTypeAndHeadShape) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (int dim : {16, 24, 64, 80, 128})
+        for (int group : {1, 2, 4, 8}) {
+          const KvShape shape{dtype, group == 8 ? 1 : 2, group, dim};
+          expect_reference(isa, 1, shape, 203, chunk(shape, 198, 5));
+        }
+}
+
+TEST(CpuAttention, EqualsReferenceAroundTileBlockAndSplitEdges) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (int64_t len : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1023, 1024, 1025, 1089, 2049}) {
+        const KvShape shape{dtype, 1, 2, 24};
+        expect_reference(isa, 2, shape, len, chunk(shape, len - 1, 1));
+        if (len > 20) expect_reference(isa, 2, shape, len, chunk(shape, len - 20, 20));
+      }
+}
+
+TEST(CpuAttention, EqualsReferenceWithinWindows) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (int window : {1, 2, 63, 64, 65, 200, 1024, 1500}) {
+        const KvShape shape{dtype, 1, 2, 32};
+        expect_reference(isa, 2, shape, 2200, chunk(shape, 2190, 10, 5, window));
+        expect_reference(isa, 2, shape, 150, chunk(shape, 0, 150, 5, window));
+      }
+}
+
+TEST(CpuAttention, ReadsWideHeadsAndManyRows) {
+  for (const std::string& isa : available_isas()) {
+    const KvShape wide{DType::BF16, 1, 1, 512}, odd{DType::F16, 1, 3, 48}, seven{DType::BF16, 1, 7, 64};
+    expect_reference(isa, 2, wide, 130, chunk(wide, 125, 5));
+    expect_reference(isa, 2, odd, 300, chunk(odd, 0, 300));
+    expect_reference(isa, 2, seven, 300, chunk(seven, 291, 9));
+  }
+}
+
+// One row alone, against the same row in passes of every form.
+TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (int window : {0, 70, 1100}) {
+        const KvShape shape{dtype, 2, 2, 40};
+        const auto one_thread = make_cpu(isa, 1), two_threads = make_cpu(isa, 2), three_threads = make_cpu(isa, 3);
+        const int64_t len = 1180, first = 1000;  // rows on both sides of a split's end
+        const KvCase kv(*one_thread, shape, len);
+        const AttendRequest all = chunk(shape, first, len - first, 3, window);
+        const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
+        std::vector<float> alone, alone_lse;
+        for (int64_t r = 0; r < len - first; ++r) {
+          const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
+          alone.insert(alone.end(), row.out.begin(), row.out.end());
+          alone_lse.insert(alone_lse.end(), row.lse.begin(), row.lse.end());
+        }
+        for (Backend* backend : {one_thread.get(), two_threads.get(), three_threads.get()})
+          for (int64_t size : {2, 3, 4, 5, 7, 8, 13, 16, 33, 64, 180}) {
+            for (int64_t r = 0; r < len - first; r += size) {
+              const int64_t rows = std::min(size, len - first - r);
+              const AttendResult part = attend_one(*backend, kv, rows_of(all, r, rows, shape));
+              ASSERT_TRUE(same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
+                  << isa << " " << name_of(shape) << " chunks of " << size << " at row " << r << " window " << window;
+              ASSERT_TRUE(same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size()));
+            }
+          }
+      }
+}
+
+TEST(CpuAttention, GivesARowTheSameBitsBesideOtherSequences) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes) {
+      const KvShape shape{dtype, 2, 4, 24};
+      const auto backend = make_cpu(isa, 3);
+      const KvCase a(*backend, shape, 1300, 1), b(*backend, shape, 70, 2), c(*backend, shape, 2100, 3);
+      const AttendRequest ra = chunk(shape, 1292, 8, 4), rb = chunk(shape, 0, 70, 5), rc = chunk(shape, 2099, 1, 6, 500);
+      const auto together = attend_together(*backend, {&a, &b, &c}, {ra, rb, rc});
+      EXPECT_TRUE(same_bits(together[0].out, attend_one(*backend, a, ra).out)) << isa;
+      EXPECT_TRUE(same_bits(together[1].out, attend_one(*backend, b, rb).out)) << isa;
+      EXPECT_TRUE(same_bits(together[2].out, attend_one(*backend, c, rc).out)) << isa;
+      EXPECT_TRUE(same_bits(together[2].lse, attend_one(*backend, c, rc).lse)) << isa;
+    }
+}
+
+TEST(CpuAttention, GivesTheSameBitsWithAnotherPageTable) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes) {
+      const KvShape shape{dtype, 1, 2, 64};
+      const auto backend = make_cpu(isa, 2);
+      const KvCase shuffled(*backend, shape, 700, 1);
+      KvCase straight(*backend, shape, 700, 1);
+      std::sort(straight.table.begin(), straight.table.end());
+      for (int64_t e = 0; e < 700; ++e) {
+        std::vector<float> k(64), v(64);
+        shuffled.store->read(0, 0, shuffled.pages(), e, k.data(), v.data());
+        backend->store_kv(
+            {0, View<const float, 3>(k.data(), 1, 1, 64), View<const float, 3>(v.data(), 1, 1, 64), straight.ref(), e});
+      }
+      const AttendRequest request = chunk(shape, 692, 8);
+      EXPECT_TRUE(same_bits(attend_one(*backend, shuffled, request).out, attend_one(*backend, straight, request).out)) << isa;
+    }
+}
+
+// Entries outside a row's range hold NaN in one store and numbers in the other.
+TEST(CpuAttention, NeverLetsAMaskedEntryChangeABit) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (int64_t last : {0, 1, 62, 63, 64, 77, 1023, 1024, 1040, 1041})
+        for (int window : {0, 1, 20, 65}) {
+          const KvShape shape{dtype, 1, 2, 24};
+          const auto backend = make_cpu(isa);
+          const KvCase numbers(*backend, shape, 1100, 1), poisoned(*backend, shape, 1100, 1);
+          const AttendRequest request = chunk(shape, last, 1, 7, window);
+          poisoned.store->poison(poisoned.pages(), last + 1, 1100);
+          if (window) poisoned.store->poison(poisoned.pages(), 0, std::max<int64_t>(0, last + 1 - window));
+          const AttendResult a = attend_one(*backend, numbers, request), b = attend_one(*backend, poisoned, request);
+          ASSERT_FALSE(std::isnan(a.out[0]) || std::isnan(a.lse[0]));
+          ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
+              << isa << " " << name_of(shape) << " last " << last << " window " << window;
+        }
+}
+
+// A later row that reads a NaN entry must not leak it into the earlier rows of its tile.
+TEST(CpuAttention, KeepsAnEarlierRowCleanOfWhatLaterRowsRead) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes) {
+      const KvShape shape{dtype, 1, 2, 32};
+      const auto backend = make_cpu(isa);
+      const KvCase clean(*backend, shape, 110, 1), poisoned(*backend, shape, 110, 1);
+      const AttendRequest request = chunk(shape, 100, 8);
+      poisoned.store->poison(poisoned.pages(), 105, 110);
+      const AttendResult a = attend_one(*backend, clean, request), b = attend_one(*backend, poisoned, request);
+      const size_t width = size_t(shape.heads() * shape.head_dim);
+      EXPECT_TRUE(same_bits(a.out.data(), b.out.data(), 5 * width)) << isa;
+      EXPECT_TRUE(std::isnan(b.out[5 * width])) << isa;
+    }
+}
+
+TEST(CpuAttention, SurvivesLogitsOfAnySize) {
+  for (const std::string& isa : available_isas()) {
+    const KvShape shape{DType::F32, 1, 1, 16};
+    ReferenceBackend reference;
+    const auto cpu = make_cpu(isa);
+    const KvCase expected_kv(reference, shape, 1200), kv(*cpu, shape, 1200);
+    AttendRequest request = chunk(shape, 1199, 1);
+    for (float& x : request.q) x *= 300;  // logits of about +-1000
+    const AttendResult expected = attend_one(reference, expected_kv, request), got = attend_one(*cpu, kv, request);
+    EXPECT_LE(distance(got.out, expected.out), 2e-3f) << isa;  // fp32 logits near 1000 carry 6e-5 each
+    EXPECT_LE(std::fabs(got.lse[0] - expected.lse[0]), 1e-3f) << isa;
+  }
+}
+
+TEST(CpuAttention, CountsEveryBlockOncePerKvHead) {
+  const auto cpu = make_cpu("", 2);
+  const KvShape shape{DType::BF16, 2, 2, 64};
+  const KvCase kv(*cpu, shape, 1100);
+  const uint64_t before = cpu->counters().kv_bytes;
+  attend_one(*cpu, kv, chunk(shape, 1090, 8));
+  EXPECT_EQ(cpu->counters().kv_bytes - before,
+            uint64_t(2 * 18 * 64 * 64 * 2 * 2));  // heads, blocks, entries, dims, K and V, bytes
+}
+
+TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
+  ReferenceBackend reference;
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes) {
+      const KvShape shape{dtype, 2, 1, 24, 2};
+      const auto cpu = make_cpu(isa, 2);
+      const KvCase expected(reference, shape, 333), got(*cpu, shape, 333);
+      std::vector<float> k(24), v(24), k2(24), v2(24);
+      for (int64_t e = 0; e < 333; ++e)
+        for (int layer = 0; layer < 2; ++layer)
+          for (int head = 0; head < 2; ++head) {
+            expected.store->read(layer, head, expected.pages(), e, k.data(), v.data());
+            got.store->read(layer, head, got.pages(), e, k2.data(), v2.data());
+            ASSERT_TRUE(same_bits(k, k2) && same_bits(v, v2)) << isa << " " << name_of(shape) << " entry " << e;
+          }
+    }
+}
+
+TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes) {
+      const KvShape shape{dtype, 1, 1, 20};
+      const auto cpu = make_cpu(isa, 2);
+      const KvCase together(*cpu, shape, 130, 4);
+      KvCase single(*cpu, shape, 0, 4);
+      single.store = cpu->make_kv_store({dtype, 1, 1, 20}, 5);
+      single.table = {4, 1, 3};
+      const auto k = random_floats(130 * 20, 5), v = random_floats(130 * 20, 6);
+      for (int64_t e = 129; e >= 0; --e)
+        cpu->store_kv({0, View<const float, 3>(k.data() + e * 20, 1, 1, 20), View<const float, 3>(v.data() + e * 20, 1, 1, 20),
+                       single.ref(), e});
+      std::vector<float> a(40), b(40);
+      for (int64_t e = 0; e < 130; ++e) {
+        together.store->read(0, 0, together.pages(), e, a.data(), a.data() + 20);
+        single.store->read(0, 0, single.pages(), e, b.data(), b.data() + 20);
+        ASSERT_TRUE(same_bits(a, b)) << isa << " entry " << e;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace hunch

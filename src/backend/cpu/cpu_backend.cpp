@@ -1,0 +1,69 @@
+// See cpu_backend.h: the ops forward to their launchers and keep the counters.
+#include "backend/cpu/cpu_backend.h"
+
+#include <fmt/format.h>
+
+#include "backend/cpu/gather.h"
+#include "backend/cpu/rows.h"
+#include "backend/cpu/top_k.h"
+
+namespace hunch {
+
+Result<std::unique_ptr<Backend>> CpuBackend::make(const Setup& setup) {
+  if (setup.threads < 0) return usage_error(fmt::format("the number of threads must be positive: {}", setup.threads));
+  HUNCH_TRY(const KernelTable* kernels, choose_kernels(setup.isa));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, setup.threads ? setup.threads : usable_cores()));
+}
+
+CpuBackend::CpuBackend(const KernelTable& kernels, int threads)
+    : kernels_(kernels),
+      threads_(threads),
+      matmul_(threads_, kernels.matmul),
+      attention_(threads_, kernels.attention),
+      sampler_(threads_, kernels.rows) {}
+
+std::string CpuBackend::description() const {
+  return fmt::format("cpu ({}, {} thread{})", kernels_.isa, threads_.count(), threads_.count() == 1 ? "" : "s");
+}
+
+DType CpuBackend::default_kv_dtype() const { return kernels_.attention.multiplies_bf16 ? DType::BF16 : DType::F16; }
+
+Buffer CpuBackend::allocate(size_t bytes) { return allocate_aligned(bytes); }
+
+std::unique_ptr<Weight> CpuBackend::load_weight(const Tensor& matrix) { return matmul_.load_weight(matrix); }
+
+size_t CpuBackend::kv_page_bytes(const KvGeometry& geometry) const { return CpuKvStore::page_bytes(geometry); }
+
+std::unique_ptr<KvStore> CpuBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {
+  return CpuKvStore::make(geometry, num_pages);
+}
+
+void CpuBackend::matmul(const MatmulArgs& args) { counters_.weight_bytes += matmul_.matmul(args); }
+
+void CpuBackend::embed(const EmbedArgs& args) { matmul_.embed(args); }
+
+void CpuBackend::norm(const NormArgs& args) { norm_rows(threads_, kernels_.rows, args); }
+
+void CpuBackend::gate(const GateArgs& args) { gate_rows(threads_, kernels_.rows, args); }
+
+void CpuBackend::rope_angles(const RopeAnglesArgs& args) { rope_angle_rows(threads_, args); }
+
+void CpuBackend::rope(const RopeArgs& args) { rope_rows(threads_, kernels_.rows, args); }
+
+void CpuBackend::store_kv(const StoreKvArgs& args) { attention_.store_kv(args); }
+
+void CpuBackend::gather_kv(const GatherKvArgs& args) {
+  counters_.gather_bytes += hunch::gather_kv(threads_, kernels_.gather, args);
+}
+
+void CpuBackend::attention(const AttentionArgs& args) { counters_.kv_bytes += attention_.attention(args); }
+
+void CpuBackend::score_keys(const ScoreKeysArgs& args) { counters_.score_bytes += attention_.score_keys(args); }
+
+void CpuBackend::top_k(const TopKArgs& args) { hunch::top_k(threads_, kernels_.top_k, args); }
+
+void CpuBackend::sample(const SampleArgs& args) { sampler_.sample(args); }
+
+static const Register<Backend> cpu{"cpu", "vector kernels chosen for this machine, several threads", CpuBackend::make};
+
+}  // namespace hunch

@@ -1,0 +1,53 @@
+// CpuBackend: every op for x86-64 and portable CPUs, on a pool of threads, with kernels chosen for the instruction set at run
+// time. Registered as `cpu`. Results do not depend on the number of threads; they may differ between instruction sets.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/matmul.h"
+#include "backend/cpu/sampler.h"
+#include "backend/cpu/threads.h"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+
+class CpuBackend final : public ReferenceBackend {
+ public:
+  // An error if setup.isa is unknown or this machine lacks it, or setup.threads is negative.
+  static Result<std::unique_ptr<Backend>> make(const Setup& setup);
+  CpuBackend(const KernelTable& kernels, int threads);
+
+  std::string description() const override;
+  int threads() const override { return threads_.count(); }
+  DType default_kv_dtype() const override;
+
+  Buffer allocate(size_t bytes) override;
+  std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
+  size_t kv_page_bytes(const KvGeometry& geometry) const override;
+  std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
+
+  void matmul(const MatmulArgs& args) override;
+  void embed(const EmbedArgs& args) override;
+  void norm(const NormArgs& args) override;
+  void gate(const GateArgs& args) override;
+  void rope_angles(const RopeAnglesArgs& args) override;
+  void rope(const RopeArgs& args) override;
+  void store_kv(const StoreKvArgs& args) override;
+  void gather_kv(const GatherKvArgs& args) override;
+  void attention(const AttentionArgs& args) override;
+  void score_keys(const ScoreKeysArgs& args) override;
+  void top_k(const TopKArgs& args) override;
+  void sample(const SampleArgs& args) override;
+
+ private:
+  const KernelTable& kernels_;
+  Threads threads_;
+  CpuMatmul matmul_;
+  CpuAttention attention_;
+  CpuSampler sampler_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,109 @@
+// Copies single entries into the compact store: K line by line with one permutation a line, V row by row. Entries whose sources
+// share a K tile move together, so that a source tile is streamed once whatever is taken of it. Contract in ops/kv.h.
+#pragma once
+
+namespace hunch::HUNCH_ISA {
+
+// Lanes of a destination tile that come from one source tile: destination lanes [at, at + count) take `lanes`.
+struct LaneMove {
+  int at = 0, count = 0;
+  int lanes[16];
+};
+
+// to[line][at + i] = from[line][lanes[i]] for 32-bit lanes (F32, or bf16 pairs); lanes from `at` on are free to be overwritten,
+// those before it are kept.
+HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint32_t* from, uint32_t* to) {
+#if HUNCH_LEVEL >= 2
+  alignas(64) int32_t source[16] = {};
+  for (int i = 0; i < move.count; ++i) source[move.at + i] = move.lanes[i];
+  const __m512i index = _mm512_load_si512(source);
+  const __mmask16 moved = __mmask16(((1u << move.count) - 1) << move.at);
+  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+    _mm512_store_si512(to, _mm512_mask_permutexvar_epi32(_mm512_load_si512(to), moved, index, _mm512_load_si512(from)));
+#else
+  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
+#endif
+}
+HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from, uint16_t* to) {
+#if HUNCH_LEVEL >= 2
+  alignas(32) int16_t source[16] = {};
+  for (int i = 0; i < move.count; ++i) source[move.at + i] = int16_t(move.lanes[i]);
+  const __m256i index = _mm256_load_si256((const __m256i*)source);
+  const __mmask16 moved = __mmask16(((1u << move.count) - 1) << move.at);
+  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+    _mm256_store_si256((__m256i*)to, _mm256_mask_permutexvar_epi16(_mm256_load_si256((const __m256i*)to), moved, index,
+                                                                   _mm256_load_si256((const __m256i*)from)));
+#else
+  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
+#endif
+}
+
+// V of destination entries e and e + 1 (e even) of a bf16 block: two halves of 32-bit lanes from two source rows.
+HUNCH_SIMD void join_pair(const uint32_t* even, bool even_is_odd, const uint32_t* odd, bool odd_is_odd, int padded_dim,
+                          uint32_t* to) {
+  const I32 low = set1_i32(0xffff), high = set1_i32(int32_t(0xffff0000u));
+  for (int d = 0; d < padded_dim; d += kLanes) {
+    const I32 a = load_i32(even + d), b = load_i32(odd + d);
+    store(to + d, (even_is_odd ? shift_right<16>(a) : a & low) | (odd_is_odd ? b & high : shift_left<16>(b)));
+  }
+}
+
+HUNCH_SIMD int64_t source_of(const GatherItem& item, int64_t i) {
+  return i < item.count ? item.index[i] : item.tail_first + (i - item.count);
+}
+HUNCH_SIMD std::byte* chunk_of(const KeyPlane& plane, int64_t entry) {
+  return plane.first_chunk + size_t(plane.pages[entry / kBlockLen]) * plane.chunk_bytes;
+}
+
+// Element: 4 bytes F32, 2 bytes F16; kPairs: bf16, whose K lines hold two dimensions in 32-bit lanes.
+template <class Lane, bool kPairs>
+size_t gather(const GatherItem& item) {
+  const int padded_dim = item.to.padded_dim, lines = kPairs ? padded_dim / 2 : padded_dim;
+  const size_t tile_bytes = size_t(lines) * kLanes * sizeof(Lane), row_bytes = tile_bytes / kLanes;
+  const size_t values = item.to.chunk_bytes / 2;
+  size_t bytes_read = 0;
+  for (int64_t at = item.first; at < item.last;) {  // K: destination entry by destination entry, a source tile at a time
+    const int64_t source = source_of(item, at), source_tile = source / kLanes;
+    LaneMove move;
+    move.at = int(at % kLanes);
+    std::byte* to = chunk_of(item.to, at) + size_t(at % kBlockLen / kLanes) * tile_bytes;
+    do {
+      move.lanes[move.count++] = int(source_of(item, at++) % kLanes);
+    } while (at < item.last && at % kLanes != 0 && source_of(item, at) / kLanes == source_tile);
+    const std::byte* from = chunk_of(item.from, source) + size_t(source % kBlockLen / kLanes) * tile_bytes;
+    move_lanes(move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to));
+    bytes_read += tile_bytes;
+  }
+  if constexpr (kPairs) {
+    const size_t pair_bytes = 2 * row_bytes;
+    for (int64_t at = item.first; at < item.last; at += 2) {
+      const int64_t even = source_of(item, at), odd = at + 1 < item.last ? source_of(item, at + 1) : even;
+      const std::byte* a = chunk_of(item.from, even) + values + size_t(even % kBlockLen / 2) * pair_bytes;
+      const std::byte* b = chunk_of(item.from, odd) + values + size_t(odd % kBlockLen / 2) * pair_bytes;
+      std::byte* to = chunk_of(item.to, at) + values + size_t(at % kBlockLen / 2) * pair_bytes;
+      join_pair(reinterpret_cast<const uint32_t*>(a), even % 2 != 0, reinterpret_cast<const uint32_t*>(b), odd % 2 != 0,
+                padded_dim, reinterpret_cast<uint32_t*>(to));
+      bytes_read += even / 2 == odd / 2 ? pair_bytes : 2 * pair_bytes;
+    }
+  } else {
+    for (int64_t at = item.first; at < item.last; ++at) {
+      const int64_t source = source_of(item, at);
+      __builtin_memcpy(chunk_of(item.to, at) + values + size_t(at % kBlockLen) * row_bytes,
+                       chunk_of(item.from, source) + values + size_t(source % kBlockLen) * row_bytes, row_bytes);
+    }
+    bytes_read += size_t(item.last - item.first) * row_bytes;
+  }
+  return bytes_read;
+}
+
+static GatherKernels gather_kernels() {
+  GatherKernels table;
+  table.gather[int(DType::F32)] = gather<uint32_t, false>;
+  table.gather[int(DType::F16)] = gather<uint16_t, false>;
+  table.gather[int(DType::BF16)] = gather<uint32_t, true>;
+  return table;
+}
+
+}  // namespace hunch::HUNCH_ISA

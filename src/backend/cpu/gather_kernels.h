@@ -1,0 +1,25 @@
+// Arguments of the kernel that copies single entries between KV stores. Filled by gather.cpp, read by gather_body.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/attention_kernels.h"
+
+namespace hunch {
+
+// Entries [first, last) of `to`, whose source is index[i] for i < count and tail_first + (i - count) from there on. `first` is a
+// multiple of kPageLen, and so is `last` unless it is the end of the list: two items never write the same page.
+struct GatherItem {
+  KeyPlane from, to;
+  const int32_t* index = nullptr;
+  int64_t count = 0, tail_first = 0;
+  int64_t first = 0, last = 0;
+};
+
+struct GatherKernels {
+  // Indexed by DType: F32, F16, BF16. Returns the bytes of K tiles and V rows read.
+  size_t (*gather[3])(const GatherItem&) = {};
+};
+
+}  // namespace hunch

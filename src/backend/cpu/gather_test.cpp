@@ -1,0 +1,90 @@
+// gather_kv on every instruction set: the compact store reads as the entries that were chosen.
+#include <array>
+
+#include "backend/cpu/kv_fixture.h"
+
+namespace hunch {
+namespace {
+
+std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt19937& random) {
+  std::vector<uint8_t> chosen(size_t(n), 0);
+  for (int64_t left = count; left > 0;) {
+    const int64_t start = int64_t(random() % uint32_t(n));
+    for (int64_t e = start; e < std::min(n, start + 1 + int64_t(random() % uint32_t(run_len))) && left > 0; ++e)
+      if (!chosen[size_t(e)]) chosen[size_t(e)] = 1, --left;
+  }
+  std::vector<int32_t> list;
+  for (int64_t e = 0; e < n; ++e)
+    if (chosen[size_t(e)]) list.push_back(int32_t(e));
+  return list;
+}
+
+TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
+  std::mt19937 random(5);
+  for (const std::string& isa : available_isas())
+    for (DType dtype : {DType::F32, DType::F16, DType::BF16})
+      for (bool shared : {false, true})
+        for (const auto& [count, run_len, tail] : {std::array<int64_t, 3>{1, 1, 0},
+                                                   {5, 1, 7},
+                                                   {63, 3, 1},
+                                                   {64, 20, 64},
+                                                   {300, 9, 33},
+                                                   {700, 1, 20},
+                                                   {0, 1, 90},
+                                                   {900, 900, 100}}) {
+          const KvShape shape{dtype, 2, 1, 40, 2};
+          const auto cpu = make_cpu(isa, 2);
+          const KvCase from(*cpu, shape, 1000, 3);
+          const int64_t total = count + tail;
+          KvCase to(*cpu, shape, 0, 4);
+          to.store = cpu->make_kv_store({dtype, 2, 2, 40}, 20);
+          to.table.resize(18);
+          for (int i = 0; i < 18; ++i) to.table[size_t(i)] = 19 - i;
+          to.store->poison(to.pages(), 0, 18 * kPageLen);
+          std::vector<int32_t> lists;
+          for (int set = 0; set < (shared ? 1 : 2); ++set) {
+            const auto list = count ? random_list(900, count, int(run_len), random) : std::vector<int32_t>{};
+            lists.insert(lists.end(), list.begin(), list.end());
+          }
+          GatherKvArgs args;
+          args.layer = 1, args.from = from.ref(), args.to = to.ref();
+          args.index = View<const int32_t, 2>(lists.data(), shared ? 1 : 2, count);
+          args.tail_first = 900, args.tail_last = 900 + tail;
+          cpu->gather_kv(args);
+          std::vector<float> a(80), b(80);
+          for (int head = 0; head < 2; ++head)
+            for (int64_t i = 0; i < total; ++i) {
+              const int64_t source = i < count ? lists[size_t((shared ? 0 : head) * count + i)] : 900 + i - count;
+              from.store->read(1, head, from.pages(), source, a.data(), a.data() + 40);
+              to.store->read(1, head, to.pages(), i, b.data(), b.data() + 40);
+              ASSERT_TRUE(same_bits(a, b)) << isa << " " << name_of(shape) << " count " << count << " tail " << tail << " entry "
+                                           << i;
+            }
+        }
+}
+
+// What draft steps do: attention over the gathered entries equals attention over a sequence that holds only them.
+TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+      const KvShape shape{dtype, 1, 2, 24};
+      const auto cpu = make_cpu(isa, 2);
+      const KvCase from(*cpu, shape, 500, 3), all(*cpu, shape, 200, 8);
+      KvCase to(*cpu, shape, 500, 6);
+      to.store->poison(to.pages(), 0, 500);
+      std::vector<int32_t> list(190);
+      for (int i = 0; i < 190; ++i) list[size_t(i)] = 2 * i + i / 7;
+      cpu->gather_kv({0, from.ref(), to.ref(), View<const int32_t, 2>(list.data(), 1, 190), 490, 500});
+      std::vector<float> k(24), v(24);
+      for (int64_t i = 0; i < 200; ++i) {
+        from.store->read(0, 0, from.pages(), i < 190 ? list[size_t(i)] : 300 + i, k.data(), v.data());
+        cpu->store_kv({0, View<const float, 3>(k.data(), 1, 1, 24), View<const float, 3>(v.data(), 1, 1, 24), all.ref(), i});
+      }
+      const AttendRequest request = chunk(shape, 199, 1);
+      EXPECT_TRUE(same_bits(attend_one(*cpu, to, request).out, attend_one(*cpu, all, request).out))
+          << isa << " " << name_of(shape);
+    }
+}
+
+}  // namespace
+}  // namespace hunch

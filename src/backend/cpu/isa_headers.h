@@ -1,0 +1,23 @@
+// Everything that kernel bodies may use from outside their instruction set, included by instances/*.cpp BEFORE the target region
+// opens: an inline function of these headers must never be compiled for AVX-512 and then linked into the portable path. For the
+// same reason bodies take pointers and plain structs, and instantiate no template of std or of another folder.
+#pragma once
+
+#if defined(__x86_64__)
+// GCC 12 takes the deliberately undefined operands inside its own intrinsics for mistakes.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/half.h"

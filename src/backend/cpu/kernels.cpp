@@ -1,0 +1,57 @@
+// See kernels.h.
+#include "backend/cpu/kernels.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace hunch {
+namespace {
+
+struct Level {
+  const KernelTable& (*table)();
+  bool available;
+};
+
+// Weakest first.
+std::vector<Level> levels() {
+  std::vector<Level> list{{kernels_portable, true}};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+                  __builtin_cpu_supports("x86-64-v3");  // v3 has F16C, which has no name of its own here
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  list.push_back({kernels_avx2, v3});
+  list.push_back({kernels_avx512, v4});
+  list.push_back({kernels_avx512_bf16, bf16});
+#endif
+  return list;
+}
+
+}  // namespace
+
+Result<const KernelTable*> choose_kernels(std::string_view isa) {
+  const KernelTable* best = nullptr;
+  std::string names;
+  for (const Level& level : levels()) {
+    const KernelTable& table = level.table();
+    names += (names.empty() ? "" : ", ") + std::string(table.isa);
+    if (isa == table.isa && !level.available)
+      return usage_error(
+          fmt::format("this machine cannot run instruction set {}: choose one of {}", isa, fmt::join(available_isas(), ", ")));
+    if (level.available && (isa.empty() || isa == table.isa)) best = &table;
+  }
+  if (!best) return usage_error(fmt::format("unknown instruction set (choose one of {}): {}", names, isa));
+  return best;
+}
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const Level& level : levels())
+    if (level.available) names.emplace_back(level.table().isa);
+  return names;
+}
+
+}  // namespace hunch

@@ -1,0 +1,189 @@
+// Shared by the tests of attention, scores and gather: random KV in two stores, and one pass of a sequence through a backend.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "base/half.h"
+
+namespace hunch {
+
+inline std::unique_ptr<Backend> make_cpu(const std::string& isa, int threads = 1) {
+  auto backend = CpuBackend::make({threads, isa});
+  HUNCH_CHECK(backend.ok());
+  return std::move(backend).value();
+}
+
+struct KvShape {
+  DType dtype = DType::BF16;
+  int kv_heads = 2, group = 2, head_dim = 64, layers = 1;
+  int heads() const { return kv_heads * group; }
+};
+
+inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(n);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+// A store with `len` entries of random rows (the same for the same seed on every backend) in a shuffled page table.
+struct KvCase {
+  KvCase(Backend& backend, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
+    const int64_t num_pages = len / kPageLen + 3;
+    store = backend.make_kv_store({shape.dtype, shape.layers, shape.kv_heads, shape.head_dim}, num_pages);
+    table.resize(size_t(num_pages));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(seed));
+    store->poison(pages(), 0, num_pages * kPageLen);  // whatever is not written must not matter
+    const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
+    const auto k = random_floats(size_t(len * width), seed + 1), v = random_floats(size_t(len * width), seed + 2);
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      StoreKvArgs args;
+      args.layer = layer;
+      args.k = View<const float, 3>(k.data(), len, shape.kv_heads, shape.head_dim);
+      args.v = View<const float, 3>(v.data(), len, shape.kv_heads, shape.head_dim);
+      args.kv = ref();
+      backend.store_kv(args);
+    }
+  }
+  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(table.data(), table.size()); }
+  KvRef ref() const { return {store.get(), pages()}; }
+
+  KvShape shape;
+  int64_t len = 0;
+  std::unique_ptr<KvStore> store;
+  std::vector<int32_t> table;
+};
+
+struct AttendResult {
+  std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
+  std::vector<std::vector<float>> scores;  // [set][prefix]
+};
+
+struct AttendRequest {
+  std::vector<int32_t> last;
+  int window = 0;
+  std::vector<float> q;  // [row][head][head_dim]
+  ScoreMetric metric = ScoreMetric::None;
+  ScoreCombine combine = ScoreCombine::Sum;
+  std::vector<uint8_t> row_used;
+  std::vector<float> lse;  // given, [row][head]
+  int64_t prefix_len = 0;
+  int sets = 0;
+};
+
+// Queries that are exact in bf16, so that the products of every KV type are those of the reference.
+inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
+  std::vector<float> q = random_floats(size_t(rows * shape.heads() * shape.head_dim), seed, 1.5f);
+  for (float& x : q) x = bf16_to_f32(f32_to_bf16(x));
+  return q;
+}
+
+inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, std::vector<float>& scores) {
+  ScoreArgs args;
+  if (request.metric == ScoreMetric::None) return args;
+  args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len;
+  args.row_used = View<const uint8_t, 1>(request.row_used.data(), request.row_used.size());
+  args.lse = View<const float, 2>(request.lse.data(), request.last.size(), shape.heads());
+  scores.assign(size_t(request.sets * (request.prefix_len + 5)), 1234.5f);  // guards past the prefix
+  args.out = View<float, 2>(scores.data(), request.sets, request.prefix_len + 5);
+  return args;
+}
+
+// Several sequences in one pass; runs[i] reads cases[i].
+inline std::vector<AttendResult> attend_together(Backend& backend, const std::vector<const KvCase*>& cases,
+                                                 const std::vector<AttendRequest>& requests, int layer = 0) {
+  const KvShape& shape = cases[0]->shape;
+  std::vector<float> q;
+  std::vector<AttentionRun> runs;
+  std::vector<std::vector<float>> scores(requests.size());
+  int64_t rows = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    AttentionRun run;
+    run.first_row = rows, run.num_rows = int64_t(requests[i].last.size());
+    run.kv = cases[i]->ref();
+    run.last = View<const int32_t, 1>(requests[i].last.data(), requests[i].last.size());
+    run.window = requests[i].window;
+    run.scores = score_args(requests[i], shape, scores[i]);
+    runs.push_back(run);
+    rows += run.num_rows;
+    q.insert(q.end(), requests[i].q.begin(), requests[i].q.end());
+  }
+  std::vector<float> out(q.size(), -77.0f), lse(size_t(rows * shape.heads()), -77.0f);
+  AttentionArgs args;
+  args.layer = layer;
+  args.scale = 1 / std::sqrt(float(shape.head_dim));
+  args.q = View<const float, 3>(q.data(), rows, shape.heads(), shape.head_dim);
+  args.out = View<float, 3>(out.data(), rows, shape.heads(), shape.head_dim);
+  args.lse = View<float, 2>(lse.data(), rows, shape.heads());
+  args.runs = runs;
+  backend.attention(args);
+  std::vector<AttendResult> results;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    AttendResult result;
+    const int64_t heads = shape.heads(), width = heads * shape.head_dim, first = runs[i].first_row, n = runs[i].num_rows;
+    result.out.assign(out.begin() + first * width, out.begin() + (first + n) * width);
+    result.lse.assign(lse.begin() + first * heads, lse.begin() + (first + n) * heads);
+    const int64_t stride = requests[i].prefix_len + 5;
+    for (int set = 0; set < (requests[i].metric == ScoreMetric::None ? 0 : requests[i].sets); ++set)
+      result.scores.emplace_back(scores[i].begin() + set * stride, scores[i].begin() + (set + 1) * stride);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+inline AttendResult attend_one(Backend& backend, const KvCase& kv, const AttendRequest& request, int layer = 0) {
+  return attend_together(backend, {&kv}, {request}, layer)[0];
+}
+
+// The rows [first, first + count) of a request as a request of their own.
+inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_t count, const KvShape& shape) {
+  AttendRequest part;
+  part.window = request.window;
+  part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
+  const int64_t width = int64_t(shape.heads()) * shape.head_dim;
+  part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
+  return part;
+}
+
+inline AttendRequest chunk(const KvShape& shape, int64_t first, int64_t rows, uint32_t seed = 9, int window = 0) {
+  AttendRequest request;
+  for (int64_t r = 0; r < rows; ++r) request.last.push_back(int32_t(first + r));
+  request.window = window;
+  request.q = random_queries(shape, rows, seed);
+  return request;
+}
+
+inline std::string name_of(const KvShape& s) {
+  return std::string(dtype_info(s.dtype).name) + " kv_heads " + std::to_string(s.kv_heads) + " group " + std::to_string(s.group) +
+         " dim " + std::to_string(s.head_dim);
+}
+
+// Greatest difference; NaN anywhere counts as infinite.
+inline float distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  float most = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float d = std::fabs(a[i] - b[i]);
+    most = std::isnan(d) ? std::numeric_limits<float>::infinity() : std::max(most, d);
+  }
+  return most;
+}
+inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
+}
+
+}  // namespace hunch

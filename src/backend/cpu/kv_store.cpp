@@ -1,0 +1,88 @@
+// See kv_store.h. Single elements are read and poisoned here, by definition of the layout and not by the kernels' way through it.
+#include "backend/cpu/kv_store.h"
+
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/threads.h"
+#include "base/check.h"
+#include "base/half.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kLaneMultiple = 16;
+
+float element(const std::byte* p, DType dtype) {
+  if (dtype == DType::F32) {
+    float value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  }
+  uint16_t half;
+  std::memcpy(&half, p, sizeof half);
+  return dtype == DType::BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
+void set_nan(std::byte* p, DType dtype) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  if (dtype == DType::F32) {
+    std::memcpy(p, &nan, sizeof nan);
+    return;
+  }
+  const uint16_t half = dtype == DType::BF16 ? f32_to_bf16(nan) : f32_to_f16(nan);
+  std::memcpy(p, &half, sizeof half);
+}
+
+}  // namespace
+
+KvLayout::KvLayout(DType type, int dim) : dtype(type), head_dim(dim) {
+  HUNCH_CHECK(type == DType::BF16 || type == DType::F16 || type == DType::F32);
+  HUNCH_CHECK(dim > 0);
+  padded_dim = (dim + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple;
+  element_bytes = type == DType::F32 ? 4 : 2;
+  chunk_bytes = 2 * size_t(kPageLen) * size_t(padded_dim) * element_bytes;
+}
+
+size_t CpuKvStore::page_bytes(const KvGeometry& geometry) {
+  return KvLayout(geometry.dtype, geometry.head_dim).chunk_bytes * size_t(geometry.layers) * size_t(geometry.kv_heads);
+}
+
+std::unique_ptr<CpuKvStore> CpuKvStore::make(const KvGeometry& geometry, int64_t num_pages) {
+  Buffer memory = allocate_aligned(page_bytes(geometry) * size_t(num_pages));
+  if (!memory) return nullptr;
+  auto store = std::make_unique<CpuKvStore>();
+  store->layout_ = KvLayout(geometry.dtype, geometry.head_dim);
+  store->memory_ = std::move(memory);
+  store->dtype = geometry.dtype;
+  store->layers = geometry.layers;
+  store->kv_heads = geometry.kv_heads;
+  store->head_dim = geometry.head_dim;
+  store->num_pages = num_pages;
+  store->bytes = page_bytes(geometry) * size_t(num_pages);
+  return store;
+}
+
+void CpuKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t last) {
+  for (int layer = 0; layer < layers; ++layer)
+    for (int head = 0; head < kv_heads; ++head)
+      for (int64_t entry = first; entry < last; ++entry) {
+        std::byte* chunk = plane(layer, head) + size_t(pages(entry / kPageLen)) * layout_.chunk_bytes;
+        const int at = int(entry % kPageLen);
+        for (int d = 0; d < layout_.padded_dim; ++d) {  // the padding too: stores write it again
+          set_nan(chunk + layout_.k_offset(at, d), dtype);
+          set_nan(chunk + layout_.v_offset(at, d), dtype);
+        }
+      }
+}
+
+void CpuKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry, float* k, float* v) const {
+  const std::byte* chunk = plane(layer, kv_head) + size_t(pages(entry / kPageLen)) * layout_.chunk_bytes;
+  const int at = int(entry % kPageLen);
+  for (int d = 0; d < head_dim; ++d) {
+    k[d] = element(chunk + layout_.k_offset(at, d), dtype);
+    v[d] = element(chunk + layout_.v_offset(at, d), dtype);
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,143 @@
+// See sampler.h. The possible ids are a prefix of the order (logit descending, id ascending), whatever filters are on; so a row
+// comes down to a cut in that order. Candidates are found by a bound on the logits first, so that the default filters never touch
+// more than a few dozen ids.
+#include "backend/cpu/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/reference/reference_backend.h"
+#include "base/check.h"
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kFewIds = 512;  // up to here one id at a time in fp64 is faster than noise for the whole vocabulary
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Row {
+  const float* logits;
+  float best;
+  double temperature;
+  double log_ratio(int32_t id) const { return logits[id] == best ? 0 : (double(logits[id]) - double(best)) / temperature; }
+  double ratio(int32_t id) const { return std::exp(log_ratio(id)); }
+  bool before(int32_t a, int32_t b) const { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; }
+};
+
+// The first `count` of `ids` in the order, sorted; grown step by step until their mass reaches top_p of `total`. Returns how
+// many.
+int64_t reach_top_p(const Row& row, int32_t* ids, int64_t count, double top_p, double total) {
+  const auto before = [&](int32_t a, int32_t b) { return row.before(a, b); };
+  double mass = 0;
+  int64_t taken = 0;
+  for (int64_t sorted = 0, step = 256; sorted < count; step *= 4) {
+    const int64_t last = std::min(count, sorted + step);
+    std::partial_sort(ids + sorted, ids + last, ids + count, before);
+    for (sorted = last; taken < last;) {
+      mass += row.ratio(ids[taken++]);
+      if (!(mass < top_p * total)) return taken;
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
+CpuSampler::CpuSampler(Threads& threads, const RowsKernels& kernels)
+    : threads_(threads), kernels_(kernels), scratch_(size_t(threads.count())) {}
+
+void CpuSampler::sample(const SampleArgs& args) {
+  const int64_t vocab = args.logits.extent[1];
+  for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
+    if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
+    scratch.ids.resize(size_t(vocab) + 16);
+    scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
+  }
+  threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { sample_row(args, row, scratch_[size_t(worker)]); });
+}
+
+void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch) const {
+  const int64_t vocab = args.logits.extent[1];
+  const SamplingParams& params = args.params;
+  const float* logits = &args.logits(r, 0);
+  float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
+  int32_t* ids = scratch.ids.data();
+  args.tokens(r) = -1;
+  const LogitScan scan = kernels_.scan(logits, vocab, scratch.group_best.data());
+  if (scan.has_nan || !scan.has_finite) {
+    if (probs) std::fill_n(probs, vocab, 0.0f);
+    return;
+  }
+  if (params.temperature < kGreedyTemperature) {
+    args.tokens(r) = int32_t(std::find(logits, logits + vocab, scan.best) - logits);
+    if (probs) std::fill_n(probs, vocab, 0.0f), probs[args.tokens(r)] = 1;
+    return;
+  }
+
+  // A lower bound of every possible logit: from min_p, a little below what rounding could make of it; from top-k, since each of
+  // the k best groups holds an id at least as good as the k-th best group's best.
+  const Row row{logits, scan.best, double(params.temperature)};
+  const double least = params.min_p > 0 ? std::min(0.0, std::log(double(params.min_p))) : -double(kInfinity);
+  const bool by_top_k = params.top_k > 0 && params.top_k < vocab;
+  float bound = std::numeric_limits<float>::lowest();
+  if (params.min_p > 0 && std::isfinite(scan.best)) {
+    const double at = double(scan.best) + least * row.temperature;
+    bound = std::max(bound, float(at - 1e-5 * (std::abs(at) + std::abs(double(scan.best)))));
+  }
+  const int64_t groups = (vocab + 255) / 256 * 16;
+  if (by_top_k && params.top_k <= groups) {
+    float* best = scratch.group_best.data();
+    std::nth_element(best, best + params.top_k - 1, best + groups, [](float a, float b) { return a > b; });
+    bound = std::max(bound, best[params.top_k - 1]);
+  }
+
+  int64_t count = kernels_.collect(logits, vocab, bound, ids);
+  count = std::remove_if(ids, ids + count,
+                         [&](int32_t id) {
+                           const double log_ratio = row.log_ratio(id);
+                           return !(log_ratio >= least) || std::isinf(log_ratio);
+                         }) -
+          ids;
+  const auto before = [&](int32_t a, int32_t b) { return row.before(a, b); };
+  if (by_top_k && params.top_k < count) {
+    std::nth_element(ids, ids + params.top_k - 1, ids + count, before);
+    count = params.top_k;
+  }
+
+  SampleRow kernel_row{logits, vocab,         scan.best,       params.temperature,    0,
+                       0,      args.key.seed, args.key.sample, uint32_t(args.stream), uint32_t(args.positions(r))};
+  const auto cut_after = [&](int32_t last) { kernel_row.cut_logit = logits[last], kernel_row.cut_id = last; };
+  if (count > kFewIds) cut_after(*std::max_element(ids, ids + count, before));
+  if (params.top_p < 1) {
+    double total = 0;
+    if (count > kFewIds) {
+      total = kernels_.mass(kernel_row);
+    } else {
+      std::sort(ids, ids + count, before);
+      for (int64_t i = 0; i < count; ++i) total += row.ratio(ids[i]);
+    }
+    const int64_t reached = reach_top_p(row, ids, count, double(params.top_p), total);
+    if (reached > kFewIds) cut_after(ids[reached - 1]);
+    count = reached;
+  }
+
+  if (count > kFewIds) {
+    args.tokens(r) = kernels_.choose(kernel_row);
+    if (probs) kernels_.write_probs(kernel_row, kernels_.mass(kernel_row), probs);
+    return;
+  }
+  std::sort(ids, ids + count);
+  double total = 0, greatest = -double(kInfinity);
+  for (int64_t i = 0; i < count; ++i) {
+    total += row.ratio(ids[i]);
+    const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(ids[i]));
+    const double score = row.log_ratio(ids[i]) - std::log(-std::log(u));
+    if (score > greatest) greatest = score, args.tokens(r) = ids[i];
+  }
+  if (!probs) return;
+  std::fill_n(probs, vocab, 0.0f);
+  for (int64_t i = 0; i < count; ++i) probs[ids[i]] = float(row.ratio(ids[i]) / total);
+}
+
+}  // namespace hunch

@@ -1,0 +1,32 @@
+// CpuSampler: op sample (backend/ops/sample.h). The same steps as backend/reference/sample.cpp, in the same fp64 arithmetic while
+// few ids survive; vector kernels do the scans, and the noise where many survive. Owned by CpuBackend.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/rows_kernels.h"
+#include "backend/cpu/threads.h"
+#include "backend/ops/sample.h"
+
+namespace hunch {
+
+class CpuSampler {
+ public:
+  // Both outlive it.
+  CpuSampler(Threads& threads, const RowsKernels& kernels);
+  void sample(const SampleArgs& args);
+
+ private:
+  struct Scratch {
+    std::vector<int32_t> ids;       // room for vocab + 16
+    std::vector<float> group_best;  // of RowsKernels::scan
+  };
+  void sample_row(const SampleArgs& args, int64_t row, Scratch& scratch) const;
+
+  Threads& threads_;
+  const RowsKernels& kernels_;
+  std::vector<Scratch> scratch_;  // one per worker
+};
+
+}  // namespace hunch

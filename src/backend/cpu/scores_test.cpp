@@ -1,0 +1,121 @@
+// Scores collected by attention and by score_keys, on every instruction set of this machine.
+#include <array>
+
+#include "backend/cpu/kv_fixture.h"
+
+namespace hunch {
+namespace {
+
+const std::vector<DType> kTypes{DType::F32, DType::F16, DType::BF16};
+
+AttendRequest scored(const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared,
+                     int64_t prefix_len) {
+  AttendRequest request = chunk(shape, len - rows, rows, 11);
+  request.metric = metric, request.combine = combine, request.prefix_len = prefix_len;
+  request.sets = shared ? 1 : shape.kv_heads;
+  for (int64_t r = 0; r < rows; ++r) request.row_used.push_back(uint8_t(r % 3 != 1));
+  // Log-sum-exps as a draft leaves them: near the truth, and now and then far below or above it.
+  request.lse = random_floats(size_t(rows * shape.heads()), 12, 0.5f);
+  for (float& x : request.lse) x += 8;
+  request.lse[0] = -60, request.lse[1] = 40;
+  return request;
+}
+
+void expect_scores(const AttendResult& got, const AttendResult& expected, int64_t prefix_len, const std::string& what) {
+  ASSERT_EQ(got.scores.size(), expected.scores.size());
+  for (size_t set = 0; set < got.scores.size(); ++set)
+    for (size_t e = 0; e < got.scores[set].size(); ++e) {
+      if (int64_t(e) >= prefix_len) {
+        ASSERT_EQ(got.scores[set][e], 1234.5f) << what << ": written past the prefix at " << e;
+      } else {
+        const float right = expected.scores[set][e];
+        ASSERT_NEAR(got.scores[set][e], right, 3e-5f * std::max(1.0f, std::fabs(right)))
+            << what << " set " << set << " entry " << e;
+      }
+    }
+}
+
+// attention() and score_keys() of one request on one backend.
+AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRequest& request) {
+  std::vector<float> scores;
+  ScoreKeysArgs args;
+  args.scale = 1 / std::sqrt(float(kv.shape.head_dim));
+  args.q = View<const float, 3>(request.q.data(), request.last.size(), kv.shape.heads(), kv.shape.head_dim);
+  args.kv = kv.ref();
+  args.scores = score_args(request, kv.shape, scores);
+  backend.score_keys(args);
+  AttendResult result;
+  const int64_t stride = request.prefix_len + 5;
+  for (int set = 0; set < request.sets; ++set)
+    result.scores.emplace_back(scores.begin() + set * stride, scores.begin() + (set + 1) * stride);
+  return result;
+}
+
+TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
+  ReferenceBackend reference;
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (int group : {1, 2, 3}) {
+        const KvShape shape{dtype, 2, group, 24};
+        const auto cpu = make_cpu(isa, 2);
+        for (const auto& [len, rows, prefix] :
+             {std::array<int64_t, 3>{100, 8, 92}, {1200, 3, 1197}, {1200, 9, 1024}, {70, 1, 64}, {200, 130, 60}}) {
+          const KvCase expected_kv(reference, shape, len), kv(*cpu, shape, len);
+          for (ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
+            for (ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})
+              for (bool shared : {false, true}) {
+                const AttendRequest request = scored(shape, len, rows, metric, combine, shared, prefix);
+                const AttendResult expected = attend_one(reference, expected_kv, request);
+                const std::string what = isa + " " + name_of(shape) + " rows " + std::to_string(rows) + " metric " +
+                                         std::to_string(int(metric)) + " combine " + std::to_string(int(combine)) + " shared " +
+                                         std::to_string(shared);
+                expect_scores(attend_one(*cpu, kv, request), expected, prefix, what);
+                expect_scores(score_keys_alone(*cpu, kv, request), expected, prefix, what + " by keys");
+              }
+        }
+      }
+}
+
+TEST(CpuScores, ChangeNoBitOfTheOutput) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kTypes)
+      for (bool shared : {false, true}) {
+        const KvShape shape{dtype, 2, 2, 32};
+        const auto cpu = make_cpu(isa, 2);
+        const KvCase kv(*cpu, shape, 1500);
+        for (ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight}) {
+          AttendRequest request = scored(shape, 1500, 8, metric, ScoreCombine::Max, shared, 1492);
+          const AttendResult with = attend_one(*cpu, kv, request);
+          request.metric = ScoreMetric::None;
+          const AttendResult without = attend_one(*cpu, kv, request);
+          EXPECT_TRUE(same_bits(with.out, without.out) && same_bits(with.lse, without.lse)) << isa;
+        }
+      }
+}
+
+TEST(CpuScores, AreTheSameBitsForAnyNumberOfThreads) {
+  for (const std::string& isa : available_isas())
+    for (bool shared : {false, true}) {
+      const KvShape shape{DType::BF16, 2, 2, 64};
+      const auto one = make_cpu(isa, 1), three = make_cpu(isa, 3);
+      const KvCase kv(*one, shape, 3000);
+      const AttendRequest request = scored(shape, 3000, 8, ScoreMetric::Weight, ScoreCombine::Max, shared, 2992);
+      const AttendResult a = attend_one(*one, kv, request), b = attend_one(*three, kv, request);
+      ASSERT_EQ(a.scores.size(), b.scores.size());
+      for (size_t set = 0; set < a.scores.size(); ++set) EXPECT_TRUE(same_bits(a.scores[set], b.scores[set])) << isa;
+    }
+}
+
+TEST(CpuScores, OfAWholeRowAreItsSoftmaxWithItsOwnLogSumExp) {
+  const auto cpu = make_cpu("", 2);
+  const KvShape shape{DType::F32, 2, 1, 64};
+  const KvCase kv(*cpu, shape, 900);
+  AttendRequest request = scored(shape, 900, 1, ScoreMetric::Weight, ScoreCombine::Sum, false, 900);
+  request.row_used = {1};
+  request.lse = attend_one(*cpu, kv, rows_of(request, 0, 1, shape)).lse;
+  const AttendResult result = attend_one(*cpu, kv, request);
+  for (const auto& set : result.scores) EXPECT_NEAR(std::accumulate(set.begin(), set.begin() + 900, 0.0), 1.0, 1e-5);
+}
+
+}  // namespace
+}  // namespace hunch

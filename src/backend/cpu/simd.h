@@ -1,0 +1,110 @@
+// The vector vocabulary of the CPU kernels: 16 lanes of fp32 (F32) or int32 (I32) and a lane mask (Mask), whatever the machine's
+// registers are. Included by instances/*.cpp inside a target region with HUNCH_ISA and HUNCH_LEVEL set; kernel bodies know
+// nothing else of the instruction set. Results are bit-stable within one instruction set, not between them.
+#pragma once
+
+#if HUNCH_LEVEL >= 2
+#include "backend/cpu/simd_avx512.h"
+#elif HUNCH_LEVEL == 1
+#include "backend/cpu/simd_avx2.h"
+#else
+#include "backend/cpu/simd_portable.h"
+#endif
+
+namespace hunch::HUNCH_ISA {
+
+inline constexpr int kLanes = 16;
+
+// Each register header provides, all by value:
+//   F32:  load store zero set1 | operators + - * / | fma(a, b, c) = a b + c | max(a, b), min(a, b): b where either is NaN
+//         less(a, b), less_equal, equal -> Mask | select(mask, a, b): a where set | sqrt | round (to nearest even, in fp32)
+//         load_bf16 load_f16 load_s8 (16 consecutive) | store_bf16 store_f16 (nearest even, NaN stays NaN)
+//         sum(a), max_of(a): one fixed tree | scale2(a, n): a 2^n, n integral in fp32, denormals rounded once
+//   I32:  load_i32 store zero_i32 set1_i32 | + - * & | shift_left<n> shift_right<n> (logical) shift_right_sign<n>
+//         equal(a, b), less(a, b) (signed), less_unsigned(a, b) -> Mask | select | to_f32 | to_i32 (nearest even)
+//         bits_of(F32) float_of(I32): the same bits | dot4(acc, u8, s8): acc += sum of 4 unsigned x signed byte products, exact
+//         sum(I32): integer sum of the lanes | compress_store(p, mask, a): the set lanes of a, in order, to p; returns how many
+//         (writes up to 16 lanes)
+//   Mask: first_lanes(n) | bits(mask) -> uint32_t | mask_of(bits) | both(a, b) | either(a, b) | none_of(mask)
+// Always-inlined wrappers over them follow.
+
+HUNCH_SIMD F32 load_first(const float* p, int n, F32 rest) {  // lanes >= n are `rest` and are not read
+  alignas(64) float lanes[kLanes];
+  store(lanes, rest);
+  for (int i = 0; i < n && i < kLanes; ++i) lanes[i] = p[i];
+  return load(lanes);
+}
+HUNCH_SIMD void store_first(float* p, F32 a, int n) {  // lanes >= n are not written
+  if (n >= kLanes) {
+    store(p, a);
+    return;
+  }
+  alignas(64) float lanes[kLanes];
+  store(lanes, a);
+  for (int i = 0; i < n; ++i) p[i] = lanes[i];
+}
+
+// The two bf16 values of each 32-bit lane: the lower half is the even element.
+HUNCH_SIMD F32 bf16_even(I32 pair) { return float_of(shift_left<16>(pair)); }
+HUNCH_SIMD F32 bf16_odd(I32 pair) { return float_of(pair & set1_i32(int32_t(0xffff0000u))); }
+
+HUNCH_SIMD F32 abs(F32 a) { return float_of(bits_of(a) & set1_i32(0x7fffffff)); }
+
+// 2^t for t <= 0 (a little above is fine): relative error 2e-7 plus that of t. -inf gives 0; NaN stays NaN.
+HUNCH_SIMD F32 exp2_nonpositive(F32 t) {
+  t = max(set1(-150.0f), t);  // b where NaN, see max
+  const F32 n = round(t), f = t - n;
+  F32 p = set1(1.33336498402e-3f);
+  p = fma(p, f, set1(9.61812910763e-3f));
+  p = fma(p, f, set1(5.55041086648e-2f));
+  p = fma(p, f, set1(2.40226506959e-1f));
+  p = fma(p, f, set1(6.93147180559e-1f));
+  p = fma(p, f, set1(1.0f));
+  return scale2(p, n);
+}
+
+// e^x to about 1 ulp: x = n ln 2 + f, ln 2 in two parts so that n ln2_hi is exact. -inf gives 0, +inf and overflow +inf, NaN NaN.
+HUNCH_SIMD F32 exp(F32 x) {
+  x = min(set1(89.0f), max(set1(-104.0f), x));
+  const F32 n = round(x * set1(1.44269504089f));
+  F32 f = fma(n, set1(-0.693359375f), x);
+  f = fma(n, set1(2.12194440e-4f), f);
+  F32 p = set1(1.9875691500e-4f);
+  p = fma(p, f, set1(1.3981999507e-3f));
+  p = fma(p, f, set1(8.3334519073e-3f));
+  p = fma(p, f, set1(4.1665795894e-2f));
+  p = fma(p, f, set1(1.6666665459e-1f));
+  p = fma(p, f, set1(5.0000001201e-1f));
+  p = fma(p, f * f, f) + set1(1.0f);
+  return scale2(p, n);
+}
+
+// Natural logarithm to about 1 ulp for normal x > 0; 0 gives -inf, negative NaN, +inf +inf, NaN NaN. Denormals are scaled first.
+HUNCH_SIMD F32 log(F32 x) {
+  const F32 zero_ = zero(), inf = set1(__builtin_inff());
+  const Mask tiny = less(x, set1(1.17549435e-38f));
+  const F32 y = select(tiny, x * set1(8388608.0f), x);
+  // y = 2^e m with m in [sqrt(1/2), sqrt(2))
+  const I32 shifted = bits_of(y) - set1_i32(0x3f3504f3);
+  const I32 e = shift_right_sign<23>(shifted);
+  const F32 m = float_of((shifted & set1_i32(0x007fffff)) + set1_i32(0x3f3504f3)) - set1(1.0f);
+  const F32 n = to_f32(e) - select(tiny, set1(23.0f), zero_);
+  F32 p = set1(7.0376836292e-2f);
+  p = fma(p, m, set1(-1.1514610310e-1f));
+  p = fma(p, m, set1(1.1676998740e-1f));
+  p = fma(p, m, set1(-1.2420140846e-1f));
+  p = fma(p, m, set1(1.4249322787e-1f));
+  p = fma(p, m, set1(-1.6668057665e-1f));
+  p = fma(p, m, set1(2.0000714765e-1f));
+  p = fma(p, m, set1(-2.4999993993e-1f));
+  p = fma(p, m, set1(3.3333331174e-1f));
+  const F32 m2 = m * m;
+  F32 r = fma(n, set1(-2.12194440e-4f), p * m * m2);
+  r = fma(m2, set1(-0.5f), r);
+  r = fma(n, set1(0.693359375f), m + r);
+  r = select(equal(x, zero_), set1(-__builtin_inff()), r);
+  r = select(less(x, zero_), set1(__builtin_nanf("")), r);
+  return select(less(x, inf), r, select(equal(x, inf), inf, x + x));  // neither less nor equal: NaN... or x < 0, done above
+}
+
+}  // namespace hunch::HUNCH_ISA

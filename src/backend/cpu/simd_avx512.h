@@ -1,0 +1,131 @@
+// F32, I32 and Mask in one 512-bit register each (levels avx512 and avx512_bf16). See simd.h for the contract of every name.
+#pragma once
+
+namespace hunch::HUNCH_ISA {
+
+#define HUNCH_SIMD [[gnu::always_inline]] static inline
+
+struct F32 {
+  __m512 v;
+};
+struct I32 {
+  __m512i v;
+};
+struct Mask {
+  __mmask16 v;
+};
+
+HUNCH_SIMD F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+HUNCH_SIMD void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
+HUNCH_SIMD F32 zero() { return {_mm512_setzero_ps()}; }
+HUNCH_SIMD F32 set1(float a) { return {_mm512_set1_ps(a)}; }
+HUNCH_SIMD F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+HUNCH_SIMD F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+HUNCH_SIMD F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+HUNCH_SIMD F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+HUNCH_SIMD F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+HUNCH_SIMD F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+HUNCH_SIMD F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+HUNCH_SIMD F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
+HUNCH_SIMD F32 round(F32 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
+HUNCH_SIMD F32 scale2(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+HUNCH_SIMD Mask less(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+HUNCH_SIMD Mask less_equal(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
+HUNCH_SIMD Mask equal(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
+HUNCH_SIMD F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
+
+HUNCH_SIMD I32 load_i32(const void* p) { return {_mm512_loadu_si512(p)}; }
+HUNCH_SIMD void store(void* p, I32 a) { _mm512_storeu_si512(p, a.v); }
+HUNCH_SIMD I32 zero_i32() { return {_mm512_setzero_si512()}; }
+HUNCH_SIMD I32 set1_i32(int32_t a) { return {_mm512_set1_epi32(a)}; }
+HUNCH_SIMD I32 operator+(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+HUNCH_SIMD I32 operator-(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+HUNCH_SIMD I32 operator*(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+HUNCH_SIMD I32 operator&(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)}; }
+HUNCH_SIMD I32 operator|(I32 a, I32 b) { return {_mm512_or_si512(a.v, b.v)}; }
+HUNCH_SIMD I32 operator^(I32 a, I32 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+template <int n>
+HUNCH_SIMD I32 shift_left(I32 a) {
+  return {_mm512_slli_epi32(a.v, n)};
+}
+template <int n>
+HUNCH_SIMD I32 shift_right(I32 a) {
+  return {_mm512_srli_epi32(a.v, n)};
+}
+template <int n>
+HUNCH_SIMD I32 shift_right_sign(I32 a) {
+  return {_mm512_srai_epi32(a.v, n)};
+}
+HUNCH_SIMD Mask equal(I32 a, I32 b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
+HUNCH_SIMD Mask less(I32 a, I32 b) { return {_mm512_cmplt_epi32_mask(a.v, b.v)}; }
+HUNCH_SIMD Mask less_unsigned(I32 a, I32 b) { return {_mm512_cmplt_epu32_mask(a.v, b.v)}; }
+HUNCH_SIMD I32 select(Mask m, I32 a, I32 b) { return {_mm512_mask_blend_epi32(m.v, b.v, a.v)}; }
+HUNCH_SIMD F32 to_f32(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+HUNCH_SIMD I32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+HUNCH_SIMD I32 bits_of(F32 a) { return {_mm512_castps_si512(a.v)}; }
+HUNCH_SIMD F32 float_of(I32 a) { return {_mm512_castsi512_ps(a.v)}; }
+HUNCH_SIMD int32_t sum(I32 a) { return _mm512_reduce_add_epi32(a.v); }
+
+HUNCH_SIMD Mask first_lanes(int n) { return {__mmask16(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1)}; }
+HUNCH_SIMD Mask mask_of(uint32_t bits) { return {__mmask16(bits)}; }
+HUNCH_SIMD uint32_t bits(Mask m) { return uint32_t(m.v); }
+HUNCH_SIMD Mask both(Mask a, Mask b) { return {__mmask16(a.v & b.v)}; }
+HUNCH_SIMD Mask either(Mask a, Mask b) { return {__mmask16(a.v | b.v)}; }
+HUNCH_SIMD bool none_of(Mask m) { return m.v == 0; }
+
+HUNCH_SIMD F32 load_bf16(const uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
+}
+HUNCH_SIMD F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+HUNCH_SIMD F32 load_s8(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+// Bits of the nearest bf16 in the low half of each lane. Not vcvtneps2bf16: that one flushes denormals.
+HUNCH_SIMD I32 bf16_bits(F32 a) {
+  const __m512i u = _mm512_castps_si512(a.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+  return {_mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), rounded, quiet)};
+}
+HUNCH_SIMD void store_bf16(uint16_t* p, F32 a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(bf16_bits(a).v)); }
+HUNCH_SIMD void store_f16(uint16_t* p, F32 a) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+// ((0+8)+(4+12)) ... : halves folded onto each other, the same tree in every register form.
+HUNCH_SIMD float sum(F32 a) {
+  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+HUNCH_SIMD float max_of(F32 a) {
+  const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+// vpcompressd to a register and one whole store: the memory form of the instruction is slow on some cores.
+HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, a.v));
+  return __builtin_popcount(m.v);
+}
+
+HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
+#if HUNCH_LEVEL >= 3
+  return {_mm512_dpbusd_epi32(acc.v, u8.v, s8.v)};
+#else  // bytes widened to 16 bits, even and odd apart: every product and sum is exact (vpmaddubsw would saturate)
+  const __m512i even =
+      _mm512_madd_epi16(_mm512_and_si512(u8.v, _mm512_set1_epi16(0xff)), _mm512_srai_epi16(_mm512_slli_epi16(s8.v, 8), 8));
+  const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(u8.v, 8), _mm512_srai_epi16(s8.v, 8));
+  return {_mm512_add_epi32(acc.v, _mm512_add_epi32(even, odd))};
+#endif
+}
+
+#if HUNCH_LEVEL >= 3
+// acc += even(a) even(b) + odd(a) odd(b), bf16 pairs in 32-bit lanes.
+HUNCH_SIMD F32 dot_bf16(F32 acc, I32 a, I32 b) { return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)}; }
+// 16 values of `low`, then 16 of `high`, rounded to bf16 (denormals become zero).
+HUNCH_SIMD I32 to_bf16(F32 low, F32 high) { return {(__m512i)_mm512_cvtne2ps_pbh(high.v, low.v)}; }
+#endif
+
+}  // namespace hunch::HUNCH_ISA

@@ -1,0 +1,116 @@
+// The k best of n scores, exactly and in order: dilate, turn scores into ordered integers, find the k-th greatest by three
+// histograms of 11, 11 and 10 bits, then write the indices of what lies above it (and the first of what equals it) in one pass.
+// Contract in ops/top_k.h.
+#pragma once
+
+namespace hunch::HUNCH_ISA {
+
+inline constexpr int kFirstBits = 11, kBins = 1 << kFirstBits;
+
+// Unsigned order of the keys = order of the scores; -0 is +0, NaN below everything.
+HUNCH_SIMD I32 ordered_key(F32 score) {
+  const I32 u = bits_of(score + zero());  // -0 + 0 = +0
+  const I32 key = u ^ (shift_right_sign<31>(u) | set1_i32(int32_t(0x80000000u)));
+  return select(equal(score, score), key, zero_i32());
+}
+
+// y(j) = max(y(j), factor y(j - step)), from the end so that y(j - step) is still the old one. y[-kLanes..-1] is -inf.
+HUNCH_SIMD void dilate(float* y, int64_t n, int step, float factor) {
+  const F32 f = set1(factor);
+  for (int64_t j = (n - 1) / kLanes * kLanes; j >= 0; j -= kLanes) {
+    const F32 old = load(y + j), moved = f * load(y + j - step);
+    store(y + j, max(moved, old));  // old where either is NaN: a NaN never spreads
+  }
+}
+
+// The bin that holds the `left`-th greatest; `left` becomes how many of that bin belong to the result.
+HUNCH_SIMD int find_bin(const uint32_t* counts, int bins, int64_t& left) {
+  int bin = bins - 1;
+  while (int64_t(counts[bin]) < left) left -= counts[bin--];
+  return bin;
+}
+
+static void select_top(const TopKItem& item) {
+  const int64_t n = item.n, padded = (n + kLanes - 1) / kLanes * kLanes;
+  float* y = reinterpret_cast<float*>(item.scratch) + item.reach;  // reach: room for the widest step, a multiple of 16
+  uint32_t* keys = reinterpret_cast<uint32_t*>(y);                 // in place: a vector is read before it is overwritten
+  uint32_t* candidates = keys + padded + kLanes;
+  uint32_t* counts = candidates + padded + kLanes;  // [4][kBins]
+
+  for (int64_t j = -item.reach; j < 0; j += kLanes) store(y + j, set1(-__builtin_inff()));
+  for (int64_t j = 0; j < padded; j += kLanes)
+    store(y + j, j + kLanes <= n ? load(item.scores + j) : load_first(item.scores + j, int(n - j), set1(-__builtin_inff())));
+  for (int reach = 0, i = 0; reach < item.spread; ++i) {
+    const int step = reach + 1 < item.spread - reach ? reach + 1 : item.spread - reach;
+    if (step < n) dilate(y, n, step, item.factors[i]);
+    reach += step;
+  }
+
+  // Keys, and how many of them start with each 11 bits. Four tables: equal neighbours do not wait for each other's count.
+  __builtin_memset(counts, 0, 4 * kBins * sizeof *counts);
+  for (int64_t j = 0; j < n; j += kLanes) {
+    store(keys + j, ordered_key(load(y + j)));
+    const int64_t end = j + kLanes < n ? j + kLanes : n;
+    const bool forced = j < item.sinks || end > n - item.recent;
+    if (forced)
+      for (int64_t i = j; i < end; ++i)
+        if (i < item.sinks || i >= n - item.recent) keys[i] = 0xff800000u;  // +inf
+    for (int64_t i = j; i < end; ++i) ++counts[(i & 3) * kBins + (keys[i] >> (32 - kFirstBits))];
+  }
+  for (int64_t j = n; j < padded; ++j) keys[j] = 0;
+  for (int bin = 0; bin < kBins; bin += kLanes) {
+    I32 total = load_i32(counts + bin);
+    for (int table = 1; table < 4; ++table) total = total + load_i32(counts + table * kBins + bin);
+    store(counts + bin, total);
+  }
+  int64_t left = item.count;
+  const uint32_t top = uint32_t(find_bin(counts, kBins, left));
+
+  // Only the keys of that bin decide the rest.
+  int64_t num = 0;
+  const I32 wanted = set1_i32(int32_t(top));
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const I32 key = load_i32(keys + j);
+    Mask in = equal(shift_right<32 - kFirstBits>(key), wanted);
+    if (j + kLanes > n) in = both(in, first_lanes(int(n - j)));
+    if (!none_of(in)) num += compress_store(candidates + num, in, key);
+  }
+  __builtin_memset(counts, 0, kBins * sizeof *counts);
+  for (int64_t i = 0; i < num; ++i) ++counts[candidates[i] >> 10 & 2047];
+  const uint32_t middle = uint32_t(find_bin(counts, 2048, left));
+  __builtin_memset(counts, 0, 1024 * sizeof *counts);
+  const uint32_t prefix = top << 11 | middle;
+  for (int64_t i = 0; i < num; ++i)
+    if (candidates[i] >> 10 == prefix) ++counts[candidates[i] & 1023];
+  const uint32_t threshold = prefix << 10 | uint32_t(find_bin(counts, 1024, left));
+
+  // Above the threshold: all. At it: the first `left`, since ties go to the lower index.
+  const I32 cut = set1_i32(int32_t(threshold));
+  alignas(64) static constexpr int32_t kLaneNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const I32 lane = load_i32(kLaneNumbers);
+  int32_t* out = item.index;
+  int32_t* const out_end = item.index + item.count;
+  for (int64_t j = 0; j < n && out < out_end; j += kLanes) {
+    const I32 key = load_i32(keys + j);
+    uint32_t taken = bits(less_unsigned(cut, key)), ties = bits(equal(key, cut));
+    if (j + kLanes > n) ties &= (1u << (n - j)) - 1;
+    for (; ties && left > 0; ties &= ties - 1, --left) taken |= ties & (0u - ties);
+    if (!taken) continue;
+    const int found = __builtin_popcount(taken);
+    if (out + kLanes <= out_end) {
+      compress_store(out, mask_of(taken), lane + set1_i32(int32_t(j)));
+    } else {  // near the end of the list a whole vector does not fit
+      int32_t* p = out;
+      for (uint32_t rest = taken; rest; rest &= rest - 1) *p++ = int32_t(j) + __builtin_ctz(rest);
+    }
+    out += found;
+  }
+}
+
+static TopKKernels top_k_kernels() {
+  TopKKernels table;
+  table.select = select_top;
+  return table;
+}
+
+}  // namespace hunch::HUNCH_ISA

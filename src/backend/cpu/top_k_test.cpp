@@ -1,0 +1,81 @@
+// top_k on every instruction set against the reference's sort: ties, signs, infinities, NaN, dilation.
+#include "backend/ops/top_k.h"
+
+#include "backend/cpu/kv_fixture.h"
+
+namespace hunch {
+namespace {
+
+std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks,
+                            int recent) {
+  const int64_t n = int64_t(scores.size()) / sets;
+  std::vector<int32_t> index(size_t(sets * count), -1);
+  TopKArgs args;
+  args.scores = View<const float, 2>(scores.data(), sets, n);
+  args.n = n, args.count = count, args.spread = spread, args.sinks = sinks, args.recent = recent;
+  args.index = View<int32_t, 2>(index.data(), sets, count);
+  backend.top_k(args);
+  return index;
+}
+
+TEST(CpuTopK, EqualsASortOnRandomScoresTiesAndSpecialValues) {
+  ReferenceBackend reference;
+  std::mt19937 random(1);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa, 2);
+    for (int trial = 0; trial < 400; ++trial) {
+      const int64_t n = 1 + int64_t(random() % 700);
+      const int sets = 1 + trial % 3, kind = trial % 5;
+      std::vector<float> scores(size_t(n * sets));
+      for (float& s : scores) {
+        s = float(random()) / 4294967296.0f;
+        if (kind == 1) s = float(random() % 5) * 0.25f;  // ties
+        if (kind == 2) s = (float(random()) / 2147483648.0f - 1) * std::exp2(float(random() % 200) - 100);
+        if (kind == 3) {
+          const float special[] = {0.0f, -0.0f, inf, -inf, nan, -nan, 1.0f, -1.0f, 1e-42f};
+          s = special[random() % 9];
+        }
+        if (kind == 4) s = 0.5f;
+      }
+      const int64_t count = 1 + int64_t(random() % uint32_t(n));
+      const int sinks = trial % 4 == 0 ? int(random() % 9) : 0, recent = trial % 7 == 0 ? int(random() % 40) : 0;
+      ASSERT_EQ(select(*cpu, scores, sets, count, 0, sinks, recent), select(reference, scores, sets, count, 0, sinks, recent))
+          << isa << " trial " << trial << " n " << n << " count " << count;
+    }
+  }
+}
+
+TEST(CpuTopK, DilatesAsTheReferenceDoes) {
+  ReferenceBackend reference;
+  std::mt19937 random(2);
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa);
+    for (int spread : {1, 2, 3, 7, 8, 15, 16, 17, 40, 100})
+      for (int64_t n : {1, 5, 16, 17, 64, 100, 777}) {
+        std::vector<float> scores(static_cast<size_t>(n));
+        for (float& s : scores) s = random() % 9 == 0 ? float(random()) / 4294967296.0f : 0.0f;
+        const int64_t count = std::max<int64_t>(1, n / 5);
+        ASSERT_EQ(select(*cpu, scores, 1, count, spread, 2, 3), select(reference, scores, 1, count, spread, 2, 3))
+            << isa << " spread " << spread << " n " << n;
+      }
+  }
+}
+
+TEST(CpuTopK, WorksOnAMillionScores) {
+  ReferenceBackend reference;
+  std::vector<float> scores = random_floats(1'000'003, 3);
+  for (float& s : scores) s = s * s;
+  const auto cpu = make_cpu("", 2);
+  EXPECT_EQ(select(*cpu, scores, 1, 70'000, 16, 4, 64), select(reference, scores, 1, 70'000, 16, 4, 64));
+}
+
+TEST(CpuTopK, GivesTheFirstIndicesWhenAllScoresAreEqual) {
+  for (const std::string& isa : available_isas()) {
+    const auto index = select(*make_cpu(isa), std::vector<float>(500, 0.25f), 1, 123, 0, 0, 0);
+    for (int i = 0; i < 123; ++i) ASSERT_EQ(index[size_t(i)], i) << isa;
+  }
+}
+
+}  // namespace
+}  // namespace hunch

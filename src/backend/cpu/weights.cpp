@@ -1,0 +1,181 @@
+// See weights.h. Plain loops over 4-byte words: packing runs at memory speed on any instruction set.
+#include "backend/cpu/weights.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/half.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kStep = 4 * kPanelColumns;  // bytes
+constexpr int kPair = 2 * kPanelColumns;  // bytes of one f16 per column
+constexpr size_t kBlock8 = 8 * kStep + kPair, kBlock4 = 4 * kStep + kPair;
+constexpr size_t kSuper4 = 2 * kPair + 8 * kBlock4, kSuper6 = kPair + 8 * kBlock8;
+
+uint32_t load_u32(const std::byte* p) {
+  uint32_t word;
+  std::memcpy(&word, p, 4);
+  return word;
+}
+void store_u32(std::byte* p, uint32_t word) { std::memcpy(p, &word, 4); }
+uint16_t load_u16(const std::byte* p) {
+  uint16_t half;
+  std::memcpy(&half, p, 2);
+  return half;
+}
+float load_f16(const std::byte* p) { return f16_to_f32(load_u16(p)); }
+
+// Scale and minimum of group j of a Q4_K block: 6 bits each in 12 bytes; groups 4..7 keep their high bits in the first 8 bytes.
+void q4_k_scale(const std::byte* s, int j, uint8_t& scale, uint8_t& min) {
+  const auto at = [&](int i) { return uint8_t(s[i]); };
+  scale = j < 4 ? at(j) & 63 : uint8_t((at(j + 4) & 15) | (at(j - 4) >> 6) << 4);
+  min = j < 4 ? at(j + 4) & 63 : uint8_t((at(j + 4) >> 4) | (at(j) >> 6) << 4);
+}
+
+template <class T>
+void pack_elements(const std::byte* rows, int columns, int64_t k, std::byte* panel) {
+  constexpr int64_t kTile = 16;  // inputs at a time: whole cache lines of the source, and a target that stays in L1
+  for (int64_t first = 0; first < k; first += kTile)
+    for (int c = 0; c < columns; ++c)
+      for (int64_t i = first; i < k && i < first + kTile; ++i)
+        std::memcpy(panel + size_t(i * kPanelColumns + c) * sizeof(T), rows + size_t(c * k + i) * sizeof(T), sizeof(T));
+}
+
+void pack_q8_0(const std::byte* row, int c, int64_t k, std::byte* to) {
+  for (int64_t b = 0; b < k / 32; ++b, row += 34, to += kBlock8) {
+    for (int j = 0; j < 8; ++j) store_u32(to + j * kStep + 4 * c, load_u32(row + 2 + 4 * j) ^ 0x80808080u);
+    std::memcpy(to + 8 * kStep + 2 * c, row, 2);
+  }
+}
+
+void pack_q4_0(const std::byte* row, int c, int64_t k, std::byte* to) {
+  for (int64_t b = 0; b < k / 32; ++b, row += 18, to += kBlock4) {
+    for (int j = 0; j < 4; ++j) std::memcpy(to + j * kStep + 4 * c, row + 2 + 4 * j, 4);
+    std::memcpy(to + 4 * kStep + 2 * c, row, 2);
+  }
+}
+
+void pack_q4_k(const std::byte* row, int c, int64_t k, std::byte* to) {
+  for (int64_t s = 0; s < k / 256; ++s, row += 144, to += kSuper4) {
+    std::memcpy(to + 2 * c, row, 2);
+    std::memcpy(to + kPair + 2 * c, row + 2, 2);
+    for (int b = 0; b < 8; ++b) {
+      // The file keeps group 2i in the low and 2i + 1 in the high nibbles of 32 bytes; here a group has 16 bytes of its own.
+      const std::byte* from = row + 16 + 32 * (b / 2);
+      std::byte* block = to + 2 * kPair + size_t(b) * kBlock4;
+      const int shift = 4 * (b % 2);
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t low = load_u32(from + 4 * j) >> shift & 0x0f0f0f0fu;
+        const uint32_t high = load_u32(from + 16 + 4 * j) >> shift & 0x0f0f0f0fu;
+        store_u32(block + j * kStep + 4 * c, low | high << 4);
+      }
+      uint8_t scale, min;
+      q4_k_scale(row + 4, b, scale, min);
+      block[4 * kStep + c] = std::byte(scale);
+      block[4 * kStep + kPanelColumns + c] = std::byte(min);
+    }
+  }
+}
+
+void pack_q6_k(const std::byte* row, int c, int64_t k, std::byte* to) {
+  for (int64_t s = 0; s < k / 256; ++s, row += 210, to += kSuper6) {
+    std::memcpy(to + 2 * c, row + 208, 2);
+    for (int b = 0; b < 8; ++b) {
+      // In each half of 128 inputs, quarter q = b % 4 has its low nibbles at 32 (q % 2), shifted by 4 (q / 2), and its two high
+      // bits in bits 2q, 2q + 1 of the 32 high bytes.
+      const int quarter = b % 4;
+      const std::byte* low = row + 64 * (b / 4) + 32 * (quarter % 2);
+      const std::byte* high = row + 128 + 32 * (b / 4);
+      std::byte* block = to + kPair + size_t(b) * kBlock8;
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t nibbles = load_u32(low + 4 * j) >> (4 * (quarter / 2)) & 0x0f0f0f0fu;
+        const uint32_t bits = load_u32(high + 4 * j) >> (2 * quarter) & 0x03030303u;
+        store_u32(block + j * kStep + 4 * c, nibbles | bits << 4);
+      }
+      block[8 * kStep + c] = row[192 + 2 * b];
+      block[8 * kStep + kPanelColumns + c] = row[192 + 2 * b + 1];
+    }
+  }
+}
+
+// Input i of column c in a block of 8-bit codes, and of 4-bit codes.
+int code8(const std::byte* block, int c, int i) { return int(block[i / 4 * kStep + 4 * c + i % 4]); }
+int code4(const std::byte* block, int c, int i) {
+  return int(block[i % 16 / 4 * kStep + 4 * c + i % 4]) >> (i < 16 ? 0 : 4) & 15;
+}
+
+}  // namespace
+
+size_t panel_bytes(DType dtype, int64_t k) {
+  HUNCH_CHECK(k % dtype_info(dtype).block == 0);
+  switch (dtype) {
+    case DType::F32: return size_t(k) * kPanelColumns * 4;
+    case DType::F16:
+    case DType::BF16: return size_t(k) * kPanelColumns * 2;
+    case DType::Q8_0: return size_t(k / 32) * kBlock8;
+    case DType::Q4_0: return size_t(k / 32) * kBlock4;
+    case DType::Q4_K: return size_t(k / 256) * kSuper4;
+    case DType::Q6_K: return size_t(k / 256) * kSuper6;
+  }
+  HUNCH_CHECK(false);
+}
+
+void pack_panel(DType dtype, const std::byte* rows, int columns, int64_t k, std::byte* panel) {
+  if (columns < kPanelColumns) std::memset(panel, 0, panel_bytes(dtype, k));
+  if (dtype == DType::F32) return pack_elements<uint32_t>(rows, columns, k, panel);
+  if (dtype == DType::F16 || dtype == DType::BF16) return pack_elements<uint16_t>(rows, columns, k, panel);
+  const auto pack = dtype == DType::Q8_0   ? pack_q8_0
+                    : dtype == DType::Q4_0 ? pack_q4_0
+                    : dtype == DType::Q4_K ? pack_q4_k
+                                           : pack_q6_k;
+  for (int c = 0; c < columns; ++c) pack(rows + size_t(c) * dtype_bytes(dtype, size_t(k)), c, k, panel);
+}
+
+void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float* out) {
+  switch (dtype) {
+    case DType::F32:
+      for (int64_t i = 0; i < k; ++i) std::memcpy(out + i, panel + size_t(i * kPanelColumns + c) * 4, 4);
+      return;
+    case DType::F16:
+      for (int64_t i = 0; i < k; ++i) out[i] = load_f16(panel + size_t(i * kPanelColumns + c) * 2);
+      return;
+    case DType::BF16:
+      for (int64_t i = 0; i < k; ++i) out[i] = bf16_to_f32(load_u16(panel + size_t(i * kPanelColumns + c) * 2));
+      return;
+    case DType::Q8_0:
+      for (int64_t b = 0; b < k / 32; ++b, panel += kBlock8, out += 32) {
+        const float d = load_f16(panel + 8 * kStep + 2 * c);
+        for (int i = 0; i < 32; ++i) out[i] = d * float(code8(panel, c, i) - 128);
+      }
+      return;
+    case DType::Q4_0:
+      for (int64_t b = 0; b < k / 32; ++b, panel += kBlock4, out += 32) {
+        const float d = load_f16(panel + 4 * kStep + 2 * c);
+        for (int i = 0; i < 32; ++i) out[i] = d * float(code4(panel, c, i) - 8);
+      }
+      return;
+    case DType::Q4_K:
+      for (int64_t b = 0; b < k / 32; ++b, out += 32) {
+        const std::byte* super = panel + size_t(b / 8) * kSuper4;
+        const std::byte* block = super + 2 * kPair + size_t(b % 8) * kBlock4;
+        const float scale = load_f16(super + 2 * c) * float(uint8_t(block[4 * kStep + c]));
+        const float min = load_f16(super + kPair + 2 * c) * float(uint8_t(block[4 * kStep + kPanelColumns + c]));
+        for (int i = 0; i < 32; ++i) out[i] = scale * float(code4(block, c, i)) - min;
+      }
+      return;
+    case DType::Q6_K:
+      for (int64_t b = 0; b < k / 32; ++b, out += 32) {
+        const std::byte* super = panel + size_t(b / 8) * kSuper6;
+        const std::byte* block = super + kPair + size_t(b % 8) * kBlock8;
+        for (int i = 0; i < 32; ++i) {
+          const float scale = load_f16(super + 2 * c) * float(int8_t(block[8 * kStep + i / 16 * kPanelColumns + c]));
+          out[i] = scale * float(code8(block, c, i) - 32);
+        }
+      }
+      return;
+  }
+}
+
+}  // namespace hunch

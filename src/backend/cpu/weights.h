@@ -1,0 +1,37 @@
+// Weights in the form the CPU multiplies: panels of 32 output columns, "lanes are output columns" (no horizontal sums). Made once
+// by matmul.cpp, read by matmul_body.h, which walks a panel front to back as one stream of whole cache lines.
+//
+// A step holds 4 consecutive inputs of the 32 columns: 128 bytes, column c at byte 4c. For k inputs a panel is
+//   F32, F16, BF16  [k][32] elements
+//   Q8_0            [k/32] { codes [8 steps][128] = q + 128; f16 d[32] }                                         34 bytes / 32
+//   Q4_0            [k/32] { codes [4][128], low nibble inputs 4j.., high nibble 16 + 4j..; f16 d[32] }          18 / 32
+//   Q4_K            [k/256] { f16 d[32], f16 dmin[32]; [8] { codes as Q4_0; u8 scale[32], u8 min[32] } }         18.5 / 32
+//   Q6_K            [k/256] { f16 d[32]; [8] { codes [8][128] = q in 0..63; int8 scale[2 halves][32] } }         34.25 / 32
+// Columns past out_dim are zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/matmul_kernels.h"
+#include "backend/ops/matmul.h"
+#include "base/dtype.h"
+
+namespace hunch {
+
+struct CpuWeight : Weight {
+  const std::byte* panels = nullptr;  // memory of CpuMatmul
+  size_t panel_bytes = 0;
+  int64_t num_panels() const { return (out_dim + kPanelColumns - 1) / kPanelColumns; }
+  const std::byte* panel(int64_t i) const { return panels + size_t(i) * panel_bytes; }
+};
+
+size_t panel_bytes(DType dtype, int64_t k);
+
+// Packs columns (rows of the file's matrix) 0..columns-1 at `rows`, each dtype_bytes(dtype, k) long; columns <= 32.
+void pack_panel(DType dtype, const std::byte* rows, int columns, int64_t k, std::byte* panel);
+
+// Column `column` of a panel as fp32: the same bits as dequantise_row of checkpoint/quantise.h.
+void unpack_column(DType dtype, const std::byte* panel, int column, int64_t k, float* out);
+
+}  // namespace hunch

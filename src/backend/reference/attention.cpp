@@ -1,0 +1,122 @@
+// Attention over paged keys and the scores of selections: contract in backend/ops/attention.h. A row's logits are made, their
+// soft maximum taken, and the values summed in fp64: no blocks, no splits, nothing to merge.
+
+#include "backend/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+// K and V of the first `len` entries of one head as fp32, made once for all rows that read them.
+struct Entries {
+  Entries(const KvRef& kv, int layer, int kv_head, int64_t first, int64_t last) : head_dim(kv.store->head_dim), first(first) {
+    k.resize(size_t((last - first) * head_dim)), v.resize(k.size());
+    for (int64_t e = first; e < last; ++e)
+      kv.store->read(layer, kv_head, kv.pages, e, k.data() + (e - first) * head_dim, v.data() + (e - first) * head_dim);
+  }
+  const float* key(int64_t e) const { return k.data() + (e - first) * head_dim; }
+  const float* value(int64_t e) const { return v.data() + (e - first) * head_dim; }
+  int64_t head_dim, first;
+  std::vector<float> k, v;
+};
+
+float scaled_dot(float scale, const float* q, const float* k, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(q[i]) * double(k[i]);
+  return float(scale * sum);
+}
+
+// One row of one head over the entries [first, last]; returns the log-sum-exp.
+float attend_row(const float* q, float scale, const Entries& entries, int64_t first, int64_t last, std::vector<float>& logits,
+                 std::vector<double>& sums, float* out) {
+  logits.resize(size_t(last - first + 1));
+  float greatest = -std::numeric_limits<float>::infinity();
+  for (int64_t e = first; e <= last; ++e) {
+    logits[size_t(e - first)] = scaled_dot(scale, q, entries.key(e), entries.head_dim);
+    greatest = std::max(greatest, logits[size_t(e - first)]);
+  }
+  double total = 0;
+  sums.assign(size_t(entries.head_dim), 0);
+  for (int64_t e = first; e <= last; ++e) {
+    const float weight = std::exp(logits[size_t(e - first)] - greatest);
+    total += double(weight);
+    const float* value = entries.value(e);
+    for (int64_t i = 0; i < entries.head_dim; ++i) sums[size_t(i)] += double(weight * value[i]);
+  }
+  for (int64_t i = 0; i < entries.head_dim; ++i) out[i] = float(sums[size_t(i)] / total);
+  return greatest + float(std::log(total));
+}
+
+// u[r] of one entry: the mean metric of the query heads [first_head, last_head) that form the set's part under one key.
+float metric(const ScoreArgs& scores, float scale, View<const float, 2> q, int64_t row, int head, const float* key) {
+  const float logit = scaled_dot(scale, &q(head, 0), key, q.extent[1]);
+  if (scores.metric == ScoreMetric::Logit) return logit;
+  return std::min(1.0f, std::exp(logit - scores.lse(row, head)));
+}
+
+// Scores of the prefix for rows q [rows of the run][head][head_dim].
+void collect_scores(const ScoreArgs& scores, int layer, float scale, View<const float, 3> q, const KvRef& kv) {
+  if (scores.metric == ScoreMetric::None || scores.prefix_len == 0) return;
+  const int kv_heads = kv.store->kv_heads, heads = int(q.extent[1]), group = heads / kv_heads;
+  const int64_t sets = scores.out.extent[0];
+  HUNCH_CHECK(sets == kv_heads || sets == 1);
+  const int kv_heads_per_set = sets == 1 ? kv_heads : 1;
+  for (int64_t set = 0; set < sets; ++set) {
+    std::vector<Entries> entries;
+    for (int i = 0; i < kv_heads_per_set; ++i)
+      entries.emplace_back(kv, layer, int(set) * kv_heads_per_set + i, 0, scores.prefix_len);
+    for (int64_t e = 0; e < scores.prefix_len; ++e) {
+      float score = scores.combine == ScoreCombine::Sum ? 0 : -std::numeric_limits<float>::infinity();
+      for (int64_t row = 0; row < q.extent[0]; ++row) {
+        if (!scores.row_used(row)) continue;
+        double sum = 0;
+        for (int i = 0; i < kv_heads_per_set * group; ++i) {
+          const int head = int(set) * kv_heads_per_set * group + i;
+          sum += double(metric(scores, scale, q[row], row, head, entries[size_t(i / group)].key(e)));
+        }
+        const float mean = float(sum / (kv_heads_per_set * group));
+        score = scores.combine == ScoreCombine::Sum ? score + mean : std::max(score, mean);
+      }
+      scores.out(set, e) = score;
+    }
+  }
+}
+
+}  // namespace
+
+void ReferenceBackend::attention(const AttentionArgs& args) {
+  const int heads = int(args.q.extent[1]);
+  std::vector<float> logits;
+  std::vector<double> sums;
+  for (const AttentionRun& run : args.runs) {
+    if (run.num_rows == 0) continue;
+    const int group = heads / run.kv.store->kv_heads;
+    const auto first_of = [&](int64_t row) { return run.window ? std::max(0, run.last(row) - run.window + 1) : 0; };
+    for (int kv_head = 0; kv_head < run.kv.store->kv_heads; ++kv_head) {
+      const Entries entries(run.kv, args.layer, kv_head, first_of(0), run.last(run.num_rows - 1) + 1);
+      for (int64_t row = 0; row < run.num_rows; ++row) {
+        for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, first_of(row), run.last(row),
+                                       logits, sums, &args.out(run.first_row + row, head, 0));
+          if (args.lse.data) args.lse(run.first_row + row, head) = lse;
+        }
+      }
+      counters_.kv_bytes += (entries.k.size() + entries.v.size()) * dtype_bytes(run.kv.store->dtype, 1);
+    }
+    collect_scores(run.scores, args.layer, args.scale, args.q.slice(run.first_row, run.num_rows), run.kv);
+  }
+}
+
+void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
+  collect_scores(args.scores, args.layer, args.scale, args.q, args.kv);
+  counters_.score_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) * size_t(args.kv.store->head_dim) *
+                           dtype_bytes(args.kv.store->dtype, 1);
+}
+
+}  // namespace hunch

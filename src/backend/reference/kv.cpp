@@ -1,0 +1,112 @@
+// KV memory of the reference backend: contract in backend/ops/kv.h. An entry is K then V of one head, rounded to the dtype.
+
+#include "backend/ops/kv.h"
+
+#include <cstring>
+#include <new>
+
+#include "backend/reference/reference_backend.h"
+#include "base/half.h"
+
+namespace hunch {
+namespace {
+
+void encode(DType dtype, const float* from, int n, std::byte* to) {
+  if (dtype == DType::F32) {
+    std::memcpy(to, from, size_t(n) * sizeof(float));
+    return;
+  }
+  for (int i = 0; i < n; ++i) {
+    const uint16_t bits = dtype == DType::F16 ? f32_to_f16(from[i]) : f32_to_bf16(from[i]);
+    std::memcpy(to + 2 * i, &bits, 2);
+  }
+}
+
+void decode(DType dtype, const std::byte* from, int n, float* to) {
+  if (dtype == DType::F32) {
+    std::memcpy(to, from, size_t(n) * sizeof(float));
+    return;
+  }
+  for (int i = 0; i < n; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, from + 2 * i, 2);
+    to[i] = dtype == DType::F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+  }
+}
+
+}  // namespace
+
+ReferenceKvStore::ReferenceKvStore(const KvGeometry& geometry, int64_t pages) {
+  HUNCH_CHECK(geometry.dtype == DType::F32 || geometry.dtype == DType::F16 || geometry.dtype == DType::BF16);
+  dtype = geometry.dtype, layers = geometry.layers, kv_heads = geometry.kv_heads, head_dim = geometry.head_dim;
+  num_pages = pages;
+  bytes = size_t(num_pages) * kPageLen * size_t(layers) * size_t(kv_heads) * entry_bytes();
+  memory_.reset(new (std::nothrow) std::byte[bytes]);
+}
+
+const std::byte* ReferenceKvStore::entry(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry) const {
+  const int64_t page = pages(entry / kPageLen);
+  HUNCH_CHECK(page >= 0 && page < num_pages);
+  const int64_t index = ((int64_t(layer) * kv_heads + kv_head) * num_pages + page) * kPageLen + entry % kPageLen;
+  return memory_.get() + size_t(index) * entry_bytes();
+}
+
+std::byte* ReferenceKvStore::entry(int layer, int kv_head, View<const int32_t, 1> pages, int64_t e) {
+  return const_cast<std::byte*>(static_cast<const ReferenceKvStore*>(this)->entry(layer, kv_head, pages, e));
+}
+
+void ReferenceKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t last) {
+  for (int layer = 0; layer < layers; ++layer)
+    for (int head = 0; head < kv_heads; ++head)
+      for (int64_t e = first; e < last; ++e)
+        std::memset(entry(layer, head, pages, e), 0xff, entry_bytes());  // all ones is a NaN in F32, F16 and BF16
+}
+
+void ReferenceKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t e, float* k, float* v) const {
+  const std::byte* from = entry(layer, kv_head, pages, e);
+  decode(dtype, from, head_dim, k);
+  decode(dtype, from + entry_bytes() / 2, head_dim, v);
+}
+
+void ReferenceKvStore::write(int layer, int kv_head, View<const int32_t, 1> pages, int64_t e, const float* k, const float* v) {
+  std::byte* to = entry(layer, kv_head, pages, e);
+  encode(dtype, k, head_dim, to);
+  encode(dtype, v, head_dim, to + entry_bytes() / 2);
+}
+
+size_t ReferenceBackend::kv_page_bytes(const KvGeometry& geometry) const {
+  return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) * size_t(geometry.head_dim) *
+         dtype_bytes(geometry.dtype, 1);
+}
+
+std::unique_ptr<KvStore> ReferenceBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {
+  auto store = std::make_unique<ReferenceKvStore>(geometry, num_pages);
+  if (!store->allocated()) return nullptr;
+  return store;
+}
+
+void ReferenceBackend::store_kv(const StoreKvArgs& args) {
+  auto& store = static_cast<ReferenceKvStore&>(*args.kv.store);
+  for (int64_t r = 0; r < args.k.extent[0]; ++r)
+    for (int head = 0; head < store.kv_heads; ++head)
+      store.write(args.layer, head, args.kv.pages, args.first_entry + r, &args.k(r, head, 0), &args.v(r, head, 0));
+}
+
+void ReferenceBackend::gather_kv(const GatherKvArgs& args) {
+  auto& from = static_cast<ReferenceKvStore&>(*args.from.store);
+  auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
+  HUNCH_CHECK(from.dtype == to.dtype && from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
+  for (int head = 0; head < from.kv_heads; ++head) {
+    int64_t next = 0;
+    const auto copy = [&](int64_t entry) {
+      std::memcpy(to.entry(args.layer, head, args.to.pages, next++), from.entry(args.layer, head, args.from.pages, entry),
+                  from.entry_bytes());
+    };
+    const int64_t list = args.index.extent[0] == 1 ? 0 : head;
+    for (int64_t i = 0; i < args.index.extent[1]; ++i) copy(args.index(list, i));
+    for (int64_t e = args.tail_first; e < args.tail_last; ++e) copy(e);
+    counters_.gather_bytes += size_t(next) * from.entry_bytes();
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,30 @@
+// RMS norm (Zhang and Sennrich, 2019) and the SwiGLU gate: contract in backend/ops/norm.h.
+
+#include "backend/ops/norm.h"
+
+#include <cmath>
+
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+
+void ReferenceBackend::norm(const NormArgs& args) {
+  const int64_t n = args.x.extent[1];
+  for (int64_t r = 0; r < args.x.extent[0]; ++r) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += double(args.x(r, i)) * double(args.x(r, i));
+    const float scale = float(1 / std::sqrt(sum / double(n) + args.eps));
+    for (int64_t i = 0; i < n; ++i) args.out(r, i) = args.x(r, i) * scale * args.weight[i];
+  }
+}
+
+void ReferenceBackend::gate(const GateArgs& args) {
+  for (int64_t r = 0; r < args.gate.extent[0]; ++r) {
+    for (int64_t i = 0; i < args.gate.extent[1]; ++i) {
+      const float a = args.gate(r, i);
+      args.out(r, i) = a / (1 + std::exp(-a)) * args.up(r, i);
+    }
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,82 @@
+// From logits to a token: contract in backend/ops/sample.h. The arg max of log p + Gumbel noise is a sample of p (Gumbel, 1954;
+// Maddison et al., 2014); with noise that depends on key, position and id only, it is also the same token in every pass.
+
+#include "backend/ops/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+// A possible token: `log_ratio` is log p(id) / p(best) after the temperature.
+struct Candidate {
+  int32_t id;
+  float logit;
+  double log_ratio;
+  double ratio() const { return std::exp(log_ratio); }
+};
+
+// Ids that survive min_p, top-k and top-p, ascending. The order "probability descending, id ascending" is taken from the logits
+// themselves, which division and exponential could only blur. The best id always survives.
+std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best, const SamplingParams& params) {
+  std::vector<Candidate> kept;
+  const double least =
+      params.min_p > 0 ? std::min(0.0, std::log(double(params.min_p))) : -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < vocab; ++i) {
+    if (std::isinf(logits[i]) && logits[i] < 0) continue;
+    const double log_ratio = logits[i] == best ? 0 : (double(logits[i]) - double(best)) / double(params.temperature);
+    if (log_ratio >= least && !std::isinf(log_ratio)) kept.push_back({int32_t(i), logits[i], log_ratio});
+  }
+  std::stable_sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+  if (params.top_k > 0 && size_t(params.top_k) < kept.size()) kept.resize(size_t(params.top_k));
+  if (params.top_p < 1) {
+    double total = 0, mass = 0;
+    for (const Candidate& c : kept) total += c.ratio();
+    size_t count = 0;
+    do mass += kept[count++].ratio();
+    while (count < kept.size() && mass < double(params.top_p) * total);
+    kept.resize(count);
+  }
+  std::sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  return kept;
+}
+
+}  // namespace
+
+void ReferenceBackend::sample(const SampleArgs& args) {
+  const int64_t vocab = args.logits.extent[1];
+  for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
+    const float* logits = &args.logits(r, 0);
+    float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
+    if (probs) std::fill_n(probs, vocab, 0.0f);
+    args.tokens(r) = -1;
+    const bool has_nan = std::any_of(logits, logits + vocab, [](float x) { return std::isnan(x); });
+    const bool has_finite = std::any_of(logits, logits + vocab, [](float x) { return std::isfinite(x); });
+    if (has_nan || !has_finite) continue;
+
+    const float* best = std::max_element(logits, logits + vocab);  // the first of equals
+    if (args.params.temperature < kGreedyTemperature) {
+      args.tokens(r) = int32_t(best - logits);
+      if (probs) probs[best - logits] = 1;
+      continue;
+    }
+    const std::vector<Candidate> kept = survivors(logits, vocab, *best, args.params);
+    double total = 0, greatest = -std::numeric_limits<double>::infinity();
+    for (const Candidate& c : kept) {
+      total += c.ratio();
+      const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(c.id));
+      const double score = c.log_ratio - std::log(-std::log(u));
+      if (score > greatest) greatest = score, args.tokens(r) = c.id;
+    }
+    if (probs)
+      for (const Candidate& c : kept) probs[c.id] = float(c.ratio() / total);
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,48 @@
+// Selection of the k best entries: contract in backend/ops/top_k.h.
+
+#include "backend/ops/top_k.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+
+float ReferenceBackend::dilation_factor(int steps) {
+  double factor = 1;
+  for (int i = 0; i < steps; ++i) factor *= 0.98;
+  return float(factor);
+}
+
+void ReferenceBackend::top_k(const TopKArgs& args) {
+  HUNCH_CHECK(args.count >= 1 && args.count <= args.n);
+  std::vector<float> scores(size_t(args.n));
+  std::vector<int32_t> order(size_t(args.n));
+  for (int64_t set = 0; set < args.scores.extent[0]; ++set) {
+    std::copy_n(&args.scores(set, 0), args.n, scores.begin());
+    for (int reach = 0; reach < args.spread;) {
+      const int step = std::min(reach + 1, args.spread - reach);
+      const float factor = dilation_factor(step);
+      for (int64_t j = args.n - 1; j >= step; --j) {  // descending: j - step still holds its value of the last round
+        const float moved = factor * scores[size_t(j - step)];
+        if (moved > scores[size_t(j)]) scores[size_t(j)] = moved;
+      }
+      reach += step;
+    }
+    for (int64_t j = 0; j < args.n; ++j)
+      if (j < args.sinks || j >= args.n - args.recent) scores[size_t(j)] = std::numeric_limits<float>::infinity();
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      const float x = scores[size_t(a)], y = scores[size_t(b)];
+      return std::isnan(y) ? !std::isnan(x) : x > y;
+    });
+    std::sort(order.begin(), order.begin() + args.count);
+    std::copy_n(order.begin(), args.count, &args.index(set, 0));
+  }
+}
+
+}  // namespace hunch

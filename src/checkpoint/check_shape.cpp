@@ -1,0 +1,158 @@
+// What makes a ModelShape possible, and which tensors it calls for.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "checkpoint/config.h"
+#include "checkpoint/quote.h"
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kMostHidden = 1 << 20, kMostVocab = 1 << 24;
+
+struct Need {
+  std::vector<int64_t> shape;
+  bool matrix;  // may be quantised
+  bool optional = false;
+};
+
+// Ordered, so that the first missing tensor in a message is the first of the model.
+std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
+  const int64_t q_width = int64_t(s.heads) * s.head_dim, kv_width = int64_t(s.kv_heads) * s.head_dim;
+  std::vector<std::pair<std::string, Need>> out;
+  out.push_back({"token_embd.weight", {{s.vocab_size, s.hidden}, true}});
+  for (int layer = 0; layer < s.layers; ++layer) {
+    const auto add = [&](std::string_view name, std::vector<int64_t> shape, bool matrix) {
+      out.push_back({fmt::format("blk.{}.{}", layer, name), {std::move(shape), matrix}});
+    };
+    add("attn_norm.weight", {s.hidden}, false);
+    add("attn_q.weight", {q_width, s.hidden}, true);
+    add("attn_k.weight", {kv_width, s.hidden}, true);
+    add("attn_v.weight", {kv_width, s.hidden}, true);
+    if (s.qkv_bias) {
+      add("attn_q.bias", {q_width}, false);
+      add("attn_k.bias", {kv_width}, false);
+      add("attn_v.bias", {kv_width}, false);
+    }
+    if (s.qk_norm) {
+      add("attn_q_norm.weight", {s.head_dim}, false);
+      add("attn_k_norm.weight", {s.head_dim}, false);
+    }
+    add("attn_output.weight", {s.hidden, q_width}, true);
+    if (s.output_bias) add("attn_output.bias", {s.hidden}, false);
+    add("ffn_norm.weight", {s.hidden}, false);
+    add("ffn_gate.weight", {s.ffn, s.hidden}, true);
+    add("ffn_up.weight", {s.ffn, s.hidden}, true);
+    add("ffn_down.weight", {s.hidden, s.ffn}, true);
+  }
+  out.push_back({"output_norm.weight", {{s.hidden}, false}});
+  if (!s.tied_head) out.push_back({"output.weight", {{s.vocab_size, s.hidden}, true}});
+  out.push_back({"rope_freqs.weight", {{s.rope_dim / 2}, false, true}});
+  return out;
+}
+
+}  // namespace
+
+Status check_shape(const ModelShape& s, std::string_view source) {
+  const auto out_of_range = [&](std::string_view name, auto value, auto least, auto most) {
+    return Error{fmt::format("{}: {} is {}, possible are {} to {}", source, name, value, least, most)};
+  };
+  struct Range {
+    std::string_view name;
+    int64_t value, least, most;
+  };
+  const Range ranges[] = {{"vocabulary size", s.vocab_size, 1, kMostVocab},
+                          {"hidden size", s.hidden, 1, kMostHidden},
+                          {"feed-forward size", s.ffn, 1, kMostHidden},
+                          {"number of layers", s.layers, 1, 1024},
+                          {"number of heads", s.heads, 1, 1024},
+                          {"number of KV heads", s.kv_heads, 1, 1024},
+                          {"head size", s.head_dim, 2, 512},
+                          {"context length", s.context_len, 1, 1 << 27},
+                          {"sliding window", s.sliding_window, 0, 1 << 27}};
+  for (const Range& r : ranges)
+    if (r.value < r.least || r.value > r.most) return out_of_range(r.name, r.value, r.least, r.most);
+  if (s.heads % s.kv_heads != 0)
+    return Error{fmt::format("{}: {} heads cannot share {} KV heads evenly", source, s.heads, s.kv_heads)};
+  if (s.head_dim % 2 != 0) return Error{fmt::format("{}: head size {} is odd", source, s.head_dim)};
+  if (s.rope_dim != s.head_dim)
+    return Error{fmt::format("{}: {} of {} elements of a head are rotated; only whole heads are supported", source, s.rope_dim,
+                             s.head_dim)};
+  // Negated comparisons also catch NaN.
+  if (!(s.norm_eps > 0 && s.norm_eps < 1)) return out_of_range("norm epsilon", s.norm_eps, "above 0", "below 1");
+  if (!(s.rope_theta >= 1 && s.rope_theta <= 1e12)) return out_of_range("rope theta", s.rope_theta, 1, 1e12);
+  const RopeScaling& r = s.rope_scaling;
+  if (!(r.factor >= 1e-3 && r.factor <= 1e6)) return out_of_range("rope scaling factor", r.factor, 1e-3, 1e6);
+  if (r.kind == RopeScaling::Kind::Llama3 || r.kind == RopeScaling::Kind::Yarn) {
+    if (!(r.original_context >= 1 && r.original_context <= (1 << 27)))
+      return out_of_range("rope scaling original context", r.original_context, 1, 1 << 27);
+  }
+  if (r.kind == RopeScaling::Kind::Llama3 &&
+      !(r.low_freq_factor > 0 && r.high_freq_factor > r.low_freq_factor && r.high_freq_factor <= 1e6))
+    return Error{fmt::format("{}: rope scaling needs 0 < low_freq_factor < high_freq_factor, found {} and {}", source,
+                             r.low_freq_factor, r.high_freq_factor)};
+  if (r.kind == RopeScaling::Kind::Yarn) {
+    if (!(r.beta_slow > 0 && r.beta_fast >= r.beta_slow && r.beta_fast <= 1e6))
+      return Error{
+          fmt::format("{}: rope scaling needs 0 < beta_slow <= beta_fast, found {} and {}", source, r.beta_slow, r.beta_fast)};
+    if (!(r.attention_factor >= 0 && r.attention_factor <= 1e3))
+      return out_of_range("rope scaling attention factor", r.attention_factor, 0, 1e3);
+    if (!(s.rope_theta > 1)) return Error{fmt::format("{}: yarn needs a rope theta above 1", source)};
+  }
+  if (!s.rope_factors.empty() && s.rope_factors.size() != size_t(s.rope_dim / 2))
+    return Error{
+        fmt::format("{}: rope_freqs.weight holds {} factors, {} are needed", source, s.rope_factors.size(), s.rope_dim / 2)};
+  for (const float factor : s.rope_factors)
+    if (!(factor > 0 && std::isfinite(factor))) return Error{fmt::format("{}: rope_freqs.weight holds {}", source, factor)};
+  if (!s.window_layer.empty() && s.window_layer.size() != size_t(s.layers))
+    return Error{
+        fmt::format("{}: attention types of {} layers given, the model has {}", source, s.window_layer.size(), s.layers)};
+  for (const int32_t id : s.eos_ids)
+    if (id < 0 || id >= s.vocab_size) return out_of_range("end-of-text token id", id, 0, s.vocab_size - 1);
+  return {};
+}
+
+Status check_tokenizer(const TokenizerSource& t, const ModelShape& shape, std::string_view source) {
+  const auto check_id = [&](std::string_view name, std::optional<int32_t> id, int64_t count) -> Status {
+    if (id && (*id < 0 || *id >= count))
+      return Error{fmt::format("{}: {} {} is outside the vocabulary of {}", source, name, *id, count)};
+    return {};
+  };
+  const int64_t count = t.tokens.empty() ? shape.vocab_size : int64_t(t.tokens.size());
+  HUNCH_OK(check_id("bos token id", t.bos_id, count));
+  HUNCH_OK(check_id("eos token id", t.eos_id, count));
+  if (!t.token_types.empty() && t.token_types.size() != t.tokens.size())
+    return Error{fmt::format("{}: {} token types for {} tokens", source, t.token_types.size(), t.tokens.size())};
+  for (const int32_t type : t.token_types)
+    if (type < 1 || type > 6) return Error{fmt::format("{}: token type {} is unknown (1 to 6)", source, type)};
+  return {};
+}
+
+Status check_tensors(const Checkpoint& checkpoint, std::string_view source) {
+  const auto needs = needs_of(checkpoint.shape());
+  const auto shape_text = [](const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
+  std::unordered_map<std::string_view, const Need*> known;
+  for (const auto& [name, need] : needs) {
+    known.emplace(name, &need);
+    const Tensor* tensor = checkpoint.find(name);
+    if (!tensor && need.optional) continue;
+    if (!tensor) return Error{fmt::format("{}: missing tensor {} of shape {}", source, name, shape_text(need.shape))};
+    if (tensor->shape != need.shape)
+      return Error{fmt::format("{}: tensor {} has shape {}, expected {}", source, name, shape_text(tensor->shape),
+                               shape_text(need.shape))};
+    if (!need.matrix && dtype_info(tensor->dtype).block != 1)
+      return Error{fmt::format("{}: tensor {} is {}; norms, biases and factors must be f32, f16 or bf16", source, name,
+                               dtype_info(tensor->dtype).name)};
+  }
+  // A tensor that nothing would read (a bias, an adapter) means that results would differ from the model's.
+  for (const Tensor& tensor : checkpoint.tensors())
+    if (!known.contains(tensor.name))
+      return Error{fmt::format("{}: tensor {} is not part of a {} model of {} layers as described", source, quote(tensor.name),
+                               checkpoint.shape().family, checkpoint.shape().layers)};
+  return {};
+}
+
+}  // namespace hunch

@@ -1,0 +1,170 @@
+// Checkpoint::open: from a path to mapped files, canonical tensors and a checked shape, whichever the format.
+#include "checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_map>
+
+#include "checkpoint/config.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/quote.h"
+#include "checkpoint/safetensors.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::span<const std::byte>;
+
+class OpenedCheckpoint final : public Checkpoint {
+ public:
+  OpenedCheckpoint(ModelDescription description, std::string_view format)
+      : description_(std::move(description)), format_(format) {}
+
+  const ModelShape& shape() const override { return description_.shape; }
+  const Tensor* find(std::string_view name) const override {
+    const auto at = index_.find(name);
+    return at == index_.end() ? nullptr : &tensors_[at->second];
+  }
+  const std::vector<Tensor>& tensors() const override { return tensors_; }
+  const TokenizerSource& tokenizer() const override { return description_.tokenizer; }
+  const SamplingDefaults& sampling() const override { return description_.sampling; }
+  std::string_view format() const override { return format_; }
+  size_t file_bytes() const override { return file_bytes_; }
+
+  void count_file(Bytes file) { file_bytes_ += file.size(); }
+  void own(std::vector<MappedFile> files) { files_ = std::move(files); }
+
+  // `entry` lies in `file`. Kernels load whole elements: data that its file does not align (old safetensors, GGUF with a small
+  // alignment) is copied once.
+  void add(std::string name, TensorEntry entry, Bytes file) {
+    const size_t grain = entry.dtype == DType::F32 ? 4 : 2;
+    const std::byte* data = file.data() + entry.offset;
+    if (reinterpret_cast<uintptr_t>(data) % grain != 0) {
+      copies_.push_back(std::make_unique<std::byte[]>(entry.bytes));
+      std::memcpy(copies_.back().get(), data, entry.bytes);
+      data = copies_.back().get();
+    }
+    tensors_.push_back({std::move(name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)});
+  }
+
+  // After the last add: the index, and the check that the tensors are the shape's.
+  Status finish(std::string_view source, bool vocab_only = false) {
+    for (size_t i = 0; i < tensors_.size(); ++i)
+      if (!index_.emplace(tensors_[i].name, i).second)
+        return Error{fmt::format("{}: tensor {} appears twice", source, quote(tensors_[i].name))};
+    return vocab_only && tensors_.empty() ? Status() : check_tensors(*this, source);
+  }
+
+ private:
+  ModelDescription description_;
+  std::string_view format_;
+  std::vector<MappedFile> files_;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
+  std::vector<Tensor> tensors_;
+  std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
+  size_t file_bytes_ = 0;
+};
+
+Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string_view name, bool vocab_only) {
+  HUNCH_TRY(GgufFile file, GgufFile::parse(bytes, name));
+  HUNCH_TRY(ModelDescription description, describe_gguf(file, vocab_only));
+  auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "gguf");
+  out->count_file(bytes);
+  for (const TensorEntry& entry : file.tensors()) out->add(entry.name, entry, bytes);
+  HUNCH_OK(out->finish(name, vocab_only));
+  return out;
+}
+
+// All tensors of one shard; their names as the file spells them go to `names`, to check the index against.
+Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, std::vector<std::string>* names) {
+  HUNCH_TRY(auto entries, parse_safetensors(bytes, path));
+  out.count_file(bytes);
+  for (TensorEntry& entry : entries) {
+    auto canonical = canonical_name(entry.name);
+    if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
+    if (names) names->push_back(entry.name);
+    // A tied head is the embedding; files that also store it store it twice.
+    if (canonical->empty() || (*canonical == "output.weight" && out.shape().tied_head)) continue;
+    out.add(std::move(*canonical), std::move(entry), bytes);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Checkpoint>> open_folder(const std::string& folder, const ShardList& shards) {
+  HUNCH_TRY(FolderTexts texts, read_folder_texts(folder));
+  HUNCH_TRY(ModelDescription description, describe_folder(std::move(texts), folder));
+  auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "safetensors");
+  std::vector<MappedFile> files;
+  std::vector<std::vector<std::string>> names(shards.files.size());
+  for (size_t i = 0; i < shards.files.size(); ++i) {
+    HUNCH_TRY(MappedFile file, MappedFile::open(shards.files[i]));
+    HUNCH_OK(add_shard(*out, file.bytes(), shards.files[i], shards.where.empty() ? nullptr : &names[i]));
+    std::sort(names[i].begin(), names[i].end());
+    files.push_back(std::move(file));
+  }
+  for (const auto& [name, shard] : shards.where)
+    if (!std::binary_search(names[shard].begin(), names[shard].end(), name))
+      return Error{
+          fmt::format("{}: the index places tensor {} here, but it is not in the file", shards.files[shard], quote(name))};
+  HUNCH_OK(out->finish(folder));
+  out->own(std::move(files));
+  return std::unique_ptr<Checkpoint>(std::move(out));
+}
+
+// One *.safetensors: alone with its folder's config, or, where it is a shard of an index, the whole folder.
+Result<std::unique_ptr<Checkpoint>> open_safetensors_file(const std::string& path) {
+  {  // errors of the file itself come before those of its folder
+    HUNCH_TRY(const MappedFile file, MappedFile::open(path));
+    HUNCH_OK(parse_safetensors(file.bytes(), path));
+  }
+  const std::string parent = fs::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
+  std::error_code ignored;
+  if (fs::path(path).filename() != "model.safetensors" && fs::exists(folder + "/model.safetensors.index.json", ignored)) {
+    HUNCH_TRY(const ShardList shards, list_shards(folder));
+    const auto same = [&](const std::string& file) { return fs::path(file).filename() == fs::path(path).filename(); };
+    if (std::any_of(shards.files.begin(), shards.files.end(), same)) return open_folder(folder, shards);
+  }
+  return open_folder(folder, ShardList{{path}, {}});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(Bytes bytes, std::string_view name, bool vocab_only) {
+  HUNCH_TRY(auto out, assemble_gguf(bytes, name, vocab_only));
+  return std::unique_ptr<Checkpoint>(std::move(out));
+}
+
+Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(Bytes bytes, FolderTexts texts, std::string_view name) {
+  HUNCH_TRY(ModelDescription description, describe_folder(std::move(texts), name));
+  auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "safetensors");
+  HUNCH_OK(add_shard(*out, bytes, std::string(name), nullptr));
+  HUNCH_OK(out->finish(name));
+  return std::unique_ptr<Checkpoint>(std::move(out));
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, bool vocab_only) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    HUNCH_TRY(const ShardList shards, list_shards(path));
+    return open_folder(path, shards);
+  }
+  const std::string extension = fs::path(path).extension().string();
+  if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt")
+    return Error{fmt::format("{}: pickled weights can run code and are not read; convert them to safetensors", path)};
+  if (extension == ".safetensors") return open_safetensors_file(path);
+  HUNCH_TRY(MappedFile file, MappedFile::open(path));
+  HUNCH_TRY(auto out, assemble_gguf(file.bytes(), path, vocab_only));
+  std::vector<MappedFile> files;
+  files.push_back(std::move(file));
+  out->own(std::move(files));
+  return std::unique_ptr<Checkpoint>(std::move(out));
+}
+
+}  // namespace hunch

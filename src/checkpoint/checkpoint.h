@@ -1,0 +1,64 @@
+// Checkpoint: an opened model, whatever its file format: shape, named tensors in memory-mapped files, tokenizer source,
+// sampling defaults. Read-only and validated: every tensor lies inside its file, none overlap, sizes match shapes and encodings.
+// A path is a Hugging Face folder, a *.safetensors inside one, or a GGUF v3 file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "checkpoint/shape.h"
+
+namespace hunch {
+
+// A borrowed tensor; rows of `shape.back()` elements, slowest axis first ([out][in] for a matrix).
+struct Tensor {
+  std::string name;  // canonical: GGUF's ("blk.3.attn_q.weight", "token_embd.weight", "output_norm.weight", "output.weight")
+  DType dtype = DType::F32;
+  std::vector<int64_t> shape;
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+// Defaults a model brings along (generation_config.json, GGUF `general.sampling.*`); absent keys are the caller's defaults.
+struct SamplingDefaults {
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int> top_k;
+};
+
+// Where the tokenizer is described; text/ turns it into a Tokenizer.
+struct TokenizerSource {
+  // Hugging Face: the texts of the files, empty where absent.
+  std::string tokenizer_json, tokenizer_config_json, chat_template;  // chat_template: from the config, the .jinja file or GGUF
+  // GGUF: `tokenizer.ggml.*`
+  std::string model, pre;            // "gpt2", "qwen2"
+  std::vector<std::string> tokens;   // in GGUF's byte-to-unicode spelling
+  std::vector<int32_t> token_types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<std::string> merges;   // "a b"
+  std::optional<int32_t> bos_id, eos_id;
+  std::optional<bool> add_bos;
+  bool from_gguf() const { return !model.empty(); }
+};
+
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  // `vocab_only`: accept a GGUF file without tensors (shape() is then only partly filled).
+  static Result<std::unique_ptr<Checkpoint>> open(const std::string& path, bool vocab_only = false);
+
+  virtual const ModelShape& shape() const = 0;
+  virtual const Tensor* find(std::string_view canonical_name) const = 0;
+  virtual const std::vector<Tensor>& tensors() const = 0;
+  virtual const TokenizerSource& tokenizer() const = 0;
+  virtual const SamplingDefaults& sampling() const = 0;
+  virtual std::string_view format() const = 0;  // "safetensors", "gguf"
+  virtual size_t file_bytes() const = 0;
+};
+
+}  // namespace hunch

@@ -1,0 +1,312 @@
+// config.json, generation_config.json and tokenizer_config.json. Keys and defaults are transformers'; a JSON null counts as
+// absent.
+#include "checkpoint/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/json_depth.h"
+#include "checkpoint/quote.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::json;
+
+// An object of a file with accessors that name file and key when a value is not what it should be.
+class Fields {
+ public:
+  static Result<Fields> parse(const std::string& text, std::string source) {
+    if (nested_deeper_than(text, kMostJsonDepth)) return Error{fmt::format("{}: nested deeper than {}", source, kMostJsonDepth)};
+    Json json = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
+    if (json.is_discarded()) return Error{fmt::format("{}: not valid JSON", source)};
+    if (!json.is_object()) return Error{fmt::format("{}: not a JSON object", source)};
+    return Fields(std::move(json), std::move(source));
+  }
+
+  const Json* find(const char* key) const {
+    const auto at = json_.find(key);
+    return at == json_.end() || at->is_null() ? nullptr : &*at;
+  }
+  Error wrong(std::string_view key, std::string_view what) const { return {fmt::format("{}: {}: {}", source_, key, what)}; }
+  Result<Fields> object(const char* key) const {  // empty where absent
+    const Json* value = find(key);
+    if (value && !value->is_object()) return wrong(key, "must be an object");
+    return Fields(value ? *value : Json::object(), fmt::format("{}: {}", source_, key));
+  }
+  Result<int64_t> integer(const char* key, std::optional<int64_t> otherwise = {}) const {
+    const Json* value = find(key);
+    if (!value && otherwise) return *otherwise;
+    if (!value) return wrong(key, "missing");
+    if (!value->is_number_integer()) return wrong(key, "must be an integer");
+    if (value->is_number_unsigned() && value->get<uint64_t>() > uint64_t(INT64_MAX)) return wrong(key, "out of range");
+    return value->get<int64_t>();
+  }
+  Result<int> small_integer(const char* key, std::optional<int64_t> otherwise = {}) const {
+    HUNCH_TRY(const int64_t value, integer(key, otherwise));
+    if (value < 0 || value > INT32_MAX) return wrong(key, fmt::format("{} is out of range", value));
+    return int(value);
+  }
+  Result<std::optional<double>> number(const char* key) const {
+    const Json* value = find(key);
+    if (!value) return std::optional<double>();
+    if (!value->is_number() || !std::isfinite(value->get<double>())) return wrong(key, "must be a finite number");
+    return std::optional<double>(value->get<double>());
+  }
+  Result<double> number(const char* key, double otherwise) const {
+    HUNCH_TRY(const auto value, number(key));
+    return value.value_or(otherwise);
+  }
+  Result<bool> boolean(const char* key, bool otherwise) const {
+    const Json* value = find(key);
+    if (value && !value->is_boolean()) return wrong(key, "must be true or false");
+    return value ? value->get<bool>() : otherwise;
+  }
+  Result<std::string> text(const char* key) const {  // empty where absent
+    const Json* value = find(key);
+    if (value && !value->is_string()) return wrong(key, "must be a string");
+    return value ? value->get<std::string>() : std::string();
+  }
+  bool empty() const { return json_.empty(); }
+  bool present(const char* key) const { return json_.contains(key); }  // null included
+
+ private:
+  Fields(Json json, std::string source) : json_(std::move(json)), source_(std::move(source)) {}
+  Json json_;
+  std::string source_;
+};
+
+// An id or a list of ids.
+Result<std::vector<int32_t>> token_ids(const Fields& fields, const char* key) {
+  std::vector<int32_t> out;
+  const Json* value = fields.find(key);
+  if (!value) return out;
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
+      return fields.wrong(key, "must be a token id or a list of them");
+    if (std::find(out.begin(), out.end(), id.get<int32_t>()) == out.end()) out.push_back(id.get<int32_t>());
+  }
+  return out;
+}
+
+double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
+// `fields`: rope_scaling or rope_parameters.
+Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shape) {
+  RopeScaling out;
+  HUNCH_TRY(std::string type, fields.text("rope_type"));
+  if (type.empty()) {
+    HUNCH_TRY(type, fields.text("type"));  // the older spelling
+  }
+  if (type.empty() || type == "default") return out;
+  if (type == "linear") out.kind = RopeScaling::Kind::Linear;
+  else if (type == "llama3") out.kind = RopeScaling::Kind::Llama3;
+  else if (type == "yarn") out.kind = RopeScaling::Kind::Yarn;
+  else return fields.wrong("rope_type", fmt::format("{} is not supported; default, linear, llama3 and yarn are", quote(type)));
+  HUNCH_TRY(out.original_context, fields.number("original_max_position_embeddings", double(shape.context_len)));
+  HUNCH_TRY(const auto factor, fields.number("factor"));
+  if (!factor && out.kind != RopeScaling::Kind::Yarn) return fields.wrong("factor", "missing");
+  out.factor = factor.value_or(double(shape.context_len) / std::max(out.original_context, 1.0));
+  HUNCH_TRY(out.low_freq_factor, fields.number("low_freq_factor", 1));
+  HUNCH_TRY(out.high_freq_factor, fields.number("high_freq_factor", 4));
+  if (out.kind != RopeScaling::Kind::Yarn) return out;
+  HUNCH_TRY(out.beta_fast, fields.number("beta_fast", 32));
+  HUNCH_TRY(out.beta_slow, fields.number("beta_slow", 1));
+  HUNCH_TRY(out.truncate, fields.boolean("truncate", true));
+  HUNCH_TRY(const auto attention_factor, fields.number("attention_factor"));
+  HUNCH_TRY(const double mscale, fields.number("mscale", 0));
+  HUNCH_TRY(const double mscale_all, fields.number("mscale_all_dim", 0));
+  // Resolved here, so that readers of the shape need not know about mscale.
+  out.attention_factor = attention_factor       ? *attention_factor
+                         : mscale && mscale_all ? yarn_mscale(out.factor, mscale) / yarn_mscale(out.factor, mscale_all)
+                                                : yarn_mscale(out.factor, 1);
+  return out;
+}
+
+Status read_rope(const Fields& config, ModelShape& shape) {
+  HUNCH_TRY(const Fields parameters, config.object("rope_parameters"));  // newer files: theta and scaling in one object
+  HUNCH_TRY(const Fields scaling, config.object("rope_scaling"));
+  HUNCH_TRY(const double outer_theta, config.number("rope_theta", 10000));
+  HUNCH_TRY(const double scaling_theta, scaling.number("rope_theta", outer_theta));
+  HUNCH_TRY(shape.rope_theta, parameters.number("rope_theta", scaling_theta));
+  for (const Fields* fields : {&config, &parameters, &scaling}) {
+    HUNCH_TRY(const double partial, fields->number("partial_rotary_factor", 1));
+    if (partial != 1) return fields->wrong("partial_rotary_factor", "only 1 is supported");
+  }
+  HUNCH_TRY(shape.rope_scaling, rope_scaling_of(parameters.empty() ? scaling : parameters, shape));
+  // Yarn files give the context before extension; the model was trained for the extended one.
+  const RopeScaling& r = shape.rope_scaling;
+  if (r.kind == RopeScaling::Kind::Yarn && r.factor >= 1 && r.original_context >= 1 && r.original_context * r.factor < (1 << 27))
+    shape.context_len = std::max(shape.context_len, int(r.original_context * r.factor));
+  return {};
+}
+
+Status read_windows(const Fields& config, ModelShape& shape) {
+  const bool qwen = shape.family == "qwen2" || shape.family == "qwen3";
+  if (shape.family == "llama") return {};
+  if (shape.family == "mistral") {
+    // Absent means transformers' default, null means none.
+    HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 4096));
+    return {};
+  }
+  HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
+  if (!qwen || !used) return {};
+  HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", 4096));
+  HUNCH_TRY(const int full_layers, config.small_integer("max_window_layers", 28));
+  shape.window_layer.resize(size_t(shape.layers));
+  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer >= full_layers;
+  return {};
+}
+
+Status read_layer_types(const Fields& config, ModelShape& shape) {
+  const Json* types = config.find("layer_types");
+  if (!types || shape.family == "llama" || shape.family == "mistral") return {};
+  if (!types->is_array() || types->size() != size_t(shape.layers))
+    return config.wrong("layer_types", fmt::format("must be a list of {} strings", shape.layers));
+  std::vector<uint8_t> windowed;
+  for (const Json& type : *types) {
+    if (type != "full_attention" && type != "sliding_attention")
+      return config.wrong("layer_types", "only full_attention and sliding_attention are supported");
+    windowed.push_back(type == "sliding_attention");
+  }
+  const bool any = std::find(windowed.begin(), windowed.end(), 1) != windowed.end();
+  if (any && !shape.sliding_window) return config.wrong("layer_types", "names sliding_attention, but use_sliding_window is off");
+  if (shape.sliding_window) shape.window_layer = windowed;
+  return {};
+}
+
+// What would change results and is not computed.
+Status refuse_unsupported(const Fields& config) {
+  if (config.find("quantization_config"))
+    return config.wrong("quantization_config", "quantised Hugging Face checkpoints are not supported; use the original weights");
+  HUNCH_TRY(const bool mlp_bias, config.boolean("mlp_bias", false));
+  if (mlp_bias) return config.wrong("mlp_bias", "biases in the feed-forward block are not supported");
+  HUNCH_TRY(const std::string act, config.text("hidden_act"));
+  if (!act.empty() && act != "silu") return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    HUNCH_TRY(const int64_t experts, config.integer(key, 0));
+    if (experts > 0) return config.wrong(key, "mixtures of experts are not supported");
+  }
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "embedding_multiplier"})
+    if (config.find(key)) return config.wrong(key, "not supported in this architecture");
+  return {};
+}
+
+Result<ModelShape> read_shape(const Fields& config) {
+  ModelShape s;
+  HUNCH_TRY(s.family, config.text("model_type"));
+  if (s.family.empty()) return config.wrong("model_type", "missing");
+  if (std::find(kFamilies.begin(), kFamilies.end(), s.family) == kFamilies.end())
+    return config.wrong("model_type",
+                        fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
+  HUNCH_OK(refuse_unsupported(config));
+  const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
+             qwen3 = s.family == "qwen3";
+  HUNCH_TRY(s.name, config.text("_name_or_path"));
+  s.name.erase(0, s.name.rfind('/') + 1);  // the rest says where somebody's disk had it
+  HUNCH_TRY(s.vocab_size, config.integer("vocab_size"));
+  HUNCH_TRY(s.hidden, config.integer("hidden_size"));
+  HUNCH_TRY(s.ffn, config.integer("intermediate_size"));
+  HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
+  HUNCH_TRY(s.heads, config.small_integer("num_attention_heads"));
+  if (s.layers < 1 || s.layers > 1024)
+    return config.wrong("num_hidden_layers", fmt::format("{}, possible are 1 to 1024", s.layers));
+  if (s.heads < 1) return config.wrong("num_attention_heads", "must be at least 1");
+  HUNCH_TRY(s.kv_heads, config.small_integer("num_key_value_heads", llama ? s.heads : mistral ? 8 : 32));
+  if (!config.find("head_dim") && !qwen3 && s.hidden % s.heads != 0)
+    return config.wrong("hidden_size", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
+  HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : s.hidden / s.heads));
+  s.rope_dim = s.head_dim;
+  HUNCH_TRY(s.context_len, config.small_integer("max_position_embeddings", llama ? 2048 : mistral ? 131072 : 32768));
+  HUNCH_TRY(s.norm_eps, config.number("rms_norm_eps", 1e-6));
+  HUNCH_TRY(s.tied_head, config.boolean("tie_word_embeddings", false));
+  HUNCH_TRY(const bool attention_bias, config.boolean("attention_bias", false));
+  s.qkv_bias = qwen2 || ((llama || qwen3) && attention_bias);
+  s.output_bias = (llama || qwen3) && attention_bias;
+  s.qk_norm = qwen3;
+  HUNCH_OK(read_rope(config, s));
+  HUNCH_OK(read_windows(config, s));
+  HUNCH_OK(read_layer_types(config, s));
+  return s;
+}
+
+Result<SamplingDefaults> read_sampling(const Fields& generation) {
+  SamplingDefaults out;
+  HUNCH_TRY(out.temperature, generation.number("temperature"));
+  HUNCH_TRY(out.top_p, generation.number("top_p"));
+  HUNCH_TRY(out.min_p, generation.number("min_p"));
+  if (generation.find("top_k")) { HUNCH_TRY(out.top_k, generation.small_integer("top_k")); }
+  if (out.temperature && *out.temperature < 0) return generation.wrong("temperature", "must not be negative");
+  if (out.top_p && !(*out.top_p > 0 && *out.top_p <= 1)) return generation.wrong("top_p", "must lie in (0, 1]");
+  if (out.min_p && !(*out.min_p >= 0 && *out.min_p <= 1)) return generation.wrong("min_p", "must lie in [0, 1]");
+  return out;
+}
+
+// A string, or a list of named templates of which "default" counts.
+Result<std::string> chat_template_of(const Fields& tokenizer_config) {
+  const Json* value = tokenizer_config.find("chat_template");
+  if (!value) return std::string();
+  if (value->is_string()) return value->get<std::string>();
+  if (value->is_array())
+    for (const Json& entry : *value)
+      if (entry.is_object() && entry.value("name", Json()) == "default" && entry.contains("template") &&
+          entry["template"].is_string())
+        return entry["template"].get<std::string>();
+  return tokenizer_config.wrong("chat_template", "must be a string or a list of templates with one named default");
+}
+
+// The id of the end-of-text token that tokenizer_config.json or special_tokens_map.json names, for folders whose configs give
+// none.
+std::optional<int32_t> named_eos(const Fields& tokenizer_config, const Fields& special_tokens) {
+  const auto text_of = [](const Json* value) {
+    if (value && value->is_object() && value->contains("content")) value = &(*value)["content"];
+    return value && value->is_string() ? value->get<std::string>() : std::string();
+  };
+  std::string name = text_of(tokenizer_config.find("eos_token"));
+  if (name.empty()) name = text_of(special_tokens.find("eos_token"));
+  const Json* added = tokenizer_config.find("added_tokens_decoder");
+  if (name.empty() || !added || !added->is_object()) return std::nullopt;
+  for (const auto& [id, token] : added->items())
+    if (token.is_object() && token.value("content", Json()) == name && !id.empty() && id.size() <= 8 &&
+        id.find_first_not_of("0123456789") == id.npos)
+      return std::stoi(id);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view folder) {
+  const auto in = [&](const char* file) { return fmt::format("{}/{}", folder, file); };
+  ModelDescription out;
+  HUNCH_TRY(const Fields config, Fields::parse(texts.config, in("config.json")));
+  HUNCH_TRY(const Fields generation, Fields::parse(texts.generation_config, in("generation_config.json")));
+  HUNCH_TRY(const Fields tokenizer_config, Fields::parse(texts.tokenizer_config, in("tokenizer_config.json")));
+  HUNCH_TRY(out.shape, read_shape(config));
+  HUNCH_TRY(out.shape.eos_ids, token_ids(generation, "eos_token_id"));
+  if (out.shape.eos_ids.empty()) { HUNCH_TRY(out.shape.eos_ids, token_ids(config, "eos_token_id")); }
+  HUNCH_TRY(const Fields special_tokens, Fields::parse(texts.special_tokens_map, in("special_tokens_map.json")));
+  if (out.shape.eos_ids.empty())
+    if (const auto id = named_eos(tokenizer_config, special_tokens)) out.shape.eos_ids.push_back(*id);
+  HUNCH_TRY(out.sampling, read_sampling(generation));
+
+  TokenizerSource& t = out.tokenizer;
+  HUNCH_TRY(const auto bos, token_ids(config, "bos_token_id"));
+  if (!bos.empty()) t.bos_id = bos[0];
+  if (!out.shape.eos_ids.empty()) t.eos_id = out.shape.eos_ids[0];
+  if (tokenizer_config.find("add_bos_token")) { HUNCH_TRY(t.add_bos, tokenizer_config.boolean("add_bos_token", false)); }
+  // The file of its own wins, as in transformers.
+  t.chat_template = std::move(texts.chat_template);
+  if (t.chat_template.empty()) { HUNCH_TRY(t.chat_template, chat_template_of(tokenizer_config)); }
+  t.tokenizer_json = std::move(texts.tokenizer);
+  t.tokenizer_config_json = std::move(texts.tokenizer_config);
+  HUNCH_OK(check_shape(out.shape, in("config.json")));
+  HUNCH_OK(check_tokenizer(t, out.shape, in("config.json")));
+  return out;
+}
+
+}  // namespace hunch

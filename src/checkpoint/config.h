@@ -1,0 +1,45 @@
+// Model descriptions to ModelShape, SamplingDefaults and TokenizerSource: config.json and its companions of a Hugging Face folder
+// (config.cpp), the keys of a GGUF file (gguf_config.cpp); ranges and the list of tensors that a shape needs (check_shape.cpp).
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/shape.h"
+
+namespace hunch {
+
+// Architectures by the name that config.json's model_type and GGUF's general.architecture use (mistral is llama in GGUF).
+inline constexpr std::array<std::string_view, 4> kFamilies{"llama", "mistral", "qwen2", "qwen3"};
+
+// What a folder describes besides its weights. Texts of absent files are empty.
+struct FolderTexts {
+  std::string config, generation_config, tokenizer, tokenizer_config, chat_template, special_tokens_map;
+};
+
+struct ModelDescription {
+  ModelShape shape;
+  TokenizerSource tokenizer;
+  SamplingDefaults sampling;
+};
+
+// `folder` stands in messages. Features that would change results and are not computed here are refused by name.
+Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view folder);
+
+// `vocab_only`: architecture keys may be absent. rope_factors is filled from the tensor rope_freqs.weight.
+Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only);
+
+// Ranges and divisibility; `source` stands in messages. The names in messages are ModelShape's.
+Status check_shape(const ModelShape& shape, std::string_view source);
+
+// Token ids inside the vocabulary, equal lengths of the vocabulary's columns.
+Status check_tokenizer(const TokenizerSource& tokenizer, const ModelShape& shape, std::string_view source);
+
+// Every tensor that the shape needs is there with the right shape and no other is: names the first that is not.
+Status check_tensors(const Checkpoint& checkpoint, std::string_view source);
+
+}  // namespace hunch

@@ -1,0 +1,202 @@
+#include "checkpoint/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "checkpoint/tiny_model.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::json;
+
+Result<ModelDescription> describe(const Json& config, const Json& generation = Json::object()) {
+  FolderTexts texts;
+  texts.config = config.dump();
+  texts.generation_config = generation.dump();
+  return describe_folder(std::move(texts), "m");
+}
+
+ModelShape shape_of(const Json& config) {
+  auto description = describe(config);
+  EXPECT_TRUE(description.ok()) << description.error().message;
+  return description.ok() ? description->shape : ModelShape{};
+}
+
+std::string error_of(const Json& config) {
+  auto description = describe(config);
+  return description.ok() ? "accepted" : description.error().message;
+}
+
+Json with(Json config, const char* key, Json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+Json without(Json config, const char* key) {
+  config.erase(key);
+  return config;
+}
+
+TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
+  for (const auto family : kFamilies) {
+    const ModelShape s = shape_of(tiny::config(std::string(family)));
+    EXPECT_EQ(s.family, family);
+    EXPECT_EQ(s.qkv_bias, family == "qwen2");
+    EXPECT_EQ(s.qk_norm, family == "qwen3");
+    EXPECT_EQ(s.output_bias, false);
+    EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
+  }
+  const ModelShape biased = shape_of(with(tiny::config("llama"), "attention_bias", true));
+  EXPECT_TRUE(biased.qkv_bias && biased.output_bias);
+  EXPECT_EQ(shape_of(without(tiny::config("llama"), "head_dim")).head_dim, tiny::kHidden / tiny::kHeads);
+  EXPECT_EQ(shape_of(without(tiny::config("qwen3"), "head_dim")).head_dim, 128);
+  EXPECT_EQ(shape_of(without(tiny::config("llama"), "num_key_value_heads")).kv_heads, tiny::kHeads);
+}
+
+TEST(Config, RefusesWhatItCannotComputeByName) {
+  const std::pair<Json, const char*> cases[] = {
+      {with(tiny::config("llama"), "model_type", "gpt_oss"),
+       "unknown architecture gpt_oss; known are llama, mistral, qwen2, qwen3"},
+      {without(tiny::config("llama"), "model_type"), "model_type: missing"},
+      {with(tiny::config("llama"), "quantization_config", Json::object()), "quantization_config"},
+      {with(tiny::config("llama"), "mlp_bias", true), "mlp_bias"},
+      {with(tiny::config("llama"), "hidden_act", "gelu"), "hidden_act: gelu"},
+      {with(tiny::config("llama"), "num_local_experts", 8), "num_local_experts"},
+      {with(tiny::config("llama"), "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}), "dynamic is not supported"},
+      {with(tiny::config("llama"), "rope_scaling", {{"type", "longrope"}, {"factor", 2}}), "longrope is not supported"},
+      {with(tiny::config("llama"), "rope_scaling", {{"type", "linear"}}), "factor: missing"},
+      {with(tiny::config("llama"), "partial_rotary_factor", 0.5), "partial_rotary_factor"},
+      {without(tiny::config("llama"), "hidden_size"), "hidden_size: missing"},
+      {with(tiny::config("llama"), "hidden_size", "32"), "hidden_size: must be an integer"},
+      {with(tiny::config("llama"), "hidden_size", 1e30), "hidden_size: must be an integer"},
+      {with(tiny::config("llama"), "num_hidden_layers", 0), "num_hidden_layers"},
+      {with(tiny::config("llama"), "num_hidden_layers", 1 << 30), "num_hidden_layers"},
+      {with(tiny::config("llama"), "num_attention_heads", 0), "num_attention_heads"},
+      {with(tiny::config("llama"), "num_key_value_heads", 0), "number of KV heads is 0"},
+      {with(tiny::config("llama"), "num_key_value_heads", 3), "4 heads cannot share 3 KV heads"},
+      {with(tiny::config("llama"), "head_dim", 7), "head size 7 is odd"},
+      {with(tiny::config("llama"), "head_dim", 1024), "head size is 1024"},
+      {with(tiny::config("llama"), "vocab_size", int64_t(1) << 31), "vocabulary size"},
+      {with(tiny::config("llama"), "max_position_embeddings", int64_t(1) << 40), "max_position_embeddings"},
+      {with(tiny::config("llama"), "rms_norm_eps", 0), "norm epsilon is 0"},
+      {with(tiny::config("llama"), "rms_norm_eps", 1), "norm epsilon is 1"},
+      {with(tiny::config("llama"), "rope_theta", -5), "rope theta"},
+      {with(tiny::config("llama"), "eos_token_id", 40), "end-of-text token id is 40"},
+      {with(tiny::config("llama"), "eos_token_id", "x"), "eos_token_id"},
+      {with(tiny::config("llama"), "bos_token_id", 4000), "bos token id 4000"},
+      {without(with(tiny::config("llama"), "hidden_size", 33), "head_dim"), "33 is not divisible by 4 heads"},
+      {with(tiny::config("qwen2"), "layer_types", {"full_attention"}), "layer_types"},
+      {with(tiny::config("qwen2"), "layer_types", {"full_attention", "sliding_attention"}), "use_sliding_window is off"},
+      {Json::array(), "not a JSON object"},
+  };
+  for (const auto& [config, expected] : cases) {
+    const std::string message = error_of(config);
+    EXPECT_NE(message.find(expected), std::string::npos) << expected << " in: " << message;
+    EXPECT_TRUE(message.starts_with("m/config.json: ")) << message;
+  }
+}
+
+TEST(Config, RefusesDeepAndBrokenJson) {
+  FolderTexts texts;
+  texts.config = std::string(100000, '[');
+  EXPECT_NE(describe_folder(texts, "m").error().message.find("nested deeper"), std::string::npos);
+  texts.config = "{\"a\":";
+  EXPECT_NE(describe_folder(texts, "m").error().message.find("not valid JSON"), std::string::npos);
+}
+
+TEST(Config, ReadsRopeScalingInBothSpellings) {
+  Json llama3{{"rope_type", "llama3"},
+              {"factor", 8.0},
+              {"low_freq_factor", 1.0},
+              {"high_freq_factor", 4.0},
+              {"original_max_position_embeddings", 8192}};
+  ModelShape s = shape_of(with(tiny::config("llama"), "rope_scaling", llama3));
+  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
+  EXPECT_EQ(s.rope_scaling.original_context, 8192);
+  llama3["rope_theta"] = 500000.0;
+  s = shape_of(with(tiny::config("llama"), "rope_parameters", llama3));
+  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
+  EXPECT_EQ(s.rope_theta, 500000);
+  s = shape_of(with(with(tiny::config("llama"), "rope_theta", 1e6), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}));
+  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Linear);
+  EXPECT_EQ(s.rope_theta, 1e6);
+  s = shape_of(with(tiny::config("llama"), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7000.0}}));
+  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::None);
+  EXPECT_EQ(s.rope_theta, 7000);
+}
+
+TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
+  Json yarn{{"rope_type", "yarn"},
+            {"factor", 4.0},
+            {"original_max_position_embeddings", 512},
+            {"beta_fast", 16.0},
+            {"truncate", false}};
+  ModelShape s = shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn));
+  EXPECT_NEAR(s.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+  EXPECT_EQ(s.rope_scaling.beta_fast, 16);
+  EXPECT_EQ(s.rope_scaling.truncate, false);
+  EXPECT_EQ(s.context_len, 2048);
+  yarn["mscale"] = 1.0, yarn["mscale_all_dim"] = 0.5;
+  s = shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn));
+  EXPECT_NEAR(s.rope_scaling.attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
+  yarn["attention_factor"] = 1.25;
+  EXPECT_EQ(shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn)).rope_scaling.attention_factor, 1.25);
+}
+
+TEST(Config, SlidingWindowsFollowEachFamilysRules) {
+  EXPECT_EQ(shape_of(with(tiny::config("llama"), "sliding_window", 64)).sliding_window, 0);
+  EXPECT_EQ(shape_of(tiny::config("mistral")).sliding_window, 4096);  // transformers' default where the key is absent
+  EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", nullptr)).sliding_window, 0);
+  EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", 64)).window_of(1), 64);
+  Json qwen = with(with(tiny::config("qwen2"), "sliding_window", 64), "max_window_layers", 1);
+  EXPECT_EQ(shape_of(qwen).window_of(1), 0);
+  qwen["use_sliding_window"] = true;
+  EXPECT_EQ(shape_of(qwen).window_of(0), 0);
+  EXPECT_EQ(shape_of(qwen).window_of(1), 64);
+  qwen["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_EQ(shape_of(qwen).window_of(0), 64);
+  EXPECT_EQ(shape_of(qwen).window_of(1), 0);
+}
+
+TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {
+  auto d = describe(tiny::config("qwen3"), {{"eos_token_id", {7, 3, 7}}, {"temperature", 0.6}, {"top_k", 20}, {"top_p", 0.95}});
+  ASSERT_TRUE(d.ok()) << d.error().message;
+  EXPECT_EQ(d->shape.eos_ids, (std::vector<int32_t>{7, 3}));
+  EXPECT_EQ(d->sampling.temperature, 0.6);
+  EXPECT_EQ(d->sampling.top_k, 20);
+  EXPECT_FALSE(d->sampling.min_p);
+  EXPECT_EQ(describe(tiny::config("qwen3"))->shape.eos_ids, std::vector<int32_t>{3});
+  for (const Json& bad :
+       {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}}, Json{{"top_k", -4}}})
+    EXPECT_FALSE(describe(tiny::config("qwen3"), bad).ok()) << bad;
+}
+
+TEST(Config, ChatTemplateFileWinsOverTheConfig) {
+  FolderTexts texts;
+  texts.config = tiny::config("qwen3").dump();
+  texts.tokenizer_config =
+      R"({"chat_template":[{"name":"tool","template":"T"},{"name":"default","template":"D"}],"add_bos_token":true})";
+  auto d = describe_folder(texts, "m");
+  ASSERT_TRUE(d.ok()) << d.error().message;
+  EXPECT_EQ(d->tokenizer.chat_template, "D");
+  EXPECT_EQ(d->tokenizer.add_bos, true);
+  texts.chat_template = "J";
+  EXPECT_EQ(describe_folder(texts, "m")->tokenizer.chat_template, "J");
+}
+
+TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
+  FolderTexts texts;
+  Json config = tiny::config("qwen3");
+  config.erase("eos_token_id");
+  texts.config = config.dump();
+  texts.tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})";
+  texts.special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})";
+  auto d = describe_folder(texts, "m");
+  ASSERT_TRUE(d.ok()) << d.error().message;
+  EXPECT_EQ(d->shape.eos_ids, std::vector<int32_t>{30});
+}
+
+}  // namespace
+}  // namespace hunch

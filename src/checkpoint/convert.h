@@ -1,0 +1,33 @@
+// quantise_checkpoint: any checkpoint that opens to one GGUF file with all that llama.cpp needs: `hunch quantize`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+
+namespace hunch {
+
+struct ConvertProgress {
+  std::string_view tensor;                   // now being written
+  uint64_t bytes_done = 0, bytes_total = 0;  // of the input's tensors
+};
+using ConvertCallback = std::function<void(const ConvertProgress&)>;  // may be empty
+
+struct ConvertReport {
+  uint64_t bytes_in = 0, bytes_out = 0;  // tensors of the input, file written
+  std::vector<std::string> notes;        // tensors that could not take the type asked for
+};
+
+// Matrices become `type` (f32, f16, bf16, q8_0, q4_0 or q4_k), the head and the embedding included; vectors become f32. A matrix
+// whose rows no block of `type` divides falls back to q8_0 or f16. Metadata of a GGUF input are kept. `out` appears only when
+// complete and never replaces the input. Once `interrupted` (may be null) turns true the call returns an error soon.
+Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
+                                          const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
+
+}  // namespace hunch

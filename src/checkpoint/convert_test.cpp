@@ -1,0 +1,227 @@
+#include "checkpoint/convert.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tiny_model.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ConvertTest : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void put(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
+  void put_model(const std::string& family, nlohmann::json config = nullptr) {
+    put("config.json", (config.is_null() ? tiny::config(family) : config).dump());
+    put("tokenizer.json", tiny::tokenizer().dump());
+    put("tokenizer_config.json", R"({"pad_token":"<|end|>","chat_template":"T"})");
+    put("generation_config.json", R"({"eos_token_id":[30,3],"temperature":0.7,"top_k":20})");
+    const auto bytes = tiny::safetensors(tiny::folder_tensors(family));
+    std::ofstream(folder_ + "/model.safetensors")
+        .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+  }
+  std::unique_ptr<Checkpoint> converted(DType type, const std::string& in = "") {
+    auto report = quantise_checkpoint(in.empty() ? folder_ : in, out_, type);
+    EXPECT_TRUE(report.ok()) << report.error().message;
+    if (!report.ok()) return nullptr;
+    EXPECT_EQ(report->bytes_out, fs::file_size(out_));
+    notes_ = report->notes;
+    auto opened = Checkpoint::open(out_);
+    EXPECT_TRUE(opened.ok()) << opened.error().message;
+    return opened.ok() ? std::move(opened).value() : nullptr;
+  }
+  std::string error_of(const std::string& out, DType type = DType::Q8_0) {
+    auto report = quantise_checkpoint(folder_, out, type);
+    return report.ok() ? "accepted" : report.error().message;
+  }
+
+  std::string folder_ = testing::TempDir() + "hunch_convert_" + std::to_string(getpid()), out_ = folder_ + "/out.gguf";
+  std::vector<std::string> notes_;
+};
+
+std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> out(tiny::elements(tensor.shape));
+  dequantise_row(tensor.dtype, tensor.data, out.data(), int64_t(out.size()));
+  return out;
+}
+
+TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
+  put_model("qwen3");
+  const auto c = converted(DType::Q8_0);
+  ASSERT_TRUE(c);
+  auto original = Checkpoint::open(folder_);
+  ASSERT_TRUE(original.ok());
+  const ModelShape &a = c->shape(), &b = (*original)->shape();
+  EXPECT_EQ(std::tie(a.family, a.vocab_size, a.hidden, a.ffn, a.layers, a.heads, a.kv_heads, a.head_dim, a.context_len),
+            std::tie(b.family, b.vocab_size, b.hidden, b.ffn, b.layers, b.heads, b.kv_heads, b.head_dim, b.context_len));
+  EXPECT_EQ(a.eos_ids, (std::vector<int32_t>{30, 3}));
+  EXPECT_EQ(c->sampling().temperature, 0.7);
+  EXPECT_EQ(c->sampling().top_k, 20);
+  const TokenizerSource& t = c->tokenizer();
+  EXPECT_EQ(t.model, "gpt2");
+  EXPECT_EQ(t.pre, "qwen2");
+  EXPECT_EQ(t.tokens[3], "d");
+  EXPECT_EQ(t.tokens[39], "[PAD39]");
+  EXPECT_EQ(std::vector<int32_t>(t.token_types.begin() + 29, t.token_types.begin() + 33), (std::vector<int32_t>{1, 3, 4, 5}));
+  EXPECT_EQ(t.merges[0], "a b");
+  EXPECT_EQ(t.add_bos, false);
+  EXPECT_EQ(t.chat_template, "T");
+  for (const Tensor& tensor : c->tensors())
+    EXPECT_EQ(tensor.dtype, tensor.shape.size() > 1 ? DType::Q8_0 : DType::F32) << tensor.name;
+}
+
+TEST_F(ConvertTest, WritesTheValuesOfEveryTensorInF32) {
+  put_model("qwen2");
+  const auto c = converted(DType::F32);
+  ASSERT_TRUE(c);
+  auto original = Checkpoint::open(folder_);
+  ASSERT_EQ(c->tensors().size(), (*original)->tensors().size());
+  for (const Tensor& tensor : (*original)->tensors()) {
+    ASSERT_NE(c->find(tensor.name), nullptr);
+    EXPECT_EQ(values_of(*c->find(tensor.name)), values_of(tensor)) << tensor.name;
+  }
+}
+
+TEST_F(ConvertTest, LlamaQueryAndKeyRowsBecomeNeighbours) {
+  for (const char* family : {"llama", "mistral"}) {
+    put_model(family);
+    const auto c = converted(DType::F32);
+    ASSERT_TRUE(c);
+    EXPECT_EQ(c->shape().family, "llama");
+    EXPECT_EQ(c->shape().rope_pairs, RopePairs::Neighbours);
+    EXPECT_EQ(c->shape().sliding_window, std::string(family) == "mistral" ? 4096 : 0);
+    auto original = Checkpoint::open(folder_);
+    const auto from = values_of(*(*original)->find("blk.1.attn_k.weight")), to = values_of(*c->find("blk.1.attn_k.weight"));
+    for (int head = 0; head < tiny::kKvHeads; ++head)
+      for (int i = 0; i < tiny::kHeadDim / 2; ++i)
+        for (int half = 0; half < 2; ++half) {
+          const int source = head * tiny::kHeadDim + half * tiny::kHeadDim / 2 + i, target = head * tiny::kHeadDim + 2 * i + half;
+          EXPECT_EQ(from[size_t(source) * tiny::kHidden + 5], to[size_t(target) * tiny::kHidden + 5]);
+        }
+    EXPECT_EQ(values_of(*(*original)->find("blk.1.attn_v.weight")), values_of(*c->find("blk.1.attn_v.weight")));
+  }
+}
+
+TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
+  auto config = tiny::config("llama");
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8},
+                            {"low_freq_factor", 1},
+                            {"high_freq_factor", 4},
+                            {"original_max_position_embeddings", 64}};
+  put_model("llama", config);
+  const auto c = converted(DType::Q8_0);
+  ASSERT_TRUE(c);
+  const auto& factors = c->shape().rope_factors;
+  ASSERT_EQ(factors.size(), size_t(tiny::kHeadDim / 2));
+  EXPECT_EQ(factors[0], 1);  // wavelength 2 pi < 64 / 4
+  EXPECT_GT(factors[1], 1);  // 62.8 lies between 64 / 4 and 64
+  EXPECT_LT(factors[1], 8);
+  EXPECT_EQ(factors[2], 8);
+}
+
+TEST_F(ConvertTest, YarnSurvivesTheRoundTrip) {
+  auto config = tiny::config("qwen3");
+  config["rope_scaling"] = {{"rope_type", "yarn"},
+                            {"factor", 4},
+                            {"original_max_position_embeddings", 512},
+                            {"attention_factor", 1.5},
+                            {"beta_fast", 20}};
+  put_model("qwen3", config);
+  const auto c = converted(DType::Q8_0);
+  ASSERT_TRUE(c);
+  EXPECT_NEAR(c->shape().rope_scaling.attention_factor, 1.5, 1e-6);
+  EXPECT_EQ(c->shape().rope_scaling.beta_fast, 20);
+  EXPECT_EQ(c->shape().rope_scaling.original_context, 512);
+  EXPECT_EQ(c->shape().context_len, 2048);
+}
+
+TEST_F(ConvertTest, RowsThatNoBlockDividesFallBackWithANote) {
+  put_model("qwen3");  // rows of 32 and 64: no 256-element blocks
+  const auto c = converted(DType::Q4_K);
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c->find("blk.0.ffn_up.weight")->dtype, DType::Q8_0);
+  ASSERT_FALSE(notes_.empty());
+  EXPECT_NE(notes_[0].find("token_embd.weight: q8_0 instead of q4_k"), std::string::npos) << notes_[0];
+}
+
+TEST_F(ConvertTest, GgufInputsKeepTheirKeysAndEqualBlocks) {
+  put_model("qwen3");
+  ASSERT_TRUE(converted(DType::Q8_0));
+  const std::string first = folder_ + "/first.gguf";
+  fs::rename(out_, first);
+  const auto again = converted(DType::Q8_0, first);
+  ASSERT_TRUE(again);
+  std::ifstream a(first), b(out_);
+  const std::string one{std::istreambuf_iterator<char>(a), {}}, two{std::istreambuf_iterator<char>(b), {}};
+  EXPECT_EQ(one, two);
+  EXPECT_EQ(converted(DType::Q4_0, first)->tokenizer().tokens[3], "d");
+}
+
+TEST_F(ConvertTest, RefusesBadDestinationsAndLeavesNoPartialFile) {
+  put_model("qwen3");
+  EXPECT_NE(error_of(folder_ + "/model.safetensors").find("must be named *.gguf"), std::string::npos);
+  fs::create_hard_link(folder_ + "/model.safetensors", folder_ + "/same.gguf");
+  EXPECT_NE(error_of(folder_ + "/same.gguf").find("overwrite the input"), std::string::npos);
+  fs::remove(folder_ + "/same.gguf");
+  EXPECT_NE(error_of(folder_ + "/none/x.gguf").find("cannot create"), std::string::npos);
+  EXPECT_NE(error_of(out_, DType::Q6_K).find("q6_k cannot be written"), std::string::npos);
+  const std::atomic<bool> interrupted = true;
+  auto report = quantise_checkpoint(folder_, out_, DType::Q8_0, {}, &interrupted);
+  ASSERT_FALSE(report.ok());
+  EXPECT_NE(report.error().message.find("interrupted"), std::string::npos);
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder_)) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                                         "tokenizer_config.json"}));
+}
+
+TEST_F(ConvertTest, RefusesToQuantiseNaN) {
+  put_model("qwen3");
+  const auto tensors = tiny::folder_tensors("qwen3");
+  auto bytes = tiny::safetensors(tensors);
+  std::memset(bytes.data() + bytes.size() - 4, 0xff, 4);
+  std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+  EXPECT_NE(error_of(out_).find("output.weight holds NaN"), std::string::npos);
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(ConvertTest, RefusesTokenizersThatGgufHasNoNameFor) {
+  put_model("qwen3");
+  const std::pair<const char*, const char*> cases[] = {
+      {"/model/type", "Unigram"}, {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "x+"}, {"/model/vocab/a", nullptr}};
+  for (const auto& [where, what] : cases) {
+    auto tokenizer = tiny::tokenizer();
+    tokenizer[nlohmann::json::json_pointer(where)] = what ? nlohmann::json(what) : nlohmann::json(1000);
+    put("tokenizer.json", tokenizer.dump());
+    EXPECT_NE(error_of(out_).find("tokenizer.json: "), std::string::npos) << where;
+  }
+  put("tokenizer.json", std::string(100000, '['));
+  EXPECT_NE(error_of(out_).find("nested deeper"), std::string::npos);
+}
+
+TEST_F(ConvertTest, ReportsProgressUpToTheWhole) {
+  put_model("qwen3");
+  uint64_t done = 0, total = 0;
+  auto report = quantise_checkpoint(folder_, out_, DType::Q8_0, [&](const ConvertProgress& p) {
+    EXPECT_GT(p.bytes_done, done);
+    done = p.bytes_done, total = p.bytes_total;
+  });
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(done, total);
+  EXPECT_EQ(done, report->bytes_in);
+}
+
+}  // namespace
+}  // namespace hunch

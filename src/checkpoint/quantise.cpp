@@ -1,0 +1,238 @@
+// Block encodings, written for clarity: these loops define what the words in quantise.h mean.
+#include "checkpoint/quantise.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/half.h"
+
+namespace hunch {
+namespace {
+
+uint8_t u8(std::byte b) { return std::to_integer<uint8_t>(b); }
+
+uint16_t load_u16(const std::byte* at) {
+  uint16_t value;
+  std::memcpy(&value, at, 2);
+  return value;
+}
+
+void store_u16(std::byte* at, uint16_t value) { std::memcpy(at, &value, 2); }
+
+constexpr int kGroups = 8, kGroup = 32;  // of a Q4_K block
+
+struct SixBits {
+  uint8_t scale, min;
+};
+
+// Q4_K's 12 bytes: groups 0..3 have scale and minimum in the low 6 bits of bytes g and g + 4; groups 4..7 have their low 4 bits
+// in byte g + 4 (scale low nibble, minimum high) and their upper 2 bits in the top of bytes g - 4 and g.
+SixBits unpack_scales(const std::byte* s, int g) {
+  if (g < 4) return {uint8_t(u8(s[g]) & 63), uint8_t(u8(s[g + 4]) & 63)};
+  return {uint8_t((u8(s[g + 4]) & 15) | ((u8(s[g - 4]) >> 6) << 4)), uint8_t((u8(s[g + 4]) >> 4) | ((u8(s[g]) >> 6) << 4))};
+}
+
+void pack_scales(const std::array<SixBits, kGroups>& groups, std::byte* s) {
+  for (int g = 0; g < 4; ++g) {
+    s[g] = std::byte(groups[g].scale | ((groups[g + 4].scale >> 4) << 6));
+    s[g + 4] = std::byte(groups[g].min | ((groups[g + 4].min >> 4) << 6));
+    s[g + 8] = std::byte((groups[g + 4].scale & 15) | ((groups[g + 4].min & 15) << 4));
+  }
+}
+
+void dequantise_q8_0(const std::byte* in, float* out) {
+  const float d = f16_to_f32(load_u16(in));
+  for (int i = 0; i < 32; ++i) out[i] = d * float(int8_t(u8(in[2 + i])));
+}
+
+void dequantise_q4_0(const std::byte* in, float* out) {
+  const float d = f16_to_f32(load_u16(in));
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * float(int(u8(in[2 + i]) & 15) - 8);
+    out[i + 16] = d * float(int(u8(in[2 + i]) >> 4) - 8);
+  }
+}
+
+// Nibbles: 4 runs of 32 bytes, a run holds group 2r in its low nibbles and group 2r + 1 in its high ones.
+void dequantise_q4_k(const std::byte* in, float* out) {
+  const float d = f16_to_f32(load_u16(in)), dmin = f16_to_f32(load_u16(in + 2));
+  for (int g = 0; g < kGroups; ++g) {
+    const SixBits six = unpack_scales(in + 4, g);
+    const float scale = d * float(six.scale), min = dmin * float(six.min);
+    const std::byte* nibbles = in + 16 + g / 2 * kGroup;
+    for (int i = 0; i < kGroup; ++i) out[g * kGroup + i] = scale * float((u8(nibbles[i]) >> (g % 2 * 4)) & 15) - min;
+  }
+}
+
+// Halves of 128: group of 32 number g of a half has its low nibbles in 64 bytes (g & 1 chooses 32 of them, g >> 1 the nibble) and
+// its two high bits in 32 bytes at shift 2 g; one int8 scale per 16 elements.
+void dequantise_q6_k(const std::byte* in, float* out) {
+  const std::byte *low = in, *high = in + 128, *scales = in + 192;
+  const float d = f16_to_f32(load_u16(in + 208));
+  for (int i = 0; i < 256; ++i) {
+    const int half = i / 128, g = i % 128 / 32, lane = i % 32;
+    const int nibble = (u8(low[half * 64 + (g & 1) * 32 + lane]) >> (g >> 1) * 4) & 15;
+    const int top = (u8(high[half * 32 + lane]) >> 2 * g) & 3;
+    out[i] = d * float(int8_t(u8(scales[i / 16]))) * float((nibble | top << 4) - 32);
+  }
+}
+
+void quantise_q8_0(const float* in, std::byte* out) {
+  float most = 0;
+  for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(in[i]));
+  const float d = most / 127, inverse = d == 0 ? 0 : 1 / d;
+  store_u16(out, f32_to_f16(d));
+  // A subnormal scale has an infinite inverse; the clamp keeps the cast defined.
+  for (int i = 0; i < 32; ++i)
+    out[2 + i] = std::byte(int8_t(std::isfinite(inverse) ? std::clamp(std::round(in[i] * inverse), -127.f, 127.f) : 0.f));
+}
+
+// The element of largest magnitude, with its sign, becomes -8: the one value that has no positive counterpart is used.
+void quantise_q4_0(const float* in, std::byte* out) {
+  float most = 0, magnitude = 0;
+  for (int i = 0; i < 32; ++i)
+    if (std::fabs(in[i]) > magnitude) magnitude = std::fabs(in[i]), most = in[i];
+  const float d = most / -8, inverse = d == 0 ? 0 : 1 / d;
+  store_u16(out, f32_to_f16(d));
+  const auto code = [&](float x) {
+    return std::isfinite(inverse) ? uint8_t(std::clamp(std::trunc(x * inverse + 8.5f), 0.f, 15.f)) : uint8_t(8);
+  };
+  for (int i = 0; i < 16; ++i) out[2 + i] = std::byte(code(in[i]) | code(in[i + 16]) << 4);
+}
+
+// x is approximated by scale * code - min with codes 0..15 and min >= 0.
+struct GroupFit {
+  float scale = 0, min = 0;
+};
+
+// Importance of an element: products are dominated by large weights.
+float importance(float x, float mean_square) { return std::sqrt(mean_square) + std::fabs(x); }
+
+// Weighted least squares of scale and min for codes obtained at several trial scales; the best trial wins. For given codes c the
+// error sum w (scale c - min - x)^2 is quadratic in (scale, min): two normal equations.
+GroupFit fit_group(const float* x, const float* w) {
+  float low = x[0], high = x[0];
+  for (int i = 1; i < kGroup; ++i) low = std::min(low, x[i]), high = std::max(high, x[i]);
+  low = std::min(low, 0.f);  // the minimum is stored unsigned
+  if (high <= low) return {0, -low};
+  GroupFit best;
+  double best_error = INFINITY;
+  for (int trial = 0; trial <= 20; ++trial) {
+    // Trial ranges from 14 to 16 steps over the span: a little clipping of the extremes often pays.
+    float scale = (high - low) / (14 + 0.1f * float(trial)), min = -low;
+    for (int pass = 0; pass < 2; ++pass) {
+      double sw = 0, sc = 0, scc = 0, sx = 0, scx = 0;
+      for (int i = 0; i < kGroup; ++i) {
+        const double c = std::clamp(std::nearbyint((x[i] + min) / scale), 0.f, 15.f);
+        sw += w[i], sc += w[i] * c, scc += w[i] * c * c, sx += w[i] * x[i], scx += w[i] * c * x[i];
+      }
+      const double det = sw * scc - sc * sc;
+      if (det <= 0) break;
+      double next_scale = (sw * scx - sc * sx) / det, next_min = (sc * scx - scc * sx) / det;
+      if (next_min < 0) next_min = 0, next_scale = scx / scc;
+      if (!(next_scale > 0)) break;
+      scale = float(next_scale), min = float(next_min);
+    }
+    double error = 0;
+    for (int i = 0; i < kGroup; ++i) {
+      const double c = std::clamp(std::nearbyint((x[i] + min) / scale), 0.f, 15.f), off = scale * c - min - x[i];
+      error += w[i] * off * off;
+    }
+    if (error < best_error) best_error = error, best = {scale, min};
+  }
+  return best;
+}
+
+double group_error(const float* x, const float* w, float scale, float min) {
+  double error = 0;
+  for (int i = 0; i < kGroup; ++i) {
+    const double c = scale > 0 ? std::clamp(std::nearbyint((x[i] + min) / scale), 0.f, 15.f) : 0, off = scale * c - min - x[i];
+    error += w[i] * off * off;
+  }
+  return error;
+}
+
+void quantise_q4_k(const float* in, std::byte* out) {
+  std::array<float, kGroups * kGroup> weight;
+  std::array<GroupFit, kGroups> fit;
+  float most_scale = 0, most_min = 0;
+  for (int g = 0; g < kGroups; ++g) {
+    const float* x = in + g * kGroup;
+    float square = 0;
+    for (int i = 0; i < kGroup; ++i) square += x[i] * x[i];
+    for (int i = 0; i < kGroup; ++i) weight[g * kGroup + i] = importance(x[i], square / kGroup);
+    fit[g] = fit_group(x, &weight[g * kGroup]);
+    most_scale = std::max(most_scale, fit[g].scale), most_min = std::max(most_min, fit[g].min);
+  }
+  const uint16_t d_bits = f32_to_f16(most_scale / 63), dmin_bits = f32_to_f16(most_min / 63);
+  const float d = f16_to_f32(d_bits), dmin = f16_to_f32(dmin_bits);
+  std::array<SixBits, kGroups> six{};
+  store_u16(out, d_bits), store_u16(out + 2, dmin_bits);
+  std::fill(out + 16, out + 144, std::byte(0));
+  for (int g = 0; g < kGroups; ++g) {
+    const float *x = in + g * kGroup, *w = &weight[g * kGroup];
+    // Rounding scale and minimum to 6 bits separately is not optimal: the neighbours are tried together.
+    const int s0 = d > 0 ? int(std::lround(fit[g].scale / d)) : 0, m0 = dmin > 0 ? int(std::lround(fit[g].min / dmin)) : 0;
+    double best_error = INFINITY;
+    for (int s = std::clamp(s0 - 1, 0, 63); s <= std::clamp(s0 + 1, 0, 63); ++s)
+      for (int m = std::clamp(m0 - 1, 0, 63); m <= std::clamp(m0 + 1, 0, 63); ++m)
+        if (const double error = group_error(x, w, d * float(s), dmin * float(m)); error < best_error)
+          best_error = error, six[g] = {uint8_t(s), uint8_t(m)};
+    const float scale = d * six[g].scale, min = dmin * six[g].min;
+    for (int i = 0; i < kGroup; ++i) {
+      const int code = scale > 0 ? int(std::clamp(std::nearbyint((x[i] + min) / scale), 0.f, 15.f)) : 0;
+      out[16 + g / 2 * kGroup + i] |= std::byte(code << (g % 2 * 4));
+    }
+  }
+  pack_scales(six, out + 4);
+}
+
+}  // namespace
+
+void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count) {
+  const DTypeInfo info = dtype_info(dtype);
+  HUNCH_CHECK(count % info.block == 0);
+  switch (dtype) {
+    case DType::F32: std::memcpy(out, in, size_t(count) * 4); return;
+    case DType::F16:
+      for (int64_t i = 0; i < count; ++i) out[i] = f16_to_f32(load_u16(in + 2 * i));
+      return;
+    case DType::BF16:
+      for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(in + 2 * i));
+      return;
+    default: break;
+  }
+  for (int64_t at = 0; at < count; at += info.block, in += info.block_bytes, out += info.block) {
+    if (dtype == DType::Q8_0) dequantise_q8_0(in, out);
+    if (dtype == DType::Q4_0) dequantise_q4_0(in, out);
+    if (dtype == DType::Q4_K) dequantise_q4_k(in, out);
+    if (dtype == DType::Q6_K) dequantise_q6_k(in, out);
+  }
+}
+
+bool can_quantise(DType dtype) { return dtype != DType::Q6_K; }
+
+void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
+  const DTypeInfo info = dtype_info(dtype);
+  HUNCH_CHECK(can_quantise(dtype) && count % info.block == 0);
+  switch (dtype) {
+    case DType::F32: std::memcpy(out, in, size_t(count) * 4); return;
+    case DType::F16:
+      for (int64_t i = 0; i < count; ++i) store_u16(out + 2 * i, f32_to_f16(in[i]));
+      return;
+    case DType::BF16:
+      for (int64_t i = 0; i < count; ++i) store_u16(out + 2 * i, f32_to_bf16(in[i]));
+      return;
+    default: break;
+  }
+  for (int64_t at = 0; at < count; at += info.block, in += info.block, out += info.block_bytes) {
+    if (dtype == DType::Q8_0) quantise_q8_0(in, out);
+    if (dtype == DType::Q4_0) quantise_q4_0(in, out);
+    if (dtype == DType::Q4_K) quantise_q4_k(in, out);
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,174 @@
+// The safetensors header reader. simdjson checks the JSON and its UTF-8; everything about tensors is checked here.
+#include "checkpoint/safetensors.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <unordered_set>
+
+#include "checkpoint/quote.h"
+
+namespace hunch {
+namespace {
+
+namespace dom = simdjson::dom;
+
+// Element sizes of types that the format knows but we do not read are not needed: they are refused by name.
+std::optional<DType> dtype_of(std::string_view name) {
+  if (name == "BF16") return DType::BF16;
+  if (name == "F16") return DType::F16;
+  if (name == "F32") return DType::F32;
+  return std::nullopt;
+}
+
+// One header entry: {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}. `data_start`, `data_bytes`: the data section.
+Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint64_t data_start, uint64_t data_bytes,
+                                std::string_view file) {
+  const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: tensor {}: {}", file, quote(name), what)}; };
+  dom::object fields;
+  if (value.get(fields)) return fail("its header entry is not an object");
+  TensorEntry entry;
+  entry.name = name;
+  int seen_dtype = 0, seen_shape = 0, seen_offsets = 0;
+  uint64_t begin = 0, end = 0, elements = 1;
+  for (const auto [key, field] : fields) {
+    if (key == "dtype") {
+      ++seen_dtype;
+      std::string_view type;
+      if (field.get(type)) return fail("dtype is not a string");
+      const auto dtype = dtype_of(type);
+      if (!dtype) return fail(fmt::format("type {} is not supported (BF16, F16, F32 are)", quote(type)));
+      entry.dtype = *dtype;
+    } else if (key == "shape") {
+      ++seen_shape;
+      dom::array dims;
+      if (field.get(dims)) return fail("shape is not an array");
+      for (const auto dim : dims) {
+        uint64_t n = 0;
+        if (dim.get(n) || n > uint64_t(INT64_MAX)) return fail("shape holds something that is not a size");
+        if (mul_overflows(elements, n, &elements)) return fail("the product of its shape overflows");
+        if (entry.shape.size() == 8) return fail("more than 8 dimensions");
+        entry.shape.push_back(int64_t(n));
+      }
+    } else if (key == "data_offsets") {
+      ++seen_offsets;
+      dom::array offsets;
+      if (field.get(offsets) || offsets.size() != 2 || offsets.at(0).get(begin) || offsets.at(1).get(end))
+        return fail("data_offsets is not a pair of sizes");
+    } else {
+      return fail(fmt::format("unknown key {} in its header entry", quote(key)));
+    }
+  }
+  if (seen_dtype != 1 || seen_shape != 1 || seen_offsets != 1)
+    return fail("its header entry must hold dtype, shape and data_offsets once each");
+  if (begin > end) return fail(fmt::format("begins at {} and ends before it, at {}", begin, end));
+  if (end > data_bytes) return fail(fmt::format("ends at {}, past the end of the file's {} data bytes", end, data_bytes));
+  uint64_t bytes = 0;
+  if (mul_overflows(elements, dtype_bytes(entry.dtype, 1), &bytes)) return fail("its size in bytes overflows");
+  if (bytes != end - begin) return fail(fmt::format("its shape needs {} bytes, its offsets give {}", bytes, end - begin));
+  entry.offset = data_start + begin;
+  entry.bytes = bytes;
+  return entry;
+}
+
+// The data section is covered exactly once.
+Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start, uint64_t file_bytes, std::string_view file) {
+  std::vector<const TensorEntry*> order;
+  for (const TensorEntry& entry : entries) order.push_back(&entry);
+  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+    return a->offset != b->offset ? a->offset < b->offset : a->bytes < b->bytes;
+  });
+  uint64_t at = data_start;
+  for (const TensorEntry* entry : order) {
+    if (entry->offset != at)
+      return Error{fmt::format("{}: tensor {}: {} the bytes before it, at offset {}", file, quote(entry->name),
+                               entry->offset < at ? "overlaps" : "leaves a hole after", entry->offset - data_start)};
+    at += entry->bytes;
+  }
+  if (at != file_bytes) return Error{fmt::format("{}: {} bytes after the last tensor belong to none", file, file_bytes - at)};
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view file_name) {
+  const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: {}", file_name, what)}; };
+  if (file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0)
+    return fail("holds GGUF data, not safetensors; rename it to .gguf");
+  if (file.size() < 8) return fail(fmt::format("not a safetensors file: {} bytes, the header length alone takes 8", file.size()));
+  uint64_t header_bytes = 0;  // little-endian, as are the machines that this runs on
+  std::memcpy(&header_bytes, file.data(), 8);
+  if (header_bytes > kMostSafetensorsHeader)
+    return fail(
+        fmt::format("not a safetensors file, or damaged: header of {} bytes, at most {}", header_bytes, kMostSafetensorsHeader));
+  if (header_bytes > file.size() - 8)
+    return fail(fmt::format("truncated: header of {} bytes in a file of {}", header_bytes, file.size()));
+  const uint64_t data_start = 8 + header_bytes;
+  const char* text = reinterpret_cast<const char*>(file.data()) + 8;
+  if (header_bytes == 0 || text[0] != '{') return fail("not a safetensors file: the header does not begin with '{'");
+
+  dom::parser parser;
+  dom::object header;
+  const simdjson::padded_string padded(text, header_bytes);
+  if (const auto error = parser.parse(padded).get(header))
+    return fail(fmt::format("the header is not valid JSON: {}", simdjson::error_message(error)));
+  std::vector<TensorEntry> entries;
+  std::unordered_set<std::string_view> names;  // views into the parser's strings
+  for (const auto [key, value] : header) {
+    if (!names.insert(key).second) return fail(fmt::format("duplicate key in the header: {}", quote(key)));
+    if (key == "__metadata__") {
+      if (!value.is_object()) return fail("__metadata__ is not an object");
+      continue;
+    }
+    HUNCH_TRY(TensorEntry entry, parse_entry(key, value, data_start, file.size() - data_start, file_name));
+    entries.push_back(std::move(entry));
+  }
+  HUNCH_OK(check_cover(entries, data_start, file.size(), file_name));
+  return entries;
+}
+
+Result<std::string> canonical_name(std::string_view hf_name) {
+  struct Pair {
+    std::string_view hf, canonical;
+  };
+  static constexpr std::array<Pair, 3> kOutside{
+      {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
+  static constexpr std::array<Pair, 11> kInside{{{"self_attn.q_proj", "attn_q"},
+                                                 {"self_attn.k_proj", "attn_k"},
+                                                 {"self_attn.v_proj", "attn_v"},
+                                                 {"self_attn.o_proj", "attn_output"},
+                                                 {"self_attn.q_norm", "attn_q_norm"},
+                                                 {"self_attn.k_norm", "attn_k_norm"},
+                                                 {"mlp.gate_proj", "ffn_gate"},
+                                                 {"mlp.up_proj", "ffn_up"},
+                                                 {"mlp.down_proj", "ffn_down"},
+                                                 {"input_layernorm", "attn_norm"},
+                                                 {"post_attention_layernorm", "ffn_norm"}}};
+  const Error unknown{fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2 or qwen3)", quote(hf_name))};
+  if (hf_name.ends_with("rotary_emb.inv_freq")) return std::string();  // derived from rope_theta, old checkpoints store it
+
+  const size_t dot = hf_name.rfind('.');
+  if (dot == hf_name.npos) return unknown;
+  const std::string_view stem = hf_name.substr(0, dot), suffix = hf_name.substr(dot);
+  if (suffix != ".weight" && suffix != ".bias") return unknown;
+  for (const auto& [hf, canonical] : kOutside)
+    if (stem == hf) return fmt::format("{}{}", canonical, suffix);
+
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!stem.starts_with(kLayers)) return unknown;
+  const std::string_view rest = stem.substr(kLayers.size());
+  int layer = -1;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+  const size_t digits = size_t(end - rest.data());
+  if (error != std::errc() || layer < 0 || digits >= rest.size() || rest[digits] != '.') return unknown;
+  for (const auto& [hf, canonical] : kInside)
+    if (rest.substr(digits + 1) == hf) return fmt::format("blk.{}.{}{}", layer, canonical, suffix);
+  return unknown;
+}
+
+}  // namespace hunch

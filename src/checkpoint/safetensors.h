@@ -1,0 +1,25 @@
+// safetensors: an 8-byte header length, a JSON header, the data. The header is checked whole before anything is used: every
+// tensor inside the file, sizes equal to shape times element, no holes, no overlaps, no trailing bytes, no duplicate names.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/tensor_entry.h"
+
+namespace hunch {
+
+inline constexpr uint64_t kMostSafetensorsHeader = 100'000'000;
+
+// `file`: the whole file; `file_name` stands in messages. Entries in the order of the header.
+Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view file_name);
+
+// Hugging Face's name to the canonical one: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight". Empty for buffers
+// that carry no weights (rotary inv_freq). Unknown names are an error that names them.
+Result<std::string> canonical_name(std::string_view hf_name);
+
+}  // namespace hunch

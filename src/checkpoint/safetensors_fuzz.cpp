@@ -1,0 +1,27 @@
+// libFuzzer: a safetensors file beside a fixed config; then the bytes as config.json beside a fixed file's header.
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tiny_model.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace hunch;
+  static const std::string config = tiny::config("llama").dump();
+  const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
+  FolderTexts texts;
+  texts.config = config;
+  // A header that was accepted promises tensors inside the file: touch the first and last byte of each.
+  if (const auto opened = open_safetensors_bytes(bytes, texts, "fuzz"); opened.ok())
+    for (const Tensor& tensor : (*opened.value()).tensors())
+      if (tensor.bytes > 0 && tensor.data[0] == std::byte(1) && tensor.data[tensor.bytes - 1] == std::byte(2)) return 0;
+  if (const auto entries = parse_safetensors(bytes, "fuzz"); entries.ok())
+    for (const TensorEntry& entry : entries.value())
+      if (entry.offset + entry.bytes > size) __builtin_trap();
+  texts.config.assign(reinterpret_cast<const char*>(data), size);
+  texts.generation_config = texts.tokenizer_config = texts.config;
+  if (describe_folder(std::move(texts), "fuzz").ok()) return 0;
+  return 0;
+}

@@ -1,0 +1,46 @@
+// ModelShape: everything about a model's architecture that is not a weight. Filled from config.json or from GGUF keys by
+// checkpoint/config.cpp, validated there (ranges, divisibility), read by model/families/ and by `hunch info`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hunch {
+
+struct RopeScaling {
+  enum class Kind { None, Linear, Llama3, Yarn } kind = Kind::None;
+  double factor = 1;
+  double original_context = 0;                       // llama3, yarn
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn
+  double attention_factor = 0;                       // yarn; 0: 0.1 ln(factor) + 1 (times mscale keys where given)
+  bool truncate = true;                              // yarn: correction range rounded to whole dimensions
+};
+
+// Which two elements of a head rotate together.
+enum class RopePairs { Halves /* i and i + D/2: Hugging Face, GGUF qwen2/qwen3 */, Neighbours /* 2i and 2i + 1: GGUF llama */ };
+
+struct ModelShape {
+  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3
+  std::string name;    // free text from the file, may be empty
+  int64_t vocab_size = 0, hidden = 0, ffn = 0;
+  int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int context_len = 0;  // positions the model was trained for
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  RopePairs rope_pairs = RopePairs::Halves;
+  int rope_dim = 0;                   // rotated elements of a head; head_dim in all families here
+  std::vector<float> rope_factors;    // GGUF llama3: `rope_freqs.weight`, divides each frequency; empty otherwise
+  int sliding_window = 0;             // keys a row may look back over, its own included; 0: all
+  std::vector<uint8_t> window_layer;  // [layers] 1 where sliding_window applies; empty: everywhere if sliding_window > 0
+  bool tied_head = false;             // no output matrix of its own
+  bool qkv_bias = false, output_bias = false, qk_norm = false;
+  std::vector<int32_t> eos_ids;  // end of generation, from generation_config/config or GGUF keys
+
+  int window_of(int layer) const { return window_layer.empty() || window_layer[size_t(layer)] ? sliding_window : 0; }
+  int64_t kv_elements_per_token() const { return int64_t(2) * layers * kv_heads * head_dim; }
+};
+
+}  // namespace hunch

@@ -1,0 +1,199 @@
+// Tiny random models in both formats for tests and fuzz seeds: 2 layers, 4 heads of 8 over 2 KV heads, vocabulary 40.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/gguf_writer.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch::tiny {
+
+inline constexpr int kVocab = 40, kHidden = 32, kFfn = 64, kLayers = 2, kHeads = 4, kKvHeads = 2, kHeadDim = 8;
+
+using Bytes = std::vector<std::byte>;
+using Shape = std::vector<int64_t>;
+
+struct NamedShape {
+  std::string name;
+  Shape shape;
+};
+
+inline nlohmann::json config(const std::string& family) {
+  return {{"model_type", family},
+          {"vocab_size", kVocab},
+          {"hidden_size", kHidden},
+          {"intermediate_size", kFfn},
+          {"num_hidden_layers", kLayers},
+          {"num_attention_heads", kHeads},
+          {"num_key_value_heads", kKvHeads},
+          {"head_dim", kHeadDim},
+          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", false},
+          {"eos_token_id", 3}};
+}
+
+// Hugging Face's tensors of a family.
+inline std::vector<NamedShape> folder_tensors(const std::string& family) {
+  std::vector<NamedShape> out{{"model.embed_tokens.weight", {kVocab, kHidden}}};
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const auto add = [&](const char* name, Shape shape) {
+      out.push_back({fmt::format("model.layers.{}.{}", layer, name), shape});
+    };
+    add("input_layernorm.weight", {kHidden});
+    add("self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden});
+    add("self_attn.k_proj.weight", {kKvHeads * kHeadDim, kHidden});
+    add("self_attn.v_proj.weight", {kKvHeads * kHeadDim, kHidden});
+    if (family == "qwen2") {
+      add("self_attn.q_proj.bias", {kHeads * kHeadDim});
+      add("self_attn.k_proj.bias", {kKvHeads * kHeadDim});
+      add("self_attn.v_proj.bias", {kKvHeads * kHeadDim});
+    }
+    if (family == "qwen3") {
+      add("self_attn.q_norm.weight", {kHeadDim});
+      add("self_attn.k_norm.weight", {kHeadDim});
+    }
+    add("self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim});
+    add("post_attention_layernorm.weight", {kHidden});
+    add("mlp.gate_proj.weight", {kFfn, kHidden});
+    add("mlp.up_proj.weight", {kFfn, kHidden});
+    add("mlp.down_proj.weight", {kHidden, kFfn});
+  }
+  out.push_back({"model.norm.weight", {kHidden}});
+  out.push_back({"lm_head.weight", {kVocab, kHidden}});
+  return out;
+}
+
+inline size_t elements(const Shape& shape) {
+  size_t n = 1;
+  for (const int64_t extent : shape) n *= size_t(extent);
+  return n;
+}
+
+// Values in [-1, 1) that differ from tensor to tensor.
+inline std::vector<float> values(size_t count, uint32_t seed) {
+  std::vector<float> out(count);
+  for (float& value : out) seed = seed * 1664525u + 1013904223u, value = float(int32_t(seed)) * 0x1p-31f;
+  return out;
+}
+
+// A safetensors file from a header text and data bytes.
+inline Bytes safetensors(const std::string& header, size_t data_bytes) {
+  Bytes out(8 + header.size() + data_bytes);
+  const uint64_t length = header.size();
+  std::memcpy(out.data(), &length, 8);
+  std::memcpy(out.data() + 8, header.data(), header.size());
+  return out;
+}
+
+// F32 file of these tensors, filled with values(count, seed = index + 1).
+inline Bytes safetensors(const std::vector<NamedShape>& tensors) {
+  nlohmann::ordered_json header;
+  size_t at = 0;
+  for (const auto& [name, shape] : tensors) {
+    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, at + 4 * elements(shape)}}};
+    at += 4 * elements(shape);
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  Bytes out = safetensors(text, at);
+  size_t offset = 8 + text.size();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto filled = values(elements(tensors[i].shape), uint32_t(i + 1));
+    std::memcpy(out.data() + offset, filled.data(), 4 * filled.size());
+    offset += 4 * filled.size();
+  }
+  return out;
+}
+
+// Byte-level BPE with a few tokens: ids 0..29 normal, 30 special, 31 added; 32..39 unused.
+inline nlohmann::json tokenizer() {
+  nlohmann::json vocab;
+  for (int i = 0; i < 30; ++i)
+    vocab[i < 26 ? std::string(1, char('a' + i)) : fmt::format("{}{}", char('a' + i - 26), char('b' + i - 26))] = i;
+  const std::string regex =
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  return {{"added_tokens",
+           {{{"id", 30}, {"content", "<|end|>"}, {"special", true}}, {{"id", 31}, {"content", "<tool>"}, {"special", false}}}},
+          {"pre_tokenizer",
+           {{"type", "Sequence"},
+            {"pretokenizers",
+             {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+              {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "b c", "c d", "d e"}}}}};
+}
+
+// The keys of a tiny qwen3, without tensors.
+inline void add_qwen3_keys(GgufWriter& out) {
+  out.add_text("general.architecture", "qwen3");
+  out.add_u32("qwen3.context_length", 512);
+  out.add_u32("qwen3.embedding_length", kHidden);
+  out.add_u32("qwen3.block_count", kLayers);
+  out.add_u32("qwen3.feed_forward_length", kFfn);
+  out.add_u32("qwen3.attention.head_count", kHeads);
+  out.add_u32("qwen3.attention.head_count_kv", kKvHeads);
+  out.add_u32("qwen3.attention.key_length", kHeadDim);
+  out.add_u32("qwen3.attention.value_length", kHeadDim);
+  out.add_f32("qwen3.attention.layer_norm_rms_epsilon", 1e-6f);
+  out.add_f32("qwen3.rope.freq_base", 1e6f);
+}
+
+inline void add_vocabulary(GgufWriter& out, int tokens = kVocab) {
+  out.add_text("tokenizer.ggml.model", "gpt2");
+  out.add_text("tokenizer.ggml.pre", "qwen2");
+  std::vector<std::string> texts;
+  for (int i = 0; i < tokens; ++i) texts.push_back(fmt::format("t{}", i));
+  out.add_texts("tokenizer.ggml.tokens", texts);
+  out.add_i32s("tokenizer.ggml.token_type", std::vector<int32_t>(size_t(tokens), 1));
+  out.add_texts("tokenizer.ggml.merges", {"t 1"});
+  out.add_u32("tokenizer.ggml.eos_token_id", 2);
+}
+
+// GGUF's tensors of a tied qwen3.
+inline std::vector<NamedShape> gguf_tensors() {
+  std::vector<NamedShape> out{{"token_embd.weight", {kVocab, kHidden}}};
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("blk.{}.{}", layer, name), shape}); };
+    add("attn_norm.weight", {kHidden});
+    add("attn_q.weight", {kHeads * kHeadDim, kHidden});
+    add("attn_k.weight", {kKvHeads * kHeadDim, kHidden});
+    add("attn_v.weight", {kKvHeads * kHeadDim, kHidden});
+    add("attn_q_norm.weight", {kHeadDim});
+    add("attn_k_norm.weight", {kHeadDim});
+    add("attn_output.weight", {kHidden, kHeads * kHeadDim});
+    add("ffn_norm.weight", {kHidden});
+    add("ffn_gate.weight", {kFfn, kHidden});
+    add("ffn_up.weight", {kFfn, kHidden});
+    add("ffn_down.weight", {kHidden, kFfn});
+  }
+  out.push_back({"output_norm.weight", {kHidden}});
+  return out;
+}
+
+// Matrices in `dtype`, vectors in f32.
+inline Bytes finish_gguf(GgufWriter& out, const std::vector<NamedShape>& tensors, DType dtype = DType::Q8_0) {
+  Bytes data;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const DType type = tensors[i].shape.size() > 1 ? dtype : DType::F32;
+    const auto filled = values(elements(tensors[i].shape), uint32_t(i + 1));
+    const size_t at = data.size();
+    data.resize(at + dtype_bytes(type, filled.size()));
+    quantise_row(type, filled.data(), data.data() + at, int64_t(filled.size()));
+    out.add_tensor(tensors[i].name, type, tensors[i].shape);
+  }
+  return out.to_bytes(data);
+}
+
+inline Bytes gguf_qwen3() {
+  GgufWriter out;
+  add_qwen3_keys(out);
+  add_vocabulary(out);
+  return finish_gguf(out, gguf_tensors());
+}
+
+}  // namespace hunch::tiny

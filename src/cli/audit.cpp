@@ -1,0 +1,157 @@
+// hunch audit: one request, decoded plainly and with speculation under rule `match`. The two streams must be equal; where they
+// are not, this names the first token that differs. Exit code 0 equal, 1 different.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/request_flags.h"
+#include "text/detokenizer.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct AuditFlags {
+  ModelFlags model;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+  OutputFlags output;
+};
+
+struct Both {
+  Generation plain, guessed;
+  // Index of the first difference, a missing token included; nothing where the streams are equal.
+  std::optional<size_t> difference() const {
+    const auto& a = plain.tokens;
+    const auto& b = guessed.tokens;
+    const size_t at = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+    if (at == a.size() && at == b.size()) return std::nullopt;
+    return at;
+  }
+};
+
+Result<Both> run_both(Engine& engine, Request request, const InterruptScope& interrupts) {
+  Both both;
+  const SpeculationOptions speculation = request.speculation;
+  request.speculation.proposer = "none";
+  HUNCH_TRY(both.plain, engine.generate(request, {}, interrupts.flag()));
+  request.speculation = speculation;
+  request.sampling.seed = both.plain.seed;  // drawn by the first run where none was given
+  if (interrupts.stopped()) return both;
+  HUNCH_TRY(both.guessed, engine.generate(request, {}, interrupts.flag()));
+  return both;
+}
+
+// What stands at `at` in one of the streams.
+ordered_json token_json(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens, size_t at) {
+  if (at >= tokens.size()) return nullptr;
+  return {{"id", tokens[at]}, {"text", std::string(tokenizer.token_bytes(tokens[at]))}};
+}
+std::string token_text(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens, size_t at) {
+  if (at >= tokens.size()) return "the end";
+  return fmt::format("{} {}", tokens[at], excerpt(tokenizer.token_bytes(tokens[at])));
+}
+
+bool report_audit(const Engine& engine, const Both& both, const Request& request, bool json) {
+  const auto at = both.difference();
+  const Generation &plain = both.plain, &guessed = both.guessed;
+  if (json) {
+    ordered_json out;
+    out["equal"] = !at;
+    out["tokens"] = plain.tokens.size();
+    if (at) {
+      out["first_difference"] = {{"position", *at},
+                                 {"plain", token_json(engine.tokenizer(), plain.tokens, *at)},
+                                 {"speculative", token_json(engine.tokenizer(), guessed.tokens, *at)}};
+    } else {
+      out["first_difference"] = nullptr;
+    }
+    out["prompt_tokens"] = plain.prompt_tokens;
+    out["seed"] = plain.seed;
+    out["policy"] = guessed.policy;
+    out["ratio"] = asked_ratio(request.speculation);
+    out["gamma"] = guessed.gamma;
+    out["rounds"] = guessed.rounds;
+    out["drafted"] = guessed.drafted;
+    out["accepted"] = guessed.accepted;
+    out["mean_acceptance_length"] = guessed.mean_acceptance_length();
+    out["decode_tokens_per_second"] = {{"plain", plain.tokens_per_second()}, {"speculative", guessed.tokens_per_second()}};
+    return write_stdout(json_line(out) + "\n");
+  }
+  const std::string verdict =
+      !at ? fmt::format("equal, {} tokens", plain.tokens.size())
+          : fmt::format("different at token {} of the continuation: plain {}, with speculation {}", *at,
+                        token_text(engine.tokenizer(), plain.tokens, *at), token_text(engine.tokenizer(), guessed.tokens, *at));
+  return write_stdout(
+      fmt::format("{}\n{} rounds of {} guesses, {} of {} accepted; seed {}; {:.1f} tokens/s plain, {:.1f} with speculation\n",
+                  verdict, guessed.rounds, guessed.gamma, guessed.accepted, guessed.drafted, plain.seed,
+                  plain.tokens_per_second(), guessed.tokens_per_second()));
+}
+
+Result<Request> audit_request(const AuditFlags& flags) {
+  HUNCH_TRY(SpeculationOptions speculation, resolve_speculation(flags.speculation));
+  if (speculation.rule == "ratio")
+    return usage_error("--rule ratio: audit compares streams, and only rule match promises equal ones; leave it out");
+  if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
+  speculation.rule = "match";
+  speculation.proposer = "self";  // what there is to audit, whatever --spec says
+  return request_of(flags.sampling, speculation);
+}
+
+int audit(const AuditFlags& flags, const FlagSet& set) {
+  auto request = audit_request(flags);
+  if (!request.ok()) return fail(request.error());
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  auto text = prompt_text(flags.prompt);
+  if (!text.ok()) return fail(text.error());
+  note_ignored(set);
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  auto ids = prompt_ids(**engine, flags.prompt, *text);
+  if (!ids.ok()) return fail(ids.error());
+  request->prompt = std::move(*ids);
+
+  const InterruptScope interrupts;
+  auto both = run_both(**engine, *request, interrupts);
+  progress.clear();
+  if (!both.ok()) return fail(both.error());
+  if (interrupts.stopped()) {
+    complain("interrupted: nothing was compared");
+    return interrupts.exit_code();
+  }
+  if (!report_audit(**engine, *both, *request, flags.output.json)) {
+    const Status status = output_error();
+    if (!status.ok()) return fail(status.error());
+  }
+  return both->difference() ? 1 : 0;
+}
+
+}  // namespace
+
+int audit_command(Arguments arguments) {
+  AuditFlags flags;
+  FlagSet set(
+      "hunch audit [flags] (-p TEXT | -f FILE)",
+      "Runs a request plainly and with speculation (same seed, rule match) and says whether the token streams are equal, or "
+      "which token differs first. Exit code 0: equal; 1: different.");
+  add_prompt_flags(set, flags.prompt);
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  add_output_flags(set, flags.output);
+  add_foreign_flags(set);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  return audit(flags, set);
+}
+
+}  // namespace hunch

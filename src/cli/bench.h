@@ -1,0 +1,55 @@
+// hunch bench: its flags and the parts it consists of. bench.cpp parses and prints; bench_passes.cpp times passes,
+// bench_requests.cpp whole requests and processes, bench_accept.cpp measures acceptance over a prompt file.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/interrupt.h"
+#include "cli/request_flags.h"
+#include "cli/terminal.h"
+#include "hunch/hunch.h"
+
+namespace hunch {
+
+struct BenchFlags {
+  ModelFlags model;
+  SpeculationFlags speculation;
+  std::vector<int64_t> depths{0, 4096, 16384, 28672}, rows{2, 4, 8, 12}, gammas{1, 3, 5, 7, 10, 15}, contexts{16384, 28672};
+  std::vector<std::string> only;  // sections; empty: all
+  int64_t repeats = 9, new_tokens = 96;
+  bool json = false;
+  // llama-bench's flags; any of them switches to its rows.
+  std::optional<int64_t> prompt_tokens, generated_tokens;
+  bool depths_given = false, peer_style = false;
+};
+
+// What a section measured: rows of numbers under names; printed as a table, or kept as JSON.
+struct BenchTable {
+  std::string name, title;  // "plain", "Plain decoding"
+  std::vector<nlohmann::ordered_json> rows;
+  std::string note;
+};
+std::string table_text(const BenchTable& table);
+
+// Sections. `ceiling`: bytes/s that reading memory reaches; 0: not measured.
+Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double ceiling);
+Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation);
+Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation);
+Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation,
+                                    const InterruptScope& interrupts, ProgressLine& progress);
+// Processes of this program, from their start to their first byte of text.
+Result<BenchTable> bench_start(const std::string& model, int threads);
+
+// llama-bench's JSON rows: pp (prompt) and tg (generation at a depth).
+Result<nlohmann::ordered_json> peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model);
+
+// Comma-separated whole numbers.
+Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view text, const Range& range);
+
+int bench_accept_command(std::span<const std::string> arguments);
+
+}  // namespace hunch

@@ -1,0 +1,316 @@
+// hunch bench accept FILE: how many tokens a round emits, by policy and context, over a file of prompts (a JSON object a line
+// with `text`, and optionally `kind`, `context`, `id`). Figures are means over prompts, as the published tables of such policies
+// are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/report.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+struct AcceptFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::optional<std::string> file;
+  std::vector<int64_t> contexts, seeds{1};
+  std::vector<std::string> policies{"streamingllm", "vegas-dweight-all-max-perkv-spread16"};
+  std::optional<int64_t> prompts, draft, min_tokens;
+  std::optional<double> ratio;
+  std::string rule = "ratio";
+  bool json = false;
+};
+
+struct Prompt {
+  std::string kind;
+  int64_t context = 0;
+  std::vector<int32_t> ids;
+};
+
+// Policies by the names of the reference study: "vegas-dweight-all-max-perkv-spread16" and so on. What a name leaves out is the
+// published policy's: logits, first and last row, sum, one set a layer, no spread.
+Result<SpeculationOptions> named_policy(const std::string& name) {
+  SpeculationOptions o;
+  o.proposer = "self";
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t dash = std::min(name.find('-', at), name.size());
+    words.push_back(name.substr(at, dash - at));
+    at = dash + 1;
+  }
+  if (words[0] == "default" && words.size() == 1) return o;
+  o.policy = words[0] == "stream" ? "streamingllm" : words[0];
+  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
+  bool known = o.policy == "vegas" || (words.size() == 1 && (o.policy == "streamingllm" || o.policy == "full"));
+  for (size_t i = 1; i < words.size() && known; ++i) {
+    const std::string& w = words[i];
+    if (w == "logit") o.metric = "logit";
+    else if (w == "weight") o.metric = "true_weight";
+    else if (w == "dweight") o.metric = "weight";
+    else if (w == "all") o.rows = "all";
+    else if (w == "last") o.rows = "last";
+    else if (w == "max") o.combine = "max";
+    else if (w == "sum") o.combine = "sum";
+    else if (w == "perkv") o.share = "kv_head";
+    else if (w.starts_with("spread")) {
+      HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
+      o.spread = int(spread);
+    } else known = false;
+  }
+  if (!known)
+    return usage_error(fmt::format(
+        "--policies: {} is no policy; there are default, streamingllm, full, and vegas with -logit, -weight, -dweight, "
+        "-all, -last, -sum, -max, -perkv, -spreadN",
+        excerpt(name)));
+  return o;
+}
+
+Result<std::vector<Prompt>> read_prompts(const Engine& engine, const AcceptFlags& flags) {
+  HUNCH_TRY(const std::string text, read_text_file(*flags.file));
+  std::vector<Prompt> out;
+  int line_number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1, ++line_number;
+    if (line.empty()) continue;
+    const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object() || !object.contains("text") || !object["text"].is_string())
+      return Error{fmt::format("{}: line {} is not a JSON object with a \"text\"", *flags.file, line_number)};
+    Prompt prompt;
+    if (object.contains("kind") && object["kind"].is_string()) prompt.kind = object["kind"].get<std::string>();
+    if (object.contains("context") && object["context"].is_number_integer()) prompt.context = object["context"].get<int64_t>();
+    if (!flags.contexts.empty() &&
+        std::find(flags.contexts.begin(), flags.contexts.end(), prompt.context) == flags.contexts.end())
+      continue;
+    HUNCH_TRY(prompt.ids, engine.tokenizer().encode(object["text"].get_ref<const std::string&>()));
+    out.push_back(std::move(prompt));
+  }
+  if (out.empty()) return Error{fmt::format("{}: no prompts of the contexts asked for", *flags.file)};
+  return out;
+}
+
+// One per kind in turn, in the file's order; then all cut to the shortest, keeping the end: what is compared has one length.
+std::vector<Prompt> dealt(std::vector<Prompt> prompts, int64_t most, int64_t room) {
+  std::vector<std::string> kinds;
+  std::map<std::string, std::vector<Prompt>> by_kind;
+  for (Prompt& p : prompts) {
+    if (!by_kind.contains(p.kind)) kinds.push_back(p.kind);
+    by_kind[p.kind].push_back(std::move(p));
+  }
+  std::vector<Prompt> out;
+  for (size_t turn = 0, taken = 1; taken > 0; ++turn) {
+    taken = 0;
+    for (const std::string& kind : kinds)
+      if (turn < by_kind[kind].size()) out.push_back(by_kind[kind][turn]), ++taken;
+  }
+  if (most > 0 && int64_t(out.size()) > most) out.resize(size_t(most));
+  int64_t shortest = room;
+  for (const Prompt& p : out) shortest = std::min(shortest, int64_t(p.ids.size()));
+  for (Prompt& p : out) p.ids.erase(p.ids.begin(), p.ids.end() - ptrdiff_t(shortest));
+  return out;
+}
+
+struct Cell {
+  std::vector<double> per_prompt;  // tokens a round, mean over the seeds
+  std::map<std::string, std::vector<double>> by_kind;
+  std::vector<int64_t> reached, accepted;  // by position
+};
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (double v : values) sum += v;
+  return values.empty() ? 0 : sum / double(values.size());
+}
+double standard_error(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  double square = 0;
+  for (double v : values) square += (v - mean(values)) * (v - mean(values));
+  return std::sqrt(square / double(values.size() - 1) / double(values.size()));
+}
+
+void count(const Generation& g, Cell& cell) {
+  const size_t gamma = g.drafted_by_position.size();
+  cell.reached.resize(std::max(cell.reached.size(), gamma)), cell.accepted.resize(std::max(cell.accepted.size(), gamma));
+  for (size_t i = 0; i < gamma; ++i) {
+    // Reached: drafted, and all before it accepted.
+    cell.reached[i] += i == 0 ? g.drafted_by_position[0] : std::min(g.accepted_by_position[i - 1], g.drafted_by_position[i]);
+    cell.accepted[i] += g.accepted_by_position[i];
+  }
+}
+
+class Accept {
+ public:
+  Accept(Engine& engine, const AcceptFlags& flags, ProgressLine& progress)
+      : engine_(engine), flags_(flags), progress_(progress) {}
+
+  int run() {
+    auto all = read_prompts(engine_, flags_);
+    if (!all.ok()) return fail(all.error());
+    std::vector<int64_t> contexts = flags_.contexts;
+    if (contexts.empty()) {
+      for (const Prompt& p : *all)
+        if (std::find(contexts.begin(), contexts.end(), p.context) == contexts.end()) contexts.push_back(p.context);
+      std::sort(contexts.begin(), contexts.end());
+    }
+    for (int64_t context : contexts) {
+      std::vector<Prompt> prompts;
+      for (const Prompt& p : *all)
+        if (p.context == context) prompts.push_back(p);
+      const int64_t new_tokens = *flags_.sampling.max_tokens;
+      prompts = dealt(std::move(prompts), flags_.prompts.value_or(0), engine_.context_len() - new_tokens - 32);
+      if (prompts.empty()) {
+        note(fmt::format("no prompts of context {}", context));
+        continue;
+      }
+      for (const std::string& policy : flags_.policies) {
+        const Status status = cell(context, policy, prompts);
+        if (!status.ok()) return fail(status.error());
+        if (interrupts_.stopped()) break;
+      }
+    }
+    if (flags_.json) write_stdout(json_line({{"rows", rows_}}) + "\n");
+    return interrupts_.exit_code();
+  }
+
+ private:
+  Status cell(int64_t context, const std::string& policy, const std::vector<Prompt>& prompts) {
+    HUNCH_TRY(SpeculationOptions speculation, named_policy(policy));
+    speculation.num_tokens = int(flags_.draft.value_or(7));
+    speculation.ratio = flags_.ratio.value_or(0.07);
+    speculation.min_tokens = int(flags_.min_tokens.value_or(16));
+    speculation.rule = flags_.rule;
+    Request request = request_of(flags_.sampling, speculation);
+    request.ignore_eos = true;
+    Cell out;
+    for (const Prompt& prompt : prompts) {
+      request.prompt = prompt.ids;
+      std::vector<double> seeds;
+      for (int64_t seed : flags_.seeds) {
+        request.sampling.seed = uint64_t(seed);
+        HUNCH_TRY(const Generation g,
+                  engine_.generate(
+                      request, [this](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag()));
+        if (interrupts_.stopped()) return {};
+        seeds.push_back(g.mean_acceptance_length());
+        count(g, out);
+      }
+      out.per_prompt.push_back(mean(seeds));
+      out.by_kind[prompt.kind].push_back(mean(seeds));
+    }
+    emit(context, policy, int64_t(prompts[0].ids.size()), out);
+    return {};
+  }
+
+  void emit(int64_t context, const std::string& policy, int64_t length, const Cell& cell) {
+    ordered_json row = {{"context", context},
+                        {"length", length},
+                        {"prompts", cell.per_prompt.size()},
+                        {"seeds", flags_.seeds.size()},
+                        {"policy", policy},
+                        {"rule", flags_.rule},
+                        {"gamma", flags_.draft.value_or(7)},
+                        {"ratio", flags_.ratio.value_or(0.07)},
+                        {"mean_tokens_per_round", mean(cell.per_prompt)},
+                        {"standard_error", standard_error(cell.per_prompt)}};
+    std::string conditional, kinds;
+    for (size_t i = 0; i < cell.reached.size(); ++i) {
+      const double a = cell.reached[i] > 0 ? double(cell.accepted[i]) / double(cell.reached[i]) : 0;
+      row["conditional_acceptance"].push_back(a);
+      conditional += fmt::format(" {:.2f}", a);
+    }
+    for (const auto& [kind, values] : cell.by_kind) {
+      row["by_kind"][kind] = mean(values);
+      kinds += fmt::format(" {} {:.2f}", kind.empty() ? "all" : kind, mean(values));
+    }
+    row["per_prompt"] = cell.per_prompt;
+    rows_.push_back(row);
+    if (flags_.json) return;
+    progress_.clear();
+    write_stdout(fmt::format(
+        "context {} ({} prompts of {} tokens)  {}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional acceptance:{}\n",
+        context, cell.per_prompt.size(), length, policy, mean(cell.per_prompt), standard_error(cell.per_prompt), kinds,
+        conditional));
+  }
+
+  Engine& engine_;
+  const AcceptFlags& flags_;
+  ProgressLine& progress_;
+  InterruptScope interrupts_;
+  ordered_json rows_ = ordered_json::array();
+};
+
+Status parse_policies(std::string_view text, std::vector<std::string>& out) {
+  out.clear();
+  while (true) {
+    const size_t comma = text.find(',');
+    out.emplace_back(text.substr(0, comma));
+    HUNCH_OK(named_policy(out.back()));
+    if (comma == std::string_view::npos) return {};
+    text.remove_prefix(comma + 1);
+  }
+}
+
+void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
+  set.positional("FILE", true, "prompts: a JSON object a line with \"text\", and optionally \"kind\" and \"context\"",
+                 flags.file);
+  set.group("What to measure");
+  set.value({"--contexts"}, "LIST", "values of \"context\" to take (default: all)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.contexts, parse_list(flag, v, {0, 1 << 24}));
+              return {};
+            });
+  set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.seeds, parse_list(flag, v, {0, 0x1p62}));
+              return {};
+            });
+  set.value({"--policies"}, "LIST",
+            "default, streamingllm, full, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... (weight: true "
+            "weights; dweight: by the drafts' log-sum-exp)",
+            [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
+  set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
+  set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7)", {1, 64}, flags.draft);
+  set.number({"--ratio"}, "share of the KV cache that guesses read (default 0.07)", {0, 1, true}, flags.ratio);
+  set.whole({"--min-tokens"}, "least entries that guesses read (default 16)", {1, 1 << 24}, flags.min_tokens);
+  set.value({"--rule"}, "RULE", "ratio (default) or match", [&flags](std::string_view flag, std::string_view v) -> Status {
+    static constexpr std::string_view kRules[] = {"match", "ratio"};
+    HUNCH_TRY(flags.rule, parse_choice(flag, v, kRules));
+    return {};
+  });
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+}
+
+}  // namespace
+
+int bench_accept_command(Arguments arguments) {
+  AcceptFlags flags;
+  // The published tables are at temperature 0.8 and no other filter, not at the model's defaults.
+  flags.sampling = {.temperature = 0.8, .top_p = 1, .min_p = 0, .top_k = 0, .seed = {}, .max_tokens = 96, .ignore_eos = true};
+  FlagSet set("hunch bench accept FILE [flags]",
+              "Tokens a round emits, the corrected or bonus token included: mean over the prompts and its standard error, by "
+              "context and policy, with the acceptance of each position given that all before it were accepted.");
+  add_accept_flags(set, flags);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  return Accept(**engine, flags, progress).run();
+}
+
+}  // namespace hunch

@@ -1,0 +1,151 @@
+// Sections of hunch bench that time single passes over a cache filled to a depth; declared in bench.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/bench.h"
+#include "engine/bench.h"
+#include "engine/plan.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int gamma) {
+  Request request;
+  request.prompt = {0};
+  request.sampling.temperature = 0.8, request.sampling.seed = 1;
+  speculation.proposer = "self", speculation.num_tokens = gamma;
+  request.speculation = speculation;
+  return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft);
+}
+
+Result<std::unique_ptr<DepthBench>> bench_at(Engine& engine, int64_t depth, const SpeculationOptions& speculation, int gamma) {
+  HUNCH_TRY(const RequestPlan plan, plan_for(engine, speculation, gamma));
+  return DepthBench::make(engine.parts(), depth, plan);
+}
+
+// Depths that fit the context; a note on the others belongs to the caller.
+std::vector<int64_t> fitting(const Engine& engine, const std::vector<int64_t>& depths, int gamma) {
+  std::vector<int64_t> out;
+  for (int64_t depth : depths)
+    if (depth + gamma + 1 <= engine.context_len()) out.push_back(depth);
+  return out;
+}
+
+double megabytes(uint64_t bytes) { return double(bytes) / 1e6; }
+
+}  // namespace
+
+Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double ceiling) {
+  BenchTable table{"plain", "Plain decoding", {}, "share: (weights + KV) bytes / time over the streaming read of this run"};
+  for (int64_t depth : fitting(engine, flags.depths, 1)) {
+    HUNCH_TRY(const auto bench, bench_at(engine, depth, {}, 1));
+    const PassCost cost = bench->plain(int(flags.repeats));
+    const uint64_t bytes = cost.bytes.weight_bytes + cost.bytes.kv_bytes;
+    const double rate = double(bytes) / (cost.ms * 1e-3);
+    table.rows.push_back({{"context", depth},
+                          {"ms", cost.ms},
+                          {"tokens_per_s", 1e3 / cost.ms},
+                          {"weights_MB", megabytes(cost.bytes.weight_bytes)},
+                          {"kv_MB", megabytes(cost.bytes.kv_bytes)},
+                          {"GB_per_s", rate / 1e9},
+                          {"share_of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()}});
+  }
+  return table;
+}
+
+Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation) {
+  const int most = int(*std::max_element(flags.rows.begin(), flags.rows.end()));
+  BenchTable table{"verify",
+                   "Verify passes",
+                   {},
+                   "times_plain: against a plain step of this run; the scores come on top of the KV that a plain step reads"};
+  const auto depths = fitting(engine, flags.depths, most);
+  if (depths.empty()) return table;
+  const int64_t depth = *std::max_element(depths.begin(), depths.end());
+  HUNCH_TRY(const auto bench, bench_at(engine, depth, speculation, std::max(1, most - 1)));
+  const PassCost plain = bench->plain(int(flags.repeats));
+  const auto row = [&](int rows, const char* kind, const PassCost& c) {
+    table.rows.push_back({{"context", depth},
+                          {"rows", rows},
+                          {"pass", kind},
+                          {"ms", c.ms},
+                          {"times_plain", c.ms / plain.ms},
+                          {"select_ms", c.select_ms},
+                          {"weights_MB", megabytes(c.bytes.weight_bytes)},
+                          {"kv_MB", megabytes(c.bytes.kv_bytes)},
+                          {"scores_MB", megabytes(c.bytes.score_bytes)},
+                          {"copied_MB", megabytes(c.bytes.gather_bytes)}});
+  };
+  row(1, "plain", plain);
+  for (int64_t rows : flags.rows) {
+    row(int(rows), "bare", bench->verify(int(rows), int(flags.repeats), false));
+    row(int(rows), "selecting", bench->verify(int(rows), int(flags.repeats), true));
+  }
+  return table;
+}
+
+Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation) {
+  BenchTable table{"draft", "Draft steps, and the selection they read", {}, ""};
+  const int gamma = speculation.num_tokens > 0 ? speculation.num_tokens : 7;
+  for (int64_t depth : fitting(engine, flags.depths, gamma)) {
+    if (depth < 1024) continue;  // the least budget would be most of the context
+    HUNCH_TRY(const auto bench, bench_at(engine, depth, speculation, gamma));
+    const PassCost plain = bench->plain(int(flags.repeats)), draft = bench->draft(int(flags.repeats));
+    const PassCost verify = bench->verify(gamma + 1, int(flags.repeats), true);
+    table.rows.push_back({{"context", depth},
+                          {"draft_ms", draft.ms},
+                          {"share_of_plain", draft.ms / plain.ms},
+                          {"weights_MB", megabytes(draft.bytes.weight_bytes)},
+                          {"kv_MB", megabytes(draft.bytes.kv_bytes)},
+                          {"select_ms_per_round", verify.select_ms},
+                          {"copied_MB_per_round", megabytes(verify.bytes.gather_bytes)}});
+  }
+  return table;
+}
+
+Result<ordered_json> peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model) {
+  ordered_json rows = ordered_json::array();
+  const auto add = [&](const std::string& test, int64_t prompt, int64_t gen, int64_t depth, const std::vector<double>& speeds) {
+    double mean = 0, square = 0;
+    for (double s : speeds) mean += s / double(speeds.size());
+    for (double s : speeds) square += (s - mean) * (s - mean);
+    const double deviation = speeds.size() > 1 ? std::sqrt(square / double(speeds.size() - 1)) : 0;
+    rows.push_back({{"test", test},
+                    {"model_filename", model},
+                    {"n_threads", engine.parts().backend->threads()},
+                    {"n_prompt", prompt},
+                    {"n_gen", gen},
+                    {"n_depth", depth},
+                    {"avg_ts", mean},
+                    {"stddev_ts", deviation},
+                    {"samples_ts", speeds}});
+  };
+  if (const int64_t n = flags.prompt_tokens.value_or(0); n > 0) {
+    Request request;
+    for (int64_t i = 0; i < n; ++i) request.prompt.push_back(int32_t(i % engine.tokenizer().vocab_size()));
+    request.max_tokens = 1;
+    request.sampling.temperature = 0;
+    std::vector<double> speeds;
+    for (int64_t r = 0; r < flags.repeats; ++r) {
+      HUNCH_TRY(const Generation g, engine.generate(request));
+      speeds.push_back(double(n) * 1e3 / g.milliseconds.prefill);
+    }
+    add(fmt::format("pp{}", n), n, 0, 0, speeds);
+  }
+  if (const int64_t n = flags.generated_tokens.value_or(0); n > 0) {
+    const std::vector<int64_t> depths = flags.depths_given ? flags.depths : std::vector<int64_t>{0};
+    for (int64_t depth : depths) {
+      HUNCH_TRY(const auto bench, bench_at(engine, depth, {}, 1));
+      std::vector<double> speeds;
+      for (int64_t r = 0; r < flags.repeats; ++r) speeds.push_back(1e3 / bench->plain(int(n)).ms);
+      add(depth > 0 ? fmt::format("tg{} @ d{}", n, depth) : fmt::format("tg{}", n), 0, n, depth, speeds);
+    }
+  }
+  return rows;
+}
+
+}  // namespace hunch

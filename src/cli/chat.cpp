@@ -1,0 +1,163 @@
+// hunch chat: a conversation with history. Ctrl-C stops the current answer, Ctrl-D leaves.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/request_flags.h"
+#include "text/chat.h"
+#include "text/unicode.h"
+
+namespace hunch {
+namespace {
+
+struct ChatFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+  std::optional<std::string> system;
+  bool stats = false;
+  ColorWish color = ColorWish::Auto;
+};
+
+class Chat {
+ public:
+  Chat(Engine& engine, ChatFormat format, Request request, const ChatFlags& flags, ProgressLine& progress)
+      : engine_(engine), format_(std::move(format)), request_(std::move(request)), flags_(flags), progress_(progress) {
+    request_.stop_ids = format_.stop_ids;
+    clear();
+  }
+
+  // Until the input ends or /exit. Returns the exit code.
+  int talk() {
+    const bool interactive = stdin_is_terminal();
+    const Paint paint{color_wanted(flags_.color, stderr_is_terminal())};
+    if (interactive)
+      fmt::print(stderr,
+                 "/clear forgets, /stats shows the last answer's figures, /exit or Ctrl-D leaves, Ctrl-C stops an answer\n");
+    std::string line;
+    while (true) {
+      if (interactive) fmt::print(stderr, "{}", paint.bold("> "));
+      if (!std::getline(std::cin, line)) break;
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      if (line.empty()) continue;
+      if (line == "/exit" || line == "/quit") return 0;
+      if (line == "/clear") {
+        clear();
+        fmt::print(stderr, "forgotten\n");
+      } else if (line == "/stats") {
+        fmt::print(stderr, "{}", last_report_.empty() ? "nothing was said yet\n" : last_report_);
+      } else if (line[0] == '/') {
+        complain("there are /clear, /stats and /exit; to begin a message with a slash, put a space first");
+      } else if (const int code = answer(line); code >= 0) {
+        return code;
+      }
+    }
+    if (interactive) fmt::print(stderr, "\n");
+    return 0;
+  }
+
+ private:
+  void clear() {
+    turns_.clear();
+    if (flags_.system) turns_.push_back({"system", *flags_.system});
+  }
+
+  // One turn; an exit code to leave with, or -1 to go on.
+  int answer(const std::string& line) {
+    if (const auto at = first_invalid_utf8(line)) {
+      complain(fmt::format("not UTF-8 text: byte {} begins no character", *at));
+      return -1;
+    }
+    turns_.push_back({"user", line});
+    auto ids = encode_chat(format_, engine_.tokenizer(), turns_, true);
+    if (!ids.ok()) return forget_turn(ids.error());
+    request_.prompt = std::move(*ids);
+    TokenPrinter printer(engine_.tokenizer(), true, Paint{color_wanted(flags_.color, stdout_is_terminal())});
+    const InterruptScope interrupts;
+    auto generation = engine_.generate(
+        request_,
+        [&](const TokenEvent& event) {
+          progress_.clear();
+          return printer.take(event);
+        },
+        interrupts.flag());
+    progress_.clear();
+    printer.finish();
+    if (!generation.ok()) return forget_turn(generation.error());
+    if (printer.output_lost() || !write_stdout("\n")) {
+      const Status status = output_error();
+      return status.ok() ? 0 : fail(status.error());
+    }
+    if (interrupts.exit_code() == 143) return 143;  // Ctrl-C stops the answer, a termination request the program
+    turns_.push_back({"assistant", printer.text()});
+    const Report report{*generation, printer.text(), engine_.model_name(), asked_ratio(request_.speculation),
+                        kv_bytes_per_entry(engine_)};
+    last_report_ = report_text(report, Paint{color_wanted(flags_.color, stderr_is_terminal())});
+    if (!generation->lossless) complain("LOSSY: this answer was not checked against the model");
+    if (flags_.stats) fmt::print(stderr, "{}", last_report_);
+    return -1;
+  }
+
+  // A turn that cannot be answered (too long, most likely) leaves the conversation as it was.
+  int forget_turn(const Error& error) {
+    fail(error);
+    turns_.pop_back();
+    if (stdin_is_terminal()) return -1;
+    return error.kind == Error::Kind::Usage ? 2 : 1;
+  }
+
+  Engine& engine_;
+  ChatFormat format_;
+  Request request_;
+  const ChatFlags& flags_;
+  ProgressLine& progress_;
+  std::vector<ChatTurn> turns_;
+  std::string last_report_;
+};
+
+int chat(const ChatFlags& flags, const FlagSet& set) {
+  std::vector<std::string> notes;
+  auto speculation = resolve_speculation(flags.speculation, &notes);
+  if (!speculation.ok()) return fail(speculation.error());
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  for (const std::string& remark : notes) note(remark);
+  note_ignored(set);
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  auto format = recognise_chat((*engine)->chat_template(), (*engine)->tokenizer());
+  if (!format.ok()) return fail(format.error());
+  return Chat(**engine, std::move(*format), request_of(flags.sampling, *speculation), flags, progress).talk();
+}
+
+}  // namespace
+
+int chat_command(Arguments arguments) {
+  ChatFlags flags;
+  FlagSet set("hunch chat [flags]",
+              "A conversation with history, in the model's own chat form. /clear forgets, /stats shows figures, /exit leaves.");
+  set.group("Chat");
+  set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn", flags.system);
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  set.group("Output");
+  set.toggle({"--stats"}, "statistics on stderr after every answer", [&flags] { flags.stats = true; });
+  set.value({"--color"}, "WHEN", "auto (default), always or never",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.color, parse_color(flag, v));
+              return {};
+            });
+  add_foreign_flags(set);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  return chat(flags, set);
+}
+
+}  // namespace hunch

@@ -1,0 +1,98 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "cli/nearest.h"
+#include "cli/terminal.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"run", "continue a text, or answer it with --chat", run_command},
+    {"chat", "talk to the model", chat_command},
+    {"demo", "speculation on a long record book, plain and guessed side by side", demo_command},
+    {"audit", "run a request both ways and name the first token that differs", audit_command},
+    {"bench", "measure this machine and this engine; bench accept: acceptance over a prompt file", bench_command},
+    {"info", "describe a model", info_command},
+    {"quantize", "write a model as a quantised GGUF file", quantize_command},
+    {"tokenize", "text to token ids", tokenize_command},
+    {"detokenize", "token ids to text", detokenize_command},
+};
+
+constexpr std::string_view kVersion = "0.1.0";
+
+std::string version_line() {
+  std::string targets = "portable";
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) targets += " avx2";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    targets += " avx512";
+    if (__builtin_cpu_supports("avx512bf16")) targets += " avx512_bf16";
+  }
+#endif
+#ifdef HUNCH_COMMIT
+  const std::string commit = HUNCH_COMMIT;
+#else
+  const std::string commit = "unknown commit";
+#endif
+#ifdef __clang__
+  const std::string compiler = "Clang " __clang_version__;
+#else
+  const std::string compiler = "GCC " __VERSION__;
+#endif
+  return fmt::format("hunch {} ({}; {}; no CUDA; this CPU: {})\n", kVersion, commit, compiler, targets);
+}
+
+std::string overview() {
+  std::string out =
+      "hunch: exact self-speculative decoding of long contexts on CPUs. It guesses tokens with the model\n"
+      "itself over a few per cent of its KV cache, checks them all in one full pass, and prints exactly\n"
+      "what plain decoding would have printed.\n\nusage: hunch COMMAND [flags]\n\nCommands\n";
+  for (const Command& c : kCommands) out += fmt::format("  {:<12} {}\n", c.name, c.about);
+  out +=
+      "\nExamples\n"
+      "  hunch demo                                      see it happen in two minutes\n"
+      "  hunch run -p \"The captain looked at the\" -n 64  continue a text with the shipped model\n"
+      "  hunch run -m MODEL -f long.txt --spec self --stats\n"
+      "  hunch chat -m MODEL --spec self\n"
+      "  hunch audit -m MODEL -f long.txt -n 200         is the stream the same with speculation?\n"
+      "\nhunch COMMAND --help lists a command's flags; hunch --version says what was built.\n"
+      "Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted (Ctrl-C), 143 terminated.\n";
+  return out;
+}
+
+int print(const std::string& text) {
+  if (write_stdout(text)) return 0;
+  const Status status = output_error();
+  return status.ok() ? 0 : fail(status.error());
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+int dispatch(Arguments arguments) {
+  if (arguments.empty()) return print(overview());
+  const std::string& first = arguments[0];
+  if (first == "--help" || first == "-h") return print(overview());
+  if (first == "--version" || first == "-V") return print(version_line());
+  if (first == "help") {
+    if (arguments.size() == 1) return print(overview());
+    const std::string help[] = {arguments[1], "--help"};
+    return dispatch(help);
+  }
+  for (const Command& command : kCommands)
+    if (command.name == first) return command.run(arguments.subspan(1));
+  if (first.starts_with('-')) return fail(usage_error(fmt::format("name a command first: hunch run {} ...", excerpt(first))));
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) names.push_back(command.name);
+  return fail(
+      usage_error(fmt::format("unknown command {}{}; hunch --help lists them", excerpt(first), did_you_mean(first, names))));
+}
+
+}  // namespace hunch

@@ -1,0 +1,150 @@
+#include "cli/demo_book.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "base/random.h"
+
+namespace hunch {
+namespace {
+
+constexpr std::string_view kFirst[] = {"Mara",   "Tobin",  "Ilse",   "Corvin", "Petra", "Anselm", "Neve",   "Oskar", "Rhea",
+                                       "Elias",  "Freya",  "Gideon", "Hattie", "Juno",  "Lorna",  "Magnus", "Nadia", "Phoebe",
+                                       "Silas",  "Thea",   "Viola",  "Abel",   "Cyrus", "Delia",  "Edmund", "Flora", "Gareth",
+                                       "Hana",   "Ingrid", "Jasper", "Kira",   "Maeve", "Otis",   "Priya",  "Rufus", "Sabine",
+                                       "Victor", "Willa",  "Esther", "Felix",  "Hugo",  "Jonas",  "Lucian", "Odette"};
+constexpr std::string_view kLast[] = {
+    "Ellison", "Marlow",  "Harker",   "Vance",  "Thorne",   "Ashby",   "Draycott", "Fenwick", "Garrick", "Hale",     "Jessup",
+    "Merrow",  "Oakes",   "Penrose",  "Quill",  "Sedgwick", "Varga",   "Whitlock", "Abbott",  "Brandt",  "Calder",   "Devlin",
+    "Farrow",  "Greaves", "Holloway", "Irvine", "Jarrett",  "Langley", "Mercer",   "Norwood", "Orland",  "Prescott", "Radley",
+    "Tolland", "Upton",   "Wardlow",  "Alder",  "Bramley",  "Dunmore", "Foxley",   "Hobbs",   "Knox",    "Nash",     "Moorcroft"};
+constexpr std::string_view kTrades[] = {"clerk",     "surveyor", "pilot",     "baker",   "engineer", "nurse",
+                                        "printer",   "gardener", "carpenter", "teacher", "driver",   "chemist",
+                                        "librarian", "sailor",   "tailor",    "mason",   "cook",     "painter"};
+constexpr std::string_view kTowns[] = {
+    "Greywater", "Saltmarsh", "Kingsbarrow", "Elder Quay", "Coldharbour", "Tarn Hollow", "Brindle Bay", "Lowmoor",  "Stonebridge",
+    "Dunwick",   "Oxmere",    "Silverdale",  "Thornbury",  "Wexcombe",    "Amberley",    "Blackrigg",   "Eastholm", "Gullmouth",
+    "Hexley",    "Kelmarsh",  "Larkspur",    "Netherby",   "Pellworth",   "Rookhope",    "Tidewell",    "Vinton"};
+constexpr std::string_view kAskedTown = "Port Hallow";
+constexpr std::string_view kItems[] = {
+    "brass compass", "wool coat", "cello",         "typewriter",   "sealed letter", "telescope", "box of chalk",
+    "copper kettle", "camera",    "sack of flour", "toolbox",      "music stand",   "ladder",    "bicycle",
+    "glass jar",     "globe",     "coil of rope",  "silver spoon", "chess set",     "umbrella",  "clock",
+    "fishing net",   "birdcage",  "drum",          "pocket watch", "violin bow",    "hatbox",    "suitcase",
+    "ship model",    "mirror",    "lamp",          "rug",          "microscope"};
+constexpr int kAskedRecords = 6;
+
+// Draws by counter, so that a book does not depend on any library's generator.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : key_{seed, 0} {}
+  uint32_t below(uint32_t n) { return uint32_t((uint64_t(noise_bits(key_, NoiseStream::Target, 0, next_++)) * n) >> 32); }
+  std::string_view pick(std::span<const std::string_view> from) { return from[below(uint32_t(from.size()))]; }
+
+ private:
+  NoiseKey key_;
+  uint32_t next_ = 0;
+};
+
+std::string badge(Dice& dice) {
+  const auto letter = [&] { return char('A' + dice.below(26)); };
+  const char first = letter(), second = letter();  // in an order that does not hang on the compiler's
+  return fmt::format("{}{}-{}", first, second, 1000 + dice.below(9000));
+}
+
+constexpr std::string_view kOpen = "<|im_start|>", kClose = "<|im_end|>\n";
+
+}  // namespace
+
+std::string BookRecord::text() const {
+  return fmt::format("Record {}: {}, {}, from {}. Badge {}. Locker {}. Deposited a {}.", number, name, trade, town, badge, locker,
+                     item);
+}
+
+std::string BookRecord::listed() const { return fmt::format("- {}: {}, {}", number, name, trade); }
+
+DemoBook make_demo_book(int num_records, uint64_t seed) {
+  Dice dice(seed);
+  DemoBook book;
+  book.asked_town = kAskedTown;
+  std::set<std::string> names;
+  const int first = 11 + int(dice.below(80));
+  for (int i = 0; i < num_records; ++i) {
+    BookRecord r;
+    r.number = first + i;
+    do {
+      const auto given = dice.pick(kFirst), family = dice.pick(kLast);
+      r.name = fmt::format("{} {}", given, family);
+    } while (names.size() < std::size(kFirst) * std::size(kLast) / 2 && !names.insert(r.name).second);  // people are distinct
+    r.trade = dice.pick(kTrades);
+    r.town = dice.pick(kTowns);
+    r.badge = badge(dice);
+    r.locker = 100 + int(dice.below(9900));
+    r.item = dice.pick(kItems);
+    book.records.push_back(std::move(r));
+  }
+  // One asked record somewhere in each sixth of the book: every answer lies in another place.
+  for (int k = 0; k < kAskedRecords; ++k) {
+    const int from = num_records * k / kAskedRecords, to = num_records * (k + 1) / kAskedRecords;
+    if (from == to) continue;
+    book.asked.push_back(size_t(from) + dice.below(uint32_t(to - from)));
+    book.records[book.asked.back()].town = kAskedTown;
+  }
+  return book;
+}
+
+std::string DemoBook::text() const {
+  std::string out = "REGISTER OF DEPOSITS\n";
+  for (const BookRecord& record : records) out += record.text() + "\n";
+  return out;
+}
+
+std::string DemoBook::question() const { return fmt::format("List all entries from {}.", asked_town); }
+
+std::string DemoBook::question_prompt() const {
+  return fmt::format(
+      "{0}user\nRead the following record book.\n\n{1}\nPlease keep this text at hand; I will ask about "
+      "it.{2}{0}assistant\nReady.{2}"
+      "{0}user\n{3}{2}{0}assistant\n",
+      kOpen, text(), kClose, question());
+}
+
+std::string DemoBook::continuation_prompt() const { return text(); }
+
+DemoBook::Check DemoBook::check(const std::string& answer) const {
+  std::vector<std::string> expected;
+  for (size_t i : asked) expected.push_back(records[i].listed());
+  Check out;
+  for (size_t at = 0; at < answer.size();) {
+    const size_t end = std::min(answer.find('\n', at), answer.size());
+    const std::string line = answer.substr(at, end - at);
+    at = end + 1;
+    if (line.empty()) continue;
+    const auto found = std::find(expected.begin(), expected.end(), line);
+    (found != expected.end() ? out.right : out.wrong).push_back(line);
+    if (found != expected.end()) expected.erase(found);
+  }
+  out.missing = std::move(expected);
+  return out;
+}
+
+Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, uint64_t seed) {
+  // Records differ little in length: two proportional steps land within one record of the goal, then whole records come off.
+  int num_records = int(std::max<int64_t>(16, max_tokens / 40));
+  for (int step = 0; step < 12; ++step) {
+    DemoBook book = make_demo_book(num_records, seed);
+    HUNCH_TRY(const auto ids, tokenizer.encode(book.question_prompt()));
+    const int64_t length = int64_t(ids.size()), per_record = std::max<int64_t>(1, length / num_records);
+    if (length <= max_tokens && length + 2 * per_record > max_tokens) return book;
+    if (length <= max_tokens && step >= 10) return book;
+    const int64_t change = (max_tokens - length) / per_record;
+    num_records += int(change != 0 ? change : max_tokens > length ? 1 : -1);
+    if (num_records < 16) return Error{fmt::format("a record book needs about 800 tokens; {} do not hold one", max_tokens)};
+  }
+  return make_demo_book(std::max(16, num_records - 4), seed);
+}
+
+}  // namespace hunch

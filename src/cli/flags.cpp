@@ -1,0 +1,207 @@
+#include "cli/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/nearest.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+constexpr size_t kColumns = 100, kHelpColumn = 32;
+
+// Negative numbers are values, not flags: "-1", "-.5".
+bool looks_like_flag(std::string_view a) { return a.size() > 1 && a[0] == '-' && !(a[1] >= '0' && a[1] <= '9') && a[1] != '.'; }
+
+}  // namespace
+
+std::string FlagSet::Flag::listed_names() const {
+  const size_t n = shown_names < 0 ? names.size() : size_t(shown_names);
+  std::string out = fmt::format("{}", fmt::join(names.begin(), names.begin() + ptrdiff_t(n), ", "));
+  if (!value_name.empty()) out += fmt::format(" {}", value_name);
+  return out;
+}
+
+void FlagSet::value(std::vector<std::string_view> names, std::string_view value_name, std::string help, Set set,
+                    int shown_names) {
+  Flag flag;
+  flag.names = std::move(names), flag.shown_names = shown_names, flag.group = group_, flag.help = std::move(help);
+  flag.value_name = value_name, flag.arity = Arity::One, flag.set = std::move(set);
+  flag.listed = shown_names != 0;
+  flags_.push_back(std::move(flag));
+}
+
+void FlagSet::toggle(std::vector<std::string_view> names, std::string help, std::function<void()> set) {
+  Flag flag;
+  flag.names = std::move(names), flag.group = group_, flag.help = std::move(help);
+  flag.set = [set = std::move(set)](std::string_view, std::string_view) {
+    set();
+    return Status();
+  };
+  flags_.push_back(std::move(flag));
+}
+
+void FlagSet::text(std::vector<std::string_view> names, std::string_view value_name, std::string help,
+                   std::optional<std::string>& target) {
+  value(std::move(names), value_name, std::move(help), [&target](std::string_view, std::string_view v) {
+    target = std::string(v);
+    return Status();
+  });
+}
+
+void FlagSet::whole(std::vector<std::string_view> names, std::string help, Range range, std::optional<int64_t>& target,
+                    int shown_names) {
+  auto set = [&target, range](std::string_view flag, std::string_view v) -> Status {
+    HUNCH_TRY(target, parse_whole(flag, v, range));
+    return {};
+  };
+  value(std::move(names), "N", std::move(help), set, shown_names);
+}
+
+void FlagSet::number(std::vector<std::string_view> names, std::string help, Range range, std::optional<double>& target) {
+  auto set = [&target, range](std::string_view flag, std::string_view v) -> Status {
+    HUNCH_TRY(target, parse_number(flag, v, range));
+    return {};
+  };
+  value(std::move(names), "X", std::move(help), set);
+}
+
+void FlagSet::refuse(std::vector<std::string_view> names, std::string reason) {
+  Flag flag;
+  flag.names = std::move(names), flag.refusal = std::move(reason), flag.listed = false;
+  flags_.push_back(std::move(flag));
+}
+
+void FlagSet::ignore(std::vector<std::string_view> names, Arity arity, std::vector<std::string_view> values) {
+  Flag flag;
+  flag.names = std::move(names), flag.arity = arity, flag.values = std::move(values), flag.listed = false;
+  flag.set = [this](std::string_view name, std::string_view) {
+    if (std::find(ignored_.begin(), ignored_.end(), name) == ignored_.end()) ignored_.emplace_back(name);
+    return Status();
+  };
+  flags_.push_back(std::move(flag));
+}
+
+void FlagSet::positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target) {
+  positionals_.push_back({name, required, std::move(help), &target});
+}
+
+const FlagSet::Flag* FlagSet::find(std::string_view name) const {
+  for (const Flag& flag : flags_)
+    if (std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) return &flag;
+  return nullptr;
+}
+
+Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) {
+  const std::string_view argument = arguments[at];
+  const size_t equals = argument.starts_with("--") ? argument.find('=') : std::string_view::npos;
+  const std::string_view name = argument.substr(0, equals);
+  if (name == "-h" || name == "--help") {
+    help_wanted_ = true;
+    return size_t(1);
+  }
+  const Flag* flag = find(name);
+  if (!flag) {
+    const auto known = known_names();
+    return usage_error(fmt::format("unknown flag {}{}", excerpt(name), did_you_mean(name, known)));
+  }
+  if (!flag->refusal.empty()) return usage_error(fmt::format("{}: {}", name, flag->refusal));
+  const bool attached = equals != std::string_view::npos, more = at + 1 < arguments.size();
+  std::string_view text;
+  size_t taken = 1;
+  if (attached) {
+    if (flag->arity == Arity::None)
+      return usage_error(fmt::format("{} takes no value, but got {}", name, excerpt(argument.substr(equals + 1))));
+    text = argument.substr(equals + 1);
+  } else if (flag->arity == Arity::One) {
+    if (!more)
+      return usage_error(fmt::format("{} needs a value{}", name,
+                                     flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name)));
+    text = arguments[at + 1], taken = 2;
+  } else if (flag->arity == Arity::Optional && more &&
+             std::find(flag->values.begin(), flag->values.end(), arguments[at + 1]) != flag->values.end()) {
+    text = arguments[at + 1], taken = 2;
+  }
+  HUNCH_OK(flag->set(name, text));
+  return taken;
+}
+
+Status FlagSet::parse(std::span<const std::string> arguments) {
+  size_t next_positional = 0;
+  bool flags_ended = false;
+  for (size_t at = 0; at < arguments.size();) {
+    const std::string& argument = arguments[at];
+    if (!flags_ended && argument == "--") {
+      flags_ended = true, ++at;
+      continue;
+    }
+    if (!flags_ended && looks_like_flag(argument)) {
+      HUNCH_TRY(const size_t taken, take(arguments, at));
+      at += taken;
+      continue;
+    }
+    if (next_positional == positionals_.size())
+      return usage_error(fmt::format("what is {} for? A text to continue goes behind -p, a file behind -f", excerpt(argument)));
+    *positionals_[next_positional++].target = argument;
+    ++at;
+  }
+  if (help_wanted_) return {};
+  for (size_t i = next_positional; i < positionals_.size(); ++i)
+    if (positionals_[i].required) return usage_error(fmt::format("{} is missing; usage: {}", positionals_[i].name, usage_));
+  return {};
+}
+
+std::vector<std::string_view> FlagSet::known_names() const {
+  std::vector<std::string_view> names{"--help"};
+  for (const Flag& flag : flags_)
+    if (flag.listed) names.insert(names.end(), flag.names.begin(), flag.names.end());
+  return names;
+}
+
+std::string FlagSet::help() const {
+  std::string out = fmt::format("usage: {}\n\n{}\n", usage_, wrapped(about_, kColumns, 0));
+  auto entry = [&](const std::string& left, const std::string& help) {
+    out += "  " + left;
+    if (left.size() + 4 > kHelpColumn) {
+      out += "\n" + std::string(kHelpColumn, ' ');  // too wide for its column: the text goes below
+    } else {
+      out += std::string(kHelpColumn - 2 - left.size(), ' ');
+    }
+    out += wrapped(help, kColumns - kHelpColumn, kHelpColumn) + "\n";
+  };
+  if (!positionals_.empty()) {
+    out += "\nArguments\n";
+    for (const Positional& p : positionals_) entry(std::string(p.name), p.help);
+  }
+  std::vector<std::string> groups;
+  for (const Flag& flag : flags_)
+    if (flag.listed && std::find(groups.begin(), groups.end(), flag.group) == groups.end()) groups.push_back(flag.group);
+  for (const std::string& group : groups) {
+    out += "\n" + group + "\n";
+    for (const Flag& flag : flags_)
+      if (flag.listed && flag.group == group) entry(flag.listed_names(), flag.help);
+  }
+  return out;
+}
+
+std::string wrapped(std::string_view text, size_t width, size_t indent) {
+  std::string out;
+  size_t column = 0;
+  while (!text.empty()) {
+    const size_t space = text.find(' ');
+    const std::string_view word = text.substr(0, space);
+    if (column > 0 && column + 1 + word.size() > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = 0;
+    } else if (column > 0) {
+      out += ' ', ++column;
+    }
+    out += word, column += word.size();
+    text = space == std::string_view::npos ? std::string_view() : text.substr(space + 1);
+  }
+  return out;
+}
+
+}  // namespace hunch

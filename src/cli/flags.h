@@ -1,0 +1,91 @@
+// FlagSet: the flags of one subcommand as a table; it parses, explains and suggests. Values may stand behind "=" or as the next
+// argument (so that "-n -1" works); of a repeated flag the last wins. One dash takes whole names too ("-ctk"), as llama.cpp's do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/values.h"
+
+namespace hunch {
+
+class FlagSet {
+ public:
+  // `flag`: the spelling used, for messages.
+  using Set = std::function<Status(std::string_view flag, std::string_view value)>;
+
+  // `usage`: "hunch run [flags] (-p TEXT | -f FILE)"; `about`: a sentence.
+  FlagSet(std::string usage, std::string about) : usage_(std::move(usage)), about_(std::move(about)) {}
+
+  // What follows belongs under this heading in the help.
+  void group(std::string title) { group_ = std::move(title); }
+
+  // A flag with a value. Names: canonical ones first; names past `shown_names` (-1: all) are accepted and not listed,
+  // with 0 the whole flag.
+  void value(std::vector<std::string_view> names, std::string_view value_name, std::string help, Set set, int shown_names = -1);
+  void toggle(std::vector<std::string_view> names, std::string help, std::function<void()> set);
+
+  // Common kinds of value, stored into `target`, which must outlive parse().
+  void text(std::vector<std::string_view> names, std::string_view value_name, std::string help,
+            std::optional<std::string>& target);
+  void whole(std::vector<std::string_view> names, std::string help, Range range, std::optional<int64_t>& target,
+             int shown_names = -1);
+  void number(std::vector<std::string_view> names, std::string help, Range range, std::optional<double>& target);
+
+  // Flags of other programs, kept out of the help. `refuse`: they cannot be honoured, `reason` says what to do instead.
+  // `ignore`: harmless; the spelling is noted in ignored(). A `kOptional` value is taken where the next argument is in `values`.
+  enum class Arity { None, One, Optional };
+  void refuse(std::vector<std::string_view> names, std::string reason);
+  void ignore(std::vector<std::string_view> names, Arity arity, std::vector<std::string_view> values = {});
+
+  // An argument without a dash.
+  void positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target);
+
+  // A usage error, or success; help_wanted() is then true if -h or --help was among the arguments.
+  Status parse(std::span<const std::string> arguments);
+  bool help_wanted() const { return help_wanted_; }
+  const std::vector<std::string>& ignored() const { return ignored_; }
+
+  std::string help() const;                           // grouped, at most 100 columns
+  std::vector<std::string_view> known_names() const;  // those listed in the help
+
+ private:
+  struct Flag {
+    std::vector<std::string_view> names;
+    int shown_names = -1;
+    std::string group, help, refusal;
+    std::string_view value_name;
+    Arity arity = Arity::None;
+    std::vector<std::string_view> values;
+    Set set;
+    bool listed = true;
+    std::string listed_names() const;  // "-m, --model FILE"
+  };
+  struct Positional {
+    std::string_view name;
+    bool required;
+    std::string help;
+    std::optional<std::string>* target;
+  };
+
+  const Flag* find(std::string_view name) const;
+  // Handles the argument at `at` and returns how many arguments it took.
+  Result<size_t> take(std::span<const std::string> arguments, size_t at);
+
+  std::string usage_, about_, group_ = "General";
+  std::vector<Flag> flags_;
+  std::vector<Positional> positionals_;
+  std::vector<std::string> ignored_;
+  bool help_wanted_ = false;
+};
+
+// `text` broken at spaces into lines of at most `width` columns, each but the first behind `indent` spaces.
+std::string wrapped(std::string_view text, size_t width, size_t indent);
+
+}  // namespace hunch

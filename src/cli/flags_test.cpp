@@ -1,0 +1,145 @@
+#include "cli/flags.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/nearest.h"
+#include "cli/request_flags.h"
+
+namespace hunch {
+namespace {
+
+// The flags of `hunch run`, parsed; keeps the error's message.
+struct Parsed {
+  ModelFlags model;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+  OutputFlags output;
+  FlagSet set{"hunch run", "Runs."};
+  Status status;
+
+  explicit Parsed(std::vector<std::string> arguments) {
+    add_prompt_flags(set, prompt);
+    add_model_flags(set, model);
+    add_sampling_flags(set, sampling);
+    add_speculation_flags(set, speculation);
+    add_output_flags(set, output);
+    add_foreign_flags(set);
+    status = set.parse(arguments);
+  }
+  Parsed(const Parsed&) = delete;
+  std::string message() const { return status.ok() ? "" : status.error().message; }
+};
+
+TEST(Flags, TakesLlamaCppsSpellings) {
+  const Parsed p({"-m", "x.gguf", "--prompt=a = b", "-n", "-1", "-c", "0", "-t", "2", "--temp", ".5", "-s", "-1", "-ctk", "f16",
+                  "-ctv", "f16"});
+  ASSERT_TRUE(p.status.ok()) << p.message();
+  EXPECT_EQ(p.model.model, "x.gguf");
+  EXPECT_EQ(p.prompt.text, "a = b");
+  EXPECT_EQ(p.sampling.max_tokens, -1);
+  EXPECT_EQ(p.sampling.temperature, 0.5);
+  EXPECT_EQ(p.sampling.seed, std::nullopt);
+  EXPECT_EQ(p.model.key_dtype, "f16");
+}
+
+TEST(Flags, LetsTheLastOfARepeatedFlagWin) {
+  const Parsed p({"--top-k", "1", "--top-k", "2"});
+  EXPECT_EQ(p.sampling.top_k, 2);
+}
+
+TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"--temp", "x"}, "--temp needs a number at least 0, not \"x\""},
+      {{"--temp", "-0.1"}, "--temp must be at least 0, not \"-0.1\""},
+      {{"--temp", "nan"}, "--temp must be at least 0, not \"nan\""},
+      {{"-n", "-5"}, "-n must be in -1..1099511627776, not \"-5\""},
+      {{"-n", "0"}, "-n must be -1 (no limit) or at least 1, not \"0\""},
+      {{"--top-p", "2"}, "--top-p must be above 0 and at most 1, not \"2\""},
+      {{"--top-p", "0"}, "--top-p must be above 0 and at most 1, not \"0\""},
+      {{"--min-p", "1.1"}, "--min-p must be in 0..1, not \"1.1\""},
+      {{"--top-k", "-1"}, "--top-k must be in 0..1073741824, not \"-1\""},
+      {{"-t", "0"}, "-t must be in 1..1024, not \"0\""},
+      {{"-t", "1025"}, "-t must be in 1..1024, not \"1025\""},
+      {{"-c", "99999999999"}, "-c must be in 0..16777216, not \"99999999999\""},
+      {{"--draft", "9999999"}, "--draft must be in 1..64, not \"9999999\""},
+      {{"--draft", "0"}, "--draft must be in 1..64, not \"0\""},
+      {{"--ratio", "0"}, "--ratio must be above 0 and at most 1, not \"0\""},
+      {{"--ratio", "nan"}, "--ratio must be above 0 and at most 1, not \"nan\""},
+      {{"--policy", "nosuch"}, "--policy must be one of vegas, streamingllm, full, not \"nosuch\""},
+      {{"--rule", "block"}, "--rule must be one of match, ratio, not \"block\""},
+      {{"--spec", "ngram"}, "--spec: ngram is not available yet; there are none, self (also spelled sparse_attn)"},
+      {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
+      {{"-ctk", "q8_0"}, "-ctk: q8_0 is not available yet; there are f32, f16, bf16"},
+      {{"--device", "cuda"}, "--device must be one of cpu, reference, not \"cuda\""},
+      {{"--color", "maybe"}, "--color must be one of auto, always, never, not \"maybe\""},
+      {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},
+      {{"--temprature", "1"}, "unknown flag \"--temprature\" (did you mean --temperature?)"},
+      {{"--draft"}, "--draft needs a value: --draft N"},
+      {{"--json=yes"}, "--json takes no value, but got \"yes\""},
+      {{"hello"}, "what is \"hello\" for? A text to continue goes behind -p, a file behind -f"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Parsed p(arguments);
+    EXPECT_EQ(p.message(), message);
+    if (!p.status.ok()) EXPECT_EQ(p.status.error().kind, Error::Kind::Usage) << message;
+  }
+}
+
+TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
+  const Parsed harmless(
+      {"-ngl", "99", "-fa", "-b", "2048", "-ub", "512", "--mlock", "--no-mmap", "-fa", "on", "--repeat-penalty", "1.0"});
+  ASSERT_TRUE(harmless.status.ok()) << harmless.message();
+  EXPECT_EQ(harmless.set.ignored(), (std::vector<std::string>{"-ngl", "-fa", "-b", "-ub", "--mlock", "--no-mmap"}));
+  EXPECT_NE(Parsed({"--samplers", "top_k"}).message().find("the order of processing is the same everywhere"), std::string::npos);
+  EXPECT_EQ(Parsed({"--repeat-penalty", "1.1"}).message(), "--repeat-penalty: not available yet; leave it out or at 1");
+  EXPECT_NE(Parsed({"-md", "x"}).message().find("a separate draft model is not available yet"), std::string::npos);
+}
+
+TEST(Flags, WantsOneTypeForKeysAndValues) {
+  const Parsed p({"-m", "x", "-ctk", "f16", "-ctv", "f32"});
+  const auto options = engine_options(p.model);
+  ASSERT_FALSE(options.ok());
+  EXPECT_EQ(options.error().message,
+            "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
+}
+
+TEST(Flags, WantsExactlyOnePrompt) {
+  const auto message = [](std::vector<std::string> arguments) {
+    const Parsed p(std::move(arguments));
+    const auto text = prompt_text(p.prompt);
+    return text.ok() ? "" : text.error().message;
+  };
+  EXPECT_EQ(message({}), "no prompt: give the text with -p TEXT or a file with -f FILE (-f - reads the standard input)");
+  EXPECT_EQ(message({"-p", "a", "-f", "b"}), "-p and -f exclude each other: the prompt comes from one of them");
+  EXPECT_EQ(message({"-p", "a", "--system", "b"}), "--system needs --chat: without it the text is continued as it is");
+  EXPECT_EQ(message({"-p", ""}), "-p: the prompt is empty");
+  EXPECT_EQ(message({"-p", "ab\xff"}), "-p: not UTF-8 text: byte 2 (0xff) begins no character");
+  EXPECT_EQ(message({"-f", "/no/such/file"}), "/no/such/file: cannot be opened: No such file or directory");
+}
+
+TEST(Flags, HelpFitsAHundredColumns) {
+  const Parsed p({"--help"});
+  EXPECT_TRUE(p.set.help_wanted());
+  const std::string help = p.set.help();
+  for (size_t at = 0; at < help.size();) {
+    const size_t end = std::min(help.find('\n', at), help.size());
+    EXPECT_LE(end - at, 100u) << help.substr(at, end - at);
+    at = end + 1;
+  }
+  EXPECT_NE(help.find("--speculative-config"), std::string::npos);
+  EXPECT_EQ(help.find("-ngl"), std::string::npos);
+}
+
+TEST(Nearest, CountsInsertionsDeletionsReplacementsAndSwaps) {
+  EXPECT_EQ(edit_distance("ratio", "ratio"), 0);
+  EXPECT_EQ(edit_distance("ratoi", "ratio"), 1);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  static constexpr std::string_view kWords[] = {"alpha", "beta"};
+  EXPECT_EQ(nearest_word("bta", kWords), "beta");
+  EXPECT_EQ(nearest_word("zzzzzz", kWords), "");
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,89 @@
+// llama.cpp's flags that mean nothing here, or nothing yet; declared in request_flags.h. A harmless one must not break a command
+// that people bring along, one that would change the text must not be swallowed.
+#include <fmt/format.h>
+
+#include "cli/request_flags.h"
+
+namespace hunch {
+namespace {
+
+constexpr const char* kOrder =
+    "the order of processing is the same everywhere and cannot be changed: temperature, min-p, top-k, then top-p on what is left";
+
+// A penalty is welcome at the value that switches it off.
+void only_neutral(FlagSet& set, std::vector<std::string_view> names, double neutral) {
+  const auto check = [neutral](std::string_view flag, std::string_view text) -> Status {
+    HUNCH_TRY(const double value, parse_number(flag, text, {}));
+    if (value == neutral) return {};
+    return usage_error(fmt::format("{}: not available yet; leave it out or at {}", flag, neutral));
+  };
+  set.value(std::move(names), "X", "", check, 0);
+}
+
+}  // namespace
+
+void add_foreign_flags(FlagSet& set) {
+  using A = FlagSet::Arity;
+  set.ignore({"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"},
+             A::One);
+  set.ignore({"--prio",      "--poll",      "--numa",       "-np",         "--parallel",      "-C",     "--cpu-mask",
+              "-Cr",         "--cpu-range", "-lv",          "--verbosity", "--repeat-last-n", "--keep", "-lm",
+              "--load-mode", "-sm",         "--split-mode", "-mg",         "--main-gpu",      "-ts",    "--tensor-split"},
+             A::One);
+  set.ignore({"-fa", "--flash-attn"}, A::Optional, {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"});
+  set.ignore({"--mlock",
+              "--mmap",
+              "--no-mmap",
+              "--no-warmup",
+              "--warmup",
+              "--no-display-prompt",
+              "--simple-io",
+              "-no-cnv",
+              "--no-conversation",
+              "--log-disable",
+              "--jinja",
+              "--no-jinja",
+              "-v",
+              "--verbose",
+              "--offline",
+              "--no-perf",
+              "--perf",
+              "-kvu",
+              "--kv-unified",
+              "-nkvo",
+              "--no-kv-offload",
+              "--no-escape",
+              "-st",
+              "--single-turn",
+              "--no-context-shift"},
+             A::None);
+
+  set.refuse({"--samplers", "--sampler-seq", "--sampling-seq"}, kOrder);
+  set.refuse({"-hf", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token", "-mu", "--model-url"},
+             "models are not downloaded; name a folder or a GGUF file with -m");
+  set.refuse({"-md", "--model-draft", "--spec-draft-model"},
+             "a separate draft model is not available yet; --spec self guesses with the model itself");
+  set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
+  set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
+  set.refuse({"--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"},
+             "grammars are not available yet");
+  set.refuse(
+      {"-l", "--logit-bias", "--lora", "--lora-scaled", "--control-vector", "--override-kv", "--chat-template",
+       "--chat-template-file", "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
+      "not available yet");
+  set.refuse({"-dev", "--list-devices"}, "use --device cpu or --device reference");
+  set.refuse({"--spec-draft-n-min", "--draft-min", "--spec-draft-p-min", "--draft-p-min", "--spec-draft-p-split", "-lcs", "-lcd"},
+             "not available yet; --draft N sets how many tokens are guessed");
+  only_neutral(set, {"--repeat-penalty", "--typical", "--typical-p", "--dynatemp-exp"}, 1);
+  only_neutral(
+      set,
+      {"--presence-penalty", "--frequency-penalty", "--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range"},
+      0);
+  only_neutral(set, {"--top-nsigma", "--top-n-sigma"}, -1);
+}
+
+void note_ignored(const FlagSet& set) {
+  if (!set.ignored().empty()) note(fmt::format("without effect here: {}", fmt::join(set.ignored(), " ")));
+}
+
+}  // namespace hunch

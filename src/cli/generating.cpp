@@ -1,0 +1,42 @@
+#include "cli/generating.h"
+
+#include "engine/parts.h"
+
+namespace hunch {
+
+Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine& progress) {
+  options.progress = progress.callback();
+  auto engine = Engine::load(options);
+  progress.clear();  // before anybody prints the error
+  return engine;
+}
+
+double kv_bytes_per_entry(Engine& engine) {
+  const KvGeometry& g = engine.parts().geometry;
+  return 2.0 * g.layers * g.kv_heads * g.head_dim * double(dtype_bytes(g.dtype, 1));
+}
+
+bool TokenPrinter::take(const TokenEvent& event) {
+  print(detokenizer_.feed(event.id), event.from == TokenEvent::From::Draft);
+  return !lost_;
+}
+
+void TokenPrinter::finish() {
+  print(detokenizer_.flush(), green_);
+  if (green_ && !lost_) write_stdout("\033[0m");
+  green_ = false;
+}
+
+void TokenPrinter::print(const std::string& piece, bool guessed) {
+  if (piece.empty()) return;  // the colour of a character is that of the token that completes it
+  text_ += piece;
+  if (!stream_ || lost_) return;
+  std::string out;
+  if (paint_.on && guessed != green_) {
+    out = guessed ? "\033[32m" : "\033[0m";
+    green_ = guessed;
+  }
+  lost_ = !write_stdout(out + piece);
+}
+
+}  // namespace hunch

@@ -1,0 +1,111 @@
+// hunch info: what a model file says about itself, and what that costs in memory.
+#include <fmt/format.h>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_info.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "cli/request_flags.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string_view rope_name(RopeScaling::Kind kind) {
+  switch (kind) {
+    case RopeScaling::Kind::None: return "none";
+    case RopeScaling::Kind::Linear: return "linear";
+    case RopeScaling::Kind::Llama3: return "llama3";
+    case RopeScaling::Kind::Yarn: return "yarn";
+  }
+  return "?";
+}
+
+ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
+  const ModelShape& s = checkpoint.shape();
+  const ModelInfo info = describe(checkpoint);
+  ordered_json out;
+  out["path"] = path;
+  out["format"] = checkpoint.format();
+  out["architecture"] = s.family;
+  out["name"] = s.name;
+  out["file_bytes"] = info.file_bytes;
+  out["parameters"] = info.parameters;
+  out["weight_bytes"] = info.tensor_bytes;
+  out["weight_bytes_per_token"] = info.weight_bytes_per_token;
+  for (const EncodingShare& share : info.encodings)
+    out["encodings"][std::string(dtype_info(share.dtype).name)] = {{"tensors", share.tensors}, {"bytes", share.bytes}};
+  out["vocab_size"] = s.vocab_size;
+  out["hidden"] = s.hidden;
+  out["ffn"] = s.ffn;
+  out["layers"] = s.layers;
+  out["heads"] = s.heads;
+  out["kv_heads"] = s.kv_heads;
+  out["head_dim"] = s.head_dim;
+  out["context_len"] = s.context_len;
+  out["sliding_window"] = s.sliding_window;
+  out["rope_theta"] = s.rope_theta;
+  out["rope_scaling"] = rope_name(s.rope_scaling.kind);
+  out["tied_head"] = s.tied_head;
+  for (DType type : {DType::F32, DType::F16, DType::BF16})
+    out["kv_bytes_per_token"][std::string(dtype_info(type).name)] = kv_bytes_per_token(s, type);
+  // Past this context a decode step reads more KV than weights: there speculation with sparse attention has something to save.
+  out["context_where_kv_equals_weights"] = info.parameters > 0 ? ordered_json(balance_len(info, s, DType::BF16)) : ordered_json();
+  out["chat_template"] = !checkpoint.tokenizer().chat_template.empty();
+  return out;
+}
+
+std::string info_text(const ordered_json& j) {
+  std::string out;
+  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("{:<18}{}\n", name, value); };
+  const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
+  line("model", fmt::format("{} ({})", j["name"].get<std::string>().empty() ? "unnamed" : j["name"].get<std::string>(),
+                            j["path"].get<std::string>()));
+  line("architecture", fmt::format("{}, {} file{}", j["architecture"].get<std::string>(), j["format"].get<std::string>(),
+                                   whole("parameters") == 0 ? " without weights" : ""));
+  line("shape", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"),
+                            whole("ffn"), whole("heads"), whole("kv_heads"), whole("head_dim")));
+  line("vocabulary",
+       fmt::format("{} tokens{}", whole("vocab_size"), j["tied_head"].get<bool>() ? ", embedding and head tied" : ""));
+  line("context", fmt::format("{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),
+                              whole("sliding_window") > 0 ? fmt::format(" (window {})", whole("sliding_window")) : "",
+                              j["rope_theta"].get<double>(), j["rope_scaling"].get<std::string>()));
+  line("weights",
+       fmt::format("{} ({:.1f} M parameters)", bytes_text(j["weight_bytes"].get<double>()), j["parameters"].get<double>() / 1e6));
+  if (j.contains("encodings")) {
+    for (const auto& [name, of] : j["encodings"].items())
+      line("", fmt::format("{:<6}{:>5} tensors {:>10}", name, of["tensors"].get<int>(), bytes_text(of["bytes"].get<double>())));
+  }
+  line("KV of one token", fmt::format("{} bytes as bf16 or f16, {} as f32", j["kv_bytes_per_token"]["bf16"].get<double>(),
+                                      j["kv_bytes_per_token"]["f32"].get<double>()));
+  if (whole("parameters") > 0 && !j["context_where_kv_equals_weights"].is_null())
+    line("KV = weights", fmt::format("at {} tokens of context (bf16)", whole("context_where_kv_equals_weights")));
+  line("chat template", j["chat_template"].get<bool>() ? "yes" : "no");
+  return out;
+}
+
+}  // namespace
+
+int info_command(Arguments arguments) {
+  std::optional<std::string> positional, flag;
+  bool json = false;
+  FlagSet set("hunch info [MODEL] [--json]", "Architecture, shapes, encodings, bytes of weights and of KV per token.");
+  set.positional("MODEL", false, "Hugging Face folder or GGUF file (default: as for hunch run)", positional);
+  set.group("Flags");
+  set.text({"-m", "--model"}, "PATH", "the same", flag);
+  set.toggle({"--json"}, "print one JSON object", [&json] { json = true; });
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (positional && flag) return fail(usage_error("the model was named twice: with -m and without"));
+  const auto path = model_path(positional ? positional : flag);
+  if (!path.ok()) return fail(path.error());
+  const auto checkpoint = Checkpoint::open(path.value(), /*vocab_only=*/true);
+  if (!checkpoint.ok()) return fail(checkpoint.error());
+  const ordered_json out = info_json(*checkpoint.value(), path.value());
+  if (write_stdout(json ? json_line(out) + "\n" : info_text(out))) return 0;
+  const Status status = output_error();
+  return status.ok() ? 0 : fail(status.error());
+}
+
+}  // namespace hunch

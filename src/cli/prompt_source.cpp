@@ -1,0 +1,99 @@
+// Where models and prompts come from: paths, files, the standard input; declared in request_flags.h.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "cli/request_flags.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+namespace hunch {
+namespace {
+
+constexpr std::string_view kShipped = "models/wren-34m.gguf";
+
+Result<std::string> read_stream(std::FILE* stream, const std::string& name) {
+  std::string text;
+  char block[1 << 16];
+  size_t n;
+  while ((n = std::fread(block, 1, sizeof block, stream)) > 0) {
+    text.append(block, n);
+    if (text.size() > kMaxTextBytes)  // also ends endless files such as /dev/zero
+      return Error{fmt::format("{}: longer than {} MiB of text", name, kMaxTextBytes >> 20)};
+  }
+  if (std::ferror(stream)) return Error{fmt::format("{}: cannot be read: {}", name, std::strerror(errno))};
+  return text;
+}
+
+Status check_utf8(const std::string& text, const std::string& name) {
+  if (const auto at = first_invalid_utf8(text))
+    return Error{fmt::format("{}: not UTF-8 text: byte {} (0x{:02x}) begins no character", name, *at,
+                             unsigned(static_cast<unsigned char>(text[*at])))};
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> model_path(const std::optional<std::string>& given) {
+  if (given && given->empty()) return usage_error("-m needs a path: a Hugging Face folder or a GGUF file");
+  if (given) return *given;
+  if (const char* from_environment = std::getenv("HUNCH_MODEL"); from_environment && *from_environment)
+    return std::string(from_environment);
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const auto root = program.parent_path().parent_path().parent_path();  // ROOT/build/release/hunch
+  const auto shipped = root / kShipped;
+  if (!program.empty() && std::filesystem::exists(shipped, ignored)) return shipped.string();
+  return Error{
+      fmt::format("no model: name one with -m (a Hugging Face folder or a GGUF file) or in HUNCH_MODEL; the shipped one is "
+                  "not at {}",
+                  shipped.string()),
+      Error::Kind::Usage};
+}
+
+Result<std::string> read_text_file(const std::string& path) {
+  if (path == "-") {
+    HUNCH_TRY(std::string text, read_stream(stdin, "standard input"));
+    HUNCH_OK(check_utf8(text, "standard input"));
+    return text;
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) return Error{fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+  HUNCH_TRY(std::string text, read_stream(file.get(), path));
+  HUNCH_OK(check_utf8(text, path));
+  return text;
+}
+
+Result<std::string> prompt_text(const PromptFlags& flags) {
+  if (flags.text && flags.file) return usage_error("-p and -f exclude each other: the prompt comes from one of them");
+  if (!flags.text && !flags.file)
+    return usage_error("no prompt: give the text with -p TEXT or a file with -f FILE (-f - reads the standard input)");
+  if (flags.system && !flags.chat) return usage_error("--system needs --chat: without it the text is continued as it is");
+  if (flags.text) {
+    HUNCH_OK(check_utf8(*flags.text, "-p"));
+    if (flags.text->empty()) return usage_error("-p: the prompt is empty");
+    return *flags.text;
+  }
+  HUNCH_TRY(std::string text, read_text_file(*flags.file));
+  if (text.empty()) return Error{fmt::format("{}: the prompt is empty", *flags.file == "-" ? "standard input" : *flags.file)};
+  return text;
+}
+
+Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text) {
+  const Tokenizer& tokenizer = engine.tokenizer();
+  if (!flags.chat) return tokenizer.encode(text, {.parse_special = true, .add_bos = !flags.no_bos});
+  HUNCH_TRY(const ChatFormat format, recognise_chat(engine.chat_template(), tokenizer));
+  std::vector<ChatTurn> turns;
+  if (flags.system) turns.push_back({"system", *flags.system});
+  turns.push_back({"user", text});
+  return encode_chat(format, tokenizer, turns, true);
+}
+
+}  // namespace hunch

@@ -1,0 +1,60 @@
+// hunch quantize: any model that opens to one GGUF file in another encoding.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "checkpoint/convert.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+Result<DType> output_type(const std::optional<std::string>& given) {
+  if (!given) return usage_error("--type is missing: q8_0 (nearly as good as the original), q4_0, q4_k, or f16, bf16, f32");
+  std::string name;
+  for (char c : *given) name += char(std::tolower(static_cast<unsigned char>(c)));  // llama.cpp writes Q8_0
+  static constexpr std::string_view kTypes[] = {"q8_0", "q4_0", "q4_k", "f16", "bf16", "f32"};
+  HUNCH_TRY(const std::string type, parse_choice("--type", name, kTypes));
+  return *dtype_named(type);
+}
+
+int quantize(const std::string& in, const std::string& out, DType type) {
+  ProgressLine progress;
+  const InterruptScope interrupts;
+  const auto show = [&](const ConvertProgress& p) { progress.show("quantise", int64_t(p.bytes_done), int64_t(p.bytes_total)); };
+  const auto report = quantise_checkpoint(in, out, type, show, interrupts.flag());
+  progress.clear();
+  if (!report.ok()) {
+    const int code = fail(report.error());
+    return interrupts.stopped() ? interrupts.exit_code() : code;
+  }
+  for (const std::string& remark : report.value().notes) note(remark);
+  fmt::print(stderr, "{}: {} of weights became a file of {}\n", out, bytes_text(double(report.value().bytes_in)),
+             bytes_text(double(report.value().bytes_out)));
+  return 0;
+}
+
+}  // namespace
+
+int quantize_command(Arguments arguments) {
+  std::optional<std::string> in, out, type;
+  FlagSet set("hunch quantize IN OUT.gguf --type TYPE", "Writes a model as one GGUF file that hunch and llama.cpp load.");
+  set.positional("IN", true, "Hugging Face folder or GGUF file", in);
+  set.positional("OUT.gguf", true, "the file to write; it appears when it is complete", out);
+  set.group("Flags");
+  set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", type);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  const auto dtype = output_type(type);
+  if (!dtype.ok()) return fail(dtype.error());
+  if (!out->ends_with(".gguf"))
+    return fail(usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out))));
+  return quantize(*in, *out, dtype.value());
+}
+
+}  // namespace hunch

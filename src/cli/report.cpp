@@ -1,0 +1,123 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/defaults.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string share_text(double part, double whole) { return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-"; }
+
+}  // namespace
+
+std::string_view finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::Stop: return "stop";
+    case FinishReason::Length: return "length";
+    case FinishReason::Interrupted: return "interrupted";
+  }
+  return "?";
+}
+
+double asked_ratio(const SpeculationOptions& options) {
+  if (options.proposer == "none" || options.policy == "full") return 0;
+  return options.ratio > 0 ? options.ratio : defaults::kRatio;
+}
+
+std::string bytes_text(double bytes) {
+  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
+  if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
+  if (bytes >= 1e3) return fmt::format("{:.1f} kB", bytes / 1e3);
+  return fmt::format("{:.0f} B", bytes);
+}
+
+std::string lossless_text(const Generation& g) {
+  if (!g.lossless) return "LOSSY: guesses were not checked";
+  if (g.proposer == "none" || g.proposer.empty()) return "yes, plain decoding";
+  return g.rule == "ratio" ? "yes, the distribution of plain decoding" : "yes, the stream of plain decoding, bit for bit";
+}
+
+double Report::plain_kv_bytes_per_token() const {
+  const double generated = double(generation.tokens.size());
+  // The first token comes out of the prompt's own pass; token i of the rest reads the prompt and the i before it.
+  return kv_bytes_per_entry * (double(generation.prompt_tokens) + generated / 2);
+}
+
+std::string json_line(const ordered_json& object) { return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+ordered_json report_json(const Report& report) {
+  const Generation& g = report.generation;
+  ordered_json out;
+  out["text"] = report.text;
+  out["tokens"] = g.tokens;
+  out["prompt_tokens"] = g.prompt_tokens;
+  out["decode_tokens_per_second"] = g.tokens_per_second();
+  out["mean_acceptance_length"] = g.mean_acceptance_length();
+  out["acceptance_by_position"] = g.acceptance_by_position();
+  out["kv_bytes_read_per_token"] = g.kv_bytes_per_token();
+  out["lossless"] = g.lossless;
+  out["milliseconds"] = {{"load", g.milliseconds.load},     {"prefill", g.milliseconds.prefill},
+                         {"draft", g.milliseconds.draft},   {"verify", g.milliseconds.verify},
+                         {"select", g.milliseconds.select}, {"decode", g.milliseconds.first_to_last_token}};
+  out["finish_reason"] = finish_name(g.finish);
+  out["model"] = report.model;
+  out["seed"] = g.seed;
+  out["proposer"] = g.proposer;
+  out["policy"] = g.policy;
+  out["rule"] = g.rule;
+  if (report.ratio > 0) out["ratio"] = report.ratio;
+  out["gamma"] = g.gamma;
+  out["rounds"] = g.rounds;
+  out["drafted"] = g.drafted;
+  out["accepted"] = g.accepted;
+  out["drafted_by_position"] = g.drafted_by_position;
+  out["accepted_by_position"] = g.accepted_by_position;
+  if (report.kv_bytes_per_entry > 0) out["kv_bytes_per_token_plain"] = report.plain_kv_bytes_per_token();
+  return out;
+}
+
+std::string acceptance_picture(const std::vector<double>& acceptance, const Paint& paint) {
+  std::string out;
+  const bool unicode = locale_is_utf8();
+  for (size_t i = 0; i < acceptance.size(); ++i)
+    out += fmt::format("  {:>2}  {} {:>4.0f} %\n", i + 1, paint.green(bar(acceptance[i], 40, unicode)), 100 * acceptance[i]);
+  return out;
+}
+
+std::string report_text(const Report& report, const Paint& paint) {
+  const Generation& g = report.generation;
+  const Timings& ms = g.milliseconds;
+  const bool speculated = g.rounds > 0;
+  std::string out = paint.bold("statistics") + "\n";
+  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<24}{}\n", name, value); };
+  line("tokens", fmt::format("{} behind a prompt of {} ({})", g.tokens.size(), g.prompt_tokens, finish_name(g.finish)));
+  line("speed", fmt::format("{:.1f} tokens/s", g.tokens_per_second()));
+  line("load, prefill", fmt::format("{:.0f} ms, {:.0f} ms", ms.load, ms.prefill));
+  if (speculated) {
+    const double whole = ms.first_to_last_token, other = std::max(0.0, whole - ms.draft - ms.verify - ms.select);
+    line("time", fmt::format("draft {}, verify {}, select {}, other {}", share_text(ms.draft, whole),
+                             share_text(ms.verify, whole), share_text(ms.select, whole), share_text(other, whole)));
+    line("mean acceptance length",
+         fmt::format("{:.2f} tokens a round, {} rounds of {} guesses", g.mean_acceptance_length(), g.rounds, g.gamma));
+    line("policy, rule", fmt::format("{}, {}", g.policy, g.rule));
+  }
+  const double plain = report.plain_kv_bytes_per_token();
+  line("KV read per token", plain > 0
+                                ? fmt::format("{} (plain decoding: {})", bytes_text(g.kv_bytes_per_token()), bytes_text(plain))
+                                : bytes_text(g.kv_bytes_per_token()));
+  line("lossless", g.lossless ? lossless_text(g) : paint.red(lossless_text(g)));
+  line("seed", fmt::format("{}", g.seed));
+  if (speculated) {
+    out += "  acceptance by position\n" + acceptance_picture(g.acceptance_by_position(), paint);
+    out += fmt::format("draft acceptance rate = {:.5f} ({:>5} accepted / {:>5} generated)\n",
+                       g.drafted > 0 ? double(g.accepted) / double(g.drafted) : 0.0, g.accepted, g.drafted);
+  }
+  return out;
+}
+
+}  // namespace hunch

@@ -1,0 +1,86 @@
+#include "cli/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+namespace hunch {
+namespace {
+
+Generation speculated() {
+  Generation g;
+  g.tokens = {5, 6, 7, 8};
+  g.rule = "match", g.policy = "vegas", g.proposer = "self";
+  g.seed = 18446744073709551615u;
+  g.gamma = 2, g.prompt_tokens = 100, g.rounds = 2, g.drafted = 4, g.accepted = 2;
+  g.drafted_by_position = {2, 2}, g.accepted_by_position = {2, 0};
+  g.kv_bytes_read = 3000;
+  g.milliseconds.first_to_last_token = 30, g.milliseconds.draft = 6, g.milliseconds.verify = 15, g.milliseconds.select = 3;
+  return g;
+}
+
+TEST(Report, JsonIsOneLineWithEveryPromisedField) {
+  const Generation g = speculated();
+  const std::string line = json_line(report_json({g, "two\nlines", "wren", 0.07, 10}));
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const auto j = nlohmann::json::parse(line);
+  EXPECT_EQ(j["text"], "two\nlines");
+  EXPECT_EQ(j["tokens"], (std::vector<int>{5, 6, 7, 8}));
+  EXPECT_EQ(j["prompt_tokens"], 100);
+  EXPECT_EQ(j["decode_tokens_per_second"], 100.0);
+  EXPECT_EQ(j["mean_acceptance_length"], 2.0);
+  EXPECT_EQ(j["acceptance_by_position"], (std::vector<double>{1, 0}));
+  EXPECT_EQ(j["kv_bytes_read_per_token"], 1000.0);
+  EXPECT_EQ(j["lossless"], true);
+  EXPECT_EQ(j["seed"], 18446744073709551615u);
+  for (const char* part : {"load", "prefill", "draft", "verify", "select"})
+    EXPECT_TRUE(j["milliseconds"][part].is_number()) << part;
+}
+
+TEST(Report, JsonSurvivesBytesThatAreNoText) {
+  const Generation g = speculated();
+  const auto j = nlohmann::json::parse(json_line(report_json({g, "a\xffz", "m", 0, 0})));
+  EXPECT_EQ(j["text"], "a\xef\xbf\xbdz");
+}
+
+TEST(Report, TextHoldsTheLineThatPeopleGrep) {
+  const Generation g = speculated();
+  const std::string text = report_text({g, "", "wren", 0.07, 10}, Paint{});
+  EXPECT_NE(text.find("draft acceptance rate = 0.50000 (    2 accepted /     4 generated)"), std::string::npos) << text;
+  EXPECT_NE(text.find("draft 20 %, verify 50 %, select 10 %, other 20 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.0 kB (plain decoding: 1.0 kB)"), std::string::npos) << text;  // 10 x (100 + 4 / 2)
+  EXPECT_EQ(text.find('\033'), std::string::npos);
+}
+
+TEST(Report, SaysLossyOutLoud) {
+  Generation g = speculated();
+  g.lossless = false;
+  EXPECT_NE(report_text({g, "", "wren", 0.07, 10}, Paint{}).find("LOSSY"), std::string::npos);
+}
+
+TEST(Terminal, ColorFollowsFlagThenEnvironmentThenTerminal) {
+  unsetenv("NO_COLOR"), unsetenv("CLICOLOR_FORCE"), unsetenv("TERM");
+  EXPECT_TRUE(color_wanted(ColorWish::Auto, true));
+  EXPECT_FALSE(color_wanted(ColorWish::Auto, false));
+  setenv("CLICOLOR_FORCE", "1", 1);
+  EXPECT_TRUE(color_wanted(ColorWish::Auto, false));
+  setenv("NO_COLOR", "1", 1);
+  EXPECT_FALSE(color_wanted(ColorWish::Auto, true));
+  EXPECT_TRUE(color_wanted(ColorWish::Always, false));
+  unsetenv("NO_COLOR"), unsetenv("CLICOLOR_FORCE");
+  setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(color_wanted(ColorWish::Auto, true));
+  unsetenv("TERM");
+}
+
+TEST(Terminal, DrawsBars) {
+  EXPECT_EQ(bar(0.5, 4, false), "##..");
+  EXPECT_EQ(bar(1, 2, true), "██");
+  EXPECT_EQ(bar(0.5, 1, true), "▌");
+  EXPECT_EQ(bar(std::nan(""), 2, false), "..");
+  EXPECT_EQ(bar(7, 2, false), "##");
+}
+
+}  // namespace
+}  // namespace hunch

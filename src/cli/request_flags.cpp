@@ -1,0 +1,158 @@
+#include "cli/request_flags.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+constexpr double kUnbounded = std::numeric_limits<double>::max();
+
+// f32, f16, bf16, or vLLM's spellings of them.
+Result<std::string> parse_kv_dtype(std::string_view flag, std::string_view text) {
+  if (text == "bfloat16") text = "bf16";
+  if (text == "float16") text = "f16";
+  if (text == "float32") text = "f32";
+  for (std::string_view other : {"q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "fp8", "fp8_e4m3", "fp8_e5m2"})
+    if (text == other) return usage_error(fmt::format("{}: {} is not available yet; there are f32, f16, bf16", flag, text));
+  static constexpr std::string_view kTypes[] = {"f32", "f16", "bf16"};
+  return parse_choice(flag, text, kTypes);
+}
+
+Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_view text) {
+  if (text == "-1") return std::optional<uint64_t>();  // random, as in llama.cpp
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size())
+    return usage_error(
+        fmt::format("{} needs -1 (random) or a whole number in 0..18446744073709551615, not {}", flag, excerpt(text)));
+  return std::optional<uint64_t>(seed);
+}
+
+}  // namespace
+
+void add_model_flags(FlagSet& set, ModelFlags& flags) {
+  set.group("Model and machine");
+  set.text({"-m", "--model"}, "PATH", "Hugging Face folder or GGUF file (default: $HUNCH_MODEL, else the shipped wren-34m.gguf)",
+           flags.model);
+  set.whole({"-c", "--ctx-size", "--context-length", "--max-model-len"},
+            "tokens that prompt and answer may reach; 0: the model's (default)", {0, 1 << 24}, flags.context_len, 2);
+  set.whole({"-t", "--threads"}, "threads, 1..1024 (default: all cores this process may use)", {1, 1024}, flags.threads);
+  set.value(
+      {"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",
+      "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        HUNCH_TRY(flags.kv_memory_bytes, parse_bytes(flag, v));
+        return {};
+      },
+      1);
+  const auto store = [](std::optional<std::string>& target) {
+    return [&target](std::string_view flag, std::string_view v) -> Status {
+      HUNCH_TRY(target, parse_kv_dtype(flag, v));
+      return {};
+    };
+  };
+  set.value(
+      {"--kv-type", "--kv-cache-dtype"}, "TYPE", "type of the KV cache: f32, f16 or bf16 (default: the device's)",
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        HUNCH_TRY(flags.key_dtype, parse_kv_dtype(flag, v));
+        flags.value_dtype = flags.key_dtype;
+        return {};
+      },
+      1);
+  set.value({"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree",
+            store(flags.key_dtype));
+  set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", store(flags.value_dtype));
+  set.value({"--device"}, "NAME", "cpu (default) or reference (plain loops, slow)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              static constexpr std::string_view kDevices[] = {"cpu", "reference"};
+              HUNCH_TRY(flags.device, parse_choice(flag, v, kDevices));
+              return {};
+            });
+  set.value({"--isa"}, "NAME", "instructions used: portable, avx2, avx512 or avx512_bf16 (default: the best here)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              static constexpr std::string_view kIsas[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+              HUNCH_TRY(flags.isa, parse_choice(flag, v, kIsas));
+              return {};
+            });
+}
+
+void add_prompt_flags(FlagSet& set, PromptFlags& flags) {
+  set.group("Prompt");
+  set.text({"-p", "--prompt"}, "TEXT", "the text to continue", flags.text);
+  set.text({"-f", "--file"}, "FILE", "the text to continue, from a file (-: the standard input)", flags.file);
+  set.toggle({"--chat"}, "wrap the text as a user's turn of the model's chat form", [&flags] { flags.chat = true; });
+  set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn before it (with --chat)", flags.system);
+  set.toggle({"--no-bos"}, "do not begin with the model's BOS token", [&flags] { flags.no_bos = true; });
+}
+
+void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
+  set.group("Sampling (defaults: the model's own, else llama.cpp's)");
+  set.value(
+      {"-n", "--predict", "--n-predict", "--max-tokens"}, "N", "tokens to write at most; -1: until the context is full (default)",
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        HUNCH_TRY(flags.max_tokens, parse_whole(flag, v, {-1, double(1LL << 40)}));
+        if (flags.max_tokens == 0) return usage_error(fmt::format("{} must be -1 (no limit) or at least 1, not \"0\"", flag));
+        return {};
+      },
+      3);
+  set.number({"--temp", "--temperature"}, "temperature; 0: always the likeliest token", {0, kUnbounded}, flags.temperature);
+  set.whole({"--top-k"}, "keep the K likeliest tokens; 0: all", {0, double(1 << 30)}, flags.top_k);
+  set.number({"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true},
+             flags.top_p);
+  set.number({"--min-p"}, "drop tokens less likely than this share of the likeliest, 0..1", {0, 1}, flags.min_p);
+  set.value({"-s", "--seed"}, "N", "seed; -1: random (default)", [&flags](std::string_view flag, std::string_view v) -> Status {
+    HUNCH_TRY(flags.seed, parse_seed(flag, v));
+    return {};
+  });
+  set.toggle({"--ignore-eos"}, "go on past the model's end of text", [&flags] { flags.ignore_eos = true; });
+}
+
+void add_output_flags(FlagSet& set, OutputFlags& flags) {
+  set.group("Output");
+  set.toggle({"--stats"}, "end with statistics on stderr", [&flags] { flags.stats = true; });
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.value({"--color"}, "WHEN", "auto (default), always or never; NO_COLOR and CLICOLOR_FORCE are honoured",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.color, parse_color(flag, v));
+              return {};
+            });
+}
+
+Result<EngineOptions> engine_options(const ModelFlags& flags) {
+  EngineOptions options;
+  HUNCH_TRY(options.model, model_path(flags.model));
+  if (flags.key_dtype != flags.value_dtype) {  // one given alone would leave the other to a default that may differ
+    return usage_error(
+        fmt::format("keys and values of the KV cache have one type here: -ctk {} -ctv {} do not agree; use --kv-type",
+                    flags.key_dtype.value_or("(none)"), flags.value_dtype.value_or("(none)")));
+  }
+  options.kv_dtype = flags.key_dtype.value_or("");
+  options.device = flags.device;
+  options.isa = flags.isa;
+  if (!flags.isa.empty() && flags.device != "cpu")
+    return usage_error(fmt::format("--isa is for --device cpu, not {}", flags.device));
+  options.threads = int(flags.threads.value_or(0));
+  options.context_len = flags.context_len.value_or(0);
+  options.kv_memory_bytes = flags.kv_memory_bytes;
+  return options;
+}
+
+Request request_of(const SamplingFlags& sampling, const SpeculationOptions& speculation) {
+  Request request;
+  request.max_tokens = sampling.max_tokens.value_or(-1);
+  request.ignore_eos = sampling.ignore_eos;
+  request.sampling.temperature = sampling.temperature;
+  request.sampling.top_p = sampling.top_p;
+  request.sampling.min_p = sampling.min_p;
+  if (sampling.top_k) request.sampling.top_k = int(*sampling.top_k);
+  request.sampling.seed = sampling.seed;
+  request.speculation = speculation;
+  return request;
+}
+
+}  // namespace hunch

@@ -1,0 +1,72 @@
+// The flags that the generating subcommands (run, chat, audit, demo, bench) share, and what they amount to: engine options,
+// prompt source, sampling, speculation, output. Names and defaults follow llama.cpp where it has one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/flags.h"
+#include "cli/speculation_flags.h"
+#include "cli/terminal.h"
+#include "hunch/hunch.h"
+
+namespace hunch {
+
+struct ModelFlags {
+  std::optional<std::string> model;
+  std::optional<int64_t> context_len, threads;
+  int64_t kv_memory_bytes = 0;
+  std::optional<std::string> key_dtype, value_dtype;  // must agree
+  std::string device = "cpu", isa;
+};
+
+struct PromptFlags {
+  std::optional<std::string> text, file;
+  bool chat = false, no_bos = false;
+  std::optional<std::string> system;
+};
+
+struct SamplingFlags {
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int64_t> top_k;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> max_tokens;
+  bool ignore_eos = false;
+};
+
+struct OutputFlags {
+  bool stats = false, json = false;
+  ColorWish color = ColorWish::Auto;
+};
+
+// Each adds its flags to `set`; the targets must outlive parse().
+void add_model_flags(FlagSet& set, ModelFlags& flags);
+void add_prompt_flags(FlagSet& set, PromptFlags& flags);
+void add_sampling_flags(FlagSet& set, SamplingFlags& flags);
+void add_output_flags(FlagSet& set, OutputFlags& flags);
+// llama.cpp's flags that people type out of habit: harmless ones are ignored with one note, the others refused with a reason.
+void add_foreign_flags(FlagSet& set);
+// The note on ignored flags, where there were any.
+void note_ignored(const FlagSet& set);
+
+// The model to load: as given, else $HUNCH_MODEL, else the shipped one beside the build (../../models/wren-34m.gguf from the
+// program).
+Result<std::string> model_path(const std::optional<std::string>& given);
+Result<EngineOptions> engine_options(const ModelFlags& flags);
+
+// The text behind -p or in the file behind -f ("-": the standard input). Errors: none or both given, unreadable, empty, not
+// UTF-8.
+Result<std::string> prompt_text(const PromptFlags& flags);
+// A file's bytes, checked to be UTF-8. Errors name the file, and the byte at which it stops being text.
+Result<std::string> read_text_file(const std::string& path);
+
+// The prompt's ids: raw text (special tokens parsed), or with --chat one user turn of the model's template.
+Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text);
+
+// The request without its prompt.
+Request request_of(const SamplingFlags& sampling, const SpeculationOptions& speculation);
+
+}  // namespace hunch

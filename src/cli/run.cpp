@@ -1,0 +1,103 @@
+// hunch run: continue a text (or answer it with --chat), streaming to stdout.
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/request_flags.h"
+
+namespace hunch {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+  OutputFlags output;
+};
+
+// Flags are settled, in the order that gives the cheapest error first: nothing is loaded for a request that cannot run.
+struct Settled {
+  Request request;
+  std::string text;
+  EngineOptions engine;
+};
+
+Result<Settled> settle(const RunFlags& flags) {
+  Settled out;
+  std::vector<std::string> notes;
+  HUNCH_TRY(const SpeculationOptions speculation, resolve_speculation(flags.speculation, &notes));
+  out.request = request_of(flags.sampling, speculation);
+  HUNCH_TRY(out.engine, engine_options(flags.model));
+  HUNCH_TRY(out.text, prompt_text(flags.prompt));
+  for (const std::string& remark : notes) note(remark);
+  return out;
+}
+
+// Prints what belongs behind the text and returns the exit code.
+int conclude(Engine& engine, const Settled& settled, const RunFlags& flags, const Generation& generation, TokenPrinter& printer,
+             int interrupted_code) {
+  const Report report{generation, printer.text(), engine.model_name(), asked_ratio(settled.request.speculation),
+                      kv_bytes_per_entry(engine)};
+  bool written = !printer.output_lost();
+  if (flags.output.json) {
+    written = write_stdout(json_line(report_json(report)) + "\n");
+  } else if (stdout_is_terminal() && written) {
+    written = write_stdout("\n");
+  }
+  if (!written) {
+    const Status status = output_error();
+    if (!status.ok()) return fail(status.error());
+  }
+  if (!generation.lossless) complain("LOSSY: this text was not checked against the model; plain decoding may say something else");
+  if (flags.output.stats || interrupted_code != 0)
+    fmt::print(stderr, "{}", report_text(report, Paint{color_wanted(flags.output.color, stderr_is_terminal())}));
+  return interrupted_code;
+}
+
+}  // namespace
+
+int run_command(Arguments arguments) {
+  RunFlags flags;
+  FlagSet set("hunch run [flags] (-p TEXT | -f FILE)",
+              "Continues a text as it is, or answers it with --chat. Text goes to stdout, all else to stderr.");
+  add_prompt_flags(set, flags.prompt);
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  add_output_flags(set, flags.output);
+  add_foreign_flags(set);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+
+  auto settled = settle(flags);
+  if (!settled.ok()) return fail(settled.error());
+  note_ignored(set);
+  ProgressLine progress;
+  auto engine = load_engine(settled->engine, progress);
+  if (!engine.ok()) return fail(engine.error());
+  auto ids = prompt_ids(**engine, flags.prompt, settled->text);
+  if (!ids.ok()) return fail(ids.error());
+  settled->request.prompt = std::move(*ids);
+
+  const Paint paint{!flags.output.json && color_wanted(flags.output.color, stdout_is_terminal())};
+  if (paint.on && settled->request.speculation.proposer != "none")
+    fmt::print(stderr, "{} and accepted; the rest was written by the checking pass\n", paint.green("green: guessed"));
+  TokenPrinter printer((*engine)->tokenizer(), !flags.output.json, paint);
+  const InterruptScope interrupts;
+  auto generation = (*engine)->generate(
+      settled->request,
+      [&](const TokenEvent& event) {
+        progress.clear();
+        return printer.take(event);
+      },
+      interrupts.flag());
+  progress.clear();
+  printer.finish();
+  if (!generation.ok()) return fail(generation.error());
+  return conclude(**engine, *settled, flags, *generation, printer, interrupts.exit_code());
+}
+
+}  // namespace hunch

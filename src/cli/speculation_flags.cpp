@@ -1,0 +1,242 @@
+#include "cli/speculation_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/nearest.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+using Kind = SpeculationSetting::Kind;
+
+int whole(const SettingValue& v) { return int(std::get<double>(v)); }
+const std::string& word(const SettingValue& v) { return std::get<std::string>(v); }
+
+std::string text_of(const SettingValue& v) {
+  return std::holds_alternative<double>(v) ? fmt::format("{:g}", std::get<double>(v)) : word(v);
+}
+
+// Proposers of other engines, by the names that people type; an honest "not yet" beats "unknown".
+constexpr std::string_view kOtherMethods[] = {
+    "auto",         "ngram",        "ngram_gpu",    "suffix",      "draft_model",   "medusa",       "mlp_speculator", "eagle",
+    "eagle3",       "mtp",          "dflash",       "dspark",      "custom_class",  "draft-simple", "draft-eagle3",   "draft-mtp",
+    "draft-dflash", "draft-dspark", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod",    "ngram-cache"};
+
+bool is_other_method(std::string_view name) {
+  return std::find(std::begin(kOtherMethods), std::end(kOtherMethods), name) != std::end(kOtherMethods) || name.ends_with("_mtp");
+}
+
+size_t index_of(std::string_view flag) {
+  const auto& all = speculation_settings();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (all[i].flag == flag) return i;
+  return all.size();
+}
+
+}  // namespace
+
+const std::vector<SpeculationSetting>& speculation_settings() {
+  static const std::vector<SpeculationSetting> settings = {
+      {"--spec",
+       "method",
+       "METHOD",
+       "who guesses: none, or self (the same model over a few per cent of its KV cache)",
+       Kind::Choice,
+       {"none", "self"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.proposer = word(v); }},
+      {"--draft",
+       "num_speculative_tokens",
+       "N",
+       "tokens guessed per round, 1..64",
+       Kind::Whole,
+       {},
+       {1, 64},
+       [](const SettingValue& v, SpeculationOptions& o) { o.num_tokens = whole(v); }},
+      {"--policy",
+       "sparse_attn_algorithm",
+       "NAME",
+       "what guesses read: vegas, streamingllm or full",
+       Kind::Choice,
+       {"vegas", "streamingllm", "full"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.policy = word(v); }},
+      {"--ratio",
+       "sparse_attn_ratio",
+       "X",
+       "share of the KV cache that guesses read, above 0 and at most 1",
+       Kind::Number,
+       {},
+       {0, 1, true},
+       [](const SettingValue& v, SpeculationOptions& o) { o.ratio = std::get<double>(v); }},
+      {"--min-tokens",
+       "sparse_attn_min_tokens",
+       "N",
+       "least entries that guesses read (default 16)",
+       Kind::Whole,
+       {},
+       {1, 1 << 24},
+       [](const SettingValue& v, SpeculationOptions& o) { o.min_tokens = whole(v); }},
+      {"--metric",
+       "sparse_attn_metric",
+       "NAME",
+       "vegas: scores by weight (default; the drafts' log-sum-exp), true_weight or logit",
+       Kind::Choice,
+       {"weight", "true_weight", "logit"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.metric = word(v); }},
+      {"--rows",
+       "sparse_attn_rows",
+       "ROWS",
+       "vegas: rows of the check that vote: all (default), first_last or last",
+       Kind::Choice,
+       {"all", "first_last", "last"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.rows = word(v); }},
+      {"--combine",
+       "sparse_attn_combine",
+       "HOW",
+       "vegas: max (default) or sum over the rows",
+       Kind::Choice,
+       {"max", "sum"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.combine = word(v); }},
+      {"--share",
+       "sparse_attn_share",
+       "HOW",
+       "vegas: a set of entries per kv_head (default) or per layer",
+       Kind::Choice,
+       {"kv_head", "layer"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.share = word(v); }},
+      {"--spread",
+       "sparse_attn_spread",
+       "N",
+       "vegas: also read N entries behind each one scored high (default 16)",
+       Kind::Whole,
+       {},
+       {0, 1024},
+       [](const SettingValue& v, SpeculationOptions& o) { o.spread = whole(v); }},
+      {"--sinks",
+       "sparse_attn_sinks",
+       "N",
+       "first entries that are always read (default: 4 for streamingllm, 0 for vegas)",
+       Kind::Whole,
+       {},
+       {0, 1 << 24},
+       [](const SettingValue& v, SpeculationOptions& o) { o.sinks = whole(v); }},
+      {"--recent",
+       "sparse_attn_recent",
+       "N",
+       "last entries that are always read (default 0)",
+       Kind::Whole,
+       {},
+       {0, 1 << 24},
+       [](const SettingValue& v, SpeculationOptions& o) { o.recent = whole(v); }},
+      {"--rule",
+       "rule",
+       "RULE",
+       "match: the stream of plain decoding, bit for bit (default when greedy or seeded); ratio: its distribution",
+       Kind::Choice,
+       {"match", "ratio"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.rule = word(v); }},
+      {"--draft-weights",
+       "sparse_attn_draft_weights",
+       "TYPE",
+       "guesses read a copy of the weights as q4_0 or q8_0",
+       Kind::Choice,
+       {"q4_0", "q8_0"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.draft_weights = word(v); }},
+  };
+  return settings;
+}
+
+Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::string_view spelled_as, std::string_view text) {
+  if (setting.kind == Kind::Whole) {
+    HUNCH_TRY(const int64_t n, parse_whole(spelled_as, text, setting.range));
+    return SettingValue(double(n));
+  }
+  if (setting.kind == Kind::Number) {
+    HUNCH_TRY(const double x, parse_number(spelled_as, text, setting.range));
+    return SettingValue(x);
+  }
+  if (setting.key == "method") {
+    if (text == "sparse_attn") text = "self";  // the Vegas release's word
+    if (is_other_method(text))
+      return usage_error(
+          fmt::format("{}: {} is not available yet; there are none, self (also spelled sparse_attn)", spelled_as, text));
+    static constexpr std::string_view kMethods[] = {"none", "self", "sparse_attn"};
+    HUNCH_TRY(std::string name, parse_choice(spelled_as, text, kMethods));
+    return SettingValue(std::move(name));
+  }
+  HUNCH_TRY(std::string name, parse_choice(spelled_as, text, setting.choices));
+  return SettingValue(std::move(name));
+}
+
+void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
+  set.group("Speculation (checked also where --spec is none)");
+  const auto& settings = speculation_settings();
+  for (size_t i = 0; i < settings.size(); ++i) {
+    const SpeculationSetting& setting = settings[i];
+    std::vector<std::string_view> names{setting.flag};
+    if (setting.flag == "--draft")  // what llama.cpp called it over the years
+      names.insert(names.end(), {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens"});
+    if (setting.flag == "--spec") names.push_back("--spec-type");
+    auto store = [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
+      HUNCH_TRY(SettingValue parsed, parse_setting(setting, flag, value));
+      flags.flags[i] = std::move(parsed);
+      return {};
+    };
+    set.value(names, setting.value_name, std::string(setting.about), store, 1);
+  }
+  set.toggle({"--unverified"},
+             "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only",
+             [&flags] { flags.unverified = true; });
+  set.text(
+      {"--speculative-config"}, "JSON",
+      "the same as an object with vLLM's keys: method, num_speculative_tokens, sparse_attn_algorithm, sparse_attn_ratio, ...",
+      flags.config);
+}
+
+Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, std::vector<std::string>* notes) {
+  SettingValues values = flags.flags;
+  const auto& settings = speculation_settings();
+  if (flags.config) {
+    HUNCH_TRY(SettingValues config, parse_speculative_config(*flags.config));
+    for (auto& [i, value] : config) {
+      const auto typed = values.find(i);
+      if (typed != values.end() && typed->second != value)
+        return usage_error(fmt::format("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,
+                                       text_of(typed->second), settings[i].key, text_of(value)));
+      values[i] = std::move(value);
+    }
+  }
+  SpeculationOptions options;
+  for (const auto& [i, value] : values) settings[i].apply(value, options);
+
+  const auto given = [&](std::string_view flag) { return values.contains(index_of(flag)); };
+  if (options.metric == "logit") {  // raw logits gain nothing from dilation, and the paper's rule has none
+    if (given("--spread") && options.spread > 0)
+      return usage_error("--spread needs --metric weight or true_weight: raw logits are not spread; leave it out or set it to 0");
+    options.spread = 0;
+  }
+  if (options.policy != "vegas" && notes) {
+    for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread"})
+      if (given(flag)) notes->push_back(fmt::format("{} has no effect with --policy {}", flag, options.policy));
+  }
+  if (options.policy == "full" && notes && given("--ratio"))
+    notes->push_back("--ratio has no effect with --policy full, which reads everything");
+  if (flags.unverified) {
+    if (options.proposer != "self" || options.policy != "streamingllm")
+      return usage_error("--unverified is lossy decoding and needs --spec self --policy streamingllm");
+    options.verify = false;
+  }
+  return options;
+}
+
+}  // namespace hunch

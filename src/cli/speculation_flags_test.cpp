@@ -1,0 +1,152 @@
+#include "cli/speculation_flags.h"
+
+#include <gtest/gtest.h>
+
+namespace hunch {
+namespace {
+
+struct Outcome {
+  SpeculationOptions options;
+  std::vector<std::string> notes;
+  std::string message;  // of the error; empty where there is none
+};
+
+Outcome resolve(std::vector<std::string> arguments) {
+  FlagSet set("hunch run", "Runs.");
+  SpeculationFlags flags;
+  add_speculation_flags(set, flags);
+  if (const Status status = set.parse(arguments); !status.ok()) return {{}, {}, status.error().message};
+  Outcome out;
+  auto options = resolve_speculation(flags, &out.notes);
+  if (options.ok()) out.options = *options;
+  else out.message = options.error().message;
+  return out;
+}
+Outcome config(const std::string& json) { return resolve({"--speculative-config", json}); }
+
+TEST(SpeculationFlags, LeavesDefaultsAlone) {
+  const Outcome o = resolve({});
+  const SpeculationOptions defaults;
+  EXPECT_EQ(o.message, "");
+  EXPECT_EQ(o.options.proposer, "none");
+  EXPECT_EQ(o.options.num_tokens, defaults.num_tokens);
+  EXPECT_EQ(o.options.min_tokens, 16);
+  EXPECT_EQ(o.options.spread, defaults.spread);
+  EXPECT_TRUE(o.options.verify);
+}
+
+TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
+  const Outcome a =
+      resolve({"--spec",       "self",  "--draft",         "5",           "--policy", "vegas",      "--ratio",   "0.07",
+               "--min-tokens", "32",    "--metric",        "true_weight", "--rows",   "first_last", "--combine", "sum",
+               "--share",      "layer", "--spread",        "8",           "--sinks",  "4",          "--recent",  "64",
+               "--rule",       "ratio", "--draft-weights", "q4_0"});
+  const Outcome b = config(
+      R"({"method": "sparse_attn", "num_speculative_tokens": 5, "sparse_attn_algorithm": "vegas", "sparse_attn_ratio": 0.07,
+      "sparse_attn_min_tokens": 32, "sparse_attn_metric": "true_weight", "sparse_attn_rows": "first_last", "sparse_attn_combine": "sum",
+      "sparse_attn_share": "layer", "sparse_attn_spread": 8, "sparse_attn_sinks": 4, "sparse_attn_recent": 64, "rule": "ratio",
+      "sparse_attn_draft_weights": "q4_0"})");
+  for (const Outcome* o : {&a, &b}) {
+    EXPECT_EQ(o->message, "");
+    EXPECT_EQ(o->options.proposer, "self");
+    EXPECT_EQ(o->options.num_tokens, 5);
+    EXPECT_EQ(o->options.policy, "vegas");
+    EXPECT_EQ(o->options.ratio, 0.07);
+    EXPECT_EQ(o->options.min_tokens, 32);
+    EXPECT_EQ(o->options.metric, "true_weight");
+    EXPECT_EQ(o->options.rows, "first_last");
+    EXPECT_EQ(o->options.combine, "sum");
+    EXPECT_EQ(o->options.share, "layer");
+    EXPECT_EQ(o->options.spread, 8);
+    EXPECT_EQ(o->options.sinks, 4);
+    EXPECT_EQ(o->options.recent, 64);
+    EXPECT_EQ(o->options.rule, "ratio");
+    EXPECT_EQ(o->options.draft_weights, "q4_0");
+  }
+}
+
+TEST(SpeculationFlags, TakesTheReleasesOwnConfiguration) {
+  const Outcome o = config(
+      R"({"method":"sparse_attn","sparse_attn_algorithm":"streamingllm","num_speculative_tokens":7,"sparse_attn_ratio":0.05})");
+  EXPECT_EQ(o.message, "");
+  EXPECT_EQ(o.options.policy, "streamingllm");
+  EXPECT_EQ(o.options.min_tokens, 16);  // ours, not the release's 256
+  EXPECT_EQ(config(R"({"method":"none"})").options.proposer, "none");
+  EXPECT_EQ(config(R"({"sparse_attn_ratio":1})").options.proposer, "self");
+}
+
+TEST(SpeculationFlags, PointsAtBrokenJson) {
+  EXPECT_EQ(config("{bad").message, "--speculative-config: invalid JSON at character 2, near \"{bad\"");
+  EXPECT_EQ(config("{\"method\":").message, "--speculative-config: invalid JSON at character 11, where the text ends too early");
+  EXPECT_EQ(config("").message, "--speculative-config: invalid JSON at character 1, where the text ends too early");
+  EXPECT_EQ(config("[]").message,
+            "--speculative-config must be a JSON object such as '{\"method\": \"sparse_attn\"}', not a list");
+  EXPECT_EQ(config(R"({"rule":"match","rule":"ratio","method":"none"})").message,
+            "--speculative-config: the key \"rule\" stands there twice");
+}
+
+TEST(SpeculationFlags, NamesTheNearestAndAllValidKeys) {
+  const std::string message = config(R"({"method":"sparse_attn","sparse_atn_ratio":0.1})").message;
+  EXPECT_TRUE(message.starts_with(
+      "--speculative-config: unknown key \"sparse_atn_ratio\" (did you mean sparse_attn_ratio?); valid keys: method, "
+      "num_speculative_tokens, sparse_attn_algorithm, sparse_attn_ratio,"))
+      << message;
+  EXPECT_TRUE(config(R"({"nosuch":1})").message.starts_with("--speculative-config: unknown key \"nosuch\"; valid keys: method,"));
+}
+
+TEST(SpeculationFlags, AnswersKnownForeignMethodsAndKeysByName) {
+  EXPECT_EQ(config(R"({"method":"ngram","prompt_lookup_max":5})").message,
+            "--speculative-config: \"method\": ngram is not available yet; there are none, self (also spelled sparse_attn)");
+  EXPECT_NE(config(R"({"method":"eagle3"})").message.find("eagle3 is not available yet"), std::string::npos);
+  EXPECT_NE(config(R"({"method":"auto"})").message.find("auto is not available yet"), std::string::npos);
+  EXPECT_NE(config(R"({"method":"sparse_attn","model":"x"})")
+                .message.find("\"model\": self-speculation guesses with the target's own weights"),
+            std::string::npos);
+  EXPECT_NE(config(R"({"method":"sparse_attn","tensor_parallel_size":2})").message.find("draft_tensor_parallel_size"),
+            std::string::npos);
+}
+
+TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
+  EXPECT_EQ(config(R"({"method":"self","num_speculative_tokens":65})").message,
+            "--speculative-config: \"num_speculative_tokens\" must be in 1..64, not \"65\"");
+  EXPECT_EQ(config(R"({"method":"self","num_speculative_tokens":"7"})").message,
+            "--speculative-config: \"num_speculative_tokens\" must be a number in 1..64, not a string");
+  EXPECT_EQ(config(R"({"method":"self","sparse_attn_ratio":0})").message,
+            "--speculative-config: \"sparse_attn_ratio\" must be above 0 and at most 1, not \"0\"");
+  EXPECT_EQ(config(R"({"method":7})").message, "--speculative-config: \"method\" must be a string (none, self), not a number");
+  EXPECT_EQ(config(R"({"num_speculative_tokens":7})").message,
+            "--speculative-config: \"method\" is missing; there are sparse_attn (also spelled self), none");
+}
+
+TEST(SpeculationFlags, RefusesContradictions) {
+  EXPECT_EQ(resolve({"--ratio", "0.1", "--speculative-config", R"({"method":"sparse_attn","sparse_attn_ratio":0.2})"}).message,
+            "--ratio 0.1 contradicts \"sparse_attn_ratio\": 0.2 in --speculative-config; say it once");
+  EXPECT_EQ(resolve({"--spec", "none", "--speculative-config", R"({"method":"sparse_attn"})"}).message,
+            "--spec none contradicts \"method\": self in --speculative-config; say it once");
+  EXPECT_EQ(resolve({"--ratio", "0.2", "--speculative-config", R"({"method":"sparse_attn","sparse_attn_ratio":0.2})"}).message,
+            "");
+}
+
+TEST(SpeculationFlags, AllowsUncheckedOutputOnlyWhereItIsMeant) {
+  const Outcome o = resolve({"--spec", "self", "--policy", "streamingllm", "--unverified"});
+  EXPECT_EQ(o.message, "");
+  EXPECT_FALSE(o.options.verify);
+  EXPECT_EQ(resolve({"--spec", "self", "--unverified"}).message,
+            "--unverified is lossy decoding and needs --spec self --policy streamingllm");
+  EXPECT_EQ(resolve({"--policy", "streamingllm", "--unverified"}).message,
+            "--unverified is lossy decoding and needs --spec self --policy streamingllm");
+}
+
+TEST(SpeculationFlags, SpreadsWeightsOnly) {
+  EXPECT_EQ(resolve({"--metric", "logit"}).options.spread, 0);
+  EXPECT_NE(resolve({"--metric", "logit", "--spread", "4"}).message.find("--spread needs --metric weight or true_weight"),
+            std::string::npos);
+}
+
+TEST(SpeculationFlags, RemarksOnSettingsWithoutEffect) {
+  EXPECT_EQ(resolve({"--policy", "streamingllm", "--metric", "logit"}).notes,
+            std::vector<std::string>{"--metric has no effect with --policy streamingllm"});
+}
+
+}  // namespace
+}  // namespace hunch

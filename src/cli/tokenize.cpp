@@ -1,0 +1,128 @@
+// hunch tokenize, hunch detokenize: the tokenizer alone, from any model, a vocabulary-only GGUF file, or a folder or
+// tokenizer.json without a model.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "checkpoint/checkpoint.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "cli/request_flags.h"
+#include "engine/load_text.h"
+#include "text/detokenizer.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_text(const fs::path& path) {  // empty where there is none: the tokenizer says what it misses
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+Result<Tokenizer> open_tokenizer(const std::string& path) {
+  std::error_code ignored;
+  fs::path folder = path;
+  const bool named_file = folder.filename() == "tokenizer.json";
+  if (named_file) folder = folder.parent_path();
+  if (named_file || (fs::is_directory(path, ignored) && !fs::exists(folder / "config.json", ignored) &&
+                     fs::exists(folder / "tokenizer.json", ignored)))
+    return Tokenizer::from_json(file_text(folder / "tokenizer.json"), file_text(folder / "tokenizer_config.json"));
+  HUNCH_TRY(const auto checkpoint, Checkpoint::open(path, /*vocab_only=*/true));
+  return load_tokenizer(*checkpoint);
+}
+
+int print(const std::string& text) {
+  if (write_stdout(text)) return 0;
+  const Status status = output_error();
+  return status.ok() ? 0 : fail(status.error());
+}
+
+// Ids separated by white space or commas, with or without brackets.
+Result<std::vector<int32_t>> parse_ids(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (size_t at = 0; at < text.size();) {
+    if (std::string_view(" \t\r\n,[]").find(text[at]) != std::string_view::npos) {
+      ++at;
+      continue;
+    }
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), id);
+    if (error != std::errc() || id < 0)
+      return usage_error(
+          fmt::format("token ids are whole numbers such as \"1, 2, 3\", not {} at byte {}", excerpt(text.substr(at, 20)), at));
+    ids.push_back(id);
+    at = size_t(end - text.data());
+  }
+  return ids;
+}
+
+struct TextFlags {
+  std::optional<std::string> model;
+  PromptFlags prompt;
+  bool json = false;
+};
+
+Result<std::string> input_text(const TextFlags& flags) {
+  if (flags.prompt.text && flags.prompt.text->empty()) return std::string();  // no tokens is a fair answer here
+  return prompt_text(flags.prompt);
+}
+
+Result<std::string> tokenized(const TextFlags& flags) {
+  HUNCH_TRY(const std::string text, input_text(flags));
+  HUNCH_TRY(const std::string path, model_path(flags.model));
+  HUNCH_TRY(const Tokenizer tokenizer, open_tokenizer(path));
+  HUNCH_TRY(const auto ids, tokenizer.encode(text, {.parse_special = true, .add_bos = !flags.prompt.no_bos}));
+  if (flags.json) return json_line({{"tokens", ids}}) + "\n";
+  std::string out;
+  for (int32_t id : ids) out += fmt::format("{:>7}  {}\n", id, excerpt(tokenizer.token_bytes(id)));
+  return out;
+}
+
+Result<std::string> detokenized(const TextFlags& flags) {
+  HUNCH_TRY(const std::string text, input_text(flags));
+  HUNCH_TRY(const auto ids, parse_ids(text));
+  HUNCH_TRY(const std::string path, model_path(flags.model));
+  HUNCH_TRY(const Tokenizer tokenizer, open_tokenizer(path));
+  for (int32_t id : ids)
+    if (id >= tokenizer.vocab_size())
+      return Error{fmt::format("token id {} is outside the vocabulary of {}", id, tokenizer.vocab_size())};
+  const std::string out = detokenize(tokenizer, ids, /*skip_special=*/false);
+  return flags.json ? json_line({{"text", out}}) + "\n" : out + "\n";
+}
+
+int text_command(Arguments arguments, FlagSet set, Result<std::string> (*make)(const TextFlags&), bool to_tokens) {
+  TextFlags flags;
+  set.group("Flags");
+  set.text({"-m", "--model"}, "PATH", "model, vocabulary-only GGUF file, or folder with a tokenizer.json", flags.model);
+  set.text({"-p", "--prompt"}, to_tokens ? "TEXT" : "IDS", to_tokens ? "the text" : "the ids: \"1, 2, 3\"", flags.prompt.text);
+  set.text({"-f", "--file"}, "FILE", "the same from a file (-: the standard input)", flags.prompt.file);
+  if (to_tokens) set.toggle({"--no-bos"}, "do not begin with the BOS token", [&flags] { flags.prompt.no_bos = true; });
+  set.toggle({"--json"}, to_tokens ? "print {\"tokens\": [...]}" : "print {\"text\": \"...\"}", [&flags] { flags.json = true; });
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print(set.help());
+  auto out = make(flags);
+  return out.ok() ? print(*out) : fail(out.error());
+}
+
+}  // namespace
+
+int tokenize_command(Arguments arguments) {
+  return text_command(arguments,
+                      FlagSet("hunch tokenize [-m MODEL] (-p TEXT | -f FILE) [--json] [--no-bos]",
+                              "Prints a token a line, or with --json all ids. Special tokens written in the text are parsed."),
+                      tokenized, true);
+}
+
+int detokenize_command(Arguments arguments) {
+  return text_command(arguments,
+                      FlagSet("hunch detokenize [-m MODEL] (-p IDS | -f FILE) [--json]", "Prints the text of token ids."),
+                      detokenized, false);
+}
+
+}  // namespace hunch

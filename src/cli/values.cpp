@@ -1,0 +1,84 @@
+#include "cli/values.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "cli/nearest.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+constexpr double kUnbounded = std::numeric_limits<double>::max();
+
+std::string number_text(double x) {
+  return std::abs(x) < 1e15 && x == std::floor(x) ? fmt::format("{}", int64_t(x)) : fmt::format("{:g}", x);
+}
+
+Error out_of_range(std::string_view flag, std::string_view text, const Range& range) {
+  return usage_error(fmt::format("{} must be {}, not {}", flag, range.text(), excerpt(text)));
+}
+
+}  // namespace
+
+std::string Range::text() const {
+  if (least == -kUnbounded && most == kUnbounded) return "finite";
+  if (most == kUnbounded) return fmt::format("{} {}", above_least ? "above" : "at least", number_text(least));
+  if (above_least) return fmt::format("above {} and at most {}", number_text(least), number_text(most));
+  return fmt::format("in {}..{}", number_text(least), number_text(most));
+}
+
+Result<int64_t> parse_whole(std::string_view flag, std::string_view text, const Range& range) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range) return out_of_range(flag, text, range);
+  if (error != std::errc() || end != text.data() + text.size())
+    return usage_error(fmt::format("{} needs a whole number {}, not {}", flag, range.text(), excerpt(text)));
+  if (!range.holds(double(value))) return out_of_range(flag, text, range);
+  return value;
+}
+
+Result<double> parse_number(std::string_view flag, std::string_view text, const Range& range) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if ((error != std::errc() && error != std::errc::result_out_of_range) || end != text.data() + text.size())
+    return usage_error(fmt::format("{} needs a number {}, not {}", flag, range.text(), excerpt(text)));
+  if (error != std::errc() || !std::isfinite(value) || !range.holds(value)) return out_of_range(flag, text, range);
+  return value;
+}
+
+Result<int64_t> parse_bytes(std::string_view flag, std::string_view text) {
+  const Error bad = usage_error(
+      fmt::format("{} needs a size such as 268435456, 256M, 256MiB or 1.5G (at least 1 byte), not {}", flag, excerpt(text)));
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || !std::isfinite(value)) return bad;
+  const std::string_view unit(end, size_t(text.data() + text.size() - end));
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  static constexpr Unit kUnits[] = {{"", 1},         {"B", 1},        {"K", 1024.},  {"k", 1024.},    {"KiB", 1024.},
+                                    {"M", 0x1p20},   {"MiB", 0x1p20}, {"G", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40},
+                                    {"TiB", 0x1p40}, {"KB", 1e3},     {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9}};
+  for (const Unit& u : kUnits) {
+    if (u.name != unit) continue;
+    const double bytes = std::floor(value * u.bytes);
+    if (!(bytes >= 1) || bytes > 0x1p50) return bad;  // a pebibyte is a typing error
+    return int64_t(bytes);
+  }
+  return bad;
+}
+
+Result<std::string> parse_choice(std::string_view flag, std::string_view text, std::span<const std::string_view> choices) {
+  for (std::string_view choice : choices)
+    if (choice == text) return std::string(text);
+  return usage_error(
+      fmt::format("{} must be one of {}, not {}{}", flag, comma_list(choices), excerpt(text), did_you_mean(text, choices)));
+}
+
+std::string comma_list(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
+
+}  // namespace hunch

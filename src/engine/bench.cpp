@@ -1,0 +1,144 @@
+#include "engine/bench.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/random.h"
+
+namespace hunch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+DepthBench::DepthBench(EngineParts& parts, const RequestPlan& plan)
+    : parts_(parts), plan_(plan), rows_(*parts.backend, parts.model->shape().vocab_size, plan.gamma + 1, false) {
+  ids_ = parts.backend->allocate(size_t(plan.gamma + 1) * sizeof(int32_t));
+  hidden_ = parts.backend->allocate(size_t(plan.gamma + 1) * size_t(parts.model->shape().hidden) * sizeof(float));
+}
+
+DepthBench::~DepthBench() { sequence_.pages.release_past(0, *parts_.pool); }
+
+Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t depth, const RequestPlan& plan) {
+  if (depth + plan.gamma + 1 > parts.context_len)
+    return Error{fmt::format("a depth of {} tokens does not fit the context of {}", depth, parts.context_len)};
+  auto bench = std::unique_ptr<DepthBench>(new DepthBench(parts, plan));
+  HUNCH_TRY(bench->policy_, Register<SparsePolicy>::find(plan.policy_name)->make(parts.policy_setup(plan.policy, plan.gamma)));
+  if (plan.draft_weights) { HUNCH_TRY(bench->draft_weights_, parts.draft_weights(*plan.draft_weights)); }
+  Sequence& sequence = bench->sequence_;
+  sequence.pages = PageTable(parts.context_len);
+  sequence.noise = plan.noise;
+  sequence.sampling = plan.sampling;
+  if (!sequence.pages.grow_to(depth + plan.gamma + 1, *parts.pool)) return Error{"no KV pages left"};
+  bench->fill(depth);
+  return bench;
+}
+
+void DepthBench::fill(int64_t depth) {
+  const ModelShape& shape = parts_.model->shape();
+  const int64_t chunk = 256;
+  Buffer memory = parts_.backend->allocate(size_t(chunk * shape.kv_heads * shape.head_dim) * sizeof(float));
+  auto rows = memory.view<float>(chunk, shape.kv_heads, shape.head_dim);
+  uint32_t state = 1;
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    rows.data[i] = float(int32_t(state)) * 0x1p-31f;
+  }
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int64_t first = 0; first < depth; first += chunk) {
+      const auto part = rows.slice(0, std::min(chunk, depth - first));
+      parts_.backend->store_kv(
+          {.layer = layer, .k = part, .v = part, .kv = {parts_.store.get(), sequence_.pages.view()}, .first_entry = first});
+    }
+  sequence_.tokens.assign(size_t(depth) + 1, 0);
+  for (int64_t i = 0; i <= depth; ++i) sequence_.tokens[size_t(i)] = int32_t(i % shape.vocab_size);
+  sequence_.prompt_len = depth;
+  sequence_.committed_len = depth;
+  sequence_.max_len = parts_.context_len;
+}
+
+PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePolicy* policy, const Model& model) {
+  const ModelShape& shape = model.shape();
+  auto ids = ids_.view<int32_t>(rows);
+  for (int row = 0; row < rows; ++row) ids(row) = int32_t((row * 7919 + 1) % shape.vocab_size);
+  auto hidden = hidden_.view<float>(rows, shape.hidden);
+  const Segment segment{
+      .phase = phase, .sequence = &sequence_, .first_position = sequence_.committed_len, .num_rows = rows, .policy = policy};
+  std::vector<double> times, selects;
+  PassCost cost;
+  for (int i = 0; i < repeats + 2; ++i) {  // two warm-up passes
+    const BackendCounters before = parts_.backend->counters();
+    const auto start = Clock::now();
+    parts_.pass->begin(ids, std::span(&segment, 1));
+    model.forward(*parts_.pass, hidden);
+    model.logits(*parts_.backend, hidden, rows_.logits(rows));
+    rows_.sample(sequence_, rows, sequence_.committed_len + 1);
+    const double ms = ms_since(start), select = parts_.pass->take_select_ms();
+    if (i < 2) continue;
+    times.push_back(ms);
+    selects.push_back(select);
+    const BackendCounters& after = parts_.backend->counters();
+    cost.bytes = {after.weight_bytes - before.weight_bytes, after.kv_bytes - before.kv_bytes,
+                  after.score_bytes - before.score_bytes, after.gather_bytes - before.gather_bytes};
+  }
+  cost.ms = median(times);
+  cost.select_ms = median(selects);
+  return cost;
+}
+
+PassCost DepthBench::plain(int repeats) { return time(repeats, Segment::Phase::Verify, 1, nullptr, *parts_.model); }
+
+PassCost DepthBench::verify(int rows, int repeats, bool policy) {
+  HUNCH_CHECK(rows <= plan_.gamma + 1);
+  if (policy) draft(1);  // leaves the log-sum-exps that weights are taken by
+  return time(repeats, Segment::Phase::Verify, rows, policy ? policy_.get() : nullptr, *parts_.model);
+}
+
+PassCost DepthBench::draft(int repeats) {
+  time(1, Segment::Phase::Verify, 1, policy_.get(), *parts_.model);  // a selection to read
+  return time(repeats, Segment::Phase::Draft, 1, policy_.get(), draft_weights_ ? *draft_weights_ : *parts_.model);
+}
+
+double streaming_read_ceiling(int threads, size_t bytes, int repeats) {
+  bytes = bytes / (size_t(threads) * 4096) * (size_t(threads) * 4096);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 0;
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 1, bytes);
+  const size_t part = bytes / size_t(threads);
+  std::vector<double> rates;
+  std::vector<uint64_t> sums(size_t(threads) * 8);
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const auto start = Clock::now();
+    std::vector<std::thread> workers;
+    for (int t = 0; t < threads; ++t)
+      workers.emplace_back([&, t] {
+        const auto* words = reinterpret_cast<const uint64_t*>(static_cast<const char*>(memory) + size_t(t) * part);
+        uint64_t sum[8] = {};  // independent sums, so that loads and not additions are the limit
+        for (size_t i = 0; i + 8 <= part / 8; i += 8)
+          for (int lane = 0; lane < 8; ++lane) sum[lane] += words[i + size_t(lane)];
+        for (int lane = 0; lane < 8; ++lane) sums[size_t(t * 8 + lane)] += sum[lane];
+      });
+    for (std::thread& worker : workers) worker.join();
+    rates.push_back(double(bytes) / (ms_since(start) * 1e-3));
+  }
+  // The sum is used so that the loads stay.
+  volatile uint64_t sink = sums[0];
+  (void)sink;
+  munmap(memory, bytes);
+  return median(rates);
+}
+
+}  // namespace hunch

@@ -1,0 +1,50 @@
+// DepthBench: times single passes at a context depth, for `hunch bench`. The cache is filled with noise instead of a prefill:
+// what a pass costs does not depend on what the entries say. Bytes come from the backend's counters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/parts.h"
+#include "engine/step.h"
+
+namespace hunch {
+
+struct PassCost {
+  double ms = 0;          // median
+  double select_ms = 0;   // of that, choosing and copying entries (scores are part of attention)
+  BackendCounters bytes;  // of one pass
+};
+
+class DepthBench {
+ public:
+  // Errors: depth beyond the context, unknown policy. `gamma` bounds the rows of a verify pass.
+  static Result<std::unique_ptr<DepthBench>> make(EngineParts&, int64_t depth, const RequestPlan&);
+  ~DepthBench();
+
+  // A plain step: one row, logits and a sampled token.
+  PassCost plain(int repeats);
+  // A verify pass of `rows` rows with the policy's scores and selection, or without (`policy` false).
+  PassCost verify(int rows, int repeats, bool policy);
+  // One draft step over the selection made by verify().
+  PassCost draft(int repeats);
+
+ private:
+  DepthBench(EngineParts&, const RequestPlan&);
+  void fill(int64_t depth);
+  PassCost time(int repeats, Segment::Phase, int rows, SparsePolicy*, const Model&);
+
+  EngineParts& parts_;
+  RequestPlan plan_;
+  Sequence sequence_;
+  std::unique_ptr<SparsePolicy> policy_;
+  const Model* draft_weights_ = nullptr;
+  SampledRows rows_;
+  Buffer ids_, hidden_;
+};
+
+// Streaming reads of a buffer far larger than the caches, all threads at once: bytes per second, the median of `repeats`.
+double streaming_read_ceiling(int threads, size_t bytes, int repeats);
+
+}  // namespace hunch

@@ -1,0 +1,262 @@
+#include "text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "text/detokenizer.h"
+#include "text/test_data.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::json;
+using test::encode;
+using test::GgufCopy;
+using test::load;
+
+// The message of the error, or "" with a test failure.
+std::string error_of(const Result<Tokenizer>& made) {
+  EXPECT_FALSE(made.ok());
+  return made.ok() ? "" : made.error().message;
+}
+
+json gpt2_json() { return json::parse(test::read_data("gpt2.json")); }
+
+void expect_refusal(const json& file, std::string_view words) {
+  const std::string message = error_of(Tokenizer::from_json(file.dump()));
+  EXPECT_NE(message.find(words), std::string::npos) << message;
+}
+
+TEST(Tokenizer, GgufVocabularyGivesTheIdsOfTokenizerJson) {
+  for (const auto& [name, pre] : {std::pair("wren", "qwen2"), {"gpt2", "gpt-2"}, {"gpt2", "default"}, {"llama3", "llama-bpe"}}) {
+    const Tokenizer from_json = load(name);
+    GgufCopy copy(name);
+    GgufVocab vocab = copy.vocab(pre);
+    vocab.bos_id = from_json.bos_id();
+    auto made = Tokenizer::from_gguf(vocab);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const Tokenizer from_gguf = std::move(made).value();
+    EXPECT_EQ(from_gguf.vocab_size(), from_json.vocab_size());
+    EXPECT_EQ(from_gguf.adds_bos(), from_json.adds_bos());
+    for (int32_t id = -1; id <= from_json.vocab_size(); ++id) {
+      EXPECT_EQ(from_gguf.token_bytes(id), from_json.token_bytes(id)) << id;
+      EXPECT_EQ(from_gguf.is_special(id), from_json.is_special(id)) << id;
+    }
+    for (const std::string line : json::parse(test::read_data("lines.json"))) {
+      // GGUF has no flags of added tokens: the lines that hold a flagged one may differ.
+      if (line.find("hunch") + 1 || line.find("<mask>") + 1 || line.find("<word>") + 1) continue;
+      EXPECT_EQ(encode(from_gguf, line), encode(from_json, line)) << line;
+    }
+  }
+}
+
+TEST(Tokenizer, GgufOfTheQwen2FamilyNormalizesToNfc) {
+  const GgufCopy copy("wren");
+  auto made = Tokenizer::from_gguf(copy.vocab("qwen2"));
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(encode(made.value(), "cafe\xCC\x81"), encode(made.value(), "caf\xC3\xA9"));
+}
+
+TEST(Tokenizer, RefusesAnUnknownGgufPreAndListsTheKnown) {
+  const GgufCopy copy("gpt2");
+  const std::string message = error_of(Tokenizer::from_gguf(copy.vocab("tekken")));
+  for (const std::string_view word : {"tokenizer.ggml.pre", "tekken", "gpt-2", "llama-bpe", "qwen2"})
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+}
+
+TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
+  const auto refusal = [](auto spoil) {
+    GgufCopy copy("gpt2");
+    GgufVocab vocab = copy.vocab("gpt-2");
+    spoil(copy, vocab);
+    vocab.tokens = copy.tokens;
+    vocab.merges = copy.merges;
+    vocab.token_types = copy.types;
+    return error_of(Tokenizer::from_gguf(vocab));
+  };
+  const auto expect = [](const std::string& message, std::string_view words) {
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  expect(refusal([](GgufCopy&, GgufVocab& v) { v.model = "llama"; }), "tokenizer.ggml.model");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.types.pop_back(); }), "tokenizer.ggml.token_type");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.types[3] = 7; }), "not known (1 to 6 are): 7");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.types[3] = 6; }), "byte tokens");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens.clear(), c.types.clear(); }), "tokenizer.ggml.tokens");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[5] = c.tokens[4]; }), "given twice");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[5] = "zzzz"; }), "no token for byte");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "q zebra"; }),
+         "merge 5 names a token that the vocabulary lacks: \"zebra\"");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "a"; }), "not two tokens");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "a b c"; }), "not two tokens");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = ""; }), "not two tokens");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[9].assign(100'000'000, 'x'); }), "longer than 8192 bytes");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[9] = "a " + std::string(100'000'000, 'x'); }), "lacks");
+  expect(refusal([](GgufCopy&, GgufVocab& v) { v.eos_id = 1 << 30; }), "EOS id");
+  expect(refusal([](GgufCopy&, GgufVocab& v) { v.add_bos = true; }), "BOS");
+}
+
+TEST(Tokenizer, GgufAddBosFollowsTheKeyAndElseTheFamily) {
+  const GgufCopy copy("llama3");
+  GgufVocab vocab = copy.vocab("llama-bpe");
+  vocab.bos_id = 600;
+  const auto adds = [&] { return Tokenizer::from_gguf(vocab).value().adds_bos(); };
+  EXPECT_TRUE(adds());
+  vocab.add_bos = false;
+  EXPECT_FALSE(adds());
+  vocab.add_bos = std::nullopt;
+  vocab.pre = "qwen2";
+  EXPECT_FALSE(adds());
+}
+
+TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
+  const json good = gpt2_json();
+  ASSERT_TRUE(Tokenizer::from_json(good.dump()).ok());
+  const auto refuses = [&](std::string_view pointer, const json& value, std::string_view words) {
+    json file = good;
+    file[json::json_pointer(std::string(pointer))] = value;
+    expect_refusal(file, words);
+  };
+  refuses("/normalizer", {{"type", "Lowercase"}}, "Lowercase");
+  refuses("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "NFKC"}}}}}, "NFKC");
+  refuses("/pre_tokenizer", {{"type", "Metaspace"}}, "Metaspace");
+  refuses("/pre_tokenizer", nullptr, "pre_tokenizer");
+  refuses("/pre_tokenizer/add_prefix_space", true, "add_prefix_space");
+  refuses("/pre_tokenizer/use_regex", false, "use_regex");
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const auto split = [&](const json& pattern, std::string_view behavior) {
+    return json{{"type", "Sequence"},
+                {"pretokenizers", {{{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}}, byte_level}}};
+  };
+  refuses("/pre_tokenizer", split({{"Regex", "(a+)+b"}}, "Isolated"), "(a+)+b");
+  refuses("/pre_tokenizer", split({{"String", " "}}, "Isolated"), "Regex");
+  refuses("/pre_tokenizer", split({{"Regex", "x"}}, "Removed"), "Removed");
+  refuses("/post_processor", {{"type", "BertProcessing"}}, "BertProcessing");
+  const json text = {{"Sequence", {{"id", "A"}}}}, special = {{"SpecialToken", {{"id", "<|endoftext|>"}}}};
+  refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, special}}}, "<|endoftext|>");
+  refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {special, text}}, {"special_tokens", json::object()}},
+          "ids");
+  refuses("/decoder", {{"type", "WordPiece"}}, "WordPiece");
+  refuses("/model/type", "Unigram", "Unigram");
+  refuses("/model/byte_fallback", true, "byte_fallback");
+  refuses("/model/dropout", 0.1, "dropout");
+  refuses("/model/end_of_word_suffix", "</w>", "</w>");
+  refuses("/model/vocab", json::array(), "vocab");
+  refuses("/model/vocab/a", -1, "not an integer");
+  refuses("/model/vocab/a", 1e300, "not an integer");
+  refuses("/model/vocab/a", (1 << 22), "not an integer");
+  refuses("/model/vocab/a", 7, "one id");
+  refuses("/model/merges/0", "a", "merge 0");
+  refuses("/model/merges/0", {"a", 1}, "merge 0");
+  refuses("/model/merges/0", {"a", "Zebra"}, "Zebra");
+  refuses("/added_tokens/0/id", 3, "added token");
+  refuses("/added_tokens/0/content", "", "empty");
+  refuses("/added_tokens/0/content", std::string(600, 'x'), "longer than 512");
+}
+
+TEST(Tokenizer, RefusesHostileJsonQuickly) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string_view bracket : {"[", "{\"a\":"}) {
+    std::string deep;
+    for (int i = 0; i < 100'000; ++i) deep += bracket;
+    EXPECT_NE(error_of(Tokenizer::from_json(deep)).find("JSON"), std::string::npos);
+  }
+  for (const std::string_view text : {"", "null", "[]", "{}", "{\"model\":{}}", "{\"a\":1,}", "\xFF", "{\"model\":\"\\ud800\"}"})
+    EXPECT_FALSE(Tokenizer::from_json(text).ok()) << text;
+  EXPECT_FALSE(Tokenizer::from_json(gpt2_json().dump(), "{").ok());
+  EXPECT_NE(error_of(Tokenizer::from_json(gpt2_json().dump(), R"({"eos_token":"<none>"})")).find("eos_token"), std::string::npos);
+
+  json file = gpt2_json();
+  file["model"]["vocab"][std::string(50'000'000, 'x')] = 700;
+  expect_refusal(file, "longer than");
+  EXPECT_NE(error_of(Tokenizer::from_json(std::string(100'000'000, ' '))).find("larger than"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));  // under sanitizers; a tenth of it without
+}
+
+TEST(Tokenizer, SaysAtWhichByteTheTextStopsBeingUtf8) {
+  const Tokenizer tokenizer = load("gpt2");
+  const auto refused = tokenizer.encode("abc\xC3(");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("at byte 3"), std::string::npos) << refused.error().message;
+}
+
+TEST(Tokenizer, RefusesTextBeyondTheLimit) {
+  const auto refused = load("gpt2").encode(std::string(kMaxTextBytes + 1, 'a'));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("too long"), std::string::npos);
+}
+
+TEST(Tokenizer, TakesLongWordsAndLongRunsInGoodTime) {
+  const Tokenizer tokenizer = load("wren");
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string_view unit : {"e", "=", " ", "\n", " \n", "\xE2\x80\x8B", "\xCC\x81\xCC\x96", "<|im_", "ethanol"}) {
+    std::string text;
+    while (text.size() < (1 << 20)) text += unit;
+    EXPECT_FALSE(encode(tokenizer, text).empty());
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // 0.7 s in a release build
+}
+
+TEST(Tokenizer, ParsesSpecialTokensOnlyWhenAsked) {
+  const Tokenizer tokenizer = load("wren");
+  const int32_t open = *tokenizer.token_id("<|im_start|>");
+  const std::string text = "a<|im_start|>b";
+  EXPECT_EQ(encode(tokenizer, text)[1], open);
+  const auto plain = encode(tokenizer, text, {.parse_special = false});
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), open), 0);
+  EXPECT_EQ(detokenize(tokenizer, plain), text);
+  // Assembled from pieces, nested, or cut short, it is never more than text.
+  for (const std::string_view trick : {"<|im_<|im_start|>start|>", "<|im_start|", "<\xC2\xAD|im_start|>"}) {
+    const auto ids = encode(tokenizer, trick, {.parse_special = false});
+    for (const int32_t id : ids) EXPECT_FALSE(tokenizer.is_special(id)) << trick;
+  }
+}
+
+TEST(Tokenizer, KnowsItsTokensAndIsSilentAboutOthers) {
+  const Tokenizer tokenizer = load("wren", R"({"eos_token":{"content":"<|im_end|>"},"bos_token":null,"add_bos_token":false})");
+  EXPECT_EQ(tokenizer.vocab_size(), 16384);
+  EXPECT_EQ(tokenizer.token_id("<|im_end|>"), 16370);
+  EXPECT_EQ(tokenizer.eos_ids(), (std::vector<int32_t>{16370, 16368}));
+  EXPECT_FALSE(tokenizer.bos_id().has_value());
+  EXPECT_FALSE(tokenizer.token_id("no such token").has_value());
+  EXPECT_EQ(tokenizer.token_bytes(16370), "<|im_end|>");
+  EXPECT_EQ(tokenizer.token_bytes(*tokenizer.token_id(" the")), " the");
+  EXPECT_EQ(tokenizer.token_bytes(16384), "");
+  EXPECT_EQ(tokenizer.token_bytes(-1), "");
+  EXPECT_TRUE(tokenizer.is_special(16369));
+  EXPECT_FALSE(tokenizer.is_special(5));
+  EXPECT_FALSE(tokenizer.is_special(1 << 30));
+  size_t longest = 0;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  EXPECT_EQ(tokenizer.longest_token_bytes(), longest);
+}
+
+TEST(Tokenizer, ConfigMayAskForBos) {
+  const std::string file = gpt2_json().dump();
+  const auto with = Tokenizer::from_json(file, R"({"bos_token":"<|endoftext|>","add_bos_token":true})");
+  ASSERT_TRUE(with.ok());
+  EXPECT_EQ(encode(with.value(), "a")[0], *with.value().token_id("<|endoftext|>"));
+  EXPECT_EQ(encode(with.value(), "a", {.add_bos = false}).size(), 1u);
+}
+
+TEST(Tokenizer, EncodesFromManyThreadsAtOnce) {
+  const Tokenizer tokenizer = load("wren");
+  const std::string text = json::parse(test::read_data("lines.json")).dump();
+  const auto expected = encode(tokenizer, text);
+  std::vector<std::vector<int32_t>> got(4);
+  std::vector<std::thread> threads;
+  for (auto& ids : got) threads.emplace_back([&] { ids = encode(tokenizer, text); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& ids : got) EXPECT_EQ(ids, expected);
+}
+
+TEST(Tokenizer, WorksAfterBeingMoved) {
+  Tokenizer first = load("wren");
+  const auto expected = encode(first, "Hello, world");
+  const Tokenizer second = std::move(first);
+  EXPECT_EQ(encode(second, "Hello, world"), expected);
+}
+
+}  // namespace
+}  // namespace hunch
