@@ -1,3 +1,4 @@
+// Checkpoint::open on folders, shards, indexes and wrong paths; the figures of ModelInfo.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>

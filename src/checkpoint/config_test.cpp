@@ -1,3 +1,4 @@
+// config.json of the four families: defaults, scaling, windows, refusals.
 #include "checkpoint/config.h"
 
 #include <gtest/gtest.h>

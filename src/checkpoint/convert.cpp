@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <numbers>
 #include <thread>
 
@@ -173,12 +174,28 @@ std::vector<float> llama3_factors(const ModelShape& s) {
   return out;
 }
 
-// One chunk of rows, shared by the machine's threads; false where a weight is not finite.
+// The largest magnitude that an encoding holds: its f16 scale times its largest code.
+float most_of(DType type) {
+  constexpr float kMostF16 = 65504;
+  switch (type) {
+    case DType::F32:
+    case DType::BF16: return std::numeric_limits<float>::max();
+    case DType::F16: return kMostF16;
+    case DType::Q8_0: return kMostF16 * 127;
+    case DType::Q4_0:
+    case DType::Q4_K:
+    case DType::Q6_K: break;
+  }
+  return kMostF16 * 8;
+}
+
+// One chunk of rows, shared by the machine's threads; false where a weight is NaN or larger than the encoding can hold.
 bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64_t row, int64_t head_dim,
                   std::span<std::byte> out) {
   const Tensor& tensor = *plan.tensor;
   const size_t in_bytes = dtype_bytes(tensor.dtype, size_t(row)), out_bytes = dtype_bytes(plan.dtype, size_t(row));
-  std::atomic<bool> finite = true;
+  std::atomic<bool> fits = true;
+  const float most = most_of(plan.dtype);
   const auto work = [&](int64_t begin, int64_t end) {
     std::vector<float> values(static_cast<size_t>(row));
     for (int64_t i = begin; i < end; ++i) {
@@ -191,8 +208,8 @@ bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64
       }
       dequantise_row(tensor.dtype, source, values.data(), row);
       for (const float value : values)
-        if (!std::isfinite(value)) finite = false;
-      if (finite) quantise_row(plan.dtype, values.data(), target, row);
+        if (!(std::fabs(value) <= most)) fits = false;
+      if (fits) quantise_row(plan.dtype, values.data(), target, row);
     }
   };
   const int64_t workers = std::min<int64_t>(std::max(1u, std::thread::hardware_concurrency()), count);
@@ -200,7 +217,7 @@ bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64
   for (int64_t w = 1; w < workers; ++w) threads.emplace_back(work, count * w / workers, count * (w + 1) / workers);
   work(0, count / workers);
   for (std::thread& thread : threads) thread.join();
-  return finite;
+  return fits;
 }
 
 Status write_tensor(GgufWriter& out, const PlannedTensor& plan, int64_t head_dim,
@@ -217,7 +234,7 @@ Status write_tensor(GgufWriter& out, const PlannedTensor& plan, int64_t head_dim
     const int64_t count = std::min(chunk, rows - first);
     buffer.resize(size_t(count) * dtype_bytes(plan.dtype, size_t(row)));
     if (!convert_rows(plan, first, count, row, head_dim, buffer))
-      return Error{fmt::format("tensor {} holds NaN or infinity and cannot be quantised", tensor.name)};
+      return Error{fmt::format("tensor {} holds NaN or a value too large for {}", tensor.name, dtype_info(plan.dtype).name)};
     HUNCH_OK(out.append(buffer));
     HUNCH_OK(after_chunk(size_t(count) * dtype_bytes(tensor.dtype, size_t(row))));
   }

@@ -1,3 +1,4 @@
+// Folder to GGUF and back: values, permutation, vocabulary, rope, fallbacks, refusals, no partial files.
 #include "checkpoint/convert.h"
 
 #include <gtest/gtest.h>
@@ -187,7 +188,7 @@ TEST_F(ConvertTest, RefusesBadDestinationsAndLeavesNoPartialFile) {
                                          "tokenizer_config.json"}));
 }
 
-TEST_F(ConvertTest, RefusesToQuantiseNaN) {
+TEST_F(ConvertTest, RefusesWeightsThatTheEncodingCannotHold) {
   put_model("qwen3");
   const auto tensors = tiny::folder_tensors("qwen3");
   auto bytes = tiny::safetensors(tensors);
@@ -195,6 +196,11 @@ TEST_F(ConvertTest, RefusesToQuantiseNaN) {
   std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
   EXPECT_NE(error_of(out_).find("output.weight holds NaN"), std::string::npos);
   EXPECT_FALSE(fs::exists(out_));
+  const float large = 70000;
+  std::memcpy(bytes.data() + bytes.size() - 4, &large, 4);
+  std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+  EXPECT_NE(error_of(out_, DType::F16).find("output.weight holds NaN or a value too large for f16"), std::string::npos);
+  EXPECT_EQ(error_of(out_, DType::Q8_0), "accepted");
 }
 
 TEST_F(ConvertTest, RefusesTokenizersThatGgufHasNoNameFor) {

@@ -1,3 +1,4 @@
+// The GGUF reader: a good file damaged field by field, truncations, flipped bytes; then what the keys mean.
 #include "checkpoint/gguf.h"
 
 #include <gtest/gtest.h>

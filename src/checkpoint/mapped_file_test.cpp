@@ -1,3 +1,4 @@
+// What a path can be besides a readable file, and that each case is named.
 #include "checkpoint/mapped_file.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Encodings against blocks recorded with the gguf package (tests/data/checkpoint/make_blocks.py), and the quality of Q4_K.
 #include "checkpoint/quantise.h"
 
 #include <gtest/gtest.h>

@@ -1,15 +1,16 @@
-// libFuzzer: a safetensors file beside a fixed config; then the bytes as config.json beside a fixed file's header.
+// libFuzzer: a safetensors file beside a fixed config; then the same bytes as the JSON files of a folder.
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/tiny_model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace hunch;
-  static const std::string config = tiny::config("llama").dump();
+  static const std::string config =
+      R"({"model_type":"llama","vocab_size":2,"hidden_size":2,"intermediate_size":2,"num_hidden_layers":1,)"
+      R"("num_attention_heads":1,"head_dim":2,"tie_word_embeddings":true})";
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   FolderTexts texts;
   texts.config = config;
@@ -22,6 +23,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (entry.offset + entry.bytes > size) __builtin_trap();
   texts.config.assign(reinterpret_cast<const char*>(data), size);
   texts.generation_config = texts.tokenizer_config = texts.config;
-  if (describe_folder(std::move(texts), "fuzz").ok()) return 0;
+  (void)describe_folder(std::move(texts), "fuzz");
   return 0;
 }

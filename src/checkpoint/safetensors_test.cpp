@@ -1,3 +1,4 @@
+// The header reader on malformed input, by a table of what is wrong and which words the message must hold; tensor names.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>

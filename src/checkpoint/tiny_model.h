@@ -1,4 +1,4 @@
-// Tiny random models in both formats for tests and fuzz seeds: 2 layers, 4 heads of 8 over 2 KV heads, vocabulary 40.
+// Tiny random models in both formats, for tests: 2 layers, 4 heads of 8 over 2 KV heads, vocabulary 40.
 #pragma once
 
 #include <fmt/format.h>

@@ -39,6 +39,7 @@ struct Both {
 
 Result<Both> run_both(Engine& engine, Request request, const InterruptScope& interrupts) {
   Both both;
+  // The plain run first: it draws the seed where none was given, and the other must use the same.
   const SpeculationOptions speculation = request.speculation;
   request.speculation.proposer = "none";
   HUNCH_TRY(both.plain, engine.generate(request, {}, interrupts.flag()));
@@ -150,7 +151,7 @@ int audit_command(Arguments arguments) {
   add_output_flags(set, flags.output);
   add_foreign_flags(set);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   return audit(flags, set);
 }
 

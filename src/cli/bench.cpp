@@ -1,3 +1,5 @@
+// hunch bench: flags, the sequence of sections, tables. The ceiling is measured in the same run, since it moves with the
+// neighbours.
 #include "cli/bench.h"
 
 #include <fmt/format.h>
@@ -127,8 +129,8 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
   set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
     static constexpr std::string_view kFormats[] = {"md", "json"};
-    HUNCH_TRY(const std::string format, parse_choice(flag, v, kFormats));
-    flags.json = format == "json";
+    HUNCH_OK(parse_choice(flag, v, kFormats));
+    flags.json = v == "json";
     return {};
   });
 }
@@ -136,12 +138,12 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
 int print_peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model) {
   auto rows = peer_rows(engine, flags, model);
   if (!rows.ok()) return fail(rows.error());
-  if (flags.json) return write_stdout(json_line(*rows) + "\n") ? 0 : 1;
+  if (flags.json) return print_and_exit_code(json_line(*rows) + "\n");
   std::string out = "| test | t/s |\n|---|---|\n";
   for (const auto& row : *rows)
     out += fmt::format("| {} | {:.2f} ± {:.2f} |\n", row["test"].get<std::string>(), row["avg_ts"].get<double>(),
                        row["stddev_ts"].get<double>());
-  return write_stdout(out) ? 0 : 1;
+  return print_and_exit_code(out);
 }
 
 }  // namespace
@@ -189,7 +191,7 @@ int bench_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_foreign_flags(set);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   flags.peer_style = flags.prompt_tokens || flags.generated_tokens;
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());

@@ -50,6 +50,10 @@ Result<nlohmann::ordered_json> peer_rows(Engine& engine, const BenchFlags& flags
 // Comma-separated whole numbers.
 Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view text, const Range& range);
 
+// Policies by the names of the reference study: "vegas-dweight-all-max-perkv-spread16" and so on. What a name leaves out is the
+// published policy's: logits, first and last row, sum, one set a layer, no spread. "default": this engine's own defaults.
+Result<SpeculationOptions> named_policy(const std::string& name);
+
 int bench_accept_command(std::span<const std::string> arguments);
 
 }  // namespace hunch

@@ -37,44 +37,6 @@ struct Prompt {
   std::vector<int32_t> ids;
 };
 
-// Policies by the names of the reference study: "vegas-dweight-all-max-perkv-spread16" and so on. What a name leaves out is the
-// published policy's: logits, first and last row, sum, one set a layer, no spread.
-Result<SpeculationOptions> named_policy(const std::string& name) {
-  SpeculationOptions o;
-  o.proposer = "self";
-  std::vector<std::string> words;
-  for (size_t at = 0; at <= name.size();) {
-    const size_t dash = std::min(name.find('-', at), name.size());
-    words.push_back(name.substr(at, dash - at));
-    at = dash + 1;
-  }
-  if (words[0] == "default" && words.size() == 1) return o;
-  o.policy = words[0] == "stream" ? "streamingllm" : words[0];
-  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
-  bool known = o.policy == "vegas" || (words.size() == 1 && (o.policy == "streamingllm" || o.policy == "full"));
-  for (size_t i = 1; i < words.size() && known; ++i) {
-    const std::string& w = words[i];
-    if (w == "logit") o.metric = "logit";
-    else if (w == "weight") o.metric = "true_weight";
-    else if (w == "dweight") o.metric = "weight";
-    else if (w == "all") o.rows = "all";
-    else if (w == "last") o.rows = "last";
-    else if (w == "max") o.combine = "max";
-    else if (w == "sum") o.combine = "sum";
-    else if (w == "perkv") o.share = "kv_head";
-    else if (w.starts_with("spread")) {
-      HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
-      o.spread = int(spread);
-    } else known = false;
-  }
-  if (!known)
-    return usage_error(fmt::format(
-        "--policies: {} is no policy; there are default, streamingllm, full, and vegas with -logit, -weight, -dweight, "
-        "-all, -last, -sum, -max, -perkv, -spreadN",
-        excerpt(name)));
-  return o;
-}
-
 Result<std::vector<Prompt>> read_prompts(const Engine& engine, const AcceptFlags& flags) {
   HUNCH_TRY(const std::string text, read_text_file(*flags.file));
   std::vector<Prompt> out;
@@ -192,7 +154,7 @@ class Accept {
     speculation.rule = flags_.rule;
     Request request = request_of(flags_.sampling, speculation);
     request.ignore_eos = true;
-    Cell out;
+    Cell out;  // seeds are averaged within a prompt first: prompts, not runs, are the sample
     for (const Prompt& prompt : prompts) {
       request.prompt = prompt.ids;
       std::vector<double> seeds;
@@ -295,6 +257,42 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
 
 }  // namespace
 
+Result<SpeculationOptions> named_policy(const std::string& name) {
+  SpeculationOptions o;
+  o.proposer = "self";
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t dash = std::min(name.find('-', at), name.size());
+    words.push_back(name.substr(at, dash - at));
+    at = dash + 1;
+  }
+  if (words[0] == "default" && words.size() == 1) return o;
+  o.policy = words[0] == "stream" ? "streamingllm" : words[0];
+  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
+  bool known = o.policy == "vegas" || (words.size() == 1 && (o.policy == "streamingllm" || o.policy == "full"));
+  for (size_t i = 1; i < words.size() && known; ++i) {
+    const std::string& w = words[i];
+    if (w == "logit") o.metric = "logit";
+    else if (w == "weight") o.metric = "true_weight";
+    else if (w == "dweight") o.metric = "weight";
+    else if (w == "all") o.rows = "all";
+    else if (w == "last") o.rows = "last";
+    else if (w == "max") o.combine = "max";
+    else if (w == "sum") o.combine = "sum";
+    else if (w == "perkv") o.share = "kv_head";
+    else if (w.starts_with("spread")) {
+      HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
+      o.spread = int(spread);
+    } else known = false;
+  }
+  if (!known)
+    return usage_error(fmt::format(
+        "--policies: {} is no policy; there are default, streamingllm, full, and vegas with -logit, -weight, -dweight, "
+        "-all, -last, -sum, -max, -perkv, -spreadN",
+        excerpt(name)));
+  return o;
+}
+
 int bench_accept_command(Arguments arguments) {
   AcceptFlags flags;
   // The published tables are at temperature 0.8 and no other filter, not at the model's defaults.
@@ -304,7 +302,7 @@ int bench_accept_command(Arguments arguments) {
               "context and policy, with the acceptance of each position given that all before it were accepted.");
   add_accept_flags(set, flags);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   auto options = engine_options(flags.model);
   if (!options.ok()) return fail(options.error());
   ProgressLine progress;

@@ -108,6 +108,7 @@ Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const Sp
 }
 
 Result<ordered_json> peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model) {
+  // The field names are llama-bench's, so that scripts which read one can read the other.
   ordered_json rows = ordered_json::array();
   const auto add = [&](const std::string& test, int64_t prompt, int64_t gen, int64_t depth, const std::vector<double>& speeds) {
     double mean = 0, square = 0;

@@ -28,7 +28,7 @@ class Chat {
  public:
   Chat(Engine& engine, ChatFormat format, Request request, const ChatFlags& flags, ProgressLine& progress)
       : engine_(engine), format_(std::move(format)), request_(std::move(request)), flags_(flags), progress_(progress) {
-    request_.stop_ids = format_.stop_ids;
+    request_.stop_ids = format_.stop_ids;  // a base model may not know its own template's end mark as an end of text
     clear();
   }
 
@@ -73,6 +73,7 @@ class Chat {
       complain(fmt::format("not UTF-8 text: byte {} begins no character", *at));
       return -1;
     }
+    // The whole history every time: the turns before it are tokenised alike, so the model reads what it said.
     turns_.push_back({"user", line});
     auto ids = encode_chat(format_, engine_.tokenizer(), turns_, true);
     if (!ids.ok()) return forget_turn(ids.error());
@@ -107,7 +108,7 @@ class Chat {
   int forget_turn(const Error& error) {
     fail(error);
     turns_.pop_back();
-    if (stdin_is_terminal()) return -1;
+    if (stdin_is_terminal()) return -1;  // a person tries again, a script wants to know
     return error.kind == Error::Kind::Usage ? 2 : 1;
   }
 
@@ -156,7 +157,7 @@ int chat_command(Arguments arguments) {
             });
   add_foreign_flags(set);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   return chat(flags, set);
 }
 

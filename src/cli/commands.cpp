@@ -1,3 +1,4 @@
+// The table of subcommands, help and version. Order is the order of the help: what people try first comes first.
 #include "cli/commands.h"
 
 #include <fmt/format.h>
@@ -66,23 +67,17 @@ std::string overview() {
   return out;
 }
 
-int print(const std::string& text) {
-  if (write_stdout(text)) return 0;
-  const Status status = output_error();
-  return status.ok() ? 0 : fail(status.error());
-}
-
 }  // namespace
 
 std::span<const Command> commands() { return kCommands; }
 
 int dispatch(Arguments arguments) {
-  if (arguments.empty()) return print(overview());
+  if (arguments.empty()) return print_and_exit_code(overview());
   const std::string& first = arguments[0];
-  if (first == "--help" || first == "-h") return print(overview());
-  if (first == "--version" || first == "-V") return print(version_line());
+  if (first == "--help" || first == "-h") return print_and_exit_code(overview());
+  if (first == "--version" || first == "-V") return print_and_exit_code(version_line());
   if (first == "help") {
-    if (arguments.size() == 1) return print(overview());
+    if (arguments.size() == 1) return print_and_exit_code(overview());
     const std::string help[] = {arguments[1], "--help"};
     return dispatch(help);
   }

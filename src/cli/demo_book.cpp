@@ -1,3 +1,4 @@
+// Records are drawn by counter-based noise, so the book is the same on every machine and with every standard library.
 #include "cli/demo_book.h"
 
 #include <fmt/format.h>
@@ -28,14 +29,12 @@ constexpr std::string_view kTowns[] = {
     "Greywater", "Saltmarsh", "Kingsbarrow", "Elder Quay", "Coldharbour", "Tarn Hollow", "Brindle Bay", "Lowmoor",  "Stonebridge",
     "Dunwick",   "Oxmere",    "Silverdale",  "Thornbury",  "Wexcombe",    "Amberley",    "Blackrigg",   "Eastholm", "Gullmouth",
     "Hexley",    "Kelmarsh",  "Larkspur",    "Netherby",   "Pellworth",   "Rookhope",    "Tidewell",    "Vinton"};
-constexpr std::string_view kAskedTown = "Port Hallow";
 constexpr std::string_view kItems[] = {
     "brass compass", "wool coat", "cello",         "typewriter",   "sealed letter", "telescope", "box of chalk",
     "copper kettle", "camera",    "sack of flour", "toolbox",      "music stand",   "ladder",    "bicycle",
     "glass jar",     "globe",     "coil of rope",  "silver spoon", "chess set",     "umbrella",  "clock",
     "fishing net",   "birdcage",  "drum",          "pocket watch", "violin bow",    "hatbox",    "suitcase",
     "ship model",    "mirror",    "lamp",          "rug",          "microscope"};
-constexpr int kAskedRecords = 6;
 
 // Draws by counter, so that a book does not depend on any library's generator.
 class Dice {
@@ -64,12 +63,13 @@ std::string BookRecord::text() const {
                      item);
 }
 
-std::string BookRecord::listed() const { return fmt::format("- {}: {}, {}", number, name, trade); }
+bool BookQuestion::answered_by(const std::string& answer) const {
+  return std::all_of(facts.begin(), facts.end(), [&](const std::string& fact) { return answer.find(fact) != std::string::npos; });
+}
 
 DemoBook make_demo_book(int num_records, uint64_t seed) {
   Dice dice(seed);
   DemoBook book;
-  book.asked_town = kAskedTown;
   std::set<std::string> names;
   const int first = 11 + int(dice.below(80));
   for (int i = 0; i < num_records; ++i) {
@@ -86,13 +86,16 @@ DemoBook make_demo_book(int num_records, uint64_t seed) {
     r.item = dice.pick(kItems);
     book.records.push_back(std::move(r));
   }
-  // One asked record somewhere in each sixth of the book: every answer lies in another place.
-  for (int k = 0; k < kAskedRecords; ++k) {
-    const int from = num_records * k / kAskedRecords, to = num_records * (k + 1) / kAskedRecords;
-    if (from == to) continue;
-    book.asked.push_back(size_t(from) + dice.below(uint32_t(to - from)));
-    book.records[book.asked.back()].town = kAskedTown;
-  }
+  if (num_records < 8) return book;  // too few to ask about different places
+  const auto at = [&](double share) -> const BookRecord& { return book.records[size_t(share * num_records)]; };
+  const BookRecord &early = at(0.12), &middle = at(0.47), &late = at(0.78), &copied = at(0.3);
+  const auto index = [&](const BookRecord& record) { return size_t(&record - book.records.data()); };
+  book.questions = {
+      {fmt::format("Which badge does {} have?", early.name), index(early), {early.badge}},
+      {fmt::format("Quote record {}.", middle.number), index(middle), {middle.text()}},
+      {fmt::format("Where does {} come from, and what is the trade?", late.name), index(late), {late.town, late.trade}},
+  };
+  book.copy_question = fmt::format("Copy the record numbers {} to {}.", copied.number, copied.number + 4);
   return book;
 }
 
@@ -102,33 +105,12 @@ std::string DemoBook::text() const {
   return out;
 }
 
-std::string DemoBook::question() const { return fmt::format("List all entries from {}.", asked_town); }
-
-std::string DemoBook::question_prompt() const {
+std::string DemoBook::ask(const std::string& question) const {
   return fmt::format(
       "{0}user\nRead the following record book.\n\n{1}\nPlease keep this text at hand; I will ask about "
       "it.{2}{0}assistant\nReady.{2}"
       "{0}user\n{3}{2}{0}assistant\n",
-      kOpen, text(), kClose, question());
-}
-
-std::string DemoBook::continuation_prompt() const { return text(); }
-
-DemoBook::Check DemoBook::check(const std::string& answer) const {
-  std::vector<std::string> expected;
-  for (size_t i : asked) expected.push_back(records[i].listed());
-  Check out;
-  for (size_t at = 0; at < answer.size();) {
-    const size_t end = std::min(answer.find('\n', at), answer.size());
-    const std::string line = answer.substr(at, end - at);
-    at = end + 1;
-    if (line.empty()) continue;
-    const auto found = std::find(expected.begin(), expected.end(), line);
-    (found != expected.end() ? out.right : out.wrong).push_back(line);
-    if (found != expected.end()) expected.erase(found);
-  }
-  out.missing = std::move(expected);
-  return out;
+      kOpen, text(), kClose, question);
 }
 
 Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, uint64_t seed) {
@@ -136,7 +118,7 @@ Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, u
   int num_records = int(std::max<int64_t>(16, max_tokens / 40));
   for (int step = 0; step < 12; ++step) {
     DemoBook book = make_demo_book(num_records, seed);
-    HUNCH_TRY(const auto ids, tokenizer.encode(book.question_prompt()));
+    HUNCH_TRY(const auto ids, tokenizer.encode(book.ask(book.questions.back().text)));
     const int64_t length = int64_t(ids.size()), per_record = std::max<int64_t>(1, length / num_records);
     if (length <= max_tokens && length + 2 * per_record > max_tokens) return book;
     if (length <= max_tokens && step >= 10) return book;

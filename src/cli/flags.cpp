@@ -1,3 +1,4 @@
+// Parsing follows the table in order of the arguments; the help is the same table printed, so the two cannot disagree.
 #include "cli/flags.h"
 
 #include <fmt/format.h>
@@ -96,6 +97,7 @@ const FlagSet::Flag* FlagSet::find(std::string_view name) const {
 
 Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) {
   const std::string_view argument = arguments[at];
+  // "--flag=value" only with two dashes: "-p=x" would be a prompt that begins with "=" for half of all programs.
   const size_t equals = argument.starts_with("--") ? argument.find('=') : std::string_view::npos;
   const std::string_view name = argument.substr(0, equals);
   if (name == "-h" || name == "--help") {
@@ -147,7 +149,7 @@ Status FlagSet::parse(std::span<const std::string> arguments) {
     *positionals_[next_positional++].target = argument;
     ++at;
   }
-  if (help_wanted_) return {};
+  if (help_wanted_) return {};  // somebody who asks for help need not name the model first
   for (size_t i = next_positional; i < positionals_.size(); ++i)
     if (positionals_[i].required) return usage_error(fmt::format("{} is missing; usage: {}", positionals_[i].name, usage_));
   return {};
@@ -175,6 +177,7 @@ std::string FlagSet::help() const {
     out += "\nArguments\n";
     for (const Positional& p : positionals_) entry(std::string(p.name), p.help);
   }
+  // Groups in the order in which they first occur, whatever was added between.
   std::vector<std::string> groups;
   for (const Flag& flag : flags_)
     if (flag.listed && std::find(groups.begin(), groups.end(), flag.group) == groups.end()) groups.push_back(flag.group);
@@ -193,7 +196,8 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
     const size_t space = text.find(' ');
     const std::string_view word = text.substr(0, space);
     if (column > 0 && column + 1 + word.size() > width) {
-      out += "\n" + std::string(indent, ' ');
+      out += '\n';
+      out.append(indent, ' ');
       column = 0;
     } else if (column > 0) {
       out += ' ', ++column;

@@ -1,3 +1,4 @@
+// Every wrong flag of `hunch run` with the message that answers it; what is taken from llama.cpp's command lines.
 #include "cli/flags.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
       {{"--draft", "0"}, "--draft must be in 1..64, not \"0\""},
       {{"--ratio", "0"}, "--ratio must be above 0 and at most 1, not \"0\""},
       {{"--ratio", "nan"}, "--ratio must be above 0 and at most 1, not \"nan\""},
-      {{"--policy", "nosuch"}, "--policy must be one of vegas, streamingllm, full, not \"nosuch\""},
+      {{"--policy", "nosuch"}, "--policy must be one of full, streamingllm, vegas, not \"nosuch\""},
       {{"--rule", "block"}, "--rule must be one of match, ratio, not \"block\""},
       {{"--spec", "ngram"}, "--spec: ngram is not available yet; there are none, self (also spelled sparse_attn)"},
       {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
@@ -82,7 +83,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
   for (const auto& [arguments, message] : cases) {
     const Parsed p(arguments);
     EXPECT_EQ(p.message(), message);
-    if (!p.status.ok()) EXPECT_EQ(p.status.error().kind, Error::Kind::Usage) << message;
+    if (!p.status.ok()) { EXPECT_EQ(p.status.error().kind, Error::Kind::Usage) << message; }
   }
 }
 

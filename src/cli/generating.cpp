@@ -1,5 +1,7 @@
+// Loading and streaming. Escape codes are written where the colour changes, not around every token: logs stay readable.
 #include "cli/generating.h"
 
+#include "cli/interrupt.h"
 #include "engine/parts.h"
 
 namespace hunch {
@@ -25,6 +27,7 @@ void TokenPrinter::finish() {
   print(detokenizer_.flush(), green_);
   if (green_ && !lost_) write_stdout("\033[0m");
   green_ = false;
+  set_color_open(false);
 }
 
 void TokenPrinter::print(const std::string& piece, bool guessed) {
@@ -35,6 +38,7 @@ void TokenPrinter::print(const std::string& piece, bool guessed) {
   if (paint_.on && guessed != green_) {
     out = guessed ? "\033[32m" : "\033[0m";
     green_ = guessed;
+    set_color_open(guessed);
   }
   lost_ = !write_stdout(out + piece);
 }

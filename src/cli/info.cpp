@@ -56,6 +56,7 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
   return out;
 }
 
+// From the JSON, so that both outputs say the same.
 std::string info_text(const ordered_json& j) {
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("{:<18}{}\n", name, value); };
@@ -96,16 +97,14 @@ int info_command(Arguments arguments) {
   set.text({"-m", "--model"}, "PATH", "the same", flag);
   set.toggle({"--json"}, "print one JSON object", [&json] { json = true; });
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   if (positional && flag) return fail(usage_error("the model was named twice: with -m and without"));
   const auto path = model_path(positional ? positional : flag);
   if (!path.ok()) return fail(path.error());
   const auto checkpoint = Checkpoint::open(path.value(), /*vocab_only=*/true);
   if (!checkpoint.ok()) return fail(checkpoint.error());
   const ordered_json out = info_json(*checkpoint.value(), path.value());
-  if (write_stdout(json ? json_line(out) + "\n" : info_text(out))) return 0;
-  const Status status = output_error();
-  return status.ok() ? 0 : fail(status.error());
+  return print_and_exit_code(json ? json_line(out) + "\n" : info_text(out));
 }
 
 }  // namespace hunch

@@ -1,3 +1,4 @@
+// The handler does nothing but set flags: the engine looks at them between passes. Everything here is async-signal-safe.
 #include "cli/interrupt.h"
 
 #include <unistd.h>
@@ -6,9 +7,10 @@
 namespace hunch {
 namespace {
 
-// A signal handler can reach nothing but statics: these three are the only ones of the command line.
+// A signal handler can reach nothing but statics: these four are the only ones of the command line.
 std::atomic<bool> g_stop{false};
 std::atomic<bool> g_in_scope{false};
+std::atomic<bool> g_color_open{false};
 std::atomic<int> g_signal{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
@@ -18,7 +20,7 @@ void on_signal(int signal) {
     g_stop = true;
     return;
   }
-  if (isatty(STDOUT_FILENO) == 1) (void)!write(STDOUT_FILENO, "\033[0m\n", 5);  // a coloured piece may stand open
+  if (g_color_open) (void)!write(STDOUT_FILENO, "\033[0m\n", 5);
   _exit(128 + signal);
 }
 
@@ -33,6 +35,8 @@ void install_signal_handlers() {
   sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 }
+
+void set_color_open(bool open) { g_color_open = open; }
 
 InterruptScope::InterruptScope() {
   g_stop = false, g_signal = 0;

@@ -9,6 +9,9 @@ namespace hunch {
 // Called once by main.
 void install_signal_handlers();
 
+// While set, an abrupt end switches the colour of stdout off first.
+void set_color_open(bool open);
+
 class InterruptScope {
  public:
   InterruptScope();

@@ -1,3 +1,4 @@
+// Optimal string alignment: swaps of neighbours are the commonest typing error, and plain Levenshtein counts them as two.
 #include "cli/nearest.h"
 
 #include <algorithm>

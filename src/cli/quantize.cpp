@@ -49,7 +49,7 @@ int quantize_command(Arguments arguments) {
   set.group("Flags");
   set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", type);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   const auto dtype = output_type(type);
   if (!dtype.ok()) return fail(dtype.error());
   if (!out->ends_with(".gguf"))

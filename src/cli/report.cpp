@@ -1,9 +1,11 @@
+// Figures come from Generation; this file only arranges them, so that the text and the JSON of a run always agree.
 #include "cli/report.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "backend/ops/kv.h"
 #include "engine/defaults.h"
 
 namespace hunch {
@@ -43,9 +45,12 @@ std::string lossless_text(const Generation& g) {
 }
 
 double Report::plain_kv_bytes_per_token() const {
-  const double generated = double(generation.tokens.size());
-  // The first token comes out of the prompt's own pass; token i of the rest reads the prompt and the i before it.
-  return kv_bytes_per_entry * (double(generation.prompt_tokens) + generated / 2);
+  // The first token comes out of the prompt's own pass; token i of the rest reads the prompt and the i before it, in whole pages.
+  const int64_t steps = int64_t(generation.tokens.size()) - 1;
+  if (steps < 1) return 0;
+  double pages = 0;
+  for (int64_t i = 1; i <= steps; ++i) pages += double((generation.prompt_tokens + i + kPageLen - 1) / kPageLen);
+  return kv_bytes_per_entry * kPageLen * pages / double(steps);
 }
 
 std::string json_line(const ordered_json& object) { return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }

@@ -1,3 +1,5 @@
+// Which flags there are, and the options they become. Ranges are stricter than llama.cpp's: a value that cannot be meant is an
+// error.
 #include "cli/request_flags.h"
 
 #include <fmt/format.h>
@@ -5,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "backend/backend.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -69,8 +72,9 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", store(flags.value_dtype));
   set.value({"--device"}, "NAME", "cpu (default) or reference (plain loops, slow)",
             [&flags](std::string_view flag, std::string_view v) -> Status {
-              static constexpr std::string_view kDevices[] = {"cpu", "reference"};
-              HUNCH_TRY(flags.device, parse_choice(flag, v, kDevices));
+              std::vector<std::string_view> devices;
+              for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
+              HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
               return {};
             });
   set.value({"--isa"}, "NAME", "instructions used: portable, avx2, avx512 or avx512_bf16 (default: the best here)",

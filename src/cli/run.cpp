@@ -41,6 +41,7 @@ int conclude(Engine& engine, const Settled& settled, const RunFlags& flags, cons
              int interrupted_code) {
   const Report report{generation, printer.text(), engine.model_name(), asked_ratio(settled.request.speculation),
                       kv_bytes_per_entry(engine)};
+  // A reader that went away is no failure, and there is nobody left to read the statistics for; a full disk is one.
   bool written = !printer.output_lost();
   if (flags.output.json) {
     written = write_stdout(json_line(report_json(report)) + "\n");
@@ -70,7 +71,7 @@ int run_command(Arguments arguments) {
   add_output_flags(set, flags.output);
   add_foreign_flags(set);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return write_stdout(set.help()) ? 0 : 1;
+  if (set.help_wanted()) return print_and_exit_code(set.help());
 
   auto settled = settle(flags);
   if (!settled.ok()) return fail(settled.error());

@@ -1,16 +1,29 @@
+// The table of settings, and what they amount to together. A new setting is one entry here: its flag, its configuration key, its
+// range and its line of help come from the same place.
 #include "cli/speculation_flags.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "accept/rule.h"
 #include "cli/nearest.h"
+#include "draft/proposer.h"
+#include "sparse/policy.h"
 #include "text/excerpt.h"
 
 namespace hunch {
 namespace {
 
 using Kind = SpeculationSetting::Kind;
+
+// The names that an interface's parts registered under: adding a part adds a choice.
+template <class Interface>
+std::vector<std::string_view> registered() {
+  std::vector<std::string_view> names;
+  for (const auto& part : Register<Interface>::all()) names.push_back(part.name);
+  return names;
+}
 
 int whole(const SettingValue& v) { return int(std::get<double>(v)); }
 const std::string& word(const SettingValue& v) { return std::get<std::string>(v); }
@@ -45,7 +58,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "METHOD",
        "who guesses: none, or self (the same model over a few per cent of its KV cache)",
        Kind::Choice,
-       {"none", "self"},
+       registered<Proposer>(),
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.proposer = word(v); }},
       {"--draft",
@@ -61,7 +74,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "NAME",
        "what guesses read: vegas, streamingllm or full",
        Kind::Choice,
-       {"vegas", "streamingllm", "full"},
+       registered<SparsePolicy>(),
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.policy = word(v); }},
       {"--ratio",
@@ -141,7 +154,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "RULE",
        "match: the stream of plain decoding, bit for bit (default when greedy or seeded); ratio: its distribution",
        Kind::Choice,
-       {"match", "ratio"},
+       registered<AcceptanceRule>(),
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.rule = word(v); }},
       {"--draft-weights",
@@ -170,8 +183,9 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     if (is_other_method(text))
       return usage_error(
           fmt::format("{}: {} is not available yet; there are none, self (also spelled sparse_attn)", spelled_as, text));
-    static constexpr std::string_view kMethods[] = {"none", "self", "sparse_attn"};
-    HUNCH_TRY(std::string name, parse_choice(spelled_as, text, kMethods));
+    auto names = registered<Proposer>();
+    names.push_back("sparse_attn");
+    HUNCH_TRY(std::string name, parse_choice(spelled_as, text, names));
     return SettingValue(std::move(name));
   }
   HUNCH_TRY(std::string name, parse_choice(spelled_as, text, setting.choices));
@@ -204,11 +218,11 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
 }
 
 Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, std::vector<std::string>* notes) {
-  SettingValues values = flags.flags;
+  SettingValues values = flags.flags;  // by index, so that options are applied in the table's order
   const auto& settings = speculation_settings();
   if (flags.config) {
     HUNCH_TRY(SettingValues config, parse_speculative_config(*flags.config));
-    for (auto& [i, value] : config) {
+    for (auto& [i, value] : config) {  // agreeing twice is fine: scripts add flags to configurations
       const auto typed = values.find(i);
       if (typed != values.end() && typed->second != value)
         return usage_error(fmt::format("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,

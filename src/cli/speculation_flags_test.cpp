@@ -1,3 +1,4 @@
+// Flags and --speculative-config against each other and against everything that people paste.
 #include "cli/speculation_flags.h"
 
 #include <gtest/gtest.h>

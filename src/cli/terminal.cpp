@@ -1,3 +1,5 @@
+// The only file that asks what the standard streams are. Text is written by write(2): the C and C++ streams would keep a token
+// back in a buffer and report a closed pipe too late.
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
@@ -21,10 +23,17 @@ bool set_and_not(const char* name, std::string_view refused) {
   return value && *value && value != refused;
 }
 
+// Why the last write failed: errno has changed by the time somebody asks.
+int& write_errno() {
+  static int value = 0;
+  return value;
+}
+
 }  // namespace
 
 bool color_wanted(ColorWish wish, bool is_terminal) {
   if (wish != ColorWish::Auto) return wish == ColorWish::Always;
+  // no-color.org: any value that is not empty counts, and it beats CLICOLOR_FORCE.
   if (set_and_not("NO_COLOR", "")) return false;
   if (set_and_not("CLICOLOR_FORCE", "0")) return true;
   const char* term = std::getenv("TERM");
@@ -49,15 +58,21 @@ bool write_stdout(std::string_view text) {
   while (!text.empty()) {  // the descriptor itself: streaming wants no buffer, and errors must be seen at once
     const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
+    if (n <= 0) return write_errno() = errno, false;
     text.remove_prefix(size_t(n));
   }
   return true;
 }
 
 Status output_error() {
-  if (errno == EPIPE) return {};
-  return Error{fmt::format("cannot write to the standard output: {}", std::strerror(errno))};
+  if (write_errno() == EPIPE) return {};
+  return Error{fmt::format("cannot write to the standard output: {}", std::strerror(write_errno()))};
+}
+
+int print_and_exit_code(std::string_view text) {
+  if (write_stdout(text)) return 0;
+  const Status status = output_error();
+  return status.ok() ? 0 : fail(status.error());
 }
 
 void complain(std::string_view message) { fmt::print(stderr, "hunch: {}\n", message); }

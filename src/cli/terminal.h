@@ -34,10 +34,12 @@ bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
-// Writes all of it and flushes. False: the reader has gone (a closed pipe) or the disk is full; output_error() then says which.
+// Writes all of it at once. False: the reader has gone (a closed pipe) or the disk is full; output_error() then says which.
 bool write_stdout(std::string_view text);
 // After a failed write_stdout: nothing for a closed pipe (leave quietly), else a message.
 Status output_error();
+// The exit code of a command that ends by writing `text` to stdout.
+int print_and_exit_code(std::string_view text);
 
 // "hunch: message" on stderr.
 void complain(std::string_view message);

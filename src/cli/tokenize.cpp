@@ -33,14 +33,9 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
   if (named_file || (fs::is_directory(path, ignored) && !fs::exists(folder / "config.json", ignored) &&
                      fs::exists(folder / "tokenizer.json", ignored)))
     return Tokenizer::from_json(file_text(folder / "tokenizer.json"), file_text(folder / "tokenizer_config.json"));
+  // Anything else is a model, or a GGUF file with a vocabulary and no tensors.
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(path, /*vocab_only=*/true));
   return load_tokenizer(*checkpoint);
-}
-
-int print(const std::string& text) {
-  if (write_stdout(text)) return 0;
-  const Status status = output_error();
-  return status.ok() ? 0 : fail(status.error());
 }
 
 // Ids separated by white space or commas, with or without brackets.
@@ -105,9 +100,9 @@ int text_command(Arguments arguments, FlagSet set, Result<std::string> (*make)(c
   if (to_tokens) set.toggle({"--no-bos"}, "do not begin with the BOS token", [&flags] { flags.prompt.no_bos = true; });
   set.toggle({"--json"}, to_tokens ? "print {\"tokens\": [...]}" : "print {\"text\": \"...\"}", [&flags] { flags.json = true; });
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print(set.help());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
   auto out = make(flags);
-  return out.ok() ? print(*out) : fail(out.error());
+  return out.ok() ? print_and_exit_code(*out) : fail(out.error());
 }
 
 }  // namespace

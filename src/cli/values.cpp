@@ -1,3 +1,4 @@
+// Values from text by std::from_chars: it knows no locale, takes no white space and stops at the first byte that does not belong.
 #include "cli/values.h"
 
 #include <fmt/format.h>

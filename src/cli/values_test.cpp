@@ -1,3 +1,4 @@
+// Sizes, numbers and choices as typed, and the words of their refusals.
 #include "cli/values.h"
 
 #include <gtest/gtest.h>

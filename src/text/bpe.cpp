@@ -122,6 +122,8 @@ Status Bpe::add_merge(std::string_view left, std::string_view right) {
   const auto missing = [&](std::string_view token) {
     return Error{fmt::format("merge {} names a token that the vocabulary lacks: {}", next_rank_, excerpt(token))};
   };
+  for (const std::string_view part : {left, right})
+    if (part.size() > 2 * kMaxTokenBytes) return missing(part);  // two bytes at most spell one
   int32_t id = -1, left_id = -1, right_id = -1;
   scratch_.clear();
   if (append_spelt_bytes(left, scratch_)) {

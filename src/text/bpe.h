@@ -16,8 +16,8 @@ namespace hunch {
 
 // Bounds of what a vocabulary file may hold: far above any published one, low enough that loading stays quick.
 inline constexpr size_t kMaxTokenBytes = 8192;
-inline constexpr int32_t kMaxVocab = 1 << 22;
-inline constexpr size_t kMaxMerges = size_t(1) << 23;
+inline constexpr int32_t kMaxVocab = 1 << 20;
+inline constexpr size_t kMaxMerges = size_t(1) << 20;
 
 class Bpe {
  public:

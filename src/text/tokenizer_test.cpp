@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -85,7 +86,8 @@ TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
   expect(refusal([](GgufCopy& c, GgufVocab&) { c.types[3] = 6; }), "byte tokens");
   expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens.clear(), c.types.clear(); }), "tokenizer.ggml.tokens");
   expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[5] = c.tokens[4]; }), "given twice");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[5] = "zzzz"; }), "no token for byte");
+  expect(refusal([](GgufCopy& c, GgufVocab&) { *std::find(c.tokens.begin(), c.tokens.end(), "Ā") = "zzzz"; }),
+         "no token for byte 0x00");
   expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "q zebra"; }),
          "merge 5 names a token that the vocabulary lacks: \"zebra\"");
   expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "a"; }), "not two tokens");
@@ -136,7 +138,7 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   const json text = {{"Sequence", {{"id", "A"}}}}, special = {{"SpecialToken", {{"id", "<|endoftext|>"}}}};
   refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, special}}}, "<|endoftext|>");
   refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {special, text}}, {"special_tokens", json::object()}},
-          "ids");
+          "no single id");
   refuses("/decoder", {{"type", "WordPiece"}}, "WordPiece");
   refuses("/model/type", "Unigram", "Unigram");
   refuses("/model/byte_fallback", true, "byte_fallback");
@@ -145,7 +147,7 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   refuses("/model/vocab", json::array(), "vocab");
   refuses("/model/vocab/a", -1, "not an integer");
   refuses("/model/vocab/a", 1e300, "not an integer");
-  refuses("/model/vocab/a", (1 << 22), "not an integer");
+  refuses("/model/vocab/a", (1 << 20), "not an integer");
   refuses("/model/vocab/a", 7, "one id");
   refuses("/model/merges/0", "a", "merge 0");
   refuses("/model/merges/0", {"a", 1}, "merge 0");
@@ -192,10 +194,10 @@ TEST(Tokenizer, TakesLongWordsAndLongRunsInGoodTime) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string_view unit : {"e", "=", " ", "\n", " \n", "\xE2\x80\x8B", "\xCC\x81\xCC\x96", "<|im_", "ethanol"}) {
     std::string text;
-    while (text.size() < (1 << 20)) text += unit;
+    while (text.size() < (1 << 18)) text += unit;
     EXPECT_FALSE(encode(tokenizer, text).empty());
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // 0.7 s in a release build
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));  // 0.2 s in a release build
 }
 
 TEST(Tokenizer, ParsesSpecialTokensOnlyWhenAsked) {

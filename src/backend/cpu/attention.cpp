@@ -3,6 +3,7 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/check.h"
 
@@ -94,7 +95,7 @@ void CpuAttention::plan(const AttentionArgs& args) {
   }
   grow<float>(partials_, size_t(partial_floats));
   auto* pending = grow<std::atomic<int64_t>>(pending_, units_.size());
-  for (size_t i = 0; i < units_.size(); ++i) new (&pending[i]) std::atomic<int64_t>(units_[i].num_items);
+  for (size_t i = 0; i < units_.size(); ++i) std::construct_at(&pending[i], units_[i].num_items);
 }
 
 AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, int kv_head, int64_t first_row,

@@ -56,7 +56,7 @@ struct KvBf16 {
   HUNCH_SIMD Line keep(Line line, bool even, bool odd) {
     return line & set1_i32(int32_t((even ? 0xffffu : 0u) | (odd ? 0xffff0000u : 0u)));
   }
-  HUNCH_SIMD void put(Factor* to, F32 a) { store_bf16(to, a); }
+  HUNCH_SIMD void put(Factor* to, F32 a) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(a.v)); }
 };
 #else
 struct KvBf16 {
@@ -81,11 +81,39 @@ struct KvBf16 {
 
 // ---- steps of one block; R rows of a tile in registers
 
+// The block that follows, asked for a few lines at every step of this one: the machine's own prefetchers stop at page ends and at
+// each change between K tiles and V, and a burst of requests would only fill the miss buffers and stall the loads behind them.
+struct Ahead {
+  const std::byte *at = nullptr, *end = nullptr;
+  size_t stride = 0;  // per step; 0: nothing more to ask for
+
+  // `groups` passes over the block's K and V, of about 1 / 4 as many steps as the block has lines each.
+  [[gnu::always_inline]] static inline Ahead over(const std::byte* chunk, const std::byte* next, size_t bytes, int groups) {
+    if (!next) return {chunk, chunk, 0};
+    return {next, next + bytes, groups >= 4 ? size_t(64) : groups >= 2 ? size_t(128) : size_t(256)};
+  }
+  [[gnu::always_inline]] inline void moved_to(const std::byte* here) {
+    at = here;
+    if (stride && at >= end) at = end - 256, stride = 0;  // asked for again and again: these lines are there by now
+  }
+};
+HUNCH_SIMD void fetch_ahead(const std::byte* at, size_t stride) {
+  __builtin_prefetch(at);
+  __builtin_prefetch(at + 64);
+  if (stride == 256) {  // few rows, one pass: more lines at each step
+    __builtin_prefetch(at + 128);
+    __builtin_prefetch(at + 192);
+  }
+}
+
 // scores[r][entry] = q[r] . k[entry], dimensions ascending.
 template <class Kv, int R>
-void score_block(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores) {
+void score_block(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores,
+                 Ahead& ahead) {
   const int steps = padded_dim / Kv::kPerStep;
   const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
+  const std::byte* ahead_at = ahead.at;
+  const size_t stride = ahead.stride;
   for (int tile = 0; tile < kKeyTiles; tile += kWide) {
     const std::byte* line_at = keys + size_t(tile) * tile_bytes;
     F32 sums[R][kWide];
@@ -93,8 +121,9 @@ void score_block(const std::byte* keys, int padded_dim, const typename Kv::Facto
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) sums[r][t] = zero();
-    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes) {
+    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes, ahead_at += stride) {
       typename Kv::Line lines[kWide];
+      fetch_ahead(ahead_at, stride);
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
 #pragma GCC unroll 8
@@ -109,6 +138,7 @@ void score_block(const std::byte* keys, int padded_dim, const typename Kv::Facto
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) store(scores + r * kBlockLen + (tile + t) * kLanes, sums[r][t]);
   }
+  ahead.moved_to(ahead_at);
 }
 
 // One step of V lines for R rows and V vectors of dimensions.
@@ -132,7 +162,7 @@ HUNCH_SIMD void value_step(const std::byte* lines_at, const typename Kv::Factor*
 // sums[r][16 V dims] += weights[r][e] values[e] for the entries e in [first, last), ascending.
 template <class Kv, int R, int V>
 void add_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, float* states,
-                int64_t state_stride) {
+                int64_t state_stride, Ahead& ahead) {
   F32 sums[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -143,9 +173,13 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
   const int begin = (first + kPer - 1) / kPer, end = last / kPer;
   if (begin * kPer != first)
     value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
-  const std::byte* lines_at = values + begin * step_bytes;
-  for (int step = begin; step < end; ++step, lines_at += step_bytes)
+  const std::byte *lines_at = values + begin * step_bytes, *ahead_at = ahead.at;
+  const size_t stride = ahead.stride;
+  for (int step = begin; step < end; ++step, lines_at += step_bytes, ahead_at += stride) {
+    fetch_ahead(ahead_at, stride);
     value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
+  }
+  ahead.moved_to(ahead_at);
   if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -155,40 +189,41 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
 
 template <class Kv, int R>
 void add_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                         float* states, int64_t state_stride) {
+                         float* states, int64_t state_stride, Ahead& ahead) {
   int left = padded_dim / kLanes;
   for (; left >= kWide; left -= kWide, values += kWide * Kv::kLineBytes, states += kWide * kLanes)
-    add_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, state_stride);
+    add_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, state_stride, ahead);
   if constexpr (kWide > 2) {
-    if (left == 3) add_values<Kv, R, 3>(values, padded_dim, weights, first, last, states, state_stride);
-    if (left == 2) add_values<Kv, R, 2>(values, padded_dim, weights, first, last, states, state_stride);
+    if (left == 3) add_values<Kv, R, 3>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+    if (left == 2) add_values<Kv, R, 2>(values, padded_dim, weights, first, last, states, state_stride, ahead);
   }
-  if (left == 1) add_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, state_stride);
+  if (left == 1) add_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
 }
 
 template <class Kv>
-void score_rows(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, int rows, float* scores) {
+void score_rows(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, int rows, float* scores,
+                Ahead& ahead) {
   for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile * q_stride, scores += kRowTile * kBlockLen)
-    score_block<Kv, kRowTile>(keys, padded_dim, q, q_stride, scores);
+    score_block<Kv, kRowTile>(keys, padded_dim, q, q_stride, scores, ahead);
   if constexpr (kRowTile > 2) {
-    if (rows == 3) score_block<Kv, 3>(keys, padded_dim, q, q_stride, scores);
-    if (rows == 2) score_block<Kv, 2>(keys, padded_dim, q, q_stride, scores);
+    if (rows == 3) score_block<Kv, 3>(keys, padded_dim, q, q_stride, scores, ahead);
+    if (rows == 2) score_block<Kv, 2>(keys, padded_dim, q, q_stride, scores, ahead);
   }
   if constexpr (kRowTile > 1)
-    if (rows == 1) score_block<Kv, 1>(keys, padded_dim, q, q_stride, scores);
+    if (rows == 1) score_block<Kv, 1>(keys, padded_dim, q, q_stride, scores, ahead);
 }
 
 template <class Kv>
 void value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
-                float* states, int64_t state_stride) {
+                float* states, int64_t state_stride, Ahead& ahead) {
   for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile * state_stride)
-    add_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, state_stride);
+    add_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, state_stride, ahead);
   if constexpr (kRowTile > 2) {
-    if (rows == 3) add_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, state_stride);
-    if (rows == 2) add_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, state_stride);
+    if (rows == 3) add_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+    if (rows == 2) add_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, state_stride, ahead);
   }
   if constexpr (kRowTile > 1)
-    if (rows == 1) add_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, state_stride);
+    if (rows == 1) add_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
 }
 
 // ---- scores of entries
@@ -297,6 +332,10 @@ HUNCH_SIMD int64_t first_of(const QueryRows& rows, int row) {
   return first > 0 ? first : 0;
 }
 
+HUNCH_SIMD std::byte* chunk_at(const KeyPlane& keys, int64_t block) {
+  return keys.first_chunk + size_t(keys.pages[block]) * keys.chunk_bytes;
+}
+
 template <class Kv>
 void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Factor* q) {
   for (int row = 0; row < rows.num_rows; ++row)
@@ -399,16 +438,17 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
 
 // Query rows [begin, end) against one block, kQueryTile at a time.
 template <class Kv>
-void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* chunk, int64_t block_first,
-                  bool whole, int begin, int end, float* states, const BlockScores* collect) {
+void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* chunk, const std::byte* next,
+                  int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
   const std::byte* values = chunk + item.keys.chunk_bytes / 2;
   const float scale2 = item.rows.scale * kLog2e;
+  Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, (end - begin + kRowTile - 1) / kRowTile);
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
-    score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores);
+    score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores, ahead);
     int firsts[kQueryTile], lasts[kQueryTile];
     for (int i = 0; i < count; ++i) {
       firsts[i] = 0, lasts[i] = kBlockLen;
@@ -425,7 +465,7 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
       int same = i + 1;
       while (same < count && firsts[same] == firsts[i] && lasts[same] == lasts[i]) ++same;
       value_rows<Kv>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
-                     states + (at + i) * stride, stride);
+                     states + (at + i) * stride, stride, ahead);
       i = same;
     }
   }
@@ -467,8 +507,10 @@ void attend(const AttendItem& item) {
       BlockScores scores{&item.scores, group, scratch.score_row, scratch.score_total, block_first - split_first, block_first};
       const bool collect = item.scores.metric != 0 && block_first < item.scores.prefix_len;
       if (collect) begin_scores(scores);
-      attend_block<Kv>(item, scratch, item.keys.first_chunk + size_t(item.keys.pages[block]) * item.keys.chunk_bytes, block_first,
-                       whole, from * group, to * group, states, collect ? &scores : nullptr);
+      const std::byte* chunk = chunk_at(item.keys, block);
+      const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
+      attend_block<Kv>(item, scratch, chunk, next, block_first, whole, from * group, to * group, states,
+                       collect ? &scores : nullptr);
       if (collect) end_scores(scores);
     }
 
@@ -518,16 +560,18 @@ void score(const AttendItem& item) {
   const int64_t prefix_blocks = (item.scores.prefix_len + kBlockLen - 1) / kBlockLen;
   end_block = end_block < prefix_blocks ? end_block : prefix_blocks;
   for (int64_t block = first_block; block < end_block; ++block) {
-    const std::byte* chunk = item.keys.first_chunk + size_t(item.keys.pages[block]) * item.keys.chunk_bytes;
+    const std::byte* chunk = chunk_at(item.keys, block);
     const BlockScores scores{&item.scores,     group, scratch.score_row, scratch.score_total, block * kBlockLen % kSplitEntries,
                              block * kBlockLen};
     begin_scores(scores);
+    const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
+    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, (query_rows + kRowTile - 1) / kRowTile);
     int row = 0, head = 0;
     for (int at = 0; at < query_rows; at += kQueryTile) {
       const int count = query_rows - at < kQueryTile ? query_rows - at : kQueryTile;
       bool used = false;
       for (int r = at / group; r <= (at + count - 1) / group; ++r) used = used || item.scores.row_used[r];
-      if (used) score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores);
+      if (used) score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores, ahead);
       for (int i = 0; i < count; ++i) {
         if (item.scores.row_used[row]) {
           F32 metric[kKeyTiles];
@@ -573,7 +617,7 @@ void store_rows(const StoreItem& item) {
   alignas(64) Bits rounded[kLanes];
   for (int64_t row = 0; row < item.num_rows; ++row) {
     const int64_t entry = item.first_entry + row;
-    std::byte* chunk = item.keys.first_chunk + size_t(item.keys.pages[entry / kBlockLen]) * item.keys.chunk_bytes;
+    std::byte* chunk = chunk_at(item.keys, entry / kBlockLen);
     const int e = int(entry % kBlockLen), lane = e % kLanes;
     Bits* keys = reinterpret_cast<Bits*>(chunk) + e / kLanes * kLanes * padded_dim;
     Bits* values = reinterpret_cast<Bits*>(chunk + item.keys.chunk_bytes / 2);

@@ -4,6 +4,8 @@
 
 namespace hunch::HUNCH_ISA {
 
+inline constexpr int kTilesAhead = 3, kRowsAhead = 16;  // sources are scattered: no prefetcher finds them
+
 // Lanes of a destination tile that come from one source tile: destination lanes [at, at + count) take `lanes`.
 struct LaneMove {
   int at = 0, count = 0;
@@ -11,32 +13,40 @@ struct LaneMove {
 };
 
 // to[line][at + i] = from[line][lanes[i]] for 32-bit lanes (F32, or bf16 pairs); lanes from `at` on are free to be overwritten,
-// those before it are kept.
-HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint32_t* from, uint32_t* to) {
+// those before it are kept. `ahead` is the source tile that comes kTilesAhead later.
+HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint32_t* from, uint32_t* to, const uint32_t* ahead) {
 #if HUNCH_LEVEL >= 2
   alignas(64) int32_t source[16] = {};
   for (int i = 0; i < move.count; ++i) source[move.at + i] = move.lanes[i];
   const __m512i index = _mm512_load_si512(source);
   const __mmask16 moved = __mmask16(((1u << move.count) - 1) << move.at);
-  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
+    __builtin_prefetch(ahead);
     _mm512_store_si512(to, _mm512_mask_permutexvar_epi32(_mm512_load_si512(to), moved, index, _mm512_load_si512(from)));
+  }
 #else
-  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
+    __builtin_prefetch(ahead);
     for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
+  }
 #endif
 }
-HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from, uint16_t* to) {
+HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from, uint16_t* to, const uint16_t* ahead) {
 #if HUNCH_LEVEL >= 2
   alignas(32) int16_t source[16] = {};
   for (int i = 0; i < move.count; ++i) source[move.at + i] = int16_t(move.lanes[i]);
   const __m256i index = _mm256_load_si256((const __m256i*)source);
   const __mmask16 moved = __mmask16(((1u << move.count) - 1) << move.at);
-  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
+    __builtin_prefetch(ahead);
     _mm256_store_si256((__m256i*)to, _mm256_mask_permutexvar_epi16(_mm256_load_si256((const __m256i*)to), moved, index,
                                                                    _mm256_load_si256((const __m256i*)from)));
+  }
 #else
-  for (int line = 0; line < lines; ++line, from += 16, to += 16)
+  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
+    __builtin_prefetch(ahead);
     for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
+  }
 #endif
 }
 
@@ -53,8 +63,17 @@ HUNCH_SIMD void join_pair(const uint32_t* even, bool even_is_odd, const uint32_t
 HUNCH_SIMD int64_t source_of(const GatherItem& item, int64_t i) {
   return i < item.count ? item.index[i] : item.tail_first + (i - item.count);
 }
-HUNCH_SIMD std::byte* chunk_of(const KeyPlane& plane, int64_t entry) {
-  return plane.first_chunk + size_t(plane.pages[entry / kBlockLen]) * plane.chunk_bytes;
+HUNCH_SIMD std::byte* chunk_of(const KeyPlane& plane, int64_t entry) { return chunk_at(plane, entry / kBlockLen); }
+
+// The first entry at or after `at` whose source lies in another K tile than that of `at`, or last.
+HUNCH_SIMD int64_t next_tile(const GatherItem& item, int64_t at) {
+  if (at >= item.last) return item.last;
+  const int64_t tile = source_of(item, at) / kLanes;
+  while (++at < item.last && source_of(item, at) / kLanes == tile) {}
+  return at;
+}
+HUNCH_SIMD std::byte* tile_of(const KeyPlane& plane, int64_t entry, size_t tile_bytes) {
+  return chunk_of(plane, entry) + size_t(entry % kBlockLen / kLanes) * tile_bytes;
 }
 
 // Element: 4 bytes F32, 2 bytes F16; kPairs: bf16, whose K lines hold two dimensions in 32-bit lanes.
@@ -64,21 +83,32 @@ size_t gather(const GatherItem& item) {
   const size_t tile_bytes = size_t(lines) * kLanes * sizeof(Lane), row_bytes = tile_bytes / kLanes;
   const size_t values = item.to.chunk_bytes / 2;
   size_t bytes_read = 0;
+  int64_t look = item.first;
+  for (int i = 0; i < kTilesAhead; ++i) look = next_tile(item, look);
   for (int64_t at = item.first; at < item.last;) {  // K: destination entry by destination entry, a source tile at a time
     const int64_t source = source_of(item, at), source_tile = source / kLanes;
     LaneMove move;
     move.at = int(at % kLanes);
-    std::byte* to = chunk_of(item.to, at) + size_t(at % kBlockLen / kLanes) * tile_bytes;
+    std::byte* to = tile_of(item.to, at, tile_bytes);
     do {
       move.lanes[move.count++] = int(source_of(item, at++) % kLanes);
     } while (at < item.last && at % kLanes != 0 && source_of(item, at) / kLanes == source_tile);
-    const std::byte* from = chunk_of(item.from, source) + size_t(source % kBlockLen / kLanes) * tile_bytes;
-    move_lanes(move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to));
+    const std::byte* from = tile_of(item.from, source, tile_bytes);
+    const std::byte* ahead = look < item.last ? tile_of(item.from, source_of(item, look), tile_bytes) : from;
+    move_lanes(move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to),
+               reinterpret_cast<const Lane*>(ahead));
+    if (at / kLanes * kLanes == at && at < item.last && source_of(item, at) / kLanes == source_tile) continue;  // its second half
+    look = next_tile(item, look);
     bytes_read += tile_bytes;
   }
   if constexpr (kPairs) {
     const size_t pair_bytes = 2 * row_bytes;
     for (int64_t at = item.first; at < item.last; at += 2) {
+      if (at + kRowsAhead < item.last) {
+        const int64_t later = source_of(item, at + kRowsAhead);
+        const std::byte* ahead = chunk_of(item.from, later) + values + size_t(later % kBlockLen / 2) * pair_bytes;
+        for (size_t i = 0; i < pair_bytes; i += 64) __builtin_prefetch(ahead + i);
+      }
       const int64_t even = source_of(item, at), odd = at + 1 < item.last ? source_of(item, at + 1) : even;
       const std::byte* a = chunk_of(item.from, even) + values + size_t(even % kBlockLen / 2) * pair_bytes;
       const std::byte* b = chunk_of(item.from, odd) + values + size_t(odd % kBlockLen / 2) * pair_bytes;

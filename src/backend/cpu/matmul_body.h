@@ -5,10 +5,11 @@
 
 namespace hunch::HUNCH_ISA {
 
-// Rows that share one loaded weight vector. With 32 registers: 8 x 2 integer sums, 2 weights, a broadcast; the float sums, touched
-// once a block, may live on the stack.
+// Rows that share one loaded weight vector. With 32 registers: 8 x 2 integer sums, 2 weights, a broadcast; the float sums,
+// touched once a block, may live on the stack.
 inline constexpr int kTileRows = HUNCH_LEVEL >= 2 ? 8 : 2;
-// From two rows on, arithmetic hides the hardware prefetcher's view of the stream: the first tile asks this far ahead.
+// Where arithmetic outlasts the loads (two rows, or conversions to fp32) the hardware prefetchers fall behind: the first tile of
+// a panel asks this far ahead. One row of quantised weights streams faster without.
 inline constexpr int kPrefetchBytes = 8192;
 
 HUNCH_SIMD void prefetch(const std::byte* p) { __builtin_prefetch(p + kPrefetchBytes, 0, 3); }
@@ -37,14 +38,16 @@ static void quantise_row(const float* x, int64_t k, ActivationBlock* out) {
     const F32 low_abs = abs(low), high_abs = abs(high);
     const I32 greatest_finite = set1_i32(0x7f7fffff);
     const Mask bad = either(less(greatest_finite, bits_of(low_abs)), less(greatest_finite, bits_of(high_abs)));
-    const float greatest = max_of(max(low_abs, high_abs));
+    const bool finite = none_of(bad);
+    const float greatest = finite ? max_of(max(low_abs, high_abs)) : 0;
     // A block this small is a block of zeros: 127 / greatest must not overflow.
-    const float inverse = greatest > 1e-30f ? 127.0f / greatest : 0.0f;
-    const I32 q_low = to_i32(low * set1(inverse)), q_high = to_i32(high * set1(inverse));
+    const bool zeros = !(greatest > 1e-30f);
+    const F32 inverse = set1(zeros ? 0 : 127 / greatest);
+    const I32 q_low = finite ? to_i32(low * inverse) : zero_i32(), q_high = finite ? to_i32(high * inverse) : zero_i32();
     store_s8(out->q, q_low);
     store_s8(out->q + kLanes, q_high);
     const int32_t sum_low = sum(q_low), sum_high = sum(q_high), total = sum_low + sum_high;
-    out->scale = none_of(bad) ? (greatest > 1e-30f ? greatest / 127.0f : 0.0f) : __builtin_nanf("");
+    out->scale = finite ? (zeros ? 0 : greatest / 127) : __builtin_nanf("");
     out->scale_sum = out->scale * float(total);
     out->minus_128_sum = -128 * total;
     out->minus_8_sum = -8 * total;
@@ -232,7 +235,7 @@ static void tile(const PanelArgs& args, int64_t row) {
 template <DType T, bool kFirst, int R = kTileRows>
 HUNCH_SIMD void tile_of(int rows, const PanelArgs& args, int64_t row) {
   if constexpr (R > 0) {
-    if (rows == R) tile<T, R, kFirst && (R > 1)>(args, row);
+    if (rows == R) tile<T, R, kFirst && (R > 1 || dtype_info(T).block == 1)>(args, row);
     else tile_of<T, kFirst, R - 1>(rows, args, row);
   }
 }

@@ -87,8 +87,7 @@ static RowsKernels rows_kernels() {
   table.scan = scan_logits;
   table.collect = collect_ids;
   table.choose = choose_token;
-  table.mass = sum_mass;
-  table.write_probs = write_probs;
+  table.ratios = write_ratios;
   table.noise = noise_of_64;
   return table;
 }

@@ -34,8 +34,8 @@ struct RowsKernels {
   // Ids with logit >= least, ascending; `ids` has room for vocab + 16. Returns how many.
   int64_t (*collect)(const float* logits, int64_t vocab, float least, int32_t* ids) = nullptr;
   int32_t (*choose)(const SampleRow& row) = nullptr;  // arg max of log ratio + noise over the possible ids
-  double (*mass)(const SampleRow& row) = nullptr;     // sum of exp(log ratio) over the possible ids
-  void (*write_probs)(const SampleRow& row, double mass, float* probs) = nullptr;
+  // exp(log ratio) of every id, 0 where not possible; returns their sum. [vocab]
+  double (*ratios)(const SampleRow& row, float* out) = nullptr;
   void (*noise)(const SampleRow& row, int64_t first_id, float* out) = nullptr;  // of 64 ids from a multiple of 64 on (tests)
 };
 

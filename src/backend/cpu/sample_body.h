@@ -29,11 +29,12 @@ HUNCH_SIMD I32 multiply_high(I32 a, uint32_t b) {
 #endif
 }
 
-// Random bits of ids [first_id, first_id + 64), in order.
-HUNCH_SIMD void philox_64(const SampleRow& row, int64_t first_id, uint32_t* out) {
-  alignas(64) int32_t lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  I32 c0 = load_i32(lane) + set1_i32(int32_t(first_id / 4)), c1 = set1_i32(int32_t(row.position));
+// Random bits of ids [first_id, first_id + 64): out[j] has ids 16j.. in order.
+HUNCH_SIMD void philox_64(const SampleRow& row, int64_t first_id, I32 (&out)[4]) {
+  // Lane 4m + j of a register counts block 4j + m, so that transposing 4 x 4 words inside each quarter of it orders the ids.
+  alignas(64) int32_t block[kLanes];
+  for (int i = 0; i < kLanes; ++i) block[i] = 4 * (i % 4) + i / 4;
+  I32 c0 = load_i32(block) + set1_i32(int32_t(first_id / 4)), c1 = set1_i32(int32_t(row.position));
   I32 c2 = set1_i32(int32_t(row.stream)), c3 = set1_i32(int32_t(row.sample));
   uint32_t k0 = uint32_t(row.seed), k1 = uint32_t(row.seed >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -43,10 +44,18 @@ HUNCH_SIMD void philox_64(const SampleRow& row, int64_t first_id, uint32_t* out)
     c2 = high0 ^ c3 ^ set1_i32(int32_t(k1)), c3 = low0;
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
-  alignas(64) uint32_t word[4][kLanes];
+#if HUNCH_LEVEL >= 2
+  const __m512i a = _mm512_unpacklo_epi32(c0.v, c1.v), b = _mm512_unpackhi_epi32(c0.v, c1.v);
+  const __m512i c = _mm512_unpacklo_epi32(c2.v, c3.v), d = _mm512_unpackhi_epi32(c2.v, c3.v);
+  out[0] = {_mm512_unpacklo_epi64(a, c)}, out[1] = {_mm512_unpackhi_epi64(a, c)};
+  out[2] = {_mm512_unpacklo_epi64(b, d)}, out[3] = {_mm512_unpackhi_epi64(b, d)};
+#else
+  alignas(64) int32_t word[4][kLanes], ids[kNoiseIds];
   store(word[0], c0), store(word[1], c1), store(word[2], c2), store(word[3], c3);
-  for (int block = 0; block < kLanes; ++block)
-    for (int j = 0; j < 4; ++j) out[4 * block + j] = word[j][block];
+  for (int i = 0; i < kLanes; ++i)
+    for (int j = 0; j < 4; ++j) ids[4 * block[i] + j] = word[j][i];
+  for (int j = 0; j < 4; ++j) out[j] = load_i32(ids + j * kLanes);
+#endif
 }
 
 // -log(-log u), u = (x + 0.5) / 2^32. Both tails keep their relative precision: where u > 1/2, fp32 holds v = 1 - u instead, and
@@ -62,9 +71,10 @@ HUNCH_SIMD F32 gumbel(I32 x) {
 }
 
 static void noise_of_64(const SampleRow& row, int64_t first_id, float* out) {
-  alignas(64) uint32_t word[kNoiseIds];
-  philox_64(row, first_id, word);
-  for (int i = 0; i < kNoiseIds; i += kLanes) store(out + i, gumbel(load_i32(word + i)));
+  I32 bits[4];
+  philox_64(row, first_id, bits);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) store(out + j * kLanes, gumbel(bits[j]));
 }
 
 HUNCH_SIMD F32 load_logits(const float* logits, int64_t i, int64_t vocab) {
@@ -143,7 +153,7 @@ static int32_t choose_token(const SampleRow& row) {
   return token;
 }
 
-static double sum_mass(const SampleRow& row) {
+static double write_ratios(const SampleRow& row, float* ratios) {
   alignas(64) int32_t lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
   I32 ids = load_i32(lane);
@@ -152,25 +162,14 @@ static double sum_mass(const SampleRow& row) {
     F32 part = zero();
     for (int64_t i = first; i < first + kScanIds && i < row.vocab; i += kLanes) {
       const F32 x = load_logits(row.logits, i, row.vocab);
-      part = part + select(possible(row, x, ids), exp(log_ratio(row, x)), zero());
+      const F32 ratio = select(possible(row, x, ids), exp(log_ratio(row, x)), zero());
+      part = part + ratio;
+      store_first(ratios + i, ratio, int(row.vocab - i < kLanes ? row.vocab - i : kLanes));
       ids = ids + set1_i32(kLanes);
     }
     total += double(sum(part));
   }
   return total;
-}
-
-static void write_probs(const SampleRow& row, double mass, float* probs) {
-  alignas(64) int32_t lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  I32 ids = load_i32(lane);
-  const F32 scale = set1(float(1 / mass));
-  for (int64_t i = 0; i < row.vocab; i += kLanes) {
-    const F32 x = load_logits(row.logits, i, row.vocab);
-    const F32 p = select(possible(row, x, ids), exp(log_ratio(row, x)) * scale, zero());
-    store_first(probs + i, p, int(row.vocab - i < kLanes ? row.vocab - i : kLanes));
-    ids = ids + set1_i32(kLanes);
-  }
 }
 
 }  // namespace hunch::HUNCH_ISA

@@ -4,6 +4,7 @@
 #include "backend/cpu/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -25,21 +26,11 @@ struct Row {
   bool before(int32_t a, int32_t b) const { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; }
 };
 
-// The first `count` of `ids` in the order, sorted; grown step by step until their mass reaches top_p of `total`. Returns how
-// many.
-int64_t reach_top_p(const Row& row, int32_t* ids, int64_t count, double top_p, double total) {
-  const auto before = [&](int32_t a, int32_t b) { return row.before(a, b); };
-  double mass = 0;
-  int64_t taken = 0;
-  for (int64_t sorted = 0, step = 256; sorted < count; step *= 4) {
-    const int64_t last = std::min(count, sorted + step);
-    std::partial_sort(ids + sorted, ids + last, ids + count, before);
-    for (sorted = last; taken < last;) {
-      mass += row.ratio(ids[taken++]);
-      if (!(mass < top_p * total)) return taken;
-    }
-  }
-  return taken;
+// Ratios in (0, 1] with the same exponent and first 5 bits of mantissa share a bucket; bucket 0 holds the greatest.
+constexpr int kBuckets = 127 << 5;
+size_t bucket_of(float ratio) {
+  const uint32_t below_one = 0x3f800000u - std::bit_cast<uint32_t>(std::min(ratio, 1.0f));
+  return std::min<size_t>(below_one >> 18, kBuckets - 1);
 }
 
 }  // namespace
@@ -53,6 +44,8 @@ void CpuSampler::sample(const SampleArgs& args) {
     if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
     scratch.ids.resize(size_t(vocab) + 16);
     scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
+    scratch.ratios.resize(size_t(vocab));
+    scratch.masses.resize(kBuckets);
   }
   threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { sample_row(args, row, scratch_[size_t(worker)]); });
 }
@@ -93,38 +86,50 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   }
 
   int64_t count = kernels_.collect(logits, vocab, bound, ids);
-  count = std::remove_if(ids, ids + count,
-                         [&](int32_t id) {
-                           const double log_ratio = row.log_ratio(id);
-                           return !(log_ratio >= least) || std::isinf(log_ratio);
-                         }) -
-          ids;
+  const int64_t collected = count;
+  if (params.min_p > 0 || !std::isfinite(scan.best)) {  // else all of them pass
+    const auto too_small = [&](int32_t id) {
+      const double log_ratio = row.log_ratio(id);
+      return !(log_ratio >= least) || std::isinf(log_ratio);
+    };
+    count = std::remove_if(ids, ids + count, too_small) - ids;
+  }
   const auto before = [&](int32_t a, int32_t b) { return row.before(a, b); };
   if (by_top_k && params.top_k < count) {
     std::nth_element(ids, ids + params.top_k - 1, ids + count, before);
     count = params.top_k;
   }
 
-  SampleRow kernel_row{logits, vocab,         scan.best,       params.temperature,    0,
-                       0,      args.key.seed, args.key.sample, uint32_t(args.stream), uint32_t(args.positions(r))};
+  SampleRow kernel_row;
+  kernel_row.logits = logits, kernel_row.vocab = vocab;
+  kernel_row.best = scan.best, kernel_row.temperature = params.temperature;
+  kernel_row.seed = args.key.seed, kernel_row.sample = args.key.sample;
+  kernel_row.stream = uint32_t(args.stream), kernel_row.position = uint32_t(args.positions(r));
   const auto cut_after = [&](int32_t last) { kernel_row.cut_logit = logits[last], kernel_row.cut_id = last; };
-  if (count > kFewIds) cut_after(*std::max_element(ids, ids + count, before));
-  if (params.top_p < 1) {
-    double total = 0;
-    if (count > kFewIds) {
-      total = kernels_.mass(kernel_row);
-    } else {
-      std::sort(ids, ids + count, before);
-      for (int64_t i = 0; i < count; ++i) total += row.ratio(ids[i]);
+  if (count > kFewIds) {
+    if (count < collected) cut_after(*std::max_element(ids, ids + count, before));
+    else kernel_row.cut_logit = bound, kernel_row.cut_id = int32_t(vocab);  // all that reach the bound
+    if (params.top_p < 1) {
+      cut_after(last_of_top_p(kernel_row, double(params.top_p), scratch));
+      count = kernels_.collect(logits, vocab, kernel_row.cut_logit, ids);
+      const auto past_cut = [&](int32_t id) { return logits[id] == kernel_row.cut_logit && id > kernel_row.cut_id; };
+      count = std::remove_if(ids, ids + count, past_cut) - ids;
     }
-    const int64_t reached = reach_top_p(row, ids, count, double(params.top_p), total);
-    if (reached > kFewIds) cut_after(ids[reached - 1]);
+  } else if (params.top_p < 1) {
+    std::sort(ids, ids + count, before);
+    double total = 0, mass = 0;
+    for (int64_t i = 0; i < count; ++i) total += row.ratio(ids[i]);
+    int64_t reached = 0;
+    do mass += row.ratio(ids[reached++]);
+    while (reached < count && mass < double(params.top_p) * total);
     count = reached;
   }
 
   if (count > kFewIds) {
     args.tokens(r) = kernels_.choose(kernel_row);
-    if (probs) kernels_.write_probs(kernel_row, kernels_.mass(kernel_row), probs);
+    if (!probs) return;
+    const float scale = float(1 / kernels_.ratios(kernel_row, probs));
+    for (int64_t i = 0; i < vocab; ++i) probs[i] *= scale;
     return;
   }
   std::sort(ids, ids + count);
@@ -138,6 +143,34 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   if (!probs) return;
   std::fill_n(probs, vocab, 0.0f);
   for (int64_t i = 0; i < count; ++i) probs[ids[i]] = float(row.ratio(ids[i]) / total);
+}
+
+// The last id of the smallest set whose mass reaches top_p of that of all possible ids. Buckets of ratios are summed first, so
+// that only the ids of the bucket where the mass is reached need an order.
+int32_t CpuSampler::last_of_top_p(const SampleRow& row, double top_p, Scratch& scratch) const {
+  const float* ratios = scratch.ratios.data();
+  const double wanted = top_p * kernels_.ratios(row, scratch.ratios.data());
+  std::fill(scratch.masses.begin(), scratch.masses.end(), 0.0);
+  size_t last_bucket = 0;
+  for (int64_t i = 0; i < row.vocab; ++i) {
+    if (ratios[i] == 0) continue;
+    const size_t bucket = bucket_of(ratios[i]);
+    scratch.masses[bucket] += double(ratios[i]);
+    last_bucket = std::max(last_bucket, bucket);
+  }
+  double mass = 0;
+  size_t bucket = 0;
+  while (bucket < last_bucket && mass + scratch.masses[bucket] < wanted) mass += scratch.masses[bucket++];
+
+  int32_t* ids = scratch.ids.data();
+  int64_t count = 0;
+  for (int64_t i = 0; i < row.vocab; ++i)
+    if (ratios[i] != 0 && bucket_of(ratios[i]) == bucket) ids[count++] = int32_t(i);
+  const float* logits = row.logits;
+  std::sort(ids, ids + count, [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  for (int64_t i = 0; i + 1 < count; ++i)
+    if (!((mass += double(ratios[ids[i]])) < wanted)) return ids[i];
+  return ids[count - 1];
 }
 
 }  // namespace hunch

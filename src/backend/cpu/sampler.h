@@ -21,8 +21,11 @@ class CpuSampler {
   struct Scratch {
     std::vector<int32_t> ids;       // room for vocab + 16
     std::vector<float> group_best;  // of RowsKernels::scan
+    std::vector<float> ratios;      // [vocab]
+    std::vector<double> masses;     // of ratios that share their first bits, greatest ratios first
   };
   void sample_row(const SampleArgs& args, int64_t row, Scratch& scratch) const;
+  int32_t last_of_top_p(const SampleRow& row, double top_p, Scratch& scratch) const;
 
   Threads& threads_;
   const RowsKernels& kernels_;

@@ -104,7 +104,7 @@ HUNCH_SIMD F32 log(F32 x) {
   r = fma(n, set1(0.693359375f), m + r);
   r = select(equal(x, zero_), set1(-__builtin_inff()), r);
   r = select(less(x, zero_), set1(__builtin_nanf("")), r);
-  return select(less(x, inf), r, select(equal(x, inf), inf, x + x));  // neither less nor equal: NaN... or x < 0, done above
+  return select(less(x, inf), r, select(equal(x, inf), inf, x + x));  // x + x: a NaN stays one
 }
 
 }  // namespace hunch::HUNCH_ISA

@@ -34,13 +34,20 @@ void q4_k_scale(const std::byte* s, int j, uint8_t& scale, uint8_t& min) {
   min = j < 4 ? at(j + 4) & 63 : uint8_t((at(j + 4) >> 4) | (at(j) >> 6) << 4);
 }
 
+// A transposition in tiles of 16 inputs: whole cache lines of the source, and a target that stays in L1.
 template <class T>
 void pack_elements(const std::byte* rows, int columns, int64_t k, std::byte* panel) {
-  constexpr int64_t kTile = 16;  // inputs at a time: whole cache lines of the source, and a target that stays in L1
-  for (int64_t first = 0; first < k; first += kTile)
-    for (int c = 0; c < columns; ++c)
-      for (int64_t i = first; i < k && i < first + kTile; ++i)
-        std::memcpy(panel + size_t(i * kPanelColumns + c) * sizeof(T), rows + size_t(c * k + i) * sizeof(T), sizeof(T));
+  constexpr int64_t kTile = 16;
+  T tile[kTile][kPanelColumns] = {};
+  for (int64_t first = 0; first < k; first += kTile) {
+    const int64_t n = k - first < kTile ? k - first : kTile;
+    for (int c = 0; c < columns; ++c) {
+      T inputs[kTile] = {};
+      std::memcpy(inputs, rows + size_t(c * k + first) * sizeof(T), size_t(n) * sizeof(T));
+      for (int64_t i = 0; i < kTile; ++i) tile[i][c] = inputs[i];
+    }
+    std::memcpy(panel + size_t(first) * sizeof(tile[0]), tile, size_t(n) * sizeof(tile[0]));
+  }
 }
 
 void pack_q8_0(const std::byte* row, int c, int64_t k, std::byte* to) {

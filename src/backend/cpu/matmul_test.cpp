@@ -1,0 +1,254 @@
+// Products of the cpu backend: against the reference for every encoding and instruction set, and row invariance bit for bit.
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/weights.h"
+#include "base/half.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch {
+namespace {
+
+constexpr DType kEncodings[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K};
+
+std::unique_ptr<Backend> make(const std::string& isa, int threads) {
+  auto backend = CpuBackend::make({threads, isa});
+  HUNCH_CHECK(backend.ok());
+  return std::move(*backend);
+}
+
+// A random matrix in the file's encoding; its storage is kept beside it.
+struct Matrix {
+  Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 1);
+    const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
+    bytes.resize(row_bytes * size_t(out_dim));
+    std::vector<float> row(static_cast<size_t>(in_dim));
+    for (int64_t i = 0; i < out_dim; ++i) {
+      std::byte* to = bytes.data() + size_t(i) * row_bytes;
+      if (can_quantise(dtype)) {
+        for (float& x : row) x = normal(random);
+        quantise_row(dtype, row.data(), to, in_dim);
+        continue;
+      }
+      for (size_t j = 0; j < row_bytes; ++j) to[j] = std::byte(random());  // Q6_K: every bit pattern is a valid code
+      for (size_t block = 0; block < row_bytes / 210; ++block) {
+        const uint16_t d = f32_to_f16(normal(random) / 1000);
+        std::memcpy(to + block * 210 + 208, &d, 2);
+      }
+    }
+    tensor.dtype = dtype, tensor.shape = {out_dim, in_dim}, tensor.data = bytes.data(), tensor.bytes = bytes.size();
+  }
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+};
+
+std::vector<float> gaussian(int64_t n, uint32_t seed = 2) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+// Values that quantise without loss: multiples of a power of two, at most 127 of it, with 127 in every block of 32.
+std::vector<float> representable(int64_t n) {
+  std::mt19937 random(3);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const float unit = std::ldexp(1.0f, int(i / 32 % 7) - 9);
+    out[i] = unit * float(i % 32 == 5 ? 127 : int(random() % 255) - 127);
+  }
+  return out;
+}
+
+std::vector<float> product(Backend& backend, const Weight& weight, const std::vector<float>& x, int64_t rows,
+                           const float* bias = nullptr, bool accumulate = false) {
+  std::vector<float> out(size_t(rows * weight.out_dim), 0.25f);
+  const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
+  backend.matmul({View<const float, 2>(x.data(), rows, weight.in_dim), products, accumulate});
+  return out;
+}
+
+class EveryEncoding : public testing::TestWithParam<std::tuple<std::string, DType>> {
+ protected:
+  const std::string isa = std::get<0>(GetParam());
+  const DType dtype = std::get<1>(GetParam());
+};
+
+std::string name_of(const testing::TestParamInfo<std::tuple<std::string, DType>>& info) {
+  return std::get<0>(info.param) + "_" + std::string(dtype_info(std::get<1>(info.param)).name);
+}
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryEncoding, testing::Combine(testing::ValuesIn(available_isas()), testing::ValuesIn(kEncodings)),
+                         name_of);
+
+void expect_near_reference(Backend& cpu, const Matrix& matrix, int64_t rows) {
+  ReferenceBackend reference;
+  const auto exact = reference.load_weight(matrix.tensor), weight = cpu.load_weight(matrix.tensor);
+  const int64_t n = weight->out_dim, k = weight->in_dim;
+  const std::vector<float> x = representable(rows * k), bias = gaussian(n);
+  for (const bool accumulate : {false, true}) {
+    const float* added = accumulate ? nullptr : bias.data();
+    const auto got = product(cpu, *weight, x, rows, added, accumulate),
+               want = product(reference, *exact, x, rows, added, accumulate);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < n; ++i) {
+        double size = 4;  // rounding is relative to the terms of the sum
+        const float* w = static_cast<const ReferenceWeight&>(*exact).row(i);
+        for (int64_t j = 0; j < k; ++j) size += std::abs(double(w[j]) * double(x[size_t(r * k + j)]));
+        ASSERT_NEAR(got[size_t(r * n + i)], want[size_t(r * n + i)], 2e-6 * size)
+            << "row " << r << " of " << rows << ", " << n << " x " << k;
+      }
+    }
+  }
+}
+
+TEST_P(EveryEncoding, EqualsTheReferenceAroundTheEdgesOfPanels) {
+  const auto cpu = make(isa, 2);
+  for (const int64_t n : {1, 15, 16, 17, 31, 32, 33, 100}) expect_near_reference(*cpu, Matrix(dtype, n, 256), 3);
+}
+
+TEST_P(EveryEncoding, EqualsTheReferenceForEveryInputLength) {
+  const auto cpu = make(isa, 2);
+  const int block = dtype_info(dtype).block;
+  std::vector<int64_t> lengths = {block, 3 * block, 768};
+  if (block == 1) lengths = {1, 2, 7, 31, 32, 33, 768};
+  for (const int64_t k : lengths) expect_near_reference(*cpu, Matrix(dtype, 37, k), 5);
+}
+
+TEST_P(EveryEncoding, EqualsTheReferenceForEveryNumberOfRows) {
+  const auto cpu = make(isa, 2);
+  const Matrix matrix(dtype, 33, 256);
+  for (int64_t rows = 1; rows <= 20; ++rows) expect_near_reference(*cpu, matrix, rows);
+  for (const int64_t rows : {64, 300}) expect_near_reference(*cpu, matrix, rows);
+}
+
+TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
+  constexpr int64_t kRows = 300, kOut = 70, kIn = 512;
+  const Matrix matrix(dtype, kOut, kIn), beside(dtype, 40, kIn, 9);
+  const std::vector<float> x = gaussian(kRows * kIn), bias = gaussian(kOut, 5);
+  std::vector<float> whole;
+  for (const int threads : {1, 2, 3}) {
+    const auto cpu = make(isa, threads);
+    const auto weight = cpu->load_weight(matrix.tensor), other = cpu->load_weight(beside.tensor);
+    const auto all = product(*cpu, *weight, x, kRows, bias.data(), true);
+    if (whole.empty()) whole = all;
+    ASSERT_EQ(std::memcmp(all.data(), whole.data(), whole.size() * 4), 0) << threads << " threads";
+    for (int64_t rows = 1; rows <= 20; ++rows) {
+      const int64_t first = 7 * rows;
+      std::vector<float> out(size_t(rows * kOut), 0.25f), out_beside(size_t(rows * 40));
+      const Product alone[] = {{weight.get(), bias.data(), View<float, 2>(out.data(), rows, kOut)}};
+      const Product both[] = {{other.get(), nullptr, View<float, 2>(out_beside.data(), rows, 40)}, alone[0]};
+      const View<const float, 2> in(x.data() + first * kIn, rows, kIn);
+      if (rows % 2) cpu->matmul({in, alone, true});
+      else cpu->matmul({in, both, true});
+      ASSERT_EQ(std::memcmp(out.data(), whole.data() + first * kOut, out.size() * 4), 0)
+          << rows << " rows, " << threads << " threads";
+    }
+  }
+}
+
+TEST_P(EveryEncoding, ErrsByTheRoundingOfActivationsOnly) {
+  constexpr int64_t kOut = 20, kIn = 512;
+  const auto cpu = make(isa, 1);
+  ReferenceBackend reference;
+  const Matrix matrix(dtype, kOut, kIn);
+  const auto exact = reference.load_weight(matrix.tensor), weight = cpu->load_weight(matrix.tensor);
+  const std::vector<float> x = gaussian(kIn);
+  const auto got = product(*cpu, *weight, x, 1), want = product(reference, *exact, x, 1);
+  for (int64_t i = 0; i < kOut; ++i) {
+    double bound = 0;
+    for (int64_t j = 0; j < kIn; ++j) {
+      double greatest = 0;
+      for (int64_t m = j / 32 * 32; m < j / 32 * 32 + 32; ++m) greatest = std::max(greatest, double(std::abs(x[size_t(m)])));
+      const double w = std::abs(double(static_cast<const ReferenceWeight&>(*exact).row(i)[j]));
+      bound += w * (dtype_info(dtype).block > 1 ? greatest / 254 : 0) + w * greatest * 1e-6;
+    }
+    EXPECT_NEAR(got[size_t(i)], want[size_t(i)], bound);
+  }
+}
+
+TEST_P(EveryEncoding, EmbedsTheBitsOfTheDequantiser) {
+  const auto cpu = make(isa, 2);
+  const Matrix matrix(dtype, 70, 512);
+  ReferenceBackend reference;
+  const auto table = cpu->load_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
+  std::vector<int32_t> ids;
+  for (int32_t id = 69; id >= 0; --id) ids.push_back(id);
+  std::vector<float> got(70 * 512), want(70 * 512);
+  const View<const int32_t, 1> list(ids.data(), 70);
+  cpu->embed({list, table.get(), View<float, 2>(got.data(), 70, 512)});
+  reference.embed({list, exact.get(), View<float, 2>(want.data(), 70, 512)});
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0);
+}
+
+TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
+  const auto cpu = make(isa, 1);
+  const Matrix matrix(dtype, 32, 256);
+  const auto weight = cpu->load_weight(matrix.tensor);
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> x = gaussian(3 * 256);
+    const auto clean = product(*cpu, *weight, x, 3);
+    x[256 + 77] = poison;
+    const auto got = product(*cpu, *weight, x, 3);
+    for (size_t i = 0; i < 32; ++i) {
+      EXPECT_EQ(got[i], clean[i]);
+      EXPECT_FALSE(std::isfinite(got[32 + i]));
+      EXPECT_EQ(got[64 + i], clean[64 + i]);
+    }
+  }
+}
+
+TEST(CpuMatmul, CountsTheBytesOfEachProductOnce) {
+  const auto cpu = make("", 2);
+  const Matrix matrix(DType::Q8_0, 64, 512);
+  const auto weight = cpu->load_weight(matrix.tensor);
+  EXPECT_EQ(weight->bytes, matrix.bytes.size());  // packing adds nothing
+  product(*cpu, *weight, gaussian(300 * 512), 300);
+  EXPECT_EQ(cpu->counters().weight_bytes, weight->bytes);
+}
+
+TEST(CpuMatmul, MixesEncodingsInOneCall) {
+  const auto cpu = make("", 2);
+  std::vector<std::unique_ptr<Weight>> weights;
+  std::vector<std::vector<float>> alone, together;
+  const std::vector<float> x = gaussian(4 * 256);
+  std::vector<Product> products;
+  for (const DType dtype : kEncodings) {
+    weights.push_back(cpu->load_weight(Matrix(dtype, 48, 256).tensor));
+    alone.push_back(product(*cpu, *weights.back(), x, 4));
+    together.emplace_back(4 * 48);
+  }
+  for (size_t i = 0; i < weights.size(); ++i)
+    products.push_back({weights[i].get(), nullptr, View<float, 2>(together[i].data(), 4, 48)});
+  cpu->matmul({View<const float, 2>(x.data(), 4, 256), products});
+  EXPECT_EQ(together, alone);
+}
+
+TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
+  const auto cpu = make("", 2);
+  const Matrix matrix(DType::Q8_0, 20, 64);
+  const auto weight = cpu->load_weight(matrix.tensor);
+  const std::vector<float> x = gaussian(3 * 100);
+  std::vector<float> dense_x, out(3 * 50, -7);
+  for (size_t r = 0; r < 3; ++r) dense_x.insert(dense_x.end(), x.begin() + long(r * 100), x.begin() + long(r * 100 + 64));
+  View<const float, 2> in(x.data(), 3, 64);
+  View<float, 2> to(out.data(), 3, 20);
+  in.stride[0] = 100, to.stride[0] = 50;
+  const Product products[] = {{weight.get(), nullptr, to}};
+  cpu->matmul({in, products});
+  const auto dense = product(*cpu, *weight, dense_x, 3);
+  for (size_t r = 0; r < 3; ++r)
+    for (size_t i = 0; i < 50; ++i) EXPECT_EQ(out[r * 50 + i], i < 20 ? dense[r * 20 + i] : -7);
+}
+
+}  // namespace
+}  // namespace hunch

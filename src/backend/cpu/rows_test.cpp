@@ -1,0 +1,111 @@
+// Norm, gate and rope of the cpu backend: against the reference, and the same bits for a row in any company.
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+
+namespace hunch {
+namespace {
+
+std::unique_ptr<Backend> make(const std::string& isa, int threads) {
+  auto backend = CpuBackend::make({threads, isa});
+  HUNCH_CHECK(backend.ok());
+  return std::move(*backend);
+}
+
+std::vector<float> gaussian(int64_t n, float spread = 1) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+class CpuRows : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Isa, CpuRows, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });
+
+TEST_P(CpuRows, NormalisesLikeTheReference) {
+  const auto cpu = make(GetParam(), 2);
+  ReferenceBackend reference;
+  for (const int64_t n : {1, 5, 16, 31, 64, 100, 128, 1537}) {
+    for (const int64_t rows : {1, 3, 200}) {
+      const std::vector<float> x = gaussian(rows * n, 3), weight = gaussian(n);
+      std::vector<float> got = x, want(x.size());
+      const View<float, 2> in_place(got.data(), rows, n);
+      cpu->norm({in_place, weight.data(), 1e-6, in_place});
+      reference.norm({View<const float, 2>(x.data(), rows, n), weight.data(), 1e-6, View<float, 2>(want.data(), rows, n)});
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i])) << rows << " x " << n;
+    }
+  }
+}
+
+TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
+  const auto cpu = make(GetParam(), 2);
+  ReferenceBackend reference;
+  for (const int64_t n : {1, 17, 1536}) {
+    for (const int64_t rows : {1, 50}) {
+      std::vector<float> gate = gaussian(rows * n, 30), up = gaussian(rows * n);
+      gate[0] = 1000, gate.back() = -1000;
+      std::vector<float> got = gate, want = gate;
+      const View<float, 2> to(got.data(), rows, n), expected(want.data(), rows, n);
+      const View<const float, 2> factor(up.data(), rows, n);
+      cpu->gate({to, factor, to});
+      reference.gate({expected, factor, expected});
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i]) + 1e-30) << gate[i];
+    }
+  }
+}
+
+TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
+  const auto cpu = make(GetParam(), 2);
+  ReferenceBackend reference;
+  for (const int64_t half : {1, 16, 20, 32, 64, 300}) {
+    for (const int64_t rows : {1, 40}) {
+      constexpr int64_t kHeads = 3;
+      const int64_t width = 2 * half + 4;  // the last elements are not rotated
+      std::vector<int32_t> positions(static_cast<size_t>(rows));
+      for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = int32_t(r * 701);
+      std::vector<float> frequency(static_cast<size_t>(half));
+      for (int64_t i = 0; i < half; ++i) frequency[size_t(i)] = float(std::pow(10000.0, -double(i) / double(half)));
+      std::vector<float> got_angles(size_t(rows * half * 2)), want_angles(got_angles.size());
+      const View<float, 3> got_view(got_angles.data(), rows, half, 2), want_view(want_angles.data(), rows, half, 2);
+      const View<const int32_t, 1> at(positions.data(), rows);
+      const View<const float, 1> f(frequency.data(), half);
+      cpu->rope_angles({at, f, 1.25f, got_view});
+      reference.rope_angles({at, f, 1.25f, want_view});
+      ASSERT_EQ(got_angles, want_angles);
+      for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
+        std::vector<float> got = gaussian(rows * kHeads * width), want = got;
+        cpu->rope({View<float, 3>(got.data(), rows, kHeads, width), got_view, pairs});
+        reference.rope({View<float, 3>(want.data(), rows, kHeads, width), want_view, pairs});
+        ASSERT_EQ(got, want) << half << " pairs, " << rows << " rows";
+      }
+    }
+  }
+}
+
+TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
+  constexpr int64_t kRows = 300, kWidth = 500;
+  const std::vector<float> x = gaussian(kRows * kWidth), weight = gaussian(kWidth);
+  const auto many = make(GetParam(), 3), one = make(GetParam(), 1);
+  std::vector<float> all_norm(x.size()), all_gate(x.size()), alone(kWidth);
+  const View<const float, 2> in(x.data(), kRows, kWidth);
+  many->norm({in, weight.data(), 1e-5, View<float, 2>(all_norm.data(), kRows, kWidth)});
+  many->gate({in, in, View<float, 2>(all_gate.data(), kRows, kWidth)});
+  for (int64_t r = 0; r < kRows; ++r) {
+    const View<float, 2> out(alone.data(), 1, kWidth);
+    one->norm({in.slice(r, 1), weight.data(), 1e-5, out});
+    ASSERT_EQ(std::memcmp(alone.data(), all_norm.data() + r * kWidth, kWidth * 4), 0);
+    one->gate({in.slice(r, 1), in.slice(r, 1), out});
+    ASSERT_EQ(std::memcmp(alone.data(), all_gate.data() + r * kWidth, kWidth * 4), 0);
+  }
+}
+
+}  // namespace
+}  // namespace hunch

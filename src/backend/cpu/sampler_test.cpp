@@ -1,0 +1,161 @@
+// Sampling of the cpu backend: the reference's tokens and probabilities, whatever filters are on and however many ids survive.
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+
+namespace hunch {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::unique_ptr<Backend> make(const std::string& isa, int threads) {
+  auto backend = CpuBackend::make({threads, isa});
+  HUNCH_CHECK(backend.ok());
+  return std::move(*backend);
+}
+
+struct Sampled {
+  std::vector<int32_t> tokens;
+  std::vector<float> probs;
+};
+
+// Rows of `logits` at consecutive positions from first_position on.
+Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
+               int32_t first_position = 0, bool want_probs = true) {
+  const int64_t rows = int64_t(logits.size()) / vocab;
+  std::vector<int32_t> positions(static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = first_position + int32_t(r);
+  Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f)};
+  SampleArgs args;
+  args.logits = View<const float, 2>(logits.data(), rows, vocab);
+  args.params = params;
+  args.key = {0x0123456789abcdef, 5};
+  args.stream = NoiseStream::Draft;
+  args.positions = View<const int32_t, 1>(positions.data(), rows);
+  args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
+  if (want_probs) args.probs = View<float, 2>(out.probs.data(), rows, vocab);
+  backend.sample(args);
+  return out;
+}
+
+std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+class CpuSample : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Isa, CpuSample, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });
+
+constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0},  {1, 0, 1, 0},       {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0},
+                                      {1, 600, 1, 0},    {1, 2000, 0.9f, 0}, {1, 0, 0.95f, 0},         {1.3f, 0, 0.5f, 0},
+                                      {1, 0, 1, 0.001f}, {1, 0, 1, 0.3f},    {2, 0, 0.99f, 1e-4f},     {0.3f, 1000, 0.8f, 0},
+                                      {1, 1, 1, 0},      {5, 0, 0.999f, 0}};
+
+TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
+  const auto cpu = make(GetParam(), 2);
+  ReferenceBackend reference;
+  for (const int64_t vocab : {1, 2, 15, 16, 17, 63, 65, 257, 1000, 5003}) {
+    const std::vector<float> logits = gaussian(vocab * 12, 2.5f);
+    for (const SamplingParams& params : kParams) {
+      const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
+      ASSERT_EQ(got.tokens, want.tokens) << "vocabulary " << vocab << ", set " << &params - kParams;
+      for (size_t i = 0; i < want.probs.size(); ++i) {
+        ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << "id " << i << " of " << vocab << ", set " << &params - kParams;
+        ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6 * want.probs[i] + 1e-12);
+      }
+    }
+  }
+}
+
+TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
+  const auto cpu = make(GetParam(), 1);
+  ReferenceBackend reference;
+  std::mt19937 random(8);
+  for (const int64_t vocab : {40, 700, 3000}) {
+    std::vector<float> logits(static_cast<size_t>(vocab));
+    for (float& x : logits) x = float(random() % 4);  // a quarter of the ids share each value
+    for (const SamplingParams& params : kParams) {
+      const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
+      ASSERT_EQ(got.tokens, want.tokens);
+      for (size_t i = 0; i < want.probs.size(); ++i)
+        ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << "id " << i << " of " << vocab;
+    }
+  }
+}
+
+TEST_P(CpuSample, ReachesTopPExactlyAmongManyEquals) {
+  const auto cpu = make(GetParam(), 1);
+  const std::vector<float> logits(2048, 1.5f);
+  for (const float top_p : {0.5f, 0.75f, 0.25f}) {
+    const Sampled sampled = sample(*cpu, logits, 2048, {1, 0, top_p, 0});
+    for (size_t i = 0; i < 2048; ++i) ASSERT_EQ(sampled.probs[i] > 0, float(i) < 2048 * top_p) << i;
+  }
+}
+
+TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
+  const auto cpu = make(GetParam(), 1);
+  ReferenceBackend reference;
+  for (const int64_t vocab : {20, 1100}) {
+    for (const float odd : {kInf, -kInf, kNan}) {
+      for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
+        std::vector<float> logits = gaussian(vocab, 1);
+        for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
+        for (const SamplingParams& params : kParams) {
+          const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
+          ASSERT_EQ(got.tokens, want.tokens) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
+          for (size_t i = 0; i < want.probs.size(); ++i) ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuSample, GivesARowTheSameTokenInAnyCompany) {
+  constexpr int64_t kVocab = 1500, kRows = 40;
+  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  for (const SamplingParams& params : kParams) {
+    const Sampled all = sample(*make(GetParam(), 3), logits, kVocab, params);
+    const auto one = make(GetParam(), 1);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+      const Sampled alone = sample(*one, row, kVocab, params, int32_t(r));
+      ASSERT_EQ(alone.tokens[0], all.tokens[size_t(r)]);
+      ASSERT_EQ(std::memcmp(alone.probs.data(), all.probs.data() + r * kVocab, kVocab * 4), 0);
+      ASSERT_EQ(sample(*one, row, kVocab, params, int32_t(r), false).tokens, alone.tokens);
+    }
+  }
+}
+
+TEST_P(CpuSample, DrawsTheNoiseOfTheDefinition) {
+  const auto kernels = choose_kernels(GetParam());
+  ASSERT_TRUE(kernels.ok());
+  const NoiseKey key{0xfedcba9876543210, 77};
+  SampleRow row;
+  row.seed = key.seed, row.sample = key.sample, row.stream = uint32_t(NoiseStream::Residual), row.position = 31337;
+  alignas(64) float noise[64];
+  double sum = 0, greatest = 0;
+  for (int64_t first = 0; first < 64 * 1500; first += 64) {
+    kernels.value()->rows.noise(row, first, noise);
+    for (int64_t i = 0; i < 64; ++i) {
+      const double u = uniform(key, NoiseStream::Residual, row.position, uint32_t(first + i)), exact = -std::log(-std::log(u));
+      ASSERT_NEAR(noise[i], exact, 1e-6 * std::max(1.0, std::abs(exact))) << "id " << first + i;
+      sum += noise[i], greatest = std::max(greatest, exact);
+    }
+  }
+  EXPECT_NEAR(sum / (64 * 1500), 0.5772, 0.02);  // Euler's constant is the mean of the law
+  EXPECT_GT(greatest, 9);                        // the tail was seen
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,211 @@
+// The definitions of the ops against cases worked out by hand.
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/reference/reference_backend.h"
+#include "base/half.h"
+
+namespace hunch {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::unique_ptr<Weight> weight_of(Backend& backend, const std::vector<float>& values, int64_t out_dim) {
+  Tensor tensor;
+  tensor.shape = {out_dim, int64_t(values.size()) / out_dim};
+  tensor.data = reinterpret_cast<const std::byte*>(values.data()), tensor.bytes = values.size() * 4;
+  return backend.load_weight(tensor);
+}
+
+TEST(Reference, MultipliesAddsTheBiasAndAccumulates) {
+  ReferenceBackend backend;
+  const auto weight = weight_of(backend, {1, 2, 3, -1, 0, 2}, 2);
+  const std::vector<float> x = {1, 1, 1, 0, 2, -1}, bias = {0.5f, -10};
+  std::vector<float> out(4, 100);
+  const Product products[] = {{weight.get(), bias.data(), View<float, 2>(out.data(), 2, 2)}};
+  backend.matmul({View<const float, 2>(x.data(), 2, 3), products});
+  EXPECT_EQ(out, (std::vector<float>{6.5f, -9, 1.5f, -12}));
+  backend.matmul({View<const float, 2>(x.data(), 2, 3), products, true});
+  EXPECT_EQ(out, (std::vector<float>{13, -18, 3, -24}));
+  EXPECT_EQ(backend.counters().weight_bytes, 2 * 6 * sizeof(float));
+}
+
+TEST(Reference, EmbedsRowsOfTheTable) {
+  ReferenceBackend backend;
+  const auto table = weight_of(backend, {1, 2, 3, 4, 5, 6}, 3);
+  const std::vector<int32_t> ids = {2, 0};
+  std::vector<float> out(4);
+  backend.embed({View<const int32_t, 1>(ids.data(), 2), table.get(), View<float, 2>(out.data(), 2, 2)});
+  EXPECT_EQ(out, (std::vector<float>{5, 6, 1, 2}));
+}
+
+TEST(Reference, NormalisesByTheRootMeanSquareInPlace) {
+  ReferenceBackend backend;
+  std::vector<float> x = {3, 4};
+  const std::vector<float> weight = {1, 2};
+  const View<float, 2> view(x.data(), 1, 2);
+  backend.norm({view, weight.data(), 0, view});
+  EXPECT_FLOAT_EQ(x[0], 3 / std::sqrt(12.5f));
+  EXPECT_FLOAT_EQ(x[1], 8 / std::sqrt(12.5f));
+}
+
+TEST(Reference, GatesWithTheSigmoidLinearUnit) {
+  ReferenceBackend backend;
+  std::vector<float> gate = {0, std::log(3.0f), -1000}, up = {5, 2, 1};
+  const View<float, 2> view(gate.data(), 1, 3);
+  backend.gate({view, View<const float, 2>(up.data(), 1, 3), view});
+  EXPECT_EQ(gate[0], 0);
+  EXPECT_FLOAT_EQ(gate[1], std::log(3.0f) * 0.75f * 2);
+  EXPECT_EQ(gate[2], 0);
+}
+
+TEST(Reference, RotatesThePairsOfBothConventions) {
+  ReferenceBackend backend;
+  const std::vector<int32_t> position = {3};
+  const std::vector<float> frequency = {float(M_PI / 6), 0};  // a quarter turn, none
+  std::vector<float> cos_sin(4);
+  const View<float, 3> angles(cos_sin.data(), 1, 2, 2);
+  backend.rope_angles({View<const int32_t, 1>(position.data(), 1), View<const float, 1>(frequency.data(), 2), 2, angles});
+  EXPECT_NEAR(cos_sin[0], 0, 1e-6);
+  EXPECT_FLOAT_EQ(cos_sin[1], 2);  // the magnitude
+  EXPECT_FLOAT_EQ(cos_sin[2], 2);
+  std::vector<float> x = {1, 10, 2, 20, 7};  // the last element lies past the rotated part
+  const View<float, 3> view(x.data(), 1, 1, 5);
+  backend.rope({view, angles, RopePairs::Halves});  // (1, 2) turns, (10, 20) doubles
+  const std::vector<float> halves = {-4, 20, 2, 40, 7};
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(x[i], halves[i], 1e-5);
+  x = {1, 10, 2, 20, 7};
+  backend.rope({view, angles, RopePairs::Neighbours});  // (1, 10) turns, (2, 20) doubles
+  const std::vector<float> neighbours = {-20, 2, 4, 40, 7};
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(x[i], neighbours[i], 1e-5);
+}
+
+// One layer, one KV head of width 2, keys (k, 0) and values (v, 1) in pages 1 and 0.
+struct OneHead {
+  ReferenceBackend backend;
+  std::unique_ptr<KvStore> store = backend.make_kv_store({DType::F32, 1, 1, 2}, 2);
+  std::vector<int32_t> pages = {1, 0};
+  KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 2)};
+  void put(int64_t entry, float k, float v) {
+    const std::vector<float> key = {k, 0}, value = {v, 1};
+    backend.store_kv({0, View<const float, 3>(key.data(), 1, 1, 2), View<const float, 3>(value.data(), 1, 1, 2), kv, entry});
+  }
+};
+
+TEST(Reference, AttendsWithSoftmaxWeightsInsideTheWindow) {
+  OneHead head;
+  head.put(0, kNan, kNan);  // outside of every row's window
+  head.put(1, 0, 8);
+  head.put(2, std::log(3.0f), 16);
+  head.put(3, kNan, kNan);  // newer than every row's last entry
+  const std::vector<float> q = {1, 5, 2, 5};
+  const std::vector<int32_t> last = {1, 2};
+  std::vector<float> out(4), lse(2);
+  AttentionRun run;
+  run.num_rows = 2, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 2), run.window = 2;
+  run.first_row = 0;
+  head.put(0, 0, 0);  // row 0 looks back to entry 0
+  AttentionArgs args;
+  args.scale = 0.5f, args.q = View<const float, 3>(q.data(), 2, 1, 2), args.out = View<float, 3>(out.data(), 2, 1, 2);
+  args.lse = View<float, 2>(lse.data(), 2, 1), args.runs = {&run, 1};
+  head.backend.attention(args);
+  EXPECT_FLOAT_EQ(out[0], 4);  // two equal keys
+  EXPECT_FLOAT_EQ(out[2], 0.25f * 8 + 0.75f * 16);
+  EXPECT_FLOAT_EQ(out[3], 1);
+  EXPECT_FLOAT_EQ(lse[0], std::log(2.0f));
+  EXPECT_FLOAT_EQ(lse[1], std::log(4.0f));
+}
+
+TEST(Reference, ScoresKeysByLogitAndByWeight) {
+  OneHead head;
+  head.put(0, 1, 0), head.put(1, -2, 0);
+  const std::vector<float> q = {1, 0, 3, 0, 100, 0};  // the third row is not used
+  const std::vector<uint8_t> used = {1, 1, 0};
+  const std::vector<float> lse = {1, 2, 0};
+  std::vector<float> out(2);
+  ScoreKeysArgs args;
+  args.q = View<const float, 3>(q.data(), 3, 1, 2), args.kv = head.kv;
+  args.scores = {ScoreMetric::Logit,
+                 ScoreCombine::Sum,
+                 View<const uint8_t, 1>(used.data(), 3),
+                 View<const float, 2>(lse.data(), 3, 1),
+                 2,
+                 View<float, 2>(out.data(), 1, 2)};
+  head.backend.score_keys(args);
+  EXPECT_EQ(out, (std::vector<float>{4, -8}));
+  args.scores.combine = ScoreCombine::Max;
+  head.backend.score_keys(args);
+  EXPECT_EQ(out, (std::vector<float>{3, -2}));
+  args.scores.metric = ScoreMetric::Weight;
+  head.backend.score_keys(args);
+  EXPECT_EQ(out[0], 1);  // exp(3 - 2) is cut at 1
+  EXPECT_FLOAT_EQ(out[1], std::exp(-3.0f));
+}
+
+TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    ReferenceBackend backend;
+    const auto from = backend.make_kv_store({dtype, 2, 2, 1}, 3), to = backend.make_kv_store({dtype, 2, 2, 1}, 2);
+    const std::vector<int32_t> pages = {2, 0}, to_pages = {1};
+    const View<const int32_t, 1> table(pages.data(), 2), to_table(to_pages.data(), 1);
+    const KvRef source{from.get(), table}, target{to.get(), to_table};
+    std::vector<float> k(70 * 2), v(70 * 2);
+    for (size_t i = 0; i < k.size(); ++i) k[i] = 1 + float(i) / 777, v[i] = -k[i];
+    backend.store_kv({1, View<const float, 3>(k.data(), 70, 2, 1), View<const float, 3>(v.data(), 70, 2, 1), source, 0});
+    const auto rounded = [&](float x) {
+      return dtype == DType::F32 ? x : dtype == DType::F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
+    };
+    const std::vector<int32_t> index = {3, 65, 0, 64};  // head 0: 3 and 65, head 1: 0 and 64
+    GatherKvArgs args{1, source, target, View<const int32_t, 2>(index.data(), 2, 2), 68, 70};
+    backend.gather_kv(args);
+    const std::vector<std::vector<int64_t>> expected = {{3, 65, 68, 69}, {0, 64, 68, 69}};
+    for (int head = 0; head < 2; ++head) {
+      for (int64_t i = 0; i < 4; ++i) {
+        float key = 0, value = 0;
+        to->read(1, head, to_table, i, &key, &value);
+        const size_t entry = size_t(expected[size_t(head)][size_t(i)]) * 2 + size_t(head);
+        EXPECT_EQ(key, rounded(k[entry]));
+        EXPECT_EQ(value, rounded(v[entry]));
+      }
+    }
+    from->poison(table, 64, 65);
+    float key = 0, value = 0;
+    from->read(1, 0, table, 64, &key, &value);
+    EXPECT_TRUE(std::isnan(key) && std::isnan(value));
+    from->read(1, 0, table, 65, &key, &value);
+    EXPECT_EQ(key, rounded(k[130]));
+    EXPECT_EQ(from->bytes, 3 * backend.kv_page_bytes({dtype, 2, 2, 1}));
+  }
+}
+
+std::vector<int32_t> select(const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0) {
+  ReferenceBackend backend;
+  std::vector<int32_t> index(static_cast<size_t>(count));
+  const int64_t n = int64_t(scores.size());
+  backend.top_k(
+      {View<const float, 2>(scores.data(), 1, n), n, count, spread, sinks, recent, View<int32_t, 2>(index.data(), 1, count)});
+  return index;
+}
+
+TEST(Reference, SelectsTheBestEntriesTiesToTheLowerIndex) {
+  EXPECT_EQ(select({1, 5, 5, 5, 2}, 2), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(select({kNan, 0.0f, -0.0f, -1}, 3), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(select({kNan, kNan, -5}, 2), (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(select({1, 9, 8, 7, 1}, 3, 0, 1, 1), (std::vector<int32_t>{0, 1, 4}));
+}
+
+TEST(Reference, DilatesScoresForwardWithDecay) {
+  // 100 spreads to 98, 96.04, 94.1 behind it; 95 at index 5 stands between them.
+  EXPECT_EQ(select({0, 100, 0, 0, 0, 95, 0}, 4, 3), (std::vector<int32_t>{1, 2, 3, 5}));
+  EXPECT_EQ(select({0, 100, 0, 0, 0, 94, 0}, 4, 3), (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(select({0, 100, 0, 0, 0, 0, 0}, 4, 2), (std::vector<int32_t>{0, 1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace hunch

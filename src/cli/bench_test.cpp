@@ -1,0 +1,47 @@
+// What hunch bench reads from its flags: lists, and policies by the names of the reference study.
+#include "cli/bench.h"
+
+#include <gtest/gtest.h>
+
+namespace hunch {
+namespace {
+
+TEST(Bench, ReadsPoliciesByTheStudysNames) {
+  const SpeculationOptions full = named_policy("vegas-dweight-all-max-perkv-spread16").value();
+  EXPECT_EQ(full.policy, "vegas");
+  EXPECT_EQ(full.metric, "weight");
+  EXPECT_EQ(full.rows, "all");
+  EXPECT_EQ(full.combine, "max");
+  EXPECT_EQ(full.share, "kv_head");
+  EXPECT_EQ(full.spread, 16);
+  const SpeculationOptions published = named_policy("vegas-logit").value();
+  EXPECT_EQ(published.metric, "logit");
+  EXPECT_EQ(published.rows, "first_last");
+  EXPECT_EQ(published.combine, "sum");
+  EXPECT_EQ(published.share, "layer");
+  EXPECT_EQ(published.spread, 0);
+  EXPECT_EQ(named_policy("vegas-weight").value().metric, "true_weight");
+  EXPECT_EQ(named_policy("streamingllm").value().policy, "streamingllm");
+  EXPECT_EQ(named_policy("default").value().spread, SpeculationOptions().spread);
+}
+
+TEST(Bench, RefusesPoliciesItDoesNotHave) {
+  for (const char* bad : {"", "quest", "vegas-nosuch", "streamingllm-all", "vegas-spread", "vegas-spreadx", "vegas-"})
+    EXPECT_FALSE(named_policy(bad).ok()) << bad;
+  EXPECT_TRUE(
+      named_policy("quest").error().message.starts_with("--policies: \"quest\" is no policy; there are default, streamingllm,"));
+}
+
+TEST(Bench, ReadsLists) {
+  EXPECT_EQ(parse_list("-d", "0,4096", {0, 1e6}).value(), (std::vector<int64_t>{0, 4096}));
+  EXPECT_EQ(parse_list("-d", "0,,1", {0, 9}).error().message, "-d needs a whole number in 0..9, not \"\"");
+  EXPECT_EQ(parse_list("-d", "12", {0, 9}).error().message, "-d must be in 0..9, not \"12\"");
+}
+
+TEST(Bench, AlignsTables) {
+  const BenchTable table{"x", "Title", {{{"rows", 2}, {"ms", 12.34}}, {{"rows", 12}, {"ms", 1.5}}}, ""};
+  EXPECT_EQ(table_text(table), "Title\n  rows    ms\n     2  12.3\n    12  1.50\n");
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,128 @@
+// What tests of whole engines share: the models in the tree, prompts, and runs of Step or of Engine with everything spelled out.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+#include "base/random.h"
+#include "engine/parts.h"
+#include "engine/step.h"
+#include "hunch/hunch.h"
+
+namespace hunch::test {
+
+inline std::string tiny_path(const std::string& name) { return std::string(HUNCH_TEST_DATA) + "/models/" + name; }
+inline std::string wren_path() { return std::string(HUNCH_ROOT) + "/models/wren-34m.gguf"; }
+
+// Every family, form of attention and rope scaling that the tree has a tiny model of.
+inline const std::vector<std::string>& tiny_models() {
+  static const std::vector<std::string> names{"qwen3-tied",   "qwen3-untied", "qwen2-tied", "qwen2-window", "llama",
+                                              "llama-llama3", "llama-linear", "llama-yarn", "mistral"};
+  return names;
+}
+
+inline std::unique_ptr<Engine> load(const EngineOptions& options) {
+  auto engine = Engine::load(options);
+  if (!engine) std::fprintf(stderr, "%s: %s\n", options.model.c_str(), engine.error().message.c_str());
+  HUNCH_CHECK(engine.ok());
+  return std::move(*engine);
+}
+
+// Numbers below n from keyed noise: the same on every machine.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : key_{.seed = seed} {}
+  int below(int n) { return int(uint64_t(noise_bits(key_, NoiseStream::Target, 0, next_++)) * uint64_t(n) >> 32); }
+
+ private:
+  NoiseKey key_;
+  uint32_t next_ = 0;
+};
+
+inline std::vector<int32_t> random_prompt(int len, int vocab, uint64_t seed) {
+  Dice dice(seed);
+  std::vector<int32_t> prompt(static_cast<size_t>(len));
+  for (int32_t& id : prompt) id = dice.below(vocab);
+  return prompt;
+}
+
+// About `len` tokens: a file of small functions in a user's turn, and the beginning of its copy in the assistant's. Copying is
+// what the shipped model does well, so sparse drafts are often right.
+inline std::vector<int32_t> copying_prompt(const Tokenizer& tokenizer, int len, uint64_t seed) {
+  static const char* const kVerbs[] = {"scan", "merge", "split", "load", "filter", "render", "select", "update"};
+  static const char* const kNouns[] = {"worker", "layer",  "token", "store", "relay",
+                                       "buffer", "packet", "route", "stage", "mount"};
+  Dice dice(seed);
+  const auto noun = [&] { return kNouns[dice.below(10)]; };
+  const auto encode = [&](const std::string& text) {
+    auto ids = tokenizer.encode(text, {.add_bos = false});
+    HUNCH_CHECK(ids.ok());
+    return *ids;
+  };
+  const int copied = 150;
+  std::string file;
+  for (int made = 0; int(encode(file).size()) < len - copied - 40; ++made)
+    for (int i = 0; i < (made < len / 200 ? 3 : 1); ++i) {
+      const std::string a = noun(), b = noun(), c = noun();
+      file += fmt::format(
+          "function {0}_{1}({2}, {3}) {{\n  let {1} = {2} + {4};\n  if ({1} > {5}) {{\n    {1} -= {3};\n  }}\n  return "
+          "{1};\n}}\n\n",
+          kVerbs[dice.below(8)], a, b, c, 1 + dice.below(900), 1 + dice.below(900));
+    }
+  auto prompt = encode("<|im_start|>user\n```\n" + file + "```\nPrint the full file.<|im_end|>\n<|im_start|>assistant\n```\n");
+  const auto copy = encode(file);
+  prompt.insert(prompt.end(), copy.begin(), copy.begin() + copied);
+  return prompt;
+}
+
+inline Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  request.sampling = {.temperature = 0.0, .top_p = 1.0, .min_p = 0.0, .top_k = 0, .seed = 7};
+  request.speculation.rule = "match";
+  request.speculation.min_tokens = 4;
+  return request;
+}
+
+inline Generation generate(Engine& engine, const Request& request) {
+  auto generation = engine.generate(request);
+  if (!generation) std::fprintf(stderr, "generate: %s\n", generation.error().message.c_str());
+  HUNCH_CHECK(generation.ok());
+  return std::move(*generation);
+}
+
+inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
+  request.speculation.proposer = "none";
+  return generate(engine, request).tokens;
+}
+
+inline std::unique_ptr<Step> make_step(Engine& engine, const Request& request) {
+  auto plan = plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft);
+  HUNCH_CHECK(plan.ok());
+  auto step = Step::make(engine.parts(), *plan, request);
+  HUNCH_CHECK(step.ok());
+  return std::move(*step);
+}
+
+// K and V of entries [0, entries) of a step's sequence, every layer and head, as fp32 (exact for every KV type).
+inline std::vector<float> kv_of(Engine& engine, Step& step, int64_t entries) {
+  KvStore& store = *engine.parts().store;
+  std::vector<float> out(size_t(entries) * size_t(store.layers * store.kv_heads * store.head_dim) * 2);
+  float* to = out.data();
+  for (int layer = 0; layer < store.layers; ++layer)
+    for (int head = 0; head < store.kv_heads; ++head)
+      for (int64_t entry = 0; entry < entries; ++entry, to += 2 * store.head_dim)
+        store.read(layer, head, step.sequence().pages.view(), entry, to, to + store.head_dim);
+  return out;
+}
+
+}  // namespace hunch::test

@@ -1,0 +1,136 @@
+"""What comes out where: JSON, text, colour, statistics, and the equality of streams."""
+import json
+import os
+import pty
+import subprocess
+
+PROMPT = "The captain looked at the"
+FIELDS = ["text", "tokens", "prompt_tokens", "decode_tokens_per_second", "mean_acceptance_length", "acceptance_by_position",
+          "kv_bytes_read_per_token", "lossless", "milliseconds"]
+
+
+def long_prompt():
+    return "".join(f"Record {i}: item {i * 7919 % 1000}, shelf {i % 17}. " for i in range(60)) + "\nRecord 7:"
+
+
+def test_json_has_every_promised_field(hunch):
+    j = hunch.run_json("-p", PROMPT, "-n", "8", "--ignore-eos", "--temp", "0")
+    assert all(name in j for name in FIELDS), j
+    assert all(isinstance(j["milliseconds"][part], (int, float)) for part in ("load", "prefill", "draft", "verify", "select")), j
+    assert len(j["tokens"]) == 8 and all(isinstance(t, int) for t in j["tokens"]), j
+    assert j["lossless"] is True and j["mean_acceptance_length"] == 1 and j["prompt_tokens"] > 0, j
+
+
+def test_streamed_text_equals_the_text_of_json(hunch):
+    j = hunch.run_json("-p", PROMPT, "-n", "24", "--ignore-eos", "--seed", "3")
+    streamed = hunch.run("-p", PROMPT, "-n", "24", "--ignore-eos", "--seed", "3")
+    assert streamed.code == 0 and streamed.out == j["text"], (streamed, j["text"])
+    assert streamed.err == "", streamed
+
+
+def test_streams_with_speculation_equal_streams_without(hunch):
+    prompt = hunch.file("long.txt", long_prompt().encode())
+    for sampling in (["--temp", "0"], ["--temp", "0.8", "--seed", "11"]):
+        base = ["-f", prompt, "-n", "48", "--ignore-eos", *sampling]
+        plain = hunch.run_json(*base)
+        for flags in (["--spec", "self"], ["--spec", "self", "--policy", "streamingllm", "--ratio", "0.05", "--draft", "4"],
+                      ["--speculative-config", '{"method":"sparse_attn","num_speculative_tokens":15,"sparse_attn_ratio":0.02}']):
+            guessed = hunch.run_json(*base, *flags)
+            assert guessed["tokens"] == plain["tokens"], (sampling, flags)
+            assert guessed["lossless"] is True and guessed["drafted"] > 0 and guessed["accepted"] > 0, guessed
+
+
+def test_unverified_is_labelled_lossy(hunch):
+    flags = ["-p", long_prompt(), "-n", "8", "--ignore-eos", "--spec", "self", "--policy", "streamingllm", "--unverified"]
+    result = hunch.run("--json", *flags)
+    assert result.code == 0 and json.loads(result.out)["lossless"] is False, result
+    assert "LOSSY" in result.err, result
+
+
+def test_statistics_go_to_stderr(hunch):
+    result = hunch.run("-p", long_prompt(), "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self", "--stats")
+    assert result.code == 0 and "draft acceptance rate = " in result.err and "tokens/s" in result.err, result
+    assert "tokens/s" not in result.out and "\033" not in result.out + result.err, result
+
+
+def test_colour_only_where_wanted(hunch):
+    flags = ["-p", long_prompt(), "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self"]
+    assert "\033[32m" not in hunch.run(*flags).out
+    assert "\033[32m" in hunch.run(*flags, "--color", "always").out
+    assert "\033[32m" in hunch.run(*flags, env={"CLICOLOR_FORCE": "1"}).out
+    assert "\033[" not in hunch.run(*flags, env={"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}).out
+    assert "\033[" not in hunch.run("--json", *flags, "--color", "always").out
+
+
+def on_terminal(hunch, flags, **env):
+    """Output of a run whose stdout is a terminal."""
+    master, slave = pty.openpty()
+    child = subprocess.Popen([hunch.binary, "run", "-m", hunch.model, *flags], stdin=subprocess.DEVNULL, stdout=slave,
+                             stderr=subprocess.PIPE, env=hunch.environment(TERM="xterm", **env))
+    os.close(slave)
+    out = b""
+    while True:
+        try:
+            block = os.read(master, 4096)
+        except OSError:
+            break
+        if not block:
+            break
+        out += block
+    err = child.stderr.read()
+    assert child.wait(60) == 0, err
+    return out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+
+def test_accepted_guesses_are_green_on_a_terminal(hunch):
+    flags = ["-p", long_prompt(), "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self"]
+    out, err = on_terminal(hunch, flags)
+    assert "\033[32m" in out and "guessed" in err, (out, err)
+    out, _ = on_terminal(hunch, flags, NO_COLOR="1")
+    assert "\033[" not in out, out
+
+
+def test_foreign_flags_leave_a_note(hunch):
+    result = hunch.run("-p", PROMPT, "-n", "2", "-ngl", "99", "-fa", "on", "--temp", "0")
+    assert result.code == 0 and "without effect here: -ngl -fa" in result.err, result
+
+
+def test_tokenize_prints_ids(hunch):
+    result = hunch("tokenize", "-m", hunch.model, "-p", PROMPT, "--json")
+    assert result.code == 0, result
+    ids = json.loads(result.out)["tokens"]
+    assert ids and hunch.run_json("-p", PROMPT, "-n", "1")["prompt_tokens"] == len(ids)
+    back = hunch("detokenize", "-m", hunch.model, "-p", " ".join(map(str, ids)), "--json")
+    assert json.loads(back.out)["text"].endswith(PROMPT), back
+
+
+def test_info_describes_the_model(hunch):
+    j = json.loads(hunch("info", hunch.model, "--json").out)
+    assert j["architecture"] and j["layers"] > 0 and j["weight_bytes"] > 0 and j["kv_bytes_per_token"]["bf16"] > 0, j
+    assert "KV of one token" in hunch("info", hunch.model).out
+
+
+def test_audit_says_equal(hunch):
+    prompt = hunch.file("audit.txt", long_prompt().encode())
+    result = hunch("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--temp", "0.8")
+    assert result.code == 0 and result.out.startswith("equal, 40 tokens"), result
+    j = json.loads(hunch("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--json").out)
+    assert j["equal"] is True and j["tokens"] == 40 and j["first_difference"] is None, j
+
+
+def test_chat_answers_line_by_line(hunch):
+    result = hunch("chat", "-m", hunch.model, "--temp", "0", "-n", "8", stdin=b"Hello.\n/stats\n/clear\n/nonsense\nHello.\n/exit\n")
+    assert result.code == 0 and "tokens/s" in result.err and "forgotten" in result.err, result
+    half = len(result.out) // 2
+    assert result.out[:half] == result.out[half:], result
+
+
+def test_help_and_version(hunch):
+    overview = hunch()
+    assert overview.code == 0 and "Examples" in overview.out, overview
+    for command in ("run", "chat", "demo", "audit", "bench", "info", "quantize", "tokenize", "detokenize"):
+        result = hunch(command, "--help")
+        assert result.code == 0 and result.out.startswith(f"usage: hunch {command}"), result
+        assert max(map(len, result.out.splitlines())) <= 100, command
+    version = hunch("--version")
+    assert version.code == 0 and version.out.startswith("hunch ") and version.out.count("\n") == 1, version

@@ -1,0 +1,109 @@
+// The same promise on the shipped model, on prompts of 4K to 16K tokens where more than half of all drafts are kept: policies,
+// ratios, gammas, samplings, instruction sets, KV types, chunks, threads, and every combination of the vegas options.
+#include "equality.h"
+
+namespace hunch {
+namespace {
+
+using test::Equality;
+
+constexpr int kNewTokens = 64;
+
+EngineOptions wren(int64_t context) { return {.model = test::wren_path(), .threads = 2, .context_len = context}; }
+
+TEST(ShippedModel, StreamsEqualPlainDecodingForEveryRatioAndGamma) {
+  auto engine = test::load(wren(4608));
+  const auto prompt = test::copying_prompt(engine->tokenizer(), 4096, 1);
+  ASSERT_GE(prompt.size(), 4000u);
+  Equality equality(*engine);
+  int turn = 0;
+  for (const double ratio : test::kRatios)
+    for (const int gamma : test::kGammas) {
+      Request request = test::request(prompt, kNewTokens);
+      request.speculation.ratio = ratio;
+      request.speculation.num_tokens = gamma;
+      equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
+    }
+  EXPECT_GT(equality.acceptance(), 0.5);
+  EXPECT_GE(equality.rejected(), 1);
+}
+
+TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
+  auto engine = test::load(wren(4608));
+  const auto prompt = test::copying_prompt(engine->tokenizer(), 4096, 2);
+  Equality equality(*engine);
+  int turn = 0;
+  for (const char* metric : {"weight", "true_weight", "logit"})
+    for (const char* rows : {"all", "first_last", "last"})
+      for (const char* combine : {"max", "sum"})
+        for (const char* share : {"kv_head", "layer"}) {
+          Request request = test::request(prompt, kNewTokens);
+          auto& s = request.speculation;
+          s.metric = metric, s.rows = rows, s.combine = combine, s.share = share;
+          s.spread = std::string(metric) == "logit" || turn % 2 ? 0 : 16;  // logits may be negative: spread is refused
+          s.ratio = 0.03, s.num_tokens = 4;
+          s.sinks = turn % 4 == 3 ? 4 : 0, s.recent = turn % 5 == 4 ? 8 : 0;
+          equality.expect_plain_stream(request, turn++,
+                                       fmt::format("{} {} {} {} spread {}", metric, rows, combine, share, s.spread));
+        }
+  EXPECT_EQ(turn, 36);
+  EXPECT_GT(equality.acceptance(), 0.5);
+  EXPECT_GE(equality.rejected(), 1);
+}
+
+TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
+  static constexpr int kChunks[] = {64, 512, 96};
+  int turn = 0;
+  for (const std::string& isa : available_isas())
+    for (const char* kv : {"bf16", "f16", "f32"}) {
+      if (isa == "portable" && turn > 0) continue;  // slow, and one kind of store shows what there is to see
+      EngineOptions options = wren(4608);
+      options.isa = isa, options.kv_dtype = kv, options.threads = 1 + turn % 2, options.chunk_len = kChunks[turn % 3];
+      auto engine = test::load(options);
+      Equality equality(*engine);
+      Request request = test::request(test::copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
+      request.speculation.ratio = 0.01;
+      request.speculation.num_tokens = 7;
+      equality.expect_plain_stream(request, turn++, isa + " " + kv);
+      EXPECT_GT(equality.acceptance(), 0.5) << isa << " " << kv;
+      EXPECT_GE(equality.rejected(), 1) << isa << " " << kv;
+    }
+}
+
+TEST(ShippedModel, StreamsEqualPlainDecodingForDraftsOfOtherPoliciesAndCheaperWeights) {
+  auto engine = test::load(wren(4608));
+  const auto prompt = test::copying_prompt(engine->tokenizer(), 4096, 4);
+  Equality equality(*engine);
+  int turn = 0;
+  for (const char* weights : {"", "q4_0"})
+    for (const char* policy : {"full", "streamingllm", "vegas"}) {
+      Request request = test::request(prompt, kNewTokens);
+      request.speculation.policy = policy;
+      request.speculation.draft_weights = weights;
+      request.speculation.ratio = 0.02;
+      request.speculation.num_tokens = 3;
+      equality.expect_plain_stream(request, turn++, std::string(policy) + " " + weights);
+    }
+  EXPECT_GT(equality.acceptance(), 0.5);
+  EXPECT_GE(equality.rejected(), 1);
+}
+
+TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
+  for (const int len : {8192, 16000}) {
+    auto engine = test::load(wren(len + 512));
+    Equality equality(*engine);
+    const auto prompt = test::copying_prompt(engine->tokenizer(), len, 5);
+    ASSERT_GE(prompt.size(), size_t(len) - 200);
+    for (int turn = 0; turn < (len == 8192 ? 6 : 2); ++turn) {
+      Request request = test::request(prompt, kNewTokens);
+      request.speculation.ratio = turn % 2 ? 0.005 : 0.01;
+      request.speculation.num_tokens = 7;
+      equality.expect_plain_stream(request, turn, fmt::format("{} tokens", len));
+    }
+    EXPECT_GT(equality.acceptance(), 0.5) << len;
+    EXPECT_GE(equality.rejected(), 1) << len;
+  }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,107 @@
+// Under rule match the stream with speculation is the stream without, bit for bit: every family and registered policy, ratios
+// from 1 % to 100 %, drafts of 1 to 15, greedy and sampled, on the reference backend and on every instruction set of this
+// machine. Prompts are longer than a page and a budget, so that a selection is made in every round.
+#include "equality.h"
+
+namespace hunch {
+namespace {
+
+using test::Equality;
+
+constexpr int kPromptLen = 200, kNewTokens = 40;
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (!std::isalnum(uint8_t(c))) c = '_';
+  return name;
+}
+
+class TinyModel : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(test::tiny_models()), test_name);
+
+// Over every policy and ratio; gammas and samplings take turns.
+void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
+  const ModelShape& shape = engine.parts().model->shape();
+  bool selects = false;  // windowed layers are never selected from: where all have one, drafts read what the target reads
+  for (int layer = 0; layer < shape.layers; ++layer) selects = selects || shape.window_of(layer) == 0;
+  Equality equality(engine);
+  const auto prompt = test::random_prompt(kPromptLen, 256, 3);
+  for (const auto& policy : Register<SparsePolicy>::all())
+    for (const int ratio : ratios) {
+      const bool reads_all = !selects || policy.name == "full" || test::kRatios[ratio] == 1;
+      if (policy.name == "full" && ratio != ratios.front()) continue;  // has no ratio
+      equality.reset();
+      for (int repeat = 0; repeat < (reads_all ? 1 : 2); ++repeat, ++turn) {
+        Request request = test::request(prompt, kNewTokens);
+        request.speculation.policy = std::string(policy.name);
+        request.speculation.ratio = test::kRatios[ratio];
+        request.speculation.num_tokens = test::kGammas[(turn + 1) % 5];
+        equality.expect_plain_stream(
+            request, turn, fmt::format("{} {} gamma {}", policy.name, test::kRatios[ratio], request.speculation.num_tokens));
+      }
+      EXPECT_GE(equality.accepted, 1) << policy.name << " " << test::kRatios[ratio];
+      // A draft that reads everything has the target's own bits, so under shared noise nothing can be rejected.
+      if (reads_all) EXPECT_EQ(equality.rejected(), 0) << policy.name << " " << test::kRatios[ratio];
+      else EXPECT_GE(equality.rejected(), 1) << policy.name << " " << test::kRatios[ratio];
+    }
+}
+
+TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
+  static constexpr const char* kKvTypes[] = {"f32", "bf16", "f16"};
+  const auto& all = test::tiny_models();
+  const int number = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
+  auto engine = test::load({.model = test::tiny_path(GetParam()),
+                            .device = "reference",
+                            .kv_dtype = kKvTypes[number % 3],
+                            .context_len = 256,
+                            .chunk_len = number % 2 ? 64 : 7});
+  expect_equality(*engine, {0, 1, 2, 3, 4}, number);
+}
+
+TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
+  static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32"};
+  static constexpr int kChunks[] = {7, 64, 512};
+  const auto& all = test::tiny_models();
+  int turn = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
+  for (const std::string& isa : available_isas()) {
+    SCOPED_TRACE(isa);
+    auto engine = test::load({.model = test::tiny_path(GetParam()),
+                              .device = "cpu",
+                              .isa = isa,
+                              .threads = 1 + turn % 2,
+                              .kv_dtype = kKvTypes[turn % 3],
+                              .context_len = 256,
+                              .chunk_len = kChunks[(turn / 3 + turn) % 3]});
+    expect_equality(*engine, {turn % 3}, turn);
+    ++turn;
+  }
+}
+
+class GgufModel : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel,
+                         testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "llama-q8_0.gguf", "qwen2-f32.gguf",
+                                         "qwen2-yarn-q4_0.gguf", "qwen3-bf16.gguf", "qwen3-q4_0.gguf", "qwen3-q6_k.gguf",
+                                         "qwen3-q8_0.gguf"),
+                         test_name);
+
+TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
+  int turn = 0;
+  for (const std::string& isa : available_isas()) {
+    SCOPED_TRACE(isa);
+    auto engine =
+        test::load({.model = test::tiny_path(GetParam()), .device = "cpu", .isa = isa, .threads = 2, .context_len = 256});
+    Equality equality(*engine);
+    Request request = test::request(test::random_prompt(kPromptLen, 256, 3), kNewTokens);
+    for (const double ratio : {0.07, 0.3, 0.5}) {
+      request.speculation.ratio = ratio;
+      request.speculation.num_tokens = 2 + turn % 6;
+      equality.expect_plain_stream(request, turn++, GetParam());
+    }
+    EXPECT_GE(equality.accepted, 1);
+    EXPECT_GE(equality.rejected(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,130 @@
+// Tentative rows are never trusted (ARCHITECTURE.md, decision 3). K and V are overwritten with NaN wherever nothing final stands:
+// everywhere before the start, in the tail between draft and verify (the pending token's entry included), behind the accepted
+// length after each commit, and in the compact copy past its last final entry. Tokens and drafts must not change.
+#include <gtest/gtest.h>
+
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  int64_t drafted = 0, accepted = 0;
+  bool failed = false;
+};
+
+// NaN in every page of a store.
+void poison_all(KvStore& store) {
+  std::vector<int32_t> pages(static_cast<size_t>(store.num_pages));
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] = int32_t(i);
+  store.poison(View<const int32_t, 1>(pages.data(), pages.size()), 0, store.num_pages * kPageLen);
+}
+
+void poison_tail(KvStore& store, Step& step) {
+  const Sequence& sequence = step.sequence();
+  store.poison(sequence.pages.view(), sequence.committed_len, sequence.pages.capacity());
+}
+
+// The compact copy from the entry on where the next draft will stand.
+void poison_copy(Step& step) {
+  if (!step.policy() || !step.policy()->compact_store()) return;
+  const PassInfo info{
+      .sequence = &step.sequence(), .draft = true, .first_position = step.sequence().committed_len, .num_rows = 1};
+  for (int layer = 0; layer < step.policy()->compact_store()->layers; ++layer) {
+    const Selection selection = step.policy()->select(layer, info);
+    if (selection.grain != Selection::Grain::Token) continue;
+    selection.kv.store->poison(selection.kv.pages, selection.entry_of(step.sequence().committed_len),
+                               selection.kv.pages.extent[0] * kPageLen);
+  }
+}
+
+struct Where {
+  bool before = false, after_drafts = false, after_commit = false, copy = false;
+};
+
+Outcome run(Engine& engine, const Request& request, const Where& where) {
+  Outcome out;
+  KvStore& store = *engine.parts().store;
+  if (where.before) poison_all(store);
+  auto step = test::make_step(engine, request);
+  if (where.before && step->policy() && step->policy()->compact_store()) poison_all(*step->policy()->compact_store());
+  if (where.after_drafts) step->after_drafts = [&](Step& s) { poison_tail(store, s); };
+  if (where.after_commit || where.copy)
+    step->after_commit = [&](Step& s) {
+      if (where.after_commit) poison_tail(store, s);
+      if (where.copy) poison_copy(s);
+    };
+  out.failed = !step->prefill(nullptr).ok();
+  while (!out.failed && step->sequence().len() < step->sequence().max_len) out.failed = !step->round().ok();
+  out.tokens = step->sequence().tokens;
+  out.drafted = step->stats.drafted, out.accepted = step->stats.accepted;
+  return out;
+}
+
+void expect_no_effect(const EngineOptions& options) {
+  auto engine = test::load(options);
+  for (const auto& policy : Register<SparsePolicy>::all())
+    for (const char* rule : {"match", "ratio"}) {
+      Request request = test::request(test::random_prompt(150, 256, 21), 40);
+      request.sampling.temperature = 0.8;
+      request.speculation.proposer = "self";
+      request.speculation.policy = std::string(policy.name);
+      request.speculation.rule = rule;
+      request.speculation.ratio = 0.05;
+      request.speculation.num_tokens = 5;
+      const Outcome clean = run(*engine, request, {});
+      ASSERT_FALSE(clean.failed);
+      EXPECT_GT(clean.drafted, 0);
+      EXPECT_GE(clean.accepted, 1) << policy.name;
+      const Where places[] = {
+          {.before = true}, {.after_drafts = true}, {.after_commit = true}, {.copy = true}, {true, true, true, true}};
+      for (size_t i = 0; i < std::size(places); ++i) {
+        const Outcome poisoned = run(*engine, request, places[i]);
+        EXPECT_FALSE(poisoned.failed) << policy.name << " " << rule << " place " << i;
+        EXPECT_EQ(poisoned.tokens, clean.tokens) << policy.name << " " << rule << " place " << i;
+        EXPECT_EQ(poisoned.accepted, clean.accepted) << policy.name << " " << rule << " place " << i;
+        EXPECT_EQ(poisoned.drafted, clean.drafted) << policy.name << " " << rule << " place " << i;
+      }
+    }
+}
+
+TEST(Poison, ChangesNothingOnTheReferenceBackend) {
+  for (const char* model : {"qwen3-tied", "qwen2-window", "llama", "mistral"})
+    expect_no_effect({.model = test::tiny_path(model), .device = "reference", .context_len = 256});
+}
+
+TEST(Poison, ChangesNothingOnAnyInstructionSetAndKvType) {
+  int turn = 0;
+  for (const std::string& isa : available_isas())
+    for (const char* kv : {"bf16", "f16", "f32"}) {
+      SCOPED_TRACE(isa + " " + kv);
+      const char* model = turn++ % 2 ? "qwen2-window" : "qwen3-untied";
+      expect_no_effect(
+          {.model = test::tiny_path(model), .isa = isa, .threads = 1 + turn % 2, .kv_dtype = kv, .context_len = 256});
+    }
+}
+
+// The test of the test: an entry that is final does matter.
+TEST(Poison, OfAFinalEntryIsNoticed) {
+  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
+  auto step = test::make_step(*engine, test::request(test::random_prompt(150, 256, 21), 40));
+  ASSERT_TRUE(step->prefill(nullptr).ok());
+  engine->parts().store->poison(step->sequence().pages.view(), 17, 18);
+  EXPECT_FALSE(step->round().ok());
+}
+
+TEST(Poison, ChangesNothingForTheShippedModel) {
+  auto engine = test::load({.model = test::wren_path(), .threads = 2, .context_len = 2560});
+  Request request = test::request(test::copying_prompt(engine->tokenizer(), 2048, 8), 60);
+  request.speculation.proposer = "self";
+  request.speculation.ratio = 0.02;
+  const Outcome clean = run(*engine, request, {}), poisoned = run(*engine, request, {true, true, true, true});
+  EXPECT_FALSE(poisoned.failed);
+  EXPECT_GT(clean.accepted, clean.drafted / 2);
+  EXPECT_EQ(poisoned.tokens, clean.tokens);
+  EXPECT_EQ(poisoned.accepted, clean.accepted);
+}
+
+}  // namespace
+}  // namespace hunch

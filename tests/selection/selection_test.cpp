@@ -1,0 +1,198 @@
+// The sets that the PyTorch oracle selected on recorded queries and keys of wren-34m (tests/data/README.md), made again by the
+// attention, score and top-k ops: equal on `reference`, except at ties; on `cpu`, whose queries may be rounded to bf16, equal but
+// for positions at the cut.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/half.h"
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::json;
+
+class Recording {
+ public:
+  Recording() {
+    const std::string base = std::string(HUNCH_TEST_DATA) + "/selection/rounds";
+    std::ifstream text(base + ".json"), binary(base + ".bin", std::ios::binary);
+    HUNCH_CHECK(text.good() && binary.good());
+    json = Json::parse(text);
+    bytes_.assign(std::istreambuf_iterator<char>(binary), {});
+  }
+  std::vector<float> array(const Json& where) const {
+    size_t count = 1;
+    for (const Json& extent : where["shape"]) count *= extent.get<size_t>();
+    const char* from = bytes_.data() + where["offset"].get<size_t>();
+    std::vector<float> out(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (where["dtype"] == "f32") {
+        std::memcpy(&out[i], from + 4 * i, 4);
+      } else {
+        uint16_t half;
+        std::memcpy(&half, from + 2 * i, 2);
+        out[i] = bf16_to_f32(half);
+      }
+    }
+    return out;
+  }
+  Json json;
+
+ private:
+  std::vector<char> bytes_;
+};
+
+struct Tally {
+  int sets = 0, positions = 0, differing_sets = 0, differing_positions = 0;
+};
+
+// One recorded pass of one layer on a backend.
+class Replay {
+ public:
+  Replay(Backend& backend, const Recording& recording, const Json& keys, const Json& pass, const Json& layer)
+      : backend_(backend),
+        heads_(recording.json["heads"]),
+        kv_heads_(recording.json["kv_heads"]),
+        head_dim_(recording.json["head_dim"]),
+        prefix_(pass["p"]),
+        accepted_row_(pass["accepted_row"].is_null() ? 0 : pass["accepted_row"].get<int>()),
+        q_data_(recording.array(layer["queries"])),
+        rows_(layer["queries"]["shape"][0]) {
+    store_ = backend.make_kv_store({.dtype = DType::BF16, .layers = 1, .kv_heads = kv_heads_, .head_dim = head_dim_}, 8);
+    for (int32_t page = 0; page < 8; ++page) pages_.push_back(7 - page);
+    kv_ = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
+    auto k = recording.array(keys["array"]);
+    k.resize(size_t(prefix_ * kv_heads_ * head_dim_));
+    const auto own = recording.array(layer["row_keys"]);
+    k.insert(k.end(), own.begin(), own.end());
+    const View<const float, 3> view(k.data(), prefix_ + rows_, kv_heads_, head_dim_);
+    backend.store_kv({.layer = 0, .k = view, .v = view, .kv = kv_, .first_entry = 0});
+    if (!layer["draft_lse"].is_null()) {
+      const int gamma = recording.json["gamma"];
+      draft_lse_ = recording.array(layer["draft_lse"]);
+      for (int row = gamma; row < rows_; ++row)
+        for (int head = 0; head < heads_; ++head) draft_lse_.push_back(draft_lse_[size_t((gamma - 1) * heads_ + head)]);
+    }
+    attend({}, true_lse_);
+  }
+
+  std::vector<std::vector<int32_t>> select(const Json& wanted) {
+    const bool per_kv = wanted["per_kv"];
+    const int sets = per_kv ? kv_heads_ : 1;
+    const int64_t count = wanted["k"];
+    std::vector<uint8_t> used(static_cast<size_t>(rows_));
+    for (int row = 0; row < rows_; ++row)
+      used[size_t(row)] =
+          wanted["rows"] == "all" || (wanted["rows"] == "last" ? row == accepted_row_ : row == 0 || row == rows_ - 1);
+    std::vector<float> scores(size_t(sets * prefix_));
+    ScoreArgs args{.metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
+                   .combine = wanted["combine"] == "max" ? ScoreCombine::Max : ScoreCombine::Sum,
+                   .row_used = View<const uint8_t, 1>(used.data(), rows_),
+                   .prefix_len = prefix_,
+                   .out = View<float, 2>(scores.data(), sets, prefix_)};
+    const bool by_draft = wanted["metric"] == "dweight" && !draft_lse_.empty();
+    const auto& lse = by_draft ? draft_lse_ : true_lse_;
+    args.lse = View<const float, 2>(lse.data(), rows_, heads_);
+    if (args.metric == ScoreMetric::Logit || by_draft) {  // inside attention's own pass over K
+      std::vector<float> again;
+      attend(args, again);
+    } else {
+      backend_.score_keys({.layer = 0, .scale = scale(), .q = queries(), .kv = kv_, .scores = args});
+    }
+    std::vector<int32_t> index(size_t(sets * count));
+    backend_.top_k({.scores = args.out,
+                    .n = prefix_,
+                    .count = count,
+                    .spread = wanted["spread"],
+                    .index = View<int32_t, 2>(index.data(), sets, count)});
+    std::vector<std::vector<int32_t>> out;
+    for (int set = 0; set < sets; ++set) out.emplace_back(index.begin() + set * count, index.begin() + (set + 1) * count);
+    return out;
+  }
+
+ private:
+  float scale() const { return 1 / std::sqrt(float(head_dim_)); }
+  View<const float, 3> queries() const { return View<const float, 3>(q_data_.data(), rows_, heads_, head_dim_); }
+  void attend(const ScoreArgs& scores, std::vector<float>& lse) {
+    std::vector<float> out(q_data_.size());
+    std::vector<int32_t> last;
+    for (int row = 0; row < rows_; ++row) last.push_back(int32_t(prefix_ + row));
+    lse.resize(size_t(rows_ * heads_));
+    const AttentionRun run{
+        .num_rows = rows_, .kv = kv_, .last = View<const int32_t, 1>(last.data(), last.size()), .scores = scores};
+    backend_.attention({.scale = scale(),
+                        .q = queries(),
+                        .out = View<float, 3>(out.data(), rows_, heads_, head_dim_),
+                        .lse = View<float, 2>(lse.data(), rows_, heads_),
+                        .runs = std::span(&run, 1)});
+  }
+
+  Backend& backend_;
+  int heads_, kv_heads_, head_dim_;
+  int64_t prefix_;
+  int accepted_row_;
+  std::vector<float> q_data_, draft_lse_, true_lse_;
+  int rows_;
+  std::unique_ptr<KvStore> store_;
+  std::vector<int32_t> pages_;
+  KvRef kv_;
+};
+
+Tally replay_all(Backend& backend) {
+  const Recording recording;
+  Tally tally;
+  for (const Json& pass : recording.json["passes"])
+    for (const Json& layer : pass["layers"]) {
+      const Json* keys = nullptr;
+      for (const Json& k : recording.json["keys"])
+        if (k["layer"] == layer["layer"]) keys = &k;
+      HUNCH_CHECK(keys != nullptr);
+      Json where = *keys;
+      where["array"] = {{"offset", (*keys)["offset"]}, {"dtype", (*keys)["dtype"]}, {"shape", (*keys)["shape"]}};
+      Replay replay(backend, recording, where, pass, layer);
+      for (const Json& wanted : layer["selections"]) {
+        const auto got = replay.select(wanted);
+        for (size_t set = 0; set < got.size(); ++set) {
+          const Json& oracle = wanted["sets"][set];
+          const auto kept = oracle["kept"].get<std::set<int32_t>>();
+          int missing = 0;
+          for (const int32_t position : got[set]) missing += !kept.contains(position);
+          EXPECT_TRUE(std::is_sorted(got[set].begin(), got[set].end()));
+          if (missing > 0 && oracle["last_kept"] == oracle["first_dropped"]) missing -= 1;  // the recorded tie
+          ++tally.sets, tally.positions += int(kept.size());
+          tally.differing_sets += missing > 0, tally.differing_positions += missing;
+        }
+      }
+    }
+  return tally;
+}
+
+TEST(Selection, OfTheReferenceBackendEqualsTheOracles) {
+  auto backend = Register<Backend>::find("reference")->make({});
+  ASSERT_TRUE(backend.ok());
+  const Tally tally = replay_all(**backend);
+  EXPECT_GT(tally.sets, 100);
+  EXPECT_EQ(tally.differing_sets, 0) << tally.differing_positions << " of " << tally.positions << " positions";
+}
+
+TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
+  for (const std::string& isa : available_isas()) {
+    auto backend = Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa});
+    ASSERT_TRUE(backend.ok());
+    const Tally tally = replay_all(**backend);
+    EXPECT_LE(tally.differing_positions, tally.positions / 100)
+        << isa << ": " << tally.differing_sets << " of " << tally.sets << " sets differ";
+    if (std::getenv("HUNCH_PRINT_ERRORS"))
+      fmt::print("{}: {} of {} sets differ, {} of {} positions\n", isa, tally.differing_sets, tally.sets,
+                 tally.differing_positions, tally.positions);
+  }
+}
+
+}  // namespace
+}  // namespace hunch
