@@ -35,12 +35,12 @@ class [[nodiscard]] Result {
     HUNCH_CHECK(ok());
     return std::get<0>(value_);
   }
-  T&& value() && {
+  T value() && {  // by value: `for (x : f().value())` must not dangle
     HUNCH_CHECK(ok());
     return std::get<0>(std::move(value_));
   }
   T& operator*() & { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const Error& error() const {
     HUNCH_CHECK(!ok());

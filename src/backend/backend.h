@@ -20,7 +20,8 @@
 
 namespace hunch {
 
-// Bytes that ops asked memory for, counted where they read (a tile used by many rows counts once). Monotonic.
+// Bytes that ops asked memory for, counted where they read (a tile used by many rows counts once). Monotonic. Scores count once
+// where attention writes them and once where top-k reads them; a second look at K counts as KV.
 struct BackendCounters {
   uint64_t weight_bytes = 0, kv_bytes = 0, score_bytes = 0, gather_bytes = 0;
 };
@@ -72,6 +73,9 @@ class Backend {
   const BackendCounters& counters() const { return counters_; }
 
  protected:
+  static size_t bytes_of(const ScoreArgs& scores) {
+    return scores.metric == ScoreMetric::None ? 0 : size_t(scores.out.extent[0]) * size_t(scores.prefix_len) * sizeof(float);
+  }
   BackendCounters counters_;
 };
 

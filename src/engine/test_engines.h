@@ -102,6 +102,7 @@ inline Generation generate(Engine& engine, const Request& request) {
 
 inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
   request.speculation.proposer = "none";
+  request.speculation.verify = true;
   return generate(engine, request).tokens;
 }
 

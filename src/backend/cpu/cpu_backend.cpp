@@ -56,11 +56,20 @@ void CpuBackend::gather_kv(const GatherKvArgs& args) {
   counters_.gather_bytes += hunch::gather_kv(threads_, kernels_.gather, args);
 }
 
-void CpuBackend::attention(const AttentionArgs& args) { counters_.kv_bytes += attention_.attention(args); }
+void CpuBackend::attention(const AttentionArgs& args) {
+  counters_.kv_bytes += attention_.attention(args);
+  for (const AttentionRun& run : args.runs) counters_.score_bytes += bytes_of(run.scores);
+}
 
-void CpuBackend::score_keys(const ScoreKeysArgs& args) { counters_.score_bytes += attention_.score_keys(args); }
+void CpuBackend::score_keys(const ScoreKeysArgs& args) {
+  counters_.kv_bytes += attention_.score_keys(args);
+  counters_.score_bytes += bytes_of(args.scores);
+}
 
-void CpuBackend::top_k(const TopKArgs& args) { hunch::top_k(threads_, kernels_.top_k, args); }
+void CpuBackend::top_k(const TopKArgs& args) {
+  hunch::top_k(threads_, kernels_.top_k, args);
+  counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
+}
 
 void CpuBackend::sample(const SampleArgs& args) { sampler_.sample(args); }
 

@@ -55,11 +55,11 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
   ReferenceBackend reference;
   for (const std::string& isa : available_isas())
     for (DType dtype : kTypes)
-      for (int group : {1, 2, 3}) {
+      for (int group : {1, 3}) {
         const KvShape shape{dtype, 2, group, 24};
         const auto cpu = make_cpu(isa, 2);
         for (const auto& [len, rows, prefix] :
-             {std::array<int64_t, 3>{100, 8, 92}, {1200, 3, 1197}, {1200, 9, 1024}, {70, 1, 64}, {200, 130, 60}}) {
+             {std::array<int64_t, 3>{100, 8, 92}, {1200, 3, 1197}, {1200, 9, 1024}, {70, 1, 64}, {90, 70, 20}}) {
           const KvCase expected_kv(reference, shape, len), kv(*cpu, shape, len);
           for (ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
             for (ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})

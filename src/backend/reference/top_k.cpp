@@ -20,6 +20,7 @@ float ReferenceBackend::dilation_factor(int steps) {
 
 void ReferenceBackend::top_k(const TopKArgs& args) {
   HUNCH_CHECK(args.count >= 1 && args.count <= args.n);
+  counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
   std::vector<float> scores(size_t(args.n));
   std::vector<int32_t> order(size_t(args.n));
   for (int64_t set = 0; set < args.scores.extent[0]; ++set) {

@@ -1,0 +1,316 @@
+// The life of a request: limits, ends, refusals, interruption, NaN. Uses the toy model, whose next token a test can dictate, and
+// one tiny model.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+#include <numeric>
+
+#include "engine/defaults.h"
+#include "engine/test_engines.h"
+#include "engine/toy_parts.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kVocab = 32;
+
+// A target that counts: the token after t is t + 1; the drafter errs where `wrong` says.
+toy::Tables counting(std::function<bool(int64_t position)> wrong = [](int64_t) { return false; }) {
+  const auto count = [](int64_t, int32_t token, float* logits) {
+    std::fill_n(logits, kVocab, 0.0f);
+    logits[(token + 1) % kVocab] = 50;
+  };
+  const auto draft = [count, wrong](int64_t position, int32_t token, float* logits) {
+    count(position, wrong(position + 1) ? token + 5 : token, logits);
+  };
+  return {kVocab, count, draft};
+}
+
+// The tokens of a request on the toy model, and the number of positions each round drafted.
+struct Life {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> lens;  // after prefill and after each round
+  Generation stats;
+};
+
+Life live(toy::Tables tables, int context_len, const Request& request) {
+  auto parts = toy::make_parts(std::move(tables), "reference", context_len);
+  auto plan = plan_request(request, {}, 64);
+  HUNCH_CHECK(plan.ok());
+  auto step = Step::make(*parts, *plan, request);
+  HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
+  Life life;
+  Sequence& sequence = step.value()->sequence();
+  life.lens.push_back(sequence.len());
+  while (sequence.len() < sequence.max_len) {
+    HUNCH_CHECK(step.value()->round().ok());
+    EXPECT_EQ(sequence.len(), sequence.committed_len + 1);
+    EXPECT_LE(sequence.len(), sequence.max_len);
+    life.lens.push_back(sequence.len());
+  }
+  life.tokens = sequence.tokens;
+  life.stats = std::move(step.value()->stats);
+  return life;
+}
+
+std::vector<int32_t> counted(int32_t from, int64_t count) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(int32_t((from + i) % kVocab));
+  return out;
+}
+
+TEST(Step, EmitsDraftsAndBonusAndStopsExactlyAtTheLimit) {
+  for (const int max_tokens : {1, 2, 3, 4, 5, 8, 9, 10, 23}) {
+    Request request = toy::request({0}, 4, "match");
+    request.max_tokens = max_tokens;
+    const Life life = live(counting(), 64, request);
+    EXPECT_EQ(life.tokens, counted(0, 1 + max_tokens)) << max_tokens;
+    for (size_t i = 1; i + 1 < life.lens.size(); ++i) EXPECT_EQ(life.lens[i] - life.lens[i - 1], 5) << "four drafts and a bonus";
+    EXPECT_EQ(life.stats.accepted, life.stats.drafted);
+  }
+}
+
+TEST(Step, FillsTheContextExactly) {
+  for (const int context : {6, 7, 8, 9, 64, 65, 128}) {
+    Request request = toy::request({0, 1, 2}, 5, "match");
+    const Life life = live(counting(), context, request);
+    EXPECT_EQ(life.tokens, counted(0, context)) << context;
+  }
+}
+
+TEST(Step, LimitsFarPastTheContextDoNotOverflow) {
+  Request request = toy::request({0, 1, 2}, 5, "match");
+  request.max_tokens = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(live(counting(), 16, request).tokens, counted(0, 16));
+}
+
+TEST(Step, StopsAtTheFirstRejectionAndEmitsTheCorrection) {
+  Request request = toy::request({0}, 4, "match");
+  request.max_tokens = 20;
+  for (const char* rule : {"match", "ratio"}) {
+    request.speculation.rule = rule;
+    const Life life = live(counting([](int64_t position) { return position % 4 == 0; }), 64, request);
+    EXPECT_EQ(life.tokens, counted(0, 21)) << rule;
+    EXPECT_GT(life.stats.accepted, 0);
+    EXPECT_LT(life.stats.accepted, life.stats.drafted);
+  }
+}
+
+TEST(Step, CountsEveryPositionOfEveryRound) {
+  Request request = toy::request({0}, 4, "match");
+  request.max_tokens = 40;
+  const Life life = live(counting([](int64_t position) { return position % 7 == 3; }), 64, request);
+  const auto sum = [](const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t(0)); };
+  EXPECT_EQ(sum(life.stats.drafted_by_position), life.stats.drafted);
+  EXPECT_EQ(sum(life.stats.accepted_by_position), life.stats.accepted);
+  EXPECT_EQ(life.stats.drafted_by_position[0], life.stats.rounds);
+  for (size_t i = 0; i < 4; ++i) EXPECT_LE(life.stats.accepted_by_position[i], life.stats.drafted_by_position[i]);
+  // Tokens = the first one + one a round + accepted drafts; rounds without drafts (at the end) count as tokens only.
+  EXPECT_EQ(int64_t(life.tokens.size()) - 1,
+            1 + life.stats.accepted + life.stats.rounds + (int64_t(life.lens.size()) - 1 - life.stats.rounds));
+}
+
+TEST(Step, ReturnsEveryPage) {
+  auto parts = toy::make_parts(counting(), "reference", 256);
+  const int64_t pages = parts->pool->num_free();
+  {
+    const Request request = toy::request({0}, 4, "match");
+    auto step = Step::make(*parts, *plan_request(request, {}, 64), request);
+    ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
+    while (step.value()->sequence().len() < 200) ASSERT_TRUE(step.value()->round().ok());
+    EXPECT_LT(parts->pool->num_free(), pages);
+  }
+  EXPECT_EQ(parts->pool->num_free(), pages);
+}
+
+TEST(Step, ADraftRowWithoutValidNumbersCostsOnlyItsGuesses) {
+  toy::Tables tables = counting();
+  tables.drafter = [plain = tables.drafter](int64_t position, int32_t token, float* logits) {
+    if (token < 0) return std::fill_n(logits, kVocab, 0.0f), void();
+    plain(position, token, logits);
+    if (position % 5 == 4) logits[3] = std::numeric_limits<float>::quiet_NaN();
+  };
+  for (const char* rule : {"match", "ratio"}) {
+    Request request = toy::request({0}, 4, rule);
+    request.max_tokens = 30;
+    EXPECT_EQ(live(tables, 64, request).tokens, counted(0, 31)) << rule;
+  }
+}
+
+// A tiny model through the public API.
+class Whole : public testing::Test {
+ protected:
+  static std::unique_ptr<Engine> load(int chunk_len = 64, int64_t context = 256) {
+    return test::load({.model = test::tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
+  }
+  static Request request(int prompt_len, int64_t max_tokens, const char* proposer = "self") {
+    Request request = test::request(test::random_prompt(prompt_len, 256, 5), max_tokens);
+    request.sampling.temperature = 0.8;
+    request.speculation.proposer = proposer;
+    request.speculation.num_tokens = 5;
+    request.speculation.ratio = 0.05;
+    return request;
+  }
+};
+
+TEST_F(Whole, PromptsAroundTheChunkLengthGiveTheTokensOfOneChunk) {
+  auto one = load(256), chunks = load(64);
+  for (const int len : {1, 2, 3, 63, 64, 65, 66, 127, 128, 129, 130}) {
+    const Request r = request(len, 20);
+    EXPECT_EQ(test::generate(*chunks, r).tokens, test::generate(*one, r).tokens) << len;
+    EXPECT_EQ(test::generate(*chunks, r).tokens, test::plain_stream(*one, r)) << len;
+  }
+}
+
+TEST_F(Whole, EmitsExactlyMaxTokensAndNamesTheReason) {
+  auto engine = load();
+  for (const char* proposer : {"none", "self"})
+    for (const int max_tokens : {1, 2, 5, 6, 7, 40}) {
+      const Generation run = test::generate(*engine, request(50, max_tokens, proposer));
+      EXPECT_EQ(int(run.tokens.size()), max_tokens);
+      EXPECT_EQ(run.finish, FinishReason::Length);
+    }
+}
+
+TEST_F(Whole, StopsWhereTheContextIsFull) {
+  auto engine = load(64, 96);
+  for (const char* proposer : {"none", "self"}) {
+    EXPECT_EQ(test::generate(*engine, request(50, -1, proposer)).tokens.size(), 46u);
+    EXPECT_EQ(test::generate(*engine, request(95, -1, proposer)).tokens.size(), 1u);
+  }
+}
+
+TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
+  auto engine = load();
+  const std::vector<int32_t> all = test::plain_stream(*engine, request(150, 60));
+  int inside = 0;
+  for (size_t at = 3; at < 40; at += 4) {
+    const int32_t stop = all[at];
+    const size_t first = size_t(std::find(all.begin(), all.end(), stop) - all.begin());
+    Request r = request(150, 60);
+    r.speculation.policy = "full";  // every draft is kept, so most stops fall inside a run
+    r.stop_ids = {stop};
+    std::vector<TokenEvent> events;
+    auto run = engine->generate(r, [&](const TokenEvent& event) { return events.push_back(event), true; });
+    ASSERT_TRUE(run.ok());
+    EXPECT_EQ(run->tokens, std::vector<int32_t>(all.begin(), all.begin() + int64_t(first)));
+    EXPECT_EQ(run->finish, FinishReason::Stop);
+    EXPECT_EQ(events.size(), first);
+    inside += first > 0 && events.back().from == TokenEvent::From::Draft;
+  }
+  EXPECT_GE(inside, 3);
+}
+
+TEST_F(Whole, IgnoreEosTreatsItAsAnOrdinaryToken) {
+  auto engine = load();
+  Request r = request(60, 12);
+  r.sampling.temperature = 0.0;
+  const auto all = test::plain_stream(*engine, r);
+  // The model's own end ids stop a request unless ignored: make one of its tokens an end id by the request.
+  r.stop_ids = {all[4]};
+  EXPECT_LE(test::generate(*engine, r).tokens.size(), 4u);
+  r.stop_ids.clear();
+  EXPECT_EQ(test::generate(*engine, r).tokens, all);
+}
+
+TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
+  auto engine = load(64, 96);
+  struct Case {
+    const char* message;
+    Request request;
+  };
+  Request empty = request(1, 5), outside = request(5, 5), negative = request(5, 5), none = request(5, 5);
+  empty.prompt.clear(), outside.prompt[2] = 260, negative.prompt[0] = -1, none.max_tokens = 0;
+  Request metric = request(50, 5), spread = request(50, 5);
+  metric.speculation.metric = "entropy";
+  spread.speculation.metric = "logit";
+  const Case cases[] = {{"the prompt is empty", empty},
+                        {"prompt token 2 is 260; ids must lie in [0, 260)", outside},
+                        {"prompt token 0 is -1", negative},
+                        {"max tokens is 0", none},
+                        {"the prompt has 96 tokens, the context holds 96", request(96, 5)},
+                        {"unknown metric 'entropy'", metric},
+                        {"spread needs a weight metric", spread}};
+  for (const Case& c : cases) {
+    auto run = engine->generate(c.request);
+    ASSERT_FALSE(run.ok()) << c.message;
+    EXPECT_NE(run.error().message.find(c.message), std::string::npos) << run.error().message;
+  }
+  EXPECT_EQ(test::generate(*engine, request(50, 5)).tokens.size(), 5u) << "the engine still works";
+}
+
+TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
+  struct Case {
+    const char* message;
+    EngineOptions options;
+  };
+  const std::string model = test::tiny_path("qwen3-tied");
+  const Case cases[] = {{"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
+                        {"unknown KV type 'q8_0'", {.model = model, .kv_dtype = "q8_0"}},
+                        {"the context size is negative", {.model = model, .context_len = -1}},
+                        {"the model was trained for 256", {.model = model, .context_len = int64_t(1) << 40}},
+                        {"KV memory too small", {.model = model, .context_len = 256, .kv_memory_bytes = 1000}},
+                        {"prompt chunks of 1 rows", {.model = model, .chunk_len = 1}},
+                        {"max draft is 0", {.model = model, .max_draft = 0}}};
+  for (const Case& c : cases) {
+    auto engine = Engine::load(c.options);
+    ASSERT_FALSE(engine.ok()) << c.message;
+    EXPECT_NE(engine.error().message.find(c.message), std::string::npos) << engine.error().message;
+  }
+}
+
+TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {
+  auto engine = load();
+  const auto all = test::plain_stream(*engine, request(50, 30));
+  std::atomic<bool> interrupted = false;
+  auto run = engine->generate(
+      request(50, 30), [&](const TokenEvent& e) { return interrupted = e.index >= 8, true; }, &interrupted);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->finish, FinishReason::Interrupted);
+  ASSERT_GE(run->tokens.size(), 9u);
+  EXPECT_LT(run->tokens.size(), 30u);
+  EXPECT_TRUE(std::equal(run->tokens.begin(), run->tokens.end(), all.begin()));
+  interrupted = true;
+  run = engine->generate(request(50, 30), {}, &interrupted);
+  ASSERT_TRUE(run.ok());
+  EXPECT_TRUE(run->tokens.empty());
+  run = engine->generate(request(50, 30), [](const TokenEvent& e) { return e.index < 3; });
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->tokens.size(), 4u);
+  EXPECT_EQ(test::generate(*engine, request(50, 30)).tokens, all);
+}
+
+TEST_F(Whole, SameSeedSameTokensOtherSeedOtherTokens) {
+  auto engine = load();
+  for (const char* rule : {"match", "ratio"}) {
+    Request r = request(50, 30);
+    r.speculation.rule = rule;
+    const auto a = test::generate(*engine, r).tokens;
+    EXPECT_EQ(test::generate(*engine, r).tokens, a) << rule;
+    r.sampling.seed = 8;
+    EXPECT_NE(test::generate(*engine, r).tokens, a) << rule;
+  }
+}
+
+TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
+  auto engine = load();
+  Request r = request(150, 30);
+  r.speculation.policy = "streamingllm";
+  r.speculation.verify = false;
+  const Generation run = test::generate(*engine, r);
+  EXPECT_FALSE(run.lossless);
+  EXPECT_EQ(run.tokens.size(), 30u);
+  EXPECT_NE(run.tokens, test::plain_stream(*engine, r)) << "this model forgets";
+}
+
+TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
+  auto engine = load();
+  Request sparse = request(200, 20), full = request(200, 20);
+  full.speculation.policy = "full";
+  const Generation a = test::generate(*engine, sparse), b = test::generate(*engine, full);
+  EXPECT_LT(double(a.kv_bytes_read) / double(a.rounds), double(b.kv_bytes_read) / double(b.rounds));
+}
+
+}  // namespace
+}  // namespace hunch

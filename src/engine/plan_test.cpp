@@ -1,0 +1,113 @@
+// Requests become plans: defaults, and every value that is refused with the option, the value and what is allowed.
+#include "engine/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+namespace hunch {
+namespace {
+
+TEST(Plan, FillsInTheDefaults) {
+  auto plan = plan_request({.prompt = {1}}, {}, 64);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FLOAT_EQ(plan->sampling.temperature, 0.8f);
+  EXPECT_EQ(plan->sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(plan->sampling.top_p, 0.95f);
+  EXPECT_FLOAT_EQ(plan->sampling.min_p, 0.05f);
+  EXPECT_EQ(plan->proposer, "none");
+  EXPECT_EQ(plan->policy_name, "vegas");
+  EXPECT_EQ(plan->gamma, 7);
+  EXPECT_DOUBLE_EQ(plan->policy.ratio, 0.07);
+  EXPECT_EQ(plan->policy.min_tokens, 16);
+  EXPECT_EQ(plan->policy.spread, 16);
+  EXPECT_EQ(plan->policy.sinks, 0);
+  EXPECT_TRUE(plan->verify);
+  EXPECT_FALSE(plan->draft_weights.has_value());
+}
+
+TEST(Plan, TakesTheModelsSamplingDefaultsKeyByKey) {
+  Request request{.prompt = {1}};
+  request.sampling.top_k = 5;
+  auto plan = plan_request(request, {.temperature = 0.6, .top_k = 20}, 64);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FLOAT_EQ(plan->sampling.temperature, 0.6f);
+  EXPECT_EQ(plan->sampling.top_k, 5);
+  EXPECT_FLOAT_EQ(plan->sampling.top_p, 0.95f);
+}
+
+TEST(Plan, ChoosesMatchForGreedyAndSeededRequestsElseRatio) {
+  struct Case {
+    double temperature;
+    std::optional<uint64_t> seed;
+    const char *rule, *wanted;
+  };
+  const Case cases[] = {{0, {}, "", "match"},       {0.8, 1, "", "match"},       {0.8, {}, "", "ratio"},
+                        {0.8, 1, "ratio", "ratio"}, {0.8, {}, "match", "match"}, {1e-6, {}, "", "match"}};
+  for (const Case& c : cases) {
+    Request request{.prompt = {1}};
+    request.sampling.temperature = c.temperature, request.sampling.seed = c.seed;
+    request.speculation.rule = c.rule;
+    auto plan = plan_request(request, {}, 64);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->rule, c.wanted);
+  }
+}
+
+TEST(Plan, DrawsANewSeedForEveryUnseededRequest) {
+  const Request request{.prompt = {1}};
+  EXPECT_NE(plan_request(request, {}, 64)->noise.seed, plan_request(request, {}, 64)->noise.seed);
+}
+
+TEST(Plan, KeepsFourSinksForStreamingLlmUnlessTold) {
+  Request request{.prompt = {1}};
+  request.speculation.policy = "streamingllm";
+  EXPECT_EQ(plan_request(request, {}, 64)->policy.sinks, 4);
+  request.speculation.sinks = 0;
+  EXPECT_EQ(plan_request(request, {}, 64)->policy.sinks, 0);
+}
+
+TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
+  struct Case {
+    const char* message;
+    std::function<void(SamplingOptions&, SpeculationOptions&)> set;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Case cases[] = {
+      {"temperature is -0.1", [](auto& s, auto&) { s.temperature = -0.1; }},
+      {"temperature is nan", [&](auto& s, auto&) { s.temperature = nan; }},
+      {"top-p is 0", [](auto& s, auto&) { s.top_p = 0; }},
+      {"top-p is 1.5", [](auto& s, auto&) { s.top_p = 1.5; }},
+      {"min-p is -1", [](auto& s, auto&) { s.min_p = -1; }},
+      {"min-p is 2", [](auto& s, auto&) { s.min_p = 2; }},
+      {"top-k is -1", [](auto& s, auto&) { s.top_k = -1; }},
+      {"unknown rule 'typical'; known: match, ratio", [](auto&, auto& o) { o.rule = "typical"; }},
+      {"unknown proposer 'eagle'; known: none, self", [](auto&, auto& o) { o.proposer = "eagle"; }},
+      {"unknown policy 'quest'; known: full, streamingllm, vegas", [](auto&, auto& o) { o.policy = "quest"; }},
+      {"drafts of -1 tokens: the length must lie in [1, 64]", [](auto&, auto& o) { o.num_tokens = -1; }},
+      {"drafts of 65 tokens", [](auto&, auto& o) { o.num_tokens = 65; }},
+      {"kept ratio is 1.5", [](auto&, auto& o) { o.ratio = 1.5; }},
+      {"kept ratio is -0.1", [](auto&, auto& o) { o.ratio = -0.1; }},
+      {"kept ratio is nan", [&](auto&, auto& o) { o.ratio = nan; }},
+      {"minimum budget is 0", [](auto&, auto& o) { o.min_tokens = 0; }},
+      {"spread is -1", [](auto&, auto& o) { o.spread = -1; }},
+      {"spread is 2000", [](auto&, auto& o) { o.spread = 2000; }},
+      {"sinks and recent", [](auto&, auto& o) { o.recent = -1; }},
+      {"sinks and recent", [](auto&, auto& o) { o.sinks = -2; }},
+      {"unknown encoding of draft weights 'q6_k'; known: q4_0, q8_0", [](auto&, auto& o) { o.draft_weights = "q6_k"; }},
+      {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "vegas"; }},
+      {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
+  };
+  for (const Case& c : cases) {
+    Request request{.prompt = {1}};
+    c.set(request.sampling, request.speculation);
+    auto plan = plan_request(request, {}, 64);
+    ASSERT_FALSE(plan.ok()) << c.message;
+    EXPECT_EQ(plan.error().kind, Error::Kind::Usage) << c.message;
+    EXPECT_NE(plan.error().message.find(c.message), std::string::npos) << plan.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace hunch

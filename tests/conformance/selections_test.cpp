@@ -1,0 +1,75 @@
+// What every registered policy promises of its selections, looked at after each round: as many entries as the budget says,
+// ascending, without repeats, all of the prefix that the last verify pass could read; and pages that come back.
+#include "equality.h"
+
+namespace hunch {
+namespace {
+
+void expect_sound(Step& step, int64_t first_row, const PolicyOptions& options, const std::string& what) {
+  SparsePolicy& policy = *step.policy();
+  if (!policy.compact_store()) return;
+  const PassInfo info{
+      .sequence = &step.sequence(), .draft = true, .first_position = step.sequence().committed_len, .num_rows = 1};
+  for (int layer = 0; layer < policy.compact_store()->layers; ++layer) {
+    const Selection selection = policy.select(layer, info);
+    if (selection.grain != Selection::Grain::Token) continue;
+    const int64_t count = kept_entries(options, first_row);
+    EXPECT_EQ(selection.tail_first, first_row) << what;
+    EXPECT_EQ(selection.prefix, count) << what;
+    const auto selected = policy.selected(step.sequence().slot, layer);
+    ASSERT_EQ(selected.extent[1], count) << what;
+    for (int64_t set = 0; set < selected.extent[0]; ++set)
+      for (int64_t i = 0; i < count; ++i) {
+        EXPECT_GE(selected(set, i), 0) << what;
+        EXPECT_LT(selected(set, i), first_row) << what;
+        if (i > 0) EXPECT_GT(selected(set, i), selected(set, i - 1)) << what;
+      }
+  }
+}
+
+TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
+  for (const char* model : {"qwen3-tied", "qwen2-window", "llama"})
+    for (const char* device : {"reference", "cpu"})
+      for (const auto& part : Register<SparsePolicy>::all())
+        for (const char* rows : {"all", "last"}) {
+          auto engine = test::load({.model = test::tiny_path(model), .device = device, .threads = 1, .context_len = 256});
+          Request request = test::request(test::random_prompt(150, 256, 31), 40);
+          request.speculation.proposer = "self";
+          request.speculation.policy = std::string(part.name);
+          request.speculation.rows = rows;
+          request.speculation.ratio = 0.07;
+          request.speculation.num_tokens = 4;
+          auto plan = plan_request(request, {}, 64);
+          ASSERT_TRUE(plan.ok());
+          auto step = test::make_step(*engine, request);
+          ASSERT_TRUE(step->prefill(nullptr).ok());
+          const PolicyOptions options = plan->policy;
+          const std::string what = fmt::format("{} {} {} rows {}", model, device, part.name, rows);
+          expect_sound(*step, 148, options, what);
+          while (step->sequence().len() < step->sequence().max_len) {
+            const int64_t first_row = step->sequence().committed_len;
+            ASSERT_TRUE(step->round().ok());
+            expect_sound(*step, first_row, options, what);
+          }
+          EXPECT_GT(step->stats.drafted, 0);
+          step.reset();
+          EXPECT_EQ(engine->parts().pool->num_free(), engine->parts().pool->num_pages()) << what;
+        }
+}
+
+TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
+  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
+  Request request = test::request(test::random_prompt(150, 256, 31), 40);
+  request.speculation.proposer = "self";
+  request.speculation.policy = "streamingllm";
+  request.speculation.min_tokens = 10;
+  request.speculation.ratio = 0.01;
+  auto step = test::make_step(*engine, request);
+  ASSERT_TRUE(step->prefill(nullptr).ok());
+  const auto selected = step->policy()->selected(0, 1);
+  std::vector<int32_t> got(&selected(0, 0), &selected(0, 0) + selected.extent[1]);
+  EXPECT_EQ(got, (std::vector<int32_t>{0, 1, 2, 3, 142, 143, 144, 145, 146, 147}));
+}
+
+}  // namespace
+}  // namespace hunch
