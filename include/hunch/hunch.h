@@ -53,7 +53,9 @@ struct SpeculationOptions {
   int spread = 16;                 // vegas: forward dilation of the scores (weights only)
   int sinks = -1, recent = 0;      // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
   std::string rule;                // match, ratio; empty: match when greedy or seeded, else ratio
-  std::string draft_weights = "";  // "": as the target; "q4_0", "q8_0": drafts read a copy in this encoding
+  // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
+  // halves the bytes of the target's).
+  std::string draft_weights = "auto";
   bool verify = true;              // false: emit drafts unverified. Lossy, and labelled so
 };
 

@@ -130,23 +130,35 @@ class Accept {
       for (const Prompt& p : *all)
         if (p.context == context) prompts.push_back(p);
       const int64_t new_tokens = *flags_.sampling.max_tokens;
-      prompts = dealt(std::move(prompts), flags_.prompts.value_or(0), engine_.context_len() - new_tokens - 32);
+      prompts = dealt(std::move(prompts), flags_.prompts.value_or(0), engine_.context_len() - new_tokens - 80);
       if (prompts.empty()) {
         note(fmt::format("no prompts of context {}", context));
         continue;
       }
-      for (const std::string& policy : flags_.policies) {
-        const Status status = cell(context, policy, prompts);
-        if (!status.ok()) return fail(status.error());
-        if (interrupts_.stopped()) break;
-      }
+      const Status status = cells(context, prompts);
+      if (!status.ok()) return fail(status.error());
+      if (interrupts_.stopped()) break;
     }
     if (flags_.json) write_stdout(json_line({{"rows", rows_}}) + "\n");
     return interrupts_.exit_code();
   }
 
  private:
-  Status cell(int64_t context, const std::string& policy, const std::vector<Prompt>& prompts) {
+  // Prompts outside, policies inside: a prompt is prefilled once and its entries are reused by every run over it.
+  Status cells(int64_t context, const std::vector<Prompt>& prompts) {
+    std::vector<Cell> out(flags_.policies.size());
+    for (const Prompt& prompt : prompts) {
+      for (size_t i = 0; i < out.size(); ++i) {
+        HUNCH_OK(measure(prompt, flags_.policies[i], out[i]));
+        if (interrupts_.stopped()) return {};
+      }
+    }
+    for (size_t i = 0; i < out.size(); ++i) emit(context, flags_.policies[i], int64_t(prompts[0].ids.size()), out[i]);
+    return {};
+  }
+
+  // Seeds are averaged within a prompt first: prompts, not runs, are the sample.
+  Status measure(const Prompt& prompt, const std::string& policy, Cell& out) {
     HUNCH_TRY(SpeculationOptions speculation, named_policy(policy));
     speculation.num_tokens = int(flags_.draft.value_or(7));
     speculation.ratio = flags_.ratio.value_or(0.07);
@@ -154,23 +166,22 @@ class Accept {
     speculation.rule = flags_.rule;
     Request request = request_of(flags_.sampling, speculation);
     request.ignore_eos = true;
-    Cell out;  // seeds are averaged within a prompt first: prompts, not runs, are the sample
-    for (const Prompt& prompt : prompts) {
-      request.prompt = prompt.ids;
-      std::vector<double> seeds;
-      for (int64_t seed : flags_.seeds) {
-        request.sampling.seed = uint64_t(seed);
-        HUNCH_TRY(const Generation g,
-                  engine_.generate(
-                      request, [this](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag()));
-        if (interrupts_.stopped()) return {};
-        seeds.push_back(g.mean_acceptance_length());
-        count(g, out);
-      }
-      out.per_prompt.push_back(mean(seeds));
-      out.by_kind[prompt.kind].push_back(mean(seeds));
+    request.prompt = prompt.ids;
+    request.reuse_prefix = true;
+    // Room behind the last token wanted, so that the last round drafts as long a chain as the others.
+    const int64_t wanted = request.max_tokens;
+    request.max_tokens += speculation.num_tokens + 1;
+    std::vector<double> seeds;
+    for (int64_t seed : flags_.seeds) {
+      request.sampling.seed = uint64_t(seed);
+      const auto on_token = [&](const TokenEvent& event) { return progress_.clear(), event.index + 1 < wanted; };
+      HUNCH_TRY(const Generation g, engine_.generate(request, on_token, interrupts_.flag()));
+      if (interrupts_.stopped()) return {};
+      seeds.push_back(g.mean_acceptance_length());
+      count(g, out);
     }
-    emit(context, policy, int64_t(prompts[0].ids.size()), out);
+    out.per_prompt.push_back(mean(seeds));
+    out.by_kind[prompt.kind].push_back(mean(seeds));
     return {};
   }
 
@@ -267,6 +278,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     at = dash + 1;
   }
   if (words[0] == "default" && words.size() == 1) return o;
+  o.draft_weights = "target";  // the study's drafts read the target's own weights
   o.policy = words[0] == "stream" ? "streamingllm" : words[0];
   o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
   bool known = o.policy == "vegas" || (words.size() == 1 && (o.policy == "streamingllm" || o.policy == "full"));

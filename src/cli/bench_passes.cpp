@@ -19,7 +19,8 @@ Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int
   request.sampling.temperature = 0.8, request.sampling.seed = 1;
   speculation.proposer = "self", speculation.num_tokens = gamma;
   request.speculation = speculation;
-  return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft);
+  return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
+                      engine.parts().bits_per_weight());
 }
 
 Result<std::unique_ptr<DepthBench>> bench_at(Engine& engine, int64_t depth, const SpeculationOptions& speculation, int gamma) {

@@ -160,9 +160,9 @@ const std::vector<SpeculationSetting>& speculation_settings() {
       {"--draft-weights",
        "sparse_attn_draft_weights",
        "TYPE",
-       "guesses read a copy of the weights as q4_0 or q8_0",
+       "what guesses read: target (the same weights), a copy as q4_0 or q8_0, or auto (q4_0 where that halves them; default)",
        Kind::Choice,
-       {"q4_0", "q8_0"},
+       {"auto", "target", "q4_0", "q8_0"},
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.draft_weights = word(v); }},
   };

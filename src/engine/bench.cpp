@@ -37,6 +37,7 @@ Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t
   auto bench = std::unique_ptr<DepthBench>(new DepthBench(parts, plan));
   HUNCH_TRY(bench->policy_, Register<SparsePolicy>::find(plan.policy_name)->make(parts.policy_setup(plan.policy, plan.gamma)));
   if (plan.draft_weights) { HUNCH_TRY(bench->draft_weights_, parts.draft_weights(*plan.draft_weights)); }
+  parts.forget_kept();
   Sequence& sequence = bench->sequence_;
   sequence.pages = PageTable(parts.context_len);
   sequence.noise = plan.noise;

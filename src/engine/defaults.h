@@ -9,7 +9,8 @@ inline constexpr float kTemperature = 0.8f, kTopP = 0.95f, kMinP = 0.05f;
 inline constexpr int kTopK = 40;
 
 inline constexpr int kDraftTokens = 7;
-inline constexpr double kRatio = 0.07;
+inline constexpr double kRatio = 0.03;
+inline constexpr double kCoarserFrom = 8;  // bits a weight from which drafts read a 4-bit copy unless told
 inline constexpr int kStreamingSinks = 4;
 inline constexpr int kSelectingRows = 2;  // of the prompt, for the first selection
 

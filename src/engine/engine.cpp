@@ -64,7 +64,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
 
 Result<Generation> Engine::generate(const Request& request, const OnToken& on_token, const std::atomic<bool>* interrupted) {
   HUNCH_OK(check_prompt(request, *parts_));
-  HUNCH_TRY(const RequestPlan plan, plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft));
+  HUNCH_TRY(const RequestPlan plan, plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft, parts_->bits_per_weight()));
   HUNCH_TRY(auto step, Step::make(*parts_, plan, request));
   Sequence& sequence = step->sequence();
   if (request.reuse_prefix) step->adopt_kept();

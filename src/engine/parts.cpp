@@ -101,6 +101,16 @@ void EngineParts::forget_kept() {
   kept.tokens.clear();
 }
 
+double EngineParts::bits_per_weight() const {
+  double bytes = 0, elements = 0;
+  for (const Tensor& tensor : checkpoint->tensors()) {
+    double count = 1;
+    for (const int64_t extent : tensor.shape) count *= double(extent);
+    bytes += double(tensor.bytes), elements += count;
+  }
+  return elements > 0 ? 8 * bytes / elements : 0;
+}
+
 Result<const Model*> EngineParts::draft_weights(DType type) {
   auto& made = draft_weights_[type];
   if (!made) {

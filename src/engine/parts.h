@@ -39,6 +39,7 @@ class EngineParts {
   void forget_kept();
   double load_ms = 0;
 
+  double bits_per_weight() const;
   // The model's weights in another encoding, for drafts; made at first use and kept.
   Result<const Model*> draft_weights(DType);
   SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft);

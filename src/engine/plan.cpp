@@ -25,7 +25,7 @@ Status check_part(const char* what, const std::string& name) {
 
 }  // namespace
 
-Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft) {
+Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft, double bits_per_weight) {
   const SamplingOptions& s = request.sampling;
   const SpeculationOptions& o = request.speculation;
   RequestPlan plan;
@@ -64,10 +64,12 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.policy.combine = o.combine;
   plan.policy.share = o.share;
   plan.policy.spread = o.spread;
-  if (!o.draft_weights.empty()) {
+  if (o.draft_weights == "auto") {
+    if (bits_per_weight >= defaults::kCoarserFrom) plan.draft_weights = DType::Q4_0;
+  } else if (o.draft_weights == "q4_0" || o.draft_weights == "q8_0") {
     plan.draft_weights = dtype_named(o.draft_weights);
-    if (!plan.draft_weights || (*plan.draft_weights != DType::Q4_0 && *plan.draft_weights != DType::Q8_0))
-      return usage_error(fmt::format("unknown encoding of draft weights '{}'; known: q4_0, q8_0", o.draft_weights));
+  } else if (o.draft_weights != "target") {
+    return usage_error(fmt::format("unknown draft weights '{}'; known: auto, target, q4_0, q8_0", o.draft_weights));
   }
   plan.verify = o.verify;
   if (!plan.verify && (plan.proposer != "self" || plan.policy_name != "streamingllm"))

@@ -18,10 +18,11 @@ struct RequestPlan {
   PolicyOptions policy;
   int gamma = 0;
   bool verify = true;
-  std::optional<DType> draft_weights;
+  std::optional<DType> draft_weights;  // none: the target's own
 };
 
 // Errors are usage errors that name the option, the value and what is allowed.
-Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft);
+// `bits_per_weight` of the target decides what draft weights `auto` means; 0 (not known): the target's own.
+Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft, double bits_per_weight = 0);
 
 }  // namespace hunch

@@ -8,7 +8,7 @@ namespace {
 
 using test::Equality;
 
-constexpr int kPromptLen = 200, kNewTokens = 40;
+constexpr int kPromptLen = 170, kNewTokens = 80;
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
@@ -26,20 +26,20 @@ void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
   bool selects = false;  // windowed layers are never selected from: where all have one, drafts read what the target reads
   for (int layer = 0; layer < shape.layers; ++layer) selects = selects || shape.window_of(layer) == 0;
   Equality equality(engine);
-  const auto prompt = test::random_prompt(kPromptLen, 256, 3);
+  const auto prompt = test::random_prompt(kPromptLen, 256, 4);
   for (const auto& policy : Register<SparsePolicy>::all())
     for (const int ratio : ratios) {
       const bool reads_all = !selects || policy.name == "full" || test::kRatios[ratio] == 1;
       if (policy.name == "full" && ratio != ratios.front()) continue;  // has no ratio
       equality.reset();
-      for (int repeat = 0; repeat < (reads_all ? 1 : 2); ++repeat, ++turn) {
-        Request request = test::request(prompt, kNewTokens);
-        request.speculation.policy = std::string(policy.name);
-        request.speculation.ratio = test::kRatios[ratio];
-        request.speculation.num_tokens = test::kGammas[(turn + 1) % 5];
-        equality.expect_plain_stream(
-            request, turn, fmt::format("{} {} gamma {}", policy.name, test::kRatios[ratio], request.speculation.num_tokens));
-      }
+      Request request = test::request(prompt, kNewTokens);
+      request.speculation.policy = std::string(policy.name);
+      request.speculation.min_tokens = 12;  // random weights let few drafts through: leave them some entries
+      request.speculation.ratio = test::kRatios[ratio];
+      request.speculation.num_tokens = test::kGammas[(turn + 1) % 5];
+      equality.expect_plain_stream(
+          request, turn, fmt::format("{} {} gamma {}", policy.name, test::kRatios[ratio], request.speculation.num_tokens));
+      ++turn;
       EXPECT_GE(equality.accepted, 1) << policy.name << " " << test::kRatios[ratio];
       // A draft that reads everything has the target's own bits, so under shared noise nothing can be rejected.
       if (reads_all) EXPECT_EQ(equality.rejected(), 0) << policy.name << " " << test::kRatios[ratio];
@@ -65,16 +65,16 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
   const auto& all = test::tiny_models();
   int turn = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
   for (const std::string& isa : available_isas()) {
+    if (++turn % 2) continue;  // every second level, another half for the next model
     SCOPED_TRACE(isa);
     auto engine = test::load({.model = test::tiny_path(GetParam()),
                               .device = "cpu",
                               .isa = isa,
-                              .threads = 1 + turn % 2,
+                              .threads = 1 + turn / 2 % 2,
                               .kv_dtype = kKvTypes[turn % 3],
                               .context_len = 256,
                               .chunk_len = kChunks[(turn / 3 + turn) % 3]});
-    expect_equality(*engine, {turn % 3}, turn);
-    ++turn;
+    expect_equality(*engine, {turn / 2 % 3}, turn);
   }
 }
 
@@ -92,12 +92,10 @@ TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
     auto engine =
         test::load({.model = test::tiny_path(GetParam()), .device = "cpu", .isa = isa, .threads = 2, .context_len = 256});
     Equality equality(*engine);
-    Request request = test::request(test::random_prompt(kPromptLen, 256, 3), kNewTokens);
-    for (const double ratio : {0.07, 0.3, 0.5}) {
-      request.speculation.ratio = ratio;
-      request.speculation.num_tokens = 2 + turn % 6;
-      equality.expect_plain_stream(request, turn++, GetParam());
-    }
+    Request request = test::request(test::random_prompt(kPromptLen, 256, 4), kNewTokens);
+    request.speculation.ratio = 0.3;
+    request.speculation.num_tokens = 2 + turn % 6;
+    equality.expect_plain_stream(request, turn++, GetParam());
     EXPECT_GE(equality.accepted, 1);
     EXPECT_GE(equality.rejected(), 1);
   }

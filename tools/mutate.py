@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Mutation testing: proves that the tests would notice the faults that break exactness or silently weaken the drafts.
+
+Each mutant replaces one piece of text of a production source. The tree is copied to a scratch folder (the repository is never
+edited), built once, checked to pass, then rebuilt incrementally per mutant; the named test program must fail. The run fails if a
+mutant survives, does not build, or if its text does not occur exactly once any more, so the table cannot rot.
+
+    tools/mutate.py [--ci] [--only SUBSTRING] [--scratch DIR] [--jobs N] [--list]
+
+--ci runs the marked subset (about two minutes on 2 cores after the first build).
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    find: str
+    replace: str
+    program: str
+    filter: str
+    ci: bool = False
+
+
+RATIO, CHANCE, MATCH = 'src/accept/rules/ratio.cpp', 'src/accept/chance.h', 'src/accept/rules/match.cpp'
+SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
+COPY, VEGAS, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/policies/vegas.cpp', 'src/backend/reference/top_k.cpp'
+STREAMING = 'src/sparse/policies/streamingllm.cpp'
+
+# The chi-square of the joint of three tokens at T 1, and the tests around it.
+CHI2 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_1_gamma2')
+CHI3 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_1_gamma3')
+STREAMS = ('law_suite', 'Law.MatchEmitsThePlainStreamForEverySampling')
+PROOF = ('accept_test', '*')
+ROUNDS = ('conformance_suite', 'RowInvariance.RoundsLeave*')
+POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
+ORACLE = ('selection_suite', 'Selection.*')
+
+WEIGHT = 'const double weight = double(p(token)) - (subtract ? double(q(token)) : 0.0);'
+BELOW = 'return p > 0 && q > 0 && u * q <= p;'
+REJECT = 'return void(out.next = chance.residual(p, q, position));'
+BONUS = 'out.next = target.choice(row);'
+STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position});'
+SAMPLED = ': View<float, 2>{}});\n  }\n\n  Backend& backend_;'
+
+
+def redraw(change):
+    """Drafts drawn again under other sampling parameters, while q stays what it was."""
+    return (': View<float, 2>{}});\n    if (given) {\n      SamplingParams other = sequence.sampling;\n      ' + change +
+            '\n      backend_.sample({.logits = logits, .params = other, .key = sequence.noise, .stream = draft_stream(step), '
+            '.positions = position, .tokens = tree.tokens.slice(step, 1)});\n    }\n  }\n\n  Backend& backend_;')
+
+
+MUTANTS = [
+    # The ratio rule (table A of the literature's usual mistakes).
+    Mutant('reject: a sample of p instead of the residual', CHANCE, WEIGHT, 'const double weight = double(p(token));', *CHI2, True),
+    Mutant('residual |p - q|', CHANCE, WEIGHT, 'const double weight = std::abs(double(p(token)) - double(q(token)) * subtract);', *CHI2),
+    Mutant('residual max(q - p, 0)', CHANCE, WEIGHT,
+           'const double weight = subtract ? double(q(token)) - double(p(token)) : double(p(token));', *CHI2),
+    Mutant('residual smoothed by 0.01', CHANCE, WEIGHT, WEIGHT.replace(' : 0.0);', ' : 0.0) + 0.01;'), *CHI2),
+    Mutant('residual by inverse CDF, not renormalised', CHANCE, 'for (const bool subtract : {true, false}) {',
+           'double below_u = 0;\n    const double u0 = uniform(key_, NoiseStream::Residual, uint32_t(position), 0);\n'
+           '    for (int64_t t = 0; t < p.extent[0]; ++t) {\n      below_u += std::fmax(0.0, double(p(t)) - double(q(t)));\n'
+           '      if (u0 < below_u || t + 1 == p.extent[0]) return int32_t(t);\n    }\n    for (const bool subtract : {true, false}) {',
+           *CHI2, True),
+    Mutant('residual with squared weights', CHANCE, '/ weight;', '/ (weight * weight);', *CHI2),
+    Mutant('accept with (p/q)^2', CHANCE, BELOW, 'return p > 0 && q > 0 && u * q * q <= p * p;', *CHI2),
+    Mutant('accept where q = 0', CHANCE, BELOW, 'return p > 0 && u * q <= p;', *PROOF, True),
+    Mutant('accept where p = 0 and u is small', CHANCE, BELOW, 'return q > 0 && u * q <= p + 1e-3;', *PROOF),
+    Mutant('typical acceptance', RATIO, '!chance.below(p(x), q(x), position)', '!(p(x) > 0.15f)', *CHI2),
+    Mutant("always accept the target's arg max", RATIO, '!chance.below(p(x), q(x), position)',
+           '!chance.below(p(x), q(x), position) && [&] { for (int64_t i = 0; i < p.extent[0]; ++i) if (p(i) > p(x)) return true; '
+           'return false; }()', *PROOF, True),
+    Mutant('stale q: the previous position', RATIO, '(tree.q)[node]', '(tree.q)[node > 0 ? node - 1 : 0]', *CHI2, True),
+    Mutant('bonus from q', RATIO, BONUS,
+           'static const float zero = 0;\n    View<const float, 1> nothing(&zero, tree.q.extent[1]);\n    nothing.stride[0] = 0;\n'
+           '    out.next = out.path.empty() ? target.choice(row) : chance.residual(View<const float, 2>(tree.q)[row - 1], nothing, '
+           'first + row);', *CHI2),
+    Mutant('bonus from the row before', RATIO, BONUS, 'out.next = target.choice(row > 0 ? row - 1 : row);', *CHI2, True),
+    Mutant('bonus emitted after a rejection', RATIO, REJECT,
+           '{\n        out.path.push_back(node);\n        out.tokens.push_back(chance.residual(p, q, position));\n'
+           '        row = node + 1;\n        break;\n      }', *CHI2),
+    Mutant('no stop after the first rejection', RATIO, REJECT,
+           '{\n        out.path.push_back(node);\n        out.tokens.push_back(chance.residual(p, q, position));\n'
+           '        row = node + 1;\n        continue;\n      }', *CHI2, True),
+    Mutant('one coin for all positions', CHANCE, 'uniform(key_, NoiseStream::Accept, uint32_t(position), 0)',
+           'uniform(key_, NoiseStream::Accept, 0, 0)', *CHI3, True),
+    Mutant('residual noise is the coin', CHANCE, 'NoiseStream::Residual', 'NoiseStream::Accept', *CHI2, True),
+    Mutant("residual noise is the draft's", CHANCE, 'NoiseStream::Residual', 'NoiseStream::Draft', *CHI2),
+    Mutant('draft noise is the coin', SELF, 'draft_stream(step)', 'NoiseStream::Accept', *CHI2, True),
+    Mutant('draft noise used again in the next round', SELF, 'draft_stream(step)', 'NoiseStream::Draft', 'law_suite',
+           'Law.RatioKeepsItWhereTheDrafterLearnsFromRejectedDrafts', True),
+    Mutant('drafts colder than the q they record', SELF, SAMPLED, redraw('other.temperature *= 0.7f;'), *CHI2, True),
+    Mutant('drafts with min-p, q without', SELF, SAMPLED, redraw('other.min_p = 0.2f;'), *CHI2),
+    Mutant('q truncated to its three best and renormalised, drafts not', SELF, SAMPLED,
+           ': View<float, 2>{}});\n    if (given)\n      for (int cut = 0; cut + 3 < int(tree.q.extent[1]); ++cut) {\n'
+           '        int least = -1;\n        for (int i = 0; i < int(tree.q.extent[1]); ++i)\n'
+           '          if (tree.q(step, i) > 0 && (least < 0 || tree.q(step, i) < tree.q(step, least))) least = i;\n'
+           '        if (least < 0) break;\n        const float rest = 1 - tree.q(step, least);\n        tree.q(step, least) = 0;\n'
+           '        for (int i = 0; i < int(tree.q.extent[1]); ++i) tree.q(step, i) /= rest;\n      }\n  }\n\n  Backend& backend_;', *CHI2),
+    # The match rule.
+    Mutant('match: accept without comparing', MATCH, ' && tree.tokens(child) == own', '', *STREAMS, True),
+    Mutant('match: next from the row after', MATCH, 'p.choice(node + 1)', 'p.choice(node + 2)', *PROOF),
+    Mutant("match: emit the draft of a rejected position", MATCH, 'return void(out.next = own);',
+           'return void(out.next = node + 1 < tree.size ? tree.tokens(node + 1) : own);', *STREAMS, True),
+    Mutant('target noise of another position', STEP, 'int32_t(first + row)', 'int32_t(first)', *STREAMS, True),
+    Mutant('target noise from the draft stream', STEP, '.stream = NoiseStream::Target', '.stream = NoiseStream::Draft', *STREAMS),
+    Mutant("drafts without the target's noise", SELF, ': NoiseStream::Target', ': NoiseStream::Draft', *STREAMS),
+    Mutant('drafts with the noise of the position before', SELF, 'position(0) = int32_t(at + 1);', 'position(0) = int32_t(at);',
+           *STREAMS),
+    # The hot loop and the KV cache.
+    Mutant('verify does not store row 0', PASS, STORE,
+           'const int64_t skip = segment.phase == Segment::Phase::Verify && segment.num_rows > 1 ? 1 : 0;\n'
+           '  backend_.store_kv({.layer = layer, .k = k.slice(skip, segment.num_rows - skip), .v = v.slice(skip, segment.num_rows - '
+           'skip), .kv = own, .first_entry = segment.first_position + skip});', *ROUNDS, True),
+    Mutant("verify trusts the drafts' K and V", PASS, STORE,
+           'const int64_t skip = segment.phase == Segment::Phase::Verify ? segment.num_rows - 1 : 0;\n'
+           '  backend_.store_kv({.layer = layer, .k = k.slice(skip, segment.num_rows - skip), .v = v.slice(skip, segment.num_rows - '
+           'skip), .kv = own, .first_entry = segment.first_position + skip});', *POISON, True),
+    Mutant('rows read one entry too far', PASS, 'last(row) = int32_t(first_entry + row);', 'last(row) = int32_t(first_entry + row + 1);',
+           *POISON, True),
+    Mutant('rows do not read themselves', PASS, 'last(row) = int32_t(first_entry + row);',
+           'last(row) = int32_t(first_entry + row > 0 ? first_entry + row - 1 : 0);', 'golden_suite', 'Folders/*qwen3_tied'),
+    Mutant('drafts stand one position too early', PASS, 'positions(num_rows_++) = int32_t(segment.first_position + row);',
+           'positions(num_rows_++) = int32_t(segment.first_position + row - (segment.phase == Segment::Phase::Draft));',
+           'conformance_suite', 'Families/TinyModel.*Reference*/qwen3_tied'),
+    Mutant('committed one entry too many', 'src/kv/commit.h', 'commit.accepted + 1;', 'commit.accepted + 2;', 'kv_test', '*', True),
+    Mutant('committed one entry too few', 'src/kv/commit.h', '+= commit.accepted + 1;', '+= commit.accepted;', 'kv_test', '*'),
+    Mutant('rejected drafts stay', STEP, 'commit_chain(sequence_, tree_.size + 1, verdict_.tokens, verdict_.next)',
+           'commit_chain(sequence_, tree_.size + 1, std::span<const int32_t>(tree_.tokens.data, size_t(tree_.size)), verdict_.next)',
+           'engine_test', 'Step.*', True),
+    Mutant('drafts past the end of the context', STEP, 'sequence_.max_len - sequence_.len() - 1', 'sequence_.max_len - sequence_.len()',
+           'engine_test', 'Step.*', True),
+    # Selections: the output cannot show these, so tests of the sets and of the acceptance must.
+    Mutant('a selection past the prefix', VEGAS, '.n = copy_.valid(slot),', '.n = copy_.valid(slot) + 1,', 'conformance_suite',
+           'Selections.*', True),
+    Mutant("the next row's log-sum-exp", VEGAS, 'to(row, head) = seen.lse(0, head);',
+           'to(row + 1 < max_rows_ ? row + 1 : row, head) = seen.lse(0, head);', *ORACLE, True),
+    Mutant('last accepted row: one too early', VEGAS, 'used(row) = row == commit.accepted;', 'used(row) = row + 1 == commit.accepted;',
+           *ORACLE),
+    Mutant('first and last: all rows', VEGAS, 'used(row) = rows_ == Rows::All || row', 'used(row) = rows_ != Rows::Last || row', *ORACLE),
+    Mutant('spread backwards', TOP_K, 'for (int64_t j = args.n - 1; j >= step; --j) {',
+           'for (int64_t i = 0; i < args.n / 2; ++i) std::swap(scores[size_t(i)], scores[size_t(args.n - 1 - i)]);\n'
+           '      for (int64_t j = args.n - 1; j >= step; --j) {', *ORACLE),
+    Mutant('ties to the higher index', TOP_K, 'return std::isnan(y) ? !std::isnan(x) : x > y;', 'return x > y || (x == y && a > b);',
+           *ORACLE, True),
+    Mutant('the copy lacks the last verified row', COPY, '.tail_last = info.first_position + info.num_rows',
+           '.tail_last = info.first_position + info.num_rows - 1', *POISON),
+    Mutant('one entry too many in the budget', 'src/sparse/policy.cpp', '- 1e-9', '', 'sparse_test', '*', True),
+    Mutant('streamingllm without its sinks', STREAMING, 'i < sinks ? i : valid - count + i', 'valid - count + i', 'conformance_suite',
+           'Selections.OfStreamingLlm*'),
+]
+
+
+def copy_if_changed(source: Path, target: Path):
+    data = source.read_bytes()
+    if target.exists() and target.read_bytes() == data:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+
+
+def make_scratch(scratch: Path, suites):
+    """A copy of what the programs need; data and models are links. Unchanged files keep their times, so builds stay incremental."""
+    wanted = set()
+    files = [ROOT / 'CMakeLists.txt']
+    for folder in ['src', 'include'] + [f'tests/{suite}' for suite in suites]:
+        files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in ('.cpp', '.h')]
+    for file in files:
+        relative = file.relative_to(ROOT)
+        wanted.add(scratch / relative)
+        copy_if_changed(file, scratch / relative)
+    for file in scratch.glob('src/**/*'):
+        if file.is_file() and file not in wanted:
+            file.unlink()
+    for link in ['tests/data', 'models']:
+        place = scratch / link
+        if not place.is_symlink():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(ROOT / link)
+
+
+def build(scratch: Path, programs, jobs):
+    command = ['ninja', '-C', str(scratch / 'build'), '-j', str(jobs), *sorted(programs)]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def passes(scratch: Path, program, test_filter):
+    """True if the program ran at least one test and all passed. Crashes and hangs count as failures."""
+    command = [str(scratch / 'build' / program), '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast']
+    try:
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return False, 'timed out'
+    if '0 tests from 0 test' in run.stdout:
+        sys.exit(f'mutate: {program} has no test that matches {test_filter}')
+    return run.returncode == 0, run.stdout[-2000:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--ci', action='store_true', help='the marked subset only')
+    parser.add_argument('--only', default='', help='mutants whose name contains this')
+    parser.add_argument('--scratch', type=Path, default=ROOT / 'build' / 'mutate')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count() or 2)
+    parser.add_argument('--list', action='store_true')
+    args = parser.parse_args()
+
+    mutants = [m for m in MUTANTS if (m.ci or not args.ci) and args.only in m.name]
+    if args.list:
+        for m in mutants:
+            print(f'{"ci " if m.ci else "   "} {m.file}: {m.name}')
+        return 0
+    for m in MUTANTS:  # all of them, also in --ci: a text that no longer occurs is a hole in the table
+        count = (ROOT / m.file).read_text().count(m.find)
+        if count != 1:
+            sys.exit(f'mutate: the text of "{m.name}" occurs {count} times in {m.file}, not once; bring the table up to date:\n{m.find}')
+    if not mutants:
+        sys.exit('mutate: no such mutant')
+
+    start = time.monotonic()
+    scratch = args.scratch.resolve()
+    programs = {m.program for m in mutants}
+    make_scratch(scratch, sorted(p[:-len('_suite')] for p in programs if p.endswith('_suite')))
+    if shutil.which('ninja') is None:
+        sys.exit('mutate: ninja is not installed')
+    subprocess.run(['cmake', '-S', str(scratch), '-B', str(scratch / 'build'), '-G', 'Ninja', '-DCMAKE_BUILD_TYPE=None',
+                    '-DCMAKE_CXX_FLAGS=-O1 -w'], check=True, stdout=subprocess.DEVNULL)
+    built = build(scratch, programs, args.jobs)
+    if built.returncode != 0:
+        sys.exit('mutate: the tree does not build\n' + built.stdout[-4000:])
+    for program, test_filter in sorted({(m.program, m.filter) for m in mutants}):
+        ok, output = passes(scratch, program, test_filter)
+        if not ok:
+            sys.exit(f'mutate: {program} {test_filter} fails without any mutation\n{output}')
+    print(f'built and passed unmutated in {time.monotonic() - start:.0f} s; {len(mutants)} mutants', flush=True)
+
+    survivors = []
+    for m in mutants:
+        begin = time.monotonic()
+        original = (ROOT / m.file).read_text()
+        target = scratch / m.file
+        target.write_text(original.replace(m.find, m.replace))
+        try:
+            built = build(scratch, {m.program}, args.jobs)
+            if built.returncode != 0:
+                survivors.append(m.name + ' (does not build)')
+                print(f'BROKEN    {m.name}\n{built.stdout[-3000:]}', flush=True)
+                continue
+            ok, _ = passes(scratch, m.program, m.filter)
+        finally:
+            target.write_text(original)
+        if ok:
+            survivors.append(m.name)
+        print(f'{"SURVIVED" if ok else "killed  "}  {m.name}  [{m.program}, {time.monotonic() - begin:.0f} s]', flush=True)
+    print(f'{len(mutants) - len(survivors)} of {len(mutants)} killed in {time.monotonic() - start:.0f} s')
+    for name in survivors:
+        print('survived: ' + name)
+    return 1 if survivors else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
