@@ -64,7 +64,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
 
 Result<Generation> Engine::generate(const Request& request, const OnToken& on_token, const std::atomic<bool>* interrupted) {
   HUNCH_OK(check_prompt(request, *parts_));
-  HUNCH_TRY(const RequestPlan plan, plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft, parts_->bits_per_weight()));
+  HUNCH_TRY(const RequestPlan plan,
+            plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft, parts_->bits_per_weight()));
   HUNCH_TRY(auto step, Step::make(*parts_, plan, request));
   Sequence& sequence = step->sequence();
   if (request.reuse_prefix) step->adopt_kept();
@@ -98,16 +99,19 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
   const auto emit = [&](int64_t first, int drafts) {
     for (int64_t at = first; at < sequence.len() && going; ++at) {
       const int32_t id = sequence.tokens[size_t(at)];
-      if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
-        out.finish = FinishReason::Stop;
+      const bool stop = std::find(stops.begin(), stops.end(), id) != stops.end();
+      if (stop || at + 1 >= sequence.max_len) {  // drafts behind the end were never said
         going = false;
+        for (int64_t i = at - first + 1; i < drafts; ++i) --out.accepted, --out.accepted_by_position[size_t(i)];
+      }
+      if (stop) {
+        out.finish = FinishReason::Stop;
         break;
       }
       out.tokens.push_back(id);
       const TokenEvent event{id, at - first < drafts ? TokenEvent::From::Draft : TokenEvent::From::Target,
                              int64_t(out.tokens.size()) - 1};
       if (on_token && !on_token(event)) out.finish = FinishReason::Interrupted, going = false;
-      if (at + 1 >= sequence.max_len) going = false;
     }
     last_ms = now_ms();
   };

@@ -19,7 +19,7 @@ TEST(Plan, FillsInTheDefaults) {
   EXPECT_EQ(plan->proposer, "none");
   EXPECT_EQ(plan->policy_name, "vegas");
   EXPECT_EQ(plan->gamma, 7);
-  EXPECT_DOUBLE_EQ(plan->policy.ratio, 0.07);
+  EXPECT_DOUBLE_EQ(plan->policy.ratio, 0.03);
   EXPECT_EQ(plan->policy.min_tokens, 16);
   EXPECT_EQ(plan->policy.spread, 16);
   EXPECT_EQ(plan->policy.sinks, 0);
@@ -95,7 +95,7 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"spread is 2000", [](auto&, auto& o) { o.spread = 2000; }},
       {"sinks and recent", [](auto&, auto& o) { o.recent = -1; }},
       {"sinks and recent", [](auto&, auto& o) { o.sinks = -2; }},
-      {"unknown encoding of draft weights 'q6_k'; known: q4_0, q8_0", [](auto&, auto& o) { o.draft_weights = "q6_k"; }},
+      {"unknown draft weights 'q6_k'; known: auto, target, q4_0, q8_0", [](auto&, auto& o) { o.draft_weights = "q6_k"; }},
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "vegas"; }},
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
   };

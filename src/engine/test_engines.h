@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/kernels.h"
 #include "base/random.h"
 #include "engine/parts.h"
 #include "engine/step.h"
@@ -26,6 +25,14 @@ inline const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> names{"qwen3-tied",   "qwen3-untied", "qwen2-tied", "qwen2-window", "llama",
                                               "llama-llama3", "llama-linear", "llama-yarn", "mistral"};
   return names;
+}
+
+// The instruction sets of backend `cpu` that this machine runs, weakest first.
+inline std::vector<std::string> available_isas() {
+  std::vector<std::string> out;
+  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"})
+    if (Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa}).ok()) out.emplace_back(isa);
+  return out;
 }
 
 inline std::unique_ptr<Engine> load(const EngineOptions& options) {
@@ -90,6 +97,7 @@ inline Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
   request.sampling = {.temperature = 0.0, .top_p = 1.0, .min_p = 0.0, .top_k = 0, .seed = 7};
   request.speculation.rule = "match";
   request.speculation.min_tokens = 4;
+  request.speculation.draft_weights = "target";
   return request;
 }
 

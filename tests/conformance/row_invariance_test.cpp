@@ -33,7 +33,7 @@ struct Place {
 std::vector<Place> places() {
   std::vector<Place> out;
   for (const std::string& model : test::tiny_models()) out.push_back({model, "reference", ""});
-  for (const std::string& isa : available_isas())
+  for (const std::string& isa : test::available_isas())
     for (const char* model :
          {"qwen3-untied", "qwen2-window", "llama-linear", "llama-q4_k_m.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf"})
       out.push_back({model, "cpu", isa});

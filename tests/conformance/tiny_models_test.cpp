@@ -64,7 +64,7 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
   static constexpr int kChunks[] = {7, 64, 512};
   const auto& all = test::tiny_models();
   int turn = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
-  for (const std::string& isa : available_isas()) {
+  for (const std::string& isa : test::available_isas()) {
     if (++turn % 2) continue;  // every second level, another half for the next model
     SCOPED_TRACE(isa);
     auto engine = test::load({.model = test::tiny_path(GetParam()),
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel,
 
 TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;
-  for (const std::string& isa : available_isas()) {
+  for (const std::string& isa : test::available_isas()) {
     SCOPED_TRACE(isa);
     auto engine =
         test::load({.model = test::tiny_path(GetParam()), .device = "cpu", .isa = isa, .threads = 2, .context_len = 256});

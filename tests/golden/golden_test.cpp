@@ -106,7 +106,7 @@ struct Place {
 
 std::vector<Place> places() {
   std::vector<Place> out{{"reference", "", "f32"}, {"reference", "", "f16"}, {"reference", "", "bf16"}};
-  for (const std::string& isa : available_isas())
+  for (const std::string& isa : test::available_isas())
     for (const char* kv : {"f32", "f16", "bf16"}) out.push_back({"cpu", isa, kv});
   return out;
 }

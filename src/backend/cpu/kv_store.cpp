@@ -69,6 +69,11 @@ void CpuKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t las
       for (int64_t entry = first; entry < last; ++entry) {
         std::byte* chunk = plane(layer, head) + size_t(pages(entry / kPageLen)) * layout_.chunk_bytes;
         const int at = int(entry % kPageLen);
+        if (at == 0 && entry + kPageLen <= last) {  // all bits set is a NaN in every KV type
+          std::memset(chunk, 0xff, layout_.chunk_bytes);
+          entry += kPageLen - 1;
+          continue;
+        }
         for (int d = 0; d < layout_.padded_dim; ++d) {  // the padding too: stores write it again
           set_nan(chunk + layout_.k_offset(at, d), dtype);
           set_nan(chunk + layout_.v_offset(at, d), dtype);
