@@ -41,22 +41,22 @@ struct SamplingOptions {
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
 // the Vegas release map to which field.
 struct SpeculationOptions {
-  std::string proposer = "none";   // none, self
-  int num_tokens = 0;              // gamma: drafted tokens per round; 0: the default of the proposer
-  std::string policy = "vegas";    // vegas, streamingllm, full
-  double ratio = 0;                // kept ratio, in (0, 1]; 0: default
-  int min_tokens = 16;             // least entries kept
-  std::string metric = "weight";   // vegas: weight (the drafts' log-sum-exp), true_weight, logit
-  std::string rows = "all";        // vegas: all, first_last, last
-  std::string combine = "max";     // vegas: max, sum over rows
-  std::string share = "kv_head";   // vegas: kv_head (a set per KV head), layer (one set)
-  int spread = 16;                 // vegas: forward dilation of the scores (weights only)
-  int sinks = -1, recent = 0;      // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
-  std::string rule;                // match, ratio; empty: match when greedy or seeded, else ratio
+  std::string proposer = "none";  // none, self
+  int num_tokens = 0;             // gamma: drafted tokens per round; 0: the default of the proposer
+  std::string policy = "vegas";   // vegas, streamingllm, full
+  double ratio = 0;               // kept ratio, in (0, 1]; 0: default
+  int min_tokens = 16;            // least entries kept
+  std::string metric = "weight";  // vegas: weight (the drafts' log-sum-exp), true_weight, logit
+  std::string rows = "all";       // vegas: all, first_last, last
+  std::string combine = "max";    // vegas: max, sum over rows
+  std::string share = "kv_head";  // vegas: kv_head (a set per KV head), layer (one set)
+  int spread = 16;                // vegas: forward dilation of the scores (weights only)
+  int sinks = -1, recent = 0;     // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
+  std::string rule;               // match, ratio; empty: match when greedy or seeded, else ratio
   // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
   // halves the bytes of the target's).
   std::string draft_weights = "auto";
-  bool verify = true;              // false: emit drafts unverified. Lossy, and labelled so
+  bool verify = true;  // false: emit drafts unverified. Lossy, and labelled so
 };
 
 struct Request {

@@ -102,7 +102,7 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
       const bool stop = std::find(stops.begin(), stops.end(), id) != stops.end();
       if (stop || at + 1 >= sequence.max_len) {  // drafts behind the end were never said
         going = false;
-        for (int64_t i = at - first + 1; i < drafts; ++i) --out.accepted, --out.accepted_by_position[size_t(i)];
+        for (int64_t i = at - first + 1; plan.verify && i < drafts; ++i) --out.accepted, --out.accepted_by_position[size_t(i)];
       }
       if (stop) {
         out.finish = FinishReason::Stop;

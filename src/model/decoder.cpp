@@ -152,7 +152,8 @@ void Decoder::feed_forward(Pass& pass, int index, Scratch& s) const {
 
 void Decoder::forward(Pass& pass, View<float, 2> hidden) const {
   const int64_t rows = pass.num_rows(), attention_dim = int64_t(shape_.heads) * shape_.head_dim;
-  const int64_t kv_dim = int64_t(shape_.kv_heads) * shape_.head_dim, pairs = (shape_.rope_dim > 0 ? shape_.rope_dim : shape_.head_dim) / 2;
+  const int64_t kv_dim = int64_t(shape_.kv_heads) * shape_.head_dim,
+                pairs = (shape_.rope_dim > 0 ? shape_.rope_dim : shape_.head_dim) / 2;
   Arena& arena = pass.arena();
   Scratch s;
   s.x = arena.take<float>(rows, shape_.hidden);

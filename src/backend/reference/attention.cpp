@@ -118,7 +118,7 @@ void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
   collect_scores(args.scores, args.layer, args.scale, args.q, args.kv);
   counters_.score_bytes += bytes_of(args.scores);
   counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) * size_t(args.kv.store->head_dim) *
-                           dtype_bytes(args.kv.store->dtype, 1);
+                        dtype_bytes(args.kv.store->dtype, 1);
 }
 
 }  // namespace hunch
