@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
+#include "engine/defaults.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -28,7 +29,7 @@ struct AcceptFlags {
   std::optional<int64_t> prompts, draft, min_tokens;
   std::optional<double> ratio;
   std::string rule = "ratio";
-  bool json = false;
+  bool speed = false, json = false;
 };
 
 struct Prompt {
@@ -86,6 +87,8 @@ std::vector<Prompt> dealt(std::vector<Prompt> prompts, int64_t most, int64_t roo
 struct Cell {
   std::vector<double> per_prompt;  // tokens a round, mean over the seeds
   std::map<std::string, std::vector<double>> by_kind;
+  std::vector<double> speedups, plain_speeds;  // per prompt, with --speed
+  std::map<std::string, std::vector<double>> speedups_by_kind;
   std::vector<int64_t> reached, accepted;  // by position
 };
 
@@ -160,8 +163,8 @@ class Accept {
   // Seeds are averaged within a prompt first: prompts, not runs, are the sample.
   Status measure(const Prompt& prompt, const std::string& policy, Cell& out) {
     HUNCH_TRY(SpeculationOptions speculation, named_policy(policy));
-    speculation.num_tokens = int(flags_.draft.value_or(7));
-    speculation.ratio = flags_.ratio.value_or(0.07);
+    speculation.num_tokens = gamma_of(policy);
+    speculation.ratio = ratio_of(policy);
     speculation.min_tokens = int(flags_.min_tokens.value_or(16));
     speculation.rule = flags_.rule;
     Request request = request_of(flags_.sampling, speculation);
@@ -171,7 +174,7 @@ class Accept {
     // Room behind the last token wanted, so that the last round drafts as long a chain as the others.
     const int64_t wanted = request.max_tokens;
     request.max_tokens += speculation.num_tokens + 1;
-    std::vector<double> seeds;
+    std::vector<double> seeds, speedups, plain_speeds;
     for (int64_t seed : flags_.seeds) {
       request.sampling.seed = uint64_t(seed);
       const auto on_token = [&](const TokenEvent& event) { return progress_.clear(), event.index + 1 < wanted; };
@@ -179,10 +182,30 @@ class Accept {
       if (interrupts_.stopped()) return {};
       seeds.push_back(g.mean_acceptance_length());
       count(g, out);
+      if (!flags_.speed) continue;
+      Request plain = request;  // right after it, on the same cache: what the machine does to one it does to the other
+      plain.speculation = SpeculationOptions{};
+      HUNCH_TRY(const Generation p, engine_.generate(plain, on_token, interrupts_.flag()));
+      if (interrupts_.stopped()) return {};
+      plain_speeds.push_back(p.tokens_per_second());
+      speedups.push_back(g.tokens_per_second() / p.tokens_per_second());
     }
     out.per_prompt.push_back(mean(seeds));
     out.by_kind[prompt.kind].push_back(mean(seeds));
+    if (flags_.speed) {
+      out.speedups.push_back(mean(speedups));
+      out.plain_speeds.push_back(mean(plain_speeds));
+      out.speedups_by_kind[prompt.kind].push_back(mean(speedups));
+    }
     return {};
+  }
+
+  // The study's 7 and 7 %, or what `--spec self` means.
+  int gamma_of(const std::string& policy) const {
+    return int(flags_.draft.value_or(policy == "default" ? defaults::kDraftTokens : 7));
+  }
+  double ratio_of(const std::string& policy) const {
+    return flags_.ratio.value_or(policy == "default" ? defaults::kRatio : 0.07);
   }
 
   void emit(int64_t context, const std::string& policy, int64_t length, const Cell& cell) {
@@ -192,8 +215,8 @@ class Accept {
                         {"seeds", flags_.seeds.size()},
                         {"policy", policy},
                         {"rule", flags_.rule},
-                        {"gamma", flags_.draft.value_or(7)},
-                        {"ratio", flags_.ratio.value_or(0.07)},
+                        {"gamma", gamma_of(policy)},
+                        {"ratio", ratio_of(policy)},
                         {"mean_tokens_per_round", mean(cell.per_prompt)},
                         {"standard_error", standard_error(cell.per_prompt)}};
     std::string conditional, kinds;
@@ -207,13 +230,26 @@ class Accept {
       kinds += fmt::format(" {} {:.2f}", kind.empty() ? "all" : kind, mean(values));
     }
     row["per_prompt"] = cell.per_prompt;
+    std::string speed;
+    if (flags_.speed) {
+      row["plain_tokens_per_second"] = mean(cell.plain_speeds);
+      row["speedup"] = mean(cell.speedups);
+      speed =
+          fmt::format("  {:.2f} times plain decoding's {:.1f} tokens/s; by kind:", mean(cell.speedups), mean(cell.plain_speeds));
+      for (const auto& [kind, values] : cell.speedups_by_kind) {
+        row["speedup_by_kind"][kind] = mean(values);
+        speed += fmt::format(" {} {:.2f}", kind.empty() ? "all" : kind, mean(values));
+      }
+      speed += "\n";
+    }
     rows_.push_back(row);
     if (flags_.json) return;
     progress_.clear();
-    write_stdout(fmt::format(
-        "context {} ({} prompts of {} tokens)  {}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional acceptance:{}\n",
-        context, cell.per_prompt.size(), length, policy, mean(cell.per_prompt), standard_error(cell.per_prompt), kinds,
-        conditional));
+    write_stdout(
+        fmt::format("context {} ({} prompts of {} tokens)  {}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional "
+                    "acceptance:{}\n{}",
+                    context, cell.per_prompt.size(), length, policy, mean(cell.per_prompt), standard_error(cell.per_prompt),
+                    kinds, conditional, speed));
   }
 
   Engine& engine_;
@@ -253,14 +289,16 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
             "weights; dweight: by the drafts' log-sum-exp)",
             [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
-  set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7)", {1, 64}, flags.draft);
-  set.number({"--ratio"}, "share of the KV cache that guesses read (default 0.07)", {0, 1, true}, flags.ratio);
+  set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
+  set.number({"--ratio"}, "share of the KV cache that guesses read (default 0.07; of policy default: its own)", {0, 1, true},
+             flags.ratio);
   set.whole({"--min-tokens"}, "least entries that guesses read (default 16)", {1, 1 << 24}, flags.min_tokens);
   set.value({"--rule"}, "RULE", "ratio (default) or match", [&flags](std::string_view flag, std::string_view v) -> Status {
     static constexpr std::string_view kRules[] = {"match", "ratio"};
     HUNCH_TRY(flags.rule, parse_choice(flag, v, kRules));
     return {};
   });
+  set.toggle({"--speed"}, "also decode plainly, and print the speed over that", [&flags] { flags.speed = true; });
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
