@@ -131,7 +131,6 @@ BIG = dict(hidden=256, heads=4, head_dim=64, kv_heads=1, ffn=256, layers=1)  # K
 GGUFS = {
     "llama-llama3-f16": ("llama-llama3", Q.F16, {}),
     "llama-q8_0": ("llama", Q.Q8_0, {}),
-    "qwen3-bf16": ("qwen3-tied", Q.BF16, {}),
     "qwen3-q8_0": ("qwen3-tied", Q.Q8_0, {}),
     "qwen3-q4_0": ("qwen3-tied", Q.Q4_0, {}),
     "qwen2-yarn-q4_0": ("qwen2-tied", Q.Q4_0, {"rope_scaling": YARN_QWEN, "rope_theta": 500.0}),
