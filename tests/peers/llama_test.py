@@ -47,24 +47,26 @@ def tokens_of(prompt, model=MODEL):
 
 
 class Peers(unittest.TestCase):
-    def compare(self, model, least):
+    def compare(self, model):
+        agreed = 0
         for prompt in PROMPTS:
             ids, theirs = peer(model, prompt, 24)
             self.assertEqual(tokens_of(prompt, model), ids)
             ours = hunch(model, prompt, 24)["tokens"]
-            same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(ours))
-            # Two engines round differently, so a near tie may part them; a wrong layout parts them at once.
-            self.assertGreaterEqual(same, least, f"{model}: {prompt[:30]!r} parts at {same}")
+            agreed += next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(ours))
+        # Two engines round activations differently, so a near tie may part them anywhere, and they do not meet again; a wrong
+        # layout parts them at once in every prompt.
+        self.assertGreaterEqual(agreed, 32, f"{model}: {agreed} of {24 * len(PROMPTS)} tokens before the streams part")
 
     def test_our_file_loads_there_and_says_the_same(self):
-        self.compare(MODEL, 8)
+        self.compare(MODEL)
 
     def test_our_q4_files_load_there_and_say_the_same(self):
         with tempfile.TemporaryDirectory() as folder:
             for encoding in ("q4_0", "q4_k"):
                 path = os.path.join(folder, encoding + ".gguf")
                 subprocess.run([HUNCH, "quantize", MODEL, path, "--type", encoding], check=True, capture_output=True)
-                self.compare(path, 4)
+                self.compare(path)
 
     def test_files_of_its_quantiser_load_here_and_say_the_same(self):
         kinds = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
@@ -74,7 +76,7 @@ class Peers(unittest.TestCase):
                 params = llama_cpp.llama_model_quantize_default_params()
                 params.ftype, params.allow_requantize, params.nthread = ftype, True, 2
                 self.assertEqual(llama_cpp.llama_model_quantize(MODEL.encode(), path.encode(), ctypes.byref(params)), 0)
-                self.compare(path, 4)
+                self.compare(path)
 
 
 if __name__ == "__main__":
