@@ -65,7 +65,8 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.policy.share = o.share;
   plan.policy.spread = o.spread;
   if (o.draft_weights == "auto") {
-    if (bits_per_weight >= defaults::kCoarserFrom) plan.draft_weights = DType::Q4_0;
+    // Unverified decoding shows what its attention alone does: no coarser weights on top unless asked for.
+    if (o.verify && bits_per_weight >= defaults::kCoarserFrom) plan.draft_weights = DType::Q4_0;
   } else if (o.draft_weights == "q4_0" || o.draft_weights == "q8_0") {
     plan.draft_weights = dtype_named(o.draft_weights);
   } else if (o.draft_weights != "target") {
