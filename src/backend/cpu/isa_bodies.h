@@ -4,15 +4,14 @@
 
 // clang-format off
 #include "backend/cpu/simd.h"
+#include "backend/cpu/attention_block_body.h"
+#include "backend/cpu/score_body.h"
+#include "backend/cpu/store_kv_body.h"
 #include "backend/cpu/attention_body.h"
 #include "backend/cpu/gather_body.h"
 #include "backend/cpu/top_k_body.h"
-#if __has_include("backend/cpu/matmul_body.h")
 #include "backend/cpu/matmul_body.h"
-#endif
-#if __has_include("backend/cpu/rows_body.h")
 #include "backend/cpu/rows_body.h"
-#endif
 // clang-format on
 
 namespace hunch::HUNCH_ISA {
@@ -24,12 +23,8 @@ static KernelTable make_kernels(const char* name) {
   table.attention = attention_kernels();
   table.gather = gather_kernels();
   table.top_k = top_k_kernels();
-#if __has_include("backend/cpu/matmul_body.h")
   table.matmul = matmul_kernels();
-#endif
-#if __has_include("backend/cpu/rows_body.h")
   table.rows = rows_kernels();
-#endif
   return table;
 }
 

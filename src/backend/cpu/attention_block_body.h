@@ -1,0 +1,229 @@
+// The arithmetic of one block of 64 entries for a few query rows in registers: q.k, and weights times values. How each KV type is
+// read stands here too. A row's operations are written once; tiles of rows only repeat them in other registers. Used by
+// attention_body.h.
+#pragma once
+
+namespace hunch::HUNCH_ISA {
+
+inline constexpr int kBlockLen = 64, kKeyTiles = kBlockLen / kLanes, kSplitEntries = 1024;
+inline constexpr int kQueryTile = 16;  // query rows whose scores and weights of a block are kept at a time: 8 KiB of L1
+// Register tiles: rows x key tiles for scores, rows x vectors of dimensions for values. 16 accumulators of 32 registers
+// (AVX-512): 8 loads then feed 16 products, so the arithmetic is the limit. 8 of 16 registers otherwise.
+#if HUNCH_LEVEL >= 2
+inline constexpr int kRowTile = 4, kWide = 4;
+#elif HUNCH_LEVEL == 1
+inline constexpr int kRowTile = 2, kWide = 2;
+#else
+inline constexpr int kRowTile = 1, kWide = 2;
+#endif
+inline constexpr float kLog2e = 1.44269504089f, kLn2 = 0.69314718056f;
+
+// How one KV type is read. A line is kPerStep dimensions (keys) or entries (values) of 16 lanes; a factor stands opposite to it:
+// the query's dimensions or the entries' weights.
+struct KvF32 {
+  using Factor = float;
+  using Line = F32;
+  using Wide = F32;
+  static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
+  HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
+  HUNCH_SIMD Wide widen(const Factor* f) { return set1(*f); }
+  HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line, f, sum); }
+  HUNCH_SIMD Line keep(Line line, bool, bool) { return line; }
+  HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+};
+struct KvF16 : KvF32 {
+  static constexpr int kLineBytes = 32;
+  HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+};
+#if HUNCH_LEVEL >= 3
+// Pairs multiplied as they are; the query and the weights are rounded to bf16.
+struct KvBf16 {
+  using Factor = uint16_t;
+  using Line = I32;
+  using Wide = I32;
+  static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
+  HUNCH_SIMD Wide widen(const Factor* f) {
+    int32_t pair;
+    __builtin_memcpy(&pair, f, 4);
+    return set1_i32(pair);
+  }
+  HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return dot_bf16(sum, line, f); }
+  HUNCH_SIMD Line keep(Line line, bool even, bool odd) {
+    return line & set1_i32(int32_t((even ? 0xffffu : 0u) | (odd ? 0xffff0000u : 0u)));
+  }
+  HUNCH_SIMD void put(Factor* to, F32 a) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(a.v)); }
+};
+#else
+struct KvBf16 {
+  using Factor = float;
+  struct Line {
+    F32 even, odd;
+  };
+  struct Wide {
+    F32 even, odd;
+  };
+  static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  HUNCH_SIMD Line read(const std::byte* p) {
+    const I32 pair = load_i32(p);
+    return {bf16_even(pair), bf16_odd(pair)};
+  }
+  HUNCH_SIMD Wide widen(const Factor* f) { return {set1(f[0]), set1(f[1])}; }
+  HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line.odd, f.odd, fma(line.even, f.even, sum)); }
+  HUNCH_SIMD Line keep(Line line, bool even, bool odd) { return {even ? line.even : zero(), odd ? line.odd : zero()}; }
+  HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+};
+#endif
+
+// ---- steps of one block; R rows of a tile in registers
+
+// The block that follows, asked for a few lines at every step of this one: the machine's own prefetchers stop at page ends and at
+// each change between K tiles and V, and a burst of requests would only fill the miss buffers and stall the loads behind them.
+struct Ahead {
+  const std::byte *at = nullptr, *end = nullptr;
+  size_t stride = 0;  // per step; 0: nothing more to ask for
+
+  // `groups` passes over the block's K and V, of about 1 / 4 as many steps as the block has lines each.
+  [[gnu::always_inline]] static inline Ahead over(const std::byte* chunk, const std::byte* next, size_t bytes, int groups) {
+    if (!next) return {chunk, chunk, 0};
+    return {next, next + bytes, groups >= 4 ? size_t(64) : groups >= 2 ? size_t(128) : size_t(256)};
+  }
+  [[gnu::always_inline]] inline void moved_to(const std::byte* here) {
+    at = here;
+    if (stride && at >= end) at = end - 256, stride = 0;  // asked for again and again: these lines are there by now
+  }
+};
+HUNCH_SIMD void fetch_ahead(const std::byte* at, size_t stride) {
+  __builtin_prefetch(at);
+  __builtin_prefetch(at + 64);
+  if (stride == 256) {  // few rows, one pass: more lines at each step
+    __builtin_prefetch(at + 128);
+    __builtin_prefetch(at + 192);
+  }
+}
+
+// scores[r][entry] = q[r] . k[entry], dimensions ascending.
+template <class Kv, int R>
+void score_block(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores,
+                 Ahead& ahead) {
+  const int steps = padded_dim / Kv::kPerStep;
+  const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
+  const std::byte* ahead_at = ahead.at;
+  const size_t stride = ahead.stride;
+  for (int tile = 0; tile < kKeyTiles; tile += kWide) {
+    const std::byte* line_at = keys + size_t(tile) * tile_bytes;
+    F32 sums[R][kWide];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int t = 0; t < kWide; ++t) sums[r][t] = zero();
+    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes, ahead_at += stride) {
+      typename Kv::Line lines[kWide];
+      fetch_ahead(ahead_at, stride);
+#pragma GCC unroll 8
+      for (int t = 0; t < kWide; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const typename Kv::Wide f = Kv::widen(q + r * q_stride + step * Kv::kFactorsPerStep);
+#pragma GCC unroll 8
+        for (int t = 0; t < kWide; ++t) sums[r][t] = Kv::add_product(sums[r][t], lines[t], f);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int t = 0; t < kWide; ++t) store(scores + r * kBlockLen + (tile + t) * kLanes, sums[r][t]);
+  }
+  ahead.moved_to(ahead_at);
+}
+
+// One step of V lines for R rows and V vectors of dimensions.
+template <class Kv, int R, int V>
+HUNCH_SIMD void value_step(const std::byte* lines_at, const typename Kv::Factor* weights, bool even, bool odd,
+                           F32 (&sums)[R][V]) {
+  typename Kv::Line lines[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+    lines[v] = Kv::read(lines_at + v * Kv::kLineBytes);
+    if (!even || !odd) lines[v] = Kv::keep(lines[v], even, odd);  // the masked half may hold NaN
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const typename Kv::Wide f = Kv::widen(weights + r * kBlockLen);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sums[r][v] = Kv::add_product(sums[r][v], lines[v], f);
+  }
+}
+
+// sums[r][16 V dims] += weights[r][e] values[e] for the entries e in [first, last), ascending.
+template <class Kv, int R, int V>
+void add_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, float* states,
+                int64_t state_stride, Ahead& ahead) {
+  F32 sums[R][V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sums[r][v] = load(states + r * state_stride + v * kLanes);
+  constexpr int kPer = Kv::kPerStep;
+  const size_t step_bytes = size_t(padded_dim / kLanes) * Kv::kLineBytes;
+  const int begin = (first + kPer - 1) / kPer, end = last / kPer;
+  if (begin * kPer != first)
+    value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
+  const std::byte *lines_at = values + begin * step_bytes, *ahead_at = ahead.at;
+  const size_t stride = ahead.stride;
+  for (int step = begin; step < end; ++step, lines_at += step_bytes, ahead_at += stride) {
+    fetch_ahead(ahead_at, stride);
+    value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
+  }
+  ahead.moved_to(ahead_at);
+  if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(states + r * state_stride + v * kLanes, sums[r][v]);
+}
+
+template <class Kv, int R>
+void add_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
+                         float* states, int64_t state_stride, Ahead& ahead) {
+  int left = padded_dim / kLanes;
+  for (; left >= kWide; left -= kWide, values += kWide * Kv::kLineBytes, states += kWide * kLanes)
+    add_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+  if constexpr (kWide > 2) {
+    if (left == 3) add_values<Kv, R, 3>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+    if (left == 2) add_values<Kv, R, 2>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+  }
+  if (left == 1) add_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+}
+
+template <class Kv>
+void score_rows(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, int rows, float* scores,
+                Ahead& ahead) {
+  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile * q_stride, scores += kRowTile * kBlockLen)
+    score_block<Kv, kRowTile>(keys, padded_dim, q, q_stride, scores, ahead);
+  if constexpr (kRowTile > 2) {
+    if (rows == 3) score_block<Kv, 3>(keys, padded_dim, q, q_stride, scores, ahead);
+    if (rows == 2) score_block<Kv, 2>(keys, padded_dim, q, q_stride, scores, ahead);
+  }
+  if constexpr (kRowTile > 1)
+    if (rows == 1) score_block<Kv, 1>(keys, padded_dim, q, q_stride, scores, ahead);
+}
+
+template <class Kv>
+void value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
+                float* states, int64_t state_stride, Ahead& ahead) {
+  for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile * state_stride)
+    add_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+  if constexpr (kRowTile > 2) {
+    if (rows == 3) add_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+    if (rows == 2) add_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+  }
+  if constexpr (kRowTile > 1)
+    if (rows == 1) add_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+}
+
+HUNCH_SIMD std::byte* chunk_at(const KeyPlane& keys, int64_t block) {
+  return keys.first_chunk + size_t(keys.pages[block]) * keys.chunk_bytes;
+}
+
+}  // namespace hunch::HUNCH_ISA
