@@ -1,5 +1,6 @@
 // hunch's public API: load a model, give it requests, receive tokens. Everything a caller can get wrong comes back as an Error
-// with a message for people. One Engine runs one request at a time; its methods are called from one thread.
+// with a message for people. An Engine runs many requests at once, on a thread of its own; submit(), generate() and stats() may
+// be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hunch/result.h"
@@ -19,15 +21,19 @@ namespace hunch {
 using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
 struct EngineOptions {
-  std::string model;            // Hugging Face folder or GGUF file
-  std::string device = "cpu";   // a registered backend: cpu, reference
-  std::string isa;              // cpu only: portable, avx2, avx512, avx512_bf16; empty: best
-  int threads = 0;              // 0: all cores this process may use
-  std::string kv_dtype;         // bf16, f16, f32; empty: the backend's default
-  int64_t context_len = 0;      // tokens a request may reach; 0: the model's
-  int64_t kv_memory_bytes = 0;  // 0: what context_len needs
-  int chunk_len = 512;          // prompt rows per pass
-  int max_draft = 64;           // longest chain a request may ask for
+  std::string model;               // Hugging Face folder or GGUF file
+  std::string device = "cpu";      // a registered backend: cpu, reference
+  std::string isa;                 // cpu only: portable, avx2, avx512, avx512_bf16; empty: best
+  int threads = 0;                 // 0: all cores this process may use
+  std::string kv_dtype;            // bf16, f16, f32; empty: the backend's default
+  int64_t context_len = 0;         // tokens a request may reach; 0: the model's
+  int64_t kv_memory_bytes = 0;     // 0: what context_len needs
+  int chunk_len = 512;             // most prompt rows of one request per pass
+  int max_draft = 64;              // most drafted tokens a request may ask for
+  int max_num_seqs = 16;           // requests that run at once; more wait
+  int max_num_batched_tokens = 0;  // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
+  int max_waiting = 4096;          // requests that may wait; more are refused
+  bool prefix_caching = true;      // requests share the verified KV entries of equal beginnings
   Progress progress;
 };
 
@@ -36,6 +42,13 @@ struct SamplingOptions {
   std::optional<double> temperature, top_p, min_p;
   std::optional<int> top_k;
   std::optional<uint64_t> seed;  // absent: drawn at admission (and reported)
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;  // -100 and less bans
+  std::vector<int32_t> allowed_token_ids;             // empty: all
+  std::vector<std::vector<int32_t>> bad_words;        // token sequences that may not be completed
+  int64_t min_tokens = 0;                             // no end before
+  int logprobs = -1;                                  // log-probabilities of emitted tokens, and of this many others; -1: none
+  int prompt_logprobs = -1;                           // the same for the prompt's tokens
 };
 
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
@@ -64,17 +77,27 @@ struct Request {
   int64_t max_tokens = -1;      // -1: until the context is full
   bool ignore_eos = false;
   std::vector<int32_t> stop_ids;  // besides the model's own end-of-generation ids
-  // Start from what the previous request left in the cache, as far as the prompts agree, and leave this one's there (chat turns,
-  // repeated runs over one prompt). Same output, less prefill. Only verified entries are ever reused.
-  bool reuse_prefix = false;
+  std::vector<std::string> stop;  // texts; the output ends before the first of them
+  bool cache_prompt = true;       // use and feed the prefix cache. Same output either way
+  int priority = 0;               // lower runs first; equal: first come, first served
+  uint32_t sample_index = 0;      // which of several samples of one prompt with one seed
   SamplingOptions sampling;
   SpeculationOptions speculation;
+};
+
+struct TokenLogprob {
+  int32_t id = -1;
+  float logprob = 0;  // natural, of the model's own distribution before temperature, penalties and truncation
 };
 
 struct TokenEvent {
   int32_t id = 0;
   enum class From : uint8_t { Target, Draft } from = From::Target;  // Draft: guessed and accepted
   int64_t index = 0;                                                // in the continuation
+  // Text that this token completes: whole characters, and never the beginning of what may become a stop text.
+  std::string text;
+  float logprob = 0;              // if asked for
+  std::vector<TokenLogprob> top;  // the most probable ones, best first, if asked for
 };
 
 enum class FinishReason : uint8_t { Stop, Length, Interrupted };
@@ -86,7 +109,13 @@ struct Timings {  // milliseconds
 
 struct Generation {
   std::vector<int32_t> tokens;  // the continuation; an end-of-generation id that stopped it is not included
+  std::string text;             // of those tokens, cut before a stop text
   FinishReason finish = FinishReason::Length;
+  std::string stopped_by;                      // the stop text, if one ended it
+  std::vector<float> logprobs;                 // of tokens, if asked for
+  std::vector<std::vector<TokenLogprob>> top;  // likewise
+  std::vector<TokenLogprob> prompt_logprobs;   // of prompt tokens 1.. (the first has none), if asked for
+  std::vector<std::vector<TokenLogprob>> prompt_top;
   bool lossless = true;
   std::string rule, policy, proposer;
   uint64_t seed = 0;
@@ -107,16 +136,48 @@ struct Generation {
 // Return false to stop after this token.
 using OnToken = std::function<bool(const TokenEvent&)>;
 
+// What an engine did since it was loaded.
+struct EngineStats {
+  int running = 0, waiting = 0;
+  int64_t kv_pages_used = 0, kv_pages_cached = 0, kv_pages_total = 0;  // cached: held by the prefix cache alone
+  int64_t prefix_tokens_asked = 0, prefix_tokens_hit = 0;              // prompt tokens looked up and found
+  int64_t requests_finished = 0, requests_refused = 0, requests_aborted = 0, preemptions = 0;
+  int64_t passes = 0, prompt_tokens = 0, generated_tokens = 0;
+  int64_t rounds = 0, drafted = 0, accepted = 0, drafts_dropped = 0;  // dropped: for want of budget or pages
+  double prefix_hit_rate() const { return prefix_tokens_asked ? double(prefix_tokens_hit) / double(prefix_tokens_asked) : 0; }
+};
+
+// The tokens of one running request, taken by one consumer. A consumer that falls behind by more than a few hundred tokens pauses
+// its own request and nobody else's. Destroying the stream cancels the request.
+class TokenStream {
+ public:
+  virtual ~TokenStream() = default;
+  // The next token; waits for it. Empty at the end.
+  virtual std::optional<TokenEvent> next() = 0;
+  // The same, waiting at most so long; empty too where none came in time (finished() tells the two apart).
+  virtual std::optional<TokenEvent> next_within(double milliseconds) = 0;
+  virtual bool finished() const = 0;  // no more tokens will come
+  virtual void cancel() = 0;          // ends it between two passes; tokens that are out stay out
+  // What came of it; waits for the end. Tokens that were not taken are dropped.
+  virtual Result<Generation> result() = 0;
+};
+
 class Tokenizer;  // text/tokenizer.h
 class EngineParts;
+class Service;  // engine/service.h
 
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions&);
   ~Engine();
 
+  // Queues the request and returns at once. Errors: what the request asks for is not possible, or too many are waiting.
+  Result<std::unique_ptr<TokenStream>> submit(const Request&);
+
   // Runs the request to its end. `interrupted` (may be null) is looked at between passes: set it to stop cleanly.
   Result<Generation> generate(const Request&, const OnToken& = {}, const std::atomic<bool>* interrupted = nullptr);
+
+  EngineStats stats() const;
 
   const Tokenizer& tokenizer() const;
   int64_t context_len() const;

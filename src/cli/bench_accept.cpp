@@ -170,7 +170,7 @@ class Accept {
     Request request = request_of(flags_.sampling, speculation);
     request.ignore_eos = true;
     request.prompt = prompt.ids;
-    request.reuse_prefix = true;
+    request.cache_prompt = true;
     // Room behind the last token wanted, so that the last round drafts as long a chain as the others.
     const int64_t wanted = request.max_tokens;
     request.max_tokens += speculation.num_tokens + 1;

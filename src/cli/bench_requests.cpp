@@ -82,7 +82,7 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
       HUNCH_TRY(request.prompt, engine.tokenizer().encode(copy ? book.ask(book.copy_question) : book.text()));
       request.max_tokens = flags.new_tokens;
       request.ignore_eos = true;
-      request.reuse_prefix = true;
+      request.cache_prompt = true;
       request.sampling = {.temperature = 0.8, .top_p = 1, .min_p = 0, .top_k = 0, .seed = kSeed};
       double plain_speed = 0;
       std::vector<int64_t> gammas{0};  // plain decoding first: what the others are compared with

@@ -80,7 +80,7 @@ class Chat {
     request_.prompt = std::move(*ids);
     TokenPrinter printer(engine_.tokenizer(), true, Paint{color_wanted(flags_.color, stdout_is_terminal())});
     const InterruptScope interrupts;
-    request_.reuse_prefix = true;  // a turn prefills what is new in the conversation
+    request_.cache_prompt = true;  // a turn prefills what is new in the conversation
     auto generation = engine_.generate(
         request_,
         [&](const TokenEvent& event) {

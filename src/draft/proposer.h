@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/registry.h"
 #include "draft/draft_tree.h"
@@ -14,9 +15,31 @@
 
 namespace hunch {
 
+// Settings of proposers; each reads its own. Names and defaults are vLLM's where it has them.
+struct ProposerOptions {
+  int ngram_min = 0, ngram_max = 0;  // ngram: lengths of the suffix looked up; both 0: 5 and 5, one 0: the other
+  int suffix_depth = 24;             // suffix: deepest match + draft
+  int suffix_cached_requests = 10000;
+  int64_t suffix_cache_bytes = int64_t(256) << 20;
+  double suffix_factor = 1.0, suffix_offset = 0.0, suffix_min_probability = 0.1;
+  std::string cascade_first = "ngram";  // cascade: tried before self
+};
+
 struct DraftLimits {
-  int max_tokens = 0;   // 0: propose nothing
-  bool want_q = false;  // the rule needs the distribution each token was drawn from
+  int max_tokens = 0;       // nodes; 0: propose nothing
+  bool want_q = false;      // the rule knows q: a sampled node must come with the distribution it was drawn from (or be a point)
+  bool may_branch = false;  // the rule takes trees
+  // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that
+  // ends it stays: dropping a sampled node for what it is would bend the distribution.
+  float stop_below = 0;
+};
+
+// One sequence's share of a call.
+struct DraftTask {
+  const Sequence* sequence = nullptr;  // has pages for its drafts
+  SparsePolicy* policy = nullptr;      // what its draft rows read of the target's cache; null: everything
+  DraftLimits limits;
+  DraftTree* tree = nullptr;  // out; capacity and buffers are the caller's
 };
 
 class Proposer {
@@ -26,15 +49,19 @@ class Proposer {
     const Model* target = nullptr;
     const Model* draft_weights = nullptr;  // the same model with cheaper weights; null: the target itself
     Pass* pass = nullptr;                  // over the target's KV store
-    SparsePolicy* policy = nullptr;
-    int max_draft = 0;
+    int max_draft = 0, max_sequences = 1;
+    ProposerOptions options;
   };
   virtual ~Proposer() = default;
 
   virtual bool drafts() const { return true; }  // false: this is plain decoding
+  // True if drafts are passes of the target over a policy's selection (the sequence then has a policy that learns in verify).
+  virtual bool uses_policy() const { return false; }
+  // A slot gets a sequence (its prompt is in tokens), or the same one again after it was preempted.
   virtual void open(const Sequence&) {}
-  // Fills one tree per sequence; capacity and buffers of the trees are the caller's. Sequences have pages for their drafts.
-  virtual void propose(std::span<const Sequence* const>, std::span<const DraftLimits>, std::span<DraftTree> out) = 0;
+  // Fills the tree of every task. Tasks whose limits allow nothing get an empty tree.
+  virtual void propose(std::span<const DraftTask>) = 0;
+  // After each verify: the committed tokens of the sequence have grown by the verdict.
   virtual void observe(const Sequence&, const Verdict&) {}
   virtual void close(Slot) {}
 };

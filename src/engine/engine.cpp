@@ -68,7 +68,7 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
             plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft, parts_->bits_per_weight()));
   HUNCH_TRY(auto step, Step::make(*parts_, plan, request));
   Sequence& sequence = step->sequence();
-  if (request.reuse_prefix) step->adopt_kept();
+  if (request.cache_prompt) step->adopt_kept();
   parts_->forget_kept();  // whatever was not adopted
 
   std::vector<int32_t> stops = request.stop_ids;
@@ -125,7 +125,7 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
     emit(emitted.first, emitted.drafts);
   }
   out.milliseconds.first_to_last_token = last_ms - first_ms;
-  if (request.reuse_prefix) step->keep();
+  if (request.cache_prompt) step->keep();
   out.kv_bytes_read = kv_bytes(*parts_->backend) - bytes_before;
   return std::move(out);
 }

@@ -86,7 +86,6 @@ Result<std::unique_ptr<Step>> Step::make(EngineParts& parts, const RequestPlan& 
                                          .target = parts.model.get(),
                                          .draft_weights = draft_weights,
                                          .pass = &*parts.pass,
-                                         .policy = step->policy_.get(),
                                          .max_draft = plan.gamma}));
 
   const bool want_q = step->rule_->needs_q() && step->proposer_->drafts();
@@ -191,10 +190,12 @@ Result<Step::Emitted> Step::round() {
 
 void Step::propose(int limit) {
   Stopwatch watch(stats.milliseconds.draft);
-  const Sequence* sequence = &sequence_;
-  const DraftLimits limits{.max_tokens = limit, .want_q = rule_->needs_q()};
+  const DraftTask task{.sequence = &sequence_,
+                       .policy = policy_.get(),
+                       .limits = {.max_tokens = limit, .want_q = rule_->needs_q()},
+                       .tree = &tree_};
   if (limit == 0) tree_.size = 0;
-  else proposer_->propose(std::span(&sequence, 1), std::span(&limits, 1), std::span(&tree_, 1));
+  else proposer_->propose(std::span(&task, 1));
   // A proposer that breaks its contract costs its guesses, not the output.
   for (int node = 0; node < tree_.size; ++node)
     if (tree_.tokens(node) < 0 || tree_.tokens(node) >= parts_.model->shape().vocab_size) tree_.size = node;

@@ -12,7 +12,9 @@ namespace hunch {
 struct Commit {
   int64_t first = 0;  // position of the first row of the verify pass (the token that was pending)
   int num_rows = 0;   // rows that pass had
-  int accepted = 0;   // drafts kept: rows 0..accepted are final
+  int accepted = 0;   // drafts kept: accepted + 1 rows are final
+  // Which rows of the pass those are, ascending, rows[0] = 0; empty: rows 0..accepted (a chain). Valid during the call only.
+  std::span<const int32_t> rows;
 };
 
 // Appends the accepted drafts and the next pending token. Entries [0, commit.first + accepted + 1) are final afterwards.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "backend/ops/sample.h"
@@ -22,6 +23,7 @@ struct Sequence {
   PageTable pages;
   NoiseKey noise;
   SamplingParams sampling;
+  std::unique_ptr<LogitState> logit_state;  // null: no rules
 
   int32_t pending() const { return tokens.back(); }
   int64_t len() const { return int64_t(tokens.size()); }

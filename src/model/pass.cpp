@@ -47,6 +47,7 @@ PassInfo Pass::info_of(const Segment& segment) const {
   info.prompt = segment.phase == Segment::Phase::Prefill;
   info.num_rows = info.prompt ? segment.selecting_rows : segment.num_rows;
   info.first_position = segment.first_position + segment.num_rows - info.num_rows;
+  info.round_row = segment.round_row;
   return info;
 }
 
@@ -59,7 +60,8 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   AttentionRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer)};
   int64_t first_entry = segment.first_position;
   if (segment.policy && segment.phase == Segment::Phase::Draft) {
-    const Selection selection = segment.policy->select(layer, info_of(segment));
+    const Selection selection = segment.policy->select(
+        layer, {.q = args.q.slice(first_row, segment.num_rows), .scale = args.scale, .kv = own}, info_of(segment));
     if (selection.grain == Selection::Grain::Token) {
       first_entry = selection.entry_of(segment.first_position);
       run.kv = selection.kv;

@@ -22,6 +22,8 @@ struct PolicyOptions {
   int sinks = 0, recent = 0;
   std::string metric = "weight", rows = "all", combine = "max", share = "kv_head";
   int spread = 16;
+  int64_t max_tokens = 0;  // > 0: a fixed budget of entries in place of the ratio (sparse_attn_max_tokens)
+  int page = 16;           // quest: entries of a page
 };
 
 // Entries kept of `valid`: min(valid, max(min_tokens, ceil(ratio valid))). The ratio counts as the decimal it was written as:
@@ -47,6 +49,16 @@ struct PassInfo {
   bool prompt = false;         // the last rows of a prompt: first selection
   int64_t first_position = 0;  // of the rows that count (verify: row 0; prompt: the last rows only)
   int num_rows = 0;            // rows that count; they are the last of the run
+  // Draft and verify: number in the round of the first row (0: the pending token, x: draft node x - 1). Draft steps note what the
+  // verify rows of the same number want to know of them.
+  int round_row = 0;
+};
+
+// The draft rows that are about to read; for policies that select anew at every draft step.
+struct DraftQueries {
+  View<const float, 3> q;  // [rows][head][head_dim]
+  float scale = 1;
+  KvRef kv;  // the sequence's own entries
 };
 
 // What a policy wants of a pass that reads all. Rows are those of PassInfo.
@@ -86,9 +98,10 @@ class SparsePolicy {
   // Bytes of its own for one engine (compact copies, scores).
   virtual size_t bytes() const { return 0; }
 
+  // A slot gets a sequence: takes the memory that its longest state (Sequence::max_len) needs, or keeps what the slot has.
   virtual void open(const Sequence&) {}
   virtual ScoreRequest scores(int /*layer*/, const PassInfo&) { return {}; }
-  virtual Selection select(int /*layer*/, const PassInfo&) { return {}; }
+  virtual Selection select(int /*layer*/, const DraftQueries&, const PassInfo&) { return {}; }
   virtual void learn(int /*layer*/, const PassInfo&, const Observation&) {}
   // Unverified decoding: makes the selection anew without a pass that reads all. False where the policy needs one.
   virtual bool refresh(const Sequence&, const KvRef& /*own*/) { return false; }

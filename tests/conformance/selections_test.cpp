@@ -11,7 +11,7 @@ void expect_sound(Step& step, int64_t first_row, const PolicyOptions& options, c
   const PassInfo info{
       .sequence = &step.sequence(), .draft = true, .first_position = step.sequence().committed_len, .num_rows = 1};
   for (int layer = 0; layer < policy.compact_store()->layers; ++layer) {
-    const Selection selection = policy.select(layer, info);
+    const Selection selection = policy.select(layer, {}, info);
     if (selection.grain != Selection::Grain::Token) continue;
     const int64_t count = kept_entries(options, first_row);
     EXPECT_EQ(selection.tail_first, first_row) << what;

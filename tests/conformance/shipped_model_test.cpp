@@ -120,7 +120,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
   const auto plain = test::plain_stream(*engine, request);
   request.speculation.proposer = "self";
   request.speculation.ratio = 0.02;
-  request.reuse_prefix = true;
+  request.cache_prompt = true;
   for (int repeat = 0; repeat < 4; ++repeat) {
     request.speculation.num_tokens = 3 + 4 * repeat;
     const Generation run = test::generate(*engine, request);

@@ -32,7 +32,7 @@ void poison_copy(Step& step) {
   const PassInfo info{
       .sequence = &step.sequence(), .draft = true, .first_position = step.sequence().committed_len, .num_rows = 1};
   for (int layer = 0; layer < step.policy()->compact_store()->layers; ++layer) {
-    const Selection selection = step.policy()->select(layer, info);
+    const Selection selection = step.policy()->select(layer, {}, info);
     if (selection.grain != Selection::Grain::Token) continue;
     selection.kv.store->poison(selection.kv.pages, selection.entry_of(step.sequence().committed_len),
                                selection.kv.pages.extent[0] * kPageLen);

@@ -52,6 +52,12 @@ void CpuBackend::rope(const RopeArgs& args) { rope_rows(threads_, kernels_.rows,
 
 void CpuBackend::store_kv(const StoreKvArgs& args) { attention_.store_kv(args); }
 
+void CpuBackend::move_kv(const MoveKvArgs& args) {
+  auto& store = static_cast<CpuKvStore&>(*args.kv.store);
+  for (size_t i = 0; i < args.from.size(); ++i)
+    if (args.from[i] != args.to[i]) store.move(args.kv.pages, args.from[i], args.to[i]);
+}
+
 void CpuBackend::gather_kv(const GatherKvArgs& args) {
   counters_.gather_bytes += hunch::gather_kv(threads_, kernels_.gather, args);
 }

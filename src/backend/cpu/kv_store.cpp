@@ -90,4 +90,17 @@ void CpuKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int6
   }
 }
 
+void CpuKvStore::move(View<const int32_t, 1> pages, int64_t from, int64_t to) {
+  const int a = int(from % kPageLen), b = int(to % kPageLen);
+  for (int layer = 0; layer < layers; ++layer)
+    for (int head = 0; head < kv_heads; ++head) {
+      const std::byte* source = plane(layer, head) + size_t(pages(from / kPageLen)) * layout_.chunk_bytes;
+      std::byte* target = plane(layer, head) + size_t(pages(to / kPageLen)) * layout_.chunk_bytes;
+      for (int d = 0; d < layout_.padded_dim; ++d) {
+        std::memcpy(target + layout_.k_offset(b, d), source + layout_.k_offset(a, d), layout_.element_bytes);
+        std::memcpy(target + layout_.v_offset(b, d), source + layout_.v_offset(a, d), layout_.element_bytes);
+      }
+    }
+}
+
 }  // namespace hunch

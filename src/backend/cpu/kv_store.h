@@ -47,6 +47,8 @@ class CpuKvStore final : public KvStore {
   void poison(View<const int32_t, 1> pages, int64_t first, int64_t last) override;
   void read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry, float* k, float* v) const override;
 
+  void move(View<const int32_t, 1> pages, int64_t from, int64_t to);
+
   const KvLayout& layout() const { return layout_; }
   // The first page's chunk of a layer and head; page p lies p chunks further on.
   std::byte* plane(int layer, int kv_head) const {

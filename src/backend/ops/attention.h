@@ -36,12 +36,23 @@ struct ScoreArgs {
   View<float, 2> out;               // [kv_heads or 1][>= prefix_len]
 };
 
+// Rows that form a tree (or a part of one). The round's row x (0: the pending token) stands at entry first_entry + x and has
+// depth d(x); what it reads behind the prefix [0, first_entry) are its ancestors and itself. Row invariance holds for trees too:
+// from the block that holds first_entry on, the key of an ancestor at depth d is read as if it stood at entry first_entry + d, so
+// that a row's bits are those of the same tokens in a chain. In AttentionRun, last[r] = first_entry + d then.
+struct TreeRows {
+  std::span<const int32_t> parents;  // [rows of the round] parent row, -1 for row 0; ascending order. Empty: a chain
+  int first = 0;                     // the round's row that is the run's row 0
+  int64_t first_entry = 0;           // of the round's row 0
+};
+
 // The rows of one sequence in a pass.
 struct AttentionRun {
   int64_t first_row = 0, num_rows = 0;
   KvRef kv;
-  View<const int32_t, 1> last;  // [num_rows] newest entry each row reads; ascending (a chain or a chunk)
-  int window = 0;               // 0: everything
+  View<const int32_t, 1> last;  // [num_rows] newest entry each row reads; ascending for a chain or a chunk, any order for a tree
+  TreeRows tree;
+  int window = 0;  // 0: everything
   ScoreArgs scores;
 };
 

@@ -39,6 +39,13 @@ struct StoreKvArgs {
   int64_t first_entry = 0;
 };
 
+// Moves entries of one sequence in every layer, K and V, bits as they are: entry from[i] to entry to[i], one after the other in
+// order of i; to[i] <= from[i], both ascending (a tree's accepted path closes up).
+struct MoveKvArgs {
+  KvRef kv;
+  std::span<const int64_t> from, to;
+};
+
 // Copies the selected entries, then the entries [tail_first, tail_last), of one layer from `from` to entries 0.. of `to`.
 // Bits are copied, not converted: both stores have the same dtype and geometry. Lists are ascending.
 struct GatherKvArgs {

@@ -109,4 +109,13 @@ void ReferenceBackend::gather_kv(const GatherKvArgs& args) {
   }
 }
 
+void ReferenceBackend::move_kv(const MoveKvArgs& args) {
+  auto& store = static_cast<ReferenceKvStore&>(*args.kv.store);
+  for (int layer = 0; layer < store.layers; ++layer)
+    for (int head = 0; head < store.kv_heads; ++head)
+      for (size_t i = 0; i < args.from.size(); ++i)
+        std::memmove(store.entry(layer, head, args.kv.pages, args.to[i]), store.entry(layer, head, args.kv.pages, args.from[i]),
+                     store.entry_bytes());
+}
+
 }  // namespace hunch

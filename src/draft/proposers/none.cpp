@@ -7,8 +7,8 @@ namespace {
 class None final : public Proposer {
  public:
   bool drafts() const override { return false; }
-  void propose(std::span<const Sequence* const>, std::span<const DraftLimits>, std::span<DraftTree> out) override {
-    for (DraftTree& tree : out) tree.size = 0;
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) task.tree->size = 0;
   }
 };
 

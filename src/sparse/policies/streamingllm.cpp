@@ -29,7 +29,9 @@ class StreamingLlm final : public SparsePolicy {
     for (int layer = 0; layer < copy_.num_layers(); ++layer) learn(layer, info, {.kv = own});
     return true;
   }
-  Selection select(int layer, const PassInfo& info) override { return copy_.selection(layer, info.sequence->slot); }
+  Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
+    return copy_.selection(layer, info.sequence->slot);
+  }
   void close(Slot slot) override { copy_.forget(slot); }
 
   KvStore* compact_store() override { return copy_.store(); }

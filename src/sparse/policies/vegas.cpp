@@ -56,7 +56,9 @@ class Vegas final : public SparsePolicy {
     return request;
   }
 
-  Selection select(int layer, const PassInfo& info) override { return copy_.selection(layer, info.sequence->slot); }
+  Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
+    return copy_.selection(layer, info.sequence->slot);
+  }
 
   void learn(int layer, const PassInfo& info, const Observation& seen) override {
     if (info.draft) return note_draft(layer, info, seen);
