@@ -190,6 +190,7 @@ class Engine {
  private:
   explicit Engine(std::unique_ptr<EngineParts>);
   std::unique_ptr<EngineParts> parts_;
+  std::unique_ptr<Service> service_;
 };
 
 }  // namespace hunch

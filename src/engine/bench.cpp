@@ -24,7 +24,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 DepthBench::DepthBench(EngineParts& parts, const RequestPlan& plan)
-    : parts_(parts), plan_(plan), rows_(*parts.backend, parts.model->shape().vocab_size, plan.gamma + 1, false) {
+    : parts_(parts), plan_(plan), rows_(*parts.backend, parts.model->shape().vocab_size, plan.gamma + 1) {
   ids_ = parts.backend->allocate(size_t(plan.gamma + 1) * sizeof(int32_t));
   hidden_ = parts.backend->allocate(size_t(plan.gamma + 1) * size_t(parts.model->shape().hidden) * sizeof(float));
 }
@@ -35,9 +35,9 @@ Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t
   if (depth + plan.gamma + 1 > parts.context_len)
     return Error{fmt::format("a depth of {} tokens does not fit the context of {}", depth, parts.context_len)};
   auto bench = std::unique_ptr<DepthBench>(new DepthBench(parts, plan));
-  HUNCH_TRY(bench->policy_, Register<SparsePolicy>::find(plan.policy_name)->make(parts.policy_setup(plan.policy, plan.gamma)));
+  HUNCH_TRY(bench->policy_, Register<SparsePolicy>::find(plan.policy_name)->make(parts.policy_setup(plan.policy, plan.gamma, 1)));
   if (plan.draft_weights) { HUNCH_TRY(bench->draft_weights_, parts.draft_weights(*plan.draft_weights)); }
-  parts.forget_kept();
+  parts.forget_prefixes();
   Sequence& sequence = bench->sequence_;
   sequence.pages = PageTable(parts.context_len);
   sequence.noise = plan.noise;
@@ -77,6 +77,8 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
   auto hidden = hidden_.view<float>(rows, shape.hidden);
   const Segment segment{
       .phase = phase, .sequence = &sequence_, .first_position = sequence_.committed_len, .num_rows = rows, .policy = policy};
+  tree_.parents.resize(size_t(plan_.gamma));
+  tree_.make_chain(rows - 1);
   std::vector<double> times, selects;
   PassCost cost;
   for (int i = 0; i < repeats + 2; ++i) {  // two warm-up passes
@@ -84,8 +86,8 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
     const auto start = Clock::now();
     parts_.pass->begin(ids, std::span(&segment, 1));
     model.forward(*parts_.pass, hidden);
-    model.logits(*parts_.backend, hidden, rows_.logits(rows));
-    rows_.sample(sequence_, rows, sequence_.committed_len + 1);
+    model.logits(*parts_.backend, hidden, rows_.logits(0, rows));
+    rows_.sample(sequence_, tree_, {}, 0, false);
     const double ms = ms_since(start), select = parts_.pass->take_select_ms();
     if (i < 2) continue;
     times.push_back(ms);

@@ -41,6 +41,7 @@ class DepthBench {
   std::unique_ptr<SparsePolicy> policy_;
   const Model* draft_weights_ = nullptr;
   SampledRows rows_;
+  DraftTree tree_;  // a chain of as many nodes as a pass has rows behind its first
   Buffer ids_, hidden_;
 };
 

@@ -1,36 +1,58 @@
-// Engine: the public face. Validates a request, runs it to its end, counts what happened.
+// Engine: the public face of parts and service.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "engine/parts.h"
-#include "engine/plan.h"
-#include "engine/step.h"
+#include "engine/service.h"
 #include "hunch/hunch.h"
 
 namespace hunch {
 namespace {
 
-double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+using Clock = std::chrono::steady_clock;
 
-uint64_t kv_bytes(const Backend& backend) {
-  const BackendCounters& c = backend.counters();
-  return c.kv_bytes + c.score_bytes + c.gather_bytes;
-}
+class ServiceStream final : public TokenStream {
+ public:
+  ServiceStream(Service& service, Channel* channel) : service_(service), channel_(channel) {}
+  ~ServiceStream() override { service_.release(channel_); }
 
-Status check_prompt(const Request& request, const EngineParts& parts) {
-  const int64_t vocab = parts.model->shape().vocab_size, length = int64_t(request.prompt.size());
-  if (length == 0) return usage_error("the prompt is empty: give at least one token");
-  if (length >= parts.context_len)
-    return Error{fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)",
-                             length, parts.context_len)};
-  for (int64_t i = 0; i < length; ++i)
-    if (request.prompt[size_t(i)] < 0 || request.prompt[size_t(i)] >= vocab)
-      return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[size_t(i)], vocab));
-  if (request.max_tokens < -1 || request.max_tokens == 0)
-    return usage_error(fmt::format("max tokens is {}; it must be at least 1, or -1 for no limit", request.max_tokens));
-  return {};
+  std::optional<TokenEvent> next() override {
+    for (;;) {
+      auto event = next_within(1000);
+      if (event || finished()) return event;
+    }
+  }
+  std::optional<TokenEvent> next_within(double milliseconds) override {
+    bool drained = false;
+    auto event = channel_->take_until(Clock::now() + std::chrono::duration<double, std::milli>(milliseconds), drained);
+    if (drained) service_.wake();
+    return event;
+  }
+  bool finished() const override { return channel_->ended() && channel_->empty(); }
+  void cancel() override {
+    channel_->cancelled = true;
+    service_.wake();
+  }
+  Result<Generation> result() override {
+    while (!finished()) next();
+    if (!outcome_) outcome_.emplace(channel_->take_outcome());
+    return *outcome_;
+  }
+
+ private:
+  Service& service_;
+  Channel* channel_;
+  std::optional<Result<Generation>> outcome_;
+};
+
+// The part of a generation that was taken before its consumer had enough.
+void cut(Generation& out, size_t tokens, std::string text) {
+  if (out.tokens.size() <= tokens) return;
+  out.tokens.resize(tokens);
+  out.text = std::move(text);
+  if (out.logprobs.size() > tokens) out.logprobs.resize(tokens);
+  if (out.top.size() > tokens) out.top.resize(tokens);
 }
 
 }  // namespace
@@ -54,7 +76,7 @@ double Generation::kv_bytes_per_token() const {
   return tokens.size() < 2 ? 0.0 : double(kv_bytes_read) / double(tokens.size() - 1);
 }
 
-Engine::Engine(std::unique_ptr<EngineParts> parts) : parts_(std::move(parts)) {}
+Engine::Engine(std::unique_ptr<EngineParts> parts) : parts_(std::move(parts)), service_(std::make_unique<Service>(*parts_)) {}
 Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
@@ -62,74 +84,38 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   return std::unique_ptr<Engine>(new Engine(std::move(parts)));
 }
 
-Result<Generation> Engine::generate(const Request& request, const OnToken& on_token, const std::atomic<bool>* interrupted) {
-  HUNCH_OK(check_prompt(request, *parts_));
-  HUNCH_TRY(const RequestPlan plan,
-            plan_request(request, parts_->checkpoint->sampling(), parts_->options.max_draft, parts_->bits_per_weight()));
-  HUNCH_TRY(auto step, Step::make(*parts_, plan, request));
-  Sequence& sequence = step->sequence();
-  if (request.cache_prompt) step->adopt_kept();
-  parts_->forget_kept();  // whatever was not adopted
-
-  std::vector<int32_t> stops = request.stop_ids;
-  if (!request.ignore_eos) {
-    const auto& eos = parts_->model->shape().eos_ids;
-    stops.insert(stops.end(), eos.begin(), eos.end());
-  }
-  Generation& out = step->stats;
-  out.prompt_tokens = sequence.prompt_len;
-  out.proposer = plan.proposer;
-  out.rule = plan.rule;
-  out.policy = plan.proposer == "none" ? "" : plan.policy_name;
-  out.gamma = plan.proposer == "none" ? 0 : plan.gamma;
-  out.seed = plan.noise.seed;
-  out.lossless = step->guarantee() != Guarantee::Lossy;
-  out.milliseconds.load = parts_->load_ms;
-
-  HUNCH_TRY(const bool prefilled, step->prefill(interrupted));
-  if (!prefilled) {
-    out.finish = FinishReason::Interrupted;
-    return std::move(out);
-  }
-  const uint64_t bytes_before = kv_bytes(*parts_->backend);
-  const double first_ms = now_ms();
-  double last_ms = first_ms;
-  bool going = true;
-  // Emits tokens [first, end of the sequence); of those the first `drafts` were guessed. Clears `going` at a stop.
-  const auto emit = [&](int64_t first, int drafts) {
-    for (int64_t at = first; at < sequence.len() && going; ++at) {
-      const int32_t id = sequence.tokens[size_t(at)];
-      const bool stop = std::find(stops.begin(), stops.end(), id) != stops.end();
-      if (stop || at + 1 >= sequence.max_len) {  // drafts behind the end were never said
-        going = false;
-        for (int64_t i = at - first + 1; plan.verify && i < drafts; ++i) --out.accepted, --out.accepted_by_position[size_t(i)];
-      }
-      if (stop) {
-        out.finish = FinishReason::Stop;
-        break;
-      }
-      out.tokens.push_back(id);
-      const TokenEvent event{id, at - first < drafts ? TokenEvent::From::Draft : TokenEvent::From::Target,
-                             int64_t(out.tokens.size()) - 1};
-      if (on_token && !on_token(event)) out.finish = FinishReason::Interrupted, going = false;
-    }
-    last_ms = now_ms();
-  };
-  emit(sequence.prompt_len, 0);
-  while (going) {
-    if (interrupted && *interrupted) {
-      out.finish = FinishReason::Interrupted;
-      break;
-    }
-    HUNCH_TRY(const auto emitted, step->round());
-    emit(emitted.first, emitted.drafts);
-  }
-  out.milliseconds.first_to_last_token = last_ms - first_ms;
-  if (request.cache_prompt) step->keep();
-  out.kv_bytes_read = kv_bytes(*parts_->backend) - bytes_before;
-  return std::move(out);
+Result<std::unique_ptr<TokenStream>> Engine::submit(const Request& request) {
+  HUNCH_TRY(Channel * channel, service_->enqueue(request));
+  service_->run_in_background();
+  return std::unique_ptr<TokenStream>(new ServiceStream(*service_, channel));
 }
 
+Result<Generation> Engine::generate(const Request& request, const OnToken& on_token, const std::atomic<bool>* interrupted) {
+  HUNCH_TRY(Channel * channel, service_->enqueue(request));
+  ServiceStream stream(*service_, channel);
+  size_t taken = 0;
+  bool enough = false;
+  std::string text;
+  while (!stream.finished()) {
+    if (interrupted && *interrupted) channel->cancelled = true;
+    // This thread runs the engine unless another one does already.
+    const double patience = service_->try_step() ? 0 : channel->empty() ? 5 : 0;
+    for (auto event = stream.next_within(patience); event; event = stream.next_within(0)) {
+      if (enough) continue;
+      ++taken;
+      text += event->text;
+      if (on_token && !on_token(*event)) enough = true, channel->cancelled = true;
+    }
+  }
+  HUNCH_TRY(Generation out, stream.result());
+  if (enough) {
+    cut(out, taken, std::move(text));
+    out.finish = FinishReason::Interrupted;
+  }
+  return out;
+}
+
+EngineStats Engine::stats() const { return service_->stats(); }
 const Tokenizer& Engine::tokenizer() const { return *parts_->tokenizer; }
 int64_t Engine::context_len() const { return parts_->context_len; }
 std::string Engine::model_name() const { return parts_->model->shape().name; }

@@ -38,7 +38,7 @@ Life live(toy::Tables tables, int context_len, const Request& request) {
   auto parts = toy::make_parts(std::move(tables), "reference", context_len);
   auto plan = plan_request(request, {}, 64);
   HUNCH_CHECK(plan.ok());
-  auto step = Step::make(*parts, *plan, request);
+  auto step = Solo::make(*parts, *plan, request);
   HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
   Life life;
   Sequence& sequence = step.value()->sequence();
@@ -50,7 +50,7 @@ Life live(toy::Tables tables, int context_len, const Request& request) {
     life.lens.push_back(sequence.len());
   }
   life.tokens = sequence.tokens;
-  life.stats = std::move(step.value()->stats);
+  life.stats = std::move(step.value()->stats());
   return life;
 }
 
@@ -116,7 +116,7 @@ TEST(Step, ReturnsEveryPage) {
   const int64_t pages = parts->pool->num_free();
   {
     const Request request = toy::request({0}, 4, "match");
-    auto step = Step::make(*parts, *plan_request(request, {}, 64), request);
+    auto step = Solo::make(*parts, *plan_request(request, {}, 64), request);
     ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
     while (step.value()->sequence().len() < 200) ASSERT_TRUE(step.value()->round().ok());
     EXPECT_LT(parts->pool->num_free(), pages);

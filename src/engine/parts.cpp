@@ -57,15 +57,35 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 
   HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
   parts->geometry = {.dtype = kv_dtype, .layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
+  HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());
   parts->pass.emplace(
       *parts->backend, parts->model->shape(), *parts->store,
-      PassLimits{.max_rows = std::max(options.chunk_len, options.max_draft + 1), .context_len = parts->context_len});
+      PassLimits{.max_rows = int(parts->limits.rows), .max_segments = options.max_num_seqs, .context_len = parts->context_len});
   parts->load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return parts;
 }
 
-// Memory is planned, then taken once: the context asked for (or the model's), or what --kv-memory holds.
+// How many rows a step may have, and how many of them may want an answer.
+Status EngineParts::plan_limits() {
+  const int seqs = options.max_num_seqs;
+  if (seqs < 1 || seqs > 4096) return usage_error(fmt::format("max num seqs is {}; it must lie in [1, 4096]", seqs));
+  const int least = seqs + 2 * defaults::kSelectingRows;
+  const int answers = std::max(options.max_draft + 1, defaults::kVerifyRowsPerSequence * seqs);
+  int rows = options.max_num_batched_tokens;
+  if (rows == 0) rows = std::max({options.chunk_len, answers, least});
+  if (rows < least)
+    return usage_error(fmt::format("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least));
+  limits = {.max_seqs = seqs,
+            .rows = rows,
+            .verify_rows = std::min(rows, answers),
+            .chunk_len = std::min(options.chunk_len, rows),
+            .selecting_rows = defaults::kSelectingRows};
+  return {};
+}
+
+// Memory is planned, then taken once: what --kv-memory says, else the context asked for (or the model's) for as many requests as
+// may run at once, up to a few GiB.
 Status EngineParts::plan_memory() {
   const int64_t trained = model->shape().context_len, page_bytes = int64_t(backend->kv_page_bytes(geometry));
   const auto pages_of = [](int64_t entries) { return (entries + kPageLen - 1) / kPageLen; };
@@ -75,6 +95,8 @@ Status EngineParts::plan_memory() {
     return usage_error(fmt::format("context of {} tokens: the model was trained for {}; use at most {}", context_len, trained,
                                    std::max<int64_t>(trained * 64, 1 << 20)));
   int64_t num_pages = pages_of(context_len);
+  if (options.kv_memory_bytes == 0)
+    num_pages = std::max(num_pages, std::min(num_pages * options.max_num_seqs, defaults::kKvMemory / page_bytes));
   if (options.kv_memory_bytes > 0) {
     const int64_t affordable = options.kv_memory_bytes / page_bytes;
     if (affordable < 1 || (options.context_len > 0 && affordable < num_pages))
@@ -82,8 +104,8 @@ Status EngineParts::plan_memory() {
           fmt::format("KV memory too small: {} given, {} needed for {} tokens ({} a page of {}); raise --kv-memory or lower -c",
                       human_bytes(double(options.kv_memory_bytes)), human_bytes(double(num_pages * page_bytes)), context_len,
                       human_bytes(double(page_bytes)), kPageLen)};
-    num_pages = std::min(num_pages, affordable);
-    context_len = std::min(context_len, num_pages * kPageLen);
+    context_len = std::min(context_len, affordable * kPageLen);
+    num_pages = std::min(num_pages * options.max_num_seqs, affordable);
   }
   const double needed = double(num_pages) * double(page_bytes), memory = physical_bytes();
   if (needed > 0.9 * memory)
@@ -93,12 +115,12 @@ Status EngineParts::plan_memory() {
   if (!store)
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
   pool.emplace(num_pages);
+  if (options.prefix_caching) prefix_cache.emplace(*pool);
   return {};
 }
 
-void EngineParts::forget_kept() {
-  kept.pages.release_past(0, *pool);
-  kept.tokens.clear();
+void EngineParts::forget_prefixes() {
+  if (prefix_cache) prefix_cache->clear();
 }
 
 double EngineParts::bits_per_weight() const {
@@ -120,11 +142,12 @@ Result<const Model*> EngineParts::draft_weights(DType type) {
   return const_cast<const Model*>(made.get());
 }
 
-SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int max_draft) {
+SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int max_draft, int max_sequences) {
   const ModelShape& shape = model->shape();
   SparsePolicy::Setup setup{.backend = backend.get(), .geometry = geometry, .heads = shape.heads};
   for (int layer = 0; layer < shape.layers; ++layer) setup.window.push_back(shape.window_of(layer));
   setup.max_draft = max_draft;
+  setup.max_sequences = max_sequences;
   setup.context_len = context_len;
   setup.options = policy;
   return setup;

@@ -8,9 +8,11 @@
 
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/drafting.h"
+#include "engine/scheduler.h"
 #include "hunch/hunch.h"
 #include "kv/page_pool.h"
-#include "kv/page_table.h"
+#include "kv/prefix_cache.h"
 #include "model/model.h"
 #include "model/pass.h"
 #include "text/tokenizer.h"
@@ -19,6 +21,9 @@ namespace hunch {
 
 class EngineParts {
  public:
+  EngineParts() = default;
+  EngineParts(const EngineParts&) = delete;
+  EngineParts& operator=(const EngineParts&) = delete;
   static Result<std::unique_ptr<EngineParts>> load(const EngineOptions&);
 
   EngineOptions options;
@@ -31,22 +36,22 @@ class EngineParts {
   std::unique_ptr<KvStore> store;
   std::optional<PagePool> pool;
   std::optional<Pass> pass;
-  // The entries of the last request that asked for reuse: tokens[i] stands at entry i, all of them verified.
-  struct Kept {
-    std::vector<int32_t> tokens;
-    PageTable pages;
-  } kept;
-  void forget_kept();
+  std::optional<PrefixCache> prefix_cache;
+  void forget_prefixes();
+  SchedulerLimits limits;
+  Drafting& drafting() { return drafting_; }
   double load_ms = 0;
 
   double bits_per_weight() const;
   // The model's weights in another encoding, for drafts; made at first use and kept.
   Result<const Model*> draft_weights(DType);
-  SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft);
+  SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft, int max_sequences);
 
  private:
+  Status plan_limits();
   Status plan_memory();
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
+  Drafting drafting_{*this};
 };
 
 }  // namespace hunch

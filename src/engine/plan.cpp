@@ -38,6 +38,7 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   HUNCH_OK(check_range("min-p", plan.sampling.min_p, 0, 1, false));
   if (plan.sampling.top_k < 0) return usage_error(fmt::format("top-k is {}; it must be 0 (off) or more", plan.sampling.top_k));
   std::random_device entropy;
+  plan.noise.sample = request.sample_index;
   plan.noise.seed = s.seed ? *s.seed : (uint64_t(entropy()) << 32 | entropy());
 
   const bool greedy = plan.sampling.temperature < 1e-5f;

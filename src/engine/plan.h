@@ -6,6 +6,7 @@
 #include "backend/ops/sample.h"
 #include "base/guarantee.h"
 #include "checkpoint/checkpoint.h"
+#include "draft/proposer.h"
 #include "hunch/hunch.h"
 #include "sparse/policy.h"
 
@@ -16,6 +17,7 @@ struct RequestPlan {
   NoiseKey noise;
   std::string proposer, policy_name, rule;
   PolicyOptions policy;
+  ProposerOptions proposing;
   int gamma = 0;
   bool verify = true;
   std::optional<DType> draft_weights;  // none: the target's own

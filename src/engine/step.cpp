@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/defaults.h"
+#include "kv/commit.h"
 
 namespace hunch {
 namespace {
@@ -28,230 +28,266 @@ Error numerical_error(int64_t position) {
       position)};
 }
 
+Running& running(const StepPlan::Decode& decode) { return static_cast<Running&>(*decode.who); }
+Running& running(const StepPlan::Chunk& chunk) { return static_cast<Running&>(*chunk.who); }
+
+uint64_t kv_bytes(const Backend& backend) {
+  const BackendCounters& c = backend.counters();
+  return c.kv_bytes + c.score_bytes + c.gather_bytes;
+}
+
+bool branches(const DraftTree& tree) {
+  for (int node = 0; node < tree.size; ++node)
+    if (tree.parents[size_t(node)] != node - 1) return true;
+  return false;
+}
+
 }  // namespace
 
-SampledRows::SampledRows(Backend& backend, int64_t vocab, int max_rows, bool want_probs)
+SampledRows::SampledRows(Backend& backend, int64_t vocab, int64_t max_rows)
     : backend_(backend), vocab_(vocab), max_rows_(max_rows) {
   logits_ = backend.allocate(size_t(max_rows) * size_t(vocab) * sizeof(float));
   tokens_ = backend.allocate(size_t(max_rows) * sizeof(int32_t));
   positions_ = backend.allocate(size_t(max_rows) * sizeof(int32_t));
-  if (want_probs) probs_ = backend.allocate(size_t(max_rows) * size_t(vocab) * sizeof(float));
 }
 
-void SampledRows::sample(const Sequence& sequence, int rows, int64_t first) {
+void SampledRows::want_probs() {
+  if (!probs_) probs_ = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float));
+}
+
+void SampledRows::sample(const Sequence& sequence, const DraftTree& tree, std::span<const int32_t> parents, int64_t first,
+                         bool want_probs) {
+  const int rows = tree.size + 1;
   auto positions = positions_.view<int32_t>(rows);
-  for (int row = 0; row < rows; ++row) positions(row) = int32_t(first + row);
-  backend_.sample({.logits = logits(rows),
+  positions(0) = int32_t(sequence.len());
+  for (int row = 1; row < rows; ++row) positions(row) = positions(tree.parents[size_t(row) - 1] + 1) + 1;
+  backend_.sample({.logits = logits(first, rows),
                    .params = sequence.sampling,
                    .key = sequence.noise,
                    .stream = NoiseStream::Target,
                    .positions = positions,
-                   .tokens = tokens_.view<int32_t>(rows),
-                   .probs = probs_ ? probs_.view<float>(rows, vocab_) : View<float, 2>{}});
+                   .tokens = tokens_.view<int32_t>(max_rows_).slice(first, rows),
+                   .probs = want_probs ? probs_.view<float>(max_rows_, vocab_).slice(first, rows) : View<float, 2>{},
+                   .state = sequence.logit_state.get(),
+                   .first_row = 0,
+                   .drafts = tree.tokens,
+                   .parents = parents});
 }
 
-Step::Step(EngineParts& parts, const RequestPlan& plan, const Request& request)
-    : parts_(parts), plan_(plan), chance_(plan.noise) {
-  sequence_.tokens.reserve(size_t(parts.context_len) + 1);
-  sequence_.tokens = request.prompt;
-  sequence_.prompt_len = int64_t(request.prompt.size());
-  const int64_t room = parts.context_len - sequence_.prompt_len;
-  sequence_.max_len = sequence_.prompt_len + (request.max_tokens < 0 ? room : std::min(room, request.max_tokens));
-  sequence_.pages = PageTable(parts.context_len);
-  sequence_.noise = plan.noise;
-  sequence_.sampling = plan.sampling;
+Step::Step(EngineParts& parts, const SchedulerLimits& limits)
+    : parts_(parts),
+      // Every request's verified rows, and one row of each that ends its prompt in the same step.
+      rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs) {
+  ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t));
+  hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
+  const size_t most = size_t(limits.max_seqs);
+  tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
 }
 
-Step::~Step() {
-  if (policy_) policy_->close(sequence_.slot);
-  if (proposer_) proposer_->close(sequence_.slot);
-  sequence_.pages.release_past(0, *parts_.pool);
+void Step::prepare(const Running& who) {
+  if (who.needs_probs() && who.drafting()) rows_.want_probs();
 }
 
-Result<std::unique_ptr<Step>> Step::make(EngineParts& parts, const RequestPlan& plan, const Request& request) {
-  auto step = std::unique_ptr<Step>(new Step(parts, plan, request));
-  Backend& backend = *parts.backend;
-  const ModelShape& shape = parts.model->shape();
-  const int max_rows = plan.gamma + 1;
-
-  HUNCH_TRY(step->rule_, Register<AcceptanceRule>::find(plan.rule)->make({}));
-  const Model* draft_weights = nullptr;
-  if (plan.proposer != "none") {
-    const auto policy = parts.policy_setup(plan.policy, plan.gamma);
-    HUNCH_TRY(step->policy_, Register<SparsePolicy>::find(plan.policy_name)->make(policy));
-    if (plan.draft_weights) { HUNCH_TRY(draft_weights, parts.draft_weights(*plan.draft_weights)); }
+void Step::run(const StepPlan& plan) {
+  draft_ms_ = pass_ms_ = select_ms_ = 0;
+  const uint64_t bytes_before = kv_bytes(*parts_.backend);
+  for (const auto& decode : plan.decodes) {
+    Running& who = running(decode);
+    who.emitted_first = who.sequence.len(), who.emitted_drafts = 0;
   }
-  HUNCH_TRY(step->proposer_, Register<Proposer>::find(plan.proposer)
-                                 ->make({.backend = &backend,
-                                         .target = parts.model.get(),
-                                         .draft_weights = draft_weights,
-                                         .pass = &*parts.pass,
-                                         .max_draft = plan.gamma}));
+  for (const auto& chunk : plan.chunks) running(chunk).emitted_first = running(chunk).sequence.len();
 
-  const bool want_q = step->rule_->needs_q() && step->proposer_->drafts();
-  step->rows_ = std::make_unique<SampledRows>(backend, shape.vocab_size, max_rows, want_q);
-  step->ids_ = backend.allocate(size_t(std::max(max_rows, parts.pass->max_rows())) * sizeof(int32_t));
-  step->hidden_ = backend.allocate(size_t(parts.pass->max_rows()) * size_t(shape.hidden) * sizeof(float));
-  step->tree_.parents.resize(size_t(plan.gamma));
-  step->tree_.tokens = step->ids_.view<int32_t>(max_rows).slice(1, plan.gamma);
-  if (want_q) {
-    step->q_ = backend.allocate(size_t(plan.gamma) * size_t(shape.vocab_size) * sizeof(float));
-    step->tree_.q = step->q_.view<float>(plan.gamma, shape.vocab_size);
+  propose(plan);
+  forward(plan);
+
+  const uint64_t shared =
+      (kv_bytes(*parts_.backend) - bytes_before) / std::max<size_t>(1, plan.decodes.size() + plan.chunks.size());
+  for (const auto& decode : plan.decodes) {
+    Generation& stats = running(decode).stats;
+    stats.milliseconds.draft += draft_ms_, stats.milliseconds.verify += pass_ms_, stats.milliseconds.select += select_ms_;
+    stats.kv_bytes_read += shared;
   }
-  step->verdict_.path.reserve(size_t(max_rows));
-  step->verdict_.tokens.reserve(size_t(max_rows));
-  step->stats.drafted_by_position.assign(size_t(step->proposer_->drafts() ? plan.gamma : 0), 0);
-  step->stats.accepted_by_position = step->stats.drafted_by_position;
-  return step;
+  for (const auto& chunk : plan.chunks) running(chunk).stats.milliseconds.prefill += pass_ms_;
 }
 
-void Step::adopt_kept() {
-  const std::vector<int32_t>& kept = parts_.kept.tokens;
-  // The rows that the first selection is taken from are run anew.
-  const int64_t most = std::max<int64_t>(0, sequence_.prompt_len - defaults::kSelectingRows);
-  int64_t common = 0;
-  while (common < std::min<int64_t>(most, int64_t(kept.size())) && kept[size_t(common)] == sequence_.tokens[size_t(common)])
-    ++common;
-  if (common == 0) return;
-  sequence_.pages = std::exchange(parts_.kept.pages, PageTable());
-  sequence_.pages.release_past(common, *parts_.pool);
-  sequence_.committed_len = common;
-  parts_.kept.tokens.clear();
-  stats.reused_tokens = common;
-}
-
-void Step::keep() {
-  parts_.forget_kept();
-  if (guarantee() == Guarantee::Lossy) return;
-  parts_.kept.tokens.assign(sequence_.tokens.begin(), sequence_.tokens.begin() + sequence_.committed_len);
-  sequence_.pages.release_past(sequence_.committed_len, *parts_.pool);
-  parts_.kept.pages = std::exchange(sequence_.pages, PageTable());
-}
-
-Guarantee Step::guarantee() const {
-  if (!proposer_->drafts()) return Guarantee::Stream;
-  return plan_.verify ? rule_->guarantee() : policy_->unverified();
-}
-
-Result<bool> Step::prefill(const std::atomic<bool>* interrupted) {
-  Stopwatch watch(stats.milliseconds.prefill);
-  const Model& model = *parts_.model;
-  const int64_t prompt = sequence_.prompt_len;
-  const int selecting = int(std::min<int64_t>(defaults::kSelectingRows, prompt));
-  if (!sequence_.pages.grow_to(prompt, *parts_.pool)) return Error{"no KV pages left for the prompt; raise --kv-memory"};
-  if (policy_) policy_->open(sequence_);
-  proposer_->open(sequence_);
-  int64_t done = sequence_.committed_len, rows = 0;
-  while (done < prompt) {
-    if (interrupted && *interrupted) return false;
-    rows = std::min<int64_t>(parts_.options.chunk_len, prompt - done);
-    // The rows that the first selection is taken from stay in one chunk.
-    if (prompt - done > rows && prompt - done - rows < selecting) rows = prompt - done - selecting;
-    auto ids = ids_.view<int32_t>(rows);
-    std::copy_n(sequence_.tokens.begin() + done, rows, ids.data);
-    const bool last = done + rows == prompt;
-    const Segment segment{.phase = Segment::Phase::Prefill,
-                          .sequence = &sequence_,
-                          .first_position = done,
-                          .num_rows = int(rows),
-                          .policy = policy_.get(),
-                          .selecting_rows = last ? selecting : 0};
-    parts_.pass->begin(ids, std::span(&segment, 1));
-    model.forward(*parts_.pass, hidden_.view<float>(rows, model.shape().hidden));
-    done += rows;
-    if (parts_.options.progress) parts_.options.progress("prefill", done, prompt);
+// Every proposer drafts for all its requests in one call.
+void Step::propose(const StepPlan& plan) {
+  Stopwatch watch(draft_ms_);
+  asked_.clear();
+  for (const auto& decode : plan.decodes) running(decode).tree.size = 0;
+  for (const auto& decode : plan.decodes) {
+    const Proposer* proposer = running(decode).proposer;
+    if (decode.drafts == 0 || std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
+    asked_.push_back(proposer);
+    tasks_.clear();
+    for (const auto& other : plan.decodes) {
+      Running& who = running(other);
+      if (who.proposer != proposer || other.drafts == 0) continue;
+      tasks_.push_back({.sequence = &who.sequence,
+                        .policy = who.policy,
+                        .limits = {.max_tokens = other.drafts, .want_q = who.needs_probs()},
+                        .tree = &who.tree});
+    }
+    running(decode).proposer->propose(tasks_);
   }
-  parts_.pass->take_select_ms();
-  model.logits(*parts_.backend, hidden_.view<float>(rows, model.shape().hidden).slice(rows - 1, 1), rows_->logits(1));
-  sequence_.committed_len = prompt;
-  rows_->sample(sequence_, 1, prompt);
-  const int32_t first = rows_->choice(0);
-  if (first < 0) return numerical_error(prompt);
-  sequence_.tokens.push_back(first);
-  return true;
+  const int64_t vocab = parts_.model->shape().vocab_size;
+  for (const auto& decode : plan.decodes) {
+    Running& who = running(decode);
+    DraftTree& tree = who.tree;
+    // A proposer that breaks its contract costs its guesses, not the output.
+    tree.size = std::min(tree.size, decode.drafts);
+    for (int node = 0; node < tree.size; ++node)
+      if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node) tree.size = node;
+    who.row_parents.clear();
+    if (branches(tree)) {
+      who.row_parents.push_back(-1);
+      for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
+    }
+    if (after_drafts) after_drafts(who);
+  }
 }
 
-// Drafts may not pass the end of the sequence: gamma drafts and a bonus are gamma + 1 new tokens.
-int Step::draft_limit() const {
-  if (!proposer_->drafts()) return 0;
-  return int(std::clamp<int64_t>(sequence_.max_len - sequence_.len() - 1, 0, plan_.gamma));
-}
+// ONE pass: the rows of every tree, then the prompt chunks. A request's row 0 always runs, it overwrites what a draft left at its
+// position.
+void Step::forward(const StepPlan& plan) {
+  double ms = 0;
+  verified_.clear();
+  segments_.clear();
+  int64_t rows = 0, verify_rows = 0;
+  const int64_t capacity = int64_t(ids_.bytes() / sizeof(int32_t));
+  auto ids = ids_.view<int32_t>(capacity);
+  for (const auto& decode : plan.decodes) {
+    Running& who = running(decode);
+    if (!who.plan.verify && who.tree.size > 0) {
+      emit_unverified(who);
+      continue;
+    }
+    HUNCH_CHECK(rows + who.tree.size + 1 <= capacity);
+    ids(rows++) = who.sequence.pending();
+    for (int node = 0; node < who.tree.size; ++node) ids(rows++) = who.tree.tokens(node);
+    segments_.push_back({.phase = Segment::Phase::Verify,
+                         .sequence = &who.sequence,
+                         .first_position = who.sequence.committed_len,
+                         .num_rows = who.tree.size + 1,
+                         .policy = who.policy,
+                         .parents = who.row_parents});
+    verified_.push_back(&who);
+  }
+  verify_rows = rows;
+  for (const auto& chunk : plan.chunks) {
+    Running& who = running(chunk);
+    const Sequence& sequence = who.sequence;
+    HUNCH_CHECK(rows + chunk.rows <= capacity);
+    std::copy_n(sequence.tokens.begin() + sequence.committed_len, chunk.rows, &ids(rows));
+    rows += chunk.rows;
+    segments_.push_back({.phase = Segment::Phase::Prefill,
+                         .sequence = &sequence,
+                         .first_position = sequence.committed_len,
+                         .num_rows = int(chunk.rows),
+                         .policy = who.policy,
+                         .selecting_rows = chunk.last ? int(std::min<int64_t>(parts_.limits.selecting_rows, chunk.rows)) : 0});
+  }
+  if (rows == 0) return;
 
-Result<Step::Emitted> Step::round() {
-  const int limit = draft_limit();
-  if (!sequence_.pages.grow_to(sequence_.committed_len + limit + 1, *parts_.pool))
-    return Error{"no KV pages left; raise --kv-memory"};
-  propose(limit);
-  if (!plan_.verify && tree_.size > 0) return emit_unverified();
-  if (after_drafts) after_drafts(*this);
-  verify();
-  return settle();
-}
-
-void Step::propose(int limit) {
-  Stopwatch watch(stats.milliseconds.draft);
-  const DraftTask task{.sequence = &sequence_,
-                       .policy = policy_.get(),
-                       .limits = {.max_tokens = limit, .want_q = rule_->needs_q()},
-                       .tree = &tree_};
-  if (limit == 0) tree_.size = 0;
-  else proposer_->propose(std::span(&task, 1));
-  // A proposer that breaks its contract costs its guesses, not the output.
-  for (int node = 0; node < tree_.size; ++node)
-    if (tree_.tokens(node) < 0 || tree_.tokens(node) >= parts_.model->shape().vocab_size) tree_.size = node;
-}
-
-// ONE pass over the pending token and every draft: row 0 always runs, it overwrites what a draft left at its position.
-void Step::verify() {
-  Stopwatch watch(stats.milliseconds.verify);
-  const int rows = tree_.size + 1;
-  auto ids = ids_.view<int32_t>(rows);
-  ids(0) = sequence_.pending();
-  const Segment segment{.phase = Segment::Phase::Verify,
-                        .sequence = &sequence_,
-                        .first_position = sequence_.committed_len,
-                        .num_rows = rows,
-                        .policy = policy_.get()};
-  parts_.pass->begin(ids, std::span(&segment, 1));
   const Model& model = *parts_.model;
   auto hidden = hidden_.view<float>(rows, model.shape().hidden);
-  model.forward(*parts_.pass, hidden);
-  model.logits(*parts_.backend, hidden, rows_->logits(rows));
-  rows_->sample(sequence_, rows, sequence_.committed_len + 1);
-  rule_->accept(tree_, sequence_.committed_len + 1, *rows_, chance_, verdict_);
+  {
+    Stopwatch watch(ms);
+    parts_.pass->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
+    model.forward(*parts_.pass, hidden);
+    if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
+    int64_t first = 0;
+    for (Running* who : verified_) {
+      rows_.sample(who->sequence, who->tree, who->row_parents, first, who->needs_probs() && who->tree.size > 0);
+      settle(*who, first);
+      first += who->tree.size + 1;
+    }
+    for (const auto& chunk : plan.chunks) {
+      settle_chunk(running(chunk), chunk, hidden.slice(first, chunk.rows));
+      first += chunk.rows;
+    }
+  }
   const double select = parts_.pass->take_select_ms();
-  stats.milliseconds.select += select;
-  stats.milliseconds.verify -= select;
+  select_ms_ += select;
+  pass_ms_ += ms - select;
 }
 
-Result<Step::Emitted> Step::settle() {
-  if (verdict_.next < 0) return numerical_error(sequence_.len() + int64_t(verdict_.tokens.size()));
-  const Emitted emitted{sequence_.len(), int(verdict_.tokens.size())};
-  const Commit commit = commit_chain(sequence_, tree_.size + 1, verdict_.tokens, verdict_.next);
-  if (policy_) {
-    Stopwatch watch(stats.milliseconds.select);
-    policy_->committed(sequence_, commit);
+void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
+  Sequence& sequence = who.sequence;
+  sequence.committed_len += chunk.rows;
+  // A request that was preempted knows its pending token already.
+  if (!chunk.last || sequence.len() > sequence.committed_len) return;
+  const int64_t row = rows_.max_rows() - 1;
+  parts_.model->logits(*parts_.backend, hidden.slice(chunk.rows - 1, 1), rows_.logits(row, 1));
+  who.tree.size = 0;
+  who.row_parents.clear();
+  rows_.sample(sequence, who.tree, {}, row, false);
+  const int32_t first = SampledRows::Of(rows_, row).choice(0);
+  if (first < 0) {
+    who.failure = numerical_error(sequence.len());
+    return;
   }
-  proposer_->observe(sequence_, verdict_);
-  if (tree_.size > 0) {
+  sequence.tokens.push_back(first);
+  if (sequence.logit_state) sequence.logit_state->append(first);
+}
+
+void Step::settle(Running& who, int64_t first_row) {
+  Sequence& sequence = who.sequence;
+  const DraftTree& tree = who.tree;
+  Verdict& verdict = who.verdict;
+  SampledRows::Of target(rows_, first_row);
+  who.rule->accept(tree, sequence.len(), target, who.chance, verdict);
+  if (verdict.next < 0) {
+    who.failure = numerical_error(sequence.len() + int64_t(verdict.tokens.size()));
+    return;
+  }
+  who.emitted_first = sequence.len();
+  who.emitted_drafts = int(verdict.tokens.size());
+  if (sequence.logit_state) {
+    for (const int32_t token : verdict.tokens) sequence.logit_state->append(token);
+    sequence.logit_state->append(verdict.next);
+  }
+  who.path_rows.clear();
+  if (!who.row_parents.empty()) {
+    who.path_rows.push_back(0);
+    for (const int node : verdict.path) who.path_rows.push_back(node + 1);
+    close_up(*parts_.backend, {parts_.store.get(), sequence.pages.view()}, sequence.committed_len, who.path_rows);
+  }
+  const Commit commit = commit_path(sequence, tree.size + 1, verdict.tokens, verdict.next, who.path_rows);
+  if (who.policy) {
+    Stopwatch watch(select_ms_);
+    who.policy->committed(sequence, commit);
+  }
+  who.proposer->observe(sequence, verdict);
+  if (tree.size > 0) {
+    Generation& stats = who.stats;
     ++stats.rounds;
-    stats.drafted += tree_.size;
+    stats.drafted += tree.size;
     stats.accepted += commit.accepted;
-    for (int i = 0; i < tree_.size; ++i) ++stats.drafted_by_position[size_t(i)];
+    int depth = 0;  // of the tree: a chain's is its length
+    for (int node = 0, at; node < tree.size; ++node) {
+      int d = 1;
+      for (at = node; tree.parents[size_t(at)] >= 0; at = tree.parents[size_t(at)]) ++d;
+      depth = std::max(depth, d);
+    }
+    for (int i = 0; i < depth; ++i) ++stats.drafted_by_position[size_t(i)];
     for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[size_t(i)];
   }
-  if (after_commit) after_commit(*this);
-  return emitted;
+  if (after_commit) after_commit(who);
 }
 
 // Lossy: every draft becomes output, its K and V made by sparse attention stay, and the selection moves on.
-Result<Step::Emitted> Step::emit_unverified() {
-  const Emitted emitted{sequence_.len(), tree_.size};
-  for (int node = 0; node < tree_.size; ++node) sequence_.tokens.push_back(tree_.tokens(node));
-  sequence_.committed_len += tree_.size;
-  Stopwatch watch(stats.milliseconds.select);
-  HUNCH_CHECK(policy_->refresh(sequence_, {parts_.store.get(), sequence_.pages.view()}));
-  return emitted;
+void Step::emit_unverified(Running& who) {
+  Sequence& sequence = who.sequence;
+  who.emitted_first = sequence.len();
+  who.emitted_drafts = who.tree.size;
+  for (int node = 0; node < who.tree.size; ++node) {
+    sequence.tokens.push_back(who.tree.tokens(node));
+    if (sequence.logit_state) sequence.logit_state->append(sequence.tokens.back());
+  }
+  sequence.committed_len += who.tree.size;
+  Stopwatch watch(select_ms_);
+  HUNCH_CHECK(who.policy->refresh(sequence, {parts_.store.get(), sequence.pages.view()}));
 }
 
 }  // namespace hunch

@@ -1,82 +1,73 @@
-// Step: the hot loop of one running request: propose, one pass over all rows, accept, commit. Plain decoding is the same code
-// with an empty tree. Everything it uses is made before the first step.
+// Step: the hot loop. Propose, ONE pass over all rows of all requests, accept, commit. Plain decoding is the same code with empty
+// trees; a prompt chunk is a request whose rows want no answer yet. Everything it uses is made before the first step.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
-#include "accept/rule.h"
-#include "draft/proposer.h"
-#include "engine/parts.h"
-#include "engine/plan.h"
-#include "hunch/hunch.h"
-#include "kv/commit.h"
+#include "engine/running.h"
 
 namespace hunch {
 
-// The target's rows of one verify pass: logits to choices and distributions by the backend's sampler.
-class SampledRows final : public TargetProbs {
+// The target's rows of one pass: logits to choices and distributions by the backend's sampler, a range of rows per request.
+class SampledRows {
  public:
-  SampledRows(Backend&, int64_t vocab, int max_rows, bool want_probs);
-  View<float, 2> logits(int rows) { return logits_.view<float>(rows, vocab_); }
-  // Samples `rows` rows; `first` is the position of the token after row 0.
-  void sample(const Sequence&, int rows, int64_t first);
-  int32_t choice(int row) override { return tokens_.view<int32_t>(max_rows_)(row); }
-  View<const float, 1> row(int row) override { return View<const float, 2>(probs_.view<float>(max_rows_, vocab_))[row]; }
+  SampledRows(Backend&, int64_t vocab, int64_t max_rows);
+  View<float, 2> logits(int64_t first, int64_t rows) { return logits_.view<float>(max_rows_, vocab_).slice(first, rows); }
+  int64_t max_rows() const { return max_rows_; }
+  // Rows [first, first + tree.size + 1) follow the pending token and the nodes of the tree; `parents` as in Running::row_parents;
+  // `want_probs` for rules that ask for distributions.
+  void sample(const Sequence&, const DraftTree&, std::span<const int32_t> parents, int64_t first, bool want_probs);
+  // Memory for distributions; taken when the first request that needs it is admitted.
+  void want_probs();
+
+  class Of final : public TargetProbs {  // one request's rows
+   public:
+    Of(SampledRows& rows, int64_t first) : rows_(rows), first_(first) {}
+    int32_t choice(int row) override { return rows_.tokens_.view<int32_t>(rows_.max_rows_)(first_ + row); }
+    View<const float, 1> row(int row) override {
+      return View<const float, 2>(rows_.probs_.view<float>(rows_.max_rows_, rows_.vocab_))[first_ + row];
+    }
+
+   private:
+    SampledRows& rows_;
+    int64_t first_;
+  };
 
  private:
   Backend& backend_;
-  int64_t vocab_;
-  int max_rows_;
+  int64_t vocab_, max_rows_;
   Buffer logits_, probs_, tokens_, positions_;
 };
 
 class Step {
  public:
-  // Makes the parts that the plan names.
-  static Result<std::unique_ptr<Step>> make(EngineParts&, const RequestPlan&, const Request&);
-  ~Step();
+  Step(EngineParts&, const SchedulerLimits&);
 
-  // Runs the prompt; false if interrupted. The sequence has its first pending token afterwards (the last of tokens()).
-  Result<bool> prefill(const std::atomic<bool>* interrupted);
-  // One round. Returns the tokens it emitted as the range [first, sequence().tokens.size()) and how many of them were drafts.
-  struct Emitted {
-    int64_t first = 0;
-    int drafts = 0;
-  };
-  Result<Emitted> round();
+  // Room for what this request needs of a step; at admission.
+  void prepare(const Running&);
+  // Runs the plan. Every request in it has its outcome in emitted_first, emitted_drafts and failure.
+  void run(const StepPlan&);
 
-  // Takes over what the previous request kept, as far as the prompts agree; keeps this one's verified entries for the next.
-  void adopt_kept();
-  void keep();
-
-  Sequence& sequence() { return sequence_; }
-  SparsePolicy* policy() { return policy_.get(); }
-  Guarantee guarantee() const;
-
-  // Between the drafts and the verify pass, and after the commit (poison tests); null in production.
-  std::function<void(Step&)> after_drafts, after_commit;
-  Generation stats;
+  // Between the drafts and the pass, and after a request's commit (poison tests); null in production.
+  std::function<void(Running&)> after_drafts, after_commit;
 
  private:
-  Step(EngineParts&, const RequestPlan&, const Request&);
-  int draft_limit() const;
-  void propose(int limit);
-  void verify();
-  Result<Emitted> settle();
-  Result<Emitted> emit_unverified();
+  void propose(const StepPlan&);
+  void forward(const StepPlan&);
+  void settle_chunk(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
+  void settle(Running&, int64_t first_row);
+  void emit_unverified(Running&);
 
   EngineParts& parts_;
-  RequestPlan plan_;
-  Sequence sequence_;
-  std::unique_ptr<SparsePolicy> policy_;
-  std::unique_ptr<Proposer> proposer_;
-  std::unique_ptr<AcceptanceRule> rule_;
-  KeyedChance chance_;
-  std::unique_ptr<SampledRows> rows_;
-  Buffer ids_, hidden_, q_;  // ids_: row 0 the pending token, then the tree's tokens
-  DraftTree tree_;
-  Verdict verdict_;
+  SampledRows rows_;
+  Buffer ids_, hidden_;
+  std::vector<DraftTask> tasks_;
+  std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
+  std::vector<const Proposer*> asked_;
+  std::vector<Segment> segments_;
+  double draft_ms_ = 0, pass_ms_ = 0, select_ms_ = 0;
 };
 
 }  // namespace hunch

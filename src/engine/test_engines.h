@@ -12,7 +12,7 @@
 
 #include "base/random.h"
 #include "engine/parts.h"
-#include "engine/step.h"
+#include "engine/solo.h"
 #include "hunch/hunch.h"
 
 namespace hunch::test {
@@ -114,16 +114,16 @@ inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
   return generate(engine, request).tokens;
 }
 
-inline std::unique_ptr<Step> make_step(Engine& engine, const Request& request) {
+inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
   auto plan = plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft);
   HUNCH_CHECK(plan.ok());
-  auto step = Step::make(engine.parts(), *plan, request);
+  auto step = Solo::make(engine.parts(), *plan, request);
   HUNCH_CHECK(step.ok());
   return std::move(*step);
 }
 
 // K and V of entries [0, entries) of a step's sequence, every layer and head, as fp32 (exact for every KV type).
-inline std::vector<float> kv_of(Engine& engine, Step& step, int64_t entries) {
+inline std::vector<float> kv_of(Engine& engine, Solo& step, int64_t entries) {
   KvStore& store = *engine.parts().store;
   std::vector<float> out(size_t(entries) * size_t(store.layers * store.kv_heads * store.head_dim) * 2);
   float* to = out.data();

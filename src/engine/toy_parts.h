@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "engine/parts.h"
-#include "engine/step.h"
+#include "engine/solo.h"
 
 namespace hunch::toy {
 
@@ -85,6 +85,8 @@ inline std::unique_ptr<EngineParts> make_parts(Tables tables, const char* device
   parts->model = std::make_unique<ToyModel>(static_cast<const ToyCheckpoint&>(*parts->checkpoint), false);
   parts->options.max_draft = 64;
   parts->options.chunk_len = 64;
+  parts->options.max_num_seqs = 1;
+  parts->limits = {.max_seqs = 1, .rows = 65, .verify_rows = 65, .chunk_len = 64};
   parts->context_len = context_len;
   parts->geometry = {.dtype = DType::F32, .layers = 1, .kv_heads = 1, .head_dim = 16};
   const int64_t pages = (context_len + kPageLen - 1) / kPageLen;

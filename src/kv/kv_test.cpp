@@ -83,7 +83,7 @@ TEST(Commit, AppendsAcceptedDraftsAndLeavesTheNextTokenPending) {
     sequence.tokens = {5, 6, 7};
     sequence.committed_len = 2;
     const std::vector<int32_t> drafts{10, 11, 12};
-    const Commit commit = commit_chain(sequence, 4, std::span(drafts.data(), size_t(accepted)), 99);
+    const Commit commit = commit_path(sequence, 4, std::span(drafts.data(), size_t(accepted)), 99);
     EXPECT_EQ(commit.first, 2);
     EXPECT_EQ(commit.num_rows, 4);
     EXPECT_EQ(commit.accepted, accepted);
@@ -100,7 +100,7 @@ TEST(CommitDeathTest, RefusesMoreDraftsThanRows) {
   sequence.tokens = {5, 6, 7};
   sequence.committed_len = 2;
   const std::vector<int32_t> drafts{10, 11};
-  EXPECT_DEATH(commit_chain(sequence, 2, drafts, 99), "check failed");
+  EXPECT_DEATH(commit_path(sequence, 2, drafts, 99), "check failed");
 }
 
 }  // namespace

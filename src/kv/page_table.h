@@ -24,6 +24,11 @@ class PageTable {
     }
     return true;
   }
+  // Starts with pages that hold entries of an equal beginning (already counted as held by this table).
+  void adopt(const std::vector<int32_t>& pages) {
+    HUNCH_CHECK(pages_.empty() && pages.size() <= pages_.capacity());
+    pages_.assign(pages.begin(), pages.end());
+  }
   // Gives back whole pages past entry `entries`.
   void release_past(int64_t entries, PagePool& pool) {
     while (!pages_.empty() && int64_t(pages_.size() - 1) * kPageLen >= entries) {
@@ -31,6 +36,8 @@ class PageTable {
       pages_.pop_back();
     }
   }
+  int32_t page_of(int64_t entry) const { return pages_[size_t(entry / kPageLen)]; }
+  int64_t num_pages() const { return int64_t(pages_.size()); }
   int64_t capacity() const { return int64_t(pages_.size()) * kPageLen; }
   View<const int32_t, 1> view() const { return View<const int32_t, 1>(pages_.data(), pages_.size()); }
 

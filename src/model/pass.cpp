@@ -14,6 +14,14 @@ size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
   return size_t(floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
 }
 
+// A row's position behind first_position: its number in a chain, its depth in a tree.
+int offset_of(const Segment& segment, int row) {
+  if (segment.parents.empty()) return row;
+  int depth = 0;
+  for (int at = segment.parents[size_t(segment.round_row + row)]; at >= 0; at = segment.parents[size_t(at)]) ++depth;
+  return depth;
+}
+
 }  // namespace
 
 Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const PassLimits& limits)
@@ -37,7 +45,8 @@ void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments) 
   auto positions = positions_.view<int32_t>(limits_.max_rows);
   for (const Segment& segment : segments_) {
     HUNCH_CHECK(segment.num_rows > 0 && num_rows_ + segment.num_rows <= limits_.max_rows);
-    for (int row = 0; row < segment.num_rows; ++row) positions(num_rows_++) = int32_t(segment.first_position + row);
+    for (int row = 0; row < segment.num_rows; ++row)
+      positions(num_rows_++) = int32_t(segment.first_position + offset_of(segment, row));
   }
   HUNCH_CHECK(ids.extent[0] == num_rows_);
 }
@@ -55,7 +64,9 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   const KvRef own{&store_, segment.sequence->pages.view()};
   const auto k = args.k.slice(first_row, segment.num_rows), v = args.v.slice(first_row, segment.num_rows);
   // Drafts write here too: tentative rows that nobody trusts, overwritten in every layer by the verify pass that follows.
-  backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position});
+  // A tree's rows stand in order of their numbers, whatever their depths.
+  const int skipped = segment.parents.empty() ? 0 : segment.round_row;
+  backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});
 
   AttentionRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer)};
   int64_t first_entry = segment.first_position;
@@ -65,12 +76,13 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
     if (selection.grain == Selection::Grain::Token) {
       first_entry = selection.entry_of(segment.first_position);
       run.kv = selection.kv;
-      backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = selection.kv, .first_entry = first_entry});
+      backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = selection.kv, .first_entry = first_entry + skipped});
     }
   }
   auto last = last_.view<int32_t>(limits_.max_rows).slice(first_row, segment.num_rows);
-  for (int row = 0; row < segment.num_rows; ++row) last(row) = int32_t(first_entry + row);
+  for (int row = 0; row < segment.num_rows; ++row) last(row) = int32_t(first_entry + offset_of(segment, row));
   run.last = last;
+  run.tree = {.parents = segment.parents, .first = segment.round_row, .first_entry = first_entry};
   return run;
 }
 

@@ -5,7 +5,7 @@
 namespace hunch {
 namespace {
 
-void expect_sound(Step& step, int64_t first_row, const PolicyOptions& options, const std::string& what) {
+void expect_sound(Solo& step, int64_t first_row, const PolicyOptions& options, const std::string& what) {
   SparsePolicy& policy = *step.policy();
   if (!policy.compact_store()) return;
   const PassInfo info{
@@ -50,7 +50,7 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
             ASSERT_TRUE(step->round().ok());
             expect_sound(*step, first_row, options, what);
           }
-          EXPECT_GT(step->stats.drafted, 0);
+          EXPECT_GT(step->stats().drafted, 0);
           step.reset();
           EXPECT_EQ(engine->parts().pool->num_free(), engine->parts().pool->num_pages()) << what;
         }

@@ -116,13 +116,13 @@ Outcome sample_joint(EngineParts& parts, const Request& request, int first, int 
   HUNCH_CHECK(plan.ok());
   for (int key = first; key < last; ++key) {
     plan->noise = {.seed = uint64_t(key) * 0x9E3779B97F4A7C15u + 12345};
-    auto step = Step::make(parts, *plan, request);
+    auto step = Solo::make(parts, *plan, request);
     HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
     Sequence& sequence = step.value()->sequence();
     while (sequence.len() < kFirst + 3) HUNCH_CHECK(step.value()->round().ok());
     const int32_t* t = &sequence.tokens[kFirst];
     ++run.counts[size_t((t[0] * kVocab + t[1]) * kVocab + t[2])];
-    run.drafted += step.value()->stats.drafted, run.accepted += step.value()->stats.accepted;
+    run.drafted += step.value()->stats().drafted, run.accepted += step.value()->stats().accepted;
   }
   return run;
 }
@@ -230,13 +230,13 @@ TEST(Law, MatchEmitsThePlainStreamForEverySampling) {
             auto plan = plan_request(request, {}, 64);
             ASSERT_TRUE(plan.ok());
             plan->noise.seed = uint64_t(key);
-            auto step = Step::make(*parts, *plan, request);
+            auto step = Solo::make(*parts, *plan, request);
             ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
             Sequence& sequence = step.value()->sequence();
             while (sequence.len() < sequence.max_len) ASSERT_TRUE(step.value()->round().ok());
             streams[speculate] = sequence.tokens;
-            drafted += step.value()->stats.drafted_by_position.empty() ? 0 : step.value()->stats.drafted_by_position[0];
-            accepted += step.value()->stats.accepted_by_position.empty() ? 0 : step.value()->stats.accepted_by_position[0];
+            drafted += step.value()->stats().drafted_by_position.empty() ? 0 : step.value()->stats().drafted_by_position[0];
+            accepted += step.value()->stats().accepted_by_position.empty() ? 0 : step.value()->stats().accepted_by_position[0];
           }
           ASSERT_EQ(streams[0], streams[1]) << device << ", " << s.name << ", gamma " << gamma << ", key " << key;
         }
@@ -273,9 +273,9 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
         const Request request = toy_request(3, rule, kSamplings[1]);
         auto plan = plan_request(request, {}, 64);
         ASSERT_TRUE(plan.ok());
-        auto step = Step::make(*parts, *plan, request);
+        auto step = Solo::make(*parts, *plan, request);
         ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
-        Result<Step::Emitted> last = Step::Emitted{};
+        Result<Solo::Emitted> last = Solo::Emitted{};
         for (int i = 0; i < kPositions && last.ok(); ++i) last = step.value()->round();
         ASSERT_FALSE(last.ok()) << device << " " << rule;
         EXPECT_NE(last.error().message.find("numerical error"), std::string::npos);

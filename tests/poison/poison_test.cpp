@@ -21,13 +21,13 @@ void poison_all(KvStore& store) {
   store.poison(View<const int32_t, 1>(pages.data(), pages.size()), 0, store.num_pages * kPageLen);
 }
 
-void poison_tail(KvStore& store, Step& step) {
+void poison_tail(KvStore& store, Solo& step) {
   const Sequence& sequence = step.sequence();
   store.poison(sequence.pages.view(), sequence.committed_len, sequence.pages.capacity());
 }
 
 // The compact copy from the entry on where the next draft will stand.
-void poison_copy(Step& step) {
+void poison_copy(Solo& step) {
   if (!step.policy() || !step.policy()->compact_store()) return;
   const PassInfo info{
       .sequence = &step.sequence(), .draft = true, .first_position = step.sequence().committed_len, .num_rows = 1};
@@ -49,16 +49,16 @@ Outcome run(Engine& engine, const Request& request, const Where& where) {
   if (where.before) poison_all(store);
   auto step = test::make_step(engine, request);
   if (where.before && step->policy() && step->policy()->compact_store()) poison_all(*step->policy()->compact_store());
-  if (where.after_drafts) step->after_drafts = [&](Step& s) { poison_tail(store, s); };
+  if (where.after_drafts) step->hot_loop().after_drafts = [&](Running&) { poison_tail(store, *step); };
   if (where.after_commit || where.copy)
-    step->after_commit = [&](Step& s) {
-      if (where.after_commit) poison_tail(store, s);
-      if (where.copy) poison_copy(s);
+    step->hot_loop().after_commit = [&](Running&) {
+      if (where.after_commit) poison_tail(store, *step);
+      if (where.copy) poison_copy(*step);
     };
   out.failed = !step->prefill(nullptr).ok();
   while (!out.failed && step->sequence().len() < step->sequence().max_len) out.failed = !step->round().ok();
   out.tokens = step->sequence().tokens;
-  out.drafted = step->stats.drafted, out.accepted = step->stats.accepted;
+  out.drafted = step->stats().drafted, out.accepted = step->stats().accepted;
   return out;
 }
 

@@ -1,0 +1,71 @@
+// Channel: the way from the engine's thread to the one consumer of a request. Bounded: a consumer that falls behind pauses its
+// own request. Used by Service and by TokenStream.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "hunch/hunch.h"
+
+namespace hunch {
+
+class Channel {
+ public:
+  static constexpr size_t kCapacity = 256;  // events; the round that fills it may add its own few
+
+  void push(TokenEvent event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_one();
+  }
+  void end(Result<Generation> outcome) {
+    const std::lock_guard lock(mutex_);
+    outcome_.emplace(std::move(outcome));
+    ended_ = true;
+    changed_.notify_all();
+  }
+  bool full() const {
+    const std::lock_guard lock(mutex_);
+    return events_.size() >= kCapacity;
+  }
+  bool ended() const { return ended_; }
+
+  // The next event, waiting for it until `deadline`; `drained` tells that the channel was full and no longer is.
+  template <class Time>
+  std::optional<TokenEvent> take_until(const Time& deadline, bool& drained) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, [&] { return !events_.empty() || ended_; });
+    if (events_.empty()) return std::nullopt;
+    drained = events_.size() == kCapacity;
+    TokenEvent event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+  bool empty() const {
+    const std::lock_guard lock(mutex_);
+    return events_.empty();
+  }
+  // After the end, once.
+  Result<Generation> take_outcome() {
+    const std::lock_guard lock(mutex_);
+    HUNCH_CHECK(outcome_.has_value());
+    Result<Generation> out = std::move(*outcome_);
+    outcome_.reset();
+    return out;
+  }
+
+  std::atomic<bool> cancelled{false};
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<TokenEvent> events_;
+  std::atomic<bool> ended_{false};
+  std::optional<Result<Generation>> outcome_;
+};
+
+}  // namespace hunch

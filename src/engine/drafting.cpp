@@ -1,0 +1,88 @@
+#include "engine/drafting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/parts.h"
+
+namespace hunch {
+namespace {
+
+constexpr size_t kMostKinds = 8;  // different settings alive at once, of proposers and of policies
+
+std::string key_of(const std::string& name, const PolicyOptions& o) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric, o.rows,
+                     o.combine, o.share, o.spread, o.max_tokens, o.page);
+}
+
+std::string key_of(const std::string& name, const ProposerOptions& o, std::optional<DType> weights) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", name, o.ngram_min, o.ngram_max, o.suffix_depth, o.suffix_cached_requests,
+                     o.suffix_cache_bytes, o.suffix_factor, o.suffix_offset, o.suffix_min_probability, o.cascade_first,
+                     weights ? int(*weights) : -1);
+}
+
+}  // namespace
+
+template <class Part, class Make>
+Result<Part*> Drafting::acquire(std::list<Shared<Part>>& all, const std::string& key, Make&& make) {
+  auto it = std::find_if(all.begin(), all.end(), [&](const auto& shared) { return shared.key == key; });
+  if (it == all.end()) {
+    if (all.size() >= kMostKinds) {
+      const auto idle = std::find_if(all.begin(), all.end(), [](const auto& shared) { return shared.users == 0; });
+      if (idle == all.end())
+        return Error{
+            fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostKinds)};
+      all.erase(idle);
+    }
+    Shared<Part> made{.key = key};
+    HUNCH_TRY(made.part, make());
+    all.push_back(std::move(made));
+    it = std::prev(all.end());
+  }
+  all.splice(all.end(), all, it);
+  ++it->users;
+  return it->part.get();
+}
+
+template <class Part>
+void Drafting::release(std::list<Shared<Part>>& all, const Part* part) {
+  for (auto& shared : all)
+    if (shared.part.get() == part) --shared.users;
+}
+
+Result<Proposer*> Drafting::acquire_proposer(const std::string& name, const ProposerOptions& options,
+                                             std::optional<DType> draft_weights) {
+  return acquire(proposers_, key_of(name, options, draft_weights), [&]() -> Result<std::unique_ptr<Proposer>> {
+    const auto* entry = Register<Proposer>::find(name);
+    HUNCH_CHECK(entry);
+    const Model* weights = nullptr;
+    if (draft_weights) { HUNCH_TRY(weights, parts_.draft_weights(*draft_weights)); }
+    return entry->make({.backend = parts_.backend.get(),
+                        .target = parts_.model.get(),
+                        .draft_weights = weights,
+                        .pass = &*parts_.pass,
+                        .max_draft = parts_.options.max_draft,
+                        .max_sequences = parts_.options.max_num_seqs,
+                        .options = options});
+  });
+}
+
+Result<SparsePolicy*> Drafting::acquire_policy(const std::string& name, const PolicyOptions& options) {
+  return acquire(policies_, key_of(name, options), [&]() -> Result<std::unique_ptr<SparsePolicy>> {
+    const auto* entry = Register<SparsePolicy>::find(name);
+    HUNCH_CHECK(entry);
+    return entry->make(parts_.policy_setup(options, parts_.options.max_draft, parts_.options.max_num_seqs));
+  });
+}
+
+void Drafting::release(const Proposer* part) { release(proposers_, part); }
+void Drafting::release(const SparsePolicy* part) { release(policies_, part); }
+
+size_t Drafting::bytes() const {
+  size_t total = 0;
+  for (const auto& shared : policies_) total += shared.part->bytes();
+  return total;
+}
+
+}  // namespace hunch

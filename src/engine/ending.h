@@ -1,0 +1,40 @@
+// Ending: what a request's tokens say, and where they end: an end-of-generation or stop id, a stop text, the token limit. Tokens
+// behind the end were never said, whoever guessed them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hunch/hunch.h"
+#include "text/detokenizer.h"
+
+namespace hunch {
+
+class Ending {
+ public:
+  // `end_ids`: the model's own. `tokenizer` may be null (no text then).
+  Ending(const Request&, const std::vector<int32_t>& end_ids, const Tokenizer* tokenizer);
+
+  struct Said {
+    bool emitted = true;  // false: an end id, which is no part of the output
+    bool end = false;
+    std::string text;  // released by this token
+  };
+  // Takes the next token; `last`: the limit is reached with it. Not to be called after the end.
+  Said take(int32_t id, bool last);
+
+  FinishReason reason() const { return reason_; }
+  const std::string& text() const { return text_; }
+  // Text that was held back when somebody else ended the request.
+  std::string flush();
+
+ private:
+  std::vector<int32_t> end_ids_;
+  std::optional<Detokenizer> detokenizer_;
+  std::string text_;
+  FinishReason reason_ = FinishReason::Interrupted;
+};
+
+}  // namespace hunch

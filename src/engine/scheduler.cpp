@@ -1,0 +1,185 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kStepsPerRank = 256;  // waiting so long is worth one level of priority: nobody starves
+
+int64_t pages_of(int64_t entries) { return (entries + kPageLen - 1) / kPageLen; }
+
+void erase(std::vector<Scheduled*>& list, const Scheduled* who) { list.erase(std::find(list.begin(), list.end(), who)); }
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool, PrefixCache* cache)
+    : limits_(limits), pool_(pool), cache_(cache) {
+  HUNCH_CHECK(limits.max_seqs > 0 && limits.rows >= limits.max_seqs + 2 * limits.selecting_rows);
+  HUNCH_CHECK(limits.verify_rows >= limits.max_seqs && limits.chunk_len >= limits.selecting_rows);
+  running_.reserve(size_t(limits.max_seqs));
+  plan_.decodes.reserve(size_t(limits.max_seqs));
+  plan_.chunks.reserve(size_t(limits.max_seqs));
+  for (int slot = limits.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+}
+
+bool Scheduler::before(const Scheduled* a, const Scheduled* b) {
+  const int64_t rank_a = a->priority - a->waited / kStepsPerRank, rank_b = b->priority - b->waited / kStepsPerRank;
+  return rank_a != rank_b ? rank_a < rank_b : a->arrival < b->arrival;
+}
+
+void Scheduler::add(Scheduled& who) {
+  who.arrival = arrivals_++;
+  waiting_.push_back(&who);
+}
+
+void Scheduler::remove(Scheduled& who) {
+  if (who.seated_now) {
+    leave_seat(who);
+    erase(running_, &who);
+  } else {
+    erase(waiting_, &who);
+  }
+}
+
+void Scheduler::leave_seat(Scheduled& who) {
+  who.unseated();
+  who.seated_now = false;
+  who.sequence.pages.release_past(0, pool_);
+  free_slots_.push_back(who.sequence.slot);
+}
+
+void Scheduler::preempt(Scheduled& who) {
+  ++stats_.preemptions;
+  leave_seat(who);
+  erase(running_, &who);
+  // It may have been planned before somebody of better rank was seated; the rows that it would have had are lost to this step.
+  std::erase_if(plan_.decodes, [&](const auto& decode) { return decode.who == &who; });
+  std::erase_if(plan_.chunks, [&](const auto& chunk) { return chunk.who == &who; });
+  // All but the pending token is run again; before the first token came, the whole prompt.
+  Sequence& sequence = who.sequence;
+  sequence.committed_len = 0;
+  who.published = 0;
+  who.prefill_target = std::max(who.prefill_target, sequence.len() > sequence.prompt_len ? sequence.len() - 1 : 0);
+  waiting_.push_back(&who);
+}
+
+// Pages for `entries`, at the cost of those of worse rank. False: there is no one left to take them from (and `who` was
+// preempted itself, if so wished).
+bool Scheduler::reserve(Scheduled& who, int64_t entries, bool preempt_itself) {
+  while (!who.sequence.pages.grow_to(entries, pool_)) {
+    Scheduled* worst = *std::max_element(running_.begin(), running_.end(), before);
+    if (worst == &who && !preempt_itself) return false;
+    preempt(*worst);
+    if (worst == &who) return false;
+  }
+  return true;
+}
+
+const StepPlan& Scheduler::next() {
+  plan_.decodes.clear();
+  plan_.chunks.clear();
+  for (Scheduled* who : waiting_) ++who->waited;
+  std::sort(waiting_.begin(), waiting_.end(), before);
+  std::sort(running_.begin(), running_.end(), before);
+
+  // Best rank first, so that whoever is preempted has not been planned yet.
+  int64_t budget = limits_.rows;
+  for (size_t i = 0; i < running_.size();) {
+    Scheduled& who = *running_[i];
+    if (who.prefilling() || who.paused) {
+      ++i;
+      continue;
+    }
+    if (!reserve(who, who.sequence.committed_len + 1, true)) continue;
+    plan_.decodes.push_back({&who, 0});
+    --budget;
+    ++i;
+  }
+
+  int64_t wanted = 0;
+  for (const auto& decode : plan_.decodes) wanted += decode.who->want_drafts;
+  int64_t for_drafts = std::min({wanted, budget / 2, limits_.verify_rows - int64_t(plan_.decodes.size())});
+  int64_t for_chunks = budget - for_drafts;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Scheduled& who = *running_[i];
+    if (who.prefilling() && !who.paused) plan_chunk(who, for_chunks);
+  }
+  while (for_chunks >= limits_.selecting_rows && admit_next()) plan_chunk(*running_.back(), for_chunks);
+
+  if (plan_.chunks.empty()) for_drafts = std::min(budget, limits_.verify_rows - int64_t(plan_.decodes.size()));
+  stats_.drafts_dropped += wanted - deal_drafts(for_drafts);
+  return plan_;
+}
+
+void Scheduler::plan_chunk(Scheduled& who, int64_t& budget) {
+  const Sequence& sequence = who.sequence;
+  const int64_t left = who.prefill_target - sequence.committed_len;
+  int64_t rows = std::min({left, limits_.chunk_len, budget});
+  // The rows that the first selection is taken from stay in one chunk.
+  if (rows < left) rows = std::min(rows, std::max<int64_t>(0, left - limits_.selecting_rows));
+  if (rows <= 0 || !reserve(who, sequence.committed_len + rows, false)) return;
+  plan_.chunks.push_back({&who, rows, rows == left});
+  budget -= rows;
+}
+
+// True if a running request is about to compute pages that `who` could share: it is worth waiting for them.
+bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) const {
+  for (const Scheduled* other : running_) {
+    if (!other->use_cache || !other->prefilling()) continue;
+    const auto &a = who.sequence.tokens, &b = other->sequence.tokens;
+    const int64_t most = std::min(who.prefill_target - limits_.selecting_rows, other->prefill_target);
+    const int64_t end = most / kPageLen * kPageLen;
+    if (end > found && std::equal(a.begin(), a.begin() + end, b.begin())) return true;
+  }
+  return false;
+}
+
+// Seats the best of those who wait, if there is a slot and pages for all of its target. Nobody overtakes it.
+bool Scheduler::admit_next() {
+  if (waiting_.empty() || free_slots_.empty()) return false;
+  Scheduled& who = *waiting_.front();
+  Sequence& sequence = who.sequence;
+  std::vector<int32_t> shared;
+  const bool look = cache_ && who.use_cache;
+  if (look) shared = cache_->find(sequence.tokens, who.prefill_target - limits_.selecting_rows);
+  const int64_t found = int64_t(shared.size()) * kPageLen;
+  const bool fits = pages_of(who.prefill_target + 1) - int64_t(shared.size()) <= pool_.num_free();
+  if ((!running_.empty() && !fits) || (look && somebody_computes_more(who, found))) {
+    for (auto page = shared.rbegin(); page != shared.rend(); ++page) pool_.give_back(*page);
+    return false;
+  }
+  waiting_.erase(waiting_.begin());
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  sequence.pages.adopt(shared);
+  sequence.committed_len = who.published = found;
+  if (sequence.len() == sequence.prompt_len) who.found = found;
+  stats_.prefix_asked += look ? who.prefill_target : 0;
+  stats_.prefix_found += found;
+  who.seated_now = true;
+  running_.push_back(&who);
+  who.seated();
+  return true;
+}
+
+// Deals `rows` drafts one by one, so that the greedy cannot take what others could use; returns how many were granted.
+int64_t Scheduler::deal_drafts(int64_t rows) {
+  int64_t dealt = 0;
+  for (bool any = true; any && dealt < rows;) {
+    any = false;
+    for (StepPlan::Decode& decode : plan_.decodes) {
+      if (dealt == rows || decode.drafts >= decode.who->want_drafts) continue;
+      Sequence& sequence = decode.who->sequence;
+      if (!sequence.pages.grow_to(sequence.committed_len + decode.drafts + 2, pool_)) continue;
+      ++decode.drafts, ++dealt, any = true;
+    }
+  }
+  return dealt;
+}
+
+void Scheduler::committed(Scheduled& who) {
+  if (cache_ && who.use_cache) who.published = cache_->publish(who.sequence, who.published);
+}
+
+}  // namespace hunch

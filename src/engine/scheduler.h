@@ -1,0 +1,105 @@
+// Scheduler: who runs in the next step, with how many rows. There is no prefill phase and no decode phase: every request catches
+// up with its tokens, the one that drafts just wants a few rows more. One budget of rows bounds a step.
+//
+// Order within a step: one row for every request that decodes; pages and rows for prompt chunks; drafts with what is left, dealt
+// one by one. So drafts never keep anybody from decoding, and are dropped before anybody is preempted. Where pages run out, the
+// request of the worst rank (priority, then arrival; waiting improves it) is preempted: its pages go, it runs again from what the
+// prefix cache still has, and its stream does not change.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kv/page_pool.h"
+#include "kv/prefix_cache.h"
+#include "kv/sequence.h"
+
+namespace hunch {
+
+// What the scheduler knows of a request. Owned by whoever added it, until removed.
+struct Scheduled {
+  virtual ~Scheduled() = default;
+  // It has a slot (sequence.slot) and its first pages; it lost them (state kept by slot is void).
+  virtual void seated() {}
+  virtual void unseated() {}
+
+  Sequence sequence;
+  int priority = 0;
+  int64_t arrival = 0;         // given by the scheduler
+  int64_t waited = 0;          // steps spent in the queue
+  int64_t prefill_target = 0;  // entries to run before the next token comes of it
+  int64_t published = 0;       // entries known to the prefix cache
+  int want_drafts = 0;         // for the next step; set by the caller before next()
+  int64_t found = 0;           // entries that the prefix cache had when it was first seated
+  bool use_cache = true;
+  bool paused = false;  // runs no rows until it is cleared; keeps its pages
+  bool seated_now = false;
+
+  bool prefilling() const { return sequence.committed_len < prefill_target; }
+};
+
+struct StepPlan {
+  struct Decode {
+    Scheduled* who = nullptr;
+    int drafts = 0;  // granted; pages are there
+  };
+  struct Chunk {
+    Scheduled* who = nullptr;
+    int64_t rows = 0;
+    bool last = false;  // reaches the target
+  };
+  std::vector<Decode> decodes;
+  std::vector<Chunk> chunks;
+  bool empty() const { return decodes.empty() && chunks.empty(); }
+};
+
+struct SchedulerLimits {
+  int max_seqs = 1;
+  int64_t rows = 512;        // of a step; at least max_seqs + 2 selecting_rows
+  int64_t verify_rows = 65;  // of those, at most so many that are not a prompt's; at least max_seqs
+  int64_t chunk_len = 512;
+  int selecting_rows = 2;  // the last rows of a target run in one chunk
+};
+
+struct SchedulerStats {
+  int64_t preemptions = 0, drafts_dropped = 0, prefix_asked = 0, prefix_found = 0;
+};
+
+class Scheduler {
+ public:
+  Scheduler(const SchedulerLimits&, PagePool&, PrefixCache*);
+
+  void add(Scheduled&);
+  // Ends it wherever it is: pages and slot are free afterwards.
+  void remove(Scheduled&);
+  // The next step. Valid until the next call; the caller runs it and moves committed_len.
+  const StepPlan& next();
+  // After the step: the entries that became final are offered to the prefix cache.
+  void committed(Scheduled&);
+
+  int num_running() const { return int(running_.size()); }
+  int num_waiting() const { return int(waiting_.size()); }
+  const std::vector<Scheduled*>& running() const { return running_; }
+  const SchedulerStats& stats() const { return stats_; }
+
+ private:
+  static bool before(const Scheduled* a, const Scheduled* b);
+  bool reserve(Scheduled& who, int64_t entries, bool preempt_itself);
+  void preempt(Scheduled& who);
+  void leave_seat(Scheduled& who);
+  void plan_chunk(Scheduled& who, int64_t& budget);
+  bool admit_next();
+  bool somebody_computes_more(const Scheduled& who, int64_t found) const;
+  int64_t deal_drafts(int64_t rows);
+
+  SchedulerLimits limits_;
+  PagePool& pool_;
+  PrefixCache* cache_;
+  std::vector<Scheduled*> waiting_, running_;  // best rank first
+  std::vector<Slot> free_slots_;
+  StepPlan plan_;
+  int64_t arrivals_ = 0;
+  SchedulerStats stats_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,227 @@
+// The scheduler alone, with requests that need no model: what it deals is checked after every step, under random events.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <random>
+
+namespace hunch {
+namespace {
+
+struct Seat final : Scheduled {
+  explicit Seat(int64_t prompt, int64_t output, int gamma = 0) : output(output), gamma(gamma) {
+    sequence.tokens.resize(size_t(prompt));
+    std::iota(sequence.tokens.begin(), sequence.tokens.end(), 0);
+    sequence.prompt_len = prefill_target = prompt;
+    sequence.max_len = prompt + output;
+    sequence.pages = PageTable(4096);
+  }
+  void seated() override { ++times_seated; }
+  void unseated() override { ++times_unseated; }
+  bool done() const { return sequence.len() >= sequence.max_len; }
+
+  int64_t output;
+  int gamma;
+  int times_seated = 0, times_unseated = 0;
+};
+
+// Runs plans the way the step does, with drafts accepted by chance.
+class Machine {
+ public:
+  Machine(const SchedulerLimits& limits, int64_t pages, bool cached = true, uint32_t seed = 1)
+      : limits(limits), pool(pages), dice(seed) {
+    if (cached) cache.emplace(pool);
+    scheduler.emplace(limits, pool, cached ? &*cache : nullptr);
+  }
+  Seat& add(int64_t prompt, int64_t output, int gamma = 0, int priority = 0) {
+    seats.push_back(std::make_unique<Seat>(prompt, output, gamma));
+    seats.back()->priority = priority;
+    scheduler->add(*seats.back());
+    return *seats.back();
+  }
+  const StepPlan& step() {
+    for (const auto& seat : seats)
+      seat->want_drafts = int(std::clamp<int64_t>(seat->sequence.max_len - seat->sequence.len() - 1, 0, seat->gamma));
+    const StepPlan& plan = scheduler->next();
+    check(plan);
+    for (const auto& decode : plan.decodes) {
+      Sequence& s = decode.who->sequence;
+      const int kept = decode.drafts ? int(dice() % unsigned(decode.drafts + 1)) : 0;
+      for (int i = 0; i <= kept; ++i) s.tokens.push_back(int32_t(s.len()));
+      s.committed_len += kept + 1;
+      scheduler->committed(*decode.who);
+    }
+    for (const auto& chunk : plan.chunks) {
+      Sequence& s = chunk.who->sequence;
+      s.committed_len += chunk.rows;
+      if (chunk.last && s.len() == s.committed_len) s.tokens.push_back(int32_t(s.len()));
+      scheduler->committed(*chunk.who);
+    }
+    for (auto& seat : seats) {
+      if (!seat->done()) continue;
+      finished.push_back(seat->arrival);
+      scheduler->remove(*seat);
+      seat.reset();
+    }
+    std::erase(seats, nullptr);
+    return plan;
+  }
+  void check(const StepPlan& plan) {
+    int64_t rows = 0, verify = 0;
+    for (const auto& decode : plan.decodes) {
+      const Sequence& s = decode.who->sequence;
+      EXPECT_TRUE(decode.who->seated_now);
+      EXPECT_EQ(s.committed_len, s.len() - 1);
+      EXPECT_LE(decode.drafts, decode.who->want_drafts);
+      EXPECT_GE(s.pages.capacity(), s.committed_len + 1 + decode.drafts);
+      EXPECT_LE(s.len() + decode.drafts + 1, s.max_len);
+      rows += 1 + decode.drafts, verify += 1 + decode.drafts;
+    }
+    for (const auto& chunk : plan.chunks) {
+      const Sequence& s = chunk.who->sequence;
+      EXPECT_GT(chunk.rows, 0);
+      EXPECT_LE(chunk.rows, limits.chunk_len);
+      EXPECT_GE(s.pages.capacity(), s.committed_len + chunk.rows);
+      const int64_t left = chunk.who->prefill_target - s.committed_len - chunk.rows;
+      EXPECT_TRUE(left == 0 || left >= limits.selecting_rows) << "the selecting rows stay in one chunk";
+      EXPECT_EQ(chunk.last, left == 0);
+      rows += chunk.rows;
+    }
+    EXPECT_LE(rows, limits.rows);
+    EXPECT_LE(verify, limits.verify_rows);
+    EXPECT_LE(scheduler->num_running(), limits.max_seqs);
+    // Every slot once; pages that two sequences hold are whole and committed.
+    std::vector<int> slots(size_t(limits.max_seqs), 0);
+    for (const Scheduled* who : scheduler->running()) EXPECT_EQ(++slots[size_t(who->sequence.slot)], 1);
+    for (const Scheduled* who : scheduler->running())
+      for (int64_t page = 0; page < who->sequence.pages.num_pages(); ++page)
+        if (pool.holders(who->sequence.pages.page_of(page * kPageLen)) > 1) {
+          EXPECT_LE((page + 1) * kPageLen, who->sequence.committed_len);
+        }
+  }
+  void run_dry(int most = 100000) {
+    for (int i = 0; i < most && !seats.empty(); ++i) step();
+    EXPECT_TRUE(seats.empty()) << "somebody starved";
+    EXPECT_EQ(pool.num_free(), pool.num_pages()) << "a page leaked";
+  }
+
+  SchedulerLimits limits;
+  PagePool pool;
+  std::optional<PrefixCache> cache;
+  std::optional<Scheduler> scheduler;
+  std::vector<std::unique_ptr<Seat>> seats;
+  std::vector<int64_t> finished;
+  std::mt19937 dice;
+};
+
+constexpr SchedulerLimits kSmall{.max_seqs = 4, .rows = 64, .verify_rows = 24, .chunk_len = 48};
+
+TEST(Scheduler, RunsPromptsInChunksBesideThoseThatDecode) {
+  Machine machine(kSmall, 100);
+  machine.add(10, 50);
+  machine.step();
+  machine.add(200, 4);
+  bool beside = false;
+  for (int i = 0; i < 8; ++i) {
+    const StepPlan& plan = machine.step();
+    beside = beside || (plan.decodes.size() == 1 && plan.chunks.size() == 1);
+  }
+  EXPECT_TRUE(beside);
+  machine.run_dry();
+}
+
+TEST(Scheduler, DealsDraftsEvenlyAndNeverTakesARowFromOthers) {
+  Machine machine(kSmall, 100, false);
+  for (int i = 0; i < 4; ++i) machine.add(8, 200, 15);
+  for (int i = 0; i < 4; ++i) machine.step();
+  const StepPlan& plan = machine.step();
+  ASSERT_EQ(plan.decodes.size(), 4u);
+  for (const auto& decode : plan.decodes) EXPECT_EQ(decode.drafts, 5);  // (24 - 4) / 4
+}
+
+TEST(Scheduler, DropsDraftsBeforeItPreempts) {
+  // Two requests fill all pages but for the last rows: drafts would need a page more.
+  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 2, false);
+  machine.add(60, 4, 16);
+  machine.add(60, 4, 16);
+  machine.run_dry();
+  EXPECT_EQ(machine.scheduler->stats().preemptions, 0);
+}
+
+TEST(Scheduler, PreemptsTheLastAndResumesIt) {
+  Machine machine({.max_seqs = 3, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 6, false);
+  Seat& first = machine.add(64, 200);
+  Seat& last = machine.add(64, 200);
+  const int64_t first_arrival = first.arrival;
+  for (int i = 0; i < 150; ++i) machine.step();
+  EXPECT_EQ(first.times_seated, 1);
+  EXPECT_GT(last.times_unseated, 0);
+  machine.run_dry();
+  EXPECT_GT(machine.scheduler->stats().preemptions, 0);
+  EXPECT_EQ(machine.finished.front(), first_arrival);
+}
+
+TEST(Scheduler, PriorityGoesFirstAndNobodyWaitsForEver) {
+  Machine machine({.max_seqs = 1, .rows = 64, .verify_rows = 24, .chunk_len = 48}, 100);
+  machine.add(8, 5);  // runs
+  machine.step();
+  const int64_t low = machine.add(8, 5, 0, 3).arrival;
+  const int64_t high = machine.add(8, 5, 0, -3).arrival;
+  for (int i = 0; i < 30; ++i) machine.step();
+  ASSERT_EQ(machine.finished.size(), 3u);
+  EXPECT_EQ(machine.finished[1], high);
+  EXPECT_EQ(machine.finished[2], low);
+  // A stream of better requests that never ends.
+  const int64_t starving = machine.add(8, 1, 0, 3).arrival;
+  int steps = 0;
+  while (machine.finished.back() != starving && ++steps < 20000) {
+    if (machine.seats.size() < 4) machine.add(8, 3, 0, 0);
+    machine.step();
+  }
+  EXPECT_LT(steps, 20000);
+}
+
+TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
+  Machine machine({.max_seqs = 4, .rows = 512, .verify_rows = 24, .chunk_len = 512}, 100);
+  for (int i = 0; i < 3; ++i) machine.add(300, 20);
+  machine.step();
+  EXPECT_EQ(machine.scheduler->num_running(), 1) << "the others wait for what the first computes";
+  machine.step();
+  EXPECT_EQ(machine.scheduler->num_running(), 3);
+  EXPECT_EQ(machine.scheduler->stats().prefix_found, 2 * 256);
+  machine.run_dry();
+}
+
+TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937 dice(seed);
+    const int seqs = 1 + int(dice() % 6);
+    const int64_t rows = seqs + 4 + int64_t(dice() % 100);
+    Machine machine({.max_seqs = seqs,
+                     .rows = rows,
+                     .verify_rows = std::min<int64_t>(rows, seqs + dice() % 40),
+                     .chunk_len = 2 + int64_t(dice() % 80)},
+                    6 + int64_t(dice() % 12), seed % 3 != 0, seed);
+    for (int event = 0; event < 400; ++event) {
+      const unsigned what = dice() % 10;
+      if (what < 2 && machine.seats.size() < 12) {
+        machine.add(1 + int64_t(dice() % 200), 1 + int64_t(dice() % 150), int(dice() % 20), int(dice() % 3));
+      } else if (what == 2 && !machine.seats.empty()) {  // aborted, wherever it is
+        const size_t index = dice() % machine.seats.size();
+        machine.scheduler->remove(*machine.seats[index]);
+        machine.seats.erase(machine.seats.begin() + std::ptrdiff_t(index));
+      } else if (what == 3 && !machine.seats.empty()) {
+        machine.seats[dice() % machine.seats.size()]->paused ^= true;
+      } else {
+        machine.step();
+      }
+    }
+    for (const auto& seat : machine.seats) seat->paused = false;
+    machine.run_dry();
+  }
+}
+
+}  // namespace
+}  // namespace hunch

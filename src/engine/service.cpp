@@ -1,0 +1,252 @@
+#include "engine/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace hunch {
+namespace {
+
+double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+Status check_prompt(const Request& request, const EngineParts& parts) {
+  const int64_t vocab = parts.model->shape().vocab_size, length = int64_t(request.prompt.size());
+  if (length == 0) return usage_error("the prompt is empty: give at least one token");
+  if (length >= parts.context_len)
+    return Error{fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)",
+                             length, parts.context_len)};
+  for (int64_t i = 0; i < length; ++i)
+    if (request.prompt[size_t(i)] < 0 || request.prompt[size_t(i)] >= vocab)
+      return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[size_t(i)], vocab));
+  if (request.max_tokens < -1 || request.max_tokens == 0)
+    return usage_error(fmt::format("max tokens is {}; it must be at least 1, or -1 for no limit", request.max_tokens));
+  return {};
+}
+
+}  // namespace
+
+// One request that was admitted, with its way out.
+struct Service::Session : Running::Owner {
+  Session(Channel* channel, std::unique_ptr<Running> run, Ending ending)
+      : channel(channel), running(std::move(run)), ending(std::move(ending)) {}
+
+  Channel* channel;
+  std::unique_ptr<Running> running;
+  Ending ending;
+  double first_ms = 0, last_ms = 0;
+  bool over = false;
+
+  void say(int32_t id, bool guessed);
+};
+
+Service::Service(EngineParts& parts)
+    : parts_(parts),
+      scheduler_(parts.limits, *parts.pool, parts.prefix_cache ? &*parts.prefix_cache : nullptr),
+      step_(parts, parts.limits) {}
+
+Service::~Service() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  woken_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (const auto& session : sessions_) scheduler_.remove(*session->running);
+  HUNCH_CHECK(channels_.empty());
+}
+
+Result<Channel*> Service::enqueue(const Request& request) {
+  HUNCH_OK(check_prompt(request, parts_));
+  HUNCH_TRY(RequestPlan plan,
+            plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.bits_per_weight()));
+  const std::lock_guard lock(mutex_);
+  if (stats_.waiting + int(orders_.size()) >= parts_.options.max_waiting) {
+    ++stats_.requests_refused;
+    return Error{fmt::format("{} requests are waiting, no more are taken: try again later", parts_.options.max_waiting)};
+  }
+  channels_.push_back(std::make_unique<Channel>());
+  orders_.push_back({request, std::move(plan), channels_.back().get()});
+  awake_ = true;
+  woken_.notify_all();
+  return channels_.back().get();
+}
+
+void Service::release(Channel* channel) {
+  // Its session must be gone before the channel goes.
+  channel->cancelled = true;
+  wake();
+  while (!channel->ended()) {
+    if (!try_step()) {
+      bool drained = false;
+      channel->take_until(std::chrono::steady_clock::now() + std::chrono::milliseconds(5), drained);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  channels_.remove_if([&](const auto& owned) { return owned.get() == channel; });
+}
+
+void Service::wake() {
+  const std::lock_guard lock(mutex_);
+  awake_ = true;
+  woken_.notify_all();
+}
+
+void Service::run_in_background() {
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) thread_ = std::thread([this] { background(); });
+}
+
+void Service::background() {
+  for (;;) {
+    bool ran;
+    {
+      const std::lock_guard lock(driving_);
+      ran = step_once();
+    }
+    std::unique_lock lock(mutex_);
+    if (closing_) return;
+    if (!ran) woken_.wait(lock, [&] { return awake_ || closing_; });
+    awake_ = false;
+    if (closing_) return;
+  }
+}
+
+bool Service::try_step() {
+  const std::unique_lock lock(driving_, std::try_to_lock);
+  return lock.owns_lock() && step_once();
+}
+
+bool Service::step_once() {
+  admit_orders();
+  end_cancelled();
+  for (const auto& session : sessions_) {
+    session->running->paused = session->channel->full();
+    session->running->want_drafts = session->running->most_drafts();
+  }
+  const StepPlan& plan = scheduler_.next();
+  const bool any = !plan.empty();
+  if (any) {
+    step_.run(plan);
+    for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
+    for (const auto& chunk : plan.chunks) {
+      if (parts_.options.progress && plan.decodes.empty() && plan.chunks.size() == 1)
+        parts_.options.progress("prefill", chunk.who->sequence.committed_len, chunk.who->prefill_target);
+      collect(static_cast<Running&>(*chunk.who));
+    }
+    sessions_.remove_if([](const auto& session) { return session->over; });
+  }
+  update_stats(any);
+  return any;
+}
+
+void Service::admit_orders() {
+  std::vector<Order> orders;
+  {
+    const std::lock_guard lock(mutex_);
+    orders.swap(orders_);
+  }
+  for (Order& order : orders) open_session(std::move(order));
+}
+
+void Service::open_session(Order&& order) {
+  auto running = Running::make(parts_, order.plan, order.request);
+  if (!running.ok()) return order.channel->end(running.error());
+  const Tokenizer* tokenizer = parts_.tokenizer ? &*parts_.tokenizer : nullptr;
+  sessions_.push_back(std::make_unique<Session>(order.channel, std::move(*running),
+                                                Ending(order.request, parts_.model->shape().eos_ids, tokenizer)));
+  Session& session = *sessions_.back();
+  Running& run = *session.running;
+  run.owner = &session;
+  Generation& stats = run.stats;
+  stats.prompt_tokens = run.sequence.prompt_len;
+  stats.proposer = run.plan.proposer;
+  stats.rule = run.plan.rule;
+  stats.policy = run.policy ? run.plan.policy_name : "";
+  stats.gamma = run.drafting() ? run.plan.gamma : 0;
+  stats.seed = run.plan.noise.seed;
+  stats.lossless = run.guarantee() != Guarantee::Lossy;
+  stats.milliseconds.load = parts_.load_ms;
+  step_.prepare(run);
+  scheduler_.add(run);
+}
+
+void Service::end_cancelled() {
+  for (const auto& session : sessions_)
+    if (session->channel->cancelled) finish(*session, {});
+  sessions_.remove_if([](const auto& session) { return session->over; });
+}
+
+void Service::Session::say(int32_t id, bool guessed) {
+  Generation& stats = running->stats;
+  const int64_t index = int64_t(stats.tokens.size());
+  Ending::Said said = ending.take(id, running->sequence.prompt_len + index + 1 >= running->sequence.max_len);
+  over = said.end;
+  if (!said.emitted) return;
+  stats.tokens.push_back(id);
+  channel->push({.id = id,
+                 .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
+                 .index = index,
+                 .text = std::move(said.text)});
+}
+
+// What the step gave a request: on to its consumer, up to the end if there is one.
+void Service::collect(Running& run) {
+  Session& session = *static_cast<Session*>(run.owner);
+  if (!run.failure.ok()) return finish(session, run.failure);
+  const Sequence& sequence = run.sequence;
+  const int64_t first = run.emitted_first;
+  run.stats.reused_tokens = run.found;
+  for (int64_t at = first; at < sequence.len() && !session.over; ++at) {
+    session.say(sequence.tokens[size_t(at)], at - first < run.emitted_drafts);
+    // Drafts behind the end were never said.
+    for (int64_t i = at - first + 1; session.over && run.plan.verify && i < run.emitted_drafts; ++i)
+      --run.stats.accepted, --run.stats.accepted_by_position[size_t(i)];
+  }
+  if (sequence.len() > first) {
+    session.last_ms = now_ms();
+    if (session.first_ms == 0) session.first_ms = session.last_ms;
+  }
+  scheduler_.committed(run);
+  if (session.over) finish(session, {});
+}
+
+void Service::finish(Session& session, Status failure) {
+  session.over = true;
+  Running& run = *session.running;
+  scheduler_.remove(run);
+  Generation& out = run.stats;
+  session.ending.flush();
+  out.text = session.ending.text();
+  out.finish = session.ending.reason();
+  out.milliseconds.first_to_last_token = session.last_ms - session.first_ms;
+  {
+    const std::lock_guard lock(mutex_);
+    ++(session.channel->cancelled ? stats_.requests_aborted : stats_.requests_finished);
+    stats_.generated_tokens += int64_t(out.tokens.size());
+    stats_.prompt_tokens += out.prompt_tokens;
+    stats_.rounds += out.rounds, stats_.drafted += out.drafted, stats_.accepted += out.accepted;
+  }
+  if (failure.ok()) session.channel->end(std::move(out));
+  else session.channel->end(failure.error());
+}
+
+void Service::update_stats(bool ran) {
+  const SchedulerStats& scheduled = scheduler_.stats();
+  const std::lock_guard lock(mutex_);
+  stats_.running = scheduler_.num_running();
+  stats_.waiting = scheduler_.num_waiting();
+  stats_.kv_pages_total = parts_.pool->num_pages();
+  stats_.kv_pages_cached = parts_.pool->num_kept();
+  stats_.kv_pages_used = stats_.kv_pages_total - parts_.pool->num_free();
+  stats_.prefix_tokens_asked = scheduled.prefix_asked, stats_.prefix_tokens_hit = scheduled.prefix_found;
+  stats_.preemptions = scheduled.preemptions, stats_.drafts_dropped = scheduled.drafts_dropped;
+  stats_.passes += ran;
+}
+
+EngineStats Service::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace hunch

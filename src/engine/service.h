@@ -1,0 +1,68 @@
+// Service: runs the requests of one engine. Whoever drives calls step_once(): the service's own thread once something was
+// submitted, or the caller of generate() while nobody else does. Everything but the driving is thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/channel.h"
+#include "engine/ending.h"
+#include "engine/step.h"
+
+namespace hunch {
+
+class Service {
+ public:
+  explicit Service(EngineParts&);
+  ~Service();  // ends what still runs; every channel must have been released
+
+  // Checks what can be checked at once and queues the request. The channel is the caller's until release().
+  Result<Channel*> enqueue(const Request&);
+  void release(Channel*);
+  // Starts the service's own thread, if it does not run yet.
+  void run_in_background();
+  // Something changed that the driver should look at: a cancellation, a channel with room again.
+  void wake();
+  // One step if nobody else is driving at this moment. False: somebody is, or there is nothing to run.
+  bool try_step();
+
+  EngineStats stats() const;
+
+ private:
+  struct Session;
+  struct Order {
+    Request request;
+    RequestPlan plan;
+    Channel* channel;
+  };
+
+  bool step_once();
+  void admit_orders();
+  void open_session(Order&&);
+  void end_cancelled();
+  void collect(Running&);
+  void finish(Session&, Status failure);
+  void update_stats(bool ran);
+  void background();
+
+  EngineParts& parts_;
+  Scheduler scheduler_;
+  Step step_;
+
+  std::mutex driving_;  // held by whoever runs step_once()
+  std::list<std::unique_ptr<Session>> sessions_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable woken_;
+  std::list<std::unique_ptr<Channel>> channels_;
+  std::vector<Order> orders_;
+  bool awake_ = false, closing_ = false;
+  EngineStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,119 @@
+#include "kv/prefix_cache.h"
+
+#include <algorithm>
+
+namespace hunch {
+namespace {
+
+uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64
+  x ^= x >> 30, x *= 0xbf58476d1ce4e5b9u;
+  x ^= x >> 27, x *= 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+uint64_t chain_of(uint64_t before, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) before = mix(before + 0x9e3779b97f4a7c15u + uint32_t(token));
+  return before;
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), by_page_(size_t(pool.num_pages()), nullptr) { pool.set_keeper(this); }
+
+PrefixCache::Node* PrefixCache::lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens) const {
+  const auto [first, last] = by_chain_.equal_range(chain);
+  for (auto it = first; it != last; ++it)
+    if (it->second->before == before && std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())) return it->second;
+  return nullptr;
+}
+
+std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t max_entries) {
+  std::vector<int32_t> pages;
+  std::vector<Node*> path;
+  uint64_t chain = 0;
+  Node* before = nullptr;
+  for (int64_t first = 0; first + kPageLen <= std::min<int64_t>(max_entries, int64_t(tokens.size())); first += kPageLen) {
+    const auto part = tokens.subspan(size_t(first), kPageLen);
+    chain = chain_of(chain, part);
+    before = lookup(before, chain, part);
+    if (!before) break;
+    path.push_back(before);
+    pages.push_back(before->page);
+    pool_.share(before->page);
+  }
+  // The beginning is what others will want: it becomes the most recently used.
+  for (auto node = path.rbegin(); node != path.rend(); ++node) nodes_.splice(nodes_.end(), nodes_, (*node)->self);
+  return pages;
+}
+
+int64_t PrefixCache::publish(const Sequence& sequence, int64_t published) {
+  const std::span<const int32_t> tokens(sequence.tokens);
+  // A page of this sequence that is not the known one (another sequence was faster) ends what can be published: the pages behind
+  // it continue a page that is not in the cache under this sequence's id. They can hang under the known one, whose contents are
+  // the same bits.
+  Node* before = nullptr;
+  uint64_t chain = 0;
+  if (published > 0) {
+    before = by_page_[size_t(sequence.pages.page_of(published - 1))];
+    if (!before) {  // walk the known pages of the same beginning
+      for (int64_t first = 0; first < published; first += kPageLen) {
+        const auto part = tokens.subspan(size_t(first), kPageLen);
+        chain = chain_of(chain, part);
+        before = lookup(before, chain, part);
+        if (!before) return published;  // the beginning has been given up meanwhile
+      }
+    }
+    chain = before->chain;
+  }
+  for (; published + kPageLen <= sequence.committed_len; published += kPageLen) {
+    const auto part = tokens.subspan(size_t(published), kPageLen);
+    chain = chain_of(chain, part);
+    Node* node = lookup(before, chain, part);
+    if (!node) {
+      const int32_t page = sequence.pages.page_of(published);
+      HUNCH_CHECK(by_page_[size_t(page)] == nullptr);
+      nodes_.push_back({.chain = chain, .before = before, .page = page, .tokens = {part.begin(), part.end()}});
+      node = &nodes_.back();
+      node->self = std::prev(nodes_.end());
+      by_chain_.emplace(chain, node);
+      by_page_[size_t(page)] = node;
+      if (before) ++before->children;
+    }
+    before = node;
+  }
+  return published;
+}
+
+void PrefixCache::remove(Node* node) {
+  const auto [first, last] = by_chain_.equal_range(node->chain);
+  for (auto it = first; it != last; ++it)
+    if (it->second == node) {
+      by_chain_.erase(it);
+      break;
+    }
+  by_page_[size_t(node->page)] = nullptr;
+  if (node->before) --node->before->children;
+  nodes_.erase(node->self);
+}
+
+std::optional<int32_t> PrefixCache::surrender() {
+  // A page whose continuation is known stays longer: without it the continuation could not be found.
+  for (Node& node : nodes_) {
+    if (node.children > 0 || pool_.holders(node.page) > 0) continue;
+    const int32_t page = node.page;
+    remove(&node);
+    return page;
+  }
+  return std::nullopt;
+}
+
+void PrefixCache::clear() {
+  for (const Node& node : nodes_) {
+    by_page_[size_t(node.page)] = nullptr;
+    if (pool_.holders(node.page) == 0) pool_.put_free(node.page);
+  }
+  nodes_.clear();
+  by_chain_.clear();
+}
+
+}  // namespace hunch

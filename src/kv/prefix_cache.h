@@ -1,0 +1,56 @@
+// PrefixCache: pages whose contents are a known beginning of tokens, so that requests which begin alike share them. A page enters
+// when all its entries are committed (never tentative ones), under the chain of all tokens up to its end; it leaves, least
+// recently used first, when the pool needs it and nobody holds it. Shared pages are full, so nobody writes to them.
+//
+// Tokens are compared, not only their hash: equal output is a promise, not a probability.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/page_pool.h"
+#include "kv/sequence.h"
+
+namespace hunch {
+
+class PrefixCache final : public PagePool::Keeper {
+ public:
+  explicit PrefixCache(PagePool& pool);
+
+  // The longest run of known pages that `tokens` begin with, at most `max_entries` entries; every page has the caller as a holder
+  // now.
+  std::vector<int32_t> find(std::span<const int32_t> tokens, int64_t max_entries);
+
+  // Makes the pages of [published, committed_len) known, whole ones only; returns the entries published so far, to be handed in
+  // next time (0 at first; after a find() the entries found).
+  int64_t publish(const Sequence& sequence, int64_t published);
+
+  // Forgets everything; pages that are held stay their holders'.
+  void clear();
+
+  bool keeps(int32_t page) const override { return by_page_[size_t(page)] != nullptr; }
+  std::optional<int32_t> surrender() override;
+
+ private:
+  struct Node {
+    uint64_t chain = 0;      // hash of all tokens up to this page's end
+    Node* before = nullptr;  // the page before it; null: the first
+    int32_t page = -1;
+    int children = 0;  // known pages that continue this one: it cannot leave before them
+    std::vector<int32_t> tokens;
+    std::list<Node>::iterator self;
+  };
+  Node* lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens) const;
+  void remove(Node* node);
+
+  PagePool& pool_;
+  std::list<Node> nodes_;  // least recently used first
+  std::unordered_multimap<uint64_t, Node*> by_chain_;
+  std::vector<Node*> by_page_;
+};
+
+}  // namespace hunch
