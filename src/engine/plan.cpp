@@ -44,6 +44,7 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   const bool greedy = plan.sampling.temperature < 1e-5f;
   plan.rule = !o.rule.empty() ? o.rule : greedy || s.seed ? "match" : "ratio";
   plan.proposer = o.proposer;
+  if (plan.proposer != "none") plan.drafters = {plan.proposer};
   plan.policy_name = o.policy;
   HUNCH_OK(check_part<AcceptanceRule>("rule", plan.rule));
   HUNCH_OK(check_part<Proposer>("proposer", plan.proposer));

@@ -16,6 +16,7 @@ struct RequestPlan {
   SamplingParams sampling;
   NoiseKey noise;
   std::string proposer, policy_name, rule;
+  std::vector<std::string> drafters;  // the proposers it uses: none, one, or those that `auto` chooses from
   PolicyOptions policy;
   ProposerOptions proposing;
   int gamma = 0;

@@ -21,27 +21,18 @@ Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& re
 
 Running::~Running() {
   HUNCH_CHECK(!seated_now);
-  if (proposer) parts_.drafting().release(proposer);
+  for (const Drafter& drafter : drafters) parts_.drafting().release(drafter.proposer);
   if (policy) parts_.drafting().release(policy);
 }
 
 Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const RequestPlan& plan, const Request& request) {
   auto made = std::unique_ptr<Running>(new Running(parts, plan, request));
   HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({}));
-  HUNCH_TRY(made->proposer, parts.drafting().acquire_proposer(plan.proposer, plan.proposing, plan.draft_weights));
-  if (made->proposer->uses_policy()) { HUNCH_TRY(made->policy, parts.drafting().acquire_policy(plan.policy_name, plan.policy)); }
+  for (const std::string& name : plan.drafters) HUNCH_OK(made->add_drafter(name));
   // What decoding unverified leaves behind is not what others may build on.
   if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 
   const size_t gamma = made->drafting() ? size_t(plan.gamma) : 0;
-  made->tree.parents.resize(gamma);
-  made->tokens_ = parts.backend->allocate(std::max<size_t>(gamma, 1) * sizeof(int32_t));
-  made->tree.tokens = made->tokens_.view<int32_t>(int64_t(gamma));
-  if (made->needs_probs() && gamma > 0) {
-    const int64_t vocab = parts.model->shape().vocab_size;
-    made->q_ = parts.backend->allocate(gamma * size_t(vocab) * sizeof(float));
-    made->tree.q = made->q_.view<float>(int64_t(gamma), vocab);
-  }
   made->row_parents.reserve(gamma + 1);
   made->path_rows.reserve(gamma + 1);
   made->verdict.path.reserve(gamma + 1);
@@ -51,19 +42,45 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
   return made;
 }
 
+Status Running::add_drafter(const std::string& name) {
+  const int64_t gamma = plan.gamma, vocab = parts_.model->shape().vocab_size;
+  Drafter drafter{.name = name};
+  HUNCH_TRY(drafter.proposer, parts_.drafting().acquire_proposer(name, plan.proposing, plan.draft_weights));
+  drafter.tree.parents.resize(size_t(gamma));
+  drafter.tokens = parts_.backend->allocate(size_t(gamma) * sizeof(int32_t));
+  drafter.tree.tokens = drafter.tokens.view<int32_t>(gamma);
+  const bool passes = drafter.proposer->uses_policy();
+  if (needs_probs() && passes) {
+    drafter.q = parts_.backend->allocate(size_t(gamma * vocab) * sizeof(float));
+    drafter.tree.q = drafter.q.view<float>(gamma, vocab);
+  }
+  drafters.push_back(std::move(drafter));
+  if (passes && !policy) { HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy)); }
+  return {};
+}
+
 void Running::seated() {
+  prepared = false;
   if (policy) policy->open(sequence);
-  proposer->open(sequence);
+  for (const Drafter& drafter : drafters) drafter.proposer->open(sequence);
 }
 
 void Running::unseated() {
   if (policy) policy->close(sequence.slot);
-  proposer->close(sequence.slot);
+  for (const Drafter& drafter : drafters) drafter.proposer->close(sequence.slot);
 }
 
 Guarantee Running::guarantee() const {
   if (!drafting()) return Guarantee::Stream;
   return plan.verify ? rule->guarantee() : policy->unverified();
+}
+
+void Running::decide_as_asked() {
+  want_drafts = most_drafts();
+  chosen = want_drafts > 0 ? 0 : -1;
+  learns = policy != nullptr;
+  stop_below = 0;
+  looked_up = false;
 }
 
 int Running::most_drafts() const {

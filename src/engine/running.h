@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "accept/rule.h"
@@ -28,17 +29,32 @@ class Running final : public Scheduled {
   Guarantee guarantee() const;
   // Drafts may not pass the end of the sequence: gamma drafts and a bonus are gamma + 1 new tokens.
   int most_drafts() const;
-  bool drafting() const { return proposer != nullptr && proposer->drafts(); }
+  // Decides the round as the request says, with its only drafter: all the drafts that there is room for.
+  void decide_as_asked();
+  bool drafting() const { return !drafters.empty(); }
   bool needs_probs() const { return rule->needs_q(); }
+  const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[size_t(chosen)].tree; }
+
+  // A way to guess, with the tree it fills. Plain decoding has none, `auto` several.
+  struct Drafter {
+    std::string name;
+    Proposer* proposer = nullptr;
+    DraftTree tree;
+    Buffer tokens, q;
+  };
 
   RequestPlan plan;
   std::unique_ptr<AcceptanceRule> rule;
   KeyedChance chance;
-  Proposer* proposer = nullptr;
-  SparsePolicy* policy = nullptr;  // null: drafts do not read a selection
+  std::vector<Drafter> drafters;
+  SparsePolicy* policy = nullptr;  // null: no drafter reads a selection
 
-  // The round in the works.
-  DraftTree tree;
+  // The round in the works, as decided before it.
+  int chosen = -1;                   // of drafters; -1: no guesses
+  bool looked_up = false;            // its tree is filled already
+  float stop_below = 0;              // DraftLimits
+  bool learns = false;               // its pass learns a selection for the next round
+  bool prepared = false;             // the last pass of this sequence did
   std::vector<int32_t> row_parents;  // [1 + tree.size] parent rows where the tree branches; else empty
   Verdict verdict;
   std::vector<int32_t> path_rows;  // scratch of the commit
@@ -57,8 +73,10 @@ class Running final : public Scheduled {
  private:
   Running(EngineParts&, const RequestPlan&, const Request&);
 
+  Status add_drafter(const std::string& name);
+
   EngineParts& parts_;
-  Buffer tokens_, q_;
+  DraftTree no_tree_;
 };
 
 }  // namespace hunch

@@ -122,7 +122,7 @@ bool Service::step_once() {
   end_cancelled();
   for (const auto& session : sessions_) {
     session->running->paused = session->channel->full();
-    session->running->want_drafts = session->running->most_drafts();
+    session->running->decide_as_asked();
   }
   const StepPlan& plan = scheduler_.next();
   const bool any = !plan.empty();

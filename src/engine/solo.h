@@ -31,7 +31,7 @@ class Solo {
     int drafts = 0;
   };
   Result<Emitted> round() {
-    running_->want_drafts = running_->most_drafts();
+    running_->decide_as_asked();
     return step();
   }
 

@@ -36,6 +36,17 @@ uint64_t kv_bytes(const Backend& backend) {
   return c.kv_bytes + c.score_bytes + c.gather_bytes;
 }
 
+int depth_of(const DraftTree& tree, bool chain) {
+  if (chain) return tree.size;
+  int depth = 0;
+  for (int node = 0; node < tree.size; ++node) {
+    int d = 1;
+    for (int at = tree.parents[size_t(node)]; at >= 0; at = tree.parents[size_t(at)]) ++d;
+    depth = std::max(depth, d);
+  }
+  return depth;
+}
+
 bool branches(const DraftTree& tree) {
   for (int node = 0; node < tree.size; ++node)
     if (tree.parents[size_t(node)] != node - 1) return true;
@@ -89,7 +100,7 @@ void Step::prepare(const Running& who) {
 }
 
 void Step::run(const StepPlan& plan) {
-  draft_ms_ = pass_ms_ = select_ms_ = 0;
+  report_ = {};
   const uint64_t bytes_before = kv_bytes(*parts_.backend);
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
@@ -104,47 +115,70 @@ void Step::run(const StepPlan& plan) {
       (kv_bytes(*parts_.backend) - bytes_before) / std::max<size_t>(1, plan.decodes.size() + plan.chunks.size());
   for (const auto& decode : plan.decodes) {
     Generation& stats = running(decode).stats;
-    stats.milliseconds.draft += draft_ms_, stats.milliseconds.verify += pass_ms_, stats.milliseconds.select += select_ms_;
+    stats.milliseconds.draft += report_.draft_ms, stats.milliseconds.verify += report_.pass_ms,
+        stats.milliseconds.select += report_.select_ms;
     stats.kv_bytes_read += shared;
   }
-  for (const auto& chunk : plan.chunks) running(chunk).stats.milliseconds.prefill += pass_ms_;
+  for (const auto& chunk : plan.chunks) running(chunk).stats.milliseconds.prefill += report_.pass_ms;
 }
 
-// Every proposer drafts for all its requests in one call.
+// Every proposer drafts for all the requests that chose it, in one call.
 void Step::propose(const StepPlan& plan) {
-  Stopwatch watch(draft_ms_);
+  Stopwatch watch(report_.draft_ms);
   asked_.clear();
-  for (const auto& decode : plan.decodes) running(decode).tree.size = 0;
+  const auto proposer_of = [](const Running& who) {
+    return who.chosen < 0 ? nullptr : who.drafters[size_t(who.chosen)].proposer;
+  };
   for (const auto& decode : plan.decodes) {
-    const Proposer* proposer = running(decode).proposer;
-    if (decode.drafts == 0 || std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
+    Running& who = running(decode);
+    who.row_parents.clear();
+    if (decode.drafts == 0) who.chosen = -1;
+    if (who.chosen >= 0 && !who.looked_up) who.drafters[size_t(who.chosen)].tree.size = 0;
+  }
+  for (const auto& decode : plan.decodes) {
+    Proposer* proposer = proposer_of(running(decode));
+    if (!proposer || running(decode).looked_up || std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
     asked_.push_back(proposer);
     tasks_.clear();
     for (const auto& other : plan.decodes) {
       Running& who = running(other);
-      if (who.proposer != proposer || other.drafts == 0) continue;
-      tasks_.push_back({.sequence = &who.sequence,
-                        .policy = who.policy,
-                        .limits = {.max_tokens = other.drafts, .want_q = who.needs_probs()},
-                        .tree = &who.tree});
+      if (proposer_of(who) == proposer && !who.looked_up) tasks_.push_back(task_of(who, size_t(who.chosen), other.drafts));
     }
-    running(decode).proposer->propose(tasks_);
+    proposer->propose(tasks_);
+    if (proposer->uses_policy())
+      for (const DraftTask& task : tasks_) report_.draft_steps = std::max(report_.draft_steps, task.tree->size);
   }
-  const int64_t vocab = parts_.model->shape().vocab_size;
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
-    DraftTree& tree = who.tree;
-    // A proposer that breaks its contract costs its guesses, not the output.
-    tree.size = std::min(tree.size, decode.drafts);
-    for (int node = 0; node < tree.size; ++node)
-      if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node) tree.size = node;
-    who.row_parents.clear();
-    if (branches(tree)) {
-      who.row_parents.push_back(-1);
-      for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
-    }
+    if (who.chosen >= 0) check_tree(who, decode.drafts);
+    who.looked_up = false;
     if (after_drafts) after_drafts(who);
   }
+}
+
+DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
+  return {.sequence = &who.sequence,
+          .policy = who.policy,
+          .limits = {.max_tokens = drafts, .want_q = who.needs_probs(), .stop_below = who.stop_below},
+          .tree = &who.drafters[drafter].tree};
+}
+
+void Step::look_up(std::span<Running* const> requests, size_t drafter) {
+  tasks_.clear();
+  for (Running* who : requests) tasks_.push_back(task_of(*who, drafter, who->most_drafts()));
+  if (!tasks_.empty()) requests[0]->drafters[drafter].proposer->propose(tasks_);
+}
+
+// A proposer that breaks its contract costs its guesses, not the output.
+void Step::check_tree(Running& who, int granted) const {
+  DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
+  const int64_t vocab = parts_.model->shape().vocab_size;
+  tree.size = std::min(tree.size, granted);
+  for (int node = 0; node < tree.size; ++node)
+    if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node) tree.size = node;
+  if (!branches(tree)) return;
+  who.row_parents.push_back(-1);
+  for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
 }
 
 // ONE pass: the rows of every tree, then the prompt chunks. A request's row 0 always runs, it overwrites what a draft left at its
@@ -158,22 +192,25 @@ void Step::forward(const StepPlan& plan) {
   auto ids = ids_.view<int32_t>(capacity);
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
-    if (!who.plan.verify && who.tree.size > 0) {
+    if (!who.plan.verify && who.tree().size > 0) {
       emit_unverified(who);
       continue;
     }
-    HUNCH_CHECK(rows + who.tree.size + 1 <= capacity);
+    HUNCH_CHECK(rows + who.tree().size + 1 <= capacity);
     ids(rows++) = who.sequence.pending();
-    for (int node = 0; node < who.tree.size; ++node) ids(rows++) = who.tree.tokens(node);
+    for (int node = 0; node < who.tree().size; ++node) ids(rows++) = who.tree().tokens(node);
     segments_.push_back({.phase = Segment::Phase::Verify,
                          .sequence = &who.sequence,
                          .first_position = who.sequence.committed_len,
-                         .num_rows = who.tree.size + 1,
-                         .policy = who.policy,
+                         .num_rows = who.tree().size + 1,
+                         .policy = who.learns ? who.policy : nullptr,
                          .parents = who.row_parents});
     verified_.push_back(&who);
+    report_.learning += who.learns && who.policy;
+    report_.entries += who.sequence.committed_len;
   }
   verify_rows = rows;
+  report_.decodes = int(verified_.size()), report_.verify_rows = int(rows), report_.chunks = int(plan.chunks.size());
   for (const auto& chunk : plan.chunks) {
     Running& who = running(chunk);
     const Sequence& sequence = who.sequence;
@@ -198,9 +235,9 @@ void Step::forward(const StepPlan& plan) {
     if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
     int64_t first = 0;
     for (Running* who : verified_) {
-      rows_.sample(who->sequence, who->tree, who->row_parents, first, who->needs_probs() && who->tree.size > 0);
+      rows_.sample(who->sequence, who->tree(), who->row_parents, first, who->needs_probs() && who->tree().size > 0);
       settle(*who, first);
-      first += who->tree.size + 1;
+      first += who->tree().size + 1;
     }
     for (const auto& chunk : plan.chunks) {
       settle_chunk(running(chunk), chunk, hidden.slice(first, chunk.rows));
@@ -208,20 +245,20 @@ void Step::forward(const StepPlan& plan) {
     }
   }
   const double select = parts_.pass->take_select_ms();
-  select_ms_ += select;
-  pass_ms_ += ms - select;
+  report_.select_ms += select;
+  report_.pass_ms += ms - select;
 }
 
 void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
   Sequence& sequence = who.sequence;
   sequence.committed_len += chunk.rows;
+  if (chunk.last) who.prepared = who.policy != nullptr;
   // A request that was preempted knows its pending token already.
   if (!chunk.last || sequence.len() > sequence.committed_len) return;
   const int64_t row = rows_.max_rows() - 1;
   parts_.model->logits(*parts_.backend, hidden.slice(chunk.rows - 1, 1), rows_.logits(row, 1));
-  who.tree.size = 0;
-  who.row_parents.clear();
-  rows_.sample(sequence, who.tree, {}, row, false);
+  who.chosen = -1;
+  rows_.sample(sequence, who.tree(), {}, row, false);
   const int32_t first = SampledRows::Of(rows_, row).choice(0);
   if (first < 0) {
     who.failure = numerical_error(sequence.len());
@@ -233,7 +270,7 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, View<const f
 
 void Step::settle(Running& who, int64_t first_row) {
   Sequence& sequence = who.sequence;
-  const DraftTree& tree = who.tree;
+  const DraftTree& tree = who.tree();
   Verdict& verdict = who.verdict;
   SampledRows::Of target(rows_, first_row);
   who.rule->accept(tree, sequence.len(), target, who.chance, verdict);
@@ -254,23 +291,18 @@ void Step::settle(Running& who, int64_t first_row) {
     close_up(*parts_.backend, {parts_.store.get(), sequence.pages.view()}, sequence.committed_len, who.path_rows);
   }
   const Commit commit = commit_path(sequence, tree.size + 1, verdict.tokens, verdict.next, who.path_rows);
-  if (who.policy) {
-    Stopwatch watch(select_ms_);
+  who.prepared = who.policy && who.learns;
+  if (who.prepared) {
+    Stopwatch watch(report_.select_ms);
     who.policy->committed(sequence, commit);
   }
-  who.proposer->observe(sequence, verdict);
+  for (const Running::Drafter& drafter : who.drafters) drafter.proposer->observe(sequence, verdict);
   if (tree.size > 0) {
     Generation& stats = who.stats;
     ++stats.rounds;
     stats.drafted += tree.size;
     stats.accepted += commit.accepted;
-    int depth = 0;  // of the tree: a chain's is its length
-    for (int node = 0, at; node < tree.size; ++node) {
-      int d = 1;
-      for (at = node; tree.parents[size_t(at)] >= 0; at = tree.parents[size_t(at)]) ++d;
-      depth = std::max(depth, d);
-    }
-    for (int i = 0; i < depth; ++i) ++stats.drafted_by_position[size_t(i)];
+    for (int i = 0; i < depth_of(tree, who.row_parents.empty()); ++i) ++stats.drafted_by_position[size_t(i)];
     for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[size_t(i)];
   }
   if (after_commit) after_commit(who);
@@ -280,13 +312,13 @@ void Step::settle(Running& who, int64_t first_row) {
 void Step::emit_unverified(Running& who) {
   Sequence& sequence = who.sequence;
   who.emitted_first = sequence.len();
-  who.emitted_drafts = who.tree.size;
-  for (int node = 0; node < who.tree.size; ++node) {
-    sequence.tokens.push_back(who.tree.tokens(node));
+  who.emitted_drafts = who.tree().size;
+  for (int node = 0; node < who.tree().size; ++node) {
+    sequence.tokens.push_back(who.tree().tokens(node));
     if (sequence.logit_state) sequence.logit_state->append(sequence.tokens.back());
   }
-  sequence.committed_len += who.tree.size;
-  Stopwatch watch(select_ms_);
+  sequence.committed_len += who.tree().size;
+  Stopwatch watch(report_.select_ms);
   HUNCH_CHECK(who.policy->refresh(sequence, {parts_.store.get(), sequence.pages.view()}));
 }
 

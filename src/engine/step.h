@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/running.h"
@@ -41,20 +42,35 @@ class SampledRows {
   Buffer logits_, probs_, tokens_, positions_;
 };
 
+// What a step was made of and what it took; the planner learns from it.
+struct StepReport {
+  double draft_ms = 0, pass_ms = 0, select_ms = 0;  // pass: sampling and acceptance included, choosing and copying entries not
+  int decodes = 0, verify_rows = 0, learning = 0;   // requests, their rows, how many of them learned a selection
+  int64_t entries = 0;                              // read by the requests that decoded
+  int chunks = 0, draft_steps = 0;                  // prompt chunks in the pass; the longest chain drafted by passes
+};
+
 class Step {
  public:
   Step(EngineParts&, const SchedulerLimits&);
 
   // Room for what this request needs of a step; at admission.
   void prepare(const Running&);
-  // Runs the plan. Every request in it has its outcome in emitted_first, emitted_drafts and failure.
+  // Asks drafters that cost no pass (lookups) for all they have, before the planner decides; leaves it in their trees.
+  void look_up(std::span<Running* const>, size_t drafter);
+  // Runs the plan. A request drafts with the drafter it chose; where that is a lookup, what look_up() left may be used
+  // (`looked_up`). Every request in it has its outcome in emitted_first, emitted_drafts and failure.
   void run(const StepPlan&);
+
+  const StepReport& report() const { return report_; }
 
   // Between the drafts and the pass, and after a request's commit (poison tests); null in production.
   std::function<void(Running&)> after_drafts, after_commit;
 
  private:
   void propose(const StepPlan&);
+  DraftTask task_of(Running&, size_t drafter, int drafts) const;
+  void check_tree(Running&, int granted) const;
   void forward(const StepPlan&);
   void settle_chunk(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void settle(Running&, int64_t first_row);
@@ -67,7 +83,7 @@ class Step {
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
   std::vector<const Proposer*> asked_;
   std::vector<Segment> segments_;
-  double draft_ms_ = 0, pass_ms_ = 0, select_ms_ = 0;
+  StepReport report_;
 };
 
 }  // namespace hunch
