@@ -117,7 +117,7 @@ void PassModel::record(const PassShape& shape, double ms) {
 bool PassModel::known(const PassShape& shape) const {
   const Parts p = parts(shape);
   for (const Corner& c : p.corners)
-    if (c.weight >= 0.125 && nodes_[size_t(c.node)].variance < 0.8 * kNodeDeviation * kNodeDeviation) return true;
+    if (c.weight >= 0.125 && nodes_[size_t(c.node)].variance < 0.9 * kNodeDeviation * kNodeDeviation) return true;
   return false;
 }
 

@@ -11,13 +11,19 @@ namespace {
 
 constexpr double kSharedStrength = 6;  // trials that a prior is worth against shared counts
 constexpr double kSharedMost = 1500;   // trials at a position beyond which older ones fade
-constexpr double kOwnStrength = 2;     // trials that the shared acceptance is worth against a request's own
-constexpr double kOwnMost = 90;        // a request's trials beyond which older ones fade
-constexpr double kFastKeep = 0.8;      // the last five rounds or so
-constexpr double kSurprise = 3;        // standard deviations at which the text is taken to have changed
+static double env(const char* n, double d) { return getenv(n) ? atof(getenv(n)) : d; }
+static const double kSharedWeight = env("SW", 0.25);
+static const double kOwnStrength = env("OS", 4);     // trials that the shared acceptance is worth against a request's own
+static const double kChange = env("CH",6), kAlarm = env("AL",3);
+static const double kOwnMost = env("OM",150);        // a request's trials beyond which older ones fade
+static const double kHopeful = env("HH",0.4);         // standard deviations
+constexpr double kSharedCertain = 12;       // of the shared trials count as knowledge of this request
+constexpr double kRunsKeep = 0.9;           // of what is known about runs of lookups, per round
+constexpr double kAlone = 0.6;              // chance of no lookup above which drafts with passes are the rule
 constexpr double kLeast = 0.01, kMost = 0.995;
 constexpr double kCredit = 12;              // tokens: what past gains may excuse
-constexpr int64_t kFirstProbe = 20, kShortest = 32, kLongest = 2048;
+static const int64_t kFirstProbe = env("FP",12), kShortest = env("SH",16);
+constexpr int64_t  kLongest = 2048;
 constexpr int kProbeLength = 4;             // enough to tell good text from bad
 constexpr double kAfterSuccess = 0.4;       // of the evidence stays when a probe paid
 constexpr double kHope = 0.97;              // an arm that would lose at this acceptance is not probed
@@ -53,7 +59,7 @@ void Planner::open(int slot) {
 
 void Planner::Counts::add(int position, bool success, double most) {
   double &t = trials[size_t(position)], &k = kept[size_t(position)];
-  t += 1, k += success;
+  t += kSharedWeight, k += success ? kSharedWeight : 0;
   if (t > most) k *= most / t, t = most;
 }
 
@@ -95,6 +101,33 @@ void Planner::seed(int arm, int64_t context_len, std::span<const double> accepta
 
 bool Planner::barred(const Slot& s) const { return s.lost > options_.loss_free + options_.loss_share * double(s.tokens); }
 
+double Planner::odds_factor(const Evidence& e) const {
+  if (e.trials <= 0) return 1;
+  const double expected = std::clamp(e.expected / e.trials, kLeast, kMost);
+  const double rate = (e.kept + kOwnStrength * expected) / (e.trials + kOwnStrength);
+  return odds(std::clamp(rate, kLeast, kMost)) / odds(expected);
+}
+
+void Planner::learn(Evidence& e, bool kept, double expected, double factor) const {
+  e.trials += 1, e.kept += kept, e.expected += expected;
+  if (e.trials > kOwnMost) {
+    const double keep = kOwnMost / e.trials;
+    e.trials *= keep, e.kept *= keep, e.expected *= keep;
+  }
+  const double now = factor * odds(expected), p = now / (1 + now);
+  for (Change& c : e.changes) {
+    const double other = &c == &e.changes[0] ? now / kChange : now * kChange, q = other / (1 + other);
+    c.score += kept ? std::log(q / p) : std::log((1 - q) / (1 - p));
+    c.trials += 1, c.kept += kept, c.expected += expected;
+    if (c.score <= 0) c = {};
+    if (c.score < kAlarm) continue;
+    // What was seen before the change no longer counts.
+    e.trials = c.trials, e.kept = c.kept, e.expected = c.expected;
+    e.changes = {};
+    return;
+  }
+}
+
 void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   const Arm& arm = options_.arms[size_t(a)];
   const Slot& slot = slots_[size_t(view.slot)];
@@ -108,11 +141,12 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   shared_acceptance(a, bucket_of(a, view.context_len, found.quality), base);
   // The request's own record as one factor on the odds of every position: the profile keeps its form, the text sets its height.
   const Evidence& e = slot.arms[size_t(a)];
-  double factor = 1;
-  if (e.trials > 0) {
-    const double expected = std::clamp(e.expected / e.trials, kLeast, kMost);
-    const double rate = (e.kept + kOwnStrength * expected) / (e.trials + kOwnStrength);
-    factor = odds(std::clamp(rate, kLeast, kMost)) / odds(expected);
+  double factor = odds_factor(e);
+  if (!arm.passes) {
+    // A lookup that is little known is hoped to be good: being wrong costs a few rows, never trying it all it could bring.
+    const double middle = factor * odds(base[0]), rate = middle / (1 + middle);
+    const double hoped = rate + kHopeful * std::sqrt(rate * (1 - rate) / (1 + e.trials));
+    factor *= odds(std::clamp(hoped, kLeast, kMost)) / odds(rate);
   }
   const Counts& goes_on = shared_[size_t(a)].goes_on;
   double kept = 1, drafted = 1;
@@ -244,19 +278,12 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   bool found = false;
   for (size_t i = 0; i < count; ++i) {
     Slot& slot = slots_[size_t(views[i].slot)];
-    bool any = false;
     for (size_t a = 0; a < arms; ++a) {
       Chain& chain = chains_[i * arms + a];
       make_chain(views[i], int(a), chain);
       if (barred(slot)) chain.longest = 0;
-      any = any || (!options_.arms[a].passes && chain.longest > 0);
+      found = found || (!options_.arms[a].passes && chain.longest > 0);
     }
-    found = found || any;
-    if (slot.had_found) {
-      slot.found_rounds = 0.9 * slot.found_rounds + 1;
-      slot.missed_after_found = 0.9 * slot.missed_after_found + !any;
-    }
-    slot.had_found = any;
   }
   // Steady: what would be done round after round without what lookups happened to find. Its rate is the price of time. Each
   // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's.
@@ -286,16 +313,24 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
 
   double rows = 0;
   bool all_plain = true;
-  for (const Decision& d : decisions) rows += 1 + d.gamma, all_plain = all_plain && d.arm == kPlain;
+  int sharing = 0;
+  for (const Decision& d : decisions) {
+    rows += 1 + d.gamma, all_plain = all_plain && d.arm == kPlain;
+    sharing += d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
+  }
   if (all_plain) steps_since_plain_ = 0;
   for (size_t i = 0; i < count; ++i) {
     Decision& d = decisions[i];
     Slot& slot = slots_[size_t(views[i].slot)];
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
-    slot.extra = extra_ms(d, chain, rows - d.gamma) * plain_rate;
+    slot.extra = extra_ms(d, chain, rows - d.gamma, std::max(1, sharing)) * plain_rate;
     slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
     slot.last = d;
+    const bool looked_up = chain && !options_.arms[size_t(d.arm)].passes;
+    Runs& runs = slot.runs[slot.looked_up];
+    runs.rounds = kRunsKeep * runs.rounds + 1, runs.missed = kRunsKeep * runs.missed + !looked_up;
+    slot.looked_up = looked_up;
     if (chain && options_.arms[size_t(d.arm)].passes && !d.probe) {
       // One more draft pays while (chance that all before it is kept) * acceptance > rate * its cost.
       const double more = steps_[size_t(d.arm)][1] + verify_ms(rows + 1) - verify_ms(rows);
@@ -305,17 +340,22 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
 }
 
 // What this decision adds to the step, with the others as they are.
-double Planner::extra_ms(const Decision& d, const Chain* chain, double rows_before) const {
-  double ms = d.learn >= 0 ? learn_[size_t(d.learn)][1] : 0;
+double Planner::extra_ms(const Decision& d, const Chain* chain, double rows_before, int sharing) const {
+  double ms = d.learn >= 0 ? learn_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
   if (!chain) return ms;
   const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
   ms += verify_ms(rows_before + drafts) - verify_ms(rows_before);
-  // The weights of a draft step are shared by those who take part; half of the batch is a fair guess of them.
-  if (options_.arms[size_t(d.arm)].passes) {
-    const size_t sharing = std::max<size_t>(1, size_t(sequences_) / 2);
-    ms += drafts * steps_[size_t(d.arm)][sharing] / double(sharing);
-  }
+  // The weights of a draft step are shared by those who take part.
+  if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
   return ms;
+}
+
+// Without learning now, the next round is a plain one unless a lookup finds something: it then makes one token where a steady
+// round would have made each * plain_ms_ in its time.
+bool Planner::worth_learning(const Slot& slot, int arm, double each, double rate) const {
+  const Runs& runs = slot.runs[slot.looked_up];
+  const double miss = (runs.missed + 1) / (runs.rounds + (slot.looked_up ? 2 : 1));
+  return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * learn_[size_t(arm)][1];
 }
 
 // Drafts with passes need a selection learned in the round before: where it is missing this round learns it instead.
@@ -328,7 +368,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
     const bool passes = d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
     if (passes && views[i].prepared != d.arm) {
       const int wanted = d.arm;
-      d = {.learn = wanted};
+      d = {};
       double most = 0;
       for (size_t a = 0; a < arms; ++a) {
         const Chain& chain = chains_[i * arms + a];
@@ -338,13 +378,11 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
           if (value > most) most = value, d.arm = int(a), d.gamma = g;
         }
       }
+      if (worth_learning(slot, wanted, each, rate)) d.learn = wanted;
     } else if (passes) {
       d.learn = d.arm;
     } else if (const int steady = steady_[i].arm; steady != kPlain) {
-      // Guesses were found elsewhere (or a plain step is due). Without learning now, the round after the run of matches is a plain
-      // one: it makes one token where a steady round would have made each * plain_ms_ in its time.
-      const double miss = d.arm == kPlain ? 1 : (slot.missed_after_found + 1) / (slot.found_rounds + 3);
-      if (miss * std::max(0.0, each * plain_ms_ - 1) > rate * learn_[size_t(steady)][1]) d.learn = steady;
+      if (worth_learning(slot, steady, each, rate)) d.learn = steady;
     }
     // An arm in use needs no probe; its next one is due an interval after it was last used.
     if (d.arm != kPlain) {
@@ -364,25 +402,24 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
     for (size_t a = 0; a < arms; ++a) {
       const Arm& arm = options_.arms[a];
       const Chain& chain = chains_[i * arms + a];
-      if (int(a) == d.arm || int(a) == d.learn || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
+      if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
       const int length = std::min(chain.longest, kProbeLength);
       const double drafts = chain.drafts[size_t(length)];
       double ms = verify_ms(sequences_ + drafts) - plain_ms_, hope = 0, kept = 1;
       if (arm.passes) ms += drafts * steps_[a][1] + learn_[a][1];
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
       if (hope < rate * ms) continue;
-      double cost = std::max(0.0, rate * ms - chain.gain[size_t(length)]);
-      if (d.arm != kPlain) {  // what is given up for it
-        const Chain& instead = chains_[i * arms + size_t(d.arm)];
-        cost += instead.gain[size_t(d.gamma)];
-      }
-      if (slot.explored + cost > options_.explore_free + options_.explore_share * double(slot.tokens)) continue;
+      // Against a round at the best known rate, which makes what its time is worth.
+      const double worth = rate * (ms + plain_ms_ / sequences_) - 1;
+      if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >
+          options_.explore_free + options_.explore_share * double(slot.tokens))
+        continue;
       if (arm.passes && views[i].prepared != int(a)) {
-        if (d.learn >= 0) continue;
+        if (d.learn >= 0 && d.learn != int(a)) continue;
         d.learn = int(a);
         return;
       }
-      slot.explored += cost;
+      slot.probe_worth = worth;
       d = {.arm = int(a), .gamma = length, .learn = d.learn, .probe = true};
       return;
     }
@@ -418,37 +455,23 @@ void Planner::record(const RoundOutcome& outcome) {
   Evidence& e = slot.arms[size_t(d.arm)];
   std::array<double, kMaxPlannedDraft> base;
   shared_acceptance(d.arm, slot.bucket, base);
-  const double expected_rate = e.trials > 0 ? std::clamp(e.expected / e.trials, kLeast, kMost) : 0.5;
-  const double rate = (e.kept + kOwnStrength * expected_rate) / (e.trials + kOwnStrength);
-  const double factor = e.trials > 0 ? odds(std::clamp(rate, kLeast, kMost)) / odds(expected_rate) : 1;
-  for (double* fast : {&e.fast_trials, &e.fast_kept, &e.fast_expected, &e.fast_predicted, &e.fast_variance}) *fast *= kFastKeep;
+  const double factor = odds_factor(e);
   // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: what it brings is
   // then right, whatever the reason. Its cost is counted by goes_on.
   const int tried = std::min(outcome.accepted + 1, asked);
   for (int i = 0; i < tried; ++i) {
     const bool kept = i < outcome.accepted;
-    const double o = factor * odds(base[size_t(i)]), p = std::clamp(o / (1 + o), kLeast, kMost);
-    e.trials += 1, e.kept += kept, e.expected += base[size_t(i)];
-    e.fast_trials += 1, e.fast_kept += kept, e.fast_expected += base[size_t(i)];
-    e.fast_predicted += p, e.fast_variance += p * (1 - p);
+    learn(e, kept, base[size_t(i)], factor);
     shared.all.add(i, kept, kSharedMost);
     shared.buckets[size_t(slot.bucket)].add(i, kept, kSharedMost);
   }
   if (arm.passes)
     for (int i = 1; i < std::min(asked, outcome.drafted + 1); ++i) shared.goes_on.add(i, i < outcome.drafted, kSharedMost);
-  if (e.trials > kOwnMost) {
-    const double keep = kOwnMost / e.trials;
-    e.trials *= keep, e.kept *= keep, e.expected *= keep;
-  }
-  // Far off what its own record says: the text has changed, and only the last rounds speak for it.
-  if (std::abs(e.fast_kept - e.fast_predicted) > kSurprise * std::sqrt(e.fast_variance + 0.05)) {
-    e.trials = e.fast_trials, e.kept = e.fast_kept, e.expected = e.fast_expected;
-    e.fast_predicted = e.fast_kept;
-  }
   // Probes: a failure doubles the time to the next; a success asks again at once, and lets old evidence count for little.
-  const bool paid = outcome.accepted > 0 && outcome.accepted >= extra;
+  const bool paid = outcome.accepted > 0 && outcome.accepted >= (d.probe ? slot.probe_worth : extra);
   if (paid) e.interval = kShortest;
   if (!d.probe) return;
+  slot.explored = std::max(0.0, slot.explored + slot.probe_worth - outcome.accepted);
   if (paid) {
     e.probe_at = slot.tokens;
     e.trials *= kAfterSuccess, e.kept *= kAfterSuccess, e.expected *= kAfterSuccess;

@@ -67,12 +67,19 @@ class Planner {
     std::array<Counts, kBuckets> buckets;  // by context or by quality
     Counts goes_on;                        // chains that were not stopped early before this position
   };
+  // A test for a change of the text (CUSUM): how much better the trials since it was last zero fit other odds than the record's.
+  struct Change {
+    double score = 0, trials = 0, kept = 0, expected = 0;
+  };
   // One request's odds of acceptance relative to what the shared counts expect.
   struct Evidence {
     double trials = 0, kept = 0, expected = 0;
-    double fast_trials = 0, fast_kept = 0, fast_expected = 0, fast_predicted = 0, fast_variance = 0;  // the last few rounds
+    std::array<Change, 2> changes;  // to worse, to better
     int64_t probe_at = 0;
     int64_t interval = 0;
+  };
+  struct Runs {
+    double rounds = 0, missed = 0;
   };
   struct Slot {
     std::array<Evidence, kMaxArms> arms;
@@ -80,9 +87,10 @@ class Planner {
     int bucket = 0;                 // of the last decision's arm
     double extra = 0;               // what the last decision was expected to cost, in tokens
     double lost = 0, explored = 0;  // tokens, against plain and against the best known
+    double probe_worth = 0;         // tokens that the time of the last probe is worth, less the one it makes anyway
     int64_t tokens = 0;
-    double found_rounds = 0, missed_after_found = 0;  // lookups: how long runs of matches last
-    bool had_found = false;
+    std::array<Runs, 2> runs;       // rounds after one without and one with a lookup's drafts; how many of them had none
+    bool looked_up = false;
   };
   // What a chain of g drafts of one request brings and takes; [g].
   struct Chain {
@@ -99,17 +107,20 @@ class Planner {
 
   int bucket_of(int arm, int64_t context_len, int quality) const;
   void shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>&) const;
+  void learn(Evidence&, bool kept, double expected, double factor) const;
+  double odds_factor(const Evidence&) const;
   void make_chain(const RequestView&, int arm, Chain&) const;
   void price(std::span<const RequestView>);
   double verify_ms(double rows) const;
   double step_ms(int arm, double sequences) const;
   Totals best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out);
   Totals fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out);
+  bool worth_learning(const Slot&, int arm, double each, double rate) const;
   void settle(std::span<const RequestView>, std::span<Decision>, double rate);
   void probe(std::span<const RequestView>, std::span<Decision>, double rate);
   void fit(std::span<Decision>, int max_rows);
   bool plain_due(std::span<const RequestView>);
-  double extra_ms(const Decision&, const Chain*, double rows_before) const;
+  double extra_ms(const Decision&, const Chain*, double rows_before, int sharing) const;
   bool barred(const Slot&) const;
 
   const CostTable& table_;

@@ -138,6 +138,7 @@ double run(const Setup& setup, Planner* planner, CostTable* table, Fixed fixed =
       const Decision& d = decisions[i];
       while (accepted < d.gamma && chances[i].uniform() < setup.text.acceptance(d.arm, accepted, tokens[i])) ++accepted;
       tokens[i] += accepted + 1, made += accepted + 1;
+      if (getenv("TRACE") && planner && i == 0) printf("  t %4ld arm %2d g %2d learn %2d probe %d accepted %2d\n", (long)tokens[i], d.arm, d.gamma, d.learn, d.probe, accepted);
       if (planner) planner->record({.slot = int(i), .drafted = d.gamma, .accepted = accepted});
     }
   }
@@ -148,7 +149,7 @@ CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e
 PlannerOptions options(int slots) {
   return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
                    {.name = "ngram", .prior_acceptance = 0.6}},
-          .max_slots = slots};
+          .max_slots = slots, .explore_free = getenv("EF") ? atof(getenv("EF")) : 1};
 }
 
 constexpr int kSeeds = 6;
@@ -168,7 +169,9 @@ Cell measure(Setup setup) {
   cell.planner = mean([&] {
     CostTable table(priors());
     Planner planner(table, options(setup.batch));
-    return run(setup, &planner, &table);
+    const double r = run(setup, &planner, &table);
+    if (getenv("SEEDS")) printf("   seed %d: %.3f\n", (int)setup.seed, r);
+    return r;
   });
   cell.plain = mean([&] { return run(setup, nullptr, nullptr); });
   cell.best = cell.plain;
@@ -187,6 +190,7 @@ TEST(PlannerSimulation, IsNeverFarFromTheBestFixedChoiceNorBelowPlainDecoding) {
       for (const double context : {64.0, 4096.0, 16384.0, 28672.0})
         for (const int batch : {1, 4, 16}) {
           if (batch > 1 && slope != 1.0) continue;
+          if (getenv("ONLY") && (getenv("ONLY") != std::string(text.name) || context != atof(getenv("CTX")) || batch != 1 || slope != 1)) continue;
           const Cell cell = measure({{slope}, text, context, batch});
           SCOPED_TRACE(testing::Message() << text.name << ", context " << context << ", batch " << batch << ", slope " << slope
                                           << ", best fixed: arm " << cell.choice.arm << " gamma " << cell.choice.gamma);
