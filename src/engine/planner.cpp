@@ -13,8 +13,8 @@ constexpr double kSharedStrength = 6;  // trials that a prior is worth against s
 constexpr double kSharedMost = 1500;   // trials at a position beyond which older ones fade
 static double env(const char* n, double d) { return getenv(n) ? atof(getenv(n)) : d; }
 static const double kSharedWeight = env("SW", 0.25);
-static const double kOwnStrength = env("OS", 4);     // trials that the shared acceptance is worth against a request's own
-static const double kChange = env("CH",6), kAlarm = env("AL",3);
+static const double kOwnStrength = env("OS",6);     // trials that the shared acceptance is worth against a request's own
+static const double kChange = env("CH",6), kAlarm = env("AL",6);
 static const double kOwnMost = env("OM",150);        // a request's trials beyond which older ones fade
 static const double kHopeful = env("HH",0.4);         // standard deviations
 constexpr double kSharedCertain = 12;       // of the shared trials count as knowledge of this request
@@ -99,7 +99,24 @@ void Planner::seed(int arm, int64_t context_len, std::span<const double> accepta
   }
 }
 
-bool Planner::barred(const Slot& s) const { return s.lost > options_.loss_free + options_.loss_share * double(s.tokens); }
+bool Planner::barred(const Slot& s, int arm) const {
+  return s.lost[size_t(arm)] > options_.loss_free + options_.loss_share * double(s.tokens);
+}
+
+// Where lookups find something most of the time, time is worth what they make of it, and no longer what rounds without them do:
+// a slow round of passes then only delays the next match.
+double Planner::price_of_time(std::span<const RequestView> views, double steady) const {
+  const double plain = sequences_ / plain_ms_;
+  double sum = 0;
+  for (const RequestView& view : views) {
+    const Slot& slot = slots_[size_t(view.slot)];
+    const Runs& runs = slot.runs[slot.looked_up];
+    const double found = 1 - (runs.missed + 1) / (runs.rounds + 1);
+    const double gain = slot.recent_time > 0 ? slot.recent_tokens / slot.recent_time : 0;
+    sum += steady + found * std::max(0.0, gain * plain - steady);
+  }
+  return sum / double(views.size());
+}
 
 double Planner::odds_factor(const Evidence& e) const {
   if (e.trials <= 0) return 1;
@@ -281,7 +298,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     for (size_t a = 0; a < arms; ++a) {
       Chain& chain = chains_[i * arms + a];
       make_chain(views[i], int(a), chain);
-      if (barred(slot)) chain.longest = 0;
+      if (barred(slot, int(a))) chain.longest = 0;
       found = found || (!options_.arms[a].passes && chain.longest > 0);
     }
   }
@@ -297,13 +314,9 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     if (settled) break;
   }
   last_rate_ = rate;
-  std::copy_n(steady_.begin(), count, now_.begin());
-  if (found) {
-    // A lucky round is judged between its own rate and the steady one: the time it saves is spent at the latter.
-    const Totals lucky = best_choices(count, rate, true, ~0u, now_);
-    const double between = 0.5 * (rate + std::max(rate, lucky.tokens / lucky.ms));
-    best_choices(count, between, true, ~0u, now_);
-  }
+  const double price = price_of_time(views, rate);
+  if (!found && price < 1.02 * rate) std::copy_n(steady_.begin(), count, now_.begin());
+  else best_choices(count, price, true, ~0u, now_);
   for (size_t i = 0; i < count; ++i) decisions[i] = {.arm = now_[i].arm, .gamma = now_[i].gamma};
   if (plain_due(views))
     for (Decision& d : decisions) d = {};
@@ -311,7 +324,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   probe(views, decisions, rate);
   if (max_rows > 0) fit(decisions, max_rows);
 
-  double rows = 0;
+  double rows = 0, ms = 0;
   bool all_plain = true;
   int sharing = 0;
   for (const Decision& d : decisions) {
@@ -324,7 +337,9 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     Slot& slot = slots_[size_t(views[i].slot)];
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
-    slot.extra = extra_ms(d, chain, rows - d.gamma, std::max(1, sharing)) * plain_rate;
+    const double extra = extra_ms(d, chain, rows - d.gamma, std::max(1, sharing));
+    slot.extra = extra * plain_rate;
+    ms += extra;
     slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
     slot.last = d;
     const bool looked_up = chain && !options_.arms[size_t(d.arm)].passes;
@@ -337,6 +352,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
       d.stop_below = float(std::clamp(rate * more / chain->acceptance[size_t(d.gamma)], 0.0, 0.9));
     }
   }
+  for (const RequestView& view : views) slots_[size_t(view.slot)].time = 1 + ms / plain_ms_;
 }
 
 // What this decision adds to the step, with the others as they are.
@@ -444,7 +460,12 @@ void Planner::record(const RoundOutcome& outcome) {
   const Decision& d = slot.last;
   slot.tokens += outcome.accepted + 1;
   const double extra = std::exchange(slot.extra, 0.0);
-  slot.lost = std::max(-kCredit, slot.lost + extra - outcome.accepted);
+  slot.recent_tokens = kRunsKeep * slot.recent_tokens + outcome.accepted + 1;
+  slot.recent_time = kRunsKeep * slot.recent_time + slot.time;
+  if (const int arm = d.arm != kPlain ? d.arm : d.learn; arm >= 0) {
+    double& lost = slot.lost[size_t(arm)];
+    lost = std::max(-kCredit, lost + extra - outcome.accepted);
+  }
   if (d.arm == kPlain) return;
   const Arm& arm = options_.arms[size_t(d.arm)];
   const int asked = outcome.stopped_early && arm.passes ? d.gamma : std::min(outcome.drafted, d.gamma);

@@ -22,9 +22,9 @@ namespace hunch {
 struct PlannerOptions {
   std::vector<Arm> arms;  // at most kMaxArms
   int max_slots = 1;
-  // In tokens: what guessing may lose against plain decoding before it is stopped is loss_free + loss_share * tokens made; what
+  // In tokens: what an arm may lose against plain decoding before it is stopped is loss_free + loss_share * tokens made; what
   // probes may lose against the best known choice, explore_free + explore_share * tokens made.
-  double loss_free = 4, loss_share = 0.012;
+  double loss_free = 2.5, loss_share = 0.008;
   double explore_free = 1, explore_share = 0.01;
 };
 
@@ -86,7 +86,10 @@ class Planner {
     Decision last;
     int bucket = 0;                 // of the last decision's arm
     double extra = 0;               // what the last decision was expected to cost, in tokens
-    double lost = 0, explored = 0;  // tokens, against plain and against the best known
+    std::array<double, kMaxArms> lost{};  // tokens, against plain, by arm
+    double explored = 0;                  // tokens that probes lost against the best known choice
+    double time = 0;                      // of the last step, in tokens that plain decoding makes of this request in it
+    double recent_tokens = 0, recent_time = 0;
     double probe_worth = 0;         // tokens that the time of the last probe is worth, less the one it makes anyway
     int64_t tokens = 0;
     std::array<Runs, 2> runs;       // rounds after one without and one with a lookup's drafts; how many of them had none
@@ -121,7 +124,8 @@ class Planner {
   void fit(std::span<Decision>, int max_rows);
   bool plain_due(std::span<const RequestView>);
   double extra_ms(const Decision&, const Chain*, double rows_before, int sharing) const;
-  bool barred(const Slot&) const;
+  bool barred(const Slot&, int arm) const;
+  double price_of_time(std::span<const RequestView>, double steady) const;
 
   const CostTable& table_;
   PlannerOptions options_;

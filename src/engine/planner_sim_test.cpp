@@ -149,7 +149,7 @@ CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e
 PlannerOptions options(int slots) {
   return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
                    {.name = "ngram", .prior_acceptance = 0.6}},
-          .max_slots = slots, .explore_free = getenv("EF") ? atof(getenv("EF")) : 1};
+          .max_slots = slots, .loss_free = getenv("LF") ? atof(getenv("LF")) : 2.5, .loss_share = getenv("LS") ? atof(getenv("LS")) : 0.008,.explore_free = getenv("EF") ? atof(getenv("EF")) : 1};
 }
 
 constexpr int kSeeds = 6;
@@ -169,6 +169,7 @@ Cell measure(Setup setup) {
   cell.planner = mean([&] {
     CostTable table(priors());
     Planner planner(table, options(setup.batch));
+    if (getenv("WARM")) { Setup first = setup; first.seed += 100; run(first, &planner, &table); }
     const double r = run(setup, &planner, &table);
     if (getenv("SEEDS")) printf("   seed %d: %.3f\n", (int)setup.seed, r);
     return r;
