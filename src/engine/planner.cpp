@@ -1,0 +1,505 @@
+#include "engine/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+
+namespace hunch {
+namespace {
+
+constexpr double kSharedStrength = 6;  // trials that a prior is worth against shared counts
+constexpr double kSharedMost = 1500;   // trials at a position beyond which older ones fade
+static double env(const char* n, double d) { return getenv(n) ? atof(getenv(n)) : d; }
+static const double kSharedWeight = env("SW", 0.25);
+static const double kOwnStrength = env("OS",6);     // trials that the shared acceptance is worth against a request's own
+static const double kChange = env("CH",6), kAlarm = env("AL",6);
+static const double kOwnMost = env("OM",150);        // a request's trials beyond which older ones fade
+static const double kHopeful = env("HH",0.4);         // standard deviations
+constexpr double kSharedCertain = 12;       // of the shared trials count as knowledge of this request
+constexpr double kRunsKeep = 0.9;           // of what is known about runs of lookups, per round
+constexpr double kAlone = 0.6;              // chance of no lookup above which drafts with passes are the rule
+constexpr double kLeast = 0.01, kMost = 0.995;
+constexpr double kCredit = 12;              // tokens: what past gains may excuse
+static const int64_t kFirstProbe = env("FP",12), kShortest = env("SH",16);
+constexpr int64_t  kLongest = 2048;
+constexpr int kProbeLength = 4;             // enough to tell good text from bad
+constexpr double kAfterSuccess = 0.4;       // of the evidence stays when a probe paid
+constexpr double kHope = 0.97;              // an arm that would lose at this acceptance is not probed
+constexpr int kPlainEvery = 256, kPlainAsks = 2;
+constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
+
+double odds(double p) { return p / (1 - p); }
+double log2_bucket(double x) { return std::log2(std::max(1.0, x)); }
+
+}  // namespace
+
+Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table), options_(std::move(options)) {
+  HUNCH_CHECK(options_.arms.size() <= size_t(kMaxArms) && options_.max_slots > 0);
+  for (Arm& arm : options_.arms) {
+    HUNCH_CHECK(!arm.passes || (arm.draft_kind >= 0 && size_t(arm.draft_kind) < table.drafts.size()));
+    arm.max_gamma = std::clamp(arm.max_gamma, 1, kMaxPlannedDraft);
+    arm.prior_acceptance = std::clamp(arm.prior_acceptance, kLeast, kMost);
+  }
+  const size_t slots = size_t(options_.max_slots);
+  slots_.resize(slots);
+  chains_.resize(slots * options_.arms.size());
+  steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
+  for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), learn_[a].resize(slots + 1);
+  reach_.resize(size_t(kSteps));
+  for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
+}
+
+void Planner::open(int slot) {
+  Slot& s = slots_[size_t(slot)];
+  s = Slot{};
+  for (Evidence& e : s.arms) e.probe_at = kFirstProbe, e.interval = kShortest;
+}
+
+void Planner::Counts::add(int position, bool success, double most) {
+  double &t = trials[size_t(position)], &k = kept[size_t(position)];
+  t += kSharedWeight, k += success ? kSharedWeight : 0;
+  if (t > most) k *= most / t, t = most;
+}
+
+int Planner::bucket_of(int arm, int64_t context_len, int quality) const {
+  // Contexts below 1K, then by doubling: what attention over a few per cent misses depends on how much there is to miss.
+  if (options_.arms[size_t(arm)].passes) return std::clamp(int(log2_bucket(double(context_len) / 512)), 0, kBuckets - 1);
+  return std::clamp(quality, 0, kBuckets - 1);
+}
+
+// Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one before
+// it, so that positions never reached are expected to be as good as the last one that was.
+void Planner::shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>& out) const {
+  const Shared& shared = shared_[size_t(arm)];
+  const Counts& here = shared.buckets[size_t(bucket)];
+  double all = options_.arms[size_t(arm)].prior_acceptance;
+  for (size_t i = 0; i < out.size(); ++i) {
+    all = (shared.all.kept[i] + kSharedStrength * all) / (shared.all.trials[i] + kSharedStrength);
+    const double prior = i == 0 ? all : 0.5 * (all + out[i - 1]);
+    out[i] = std::clamp((here.kept[i] + kSharedStrength * prior) / (here.trials[i] + kSharedStrength), kLeast, kMost);
+  }
+}
+
+std::array<double, kMaxPlannedDraft> Planner::acceptance(int arm, int64_t context_len, int quality) const {
+  std::array<double, kMaxPlannedDraft> out;
+  shared_acceptance(arm, bucket_of(arm, context_len, quality), out);
+  return out;
+}
+
+void Planner::seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds) {
+  Shared& shared = shared_[size_t(arm)];
+  Counts& here = shared.buckets[size_t(bucket_of(arm, context_len, 0))];
+  double reached = std::clamp(rounds, 0.0, kSharedMost);
+  for (size_t i = 0; i < std::min(acceptance.size(), size_t(kMaxPlannedDraft)); ++i) {
+    const double a = std::isfinite(acceptance[i]) ? std::clamp(acceptance[i], 0.0, 1.0) : 0;
+    for (Counts* counts : {&here, &shared.all}) counts->trials[i] += reached, counts->kept[i] += reached * a;
+    reached *= a;
+  }
+}
+
+bool Planner::barred(const Slot& s, int arm) const {
+  return s.lost[size_t(arm)] > options_.loss_free + options_.loss_share * double(s.tokens);
+}
+
+// Where lookups find something most of the time, time is worth what they make of it, and no longer what rounds without them do:
+// a slow round of passes then only delays the next match.
+double Planner::price_of_time(std::span<const RequestView> views, double steady) const {
+  const double plain = sequences_ / plain_ms_;
+  double sum = 0;
+  for (const RequestView& view : views) {
+    const Slot& slot = slots_[size_t(view.slot)];
+    const Runs& runs = slot.runs[slot.looked_up];
+    const double found = 1 - (runs.missed + 1) / (runs.rounds + 1);
+    const double gain = slot.recent_time > 0 ? slot.recent_tokens / slot.recent_time : 0;
+    sum += steady + found * std::max(0.0, gain * plain - steady);
+  }
+  return sum / double(views.size());
+}
+
+double Planner::odds_factor(const Evidence& e) const {
+  if (e.trials <= 0) return 1;
+  const double expected = std::clamp(e.expected / e.trials, kLeast, kMost);
+  const double rate = (e.kept + kOwnStrength * expected) / (e.trials + kOwnStrength);
+  return odds(std::clamp(rate, kLeast, kMost)) / odds(expected);
+}
+
+void Planner::learn(Evidence& e, bool kept, double expected, double factor) const {
+  e.trials += 1, e.kept += kept, e.expected += expected;
+  if (e.trials > kOwnMost) {
+    const double keep = kOwnMost / e.trials;
+    e.trials *= keep, e.kept *= keep, e.expected *= keep;
+  }
+  const double now = factor * odds(expected), p = now / (1 + now);
+  for (Change& c : e.changes) {
+    const double other = &c == &e.changes[0] ? now / kChange : now * kChange, q = other / (1 + other);
+    c.score += kept ? std::log(q / p) : std::log((1 - q) / (1 - p));
+    c.trials += 1, c.kept += kept, c.expected += expected;
+    if (c.score <= 0) c = {};
+    if (c.score < kAlarm) continue;
+    // What was seen before the change no longer counts.
+    e.trials = c.trials, e.kept = c.kept, e.expected = c.expected;
+    e.changes = {};
+    return;
+  }
+}
+
+void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
+  const Arm& arm = options_.arms[size_t(a)];
+  const Slot& slot = slots_[size_t(view.slot)];
+  const Found& found = view.found[size_t(a)];
+  chain.longest = std::min({view.room, arm.max_gamma, arm.passes ? kMaxPlannedDraft : found.length});
+  if (!(view.arms >> a & 1) || chain.longest <= 0) {
+    chain.longest = 0;
+    return;
+  }
+  std::array<double, kMaxPlannedDraft> base;
+  shared_acceptance(a, bucket_of(a, view.context_len, found.quality), base);
+  // The request's own record as one factor on the odds of every position: the profile keeps its form, the text sets its height.
+  const Evidence& e = slot.arms[size_t(a)];
+  double factor = odds_factor(e);
+  if (!arm.passes) {
+    // A lookup that is little known is hoped to be good: being wrong costs a few rows, never trying it all it could bring.
+    const double middle = factor * odds(base[0]), rate = middle / (1 + middle);
+    const double hoped = rate + kHopeful * std::sqrt(rate * (1 - rate) / (1 + e.trials));
+    factor *= odds(std::clamp(hoped, kLeast, kMost)) / odds(rate);
+  }
+  const Counts& goes_on = shared_[size_t(a)].goes_on;
+  double kept = 1, drafted = 1;
+  chain.gain[0] = chain.drafts[0] = 0;
+  for (int g = 1; g <= chain.longest; ++g) {
+    const size_t i = size_t(g - 1);
+    const double o = factor * odds(base[i]), p = std::clamp(o / (1 + o), kLeast, kMost);
+    kept *= p;
+    if (arm.passes && g > 1)
+      drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
+    chain.acceptance[size_t(g)] = p;
+    chain.gain[size_t(g)] = chain.gain[i] + kept;
+    chain.drafts[size_t(g)] = chain.drafts[i] + drafted;
+  }
+}
+
+// Times of this step's passes by how many rows and sequences take part; contexts as they are now.
+void Planner::price(std::span<const RequestView> views) {
+  const int count = int(views.size());
+  double entries = 0;
+  for (const RequestView& view : views) entries += double(view.context_len);
+  sequences_ = count;
+  for (int k = 0; k < kSteps; ++k)
+    verify_curve_[size_t(k)] =
+        table_.verify.ms({.rows = double(count * (1 + k)), .sequences = count, .entries = entries});
+  // More rows never take less: noise in the table must not make guesses look free.
+  for (size_t k = 1; k < size_t(kSteps); ++k) verify_curve_[k] = std::max(verify_curve_[k], verify_curve_[k - 1]);
+  plain_ms_ = verify_curve_[0];
+  for (size_t a = 0; a < options_.arms.size(); ++a) {
+    const Arm& arm = options_.arms[a];
+    if (!arm.passes) continue;
+    const CostTable::Draft& kind = table_.drafts[size_t(arm.draft_kind)];
+    steps_[a][0] = learn_[a][0] = 0;
+    const double each = entries / count, read = std::max(arm.ratio * each, std::min(arm.min_entries, each));
+    for (int n = 1; n <= count; ++n) {
+      steps_[a][size_t(n)] = kind.step.ms({.rows = double(n), .sequences = n, .entries = n * read});
+      learn_[a][size_t(n)] = kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
+    }
+  }
+}
+
+double Planner::verify_ms(double rows) const {
+  const double at = std::clamp(rows / sequences_ - 1, 0.0, double(kSteps - 1));
+  const size_t low = std::min(size_t(at), size_t(kSteps - 2));
+  return verify_curve_[low] + (at - double(low)) * (verify_curve_[low + 1] - verify_curve_[low]);
+}
+
+double Planner::step_ms(int arm, double sequences) const {
+  const auto& costs = steps_[size_t(arm)];
+  const size_t low = std::min(size_t(sequences), size_t(sequences_ - 1));
+  return costs[low] + (sequences - double(low)) * (costs[low + 1] - costs[low]);
+}
+
+// Each request takes what is worth most at this price of a millisecond (`rate`, tokens), given that drafts with passes use arm
+// `passing` and run for `longest` steps at most: the weights of those steps are read anyway then.
+Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out) {
+  const size_t arms = options_.arms.size();
+  Totals totals{.tokens = double(count)};
+  double rows = double(count), one_more = 0;
+  int learning = 0;
+  std::fill(reach_.begin(), reach_.end(), 0.0);
+  if (passing >= 0 && count > 1) one_more = (steps_[size_t(passing)][count] - steps_[size_t(passing)][1]) / double(count - 1);
+  for (size_t i = 0; i < count; ++i) {
+    Choice best;
+    double most = 0;
+    const double before = verify_ms(rows);
+    for (size_t a = 0; a < arms; ++a) {
+      const bool passes = options_.arms[a].passes;
+      if (passes ? int(a) != passing : !lookups) continue;
+      const Chain& chain = chains_[i * arms + a];
+      const int last = std::min(chain.longest, passes ? longest : kMaxPlannedDraft);
+      for (int g = 1; g <= last; ++g) {
+        const double drafts = chain.drafts[size_t(g)];
+        const double value =
+            chain.gain[size_t(g)] - rate * (verify_ms(rows + drafts) - before + (passes ? drafts * one_more : 0));
+        if (value > most) most = value, best = {int(a), g};
+      }
+    }
+    out[i] = best;
+    if (best.arm == kPlain) continue;
+    const Chain& chain = chains_[i * arms + size_t(best.arm)];
+    totals.tokens += chain.gain[size_t(best.gamma)];
+    rows += chain.drafts[size_t(best.gamma)];
+    if (!options_.arms[size_t(best.arm)].passes) continue;
+    ++learning;
+    for (int g = 1; g <= best.gamma; ++g) reach_[size_t(g)] += chain.drafts[size_t(g)] - chain.drafts[size_t(g - 1)];
+  }
+  totals.ms = verify_ms(rows);
+  if (learning > 0) {
+    totals.ms += learn_[size_t(passing)][size_t(learning)];
+    for (int g = 1; g <= longest; ++g) totals.ms += step_ms(passing, reach_[size_t(g)]);
+  }
+  return totals;
+}
+
+// The choices with the most tokens over what their time is worth, over all arms with passes and lengths of their chains.
+Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out) {
+  Totals best = fill(count, rate, lookups, -1, 0, out);
+  double most = best.tokens - rate * best.ms;
+  for (size_t a = 0; a < options_.arms.size(); ++a) {
+    if (!options_.arms[a].passes || !(passing >> a & 1)) continue;
+    for (const int longest : kLengths) {
+      const Totals totals = fill(count, rate, lookups, int(a), longest, trial_);
+      if (totals.tokens - rate * totals.ms <= most) continue;
+      most = totals.tokens - rate * totals.ms, best = totals;
+      std::copy_n(trial_.begin(), count, out.begin());
+    }
+  }
+  return best;
+}
+
+// The cost of a plain step is what everything is judged by. It is made once where it is not known, and now and then again.
+bool Planner::plain_due(std::span<const RequestView> views) {
+  double entries = 0;
+  for (const RequestView& view : views) entries += double(view.context_len);
+  const int count = int(views.size());
+  if (++steps_since_plain_ > kPlainEvery) return true;
+  if (table_.verify.known({.rows = double(count), .sequences = count, .entries = entries})) return false;
+  uint8_t& asked = asked_plain_[size_t(std::clamp(int(log2_bucket(entries / count / 64)), 0, 15))]
+                               [size_t(std::clamp(int(log2_bucket(count)), 0, 7))];
+  return asked < kPlainAsks && ++asked > 0;
+}
+
+void Planner::decide(std::span<const RequestView> views, std::span<Decision> decisions, int max_rows) {
+  const size_t count = views.size(), arms = options_.arms.size();
+  HUNCH_CHECK(count == decisions.size() && count <= slots_.size());
+  if (count == 0) return;
+  price(views);
+  bool found = false;
+  for (size_t i = 0; i < count; ++i) {
+    Slot& slot = slots_[size_t(views[i].slot)];
+    for (size_t a = 0; a < arms; ++a) {
+      Chain& chain = chains_[i * arms + a];
+      make_chain(views[i], int(a), chain);
+      if (barred(slot, int(a))) chain.longest = 0;
+      found = found || (!options_.arms[a].passes && chain.longest > 0);
+    }
+  }
+  // Steady: what would be done round after round without what lookups happened to find. Its rate is the price of time. Each
+  // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's.
+  const double plain_rate = double(count) / plain_ms_;
+  double rate = std::max(plain_rate, std::min(last_rate_, 4 * plain_rate));
+  for (int sweep = 0; sweep < 3; ++sweep) {
+    const Totals totals = best_choices(count, rate, false, ~0u, steady_);
+    const double next = std::max(plain_rate, totals.tokens / totals.ms);
+    const bool settled = std::abs(next - rate) < 0.01 * rate;
+    rate = next;
+    if (settled) break;
+  }
+  last_rate_ = rate;
+  const double price = price_of_time(views, rate);
+  if (!found && price < 1.02 * rate) std::copy_n(steady_.begin(), count, now_.begin());
+  else best_choices(count, price, true, ~0u, now_);
+  for (size_t i = 0; i < count; ++i) decisions[i] = {.arm = now_[i].arm, .gamma = now_[i].gamma};
+  if (plain_due(views))
+    for (Decision& d : decisions) d = {};
+  settle(views, decisions, rate);
+  probe(views, decisions, rate);
+  if (max_rows > 0) fit(decisions, max_rows);
+
+  double rows = 0, ms = 0;
+  bool all_plain = true;
+  int sharing = 0;
+  for (const Decision& d : decisions) {
+    rows += 1 + d.gamma, all_plain = all_plain && d.arm == kPlain;
+    sharing += d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
+  }
+  if (all_plain) steps_since_plain_ = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Decision& d = decisions[i];
+    Slot& slot = slots_[size_t(views[i].slot)];
+    const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
+    // In tokens that plain decoding of the batch would have made in the time.
+    const double extra = extra_ms(d, chain, rows - d.gamma, std::max(1, sharing));
+    slot.extra = extra * plain_rate;
+    ms += extra;
+    slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
+    slot.last = d;
+    const bool looked_up = chain && !options_.arms[size_t(d.arm)].passes;
+    Runs& runs = slot.runs[slot.looked_up];
+    runs.rounds = kRunsKeep * runs.rounds + 1, runs.missed = kRunsKeep * runs.missed + !looked_up;
+    slot.looked_up = looked_up;
+    if (chain && options_.arms[size_t(d.arm)].passes && !d.probe) {
+      // One more draft pays while (chance that all before it is kept) * acceptance > rate * its cost.
+      const double more = steps_[size_t(d.arm)][1] + verify_ms(rows + 1) - verify_ms(rows);
+      d.stop_below = float(std::clamp(rate * more / chain->acceptance[size_t(d.gamma)], 0.0, 0.9));
+    }
+  }
+  for (const RequestView& view : views) slots_[size_t(view.slot)].time = 1 + ms / plain_ms_;
+}
+
+// What this decision adds to the step, with the others as they are.
+double Planner::extra_ms(const Decision& d, const Chain* chain, double rows_before, int sharing) const {
+  double ms = d.learn >= 0 ? learn_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
+  if (!chain) return ms;
+  const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
+  ms += verify_ms(rows_before + drafts) - verify_ms(rows_before);
+  // The weights of a draft step are shared by those who take part.
+  if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
+  return ms;
+}
+
+// Without learning now, the next round is a plain one unless a lookup finds something: it then makes one token where a steady
+// round would have made each * plain_ms_ in its time.
+bool Planner::worth_learning(const Slot& slot, int arm, double each, double rate) const {
+  const Runs& runs = slot.runs[slot.looked_up];
+  const double miss = (runs.missed + 1) / (runs.rounds + (slot.looked_up ? 2 : 1));
+  return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * learn_[size_t(arm)][1];
+}
+
+// Drafts with passes need a selection learned in the round before: where it is missing this round learns it instead.
+void Planner::settle(std::span<const RequestView> views, std::span<Decision> decisions, double rate) {
+  const size_t arms = options_.arms.size();
+  const double each = rate / sequences_;  // tokens a millisecond of one request
+  for (size_t i = 0; i < views.size(); ++i) {
+    Decision& d = decisions[i];
+    Slot& slot = slots_[size_t(views[i].slot)];
+    const bool passes = d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
+    if (passes && views[i].prepared != d.arm) {
+      const int wanted = d.arm;
+      d = {};
+      double most = 0;
+      for (size_t a = 0; a < arms; ++a) {
+        const Chain& chain = chains_[i * arms + a];
+        if (options_.arms[a].passes) continue;
+        for (int g = 1; g <= chain.longest; ++g) {
+          const double value = chain.gain[size_t(g)] - rate * (verify_ms(sequences_ + g) - plain_ms_);
+          if (value > most) most = value, d.arm = int(a), d.gamma = g;
+        }
+      }
+      if (worth_learning(slot, wanted, each, rate)) d.learn = wanted;
+    } else if (passes) {
+      d.learn = d.arm;
+    } else if (const int steady = steady_[i].arm; steady != kPlain) {
+      if (worth_learning(slot, steady, each, rate)) d.learn = steady;
+    }
+    // An arm in use needs no probe; its next one is due an interval after it was last used.
+    if (d.arm != kPlain) {
+      Evidence& e = slot.arms[size_t(d.arm)];
+      e.probe_at = slot.tokens + e.interval;
+    }
+    if (d.learn >= 0) slot.arms[size_t(d.learn)].probe_at = slot.tokens + slot.arms[size_t(d.learn)].interval;
+  }
+}
+
+// At most one request a step tries an arm that looks worse than what was decided for it.
+void Planner::probe(std::span<const RequestView> views, std::span<Decision> decisions, double rate) {
+  const size_t arms = options_.arms.size();
+  for (size_t i = 0; i < views.size(); ++i) {
+    Slot& slot = slots_[size_t(views[i].slot)];
+    Decision& d = decisions[i];
+    for (size_t a = 0; a < arms; ++a) {
+      const Arm& arm = options_.arms[a];
+      const Chain& chain = chains_[i * arms + a];
+      if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
+      const int length = std::min(chain.longest, kProbeLength);
+      const double drafts = chain.drafts[size_t(length)];
+      double ms = verify_ms(sequences_ + drafts) - plain_ms_, hope = 0, kept = 1;
+      if (arm.passes) ms += drafts * steps_[a][1] + learn_[a][1];
+      for (int g = 0; g < length; ++g) hope += kept *= kHope;
+      if (hope < rate * ms) continue;
+      // Against a round at the best known rate, which makes what its time is worth.
+      const double worth = rate * (ms + plain_ms_ / sequences_) - 1;
+      if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >
+          options_.explore_free + options_.explore_share * double(slot.tokens))
+        continue;
+      if (arm.passes && views[i].prepared != int(a)) {
+        if (d.learn >= 0 && d.learn != int(a)) continue;
+        d.learn = int(a);
+        return;
+      }
+      slot.probe_worth = worth;
+      d = {.arm = int(a), .gamma = length, .learn = d.learn, .probe = true};
+      return;
+    }
+  }
+}
+
+// Drafts give way before anybody's own row does: the longest chain loses its last draft until all fit.
+void Planner::fit(std::span<Decision> decisions, int max_rows) {
+  int rows = 0;
+  for (const Decision& d : decisions) rows += 1 + d.gamma;
+  while (rows > max_rows) {
+    auto longest = std::max_element(decisions.begin(), decisions.end(),
+                                    [](const Decision& a, const Decision& b) { return a.gamma < b.gamma; });
+    if (longest->gamma == 0) return;
+    --rows;
+    if (--longest->gamma == 0) longest->arm = kPlain, longest->probe = false;
+  }
+}
+
+void Planner::record(const RoundOutcome& outcome) {
+  Slot& slot = slots_[size_t(outcome.slot)];
+  const Decision& d = slot.last;
+  slot.tokens += outcome.accepted + 1;
+  const double extra = std::exchange(slot.extra, 0.0);
+  slot.recent_tokens = kRunsKeep * slot.recent_tokens + outcome.accepted + 1;
+  slot.recent_time = kRunsKeep * slot.recent_time + slot.time;
+  if (const int arm = d.arm != kPlain ? d.arm : d.learn; arm >= 0) {
+    double& lost = slot.lost[size_t(arm)];
+    lost = std::max(-kCredit, lost + extra - outcome.accepted);
+  }
+  if (d.arm == kPlain) return;
+  const Arm& arm = options_.arms[size_t(d.arm)];
+  const int asked = outcome.stopped_early && arm.passes ? d.gamma : std::min(outcome.drafted, d.gamma);
+  HUNCH_CHECK(outcome.accepted <= outcome.drafted);
+  if (asked == 0) return;
+
+  Shared& shared = shared_[size_t(d.arm)];
+  Evidence& e = slot.arms[size_t(d.arm)];
+  std::array<double, kMaxPlannedDraft> base;
+  shared_acceptance(d.arm, slot.bucket, base);
+  const double factor = odds_factor(e);
+  // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: what it brings is
+  // then right, whatever the reason. Its cost is counted by goes_on.
+  const int tried = std::min(outcome.accepted + 1, asked);
+  for (int i = 0; i < tried; ++i) {
+    const bool kept = i < outcome.accepted;
+    learn(e, kept, base[size_t(i)], factor);
+    shared.all.add(i, kept, kSharedMost);
+    shared.buckets[size_t(slot.bucket)].add(i, kept, kSharedMost);
+  }
+  if (arm.passes)
+    for (int i = 1; i < std::min(asked, outcome.drafted + 1); ++i) shared.goes_on.add(i, i < outcome.drafted, kSharedMost);
+  // Probes: a failure doubles the time to the next; a success asks again at once, and lets old evidence count for little.
+  const bool paid = outcome.accepted > 0 && outcome.accepted >= (d.probe ? slot.probe_worth : extra);
+  if (paid) e.interval = kShortest;
+  if (!d.probe) return;
+  slot.explored = std::max(0.0, slot.explored + slot.probe_worth - outcome.accepted);
+  if (paid) {
+    e.probe_at = slot.tokens;
+    e.trials *= kAfterSuccess, e.kept *= kAfterSuccess, e.expected *= kAfterSuccess;
+  } else {
+    e.interval = std::min(2 * e.interval, kLongest);
+    e.probe_at = slot.tokens + e.interval;
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,147 @@
+// Planner: chooses per request and round how to guess and how much, zero included, so that a step makes the most tokens per
+// millisecond. Costs come from the CostTable, chances from what was accepted: of every request's own rounds, shrunk to what
+// earlier requests saw. Called by the step loop; deterministic (no clock, no chance), allocates nothing after construction.
+//
+// Decisions depend on committed tokens, lengths and past times only. So every rule stays exact with them: `match` whatever is
+// decided, `ratio` because no decision looks at the tokens that the round will draft.
+//
+// Exploration is bounded twice: probes of arms that look worse come at intervals that double after every failure, within a share
+// of the tokens made; and a ledger per request holds what its guesses cost over what they brought, beyond which it decodes plainly.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cost_table.h"
+#include "engine/strategy.h"
+
+namespace hunch {
+
+struct PlannerOptions {
+  std::vector<Arm> arms;  // at most kMaxArms
+  int max_slots = 1;
+  // In tokens: what an arm may lose against plain decoding before it is stopped is loss_free + loss_share * tokens made; what
+  // probes may lose against the best known choice, explore_free + explore_share * tokens made.
+  double loss_free = 2.5, loss_share = 0.008;
+  double explore_free = 1, explore_share = 0.01;
+};
+
+class Planner {
+ public:
+  // The table must outlive the planner; it may change between calls.
+  Planner(const CostTable&, PlannerOptions);
+
+  // A slot gets a new request.
+  void open(int slot);
+
+  // One step: a decision for each view (all slots different). `max_rows`: rows of the verify pass, 1 + gamma summed, at least one
+  // a view; 0: no limit. Every decision obeys room, arms, found lengths and the budget.
+  void decide(std::span<const RequestView>, std::span<Decision>, int max_rows = 0);
+  Decision decide(const RequestView& view) {
+    Decision out;
+    decide(std::span(&view, 1), std::span(&out, 1));
+    return out;
+  }
+  // What came of the last decision of this slot; plain rounds too.
+  void record(const RoundOutcome&);
+
+  // Conditional acceptance by position that requests near this context (arms with passes) or with matches of this quality (others)
+  // had so far, [kMaxPlannedDraft]; before any: the prior.
+  std::array<double, kMaxPlannedDraft> acceptance(int arm, int64_t context_len, int quality = 0) const;
+  // As if so many rounds with this acceptance by position had been seen: a stored profile as prior.
+  void seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds);
+
+  const PlannerOptions& options() const { return options_; }
+
+ private:
+  static constexpr int kBuckets = 8, kSteps = kMaxPlannedDraft + 1;
+  // Trials and successes by position, decayed.
+  struct Counts {
+    std::array<double, kMaxPlannedDraft> trials{}, kept{};
+    void add(int position, bool success, double most);
+  };
+  struct Shared {
+    Counts all;
+    std::array<Counts, kBuckets> buckets;  // by context or by quality
+    Counts goes_on;                        // chains that were not stopped early before this position
+  };
+  // A test for a change of the text (CUSUM): how much better the trials since it was last zero fit other odds than the record's.
+  struct Change {
+    double score = 0, trials = 0, kept = 0, expected = 0;
+  };
+  // One request's odds of acceptance relative to what the shared counts expect.
+  struct Evidence {
+    double trials = 0, kept = 0, expected = 0;
+    std::array<Change, 2> changes;  // to worse, to better
+    int64_t probe_at = 0;
+    int64_t interval = 0;
+  };
+  struct Runs {
+    double rounds = 0, missed = 0;
+  };
+  struct Slot {
+    std::array<Evidence, kMaxArms> arms;
+    Decision last;
+    int bucket = 0;                 // of the last decision's arm
+    double extra = 0;               // what the last decision was expected to cost, in tokens
+    std::array<double, kMaxArms> lost{};  // tokens, against plain, by arm
+    double explored = 0;                  // tokens that probes lost against the best known choice
+    double time = 0;                      // of the last step, in tokens that plain decoding makes of this request in it
+    double recent_tokens = 0, recent_time = 0;
+    double probe_worth = 0;         // tokens that the time of the last probe is worth, less the one it makes anyway
+    int64_t tokens = 0;
+    std::array<Runs, 2> runs;       // rounds after one without and one with a lookup's drafts; how many of them had none
+    bool looked_up = false;
+  };
+  // What a chain of g drafts of one request brings and takes; [g].
+  struct Chain {
+    std::array<double, kSteps> gain{}, drafts{};
+    std::array<double, kSteps> acceptance{};
+    int longest = 0;
+  };
+  struct Choice {
+    int arm = kPlain, gamma = 0;
+  };
+  struct Totals {
+    double tokens = 0, ms = 0;
+  };
+
+  int bucket_of(int arm, int64_t context_len, int quality) const;
+  void shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>&) const;
+  void learn(Evidence&, bool kept, double expected, double factor) const;
+  double odds_factor(const Evidence&) const;
+  void make_chain(const RequestView&, int arm, Chain&) const;
+  void price(std::span<const RequestView>);
+  double verify_ms(double rows) const;
+  double step_ms(int arm, double sequences) const;
+  Totals best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out);
+  Totals fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out);
+  bool worth_learning(const Slot&, int arm, double each, double rate) const;
+  void settle(std::span<const RequestView>, std::span<Decision>, double rate);
+  void probe(std::span<const RequestView>, std::span<Decision>, double rate);
+  void fit(std::span<Decision>, int max_rows);
+  bool plain_due(std::span<const RequestView>);
+  double extra_ms(const Decision&, const Chain*, double rows_before, int sharing) const;
+  bool barred(const Slot&, int arm) const;
+  double price_of_time(std::span<const RequestView>, double steady) const;
+
+  const CostTable& table_;
+  PlannerOptions options_;
+  std::vector<Slot> slots_;
+  std::array<Shared, kMaxArms> shared_;
+  std::array<std::array<uint8_t, 8>, 16> asked_plain_{};  // by context and batch: plain steps made to learn their cost
+  int steps_since_plain_ = 0;
+  double last_rate_ = 0;
+
+  // Scratch of one decide().
+  std::vector<Chain> chains_;  // [view][arm]
+  std::vector<Choice> steady_, now_, trial_;
+  std::array<double, kSteps> verify_curve_{};                // ms at 1 + k rows a sequence
+  std::array<std::vector<double>, kMaxArms> steps_, learn_;  // ms by number of sequences
+  double sequences_ = 1, plain_ms_ = 1;
+  std::vector<double> reach_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,58 @@
+// What the planner and the engine say to each other: the ways to guess (arms), what a request looks like before a round, what
+// the round shall do, and what came of it. Plain data, no device, no clock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hunch {
+
+inline constexpr int kMaxArms = 6;
+inline constexpr int kMaxPlannedDraft = 16;  // longest chain a planner asks for
+
+// A way to guess. Plain decoding is not one: it is arm kPlain, always there.
+struct Arm {
+  std::string name;         // "ngram", "suffix", "self"; for reports and profiles
+  bool passes = false;      // each drafted token is a pass of the target over a selection that verify learned; else guesses are free
+  int draft_kind = -1;      // passes: index of CostTable::drafts
+  double ratio = 1;         // passes: entries a draft row reads over the context...
+  double min_entries = 16;  // ...and at least
+  int max_gamma = kMaxPlannedDraft;
+  double prior_acceptance = 0.85;  // conditional, of any position, before anything was seen
+};
+inline constexpr int kPlain = -1;
+
+// What an arm without passes would propose now: a function of committed tokens, found before the decision.
+struct Found {
+  int length = 0;   // drafts it has; 0: nothing found
+  int quality = 0;  // bucket in [0, kQualities) of how good the match is: longer matches, higher buckets
+};
+inline constexpr int kQualities = 8;
+
+struct RequestView {
+  int slot = 0;
+  int64_t context_len = 0;              // committed entries
+  int room = kMaxPlannedDraft;          // drafts that may still be made (end of the sequence, pages, the request's own limit)
+  uint32_t arms = ~0u;                  // bit a: arm a may be used
+  int prepared = -1;                    // the arm whose selection was learned in the round before (or in the prompt); -1: none
+  std::array<Found, kMaxArms> found{};  // by arm
+};
+
+struct Decision {
+  int arm = kPlain;
+  int gamma = 0;         // drafts, at most; 0 exactly where arm is kPlain
+  float stop_below = 0;  // passes: DraftLimits::stop_below
+  int learn = -1;        // the arm for which this round's verify learns a selection; -1: none
+  bool probe = false;    // made to find out, not because it looks best
+};
+
+struct RoundOutcome {
+  int slot = 0;
+  int drafted = 0, accepted = 0;
+  // The chain ended by stop_below before gamma. False where it ended for another reason (no pages, nothing more found).
+  bool stopped_early = false;
+};
+
+}  // namespace hunch
