@@ -23,8 +23,8 @@ constexpr double kNodeDeviation = 0.25;  // what the terms miss: tiles, caches, 
 constexpr double kNoise = 0.06;          // of one pass on a machine that does other things too
 // Variance that estimates regain per pass, so that they follow neighbours who take bandwidth and give it back.
 constexpr double kTermDrift = 1e-5, kSpeedDrift = 1e-4, kNodeDrift = 5e-5;
-constexpr double kClip = 2.5;      // deviations beyond which a time counts as an outlier
-constexpr double kLimit = 12;      // |log| of a saved estimate
+constexpr double kClip = 2.5;       // deviations beyond which a time counts as an outlier
+constexpr double kLimit = 12;       // |log| of a saved estimate
 constexpr double kEntryUnit = 512;  // the entry axis is log2(1 + entries / this): its first node is "no cache to speak of"
 constexpr int kVersion = 1;
 
@@ -63,7 +63,8 @@ PassModel::Parts PassModel::parts(const PassShape& shape) const {
   out.shares = {t[0] / sum, t[1] * sequences / sum, share(wm, w), share(wr, w), share(em, e), share(er, e), 1};
   out.log_ms = std::log(sum) + terms_[kTerms - 1].mean;
 
-  const double axes[] = {std::log2(rows / sequences), std::log2(1 + shape.entries / sequences / kEntryUnit), std::log2(sequences)};
+  const double axes[] = {std::log2(rows / sequences), std::log2(1 + shape.entries / sequences / kEntryUnit),
+                         std::log2(sequences)};
   constexpr int kCounts[] = {kRowNodes, kEntryNodes, kSequenceNodes};
   int low[3];
   double part[3];
@@ -157,16 +158,24 @@ CostTable::CostTable(const CostPriors& priors) : verify({}) {
   // what looks dear would never be measured.
   const double ms_per_byte = 1e3 / priors.bytes_per_second;
   const double weights = priors.weight_bytes * ms_per_byte, entry = priors.kv_bytes_per_token * ms_per_byte;
-  verify = PassModel({.fixed = 0.02, .sequence = 0.01, .weights = weights, .weight_row = weights / 16, .entry = entry,
-                      .entry_row = entry / 7});
+  verify = PassModel(
+      {.fixed = 0.02, .sequence = 0.01, .weights = weights, .weight_row = weights / 16, .entry = entry, .entry_row = entry / 7});
   for (const CostPriors::Draft& draft : priors.drafts) {
     const double w = draft.weight_bytes * ms_per_byte;
     // Selected entries and coarser weights stay in the caches: half of what memory would take. Choosing entries reads scores, a
     // small part of what the entries themselves are.
     drafts.push_back({draft.name,
-                      PassModel({.fixed = 0.02, .sequence = 0.005, .weights = w / 2, .weight_row = w / 16, .entry = entry / 2,
+                      PassModel({.fixed = 0.02,
+                                 .sequence = 0.005,
+                                 .weights = w / 2,
+                                 .weight_row = w / 16,
+                                 .entry = entry / 2,
                                  .entry_row = entry / 8}),
-                      PassModel({.fixed = 0.01, .sequence = 0.03, .weights = 1e-3, .weight_row = 1e-4, .entry = entry / 6,
+                      PassModel({.fixed = 0.01,
+                                 .sequence = 0.03,
+                                 .weights = 1e-3,
+                                 .weight_row = 1e-4,
+                                 .entry = entry / 6,
                                  .entry_row = entry / 32})});
   }
 }

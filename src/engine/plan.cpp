@@ -7,6 +7,7 @@
 
 #include "accept/rule.h"
 #include "draft/proposer.h"
+#include "engine/controller.h"
 #include "engine/defaults.h"
 
 namespace hunch {
@@ -44,13 +45,15 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   const bool greedy = plan.sampling.temperature < 1e-5f;
   plan.rule = !o.rule.empty() ? o.rule : greedy || s.seed ? "match" : "ratio";
   plan.proposer = o.proposer;
-  if (plan.proposer != "none") plan.drafters = {plan.proposer};
+  plan.planned = plan.proposer == "auto";
+  if (plan.planned) plan.drafters = auto_drafters();
+  else if (plan.proposer != "none") plan.drafters = {plan.proposer};
   plan.policy_name = o.policy;
   HUNCH_OK(check_part<AcceptanceRule>("rule", plan.rule));
-  HUNCH_OK(check_part<Proposer>("proposer", plan.proposer));
+  if (plan.proposer != "auto") HUNCH_OK(check_part<Proposer>("proposer", plan.proposer));
   HUNCH_OK(check_part<SparsePolicy>("policy", plan.policy_name));
 
-  plan.gamma = o.num_tokens == 0 ? defaults::kDraftTokens : o.num_tokens;
+  plan.gamma = o.num_tokens != 0 ? o.num_tokens : plan.planned ? std::min(kMaxPlannedDraft, max_draft) : defaults::kDraftTokens;
   if (plan.gamma < 1 || plan.gamma > max_draft)
     return usage_error(fmt::format("drafts of {} tokens: the length must lie in [1, {}]", plan.gamma, max_draft));
   plan.policy.ratio = o.ratio == 0 ? defaults::kRatio : o.ratio;

@@ -17,6 +17,7 @@ struct RequestPlan {
   NoiseKey noise;
   std::string proposer, policy_name, rule;
   std::vector<std::string> drafters;  // the proposers it uses: none, one, or those that `auto` chooses from
+  bool planned = false;               // method auto: the planner chooses among the drafters
   PolicyOptions policy;
   ProposerOptions proposing;
   int gamma = 0;

@@ -13,20 +13,20 @@ constexpr double kSharedStrength = 6;  // trials that a prior is worth against s
 constexpr double kSharedMost = 1500;   // trials at a position beyond which older ones fade
 static double env(const char* n, double d) { return getenv(n) ? atof(getenv(n)) : d; }
 static const double kSharedWeight = env("SW", 0.25);
-static const double kOwnStrength = env("OS",6);     // trials that the shared acceptance is worth against a request's own
-static const double kChange = env("CH",6), kAlarm = env("AL",6);
-static const double kOwnMost = env("OM",150);        // a request's trials beyond which older ones fade
-static const double kHopeful = env("HH",0.4);         // standard deviations
-constexpr double kSharedCertain = 12;       // of the shared trials count as knowledge of this request
-constexpr double kRunsKeep = 0.9;           // of what is known about runs of lookups, per round
-constexpr double kAlone = 0.6;              // chance of no lookup above which drafts with passes are the rule
+static const double kOwnStrength = env("OS", 6);  // trials that the shared acceptance is worth against a request's own
+static const double kChange = env("CH", 6), kAlarm = env("AL", 6);
+static const double kOwnMost = env("OM", 150);  // a request's trials beyond which older ones fade
+static const double kHopeful = env("HH", 0.4);  // standard deviations
+constexpr double kSharedCertain = 12;           // of the shared trials count as knowledge of this request
+constexpr double kRunsKeep = 0.9;               // of what is known about runs of lookups, per round
+constexpr double kAlone = 0.6;                  // chance of no lookup above which drafts with passes are the rule
 constexpr double kLeast = 0.01, kMost = 0.995;
-constexpr double kCredit = 12;              // tokens: what past gains may excuse
-static const int64_t kFirstProbe = env("FP",12), kShortest = env("SH",16);
-constexpr int64_t  kLongest = 2048;
-constexpr int kProbeLength = 4;             // enough to tell good text from bad
-constexpr double kAfterSuccess = 0.4;       // of the evidence stays when a probe paid
-constexpr double kHope = 0.97;              // an arm that would lose at this acceptance is not probed
+constexpr double kCredit = 12;  // tokens: what past gains may excuse
+static const int64_t kFirstProbe = env("FP", 12), kShortest = env("SH", 16);
+constexpr int64_t kLongest = 2048;
+constexpr int kProbeLength = 4;        // enough to tell good text from bad
+constexpr double kAfterSuccess = 0.4;  // of the evidence stays when a probe paid
+constexpr double kHope = 0.97;         // an arm that would lose at this acceptance is not probed
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
 
@@ -69,8 +69,8 @@ int Planner::bucket_of(int arm, int64_t context_len, int quality) const {
   return std::clamp(quality, 0, kBuckets - 1);
 }
 
-// Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one before
-// it, so that positions never reached are expected to be as good as the last one that was.
+// Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one
+// before it, so that positions never reached are expected to be as good as the last one that was.
 void Planner::shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>& out) const {
   const Shared& shared = shared_[size_t(arm)];
   const Counts& here = shared.buckets[size_t(bucket)];
@@ -172,8 +172,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
     const size_t i = size_t(g - 1);
     const double o = factor * odds(base[i]), p = std::clamp(o / (1 + o), kLeast, kMost);
     kept *= p;
-    if (arm.passes && g > 1)
-      drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
+    if (arm.passes && g > 1) drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
     chain.acceptance[size_t(g)] = p;
     chain.gain[size_t(g)] = chain.gain[i] + kept;
     chain.drafts[size_t(g)] = chain.drafts[i] + drafted;
@@ -187,8 +186,7 @@ void Planner::price(std::span<const RequestView> views) {
   for (const RequestView& view : views) entries += double(view.context_len);
   sequences_ = count;
   for (int k = 0; k < kSteps; ++k)
-    verify_curve_[size_t(k)] =
-        table_.verify.ms({.rows = double(count * (1 + k)), .sequences = count, .entries = entries});
+    verify_curve_[size_t(k)] = table_.verify.ms({.rows = double(count * (1 + k)), .sequences = count, .entries = entries});
   // More rows never take less: noise in the table must not make guesses look free.
   for (size_t k = 1; k < size_t(kSteps); ++k) verify_curve_[k] = std::max(verify_curve_[k], verify_curve_[k - 1]);
   plain_ms_ = verify_curve_[0];

@@ -6,7 +6,8 @@
 // decided, `ratio` because no decision looks at the tokens that the round will draft.
 //
 // Exploration is bounded twice: probes of arms that look worse come at intervals that double after every failure, within a share
-// of the tokens made; and a ledger per request holds what its guesses cost over what they brought, beyond which it decodes plainly.
+// of the tokens made; and a ledger per request holds what its guesses cost over what they brought, beyond which it decodes
+// plainly.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ class Planner {
   // What came of the last decision of this slot; plain rounds too.
   void record(const RoundOutcome&);
 
-  // Conditional acceptance by position that requests near this context (arms with passes) or with matches of this quality (others)
-  // had so far, [kMaxPlannedDraft]; before any: the prior.
+  // Conditional acceptance by position that requests near this context (arms with passes) or with matches of this quality
+  // (others) had so far, [kMaxPlannedDraft]; before any: the prior.
   std::array<double, kMaxPlannedDraft> acceptance(int arm, int64_t context_len, int quality = 0) const;
   // As if so many rounds with this acceptance by position had been seen: a stored profile as prior.
   void seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds);
@@ -84,15 +85,15 @@ class Planner {
   struct Slot {
     std::array<Evidence, kMaxArms> arms;
     Decision last;
-    int bucket = 0;                 // of the last decision's arm
-    double extra = 0;               // what the last decision was expected to cost, in tokens
+    int bucket = 0;                       // of the last decision's arm
+    double extra = 0;                     // what the last decision was expected to cost, in tokens
     std::array<double, kMaxArms> lost{};  // tokens, against plain, by arm
     double explored = 0;                  // tokens that probes lost against the best known choice
     double time = 0;                      // of the last step, in tokens that plain decoding makes of this request in it
     double recent_tokens = 0, recent_time = 0;
-    double probe_worth = 0;         // tokens that the time of the last probe is worth, less the one it makes anyway
+    double probe_worth = 0;  // tokens that the time of the last probe is worth, less the one it makes anyway
     int64_t tokens = 0;
-    std::array<Runs, 2> runs;       // rounds after one without and one with a lookup's drafts; how many of them had none
+    std::array<Runs, 2> runs;  // rounds after one without and one with a lookup's drafts; how many of them had none
     bool looked_up = false;
   };
   // What a chain of g drafts of one request brings and takes; [g].

@@ -46,8 +46,8 @@ struct Machine {
   double learn(int sequences, double context) const { return sequences * (0.03 + 4.6e-5 * context); }
 };
 
-// A text: chances of acceptance given that all before were accepted, by arm, position in the chain and tokens made so far; and how
-// often an n-gram matches.
+// A text: chances of acceptance given that all before were accepted, by arm, position in the chain and tokens made so far; and
+// how often an n-gram matches.
 struct Text {
   const char* name;
   std::function<double(int arm, int position, int64_t token)> acceptance;
@@ -64,7 +64,8 @@ std::vector<Text> texts() {
       {"misleading", [](int, int, int64_t) { return 0.0; }, [](int64_t) { return 1.0; }},
       {"copy", [](int arm, int, int64_t) { return arm == kNgram ? 0.92 : 0.9; }, [](int64_t) { return 0.8; }},
       {"wrong matches", [](int arm, int, int64_t) { return arm == kNgram ? 0.0 : 0.9; }, [](int64_t) { return 1.0; }},
-      {"alternating", [](int, int, int64_t t) { return t / 128 % 2 ? 0.3 : 0.92; }, [](int64_t t) { return t / 128 % 2 ? 0.5 : 0.3; }},
+      {"alternating", [](int, int, int64_t t) { return t / 128 % 2 ? 0.3 : 0.92; },
+       [](int64_t t) { return t / 128 % 2 ? 0.5 : 0.3; }},
   };
 }
 
@@ -101,7 +102,8 @@ double run(const Setup& setup, Planner* planner, CostTable* table, Fixed fixed =
       if (chances[i].uniform() < setup.text.matches(tokens[i])) views[i].found[kNgram] = {10, 3};
       if (!planner) {
         const bool here = fixed.arm == kSelf || (fixed.arm == kNgram && views[i].found[kNgram].length > 0);
-        decisions[i] = here ? Decision{.arm = fixed.arm, .gamma = fixed.gamma, .learn = fixed.arm == kSelf ? kSelf : -1} : Decision{};
+        decisions[i] =
+            here ? Decision{.arm = fixed.arm, .gamma = fixed.gamma, .learn = fixed.arm == kSelf ? kSelf : -1} : Decision{};
       }
     }
     if (planner) planner->decide(views, decisions);
@@ -124,8 +126,7 @@ double run(const Setup& setup, Planner* planner, CostTable* table, Fixed fixed =
       for (const Decision& d : decisions) sequences += d.arm == kSelf && d.gamma >= g;
       const double step = setup.machine.step(sequences, context) * std::exp(0.05 * noise.normal());
       ms += step;
-      if (table)
-        table->drafts[0].step.record({double(sequences), sequences, 0.03 * context * sequences}, step);
+      if (table) table->drafts[0].step.record({double(sequences), sequences, 0.03 * context * sequences}, step);
     }
     if (table) {
       double all = 0;
@@ -138,7 +139,9 @@ double run(const Setup& setup, Planner* planner, CostTable* table, Fixed fixed =
       const Decision& d = decisions[i];
       while (accepted < d.gamma && chances[i].uniform() < setup.text.acceptance(d.arm, accepted, tokens[i])) ++accepted;
       tokens[i] += accepted + 1, made += accepted + 1;
-      if (getenv("TRACE") && planner && i == 0) printf("  t %4ld arm %2d g %2d learn %2d probe %d accepted %2d\n", (long)tokens[i], d.arm, d.gamma, d.learn, d.probe, accepted);
+      if (getenv("TRACE") && planner && i == 0)
+        printf("  t %4ld arm %2d g %2d learn %2d probe %d accepted %2d\n", (long)tokens[i], d.arm, d.gamma, d.learn, d.probe,
+               accepted);
       if (planner) planner->record({.slot = int(i), .drafted = d.gamma, .accepted = accepted});
     }
   }
@@ -149,7 +152,10 @@ CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e
 PlannerOptions options(int slots) {
   return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
                    {.name = "ngram", .prior_acceptance = 0.6}},
-          .max_slots = slots, .loss_free = getenv("LF") ? atof(getenv("LF")) : 2.5, .loss_share = getenv("LS") ? atof(getenv("LS")) : 0.008,.explore_free = getenv("EF") ? atof(getenv("EF")) : 1};
+          .max_slots = slots,
+          .loss_free = getenv("LF") ? atof(getenv("LF")) : 2.5,
+          .loss_share = getenv("LS") ? atof(getenv("LS")) : 0.008,
+          .explore_free = getenv("EF") ? atof(getenv("EF")) : 1};
 }
 
 constexpr int kSeeds = 6;
@@ -169,7 +175,11 @@ Cell measure(Setup setup) {
   cell.planner = mean([&] {
     CostTable table(priors());
     Planner planner(table, options(setup.batch));
-    if (getenv("WARM")) { Setup first = setup; first.seed += 100; run(first, &planner, &table); }
+    if (getenv("WARM")) {
+      Setup first = setup;
+      first.seed += 100;
+      run(first, &planner, &table);
+    }
     const double r = run(setup, &planner, &table);
     if (getenv("SEEDS")) printf("   seed %d: %.3f\n", (int)setup.seed, r);
     return r;
@@ -191,13 +201,18 @@ TEST(PlannerSimulation, IsNeverFarFromTheBestFixedChoiceNorBelowPlainDecoding) {
       for (const double context : {64.0, 4096.0, 16384.0, 28672.0})
         for (const int batch : {1, 4, 16}) {
           if (batch > 1 && slope != 1.0) continue;
-          if (getenv("ONLY") && (getenv("ONLY") != std::string(text.name) || context != atof(getenv("CTX")) || batch != 1 || slope != 1)) continue;
+          if (getenv("ONLY") &&
+              (getenv("ONLY") != std::string(text.name) || context != atof(getenv("CTX")) || batch != 1 || slope != 1))
+            continue;
           const Cell cell = measure({{slope}, text, context, batch});
           SCOPED_TRACE(testing::Message() << text.name << ", context " << context << ", batch " << batch << ", slope " << slope
                                           << ", best fixed: arm " << cell.choice.arm << " gamma " << cell.choice.gamma);
           const double regret = cell.planner / cell.best - 1, over_plain = cell.plain / cell.planner;
-          if (std::getenv("SIM")) printf("%-14s slope %.1f context %6.0f batch %2d: best arm %2d gamma %2d, %5.2f x plain, planner %5.2f x, regret %6.3f\n",
-                 text.name, slope, context, batch, cell.choice.arm, cell.choice.gamma, cell.plain / cell.best, over_plain, regret);
+          if (std::getenv("SIM"))
+            printf(
+                "%-14s slope %.1f context %6.0f batch %2d: best arm %2d gamma %2d, %5.2f x plain, planner %5.2f x, regret "
+                "%6.3f\n",
+                text.name, slope, context, batch, cell.choice.arm, cell.choice.gamma, cell.plain / cell.best, over_plain, regret);
           EXPECT_LE(regret, 0.05);
           EXPECT_GE(over_plain, 0.97);
         }

@@ -60,7 +60,7 @@ Status Running::add_drafter(const std::string& name) {
 }
 
 void Running::seated() {
-  prepared = false;
+  prepared = planned = false;
   if (policy) policy->open(sequence);
   for (const Drafter& drafter : drafters) drafter.proposer->open(sequence);
 }

@@ -55,6 +55,7 @@ class Running final : public Scheduled {
   float stop_below = 0;              // DraftLimits
   bool learns = false;               // its pass learns a selection for the next round
   bool prepared = false;             // the last pass of this sequence did
+  bool planned = false;              // the planner knows of it in this slot
   std::vector<int32_t> row_parents;  // [1 + tree.size] parent rows where the tree branches; else empty
   Verdict verdict;
   std::vector<int32_t> path_rows;  // scratch of the commit

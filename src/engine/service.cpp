@@ -43,7 +43,10 @@ struct Service::Session : Running::Owner {
 Service::Service(EngineParts& parts)
     : parts_(parts),
       scheduler_(parts.limits, *parts.pool, parts.prefix_cache ? &*parts.prefix_cache : nullptr),
-      step_(parts, parts.limits) {}
+      step_(parts, parts.limits),
+      controller_(parts) {
+  running_.reserve(size_t(parts.limits.max_seqs));
+}
 
 Service::~Service() {
   {
@@ -120,14 +123,14 @@ bool Service::try_step() {
 bool Service::step_once() {
   admit_orders();
   end_cancelled();
-  for (const auto& session : sessions_) {
-    session->running->paused = session->channel->full();
-    session->running->decide_as_asked();
-  }
+  decide();
   const StepPlan& plan = scheduler_.next();
   const bool any = !plan.empty();
   if (any) {
     step_.run(plan);
+    running_.clear();
+    for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
+    controller_.record(step_.report(), running_);
     for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
     for (const auto& chunk : plan.chunks) {
       if (parts_.options.progress && plan.decodes.empty() && plan.chunks.size() == 1)
@@ -138,6 +141,20 @@ bool Service::step_once() {
   }
   update_stats(any);
   return any;
+}
+
+// How every request that decodes drafts in the next step.
+void Service::decide() {
+  running_.clear();
+  for (const auto& session : sessions_) {
+    Running& run = *session->running;
+    run.paused = session->channel->full();
+    run.want_drafts = 0;
+    if (!run.seated_now || run.prefilling() || run.paused) continue;
+    if (run.plan.planned) running_.push_back(&run);
+    else run.decide_as_asked();
+  }
+  controller_.decide(running_, step_);
 }
 
 void Service::admit_orders() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/channel.h"
+#include "engine/controller.h"
 #include "engine/ending.h"
 #include "engine/step.h"
 
@@ -41,6 +42,7 @@ class Service {
   };
 
   bool step_once();
+  void decide();
   void admit_orders();
   void open_session(Order&&);
   void end_cancelled();
@@ -52,6 +54,8 @@ class Service {
   EngineParts& parts_;
   Scheduler scheduler_;
   Step step_;
+  Controller controller_;
+  std::vector<Running*> running_;  // scratch of a step
 
   std::mutex driving_;  // held by whoever runs step_once()
   std::list<std::unique_ptr<Session>> sessions_;

@@ -14,10 +14,10 @@ inline constexpr int kMaxPlannedDraft = 16;  // longest chain a planner asks for
 
 // A way to guess. Plain decoding is not one: it is arm kPlain, always there.
 struct Arm {
-  std::string name;         // "ngram", "suffix", "self"; for reports and profiles
-  bool passes = false;      // each drafted token is a pass of the target over a selection that verify learned; else guesses are free
-  int draft_kind = -1;      // passes: index of CostTable::drafts
-  double ratio = 1;         // passes: entries a draft row reads over the context...
+  std::string name;     // "ngram", "suffix", "self"; for reports and profiles
+  bool passes = false;  // each drafted token is a pass of the target over a selection that verify learned; else guesses are free
+  int draft_kind = -1;  // passes: index of CostTable::drafts
+  double ratio = 1;     // passes: entries a draft row reads over the context...
   double min_entries = 16;  // ...and at least
   int max_gamma = kMaxPlannedDraft;
   double prior_acceptance = 0.85;  // conditional, of any position, before anything was seen

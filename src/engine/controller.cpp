@@ -1,0 +1,138 @@
+#include "engine/controller.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/defaults.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kLookup = 0, kSelf = 1;  // arms, as in auto_drafters()
+constexpr double kDraftBits = 4.5;     // a weight in Q4_0, scale included
+
+CostPriors priors_of(const EngineParts& parts) {
+  CostPriors priors;
+  priors.weight_bytes = double(parts.model->weight_bytes());
+  priors.kv_bytes_per_token = double(parts.backend->kv_page_bytes(parts.geometry)) / kPageLen;
+  const double bits = parts.bits_per_weight();
+  const double drafts = bits >= defaults::kCoarserFrom ? priors.weight_bytes * kDraftBits / bits : priors.weight_bytes;
+  priors.drafts = {{.name = fmt::format("self@{}", defaults::kRatio), .weight_bytes = drafts}};
+  return priors;
+}
+
+PlannerOptions options_of(const EngineParts& parts) {
+  PlannerOptions options;
+  options.max_slots = parts.limits.max_seqs;
+  options.arms = {{.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
+                  {.name = auto_drafters()[kSelf],
+                   .passes = true,
+                   .draft_kind = 0,
+                   .ratio = defaults::kRatio,
+                   .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
+                   .prior_acceptance = 0.85}};
+  return options;
+}
+
+CostKey key_of(const EngineParts& parts) {
+  CostKey key;
+  key.machine = processor_name() + ", " + parts.backend->description();
+  key.threads = parts.backend->threads();
+#ifdef HUNCH_COMMIT
+  key.build = HUNCH_COMMIT;
+#endif
+  key.model = parts.model->shape().name + " " + parts.model->shape().family;
+  key.model_bytes = int64_t(parts.checkpoint->file_bytes());
+  key.kv_type = dtype_info(parts.geometry.dtype).name;
+  return key;
+}
+
+}  // namespace
+
+const std::vector<std::string>& auto_drafters() {
+  static const std::vector<std::string> names = {"suffix", "self"};
+  return names;
+}
+
+Controller::Controller(EngineParts& parts)
+    : parts_(parts),
+      table_(priors_of(parts)),
+      key_(key_of(parts)),
+      path_(parts.options.keep_costs ? cache_path("costs", key_) : ""),
+      planner_(table_, options_of(parts)) {
+  // A damaged or foreign file is as good as none; what is learned now replaces it.
+  if (!path_.empty()) (void)table_.load(path_, key_);
+  views_.reserve(size_t(parts.limits.max_seqs));
+  decisions_.reserve(size_t(parts.limits.max_seqs));
+}
+
+Controller::~Controller() {
+  if (path_.empty() || table_.verify.recorded() == 0) return;
+  (void)table_.save(path_, key_);  // a full disk costs what was learned
+}
+
+RequestView Controller::view_of(const Running& who) const {
+  RequestView view{.slot = who.sequence.slot,
+                   .context_len = who.sequence.committed_len,
+                   .room = std::min(kMaxPlannedDraft, who.most_drafts()),
+                   .prepared = who.prepared ? kSelf : -1};
+  const DraftTree& found = who.drafters[kLookup].tree;
+  view.found[kLookup] = {.length = found.size,
+                         .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.match_len))))};
+  return view;
+}
+
+void Controller::decide(std::span<Running* const> requests, Step& step) {
+  if (requests.empty()) return;
+  for (Running* who : requests) {
+    if (!who->planned) planner_.open(who->sequence.slot);
+    who->planned = true;
+  }
+  step.look_up(requests, kLookup);
+  views_.clear();
+  for (const Running* who : requests) views_.push_back(view_of(*who));
+  decisions_.assign(requests.size(), {});
+  planner_.decide(views_, decisions_, requests.size() > 1 ? int(parts_.limits.verify_rows) : 0);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Running& who = *requests[i];
+    const Decision& decision = decisions_[i];
+    who.chosen = decision.arm;
+    who.want_drafts = decision.gamma;
+    who.looked_up = decision.arm == kLookup;
+    who.learns = decision.learn == kSelf;
+    who.stop_below = decision.stop_below;
+  }
+}
+
+void Controller::record(const StepReport& report, std::span<Running* const> decoded) {
+  for (const Running* who : decoded)
+    if (who->plan.planned && who->planned)
+      planner_.record({.slot = who->sequence.slot,
+                       .drafted = who->tree().size,
+                       .accepted = who->emitted_drafts,
+                       .stopped_early = who->chosen == kSelf && who->tree().size < who->want_drafts});
+  // Passes that a prompt's rows slowed down say nothing about decoding.
+  if (report.chunks > 0 || report.decodes == 0) return;
+  const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
+  if (report.learning == 0) {
+    table_.verify.record(shape, report.pass_ms);
+  } else {
+    const double added = report.pass_ms + report.select_ms - table_.verify.ms(shape);
+    table_.drafts[0].learn.record(shape, std::max(report.select_ms, added));
+  }
+  if (report.draft_steps > 0) {
+    PassShape draft{.rows = 0, .sequences = 0, .entries = 0};
+    for (const Running* who : decoded) {
+      if (who->chosen != kSelf || who->tree().size == 0) continue;
+      const double share = double(who->tree().size) / report.draft_steps;  // of the steps in which it took part
+      draft.rows += share, draft.entries += share * std::max(16.0, defaults::kRatio * double(who->sequence.committed_len));
+    }
+    draft.sequences = std::max(1, int(draft.rows + 0.5));
+    draft.rows = std::max(draft.rows, double(draft.sequences));
+    if (draft.entries > 0) table_.drafts[0].step.record(draft, report.draft_ms / report.draft_steps);
+  }
+}
+
+}  // namespace hunch

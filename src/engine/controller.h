@@ -1,0 +1,38 @@
+// Controller: the planner at work. For requests with method `auto` it asks the lookups what they have, lets the planner decide,
+// and feeds table and planner with what the step took and gave. Owned and called by Service; keeps the cost table between runs.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/planner.h"
+#include "engine/step.h"
+
+namespace hunch {
+
+class Controller {
+ public:
+  explicit Controller(EngineParts&);
+  ~Controller();  // saves what was learned
+
+  // Decides the next round of requests that decode (method auto only): chosen, want_drafts, learns, stop_below.
+  void decide(std::span<Running* const>, Step&);
+  // After the step. `decoded`: all requests of it that decoded, whatever their method.
+  void record(const StepReport&, std::span<Running* const> decoded);
+
+ private:
+  RequestView view_of(const Running&) const;
+
+  EngineParts& parts_;
+  CostTable table_;
+  CostKey key_;
+  std::string path_;  // empty: nowhere to keep it
+  Planner planner_;
+  std::vector<RequestView> views_;
+  std::vector<Decision> decisions_;
+};
+
+// The drafters of method `auto`, in the order of its planner's arms.
+const std::vector<std::string>& auto_drafters();
+
+}  // namespace hunch
