@@ -55,7 +55,8 @@ struct SamplingOptions {
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
 // the Vegas release map to which field.
 struct SpeculationOptions {
-  std::string proposer = "none";  // none, self
+  // auto (the planner chooses per round, nothing included), none, self, or a lookup: ngram, suffix, cascade
+  std::string proposer = "auto";
   int num_tokens = 0;             // gamma: drafted tokens per round; 0: the default of the proposer
   std::string policy = "vegas";   // vegas, streamingllm, full
   double ratio = 0;               // kept ratio, in (0, 1]; 0: default
@@ -70,7 +71,13 @@ struct SpeculationOptions {
   // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
   // halves the bytes of the target's).
   std::string draft_weights = "auto";
-  bool verify = true;  // false: emit drafts unverified. Lossy, and labelled so
+  int max_entries = 0;               // > 0: drafts read so many entries at most, whatever the ratio says
+  int page = 16;                     // quest: entries of a page
+  int ngram_min = 0, ngram_max = 0;  // ngram: suffix lengths looked up; 0: as the other, both 0: 5
+  int suffix_depth = 24, suffix_cached_requests = 10000;
+  double suffix_factor = 1, suffix_min_probability = 0.1;
+  std::string cascade_first = "ngram";  // cascade: who is asked before self
+  bool verify = true;                   // false: emit drafts unverified. Lossy, and labelled so
 };
 
 struct Request {

@@ -35,16 +35,11 @@ constexpr ForeignKey kForeign[] = {
     {"parallel_drafting", kOnlySelf},
     {"use_heterogeneous_vocab", kOnlySelf},
     {"use_local_argmax_reduction", kOnlySelf},
-    {"prompt_lookup_max", kOnlySelf},
-    {"prompt_lookup_min", kOnlySelf},
-    {"suffix_decoding_max_tree_depth", kOnlySelf},
-    {"suffix_decoding_max_cached_requests", kOnlySelf},
-    {"suffix_decoding_max_spec_factor", kOnlySelf},
-    {"suffix_decoding_min_token_prob", kOnlySelf},
     {"speculative_token_tree", kOnlySelf},
     {"disable_padded_drafter_batch", kOnlySelf},
-    {"disable_by_batch_size", "one request runs at a time: leave it out"},
-    {"num_speculative_tokens_per_batch_size", "one request runs at a time: use num_speculative_tokens"},
+    {"disable_by_batch_size", "method auto guesses less by itself where many requests run: leave it out"},
+    {"num_speculative_tokens_per_batch_size",
+     "method auto guesses less by itself where many requests run: use num_speculative_tokens"},
     {"rejection_sample_method", "use \"rule\": \"match\" or \"ratio\" (ratio is vLLM's standard)"},
     {"synthetic_acceptance_rates", "acceptance is never made up here: leave it out"},
     {"synthetic_acceptance_length", "acceptance is never made up here: leave it out"},
@@ -135,7 +130,8 @@ Result<SettingValues> parse_speculative_config(std::string_view text) {
       std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });
   if (!values.contains(0)) {
     if (!sparse)
-      return usage_error(fmt::format("{}: \"method\" is missing; there are sparse_attn (also spelled self), none", kFlag));
+      return usage_error(fmt::format(
+          "{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, none", kFlag));
     values[0] = std::string("self");  // keys that only one method has name it
   }
   return values;

@@ -25,6 +25,12 @@ std::vector<std::string_view> registered() {
   return names;
 }
 
+std::vector<std::string_view> methods() {
+  std::vector<std::string_view> names = registered<Proposer>();
+  names.insert(names.begin(), "auto");
+  return names;
+}
+
 int whole(const SettingValue& v) { return int(std::get<double>(v)); }
 const std::string& word(const SettingValue& v) { return std::get<std::string>(v); }
 
@@ -33,10 +39,10 @@ std::string text_of(const SettingValue& v) {
 }
 
 // Proposers of other engines, by the names that people type; an honest "not yet" beats "unknown".
-constexpr std::string_view kOtherMethods[] = {
-    "auto",         "ngram",        "ngram_gpu",    "suffix",      "draft_model",   "medusa",       "mlp_speculator", "eagle",
-    "eagle3",       "mtp",          "dflash",       "dspark",      "custom_class",  "draft-simple", "draft-eagle3",   "draft-mtp",
-    "draft-dflash", "draft-dspark", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod",    "ngram-cache"};
+constexpr std::string_view kOtherMethods[] = {"draft_model",  "medusa",       "mlp_speculator", "eagle",
+                                              "eagle3",       "mtp",          "dflash",         "dspark",
+                                              "custom_class", "draft-simple", "draft-eagle3",   "draft-mtp",
+                                              "draft-dflash", "draft-dspark", "ngram-map-k4v",  "ngram-cache"};
 
 bool is_other_method(std::string_view name) {
   return std::find(std::begin(kOtherMethods), std::end(kOtherMethods), name) != std::end(kOtherMethods) || name.ends_with("_mtp");
@@ -56,9 +62,10 @@ const std::vector<SpeculationSetting>& speculation_settings() {
       {"--spec",
        "method",
        "METHOD",
-       "who guesses: none, or self (the same model over a few per cent of its KV cache)",
+       "who guesses: auto (default: whatever pays, nothing included), none, self (the same model over a few per cent of its KV "
+       "cache), ngram or suffix (what followed before), cascade",
        Kind::Choice,
-       registered<Proposer>(),
+       methods(),
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.proposer = word(v); }},
       {"--draft",
@@ -165,6 +172,78 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        {"auto", "target", "q4_0", "q8_0"},
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.draft_weights = word(v); }},
+      {"--max-entries",
+       "sparse_attn_max_tokens",
+       "N",
+       "guesses read at most N entries, whatever the ratio says",
+       Kind::Whole,
+       {},
+       {1, 1 << 24},
+       [](const SettingValue& v, SpeculationOptions& o) { o.max_entries = whole(v); }},
+      {"--page",
+       "sparse_attn_page",
+       "N",
+       "quest: entries of a page (default 16)",
+       Kind::Whole,
+       {},
+       {1, 64},
+       [](const SettingValue& v, SpeculationOptions& o) { o.page = whole(v); }},
+      {"--ngram-min",
+       "prompt_lookup_min",
+       "N",
+       "ngram: shortest run of tokens looked up (default: as --ngram-max, else 5)",
+       Kind::Whole,
+       {},
+       {1, 1024},
+       [](const SettingValue& v, SpeculationOptions& o) { o.ngram_min = whole(v); }},
+      {"--ngram-max",
+       "prompt_lookup_max",
+       "N",
+       "ngram: longest run of tokens looked up (default: as --ngram-min, else 5)",
+       Kind::Whole,
+       {},
+       {1, 1024},
+       [](const SettingValue& v, SpeculationOptions& o) { o.ngram_max = whole(v); }},
+      {"--suffix-depth",
+       "suffix_decoding_max_tree_depth",
+       "N",
+       "suffix: longest match and guess together (default 24)",
+       Kind::Whole,
+       {},
+       {1, 1024},
+       [](const SettingValue& v, SpeculationOptions& o) { o.suffix_depth = whole(v); }},
+      {"--suffix-requests",
+       "suffix_decoding_max_cached_requests",
+       "N",
+       "suffix: earlier outputs looked up too (default 10000; 0: none)",
+       Kind::Whole,
+       {},
+       {0, 1 << 24},
+       [](const SettingValue& v, SpeculationOptions& o) { o.suffix_cached_requests = whole(v); }},
+      {"--suffix-factor",
+       "suffix_decoding_max_spec_factor",
+       "X",
+       "suffix: guessed tokens per matched token (default 1)",
+       Kind::Number,
+       {},
+       {0, 1000},
+       [](const SettingValue& v, SpeculationOptions& o) { o.suffix_factor = std::get<double>(v); }},
+      {"--suffix-probability",
+       "suffix_decoding_min_token_prob",
+       "X",
+       "suffix: a guess ends below this probability (default 0.1)",
+       Kind::Number,
+       {},
+       {0, 1},
+       [](const SettingValue& v, SpeculationOptions& o) { o.suffix_min_probability = std::get<double>(v); }},
+      {"--cascade-first",
+       "cascade_first",
+       "METHOD",
+       "cascade: who is asked before self: ngram (default) or suffix",
+       Kind::Choice,
+       {"ngram", "suffix"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.cascade_first = word(v); }},
   };
   return settings;
 }
@@ -179,11 +258,13 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     return SettingValue(x);
   }
   if (setting.key == "method") {
-    if (text == "sparse_attn") text = "self";  // the Vegas release's word
+    if (text == "sparse_attn") text = "self";                                                 // the Vegas release's word
+    for (std::string_view alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
+      if (text == alias) text = "ngram";
     if (is_other_method(text))
-      return usage_error(
-          fmt::format("{}: {} is not available yet; there are none, self (also spelled sparse_attn)", spelled_as, text));
-    auto names = registered<Proposer>();
+      return usage_error(fmt::format("{}: {} is not available yet; there are {} (self also spelled sparse_attn)", spelled_as,
+                                     text, comma_list(methods())));
+    auto names = methods();
     names.push_back("sparse_attn");
     HUNCH_TRY(std::string name, parse_choice(spelled_as, text, names));
     return SettingValue(std::move(name));

@@ -50,7 +50,8 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   else if (plan.proposer != "none") plan.drafters = {plan.proposer};
   plan.policy_name = o.policy;
   HUNCH_OK(check_part<AcceptanceRule>("rule", plan.rule));
-  if (plan.proposer != "auto") HUNCH_OK(check_part<Proposer>("proposer", plan.proposer));
+  if (plan.proposer != "auto" && !Register<Proposer>::find(plan.proposer))
+    return usage_error(fmt::format("unknown proposer '{}'; known: auto, {}", plan.proposer, Register<Proposer>::names()));
   HUNCH_OK(check_part<SparsePolicy>("policy", plan.policy_name));
 
   plan.gamma = o.num_tokens != 0 ? o.num_tokens : plan.planned ? std::min(kMaxPlannedDraft, max_draft) : defaults::kDraftTokens;
@@ -69,6 +70,25 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.policy.combine = o.combine;
   plan.policy.share = o.share;
   plan.policy.spread = o.spread;
+  plan.policy.max_tokens = o.max_entries;
+  plan.policy.page = o.page;
+  if (o.max_entries < 0)
+    return usage_error(fmt::format("at most {} entries to read; it must be 0 (no limit) or more", o.max_entries));
+  if (o.page < 1 || o.page > 64) return usage_error(fmt::format("pages of {} entries; they must hold 1 to 64", o.page));
+  if (o.ngram_min < 0 || o.ngram_max < 0 || (o.ngram_max > 0 && o.ngram_min > o.ngram_max))
+    return usage_error(
+        fmt::format("n-grams of {} to {} tokens: the lengths must be 0 or more, min not above max", o.ngram_min, o.ngram_max));
+  if (o.suffix_depth < 1 || o.suffix_cached_requests < 0)
+    return usage_error("suffix decoding needs a tree depth of at least 1 and 0 or more cached requests");
+  HUNCH_OK(check_range("the suffix factor", o.suffix_factor, 0, 1e6, false));
+  HUNCH_OK(check_range("the least suffix probability", o.suffix_min_probability, 0, 1, false));
+  plan.proposing = {.ngram_min = o.ngram_min,
+                    .ngram_max = o.ngram_max,
+                    .suffix_depth = o.suffix_depth,
+                    .suffix_cached_requests = o.suffix_cached_requests,
+                    .suffix_factor = o.suffix_factor,
+                    .suffix_min_probability = o.suffix_min_probability,
+                    .cascade_first = o.cascade_first};
   if (o.draft_weights == "auto") {
     // Unverified decoding shows what its attention alone does: no coarser weights on top unless asked for.
     if (o.verify && bits_per_weight >= defaults::kCoarserFrom) plan.draft_weights = DType::Q4_0;

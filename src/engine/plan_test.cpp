@@ -16,9 +16,9 @@ TEST(Plan, FillsInTheDefaults) {
   EXPECT_EQ(plan->sampling.top_k, 40);
   EXPECT_FLOAT_EQ(plan->sampling.top_p, 0.95f);
   EXPECT_FLOAT_EQ(plan->sampling.min_p, 0.05f);
-  EXPECT_EQ(plan->proposer, "none");
+  EXPECT_EQ(plan->proposer, "auto");
   EXPECT_EQ(plan->policy_name, "vegas");
-  EXPECT_EQ(plan->gamma, 7);
+  EXPECT_EQ(plan->gamma, 16);
   EXPECT_DOUBLE_EQ(plan->policy.ratio, 0.03);
   EXPECT_EQ(plan->policy.min_tokens, 16);
   EXPECT_EQ(plan->policy.spread, 16);
@@ -83,7 +83,7 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"min-p is 2", [](auto& s, auto&) { s.min_p = 2; }},
       {"top-k is -1", [](auto& s, auto&) { s.top_k = -1; }},
       {"unknown rule 'typical'; known: match, ratio", [](auto&, auto& o) { o.rule = "typical"; }},
-      {"unknown proposer 'eagle'; known: none, self", [](auto&, auto& o) { o.proposer = "eagle"; }},
+      {"unknown proposer 'eagle'; known: auto, ", [](auto&, auto& o) { o.proposer = "eagle"; }},
       {"unknown policy 'quest'; known: full, streamingllm, vegas", [](auto&, auto& o) { o.policy = "quest"; }},
       {"drafts of -1 tokens: the length must lie in [1, 64]", [](auto&, auto& o) { o.num_tokens = -1; }},
       {"drafts of 65 tokens", [](auto&, auto& o) { o.num_tokens = 65; }},

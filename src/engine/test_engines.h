@@ -95,6 +95,7 @@ inline Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
   request.max_tokens = max_tokens;
   request.ignore_eos = true;
   request.sampling = {.temperature = 0.0, .top_p = 1.0, .min_p = 0.0, .top_k = 0, .seed = 7};
+  request.speculation.proposer = "none";
   request.speculation.rule = "match";
   request.speculation.min_tokens = 4;
   request.speculation.draft_weights = "target";

@@ -19,7 +19,7 @@ USAGE = [
     (["--speculative-config", "{bad"], "invalid JSON at character 2"),
     (["--speculative-config", '{"nosuch":1}'], "unknown key \"nosuch\"; valid keys: method, num_speculative_tokens"),
     (["--speculative-config", '{"method":"sparse_attn","num_speculative_token":3}'], "did you mean num_speculative_tokens?"),
-    (["--speculative-config", '{"method":"ngram"}'], "ngram is not available yet"),
+    (["--speculative-config", '{"method":"eagle3"}'], "eagle3 is not available yet"),
     (["--speculative-config", '{"method":"sparse_attn","sparse_attn_ratio":2}'], "must be above 0 and at most 1"),
     (["--spec", "none", "--speculative-config", '{"method":"sparse_attn"}'], "contradicts"),
     (["-c", "99999999999"], "-c must be in 0..16777216"),
