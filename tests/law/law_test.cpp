@@ -193,6 +193,53 @@ INSTANTIATE_TEST_SUITE_P(Reference, RatioLaw,
 INSTANTIATE_TEST_SUITE_P(Cpu, RatioLaw, testing::Combine(testing::Values("cpu"), testing::Values(0, 3), testing::Values(2)),
                          case_name);
 
+// Drafts that nobody drew: a function of the committed tokens, as look-ups make them.
+class Fixed final : public Proposer {
+ public:
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) {
+      const Sequence& sequence = *task.sequence;
+      task.tree->make_chain(std::min(task.limits.max_tokens, 1 + int(sequence.len() + sequence.pending()) % 5));
+      task.tree->law = DraftLaw::Point;
+      for (int node = 0; node < task.tree->size; ++node)
+        task.tree->tokens(node) = int32_t((2 * sequence.pending() + sequence.len() + 3 * node) % kVocab);
+    }
+  }
+};
+const Register<Proposer> fixed{
+    "fixed", "a function of the tokens, for tests",
+    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Fixed); }};
+
+class RuleLaw : public testing::TestWithParam<std::tuple<const char*, const char*, int>> {};
+
+TEST_P(RuleLaw, KeepsTheJointForDraftsOfEveryKind) {
+  const auto [rule, proposer, gamma] = GetParam();
+  const Rows target = random_rows(1), drafter = far_from(target, 2);
+  const Sampling& s = kSamplings[1];
+  Request request = toy_request(gamma, rule, s);
+  request.speculation.proposer = proposer;
+  const Outcome run = sample_joint(
+      [&] {
+        return toy::Tables{kVocab, table_of(target), table_of(drafter)};
+      },
+      "reference", request);
+  expect_law(run, exact_joint(target, s));
+  const double acceptance = double(run.accepted) / double(run.drafted);
+  EXPECT_GT(acceptance, 0.05);
+  EXPECT_LT(acceptance, 0.9);
+}
+
+std::string rule_case_name(const testing::TestParamInfo<RuleLaw::ParamType>& info) {
+  return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param) + "_gamma" +
+         std::to_string(std::get<2>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Point, RuleLaw,
+                         testing::Combine(testing::Values("point"), testing::Values("fixed", "self"), testing::Values(2, 3)),
+                         rule_case_name);
+INSTANTIATE_TEST_SUITE_P(Ratio, RuleLaw,
+                         testing::Combine(testing::Values("ratio"), testing::Values("fixed"), testing::Values(2, 3)),
+                         rule_case_name);
+
 // A selection has seen the rejected rows of the round before, so q may depend on what was drafted at the same position earlier.
 // Drafts that used the same noise again would then not be samples of their q.
 TEST(Law, RatioKeepsItWhereTheDrafterLearnsFromRejectedDrafts) {

@@ -172,7 +172,28 @@ TEST(Suffix, NeverLearnsPromptsOrAPreemptedOutputTwice) {
   EXPECT_EQ(draft_after({24}), (Tokens{25, 26}));
 }
 
-TEST(Suffix, BoundsItsMemoryByBytesAndRequestsUnderManyStreams) {
+TEST(Suffix, ForgetsTheOldestOutputWhereBytesOrRequestsRunOut) {
+  const ProposerOptions by_bytes{.suffix_cache_bytes = 64 * 96}, by_requests{.suffix_cached_requests = 2}, roomy{};
+  for (const ProposerOptions& o : {by_bytes, by_requests, roomy}) {
+    auto suffix = make_proposer("suffix", o);
+    for (int request = 0; request < 3; ++request) {  // 30 tokens each; two fit
+      Sequence sequence = sequence_of({1});
+      suffix->open(sequence);
+      for (int i = 0; i < 30; ++i) sequence.tokens.push_back(100 * (request + 1) + i);
+      suffix->observe(sequence, {});
+      suffix->close(0);
+    }
+    for (int request = 0; request < 3; ++request) {
+      Sequence sequence = sequence_of({100 * (request + 1), 100 * (request + 1) + 1});
+      suffix->open(sequence);
+      const bool known = request > 0 || o.suffix_cached_requests + o.suffix_cache_bytes ==
+                                            roomy.suffix_cached_requests + roomy.suffix_cache_bytes;
+      EXPECT_EQ(draft(*suffix, sequence, 4).size(), known ? 2u : 0u) << request;
+    }
+  }
+}
+
+TEST(Suffix, SurvivesManyStreamsAtItsBounds) {
   Dice dice(5);
   const ProposerOptions o{.suffix_depth = 24, .suffix_cached_requests = 50, .suffix_cache_bytes = 4096 * 96};
   auto suffix = make_proposer("suffix", o, 40);
