@@ -33,6 +33,7 @@ class Mutant(NamedTuple):
 
 RATIO, POINT, CHANCE = 'src/accept/rules/ratio.cpp', 'src/accept/rules/point.cpp', 'src/accept/chance.h'
 OWN, NGRAM = 'src/accept/own_token.h', 'src/draft/proposers/ngram.cpp'
+TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp', 'src/draft/proposers/suffix.cpp'
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, VEGAS, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/policies/vegas.cpp', 'src/backend/reference/top_k.cpp'
 STREAMING = 'src/sparse/policies/streamingllm.cpp'
@@ -155,6 +156,18 @@ MUTANTS = [
     Mutant('n-gram: the suffix finds itself', NGRAM, 'slot.extend(tokens, task.sequence->len() - 1);\n      const',
            'slot.extend(tokens, task.sequence->len());\n      const', 'draft_test', 'Ngram.*'),
     Mutant('n-gram: tokens are not compared', NGRAM, 'table[at] >= 0 && !std::equal', 'false && !std::equal', 'draft_test', 'Ngram.*'),
+    Mutant('suffix tree: forgetting leaves split nodes', TREE, 'merge_with_only_child(node);\n    }', ';\n    }', 'draft_test',
+           'SuffixTree.*'),
+    Mutant('suffix tree: labels stay in the oldest text', TREE, 'nodes_[size_t(child)].text = at + uint32_t(done);\n    raised', 'raised',
+           'draft_test', 'SuffixTree.*'),
+    Mutant('suffix tree: ties to the newest child', TREE, 'token_at(x.text) < token_at(y.text)', 'true', 'draft_test', 'SuffixTree.*'),
+    Mutant('suffix tree: a removal breaks a run of the table', TREE, 'table_[hole] = table_[at];\n    hole = at;', 'break;', 'draft_test',
+           'SuffixTree.*'),
+    Mutant('suffix: unfinished suffixes are not counted', SUFFIX, 'tokens.last(tail), tokens.last(context)', '{}, tokens.last(context)',
+           'draft_test', 'Suffix.*'),
+    Mutant('suffix: the shorter of equal matches', GUESS, 'guess.score >= best.score', 'guess.score > best.score', 'draft_test', 'Suffix.*'),
+    Mutant('suffix: a preempted output counts twice', SUFFIX, 'std::max(sequence.prompt_len, sequence.len())', 'sequence.prompt_len',
+           'draft_test', 'Suffix.*'),
     # Selections: the output cannot show these, so tests of the sets and of the acceptance must.
     Mutant('a selection past the prefix', VEGAS, '.n = copy_.valid(slot),', '.n = copy_.valid(slot) + 1,', 'conformance_suite',
            'Selections.*', True),
