@@ -31,7 +31,9 @@ class Mutant(NamedTuple):
     ci: bool = False
 
 
-RATIO, CHANCE, MATCH = 'src/accept/rules/ratio.cpp', 'src/accept/chance.h', 'src/accept/rules/match.cpp'
+RATIO, POINT, CHANCE = 'src/accept/rules/ratio.cpp', 'src/accept/rules/point.cpp', 'src/accept/chance.h'
+OWN, NGRAM = 'src/accept/own_token.h', 'src/draft/proposers/ngram.cpp'
+TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp', 'src/draft/proposers/suffix.cpp'
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, VEGAS, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/policies/vegas.cpp', 'src/backend/reference/top_k.cpp'
 STREAMING = 'src/sparse/policies/streamingllm.cpp'
@@ -45,7 +47,7 @@ ROUNDS = ('conformance_suite', 'RowInvariance.RoundsLeave*')
 POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
 
-WEIGHT = 'const double weight = double(p(token)) - (subtract ? double(q(token)) : 0.0);'
+WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
 BELOW = 'return p > 0 && q > 0 && u * q <= p;'
 REJECT = 'return void(out.next = chance.residual(p, q, position));'
 BONUS = 'out.next = target.choice(row);'
@@ -62,10 +64,10 @@ def redraw(change):
 
 MUTANTS = [
     # The ratio rule (table A of the literature's usual mistakes).
-    Mutant('reject: a sample of p instead of the residual', CHANCE, WEIGHT, 'const double weight = double(p(token));', *CHI2, True),
-    Mutant('residual |p - q|', CHANCE, WEIGHT, 'const double weight = std::abs(double(p(token)) - double(q(token)) * subtract);', *CHI2),
+    Mutant('reject: a sample of p instead of the residual', CHANCE, WEIGHT, 'return double(p(token));', *CHI2, True),
+    Mutant('residual |p - q|', CHANCE, WEIGHT, 'return std::abs(double(p(token)) - double(q(token)) * subtract);', *CHI2),
     Mutant('residual max(q - p, 0)', CHANCE, WEIGHT,
-           'const double weight = subtract ? double(q(token)) - double(p(token)) : double(p(token));', *CHI2),
+           'return subtract ? double(q(token)) - double(p(token)) : double(p(token));', *CHI2),
     Mutant('residual smoothed by 0.01', CHANCE, WEIGHT, WEIGHT.replace(' : 0.0);', ' : 0.0) + 0.01;'), *CHI2),
     Mutant('residual by inverse CDF, not renormalised', CHANCE, 'for (const bool subtract : {true, false}) {',
            'double below_u = 0;\n    const double u0 = uniform(key_, NoiseStream::Residual, uint32_t(position), 0);\n'
@@ -107,10 +109,19 @@ MUTANTS = [
            '          if (tree.q(step, i) > 0 && (least < 0 || tree.q(step, i) < tree.q(step, least))) least = i;\n'
            '        if (least < 0) break;\n        const float rest = 1 - tree.q(step, least);\n        tree.q(step, least) = 0;\n'
            '        for (int i = 0; i < int(tree.q.extent[1]); ++i) tree.q(step, i) /= rest;\n      }\n  }\n\n  Backend& backend_;', *CHI2),
+    # Deterministic drafts, which have no q.
+    Mutant('point rule, rejected id not removed', POINT, 'chance.without(p, x, position)', 'chance.without(p, -1, position)', *PROOF, True),
+    Mutant('point rule: the rejected id may return', CHANCE, 'other == left_out ? 0.0 : double(p(other))', 'double(p(other))', *PROOF),
+    Mutant('point rule: keeps the likely without a coin', POINT, '!chance.below(p(x), 1, position)', '!(p(x) > 0.4f)', *PROOF),
+    Mutant('top-k children treated with the ratio rule', RATIO,
+           'if (tree.law == DraftLaw::Point) return follow_own_tokens(tree, target, out);', '', *PROOF, True),
+    Mutant('a target sample for every child', OWN, 'tree.tokens(child) == own', 'tree.tokens(child) == target.choice(node + 1)', *PROOF, True),
+    Mutant('a second target sample where no child fits', OWN, 'return void(out.next = own);',
+           'return void(out.next = tree.size > 0 ? target.choice(node + 1) : own);', *PROOF),
     # The match rule.
-    Mutant('match: accept without comparing', MATCH, ' && tree.tokens(child) == own', '', *STREAMS, True),
-    Mutant('match: next from the row after', MATCH, 'p.choice(node + 1)', 'p.choice(node + 2)', *PROOF),
-    Mutant("match: emit the draft of a rejected position", MATCH, 'return void(out.next = own);',
+    Mutant('match: accept without comparing', OWN, ' && tree.tokens(child) == own', '', *STREAMS, True),
+    Mutant('match: next from the row after', OWN, 'target.choice(node + 1)', 'target.choice(node + 2)', *PROOF),
+    Mutant("match: emit the draft of a rejected position", OWN, 'return void(out.next = own);',
            'return void(out.next = node + 1 < tree.size ? tree.tokens(node + 1) : own);', *STREAMS, True),
     Mutant('target noise of another position', STEP, 'int32_t(first + row)', 'int32_t(first)', *STREAMS, True),
     Mutant('target noise from the draft stream', STEP, '.stream = NoiseStream::Target', '.stream = NoiseStream::Draft', *STREAMS),
@@ -140,6 +151,23 @@ MUTANTS = [
            'engine_test', 'Step.*', True),
     Mutant('drafts past the end of the context', STEP, 'sequence_.max_len - sequence_.len() - 1', 'sequence_.max_len - sequence_.len()',
            'engine_test', 'Step.*', True),
+    # Proposers: the output cannot show these either.
+    Mutant('n-gram: the latest occurrence', NGRAM, 'if (start < 0) start = own;', 'start = own;', 'draft_test', 'Ngram.*'),
+    Mutant('n-gram: the suffix finds itself', NGRAM, 'slot.extend(tokens, task.sequence->len() - 1);\n      const',
+           'slot.extend(tokens, task.sequence->len());\n      const', 'draft_test', 'Ngram.*'),
+    Mutant('n-gram: tokens are not compared', NGRAM, 'table[at] >= 0 && !std::equal', 'false && !std::equal', 'draft_test', 'Ngram.*'),
+    Mutant('suffix tree: forgetting leaves split nodes', TREE, 'merge_with_only_child(node);\n    }', ';\n    }', 'draft_test',
+           'SuffixTree.*'),
+    Mutant('suffix tree: labels stay in the oldest text', TREE, 'nodes_[size_t(child)].text = at + uint32_t(done);\n    raised', 'raised',
+           'draft_test', 'SuffixTree.*'),
+    Mutant('suffix tree: ties to the newest child', TREE, 'token_at(x.text) < token_at(y.text)', 'true', 'draft_test', 'SuffixTree.*'),
+    Mutant('suffix tree: a removal breaks a run of the table', TREE, 'table_[hole] = table_[at];\n    hole = at;', 'break;', 'draft_test',
+           'SuffixTree.*'),
+    Mutant('suffix: unfinished suffixes are not counted', SUFFIX, 'tokens.last(tail), tokens.last(context)', '{}, tokens.last(context)',
+           'draft_test', 'Suffix.*'),
+    Mutant('suffix: the shorter of equal matches', GUESS, 'guess.score >= best.score', 'guess.score > best.score', 'draft_test', 'Suffix.*'),
+    Mutant('suffix: a preempted output counts twice', SUFFIX, 'std::max(sequence.prompt_len, sequence.len())', 'sequence.prompt_len',
+           'draft_test', 'Suffix.*'),
     # Selections: the output cannot show these, so tests of the sets and of the acceptance must.
     Mutant('a selection past the prefix', VEGAS, '.n = copy_.valid(slot),', '.n = copy_.valid(slot) + 1,', 'conformance_suite',
            'Selections.*', True),

@@ -19,6 +19,8 @@ class Chance {
   virtual bool below(double p, double q, int64_t position) = 0;
   // A token with probability proportional to max(0, p - q), or to p where that vanishes everywhere (rounding only).
   virtual int32_t residual(View<const float, 1> p, View<const float, 1> q, int64_t position) = 0;
+  // The same with q the point mass of `token`: any other token, with probability proportional to p.
+  virtual int32_t without(View<const float, 1> p, int32_t token, int64_t position) = 0;
 };
 
 class KeyedChance final : public Chance {
@@ -30,23 +32,38 @@ class KeyedChance final : public Chance {
     return p > 0 && q > 0 && u * q <= p;
   }
 
-  // An exponential race: the least -log(u) / weight wins, so nothing needs normalising.
   int32_t residual(View<const float, 1> p, View<const float, 1> q, int64_t position) override {
     for (const bool subtract : {true, false}) {
-      int32_t best = -1;
-      double least = std::numeric_limits<double>::infinity();
-      for (int64_t token = 0; token < p.extent[0]; ++token) {
-        const double weight = double(p(token)) - (subtract ? double(q(token)) : 0.0);
-        if (!(weight > 0)) continue;
-        const double time = -std::log(uniform(key_, NoiseStream::Residual, uint32_t(position), uint32_t(token))) / weight;
-        if (time < least) least = time, best = int32_t(token);
-      }
+      const auto weight_of = [&](int64_t token) { return double(p(token)) - (subtract ? double(q(token)) : 0.0); };
+      const int32_t best = race(p.extent[0], position, weight_of);
+      if (best >= 0) return best;
+    }
+    return -1;
+  }
+
+  int32_t without(View<const float, 1> p, int32_t token, int64_t position) override {
+    for (const int32_t left_out : {token, -1}) {
+      const int32_t best = race(p.extent[0], position, [&](int64_t other) { return other == left_out ? 0.0 : double(p(other)); });
       if (best >= 0) return best;
     }
     return -1;
   }
 
  private:
+  // An exponential race: the least -log(u) / weight wins, so nothing needs normalising. -1: no weight is above 0.
+  template <class Weight>
+  int32_t race(int64_t tokens, int64_t position, Weight&& weight_of) const {
+    int32_t best = -1;
+    double least = std::numeric_limits<double>::infinity();
+    for (int64_t token = 0; token < tokens; ++token) {
+      const double weight = weight_of(token);
+      if (!(weight > 0)) continue;
+      const double time = -std::log(uniform(key_, NoiseStream::Residual, uint32_t(position), uint32_t(token))) / weight;
+      if (time < least) least = time, best = int32_t(token);
+    }
+    return best;
+  }
+
   NoiseKey key_;
 };
 

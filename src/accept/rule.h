@@ -16,7 +16,10 @@ class AcceptanceRule {
   struct Setup {};
   virtual ~AcceptanceRule() = default;
   virtual Guarantee guarantee() const = 0;
-  virtual bool needs_q() const = 0;  // drafts must come with the distribution they were drawn from
+  // Drafts come with the distribution they were drawn from, or are points; accept reads TargetProbs::row if there are any.
+  virtual bool needs_q() const = 0;
+  // Trees of law Point or Noise may branch. Of all others accept follows first children.
+  virtual bool takes_branches() const { return false; }
   // `first` is the position of the token after row 0.
   virtual void accept(const DraftTree&, int64_t first, TargetProbs& p, Chance&, Verdict& out) const = 0;
 };

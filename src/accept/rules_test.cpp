@@ -3,6 +3,7 @@
 // so that fp32 rows and the sums are exact.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -27,22 +28,36 @@ class WalkedChance final : public Chance {
     return walk_.branch({accept, 1 - accept}) == 0;
   }
   int32_t residual(View<const float, 1> p, View<const float, 1> q, int64_t) override {
+    return draw(p.extent[0], [&](int64_t i) { return std::max(0.0, double(p(i)) - double(q(i))); });
+  }
+  int32_t without(View<const float, 1> p, int32_t token, int64_t) override {
+    return draw(p.extent[0], [&](int64_t i) { return i == token ? 0.0 : double(p(i)); });
+  }
+
+ private:
+  template <class Weight>
+  int32_t draw(int64_t tokens, Weight&& weight_of) {
     std::vector<double> weights;
     double total = 0;
-    for (int64_t i = 0; i < p.extent[0]; ++i) total += weights.emplace_back(std::max(0.0, double(p(i)) - double(q(i))));
+    for (int64_t i = 0; i < tokens; ++i) total += weights.emplace_back(weight_of(i));
     for (double& weight : weights) weight /= total;
     return walk_.branch(weights);
   }
 
- private:
   Walk& walk_;
 };
 
-// The target's rows along one draft: row i follows the first i drafts.
+// The target's rows of one tree: row 0 follows nothing, row i + 1 the path to node i.
 class WalkedTarget final : public TargetProbs {
  public:
-  WalkedTarget(Walk& walk, const Law& law, const Tokens& drafts) : walk_(walk) {
-    for (size_t i = 0; i <= drafts.size(); ++i) rows_.push_back(law(Tokens(drafts.begin(), drafts.begin() + int64_t(i))));
+  WalkedTarget(Walk& walk, const Law& law, const DraftTree& tree) : walk_(walk) {
+    std::vector<Tokens> paths{{}};
+    for (int node = 0; node < tree.size; ++node) {
+      Tokens path = paths[size_t(tree.parents[size_t(node)] + 1)];
+      path.push_back(tree.tokens(node));
+      paths.push_back(path);
+    }
+    for (const Tokens& path : paths) rows_.push_back(law(path));
   }
   int32_t choice(int row) override {
     const Row& p = rows_[size_t(row)];
@@ -99,7 +114,7 @@ std::map<Tokens, double> emitted_law(const AcceptanceRule& rule, const Law& p, c
     }
     Chain chain = make_chain(drafts, rows, vocab, rule.needs_q() ? DraftLaw::Given : DraftLaw::Point);
     WalkedChance chance(walk);
-    WalkedTarget target(walk, p, drafts);
+    WalkedTarget target(walk, p, chain.tree);
     Verdict verdict;
     rule.accept(chain.tree, 10, target, chance, verdict);
     Tokens emitted = verdict.tokens;
@@ -140,6 +155,13 @@ std::vector<Pair> pairs() {
           {"three tokens", 3, law_of({{30, 30, 4}, {2, 60, 2}}), law_of({{4, 30, 30}, {21, 21, 22}, {62, 1, 1}})}};
 }
 
+void expect_law(const std::map<Tokens, double>& got, const Law& p, size_t len) {
+  std::map<Tokens, double> wanted;
+  complete(p, {}, len, 1, wanted);
+  for (const auto& [tokens, weight] : wanted) EXPECT_NEAR(got.contains(tokens) ? got.at(tokens) : 0, weight, 1e-12);
+  for (const auto& [tokens, weight] : got) EXPECT_TRUE(wanted.contains(tokens)) << "weight " << weight << " outside p";
+}
+
 TEST(Rules, KeepTheTargetLawForEveryDraftOfUpToThree) {
   for (const auto& part : Register<AcceptanceRule>::all()) {
     auto rule = part.make({});
@@ -148,12 +170,113 @@ TEST(Rules, KeepTheTargetLawForEveryDraftOfUpToThree) {
     for (const Pair& pair : pairs())
       for (int gamma = 1; gamma <= 3; ++gamma) {
         SCOPED_TRACE(std::string(part.name) + ", " + pair.name + ", gamma " + std::to_string(gamma));
-        std::map<Tokens, double> wanted;
-        complete(pair.p, {}, size_t(gamma) + 1, 1, wanted);
-        const auto got = emitted_law(**rule, pair.p, pair.q, pair.vocab, gamma);
-        for (const auto& [tokens, weight] : wanted) EXPECT_NEAR(got.contains(tokens) ? got.at(tokens) : 0, weight, 1e-12);
-        for (const auto& [tokens, weight] : got) EXPECT_TRUE(wanted.contains(tokens)) << "weight " << weight << " outside p";
+        expect_law(emitted_law(**rule, pair.p, pair.q, pair.vocab, gamma), pair.p, size_t(gamma) + 1);
       }
+  }
+}
+
+// A tree whose every inner node has the `width` most likely tokens of q as children: what Medusa and EAGLE draft. q rows are
+// filled in, so that a rule that mistakes the children for samples of q goes wrong rather than down.
+struct TopTree {
+  TopTree(const Law& law, size_t vocab, int width, int depth) {
+    std::vector<Tokens> paths{{}};
+    for (size_t parent = 0; parent < paths.size(); ++parent) {
+      if (int(paths[parent].size()) == depth) continue;
+      const Row row = law(paths[parent]);
+      std::vector<int32_t> order(vocab);
+      for (size_t i = 0; i < vocab; ++i) order[i] = int32_t(i);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[size_t(a)] > row[size_t(b)]; });
+      for (int child = 0; child < width; ++child) {
+        paths.push_back(paths[parent]);
+        paths.back().push_back(order[size_t(child)]);
+        tokens.push_back(order[size_t(child)]);
+        q.insert(q.end(), row.begin(), row.end());
+        tree.parents.push_back(int32_t(parent) - 1);
+      }
+    }
+    tree.size = int(tokens.size());
+    tree.law = DraftLaw::Point;
+    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
+    tree.q = View<float, 2>(q.data(), tokens.size(), vocab);
+  }
+  TopTree(const TopTree&) = delete;
+
+  Tokens tokens;
+  std::vector<float> q;
+  DraftTree tree;
+};
+
+TEST(Rules, KeepTheTargetLawForDeterministicTreesWhateverTheirWidth) {
+  for (const auto& part : Register<AcceptanceRule>::all()) {
+    auto rule = part.make({});
+    ASSERT_TRUE(rule.ok());
+    if ((*rule)->guarantee() == Guarantee::Lossy) continue;
+    for (const Pair& pair : pairs())
+      for (const auto& [width, depth] : {std::pair(1, 1), {1, 2}, {1, 3}, {2, 1}, {2, 2}, {3, 1}, {3, 2}, {2, 3}}) {
+        SCOPED_TRACE(std::string(part.name) + ", " + pair.name + ", " + std::to_string(width) + " wide, " +
+                     std::to_string(depth) + " deep");
+        TopTree top(pair.q, pair.vocab, width, depth);
+        std::map<Tokens, double> joint;
+        double kept = 0;
+        Walk::all([&](Walk& walk) {
+          WalkedChance chance(walk);
+          WalkedTarget target(walk, pair.p, top.tree);
+          Verdict verdict;
+          (*rule)->accept(top.tree, 10, target, chance, verdict);
+          kept += walk.weight() * double(verdict.path.size());
+          Tokens emitted = verdict.tokens;
+          emitted.push_back(verdict.next);
+          complete(pair.p, emitted, size_t(depth) + 1, walk.weight(), joint);
+        });
+        expect_law(joint, pair.p, size_t(depth) + 1);
+        if (depth > 1) continue;
+        // Nobody can keep more of a deterministic tree than the target's probability of its children.
+        double most = 0;
+        for (int child = 0; child < ((*rule)->takes_branches() ? width : 1); ++child)
+          most += double(pair.p({})[size_t(top.tokens[size_t(child)])]);
+        EXPECT_NEAR(kept, most, 1e-12);
+      }
+  }
+}
+
+// Rounds may mix laws, each tree has one: a deterministic chain where the context was seen before, a sampled one elsewhere.
+TEST(Rules, KeepTheTargetLawWhereTheLawOfTheTreeDependsOnTheContext) {
+  for (const auto& part : Register<AcceptanceRule>::all()) {
+    auto rule = part.make({});
+    ASSERT_TRUE(rule.ok());
+    if ((*rule)->guarantee() == Guarantee::Lossy || !(*rule)->needs_q()) continue;
+    for (const Pair& pair : pairs()) {
+      SCOPED_TRACE(std::string(part.name) + ", " + pair.name);
+      std::map<Tokens, double> joint;
+      Walk::all([&](Walk& walk) {
+        Tokens emitted;
+        for (int round = 0; round < 2; ++round) {
+          const Law p = [&](const Tokens& after) {
+            Tokens all = emitted;
+            all.insert(all.end(), after.begin(), after.end());
+            return pair.p(all);
+          };
+          const Law q = [&](const Tokens& after) { return pair.q(after); };
+          WalkedChance chance(walk);
+          Verdict verdict;
+          if ((emitted.empty() ? 0 : emitted.back()) % 2 == round) {
+            TopTree top(q, pair.vocab, 2, 1);
+            WalkedTarget target(walk, p, top.tree);
+            (*rule)->accept(top.tree, 10, target, chance, verdict);
+          } else {
+            const Row row = q({});
+            Chain chain =
+                make_chain({walk.branch(std::vector<double>(row.begin(), row.end()))}, {row}, pair.vocab, DraftLaw::Given);
+            WalkedTarget target(walk, p, chain.tree);
+            (*rule)->accept(chain.tree, 10, target, chance, verdict);
+          }
+          emitted.insert(emitted.end(), verdict.tokens.begin(), verdict.tokens.end());
+          emitted.push_back(verdict.next);
+        }
+        complete(pair.p, emitted, 4, walk.weight(), joint);
+      });
+      expect_law(joint, pair.p, 4);
+    }
   }
 }
 
@@ -167,7 +290,7 @@ TEST(Rules, RatioAcceptsAsOftenAsTheOverlapOfBothLaws) {  // sum min(p, q), the 
     const Tokens drafts{walk.branch(std::vector<double>(q.begin(), q.end()))};
     Chain chain = make_chain(drafts, {q}, pair.vocab, DraftLaw::Given);
     WalkedChance chance(walk);
-    WalkedTarget target(walk, pair.p, drafts);
+    WalkedTarget target(walk, pair.p, chain.tree);
     Verdict verdict;
     rule.value()->accept(chain.tree, 0, target, chance, verdict);
     accepted += walk.weight() * double(verdict.tokens.size());
@@ -260,6 +383,17 @@ TEST(KeyedChance, DrawsTheResidualInProportionToWhatTheDraftLacks) {
   EXPECT_EQ(counts[1], 0);
   EXPECT_EQ(counts[3], 0);
   EXPECT_NEAR(counts[0] / 20000.0, 0.75, 4.5 * std::sqrt(0.75 * 0.25 / 20000));
+}
+
+TEST(KeyedChance, DrawsAnyTokenButTheRejectedOne) {
+  KeyedChance chance({.seed = 12});
+  const Row p{0.4f, 0.3f, 0.2f, 0.1f}, certain{0, 1, 0};
+  std::vector<int> counts(4);
+  for (int position = 0; position < 20000; ++position) ++counts[size_t(chance.without(view(p), 0, position))];
+  EXPECT_EQ(counts[0], 0);
+  EXPECT_NEAR(counts[1] / 20000.0, 0.5, 4.5 * 0.5 / std::sqrt(20000));
+  EXPECT_NEAR(counts[3] / 20000.0, 1 / 6.0, 4.5 * 0.38 / std::sqrt(20000));
+  EXPECT_EQ(chance.without(view(certain), 1, 3), 1);  // rounding alone can have rejected it
 }
 
 TEST(KeyedChance, FallsBackToTheTargetWhereTheResidualVanishes) {

@@ -109,6 +109,9 @@ Request toy_request(int gamma, const char* rule, const Sampling& s) {
   return request;
 }
 
+// Look-ups that find something in five tokens.
+const ProposerOptions kEager{.ngram_min = 1, .ngram_max = 2, .suffix_cached_requests = 20, .suffix_factor = 3};
+
 // Three tokens after the first (a certain one) for keys [first, last).
 Outcome sample_joint(EngineParts& parts, const Request& request, int first, int last) {
   Outcome run;
@@ -116,6 +119,7 @@ Outcome sample_joint(EngineParts& parts, const Request& request, int first, int 
   HUNCH_CHECK(plan.ok());
   for (int key = first; key < last; ++key) {
     plan->noise = {.seed = uint64_t(key) * 0x9E3779B97F4A7C15u + 12345};
+    plan->proposing = kEager;
     auto step = Solo::make(parts, *plan, request);
     HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
     Sequence& sequence = step.value()->sequence();
@@ -192,6 +196,84 @@ INSTANTIATE_TEST_SUITE_P(Reference, RatioLaw,
                          case_name);
 INSTANTIATE_TEST_SUITE_P(Cpu, RatioLaw, testing::Combine(testing::Values("cpu"), testing::Values(0, 3), testing::Values(2)),
                          case_name);
+
+// Drafts that nobody drew: a function of the committed tokens, as look-ups make them.
+class Fixed final : public Proposer {
+ public:
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) {
+      const Sequence& sequence = *task.sequence;
+      task.tree->make_chain(std::min(task.limits.max_tokens, 1 + int(sequence.len() + sequence.pending()) % 5));
+      task.tree->law = DraftLaw::Point;
+      for (int node = 0; node < task.tree->size; ++node)
+        task.tree->tokens(node) = int32_t((2 * sequence.pending() + sequence.len() + 3 * node) % kVocab);
+    }
+  }
+};
+const Register<Proposer> fixed{
+    "fixed", "a function of the tokens, for tests",
+    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Fixed); }};
+
+class RuleLaw : public testing::TestWithParam<std::tuple<const char*, const char*, int>> {};
+
+TEST_P(RuleLaw, KeepsTheJointForDraftsOfEveryKind) {
+  const auto [rule, proposer, gamma] = GetParam();
+  const Rows target = random_rows(1), drafter = far_from(target, 2);
+  const Sampling& s = kSamplings[1];
+  Request request = toy_request(gamma, rule, s);
+  request.speculation.proposer = proposer;
+  const Outcome run = sample_joint(
+      [&] {
+        return toy::Tables{kVocab, table_of(target), table_of(drafter)};
+      },
+      "reference", request);
+  expect_law(run, exact_joint(target, s));
+  const double acceptance = double(run.accepted) / double(run.drafted);
+  EXPECT_GT(acceptance, 0.05);
+  EXPECT_LT(acceptance, 0.9);
+}
+
+std::string rule_case_name(const testing::TestParamInfo<RuleLaw::ParamType>& info) {
+  return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param) + "_gamma" +
+         std::to_string(std::get<2>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Point, RuleLaw,
+                         testing::Combine(testing::Values("point"), testing::Values("fixed", "self"), testing::Values(3)),
+                         rule_case_name);
+// suffix learns from the outputs of the runs before; cascade mixes deterministic drafts with sampled ones.
+INSTANTIATE_TEST_SUITE_P(Ratio, RuleLaw,
+                         testing::Combine(testing::Values("ratio"), testing::Values("fixed", "suffix", "cascade"),
+                                          testing::Values(3)),
+                         rule_case_name);
+
+TEST(Law, MatchEmitsThePlainStreamForEveryLookUpWhateverItsSettings) {
+  const Rows target = random_rows(1), drafter = far_from(target, 2);
+  for (const char* proposer : {"ngram", "suffix", "cascade"}) {
+    auto parts = toy::make_parts({kVocab, table_of(target), table_of(drafter)}, "reference", kPositions);
+    int64_t drafted = 0, accepted = 0;
+    for (int key = 0; key < 240; ++key) {
+      Request request = toy_request(1 + key % 5, "match", kSamplings[key % 5]);
+      std::vector<int32_t> streams[2];
+      for (const bool speculate : {false, true}) {
+        request.speculation.proposer = speculate ? proposer : "none";
+        auto plan = plan_request(request, {}, 64);
+        ASSERT_TRUE(plan.ok());
+        plan->noise.seed = uint64_t(key);
+        plan->proposing = kEager;
+        plan->proposing.ngram_min = 1 + key % 3, plan->proposing.ngram_max = 3;
+        auto step = Solo::make(*parts, *plan, request);
+        ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
+        Sequence& sequence = step.value()->sequence();
+        while (sequence.len() < sequence.max_len) ASSERT_TRUE(step.value()->round().ok());
+        streams[speculate] = sequence.tokens;
+        drafted += step.value()->stats().drafted, accepted += step.value()->stats().accepted;
+      }
+      ASSERT_EQ(streams[0], streams[1]) << proposer << ", key " << key;
+    }
+    EXPECT_GT(accepted, 0) << proposer;
+    EXPECT_LT(accepted, drafted) << proposer;
+  }
+}
 
 // A selection has seen the rejected rows of the round before, so q may depend on what was drafted at the same position earlier.
 // Drafts that used the same noise again would then not be samples of their q.

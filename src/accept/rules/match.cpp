@@ -1,5 +1,6 @@
 // match: a draft is kept iff it is the target's own choice at that position. The choice is a function of logits, request key and
 // position, so the emitted stream is that of plain decoding, bit for bit, whoever drafted.
+#include "accept/own_token.h"
 #include "accept/rule.h"
 
 namespace hunch {
@@ -9,19 +10,11 @@ class Match final : public AcceptanceRule {
  public:
   Guarantee guarantee() const override { return Guarantee::Stream; }
   bool needs_q() const override { return false; }
+  bool takes_branches() const override { return true; }
 
   void accept(const DraftTree& tree, int64_t, TargetProbs& p, Chance&, Verdict& out) const override {
     out.clear();
-    for (int node = -1;;) {
-      const int32_t own = p.choice(node + 1);
-      int next = -1;
-      for (int child = node + 1; child < tree.size && next < 0; ++child)
-        if (tree.parents[size_t(child)] == node && tree.tokens(child) == own) next = child;
-      if (next < 0) return void(out.next = own);
-      out.path.push_back(next);
-      out.tokens.push_back(own);
-      node = next;
-    }
+    follow_own_tokens(tree, p, out);
   }
 };
 

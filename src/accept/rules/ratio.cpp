@@ -1,5 +1,7 @@
 // ratio: keep draft x with probability min(1, p(x) / q(x)), else emit a sample of the residual max(0, p - q) (Leviathan et al.,
-// 2022; Chen et al., 2023). The output has exactly the target's distribution for any q, if x was really drawn from q.
+// 2022; Chen et al., 2023). The output has exactly the target's distribution for any q, if x was really drawn from q. Drafts that
+// nobody drew (law Point, chains and trees) have no q: the target's own token is drawn and the child that equals it kept.
+#include "accept/own_token.h"
 #include "accept/rule.h"
 
 namespace hunch {
@@ -9,10 +11,13 @@ class Ratio final : public AcceptanceRule {
  public:
   Guarantee guarantee() const override { return Guarantee::Distribution; }
   bool needs_q() const override { return true; }
+  bool takes_branches() const override { return true; }
 
   void accept(const DraftTree& tree, int64_t first, TargetProbs& target, Chance& chance, Verdict& out) const override {
-    HUNCH_CHECK(tree.size == 0 || tree.law == DraftLaw::Given);
+    // Drafts made with the target's own noise are neither: what they are kept for would depend on it.
+    HUNCH_CHECK(tree.size == 0 || tree.law != DraftLaw::Noise);
     out.clear();
+    if (tree.law == DraftLaw::Point) return follow_own_tokens(tree, target, out);
     int row = 0;
     for (int node = tree.child(-1); node >= 0; node = tree.child(node)) {
       const View<const float, 1> p = target.row(row), q = View<const float, 2>(tree.q)[node];

@@ -1,0 +1,120 @@
+// The contract of every registered proposer that needs no model: what it offers is a function of the sequence it was opened for,
+// within limits, whatever else happens in other slots.
+#include "draft/test_drafts.h"
+
+namespace hunch {
+namespace {
+
+using namespace test;
+
+std::vector<std::string> without_model() {
+  std::vector<std::string> names;
+  for (const auto& part : Register<Proposer>::all())
+    if (part.name != "self" && part.name != "cascade") names.push_back(std::string(part.name));
+  return names;
+}
+
+// Settings that find something in short streams, and share nothing between requests.
+const ProposerOptions kEager{.ngram_min = 1, .ngram_max = 3, .suffix_depth = 9, .suffix_cached_requests = 0, .suffix_factor = 4};
+
+class AnyProposer : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(WithoutModel, AnyProposer, testing::ValuesIn(without_model()),
+                         [](const auto& info) { return info.param; });
+
+void expect_within_limits(const DraftTree& tree, const DraftLimits& limits, int vocab) {
+  ASSERT_GE(tree.size, 0);
+  ASSERT_LE(tree.size, limits.max_tokens);
+  ASSERT_TRUE(tree.size == 0 || !limits.want_q || tree.law == DraftLaw::Point);  // nobody here has a q
+  for (int node = 0; node < tree.size; ++node) {
+    const int parent = tree.parents[size_t(node)];
+    ASSERT_GE(parent, -1);
+    ASSERT_LT(parent, node);
+    ASSERT_TRUE(limits.may_branch || parent == node - 1);
+    ASSERT_GE(tree.tokens(node), 0);
+    ASSERT_LT(tree.tokens(node), vocab);
+    for (int other = 0; other < node; ++other)  // a sibling with the same token could never be chosen
+      ASSERT_FALSE(tree.parents[size_t(other)] == parent && tree.tokens(other) == tree.tokens(node));
+  }
+}
+
+TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
+  constexpr int kSlots = 37, kVocab = 5;
+  Dice dice(1);
+  auto busy = make_proposer(GetParam(), kEager, kSlots);
+  std::vector<Sequence> sequences(kSlots);
+  std::vector<int64_t> copy_from(kSlots, 0);
+  std::vector<std::unique_ptr<Tree>> trees;
+  for (Slot slot = 0; slot < kSlots; ++slot) {
+    sequences[size_t(slot)] = sequence_of(random_stream(1 + dice.below(30), kVocab, dice), slot, 200);
+    busy->open(sequences[size_t(slot)]);
+    trees.push_back(std::make_unique<Tree>());
+  }
+  int found = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<DraftTask> tasks;
+    for (Slot slot = 0; slot < kSlots; ++slot) {
+      if (dice.below(3) == 0) continue;  // waits this round
+      const DraftLimits limits{.max_tokens = dice.below(12), .want_q = dice.below(2) == 0, .may_branch = dice.below(2) == 0};
+      trees[size_t(slot)]->tree.size = 7;  // what an earlier round left
+      tasks.push_back({.sequence = &sequences[size_t(slot)], .limits = limits, .tree = &trees[size_t(slot)]->tree});
+    }
+    busy->propose(tasks);
+    for (const DraftTask& task : tasks) {
+      expect_within_limits(*task.tree, task.limits, kVocab);
+      found += task.tree->size;
+      // Alone, opened for what the sequence is now.
+      if (dice.below(10) > 0) continue;
+      auto alone = make_proposer(GetParam(), kEager, kSlots);
+      alone->open(*task.sequence);
+      Tree again;
+      const DraftTask same{.sequence = task.sequence, .limits = task.limits, .tree = &again.tree};
+      alone->propose(std::span(&same, 1));
+      ASSERT_EQ(again.tokens(), Tokens(task.tree->tokens.data, task.tree->tokens.data + task.tree->size));
+      for (int node = 0; node < again.tree.size; ++node)
+        ASSERT_EQ(again.tree.parents[size_t(node)], task.tree->parents[size_t(node)]);
+    }
+    for (Slot slot = 0; slot < kSlots; ++slot) {
+      Sequence& sequence = sequences[size_t(slot)];
+      if (dice.below(12) == 0) {  // leaves: for good, or preempted and back in the same slot or in another's
+        busy->close(slot);
+        const Slot other = dice.below(kSlots);
+        const int fate = dice.below(3);
+        if (fate == 0) sequence = sequence_of(random_stream(1 + dice.below(30), kVocab, dice), slot, 200);
+        if (fate == 2 && other != slot) {
+          busy->close(other);
+          std::swap(sequence, sequences[size_t(other)]);
+          sequence.slot = slot, sequences[size_t(other)].slot = other;
+          busy->open(sequences[size_t(other)]);
+        }
+        busy->open(sequence);
+      }
+      for (int more = dice.below(4); more > 0 && sequence.len() < 200; --more)
+        grow(sequence.tokens, kVocab, dice, copy_from[size_t(slot)]);
+      busy->observe(sequence, {});
+    }
+  }
+  EXPECT_EQ(found > 0, busy->drafts());
+}
+
+TEST_P(AnyProposer, OffersNothingWhereNothingIsAllowed) {
+  auto proposer = make_proposer(GetParam(), kEager);
+  const Sequence sequence = sequence_of({3, 3, 3, 3, 3, 3});
+  proposer->open(sequence);
+  EXPECT_EQ(draft(*proposer, sequence, 0), Tokens{});
+  EXPECT_EQ(int(draft(*proposer, sequence, 1).size()), proposer->drafts() ? 1 : 0);
+  EXPECT_EQ(draft(*proposer, sequence, 0), Tokens{});
+  proposer->close(0);
+  proposer->close(0);
+  proposer->propose({});
+}
+
+TEST(Cascade, RefusesToStartWithWhatIsNoLookUp) {
+  for (const char* name : {"cascade", "self", "none", "nothing"}) {
+    const auto made = Register<Proposer>::find("cascade")->make({.options = {.cascade_first = name}});
+    ASSERT_FALSE(made.ok());
+    EXPECT_NE(made.error().message.find(std::string("'") + name + "'; use ngram or suffix"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,176 @@
+// suffix: suffix decoding (Oliaro et al., 2024). Counts of all short substrings, of the request's own tokens and of the outputs
+// of earlier requests, propose the continuation that followed the same tokens most often; the more tokens match and the surer the
+// counts, the longer the draft. The better scored of both trees wins.
+//
+// A step costs what it committed: complete suffixes enter the request's tree one by one, the unfinished ones at its end are
+// counted from the tokens themselves when asked for. Outputs enter the shared tree when their request closes and leave it oldest
+// first, by number and by bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <vector>
+
+#include "draft/proposer.h"
+#include "draft/suffix_guess.h"
+
+namespace hunch {
+namespace {
+
+// Substrings of one growing sequence.
+class OwnTokens {
+ public:
+  void open(const Sequence& sequence, int depth) {
+    depth_ = depth;
+    // What a preempted request said before it was closed is among the outputs already.
+    said_from_ = std::max(sequence.prompt_len, sequence.len());
+    complete_ = 0;
+    tree_.reserve(std::max(sequence.max_len, sequence.len()));
+    tree_.clear();
+    extend(sequence);
+  }
+  void close() {
+    tree_.release();
+    said_from_ = std::numeric_limits<int64_t>::max();
+  }
+
+  void extend(const Sequence& sequence) {
+    const int64_t len = std::min(sequence.len(), tree_.capacity());
+    while (int64_t(tree_.end()) < len) tree_.append(sequence.tokens[size_t(tree_.end())]);
+    for (; complete_ + depth_ <= len; ++complete_) tree_.insert(uint32_t(complete_), depth_);
+  }
+  SuffixGuess guess(const Sequence& sequence, const SuffixSearch& search) const {
+    const std::span<const int32_t> tokens(sequence.tokens);
+    const size_t context = std::min(tokens.size(), size_t(depth_)), tail = std::min(tokens.size(), size_t(depth_ - 1));
+    return guess_by_suffix(tree_, tokens.last(tail), tokens.last(context), search);
+  }
+  // The output since open.
+  int64_t said_from() const { return said_from_; }
+  const SuffixTree& tree() const { return tree_; }
+
+ private:
+  SuffixTree tree_;
+  int depth_ = 1;
+  int64_t complete_ = 0;  // suffixes in the tree
+  int64_t said_from_ = std::numeric_limits<int64_t>::max();
+};
+
+// Substrings of the outputs of earlier requests.
+class Outputs {
+ public:
+  Outputs(int depth, int max_requests, int64_t max_bytes)
+      : depth_(depth),
+        max_requests_(size_t(max_requests)),
+        max_tokens_(int64_t(std::bit_floor(uint64_t(max_bytes / SuffixTree::kBytesPerToken)))) {}
+
+  void add(const SuffixTree& from, int64_t first) {
+    const int64_t len = std::min(int64_t(from.end()) - first, max_tokens_);
+    if (len <= 0 || max_requests_ == 0) return;
+    while (outputs_.size() >= max_requests_ || tokens_ + len > max_tokens_) drop_oldest();
+    if (tokens_ + len > tree_.capacity())
+      tree_.reserve(std::min(std::max<int64_t>(2 * tree_.capacity(), tokens_ + len), max_tokens_));
+    const Output output{tree_.end(), int32_t(len)};
+    for (int64_t i = 0; i < len; ++i) tree_.append(from.token_at(uint32_t(int64_t(from.end()) - len + i)));
+    for (int32_t i = 0; i < output.len; ++i) tree_.insert(output.at + uint32_t(i), std::min(depth_, output.len - i));
+    outputs_.push_back(output);
+    tokens_ += len;
+  }
+  const SuffixTree& tree() const { return tree_; }
+
+ private:
+  struct Output {
+    uint32_t at;
+    int32_t len;
+  };
+  void drop_oldest() {
+    const Output output = outputs_.front();
+    for (int32_t i = 0; i < output.len; ++i) tree_.erase(output.at + uint32_t(i), std::min(depth_, output.len - i));
+    outputs_.pop_front();
+    tokens_ -= output.len;
+  }
+
+  int depth_;
+  size_t max_requests_;
+  int64_t max_tokens_, tokens_ = 0;
+  SuffixTree tree_;
+  std::deque<Output> outputs_;
+};
+
+class Suffix final : public Proposer {
+ public:
+  explicit Suffix(const Setup& setup)
+      : options_(setup.options),
+        slots_(size_t(setup.max_sequences)),
+        outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {}
+
+  void open(const Sequence& sequence) override { at(sequence.slot).open(sequence, options_.suffix_depth); }
+
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) {
+      const Sequence& sequence = *task.sequence;
+      DraftTree& tree = *task.tree;
+      tree.size = 0, tree.law = DraftLaw::Point;
+      if (task.limits.max_tokens <= 0) continue;
+      OwnTokens& own = at(sequence.slot);
+      own.extend(sequence);
+      const SuffixSearch search{.depth = options_.suffix_depth,
+                                .factor = options_.suffix_factor,
+                                .offset = options_.suffix_offset,
+                                .min_probability = options_.suffix_min_probability,
+                                .branch = task.limits.may_branch,
+                                .max_tokens = task.limits.max_tokens};
+      const std::span<const int32_t> tokens(sequence.tokens);
+      const auto context = tokens.last(std::min(tokens.size(), size_t(options_.suffix_depth)));
+      SuffixGuess best = own.guess(sequence, search);
+      const SuffixGuess others = guess_by_suffix(outputs_.tree(), {}, context, search);
+      if (others.score > best.score) best = others;
+      tree.size = best.size;
+      for (int node = 0; node < best.size; ++node) {
+        tree.parents[size_t(node)] = best.parents[size_t(node)];
+        tree.tokens(node) = best.tokens[size_t(node)];
+      }
+    }
+  }
+
+  void observe(const Sequence& sequence, const Verdict&) override { at(sequence.slot).extend(sequence); }
+
+  void close(Slot slot) override {
+    OwnTokens& own = at(slot);
+    outputs_.add(own.tree(), own.said_from());
+    own.close();
+  }
+
+ private:
+  OwnTokens& at(Slot slot) {
+    HUNCH_CHECK(slot >= 0 && size_t(slot) < slots_.size());
+    return slots_[size_t(slot)];
+  }
+
+  ProposerOptions options_;
+  std::vector<OwnTokens> slots_;
+  Outputs outputs_;
+};
+
+Result<std::unique_ptr<Proposer>> make_suffix(const Proposer::Setup& setup) {
+  const ProposerOptions& o = setup.options;
+  if (o.suffix_depth < 1 || o.suffix_depth > kMaxSuffixDepth)
+    return usage_error(fmt::format("the suffix tree's depth is {}; it must lie in [1, {}]", o.suffix_depth, kMaxSuffixDepth));
+  if (o.suffix_cached_requests < 0)
+    return usage_error(fmt::format("the number of cached outputs is {}; it must be 0 (off) or more", o.suffix_cached_requests));
+  if (o.suffix_cache_bytes < 0 || o.suffix_cache_bytes > int64_t(1) << 36)
+    return usage_error(fmt::format("the cache of outputs has {} bytes; it must have 0 (off) to 64 GiB", o.suffix_cache_bytes));
+  if (!std::isfinite(o.suffix_factor) || o.suffix_factor < 0)
+    return usage_error(fmt::format("the suffix factor is {}; it must be 0 or more", o.suffix_factor));
+  if (!std::isfinite(o.suffix_offset)) return usage_error(fmt::format("the suffix offset is {}; give a number", o.suffix_offset));
+  if (!(o.suffix_min_probability >= 0 && o.suffix_min_probability <= 1))
+    return usage_error(fmt::format("the least token probability is {}; it must lie in [0, 1]", o.suffix_min_probability));
+  return std::unique_ptr<Proposer>(new Suffix(setup));
+}
+
+const Register<Proposer> suffix{"suffix", "what mostly followed the same tokens, here and in earlier outputs", make_suffix};
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,227 @@
+#include "draft/suffix_tree.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+
+namespace hunch {
+
+void SuffixTree::reserve(int64_t tokens) {
+  const size_t ring = size_t(std::bit_ceil(uint64_t(std::max<int64_t>(tokens, 1))));
+  if (ring <= text_.size()) return;
+  std::vector<int32_t> text(ring);
+  for (size_t back = 1; back <= std::min<size_t>(text_.size(), end_); ++back)
+    text[(end_ - uint32_t(back)) & (ring - 1)] = token_at(end_ - uint32_t(back));
+  text_ = std::move(text);
+  // A suffix adds at most a leaf and the split above it.
+  nodes_.reserve(2 * ring + 2);
+  table_.assign(4 * ring, kNone);
+  std::vector<bool> is_free(nodes_.size(), false);
+  for (int32_t node = free_; node >= 0; node = nodes_[size_t(node)].next) is_free[size_t(node)] = true;
+  for (size_t node = 1; node < nodes_.size(); ++node)
+    if (!is_free[node]) put(int32_t(node));
+}
+
+void SuffixTree::clear() {
+  std::fill(table_.begin(), table_.end(), kNone);
+  nodes_.assign(1, Node{});
+  free_ = kNone, num_free_ = 0, end_ = 0;
+}
+
+void SuffixTree::release() { *this = SuffixTree(); }
+
+int64_t SuffixTree::bytes() const {
+  return int64_t(text_.capacity() * sizeof(int32_t) + nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t));
+}
+
+void SuffixTree::insert(uint32_t at, int len) {
+  int32_t node = 0;
+  ++nodes_[0].count;
+  for (int done = 0; done < len;) {
+    int32_t child = table_[bucket(node, token_at(at + uint32_t(done)))];
+    if (child < 0) {
+      child = new_node();
+      nodes_[size_t(child)].text = at + uint32_t(done);
+      nodes_[size_t(child)].len = len - done;
+      nodes_[size_t(child)].count = 1;
+      link(node, child);
+      return;
+    }
+    int used = 1;
+    const Node& edge = nodes_[size_t(child)];
+    const int most = std::min(edge.len, len - done);
+    while (used < most && token_at(edge.text + uint32_t(used)) == token_at(at + uint32_t(done + used))) ++used;
+    if (used < edge.len) child = split(child, used);
+    ++nodes_[size_t(child)].count;
+    nodes_[size_t(child)].text = at + uint32_t(done);
+    raised(child);
+    node = child, done += used;
+  }
+}
+
+void SuffixTree::erase(uint32_t at, int len) {
+  // Every inserted suffix ends where a node ends: down to that node, then up again.
+  int32_t node = 0;
+  for (int done = 0; done < len; done += nodes_[size_t(node)].len) {
+    node = table_[bucket(node, token_at(at + uint32_t(done)))];
+    HUNCH_CHECK(node > 0 && nodes_[size_t(node)].len <= len - done);
+  }
+  while (node > 0) {
+    const int32_t parent = nodes_[size_t(node)].parent;
+    --nodes_[size_t(node)].count;
+    if (nodes_[size_t(node)].count == 0) {
+      unlink(node);
+      nodes_[size_t(node)].next = free_;
+      free_ = node, ++num_free_;
+      lowered(parent, node);
+    } else {
+      lowered(parent, node);
+      const int32_t child = nodes_[size_t(node)].first_child;
+      if (child >= 0 && nodes_[size_t(child)].next < 0 && nodes_[size_t(child)].count == nodes_[size_t(node)].count)
+        merge_with_only_child(node);
+    }
+    node = parent;
+  }
+  --nodes_[0].count;
+}
+
+bool SuffixTree::step(Place& place, int32_t token) const {
+  const Node& node = nodes_[size_t(place.node)];
+  if (place.used < node.len) {
+    if (token_at(node.text + uint32_t(place.used)) != token) return false;
+    ++place.used;
+    return true;
+  }
+  if (node.first_child < 0) return false;
+  const int32_t child = table_[bucket(place.node, token)];
+  if (child < 0) return false;
+  place = {child, 1};
+  return true;
+}
+
+SuffixTree::Next SuffixTree::best(const Place& place) const {
+  const Node& node = nodes_[size_t(place.node)];
+  if (place.used < node.len) return {token_at(node.text + uint32_t(place.used)), node.count};
+  if (node.best < 0) return {};
+  return {token_at(nodes_[size_t(node.best)].text), nodes_[size_t(node.best)].count};
+}
+
+uint64_t SuffixTree::home(int32_t parent, int32_t token) const {
+  uint64_t x = uint64_t(uint32_t(parent)) << 32 | uint32_t(token);
+  x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDu;  // the finaliser of MurmurHash3
+  x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53u;
+  return (x ^ (x >> 33)) & (table_.size() - 1);
+}
+
+uint64_t SuffixTree::bucket(int32_t parent, int32_t token) const {
+  uint64_t at = home(parent, token);
+  for (;; at = (at + 1) & (table_.size() - 1)) {
+    const int32_t child = table_[at];
+    if (child < 0) return at;
+    if (nodes_[size_t(child)].parent == parent && token_at(nodes_[size_t(child)].text) == token) return at;
+  }
+}
+
+void SuffixTree::put(int32_t child) {
+  table_[bucket(nodes_[size_t(child)].parent, token_at(nodes_[size_t(child)].text))] = child;
+}
+
+void SuffixTree::take(int32_t child) {
+  uint64_t hole = bucket(nodes_[size_t(child)].parent, token_at(nodes_[size_t(child)].text));
+  HUNCH_CHECK(table_[hole] == child);
+  // Later entries of the run move up, so that no search meets a hole before its end.
+  const uint64_t mask = table_.size() - 1;
+  for (uint64_t at = (hole + 1) & mask; table_[at] >= 0; at = (at + 1) & mask) {
+    const Node& node = nodes_[size_t(table_[at])];
+    if (((at - home(node.parent, token_at(node.text))) & mask) < ((at - hole) & mask)) continue;
+    table_[hole] = table_[at];
+    hole = at;
+  }
+  table_[hole] = kNone;
+}
+
+int32_t SuffixTree::new_node() {
+  if (free_ >= 0) {
+    const int32_t node = free_;
+    free_ = nodes_[size_t(node)].next, --num_free_;
+    nodes_[size_t(node)] = Node{};
+    return node;
+  }
+  HUNCH_CHECK(nodes_.size() < nodes_.capacity());
+  nodes_.emplace_back();
+  return int32_t(nodes_.size()) - 1;
+}
+
+void SuffixTree::link(int32_t parent, int32_t child) {
+  Node &above = nodes_[size_t(parent)], &node = nodes_[size_t(child)];
+  node.parent = parent, node.previous = kNone, node.next = above.first_child;
+  if (above.first_child >= 0) nodes_[size_t(above.first_child)].previous = child;
+  above.first_child = child;
+  put(child);
+  raised(child);
+}
+
+void SuffixTree::unlink(int32_t child) {
+  take(child);
+  const Node& node = nodes_[size_t(child)];
+  if (node.previous >= 0) nodes_[size_t(node.previous)].next = node.next;
+  else nodes_[size_t(node.parent)].first_child = node.next;
+  if (node.next >= 0) nodes_[size_t(node.next)].previous = node.previous;
+}
+
+void SuffixTree::swap_in(int32_t old_child, int32_t new_child) {
+  const Node& old = nodes_[size_t(old_child)];
+  table_[bucket(old.parent, token_at(old.text))] = new_child;
+  Node& node = nodes_[size_t(new_child)];
+  node.parent = old.parent, node.previous = old.previous, node.next = old.next;
+  if (node.previous >= 0) nodes_[size_t(node.previous)].next = new_child;
+  else nodes_[size_t(node.parent)].first_child = new_child;
+  if (node.next >= 0) nodes_[size_t(node.next)].previous = new_child;
+  if (nodes_[size_t(node.parent)].best == old_child) nodes_[size_t(node.parent)].best = new_child;
+}
+
+bool SuffixTree::precedes(int32_t a, int32_t b) const {
+  const Node &x = nodes_[size_t(a)], &y = nodes_[size_t(b)];
+  return x.count != y.count ? x.count > y.count : token_at(x.text) < token_at(y.text);
+}
+
+void SuffixTree::raised(int32_t child) {
+  const int32_t parent = nodes_[size_t(child)].parent;
+  int32_t& best = nodes_[size_t(parent)].best;
+  if (parent > 0 && (best < 0 || precedes(child, best))) best = child;
+}
+
+void SuffixTree::lowered(int32_t parent, int32_t child) {
+  Node& above = nodes_[size_t(parent)];
+  if (parent == 0 || above.best != child) return;
+  above.best = above.first_child;
+  for (int32_t other = above.first_child; other >= 0; other = nodes_[size_t(other)].next)
+    if (precedes(other, above.best)) above.best = other;
+}
+
+// The first `used` tokens of a node's label become a node of their own, above it.
+int32_t SuffixTree::split(int32_t lower, int32_t used) {
+  const int32_t upper = new_node();
+  nodes_[size_t(upper)].text = nodes_[size_t(lower)].text;
+  nodes_[size_t(upper)].len = used;
+  nodes_[size_t(upper)].count = nodes_[size_t(lower)].count;
+  swap_in(lower, upper);
+  nodes_[size_t(lower)].text += uint32_t(used);
+  nodes_[size_t(lower)].len -= used;
+  link(upper, lower);
+  return upper;
+}
+
+// The tokens before a label are those of the labels above it, in the same text.
+void SuffixTree::merge_with_only_child(int32_t upper) {
+  const int32_t lower = nodes_[size_t(upper)].first_child;
+  take(lower);
+  swap_in(upper, lower);
+  nodes_[size_t(lower)].text -= uint32_t(nodes_[size_t(upper)].len);
+  nodes_[size_t(lower)].len += nodes_[size_t(upper)].len;
+  nodes_[size_t(upper)].next = free_;
+  free_ = upper, ++num_free_;
+}
+
+}  // namespace hunch

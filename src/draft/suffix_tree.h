@@ -1,0 +1,90 @@
+// SuffixTree: counts of all substrings up to a depth, as a path-compressed trie of suffixes. The core of suffix decoding
+// (Oliaro et al., 2024), used by proposer suffix: one tree per request, one over the outputs of earlier requests.
+//
+// The tree knows exactly the suffixes that were inserted and not erased. count(w) is how many of them begin with w; it is
+// constant along an edge, so a place inside an edge has one continuation. Labels point into a ring of tokens; every insertion
+// points the labels on its way at its own tokens, so a label always lies in the newest text that runs through it, and texts may
+// be dropped oldest first once their suffixes are erased.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hunch {
+
+class SuffixTree {
+ public:
+  // Memory for texts of `tokens` tokens: kBytesPerToken each, tokens rounded up to a power of two. Grows; never forgets.
+  void reserve(int64_t tokens);
+  static constexpr int64_t kBytesPerToken = 96;
+  void clear();    // forgets everything, keeps the memory
+  void release();  // gives the memory back
+  int64_t bytes() const;
+  int64_t capacity() const { return int64_t(text_.size()); }  // tokens
+
+  // Text positions count all tokens ever appended since clear(); those in [end() - capacity(), end()) can be read.
+  uint32_t end() const { return end_; }
+  int32_t token_at(uint32_t position) const { return text_[position & (text_.size() - 1)]; }
+  void append(int32_t token) { text_[end_++ & (text_.size() - 1)] = token; }
+  // The suffix of `len` tokens at `at`, all of them appended.
+  void insert(uint32_t at, int len);
+  void erase(uint32_t at, int len);  // was inserted
+
+  // A string that some suffix begins with; the default is the empty one.
+  struct Place {
+    int32_t node = 0;  // the node whose edge the string ends on
+    int32_t used = 0;  // tokens of its label that belong to the string
+  };
+  struct Next {
+    int32_t token = -1, count = 0;
+  };
+  // Makes the string one token longer; false (and no change) if no suffix begins with that.
+  bool step(Place&, int32_t token) const;
+  int32_t count(const Place& place) const { return nodes_[size_t(place.node)].count; }
+  int32_t count_after(Place place, int32_t token) const { return step(place, token) ? count(place) : 0; }
+  // The most frequent next token, the lowest id among equals; count 0 if the string ends here. Not of the empty string.
+  Next best(const Place&) const;
+  // visit(Next) for every next token, in no particular order.
+  template <class Visit>
+  void each_next(const Place& place, Visit&& visit) const {
+    const Node& node = nodes_[size_t(place.node)];
+    if (place.used < node.len) return visit(Next{token_at(node.text + uint32_t(place.used)), node.count});
+    for (int32_t child = node.first_child; child >= 0; child = nodes_[size_t(child)].next)
+      visit(Next{token_at(nodes_[size_t(child)].text), nodes_[size_t(child)].count});
+  }
+
+  int64_t num_nodes() const { return int64_t(nodes_.size()) - num_free_; }  // the root included
+
+ private:
+  struct Node {
+    uint32_t text = 0;  // where the label stands
+    int32_t len = 0, count = 0;
+    int32_t parent = -1, first_child = -1, next = -1, previous = -1;  // siblings form a list
+    int32_t best = -1;  // the most frequent child; not kept for the root, which has too many and is never asked
+  };
+  static constexpr int32_t kNone = -1;
+
+  uint64_t home(int32_t parent, int32_t token) const;
+  uint64_t bucket(int32_t parent, int32_t token) const;  // of the child, or the empty one where it belongs
+  void put(int32_t child);                               // into the table, by its parent and label
+  void take(int32_t child);                              // out of it
+  int32_t new_node();
+  void link(int32_t parent, int32_t child);  // as a child and into the table
+  void unlink(int32_t child);
+  void swap_in(int32_t old_child, int32_t new_child);  // at the same place of the tree, with the same first token
+  bool precedes(int32_t a, int32_t b) const;           // count descending, token ascending
+  void raised(int32_t child);
+  void lowered(int32_t parent, int32_t child);
+  int32_t split(int32_t node, int32_t used);
+  void merge_with_only_child(int32_t node);
+
+  std::vector<int32_t> text_;                       // ring; a power of two
+  std::vector<Node> nodes_ = std::vector<Node>(1);  // 0: the root
+  std::vector<int32_t> table_;  // open addressing: child by parent and first token; twice the nodes, a power of two
+  int32_t free_ = kNone;        // list of free nodes, by `next`
+  int64_t num_free_ = 0;
+  uint32_t end_ = 0;
+};
+
+}  // namespace hunch
