@@ -20,7 +20,9 @@ enum class DraftLaw : uint8_t {
 struct DraftTree {
   int size = 0;  // nodes in use; 0: plain decoding
   DraftLaw law = DraftLaw::Point;
-  int match_len = 0;             // lookups: how much of the context the guess continues; the planner's measure of its worth
+  // Lookups: how good the guess looks (length of the match, or the tokens that the past says will be kept): what is twice as
+  // good is another class to the planner.
+  double worth = 0;
   std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token
   View<int32_t, 1> tokens;       // [capacity]
   View<float, 2> q;              // [capacity][vocab] Given: the distribution each node was drawn from

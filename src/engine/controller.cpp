@@ -79,8 +79,7 @@ RequestView Controller::view_of(const Running& who) const {
                    .room = std::min(kMaxPlannedDraft, who.most_drafts()),
                    .prepared = who.prepared ? kSelf : -1};
   const DraftTree& found = who.drafters[kLookup].tree;
-  view.found[kLookup] = {.length = found.size,
-                         .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.match_len))))};
+  view.found[kLookup] = {.length = found.size, .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.worth))))};
   return view;
 }
 

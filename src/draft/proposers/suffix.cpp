@@ -128,6 +128,7 @@ class Suffix final : public Proposer {
       const SuffixGuess others = guess_by_suffix(outputs_.tree(), {}, context, search);
       if (others.score > best.score) best = others;
       tree.size = best.size;
+      tree.worth = best.score;
       for (int node = 0; node < best.size; ++node) {
         tree.parents[size_t(node)] = best.parents[size_t(node)];
         tree.tokens(node) = best.tokens[size_t(node)];
