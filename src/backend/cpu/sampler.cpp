@@ -41,6 +41,7 @@ CpuSampler::CpuSampler(Threads& threads, const RowsKernels& kernels)
 void CpuSampler::sample(const SampleArgs& args) {
   const int64_t vocab = args.logits.extent[1];
   for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
+    if (args.state) scratch.patch.reserve(vocab, args.drafts.extent[0]);
     if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
     scratch.ids.resize(size_t(vocab) + 16);
     scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
@@ -53,7 +54,7 @@ void CpuSampler::sample(const SampleArgs& args) {
 void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch) const {
   const int64_t vocab = args.logits.extent[1];
   const SamplingParams& params = args.params;
-  const float* logits = &args.logits(r, 0);
+  const float* logits = args.state ? scratch.patch.apply(args, r) : &args.logits(r, 0);
   float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
   int32_t* ids = scratch.ids.data();
   args.tokens(r) = -1;
