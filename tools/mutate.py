@@ -53,6 +53,10 @@ REJECT = 'return void(out.next = chance.residual(p, q, position));'
 BONUS = 'out.next = target.choice(row);'
 STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position});'
 SAMPLED = ': View<float, 2>{}});\n  }\n\n  Backend& backend_;'
+RULED = ('backend_test', '*Rules.*:LogitState.*')
+PATCH, SAMPLE, STATE = 'src/backend/cpu/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
+NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
+PARENT = 'row = args.parents.empty() ? row - 1 : args.parents[size_t(row)]'
 
 
 def redraw(change):
@@ -186,6 +190,39 @@ MUTANTS = [
     Mutant('one entry too many in the budget', 'src/sparse/policy.cpp', '- 1e-9', '', 'sparse_test', '*', True),
     Mutant('streamingllm without its sinks', STREAMING, 'i < sinks ? i : valid - count + i', 'valid - count + i', 'conformance_suite',
            'Selections.OfStreamingLlm*'),
+    # Bans, bias and penalties: each row by its own history.
+    Mutant('rules: penalties ignore the drafts of the path', PATCH, 'if (known(id)) ++on_path_[size_t(id)];', '{}', *RULED, True),
+    Mutant('rules: penalties ignore the drafts, by definition', SAMPLE, ' + std::count(path.begin(), path.end(), id);', ';', *RULED),
+    Mutant('rules: drafts counted again in the next row', PATCH, '    on_path_[size_t(id)] = 0;', '', *RULED),
+    Mutant('rules: the repetition penalty forgets the prompt', PATCH, 'for (const int32_t id : state.prompt_ids())',
+           'for (const int32_t id : path)', *RULED),
+    Mutant('rules: an id of prompt and output is penalised twice', PATCH, 'state.output_count(id) == 0 && on_path_[size_t(id)] == 0',
+           'on_path_[size_t(id)] == 0', *RULED),
+    Mutant('rules: bad words look at committed tokens only', STATE, 'std::min(before, path.size())', 'size_t(0)', *RULED, True),
+    Mutant('rules: bad words look at drafts only', STATE, 'if (from_committed > num_last_) return false;',
+           'if (from_committed > 0) return false;', *RULED),
+    Mutant('rules: bad words forget too early', STATE, 'if (num_last_ == last_tokens_.size()) {',
+           'if (num_last_ == needed_) {\n    num_last_ = 0;\n  } else if (false) {', *RULED),
+    Mutant('rules: min tokens off by one', PATCH, '< rules.min_tokens', '<= rules.min_tokens', *RULED, True),
+    Mutant('rules: min tokens ignore drafts', PATCH, ' + int64_t(path.size()) < rules', ' < rules', *RULED),
+    Mutant('rules: the path of a tree taken for a chain', PATCH, PARENT, 'row = row - 1', *RULED, True),
+    Mutant("rules: a draft row with the history of the round's first", PATCH, 'args.first_row + int(r)', 'int(r)', *RULED),
+    Mutant('rules: a bias of -100 is merely added', PATCH, 'if (bias <= kBanBias) ban(id);\n    else ', '', *RULED),
+    Mutant('rules: a ban hides a NaN', PATCH, 'if (!std::isnan(row_[size_t(id)])) ', '', *RULED),
+    Mutant('rules: a new prompt keeps the old output', STATE, 'output_len_ = 0, num_last_ = 0;', 'num_last_ = 0;', *RULED),
+    # Sampling and what streams out.
+    Mutant('sampling: ids skipped that could win', NOISE, '__builtin_expf(-needed)', '__builtin_expf(-2 * needed)', 'backend_test',
+           '*CpuSample.*', True),
+    Mutant('sampling: top-p cut among ids left out', 'src/backend/cpu/sampler.cpp', 'total / double(2 * row.vocab)', 'total / 16',
+           'backend_test', '*CpuSample.*'),
+    Mutant('log-probabilities: ties to the higher id', 'src/backend/cpu/log_probs.cpp', ': a < b;', ': a > b;', 'backend_test',
+           '*LogProbs*'),
+    Mutant('stop texts: a mismatch forgets the border', STOPS, 'stop.matched = stop.border[stop.matched - 1];', 'stop.matched = 0;',
+           'text_test', 'StopTexts.*', True),
+    Mutant('stop texts: nothing is held back', STOPS, 'longest = std::max(longest, stop.matched);', 'longest = 0;', 'text_test',
+           'StopTexts.*'),
+    Mutant('stop texts: the shorter of two', STOPS, 'stop.text.size() > text(found_).size()', 'stop.text.size() < text(found_).size()',
+           'text_test', 'StopTexts.*'),
 ]
 
 

@@ -1,6 +1,5 @@
-// Products of one model pass, by encoding and rows: time, weight bytes a second, integer or float operations a second; and
-// one-row sampling. Weights are random; shapes are those of an 8-layer model with hidden 512 (34 M parameters), or a larger one
-// with --big.
+// Products of one model pass, by encoding and rows: time, weight bytes a second, integer or float operations a second.
+// Weights are random; shapes are those of an 8-layer model with hidden 512 (34 M parameters), or a larger one with --big.
 //   matmul_bench [threads] [isa] [--big]
 
 #include <algorithm>
@@ -119,36 +118,6 @@ void bench(Backend& backend, DType dtype, const Shape& s) {
   }
 }
 
-void bench_sampling(Backend& backend) {
-  constexpr int64_t kVocab = 16384;
-  std::vector<float> logits(kVocab);
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal(0, 3);
-  for (float& x : logits) x = normal(random);
-  const std::pair<const char*, SamplingParams> sets[] = {{"greedy", {0, 0, 1, 0}},
-                                                         {"temperature 1 alone", {1, 0, 1, 0}},
-                                                         {"defaults", {}},
-                                                         {"top-k 40", {1, 40, 1, 0}},
-                                                         {"top-p 0.95", {1, 0, 0.95f, 0}}};
-  fmt::print("\nsampling one row of {}, best\n", kVocab);
-  for (const auto& [name, params] : sets) {
-    std::vector<double> times;
-    for (int32_t i = 0; i < 200; ++i) {
-      int32_t position = i, token = 0;
-      SampleArgs args;
-      args.logits = View<const float, 2>(logits.data(), 1, kVocab);
-      args.params = params;
-      args.key = {7, 0};
-      args.positions = View<const int32_t, 1>(&position, 1);
-      args.tokens = View<int32_t, 1>(&token, 1);
-      const double start = now_ms();
-      backend.sample(args);
-      times.push_back((now_ms() - start) * 1000);
-    }
-    fmt::print("  {:20} {:7.1f} us\n", name, *std::min_element(times.begin(), times.end()));
-  }
-}
-
 int run(int argc, char** argv) {
   Backend::Setup setup;
   Shape shape;
@@ -165,7 +134,6 @@ int run(int argc, char** argv) {
   }
   fmt::print("{}\n", (*backend)->description());
   for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::BF16, DType::Q4_K}) bench(**backend, dtype, shape);
-  bench_sampling(**backend);
   return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include "backend/ops/attention.h"
 #include "backend/ops/kv.h"
+#include "backend/ops/log_probs.h"
 #include "backend/ops/matmul.h"
 #include "backend/ops/norm.h"
 #include "backend/ops/rope.h"
@@ -63,6 +64,7 @@ class Backend {
   virtual void score_keys(const ScoreKeysArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;
   virtual void sample(const SampleArgs&) = 0;
+  virtual void log_probs(const LogProbsArgs&) = 0;
 
   // Runs `body` (device backends record it under `key` once and replay it as one graph). The body reads no device data on the
   // host.

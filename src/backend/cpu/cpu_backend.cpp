@@ -20,7 +20,8 @@ CpuBackend::CpuBackend(const KernelTable& kernels, int threads)
       threads_(threads),
       matmul_(threads_, kernels.matmul),
       attention_(threads_, kernels.attention),
-      sampler_(threads_, kernels.rows) {}
+      sampler_(threads_, kernels.rows),
+      log_probs_(threads_, kernels.rows) {}
 
 std::string CpuBackend::description() const {
   return fmt::format("cpu ({}, {} thread{})", kernels_.isa, threads_.count(), threads_.count() == 1 ? "" : "s");
@@ -78,6 +79,8 @@ void CpuBackend::top_k(const TopKArgs& args) {
 }
 
 void CpuBackend::sample(const SampleArgs& args) { sampler_.sample(args); }
+
+void CpuBackend::log_probs(const LogProbsArgs& args) { log_probs_.log_probs(args); }
 
 static const Register<Backend> cpu{"cpu", "vector kernels chosen for this machine, several threads", CpuBackend::make};
 

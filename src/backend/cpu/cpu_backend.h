@@ -7,6 +7,7 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/log_probs.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/sampler.h"
 #include "backend/cpu/threads.h"
@@ -42,6 +43,7 @@ class CpuBackend final : public ReferenceBackend {
   void score_keys(const ScoreKeysArgs& args) override;
   void top_k(const TopKArgs& args) override;
   void sample(const SampleArgs& args) override;
+  void log_probs(const LogProbsArgs& args) override;
 
  private:
   const KernelTable& kernels_;
@@ -49,6 +51,7 @@ class CpuBackend final : public ReferenceBackend {
   CpuMatmul matmul_;
   CpuAttention attention_;
   CpuSampler sampler_;
+  CpuLogProbs log_probs_;
 };
 
 }  // namespace hunch

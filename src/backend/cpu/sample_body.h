@@ -125,22 +125,48 @@ HUNCH_SIMD F32 log_ratio(const SampleRow& row, F32 x) {
   return select(equal(x, best), zero(), (x - best) / set1(row.temperature));
 }
 
+// Draws the bits of 64 ids, unless none of the ids can beat the score `reached` whatever they are; false also if their bits say
+// that none does. Noise above g needs -log u < e^-g, hence 1 - u < e^-g: one comparison in place of two logarithms. The margin
+// covers the rounding of scores; it need not for scores far below the best id's, which do not win.
+HUNCH_SIMD bool may_win(const SampleRow& row, int64_t first_id, float greatest, float reached, I32 (&bits)[4]) {
+  constexpr float kMostNoise = 22.88f, kMargin = 0.01f;  // 33 log 2, from u = 1 - 2^-33
+  if (!(greatest >= row.cut_logit)) return false;
+  const float needed = reached - (greatest == row.best ? 0.0f : (greatest - row.best) / row.temperature) - kMargin;
+  if (!(needed <= kMostNoise)) return false;  // NaN: infinitely far below the best id, with nothing reached yet
+  philox_64(row, first_id, bits);
+  if (needed <= 0) return true;
+  const uint32_t most = uint32_t(__builtin_expf(-needed) * 0x1p32f * 0.999f) + 1;  // 1 - u in units of 2^-32
+  Mask any = mask_of(0);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) any = either(any, less_unsigned(bits[j] ^ set1_i32(-1), set1_i32(int32_t(most))));
+  return !none_of(any);
+}
+
 static int32_t choose_token(const SampleRow& row) {
   alignas(64) int32_t lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
   I32 ids = load_i32(lane), best_id = set1_i32(-1);
   F32 best = set1(-__builtin_inff());
-  alignas(64) float noise[kNoiseIds];
-  for (int64_t first = 0; first < row.vocab; first += kNoiseIds) {
-    noise_of_64(row, first, noise);
-    for (int j = 0; j < kNoiseIds && first + j < row.vocab; j += kLanes) {
-      const F32 x = load_logits(row.logits, first + j, row.vocab);
-      const F32 score = log_ratio(row, x) + load(noise + j);
-      const Mask better = both(possible(row, x, ids), less(best, score));  // strict: the lower id stays
-      best = select(better, score, best);
-      best_id = select(better, ids, best_id);
-      ids = ids + set1_i32(kLanes);
+  float reached = -__builtin_inff();  // the best score so far
+  for (int64_t first = 0; first < row.vocab; first += kNoiseIds, ids = ids + set1_i32(kNoiseIds)) {
+    F32 x[4], greatest = set1(-__builtin_inff());
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      x[j] = load_logits(row.logits, first + j * kLanes, row.vocab);
+      greatest = max(x[j], greatest);
     }
+    I32 bits[4];
+    if (!may_win(row, first, max_of(greatest), reached, bits)) continue;
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const F32 score = log_ratio(row, x[j]) + gumbel(bits[j]);
+      const I32 own = ids + set1_i32(j * kLanes);
+      Mask better = both(possible(row, x[j], own), less(best, score));  // strict: the lower id stays
+      better = both(better, less(own, set1_i32(int32_t(row.vocab))));
+      best = select(better, score, best);
+      best_id = select(better, own, best_id);
+    }
+    reached = max_of(best);
   }
   alignas(64) float scores[kLanes];
   store(scores, best), store(lane, best_id);

@@ -41,6 +41,7 @@ CpuSampler::CpuSampler(Threads& threads, const RowsKernels& kernels)
 void CpuSampler::sample(const SampleArgs& args) {
   const int64_t vocab = args.logits.extent[1];
   for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
+    if (args.state) scratch.patch.reserve(vocab, args.drafts.extent[0]);
     if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
     scratch.ids.resize(size_t(vocab) + 16);
     scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
@@ -53,7 +54,7 @@ void CpuSampler::sample(const SampleArgs& args) {
 void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch) const {
   const int64_t vocab = args.logits.extent[1];
   const SamplingParams& params = args.params;
-  const float* logits = &args.logits(r, 0);
+  const float* logits = args.state ? scratch.patch.apply(args, r) : &args.logits(r, 0);
   float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
   int32_t* ids = scratch.ids.data();
   args.tokens(r) = -1;
@@ -149,23 +150,27 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
 // that only the ids of the bucket where the mass is reached need an order.
 int32_t CpuSampler::last_of_top_p(const SampleRow& row, double top_p, Scratch& scratch) const {
   const float* ratios = scratch.ratios.data();
-  const double wanted = top_p * kernels_.ratios(row, scratch.ratios.data());
+  const double total = kernels_.ratios(row, scratch.ratios.data()), wanted = top_p * total;
+  // Ids this small have at most half of the mass past the cut, all together: the cut lies before them. (Not for a top_p that
+  // rounding of the sums could hide.)
+  const double small = 1 - top_p > 1e-4 ? (1 - top_p) * total / double(2 * row.vocab) : 0;
+  int32_t* ids = scratch.ids.data();
+  const int64_t candidates =
+      kernels_.collect(ratios, row.vocab, std::max(float(small), std::numeric_limits<float>::denorm_min()), ids);
   std::fill(scratch.masses.begin(), scratch.masses.end(), 0.0);
   size_t last_bucket = 0;
-  for (int64_t i = 0; i < row.vocab; ++i) {
-    if (ratios[i] == 0) continue;
-    const size_t bucket = bucket_of(ratios[i]);
-    scratch.masses[bucket] += double(ratios[i]);
+  for (int64_t i = 0; i < candidates; ++i) {
+    const size_t bucket = bucket_of(ratios[ids[i]]);
+    scratch.masses[bucket] += double(ratios[ids[i]]);
     last_bucket = std::max(last_bucket, bucket);
   }
   double mass = 0;
   size_t bucket = 0;
   while (bucket < last_bucket && mass + scratch.masses[bucket] < wanted) mass += scratch.masses[bucket++];
 
-  int32_t* ids = scratch.ids.data();
   int64_t count = 0;
-  for (int64_t i = 0; i < row.vocab; ++i)
-    if (ratios[i] != 0 && bucket_of(ratios[i]) == bucket) ids[count++] = int32_t(i);
+  for (int64_t i = 0; i < candidates; ++i)
+    if (bucket_of(ratios[ids[i]]) == bucket) ids[count++] = ids[i];
   const float* logits = row.logits;
   std::sort(ids, ids + count, [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   for (int64_t i = 0; i + 1 < count; ++i)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/cpu/logit_patch.h"
 #include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/threads.h"
 #include "backend/ops/sample.h"
@@ -23,6 +24,7 @@ class CpuSampler {
     std::vector<float> group_best;  // of RowsKernels::scan
     std::vector<float> ratios;      // [vocab]
     std::vector<double> masses;     // of ratios that share their first bits, greatest ratios first
+    LogitPatch patch;               // the row as its request's rules make it
   };
   void sample_row(const SampleArgs& args, int64_t row, Scratch& scratch) const;
   int32_t last_of_top_p(const SampleRow& row, double top_p, Scratch& scratch) const;

@@ -94,6 +94,25 @@ TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   }
 }
 
+// Most ids are skipped because their noise cannot make them win: the winners must be those of all the noise.
+TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
+  const auto cpu = make(GetParam(), 1);
+  ReferenceBackend reference;
+  constexpr int64_t kVocab = 700;
+  for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f}) {
+    const std::vector<float> logits = gaussian(kVocab * 800, spread);
+    for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
+      const Sampled got = sample(*cpu, logits, kVocab, params, 0, false),
+                    want = sample(reference, logits, kVocab, params, 0, false);
+      ASSERT_EQ(got.tokens, want.tokens) << "spread " << spread;
+    }
+  }
+  // A distance that overflows, met before anything was reached.
+  std::vector<float> far(kVocab, -3e38f);
+  far.back() = 3e38f;
+  EXPECT_EQ(sample(*cpu, far, kVocab, {1, 0, 1, 0}).tokens[0], kVocab - 1);
+}
+
 TEST_P(CpuSample, ReachesTopPExactlyAmongManyEquals) {
   const auto cpu = make(GetParam(), 1);
   const std::vector<float> logits(2048, 1.5f);

@@ -21,14 +21,15 @@ struct SamplingParams {
 // (the smallest set whose mass reaches top_p); softmax. The token is arg max over the survivors of log p + Gumbel noise of
 // (key, stream, position, id), -log(-log u) with 32-bit u: a sample of p, and a function of logits, key and position alone.
 // With `state`, its rules (bans, bias, penalties; backend/ops/logit_rules.h) come first, for every row by its own history: the
-// committed tokens and the drafts on the path to the row.
+// committed tokens and the drafts on the path to the row. A row with a NaN is refused even where the NaN is banned, and so is a
+// row of which everything is banned.
 struct SampleArgs {
   View<const float, 2> logits;  // [rows][vocab]; columns past the vocabulary do not exist; never changed
   SamplingParams params;
   NoiseKey key;
   NoiseStream stream = NoiseStream::Target;
   View<const int32_t, 1> positions;  // [rows] position of the token being chosen
-  View<int32_t, 1> tokens;           // [rows] out; -1 where the row has a NaN or no finite logit
+  View<int32_t, 1> tokens;           // [rows] out; -1 where the row has a NaN or no finite logit is left
   View<float, 2> probs;  // [rows][vocab] out, the processed distribution, 0 outside the support; data null: not wanted
   const LogitState* state = nullptr;
   // Row r follows the round's row first_row + r: row 0 is the pending token (the last committed one), row x > 0 is draft x - 1,

@@ -64,6 +64,7 @@ class ReferenceBackend : public Backend {
   void score_keys(const ScoreKeysArgs& args) override;
   void top_k(const TopKArgs& args) override;
   void sample(const SampleArgs& args) override;
+  void log_probs(const LogProbsArgs& args) override;
 
   // 0.98^steps with the bits that every backend's top_k uses.
   static float dilation_factor(int steps);

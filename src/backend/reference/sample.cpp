@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
+#include "base/check.h"
 
 namespace hunch {
 namespace {
@@ -47,12 +48,54 @@ std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best,
   return kept;
 }
 
+// The drafts between the pending token and row `row`, oldest first.
+std::vector<int32_t> path_to(const SampleArgs& args, int row) {
+  std::vector<int32_t> path;
+  for (; row > 0; row = args.parents.empty() ? row - 1 : args.parents[size_t(row)]) path.push_back(args.drafts(row - 1));
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+// The row after its request's rules: the order stands in backend/ops/logit_rules.h.
+std::vector<float> ruled(const SampleArgs& args, int64_t r) {
+  const LogitState& state = *args.state;
+  const LogitRules& rules = state.rules();
+  const int64_t vocab = args.logits.extent[1];
+  HUNCH_CHECK(state.vocab() == vocab);
+  const std::vector<int32_t> path = path_to(args, args.first_row + int(r));
+
+  std::vector<bool> banned(size_t(vocab), !rules.allowed.empty());
+  for (const int32_t id : rules.allowed) banned[size_t(id)] = false;
+  for (const std::vector<int32_t>& word : rules.bad_words)
+    if (state.completed_next(word, path)) banned[size_t(word.back())] = true;
+  if (state.output_len() + int64_t(path.size()) < rules.min_tokens)
+    for (const int32_t id : rules.end_ids) banned[size_t(id)] = true;
+  std::vector<float> out(&args.logits(r, 0), &args.logits(r, 0) + vocab);
+  for (const auto& [id, bias] : rules.bias) {
+    if (bias <= kBanBias) banned[size_t(id)] = true;
+    else out[size_t(id)] += bias;
+  }
+
+  for (int32_t id = 0; id < vocab; ++id) {
+    float& x = out[size_t(id)];
+    if (std::isnan(x)) continue;
+    if (banned[size_t(id)]) x = -std::numeric_limits<float>::infinity();
+    if (!rules.penalise()) continue;
+    const int64_t count = int64_t(state.output_count(id)) + std::count(path.begin(), path.end(), id);
+    if (rules.repetition != 1 && (count > 0 || state.in_prompt(id))) x = x > 0 ? x / rules.repetition : x * rules.repetition;
+    if (count > 0) x = x - rules.frequency * float(count) - rules.presence;
+  }
+  return out;
+}
+
 }  // namespace
 
 void ReferenceBackend::sample(const SampleArgs& args) {
   const int64_t vocab = args.logits.extent[1];
+  std::vector<float> own;
   for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
     const float* logits = &args.logits(r, 0);
+    if (args.state) own = ruled(args, r), logits = own.data();
     float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
     if (probs) std::fill_n(probs, vocab, 0.0f);
     args.tokens(r) = -1;

@@ -1,0 +1,137 @@
+// Log-probabilities: the definition by hand, and every instruction set against it.
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+
+namespace hunch {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct LogProbs {
+  std::vector<float> values, top_values;
+  std::vector<int32_t> top_ids;
+};
+
+LogProbs log_probs(Backend& backend, const std::vector<float>& logits, int64_t vocab, const std::vector<int32_t>& ids,
+                   int count) {
+  const int64_t rows = int64_t(logits.size()) / vocab;
+  LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7),
+               std::vector<int32_t>(size_t(rows * count), -7)};
+  LogProbsArgs args;
+  args.logits = View<const float, 2>(logits.data(), rows, vocab);
+  if (!ids.empty()) {
+    args.ids = View<const int32_t, 1>(ids.data(), rows);
+    args.values = View<float, 1>(out.values.data(), rows);
+  }
+  args.count = count;
+  args.top_ids = View<int32_t, 2>(out.top_ids.data(), rows, count);
+  args.top_values = View<float, 2>(out.top_values.data(), rows, count);
+  backend.log_probs(args);
+  return out;
+}
+
+std::unique_ptr<Backend> make(const std::string& name, int threads = 1) {
+  if (name == "reference") return std::make_unique<ReferenceBackend>();
+  auto backend = CpuBackend::make({threads, name});
+  HUNCH_CHECK(backend.ok());
+  return std::move(*backend);
+}
+
+std::vector<std::string> backends() {
+  std::vector<std::string> names = available_isas();
+  names.insert(names.begin(), "reference");
+  return names;
+}
+
+class LogProbsOp : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backend, LogProbsOp, testing::ValuesIn(backends()), [](const auto& info) { return info.param; });
+
+bool close(float a, float b) {
+  return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= 2e-6f * (1 + std::abs(b));
+}
+
+TEST_P(LogProbsOp, AreTheNaturalLogarithmsOfTheSoftmax) {
+  const auto backend = make(GetParam());
+  // p = 1/8, 4/8, 2/8, 1/8
+  const std::vector<float> logits = {3, 3 + std::log(4.0f), 3 + std::log(2.0f), 3};
+  const LogProbs got = log_probs(*backend, logits, 4, {2}, 4);
+  EXPECT_NEAR(got.values[0], std::log(0.25), 1e-6);
+  EXPECT_EQ(got.top_ids, (std::vector<int32_t>{1, 2, 0, 3}));  // equals by id
+  EXPECT_NEAR(got.top_values[0], std::log(0.5), 1e-6);
+  EXPECT_NEAR(got.top_values[3], std::log(0.125), 1e-6);
+}
+
+TEST_P(LogProbsOp, StayExactForHugeAndMissingLogits) {
+  const auto backend = make(GetParam());
+  EXPECT_NEAR(log_probs(*backend, {3e38f, -3e38f, 3e38f}, 3, {0}, 0).values[0], -std::log(2.0), 1e-6);
+  EXPECT_EQ(log_probs(*backend, {1, -kInf}, 2, {1}, 0).values[0], -kInf);
+  EXPECT_EQ(log_probs(*backend, {1, -kInf}, 2, {0}, 0).values[0], 0);
+}
+
+TEST_P(LogProbsOp, RefuseRowsWithNanOrWithoutAFiniteLogit) {
+  const auto backend = make(GetParam());
+  for (const std::vector<float>& row : {std::vector<float>{1, kNan, 2}, {-kInf, -kInf, -kInf}, {kInf, -kInf, -kInf}}) {
+    const LogProbs got = log_probs(*backend, row, 3, {0}, 2);
+    EXPECT_TRUE(std::isnan(got.values[0]));
+    EXPECT_EQ(got.top_ids, (std::vector<int32_t>{-1, -1}));
+    EXPECT_TRUE(std::isnan(got.top_values[1]));
+  }
+}
+
+TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
+  const auto backend = make(GetParam(), 2);
+  ReferenceBackend reference;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 3);
+  for (const int64_t vocab : {1, 5, 16, 17, 255, 257, 1000, 5003}) {
+    for (const bool ties : {false, true}) {
+      constexpr int64_t kRows = 3;
+      std::vector<float> logits(size_t(kRows * vocab));
+      for (float& x : logits) x = ties ? float(random() % 3) : normal(random);
+      std::vector<int32_t> ids;
+      for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % uint64_t(vocab)));
+      logits[0] = -kInf;
+      if (vocab > 1) logits[1] = 0;
+      else logits[0] = 1;
+      for (const int count : {0, 1, 5, 20, 300}) {
+        const LogProbs got = log_probs(*backend, logits, vocab, ids, count);
+        const LogProbs want = log_probs(reference, logits, vocab, ids, count);
+        ASSERT_EQ(got.top_ids, want.top_ids) << vocab << " ids, " << count;
+        for (size_t i = 0; i < want.values.size(); ++i) ASSERT_PRED2(close, got.values[i], want.values[i]);
+        for (size_t i = 0; i < want.top_values.size(); ++i) ASSERT_PRED2(close, got.top_values[i], want.top_values[i]);
+      }
+    }
+  }
+}
+
+// A token's value must not depend on speculation, on how many others are asked for, or on which list it is read from.
+TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
+  constexpr int64_t kVocab = 1500, kRows = 20;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(kVocab * kRows);
+  for (float& x : logits) x = normal(random);
+  std::vector<int32_t> ids;
+  for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % kVocab));
+  const auto one = make(GetParam(), 1), three = make(GetParam(), 3);
+  const LogProbs all = log_probs(*three, logits, kVocab, ids, 20);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const std::vector<float> alone(logits.begin() + row * kVocab, logits.begin() + (row + 1) * kVocab);
+    EXPECT_EQ(log_probs(*one, alone, kVocab, {ids[size_t(row)]}, 0).values[0], all.values[size_t(row)]);
+    const int32_t best = all.top_ids[size_t(row) * 20];
+    EXPECT_EQ(log_probs(*one, alone, kVocab, {best}, 3).values[0], all.top_values[size_t(row) * 20]);
+    EXPECT_EQ(log_probs(*one, alone, kVocab, {}, 1).top_ids[0], best);
+  }
+}
+
+}  // namespace
+}  // namespace hunch

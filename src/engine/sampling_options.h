@@ -1,0 +1,25 @@
+// Checks what a request asks of sampling beside the truncation parameters (engine/plan.h reads those). Called at admission;
+// errors are usage errors that name the field, its value and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/ops/logit_rules.h"
+#include "hunch/hunch.h"
+#include "hunch/result.h"
+
+namespace hunch {
+
+inline constexpr int kMaxLogprobs = 20;  // other ids per token
+inline constexpr size_t kMaxStopTexts = 16, kMaxStopBytes = 256;
+
+// The rules of these options, logprobs and prompt_logprobs checked with them. `end_ids`: what min_tokens forbids; those outside
+// the vocabulary are left out. It is an error if bans leave no id that could ever be chosen, or none before min_tokens.
+Result<LogitRules> logit_rules(const SamplingOptions& options, int64_t vocab, std::span<const int32_t> end_ids);
+
+Status check_stop_texts(const std::vector<std::string>& stops);
+
+}  // namespace hunch
