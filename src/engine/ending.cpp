@@ -4,9 +4,8 @@
 
 namespace hunch {
 
-Ending::Ending(const Request& request, const std::vector<int32_t>& end_ids, const Tokenizer* tokenizer)
-    : end_ids_(request.stop_ids) {
-  if (!request.ignore_eos) end_ids_.insert(end_ids_.end(), end_ids.begin(), end_ids.end());
+Ending::Ending(const Request& request, std::vector<int32_t> end_ids, const Tokenizer* tokenizer)
+    : end_ids_(std::move(end_ids)), stops_(request.stop), min_tokens_(request.sampling.min_tokens) {
   if (tokenizer) detokenizer_.emplace(*tokenizer);
 }
 
@@ -18,9 +17,14 @@ Ending::Said Ending::take(int32_t id, bool last) {
     said.text = flush();
     return said;
   }
-  if (detokenizer_) said.text = detokenizer_->feed(id);
+  if (detokenizer_) {
+    const std::string piece = detokenizer_->feed(id);
+    // What stands before the least length is no end, nor the beginning of one.
+    if (++taken_ < min_tokens_) said.text = piece;
+    else if (stops_.feed(piece, said.text)) reason_ = FinishReason::Stop, said.end = true;
+  }
   text_ += said.text;
-  if (last) {
+  if (last && !said.end) {
     reason_ = FinishReason::Length;
     said.end = true;
     said.text += flush();
@@ -30,7 +34,8 @@ Ending::Said Ending::take(int32_t id, bool last) {
 
 std::string Ending::flush() {
   if (!detokenizer_) return {};
-  std::string rest = detokenizer_->flush();
+  std::string rest;
+  if (!stops_.feed(detokenizer_->flush(), rest)) stops_.flush(rest);
   text_ += rest;
   return rest;
 }

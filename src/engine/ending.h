@@ -9,13 +9,14 @@
 
 #include "hunch/hunch.h"
 #include "text/detokenizer.h"
+#include "text/stop_texts.h"
 
 namespace hunch {
 
 class Ending {
  public:
-  // `end_ids`: the model's own. `tokenizer` may be null (no text then).
-  Ending(const Request&, const std::vector<int32_t>& end_ids, const Tokenizer* tokenizer);
+  // `end_ids`: all that end it. `tokenizer` may be null (no text then, and no stop texts).
+  Ending(const Request&, std::vector<int32_t> end_ids, const Tokenizer* tokenizer);
 
   struct Said {
     bool emitted = true;  // false: an end id, which is no part of the output
@@ -27,12 +28,16 @@ class Ending {
 
   FinishReason reason() const { return reason_; }
   const std::string& text() const { return text_; }
+  // The stop text that ended it; empty: none did.
+  std::string stopped_by() const { return stops_.found() < 0 ? "" : stops_.text(stops_.found()); }
   // Text that was held back when somebody else ended the request.
   std::string flush();
 
  private:
   std::vector<int32_t> end_ids_;
   std::optional<Detokenizer> detokenizer_;
+  StopTexts stops_;
+  int64_t min_tokens_, taken_ = 0;
   std::string text_;
   FinishReason reason_ = FinishReason::Interrupted;
 };

@@ -42,6 +42,7 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.noise.sample = request.sample_index;
   plan.noise.seed = s.seed ? *s.seed : (uint64_t(entropy()) << 32 | entropy());
 
+  plan.logprobs = s.logprobs, plan.prompt_logprobs = s.prompt_logprobs;
   const bool greedy = plan.sampling.temperature < 1e-5f;
   plan.rule = !o.rule.empty() ? o.rule : greedy || s.seed ? "match" : "ratio";
   plan.proposer = o.proposer;
@@ -100,6 +101,8 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.verify = o.verify;
   if (!plan.verify && (plan.proposer != "self" || plan.policy_name != "streamingllm"))
     return usage_error("unverified (lossy) decoding exists for proposer self with policy streamingllm only");
+  if (!plan.verify && plan.logprobs >= 0)
+    return usage_error("log-probabilities come from the checking pass; unverified (lossy) decoding has none");
   return plan;
 }
 

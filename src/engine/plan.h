@@ -21,6 +21,7 @@ struct RequestPlan {
   PolicyOptions policy;
   ProposerOptions proposing;
   int gamma = 0;
+  int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
   std::optional<DType> draft_weights;  // none: the target's own
 };

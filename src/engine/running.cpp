@@ -2,7 +2,16 @@
 
 #include <algorithm>
 
+#include "engine/sampling_options.h"
+
 namespace hunch {
+
+std::vector<int32_t> end_ids_of(const Request& request, const EngineParts& parts) {
+  std::vector<int32_t> ids = request.stop_ids;
+  const auto& eos = parts.model->shape().eos_ids;
+  if (!request.ignore_eos) ids.insert(ids.end(), eos.begin(), eos.end());
+  return ids;
+}
 
 Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& request)
     : plan(plan_), chance(plan_.noise), parts_(parts) {
@@ -16,7 +25,8 @@ Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& re
   sequence.sampling = plan.sampling;
   prefill_target = sequence.prompt_len;
   priority = request.priority;
-  use_cache = request.cache_prompt;
+  // The log-probabilities of a prompt come from running all of it.
+  use_cache = request.cache_prompt && plan.prompt_logprobs < 0;
 }
 
 Running::~Running() {
@@ -29,6 +39,11 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
   auto made = std::unique_ptr<Running>(new Running(parts, plan, request));
   HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({}));
   for (const std::string& name : plan.drafters) HUNCH_OK(made->add_drafter(name));
+  HUNCH_TRY(LogitRules rules, logit_rules(request.sampling, parts.model->shape().vocab_size, end_ids_of(request, parts)));
+  if (rules.any()) {
+    made->sequence.logit_state = std::make_unique<LogitState>(std::move(rules), parts.model->shape().vocab_size);
+    made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
+  }
   // What decoding unverified leaves behind is not what others may build on.
   if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 

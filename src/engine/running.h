@@ -15,6 +15,9 @@
 
 namespace hunch {
 
+// The ids that end a request: its own, and the model's unless they are to be ignored.
+std::vector<int32_t> end_ids_of(const Request&, const EngineParts&);
+
 class Running final : public Scheduled {
  public:
   // Takes the parts that the plan names. Errors: settings that a part refuses.
@@ -62,6 +65,9 @@ class Running final : public Scheduled {
   // What the last step gave: tokens [emitted_first, sequence.len()), of which the first emitted_drafts were guessed.
   int64_t emitted_first = 0;
   int emitted_drafts = 0;
+  // Log-probabilities of those tokens, and of the most probable ones at their places; where asked for.
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> top;
   Status failure;
 
   Generation stats;

@@ -9,8 +9,6 @@ constexpr int64_t kStepsPerRank = 256;  // waiting so long is worth one level of
 
 int64_t pages_of(int64_t entries) { return (entries + kPageLen - 1) / kPageLen; }
 
-void erase(std::vector<Scheduled*>& list, const Scheduled* who) { list.erase(std::find(list.begin(), list.end(), who)); }
-
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool, PrefixCache* cache)
@@ -36,9 +34,9 @@ void Scheduler::add(Scheduled& who) {
 void Scheduler::remove(Scheduled& who) {
   if (who.seated_now) {
     leave_seat(who);
-    erase(running_, &who);
+    std::erase(running_, &who);
   } else {
-    erase(waiting_, &who);
+    std::erase(waiting_, &who);
   }
 }
 
@@ -52,7 +50,7 @@ void Scheduler::leave_seat(Scheduled& who) {
 void Scheduler::preempt(Scheduled& who) {
   ++stats_.preemptions;
   leave_seat(who);
-  erase(running_, &who);
+  std::erase(running_, &who);
   // It may have been planned before somebody of better rank was seated; the rows that it would have had are lost to this step.
   std::erase_if(plan_.decodes, [&](const auto& decode) { return decode.who == &who; });
   std::erase_if(plan_.chunks, [&](const auto& chunk) { return chunk.who == &who; });

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/sampling_options.h"
+
 namespace hunch {
 namespace {
 
@@ -37,7 +39,7 @@ struct Service::Session : Running::Owner {
   double first_ms = 0, last_ms = 0;
   bool over = false;
 
-  void say(int32_t id, bool guessed);
+  void say(int64_t at, bool guessed);
 };
 
 Service::Service(EngineParts& parts)
@@ -63,6 +65,9 @@ Result<Channel*> Service::enqueue(const Request& request) {
   HUNCH_OK(check_prompt(request, parts_));
   HUNCH_TRY(RequestPlan plan,
             plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.bits_per_weight()));
+  HUNCH_OK(check_stop_texts(request.stop));
+  HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
+  (void)rules;  // made again when the request is opened; here it is only checked
   const std::lock_guard lock(mutex_);
   if (stats_.waiting + int(orders_.size()) >= parts_.options.max_waiting) {
     ++stats_.requests_refused;
@@ -171,7 +176,7 @@ void Service::open_session(Order&& order) {
   if (!running.ok()) return order.channel->end(running.error());
   const Tokenizer* tokenizer = parts_.tokenizer ? &*parts_.tokenizer : nullptr;
   sessions_.push_back(std::make_unique<Session>(order.channel, std::move(*running),
-                                                Ending(order.request, parts_.model->shape().eos_ids, tokenizer)));
+                                                Ending(order.request, end_ids_of(order.request, parts_), tokenizer)));
   Session& session = *sessions_.back();
   Running& run = *session.running;
   run.owner = &session;
@@ -194,17 +199,25 @@ void Service::end_cancelled() {
   sessions_.remove_if([](const auto& session) { return session->over; });
 }
 
-void Service::Session::say(int32_t id, bool guessed) {
-  Generation& stats = running->stats;
-  const int64_t index = int64_t(stats.tokens.size());
-  Ending::Said said = ending.take(id, running->sequence.prompt_len + index + 1 >= running->sequence.max_len);
+// The token at position `at` of the sequence; positions from emitted_first on came with this step.
+void Service::Session::say(int64_t at, bool guessed) {
+  Running& run = *running;
+  Generation& stats = run.stats;
+  const int32_t id = run.sequence.tokens[size_t(at)];
+  Ending::Said said = ending.take(id, at + 1 >= run.sequence.max_len);
   over = said.end;
   if (!said.emitted) return;
+  TokenEvent event{.id = id,
+                   .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
+                   .index = int64_t(stats.tokens.size()),
+                   .text = std::move(said.text)};
+  if (run.plan.logprobs >= 0) {
+    const size_t nth = size_t(at - run.emitted_first);
+    event.logprob = run.logprobs[nth], event.top = run.top[nth];
+    stats.logprobs.push_back(event.logprob), stats.top.push_back(event.top);
+  }
   stats.tokens.push_back(id);
-  channel->push({.id = id,
-                 .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
-                 .index = index,
-                 .text = std::move(said.text)});
+  channel->push(std::move(event));
 }
 
 // What the step gave a request: on to its consumer, up to the end if there is one.
@@ -215,7 +228,7 @@ void Service::collect(Running& run) {
   const int64_t first = run.emitted_first;
   run.stats.reused_tokens = run.found;
   for (int64_t at = first; at < sequence.len() && !session.over; ++at) {
-    session.say(sequence.tokens[size_t(at)], at - first < run.emitted_drafts);
+    session.say(at, at - first < run.emitted_drafts);
     // Drafts behind the end were never said.
     for (int64_t i = at - first + 1; session.over && run.plan.verify && i < run.emitted_drafts; ++i)
       --run.stats.accepted, --run.stats.accepted_by_position[size_t(i)];
@@ -236,6 +249,7 @@ void Service::finish(Session& session, Status failure) {
   session.ending.flush();
   out.text = session.ending.text();
   out.finish = session.ending.reason();
+  out.stopped_by = session.ending.stopped_by();
   out.milliseconds.first_to_last_token = session.last_ms - session.first_ms;
   {
     const std::lock_guard lock(mutex_);

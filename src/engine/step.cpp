@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/sampling_options.h"
 #include "kv/commit.h"
 
 namespace hunch {
@@ -91,6 +92,8 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
       rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs) {
   ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t));
   hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
+  looked_ids_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(int32_t));
+  looked_values_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(float));
   const size_t most = size_t(limits.max_seqs);
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
 }
@@ -159,7 +162,10 @@ void Step::propose(const StepPlan& plan) {
 DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
   return {.sequence = &who.sequence,
           .policy = who.policy,
-          .limits = {.max_tokens = drafts, .want_q = who.needs_probs(), .stop_below = who.stop_below},
+          .limits = {.max_tokens = drafts,
+                     .want_q = who.needs_probs(),
+                     .may_branch = who.rule->takes_branches(),
+                     .stop_below = who.stop_below},
           .tree = &who.drafters[drafter].tree};
 }
 
@@ -249,8 +255,37 @@ void Step::forward(const StepPlan& plan) {
   report_.pass_ms += ms - select;
 }
 
+TokenLogprob Step::look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count) {
+  auto ids = looked_ids_.view<int32_t>(1 + kMaxLogprobs);
+  auto values = looked_values_.view<float>(1 + kMaxLogprobs);
+  ids(0) = id;
+  parts_.backend->log_probs({.logits = rows_.logits(row, 1),
+                             .ids = ids.slice(0, 1),
+                             .values = values.slice(0, 1),
+                             .count = count,
+                             .top_ids = View<int32_t, 2>(&ids(1), 1, count),
+                             .top_values = View<float, 2>(&values(1), 1, count)});
+  top.clear();
+  for (int i = 0; i < count && ids(1 + i) >= 0; ++i) top.push_back({ids(1 + i), values(1 + i)});
+  return {id, values(0)};
+}
+
+// Row p of a prompt speaks of its token p + 1. What was looked at before a preemption is not looked at again.
+void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
+  const Sequence& sequence = who.sequence;
+  std::vector<TokenLogprob> top;
+  for (int64_t row = 0; row < chunk.rows; ++row) {
+    const int64_t next = sequence.committed_len + row + 1;
+    if (next >= sequence.prompt_len || next != int64_t(who.stats.prompt_logprobs.size()) + 1) continue;
+    parts_.model->logits(*parts_.backend, hidden.slice(row, 1), rows_.logits(0, 1));
+    who.stats.prompt_logprobs.push_back(look_at(0, sequence.tokens[size_t(next)], top, who.plan.prompt_logprobs));
+    who.stats.prompt_top.push_back(top);
+  }
+}
+
 void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
   Sequence& sequence = who.sequence;
+  if (who.plan.prompt_logprobs >= 0) look_at_prompt(who, chunk, hidden);
   sequence.committed_len += chunk.rows;
   if (chunk.last) who.prepared = who.policy != nullptr;
   // A request that was preempted knows its pending token already.
@@ -266,6 +301,10 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, View<const f
   }
   sequence.tokens.push_back(first);
   if (sequence.logit_state) sequence.logit_state->append(first);
+  if (who.plan.logprobs >= 0) {
+    who.top.resize(1);
+    who.logprobs = {look_at(row, first, who.top[0], who.plan.logprobs).logprob};
+  }
 }
 
 void Step::settle(Running& who, int64_t first_row) {
@@ -280,6 +319,16 @@ void Step::settle(Running& who, int64_t first_row) {
   }
   who.emitted_first = sequence.len();
   who.emitted_drafts = int(verdict.tokens.size());
+  if (who.plan.logprobs >= 0) {
+    who.logprobs.clear();
+    who.top.resize(verdict.tokens.size() + 1);
+    int64_t row = first_row;
+    for (size_t i = 0; i <= verdict.tokens.size(); ++i) {
+      const int32_t id = i < verdict.tokens.size() ? verdict.tokens[i] : verdict.next;
+      who.logprobs.push_back(look_at(row, id, who.top[i], who.plan.logprobs).logprob);
+      if (i < verdict.path.size()) row = first_row + verdict.path[i] + 1;
+    }
+  }
   if (sequence.logit_state) {
     for (const int32_t token : verdict.tokens) sequence.logit_state->append(token);
     sequence.logit_state->append(verdict.next);

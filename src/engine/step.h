@@ -74,11 +74,15 @@ class Step {
   void forward(const StepPlan&);
   void settle_chunk(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void settle(Running&, int64_t first_row);
+  // Log-probabilities of `id` in a row of logits, and of the most probable ones.
+  TokenLogprob look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count);
+  void look_at_prompt(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void emit_unverified(Running&);
 
   EngineParts& parts_;
   SampledRows rows_;
   Buffer ids_, hidden_;
+  Buffer looked_ids_, looked_values_;  // [1 + kMaxLogprobs]
   std::vector<DraftTask> tasks_;
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
   std::vector<const Proposer*> asked_;
