@@ -168,6 +168,13 @@ TEST(Suffix, NeverLearnsPromptsOrAPreemptedOutputTwice) {
     return got;
   };
   EXPECT_EQ(draft_after({1, 2}), Tokens{});
+  EXPECT_EQ(draft_after({22}), (Tokens{23}));
+  Sequence second = sequence_of({1}, 0);
+  suffix->open(second);
+  for (const int32_t token : {22, 11}) second.tokens.push_back(token);
+  suffix->observe(second, {});
+  suffix->close(0);
+  EXPECT_EQ(draft_after({22}), (Tokens{11}));  // once each: the lower id, unless 23 counted twice
   EXPECT_EQ(draft_after({21}), (Tokens{22, 23}));
   EXPECT_EQ(draft_after({24}), (Tokens{25, 26}));
 }
