@@ -57,7 +57,9 @@ struct SamplingOptions {
 struct SpeculationOptions {
   // auto (the planner chooses per round, nothing included), none, self, or a lookup: ngram, suffix, cascade
   std::string proposer = "auto";
-  int num_tokens = 0;             // gamma: drafted tokens per round; 0: the default of the proposer
+  int num_tokens = 0;  // gamma: drafted tokens per round; 0: the default of the proposer
+  // self, rule match: where a guess is unsure the second choice is tried too, up to so many tokens beside the chain; 0: chains.
+  int tree_tokens = 0;
   std::string policy = "vegas";   // vegas, streamingllm, full
   double ratio = 0;               // kept ratio, in (0, 1]; 0: default
   int min_tokens = 16;            // least entries kept

@@ -27,6 +27,7 @@ struct ProposerOptions {
 
 struct DraftLimits {
   int max_tokens = 0;       // nodes; 0: propose nothing
+  int max_depth = 0;        // of a tree; 0: as many as nodes
   bool want_q = false;      // the rule knows q: a sampled node must come with the distribution it was drawn from (or be a point)
   bool may_branch = false;  // the rule takes trees
   // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that

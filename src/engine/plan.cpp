@@ -58,6 +58,10 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.gamma = o.num_tokens != 0 ? o.num_tokens : plan.planned ? std::min(kMaxPlannedDraft, max_draft) : defaults::kDraftTokens;
   if (plan.gamma < 1 || plan.gamma > max_draft)
     return usage_error(fmt::format("drafts of {} tokens: the length must lie in [1, {}]", plan.gamma, max_draft));
+  plan.nodes = plan.gamma + o.tree_tokens;
+  if (o.tree_tokens < 0 || plan.nodes > max_draft)
+    return usage_error(fmt::format("a tree of {} tokens beside chains of {}: it must be 0 or more, and both together at most {}",
+                                   o.tree_tokens, plan.gamma, max_draft));
   plan.policy.ratio = o.ratio == 0 ? defaults::kRatio : o.ratio;
   HUNCH_OK(check_range("the kept ratio", plan.policy.ratio, 0, 1, true));
   plan.policy.min_tokens = o.min_tokens;

@@ -20,7 +20,8 @@ struct RequestPlan {
   bool planned = false;               // method auto: the planner chooses among the drafters
   PolicyOptions policy;
   ProposerOptions proposing;
-  int gamma = 0;
+  int gamma = 0;  // deepest draft
+  int nodes = 0;  // most drafted tokens of a round: gamma, and more where drafts branch
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
   std::optional<DType> draft_weights;  // none: the target's own

@@ -48,7 +48,7 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
   if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 
   const size_t gamma = made->drafting() ? size_t(plan.gamma) : 0;
-  made->row_parents.reserve(gamma + 1);
+  made->row_parents.reserve(size_t(plan.nodes) + 1);
   made->path_rows.reserve(gamma + 1);
   made->verdict.path.reserve(gamma + 1);
   made->verdict.tokens.reserve(gamma + 1);
@@ -58,16 +58,16 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
 }
 
 Status Running::add_drafter(const std::string& name) {
-  const int64_t gamma = plan.gamma, vocab = parts_.model->shape().vocab_size;
+  const int64_t nodes = plan.nodes, vocab = parts_.model->shape().vocab_size;
   Drafter drafter{.name = name};
   HUNCH_TRY(drafter.proposer, parts_.drafting().acquire_proposer(name, plan.proposing, plan.draft_weights));
-  drafter.tree.parents.resize(size_t(gamma));
-  drafter.tokens = parts_.backend->allocate(size_t(gamma) * sizeof(int32_t));
-  drafter.tree.tokens = drafter.tokens.view<int32_t>(gamma);
+  drafter.tree.parents.resize(size_t(nodes));
+  drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t));
+  drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
   if (needs_probs() && passes) {
-    drafter.q = parts_.backend->allocate(size_t(gamma * vocab) * sizeof(float));
-    drafter.tree.q = drafter.q.view<float>(gamma, vocab);
+    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float));
+    drafter.tree.q = drafter.q.view<float>(nodes, vocab);
   }
   drafters.push_back(std::move(drafter));
   if (passes && !policy) { HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy)); }
@@ -100,7 +100,7 @@ void Running::decide_as_asked() {
 
 int Running::most_drafts() const {
   if (!drafting()) return 0;
-  return int(std::clamp<int64_t>(sequence.max_len - sequence.len() - 1, 0, plan.gamma));
+  return int(std::clamp<int64_t>(sequence.max_len - sequence.len() - 1, 0, plan.nodes));
 }
 
 }  // namespace hunch

@@ -163,8 +163,9 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
   return {.sequence = &who.sequence,
           .policy = who.policy,
           .limits = {.max_tokens = drafts,
+                     .max_depth = who.plan.gamma,
                      .want_q = who.needs_probs(),
-                     .may_branch = who.rule->takes_branches(),
+                     .may_branch = who.plan.nodes > who.plan.gamma && who.rule->takes_branches(),
                      .stop_below = who.stop_below},
           .tree = &who.drafters[drafter].tree};
 }

@@ -58,6 +58,12 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
   int32_t* ids = scratch.ids.data();
   args.tokens(r) = -1;
+  const auto note_second = [&](int32_t id, double lead) {
+    if (!args.seconds.data) return;
+    args.seconds(r) = id;
+    args.leads(r) = id < 0 ? kInfinity : float(lead);
+  };
+  note_second(-1, 0);
   const LogitScan scan = kernels_.scan(logits, vocab, scratch.group_best.data());
   if (scan.has_nan || !scan.has_finite) {
     if (probs) std::fill_n(probs, vocab, 0.0f);
@@ -66,6 +72,11 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   if (params.temperature < kGreedyTemperature) {
     args.tokens(r) = int32_t(std::find(logits, logits + vocab, scan.best) - logits);
     if (probs) std::fill_n(probs, vocab, 0.0f), probs[args.tokens(r)] = 1;
+    if (!args.seconds.data) return;
+    int32_t second = -1;
+    for (int32_t id = 0; id < vocab; ++id)
+      if (id != args.tokens(r) && logits[id] > (second < 0 ? -kInfinity : logits[second])) second = id;
+    if (second >= 0) note_second(second, double(scan.best) - double(logits[second]));
     return;
   }
 
@@ -128,19 +139,34 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
 
   if (count > kFewIds) {
     args.tokens(r) = kernels_.choose(kernel_row);
+    if (args.seconds.data && args.tokens(r) >= 0) {  // the choice among the others, by the same scores
+      const auto score = [&](int32_t id) {
+        const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(id));
+        return row.log_ratio(id) - std::log(-std::log(u));
+      };
+      std::copy_n(logits, vocab, scratch.ratios.data());
+      scratch.ratios[size_t(args.tokens(r))] = -kInfinity;
+      SampleRow others = kernel_row;
+      others.logits = scratch.ratios.data();
+      const int32_t second = kernels_.choose(others);
+      if (second >= 0) note_second(second, score(args.tokens(r)) - score(second));
+    }
     if (!probs) return;
     const float scale = float(1 / kernels_.ratios(kernel_row, probs));
     for (int64_t i = 0; i < vocab; ++i) probs[i] *= scale;
     return;
   }
   std::sort(ids, ids + count);
-  double total = 0, greatest = -double(kInfinity);
+  double total = 0, greatest = -double(kInfinity), next = greatest;
+  int32_t second = -1;
   for (int64_t i = 0; i < count; ++i) {
     total += row.ratio(ids[i]);
     const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(ids[i]));
     const double score = row.log_ratio(ids[i]) - std::log(-std::log(u));
-    if (score > greatest) greatest = score, args.tokens(r) = ids[i];
+    if (score > greatest) second = args.tokens(r), next = greatest, greatest = score, args.tokens(r) = ids[i];
+    else if (score > next) second = ids[i], next = score;
   }
+  note_second(second, greatest - next);
   if (!probs) return;
   std::fill_n(probs, vocab, 0.0f);
   for (int64_t i = 0; i < count; ++i) probs[ids[i]] = float(row.ratio(ids[i]) / total);

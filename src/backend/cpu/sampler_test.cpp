@@ -25,6 +25,8 @@ std::unique_ptr<Backend> make(const std::string& isa, int threads) {
 struct Sampled {
   std::vector<int32_t> tokens;
   std::vector<float> probs;
+  std::vector<int32_t> seconds;
+  std::vector<float> leads;
 };
 
 // Rows of `logits` at consecutive positions from first_position on.
@@ -33,7 +35,8 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   const int64_t rows = int64_t(logits.size()) / vocab;
   std::vector<int32_t> positions(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = first_position + int32_t(r);
-  Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f)};
+  Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
+              std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
   SampleArgs args;
   args.logits = View<const float, 2>(logits.data(), rows, vocab);
   args.params = params;
@@ -42,6 +45,8 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   args.positions = View<const int32_t, 1>(positions.data(), rows);
   args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
   if (want_probs) args.probs = View<float, 2>(out.probs.data(), rows, vocab);
+  args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
+  args.leads = View<float, 1>(out.leads.data(), rows);
   backend.sample(args);
   return out;
 }
@@ -70,6 +75,12 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
     for (const SamplingParams& params : kParams) {
       const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
       ASSERT_EQ(got.tokens, want.tokens) << "vocabulary " << vocab << ", set " << &params - kParams;
+      ASSERT_EQ(got.seconds, want.seconds) << "vocabulary " << vocab << ", set " << &params - kParams;
+      for (size_t r = 0; r < want.leads.size(); ++r) {
+        ASSERT_EQ(std::isinf(got.leads[r]), want.seconds[r] < 0);
+        if (want.seconds[r] >= 0) ASSERT_NEAR(got.leads[r], want.leads[r], 1e-4);
+        ASSERT_NE(want.seconds[r], want.tokens[r]);
+      }
       for (size_t i = 0; i < want.probs.size(); ++i) {
         ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << "id " << i << " of " << vocab << ", set " << &params - kParams;
         ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6 * want.probs[i] + 1e-12);

@@ -37,6 +37,10 @@ struct SampleArgs {
   int first_row = 0;
   View<const int32_t, 1> drafts;
   std::span<const int32_t> parents;
+  // How sure the choice was: the token that came second (-1: no other was possible, or none at all) and by how much the choice
+  // leads its score (log p + noise; greedy: logits), infinite without a second. Data null: not wanted.
+  View<int32_t, 1> seconds;  // [rows] out
+  View<float, 1> leads;      // [rows] out
 };
 
 }  // namespace hunch

@@ -99,24 +99,38 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     float* probs = args.probs.data ? &args.probs(r, 0) : nullptr;
     if (probs) std::fill_n(probs, vocab, 0.0f);
     args.tokens(r) = -1;
+    // Takes the tokens in ascending order, each with its score.
+    double greatest = -std::numeric_limits<double>::infinity(), next = greatest;
+    int32_t second = -1;
+    const auto score_of = [&](int32_t id, double score) {
+      if (score > greatest) second = args.tokens(r), next = greatest, greatest = score, args.tokens(r) = id;
+      else if (score > next) second = id, next = score;
+    };
+    const auto note_second = [&] {
+      if (!args.seconds.data) return;
+      args.seconds(r) = second;
+      args.leads(r) = second < 0 ? std::numeric_limits<float>::infinity() : float(greatest - next);
+    };
+    note_second();
     const bool has_nan = std::any_of(logits, logits + vocab, [](float x) { return std::isnan(x); });
     const bool has_finite = std::any_of(logits, logits + vocab, [](float x) { return std::isfinite(x); });
     if (has_nan || !has_finite) continue;
 
     const float* best = std::max_element(logits, logits + vocab);  // the first of equals
     if (args.params.temperature < kGreedyTemperature) {
-      args.tokens(r) = int32_t(best - logits);
+      for (int64_t id = 0; id < vocab; ++id) score_of(int32_t(id), double(logits[id]));
       if (probs) probs[best - logits] = 1;
+      note_second();
       continue;
     }
     const std::vector<Candidate> kept = survivors(logits, vocab, *best, args.params);
-    double total = 0, greatest = -std::numeric_limits<double>::infinity();
+    double total = 0;
     for (const Candidate& c : kept) {
       total += c.ratio();
       const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(c.id));
-      const double score = c.log_ratio - std::log(-std::log(u));
-      if (score > greatest) greatest = score, args.tokens(r) = c.id;
+      score_of(c.id, c.log_ratio - std::log(-std::log(u)));
     }
+    note_second();
     if (probs)
       for (const Candidate& c : kept) probs[c.id] = float(c.ratio() / total);
   }

@@ -1,9 +1,14 @@
 // self: the target guesses its own next tokens while reading only what the policy selected (Vegas, section 3). Draft step j feeds
-// the pending token or draft j - 1 of every sequence at its true position, all sequences in one pass, and samples draft j;
-// nothing is read on the host inside the loop.
+// the nodes of depth j of every sequence (the pending token at first) at their true positions, all in one pass, and samples their
+// children. A chain has one node a depth; where branching is allowed and the choice was close, the token that came second becomes
+// a sibling, and both go on side by side: rows of one pass, over the same weights and the same selected entries.
+//
+// How close a choice was also says how likely the target agrees. That is learned from what was kept (draft/confidence.h), and
+// ends a chain where going on would not pay.
 #include <algorithm>
 #include <vector>
 
+#include "draft/confidence.h"
 #include "draft/proposer.h"
 
 namespace hunch {
@@ -17,92 +22,187 @@ class Self final : public Proposer {
         weights_(setup.draft_weights ? *setup.draft_weights : *setup.target),
         pass_(*setup.pass),
         max_draft_(setup.max_draft),
-        max_tasks_(setup.max_sequences) {
+        drafts_(size_t(setup.max_sequences)) {
     const ModelShape& shape = target_.shape();
-    hidden_ = backend_.allocate(size_t(max_tasks_) * size_t(shape.hidden) * sizeof(float));
-    logits_ = backend_.allocate(size_t(max_tasks_) * size_t(shape.vocab_size) * sizeof(float));
-    drawn_ = backend_.allocate(size_t(max_draft_ + 1) * size_t(max_tasks_) * sizeof(int32_t));
-    positions_ = backend_.allocate(sizeof(int32_t));
-    order_.reserve(size_t(max_tasks_));
-    segments_.reserve(size_t(max_tasks_));
+    // Most sequences draft chains; wide levels of all at once are cut to what there is room for.
+    max_rows_ = std::min(pass_.max_rows(), std::max(setup.max_sequences, kWidest));
+    hidden_ = backend_.allocate(size_t(max_rows_) * size_t(shape.hidden) * sizeof(float));
+    logits_ = backend_.allocate(size_t(max_rows_) * size_t(shape.vocab_size) * sizeof(float));
+    ids_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t));
+    chosen_ = backend_.allocate(2 * size_t(max_rows_) * sizeof(int32_t));
+    leads_ = backend_.allocate(size_t(max_rows_) * sizeof(float));
+    positions_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t));
+    open_.reserve(size_t(setup.max_sequences));
+    segments_.reserve(size_t(setup.max_sequences));
+    for (Draft& draft : drafts_) draft.reserve(max_draft_);
   }
 
   bool uses_policy() const override { return true; }
 
   void propose(std::span<const DraftTask> tasks) override {
-    HUNCH_CHECK(int(tasks.size()) <= max_tasks_);
-    order_.clear();
-    for (const DraftTask& task : tasks) order_.push_back(&task);
-    // Longest drafts first: the rows of a step are then the first ones of the step before, side by side.
-    std::stable_sort(order_.begin(), order_.end(),
-                     [](const DraftTask* a, const DraftTask* b) { return a->limits.max_tokens > b->limits.max_tokens; });
-    for (const DraftTask* task : order_) {
-      task->tree->make_chain(task->limits.max_tokens);
-      task->tree->law = task->limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
+    HUNCH_CHECK(tasks.size() <= drafts_.size());
+    open_.clear();
+    for (const DraftTask& task : tasks) {
+      task.tree->size = 0;
+      task.tree->law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
+      if (task.limits.max_tokens <= 0) continue;
+      Draft& draft = drafts_[size_t(task.sequence->slot)];
+      draft.begin(task);
+      open_.push_back(&draft);
     }
-    const int steps = order_.empty() ? 0 : order_[0]->limits.max_tokens;
-    backend_.replay(uint64_t(steps), [&] {
-      auto pending = drawn(0);
-      for (size_t i = 0; i < order_.size(); ++i) pending(int64_t(i)) = order_[i]->sequence->pending();
-      for (int step = 0; step < steps; ++step) draft(step);
+    backend_.replay(uint64_t(open_.size()), [&] {
+      while (!open_.empty()) {
+        pass();
+        std::erase_if(open_, [](const Draft* draft) { return draft->done; });
+      }
     });
-    for (size_t i = 0; i < order_.size(); ++i)
-      for (int node = 0; node < order_[i]->tree->size; ++node) order_[i]->tree->tokens(node) = drawn(node + 1)(int64_t(i));
   }
 
- private:
-  // Tokens that enter step `step`, one per task in order_.
-  View<int32_t, 1> drawn(int step) { return drawn_.view<int32_t>(max_draft_ + 1, max_tasks_)[step]; }
+  void observe(const Sequence& sequence, const Verdict& verdict) override {
+    Draft& draft = drafts_[size_t(sequence.slot)];
+    if (draft.nodes == 0) return;  // somebody else drafted
+    Confidence& confidence = confidence_of(draft);
+    int node = -1;
+    for (const int next : verdict.path) confidence.record(draft.confidence_class(node = next), true);
+    // The first child where the path ended was refused.
+    for (int next = node + 1; next < draft.nodes; ++next)
+      if (draft.parents[size_t(next) + 1] == node + 1) {
+        confidence.record(draft.confidence_class(next), false);
+        break;
+      }
+    draft.nodes = 0;
+  }
+  void close(Slot slot) override { drafts_[size_t(slot)].nodes = 0; }
 
-  void draft(int step) {
-    const ModelShape& shape = target_.shape();
-    segments_.clear();
-    for (const DraftTask* task : order_) {
-      if (task->limits.max_tokens <= step) break;
-      segments_.push_back({.phase = Segment::Phase::Draft,
-                           .sequence = task->sequence,
-                           .first_position = task->sequence->committed_len + step,
-                           .num_rows = 1,
-                           .policy = task->policy,
-                           .round_row = step});
+ private:
+  static constexpr int kWidest = 16;       // rows of one sequence's level
+  static constexpr float kUnsure = 0.75f;  // a choice that the target shares less often than this gets a sibling
+
+  // One sequence's tree in the works. Row 0 is the pending token, row x node x - 1.
+  struct Draft {
+    const DraftTask* task = nullptr;
+    std::vector<int32_t> parents;  // [rows]
+    std::vector<uint8_t> classes;  // [nodes] of how sure the choice was
+    std::vector<float> chance;     // [rows] that the path to it is kept
+    int first = 0, rows = 0;       // the level that runs next
+    int nodes = 0, depth = 0;
+    bool done = false;
+
+    void reserve(int most) { parents.reserve(size_t(most) + 1), classes.reserve(size_t(most)), chance.reserve(size_t(most) + 1); }
+    void begin(const DraftTask& t) {
+      task = &t;
+      parents.assign(1, -1), classes.clear(), chance.assign(1, 1.0f);
+      first = 0, rows = 1, nodes = 0, depth = 0, done = false;
     }
-    const int64_t rows = int64_t(segments_.size());
-    pass_.begin(View<const int32_t, 1>(drawn(step)).slice(0, rows), segments_);
+    int confidence_class(int node) const { return classes[size_t(node)]; }
+    bool given() const { return task->tree->law == DraftLaw::Given; }
+    bool chain() const { return !task->limits.may_branch || given(); }
+  };
+
+  // One level of every open draft.
+  void pass() {
+    const ModelShape& shape = target_.shape();
+    auto ids = ids_.view<int32_t>(max_rows_);
+    int64_t rows = 0;
+    segments_.clear();
+    for (Draft* draft : open_) {
+      const Sequence& sequence = *draft->task->sequence;
+      draft->rows = int(std::min<int64_t>(draft->rows, max_rows_ - rows - int64_t(open_.size() - segments_.size() - 1)));
+      for (int row = draft->first; row < draft->first + draft->rows; ++row)
+        ids(rows++) = row == 0 ? sequence.pending() : draft->task->tree->tokens(row - 1);
+      segments_.push_back({.phase = Segment::Phase::Draft,
+                           .sequence = &sequence,
+                           .first_position = sequence.committed_len + (draft->chain() ? draft->first : 0),
+                           .num_rows = draft->rows,
+                           .policy = draft->task->policy,
+                           .round_row = draft->first,
+                           .parents = draft->chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft->parents)});
+    }
+    pass_.begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
     auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
     weights_.forward(pass_, hidden);
     weights_.logits(backend_, hidden, logits);
-    for (int64_t row = 0; row < rows; ++row) sample(step, row, View<const float, 2>(logits).slice(row, 1));
+    int64_t row = 0;
+    for (Draft* draft : open_) {
+      const int count = draft->rows;
+      sample(*draft, row, View<const float, 2>(logits).slice(row, count));
+      grow(*draft, row);
+      row += count;
+    }
   }
 
-  // Rule match wants the target's own noise, so that both choose alike; rule ratio wants a draft independent of every coin.
-  void sample(int step, int64_t row, View<const float, 2> logits) {
-    const Sequence& sequence = *order_[size_t(row)]->sequence;
-    DraftTree& tree = *order_[size_t(row)]->tree;
-    auto position = positions_.view<int32_t>(1);
-    position(0) = int32_t(sequence.committed_len + step + 1);
-    const bool given = tree.law == DraftLaw::Given;
-    View<const int32_t, 1> drafts(&drawn(1)(row), step);
-    drafts.stride[0] = max_tasks_;
+  // The children of a level. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
+  // independent of every coin.
+  void sample(const Draft& draft, int64_t row, View<const float, 2> logits) {
+    const Sequence& sequence = *draft.task->sequence;
+    const DraftTree& tree = *draft.task->tree;
+    const int count = draft.rows;
+    auto positions = positions_.view<int32_t>(count);
+    for (int i = 0; i < count; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
+    const bool given = draft.given();
     backend_.sample({.logits = logits,
                      .params = sequence.sampling,
                      .key = sequence.noise,
-                     .stream = given ? draft_stream(step) : NoiseStream::Target,
-                     .positions = position,
-                     .tokens = drawn(step + 1).slice(row, 1),
-                     .probs = given ? tree.q.slice(step, 1) : View<float, 2>{},
+                     .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
+                     .positions = positions,
+                     .tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count),
+                     .probs = given ? tree.q.slice(draft.nodes, 1) : View<float, 2>{},
                      .state = sequence.logit_state.get(),
-                     .first_row = step,
-                     .drafts = drafts});
+                     .first_row = draft.first,
+                     .drafts = tree.tokens,
+                     .parents = draft.parents,
+                     .seconds = chosen_.view<int32_t>(2, max_rows_)[1].slice(row, count),
+                     .leads = leads_.view<float>(max_rows_).slice(row, count)});
   }
+
+  // Adds the sampled tokens to the tree: first the choices of all rows of the level, then seconds where a choice was close, the
+  // likeliest first.
+  void grow(Draft& draft, int64_t at) {
+    DraftTree& tree = *draft.task->tree;
+    const DraftLimits& limits = draft.task->limits;
+    const auto chosen = chosen_.view<int32_t>(2, max_rows_)[0], seconds = chosen_.view<int32_t>(2, max_rows_)[1];
+    const auto leads = leads_.view<float>(max_rows_);
+    const Confidence& confidence = confidence_of(draft);
+    const int level = draft.first, count = draft.rows, first_node = draft.nodes;
+    float best = 0;
+    const auto add = [&](int row, int32_t token, float share, int sure) {
+      if (draft.nodes >= limits.max_tokens || token < 0) return;
+      const int node = draft.nodes++;
+      tree.tokens(node) = token;
+      tree.parents[size_t(node)] = row - 1;
+      draft.parents.push_back(row);
+      draft.classes.push_back(uint8_t(sure));
+      draft.chance.push_back(draft.chance[size_t(row)] * share);
+      best = std::max(best, draft.chance.back());
+    };
+    for (int i = 0; i < count; ++i) {
+      const int sure = Confidence::class_of(leads(at + i));
+      add(level + i, chosen(at + i), confidence.kept(sure), sure);
+    }
+    for (int i = 0; !draft.chain() && i < count && draft.nodes - first_node < kWidest; ++i) {
+      const float kept = confidence.kept(Confidence::class_of(leads(at + i)));
+      if (kept < kUnsure && seconds(at + i) >= 0) add(level + i, seconds(at + i), (1 - kept) / 2, Confidence::kSecond);
+    }
+    tree.size = draft.nodes;
+    ++draft.depth;
+    draft.first = first_node + 1, draft.rows = draft.nodes - first_node;
+    const int deepest = limits.max_depth > 0 ? limits.max_depth : limits.max_tokens;
+    // A choice without a valid number ends the draft; the node that makes the rest unlikely stays.
+    draft.done = draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= deepest || best < limits.stop_below;
+  }
+
+  Confidence& confidence_of(const Draft& draft) { return draft.given() ? by_draw_ : by_noise_; }
 
   Backend& backend_;
   const Model& target_;
   const Model& weights_;
   Pass& pass_;
-  int max_draft_, max_tasks_;
-  Buffer hidden_, logits_, drawn_, positions_;
-  std::vector<const DraftTask*> order_;
+  int max_draft_, max_rows_ = 0;
+  Buffer hidden_, logits_, ids_, chosen_, leads_, positions_;
+  std::vector<Draft> drafts_;  // by slot
+  std::vector<Draft*> open_;
   std::vector<Segment> segments_;
+  Confidence by_noise_, by_draw_;  // a draft shares the noise of the target, or has its own
 };
 
 Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) { return std::unique_ptr<Proposer>(new Self(setup)); }

@@ -1,0 +1,35 @@
+// Confidence: how often the target shares a drafter's choice, by how clearly the choice led (ops/sample.h, leads). Learned from
+// what was kept, over all requests of a proposer; forgets slowly. Drafts only: no output depends on it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace hunch {
+
+class Confidence {
+ public:
+  static constexpr int kSecond = 8, kClasses = 9;  // 0..7 by lead; a token that came second
+
+  // Leads in units of log-probability, twice as far a class: below 1/8, 1/4, ... 8, and beyond (or the only possible token).
+  static int class_of(float lead) {
+    if (!(lead < 8)) return 7;
+    return std::clamp(int(std::ceil(std::log2(std::max(lead, 1e-6f) * 8))), 0, 6);
+  }
+  float kept(int of) const { return float(kept_[size_t(of)] / tried_[size_t(of)]); }
+  void record(int of, bool kept) {
+    double& tried = tried_[size_t(of)];
+    if (tried > kMemory) tried *= 0.5, kept_[size_t(of)] *= 0.5;
+    tried += 1;
+    kept_[size_t(of)] += kept;
+  }
+
+ private:
+  static constexpr double kMemory = 2000;
+  // A few made-up trials each, so that the first rounds draft on.
+  std::array<double, kClasses> tried_{4, 4, 4, 4, 8, 8, 16, 32, 4};
+  std::array<double, kClasses> kept_{2, 2.2, 2.6, 3, 7, 7.4, 15.4, 31.6, 1};
+};
+
+}  // namespace hunch
