@@ -35,8 +35,8 @@ RATIO, POINT, CHANCE = 'src/accept/rules/ratio.cpp', 'src/accept/rules/point.cpp
 OWN, NGRAM = 'src/accept/own_token.h', 'src/draft/proposers/ngram.cpp'
 TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp', 'src/draft/proposers/suffix.cpp'
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
-COPY, VEGAS, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/policies/vegas.cpp', 'src/backend/reference/top_k.cpp'
-STREAMING = 'src/sparse/policies/streamingllm.cpp'
+COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
+STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/quest.cpp'
 
 # The chi-square of the joint of three tokens at T 1, and the tests around it.
 CHI2 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_1_gamma2')
@@ -46,6 +46,7 @@ PROOF = ('accept_test', '*')
 ROUNDS = ('conformance_suite', 'RowInvariance.RoundsLeave*')
 POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
+POLICIES = ('sparse_test', 'Policies.*')
 
 WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
 BELOW = 'return p > 0 && q > 0 && u * q <= p;'
@@ -173,20 +174,18 @@ MUTANTS = [
     Mutant('suffix: a preempted output counts twice', SUFFIX, 'std::max(sequence.prompt_len, sequence.len())', 'sequence.prompt_len',
            'draft_test', 'Suffix.*'),
     # Selections: the output cannot show these, so tests of the sets and of the acceptance must.
-    Mutant('a selection past the prefix', VEGAS, '.n = copy_.valid(slot),', '.n = copy_.valid(slot) + 1,', 'conformance_suite',
-           'Selections.*', True),
-    Mutant("the next row's log-sum-exp", VEGAS, 'to(row, head) = seen.lse(0, head);',
-           'to(row + 1 < max_rows_ ? row + 1 : row, head) = seen.lse(0, head);', *ORACLE, True),
-    Mutant('last accepted row: one too early', VEGAS, 'used(row) = row == commit.accepted;', 'used(row) = row + 1 == commit.accepted;',
-           *ORACLE),
-    Mutant('first and last: all rows', VEGAS, 'used(row) = rows_ == Rows::All || row', 'used(row) = rows_ != Rows::Last || row', *ORACLE),
+    Mutant('a selection past the prefix', COPY, '.n = valid(slot) / block_,', '.n = valid(slot) / block_ + 1,', *POLICIES, True),
+    Mutant("the next row's log-sum-exp", SCORED, 'to(row, head) = seen.lse(i, head);',
+           'to(row + 1 < max_rows_ ? row + 1 : row, head) = seen.lse(i, head);', *ORACLE, True),
+    Mutant('last accepted row: one too early', SCORED, 'used(commit.rows.empty() ? i :', 'used(commit.rows.empty() ? std::max(0, i - 1) :', *ORACLE),
+    Mutant('first and last: all rows', SCORED, 'how_.rows == Rows::All || how_.rows == Rows::Accepted;',
+           'how_.rows != Rows::Last;', *ORACLE),
     Mutant('spread backwards', TOP_K, 'for (int64_t j = args.n - 1; j >= step; --j) {',
            'for (int64_t i = 0; i < args.n / 2; ++i) std::swap(scores[size_t(i)], scores[size_t(args.n - 1 - i)]);\n'
            '      for (int64_t j = args.n - 1; j >= step; --j) {', *ORACLE),
     Mutant('ties to the higher index', TOP_K, 'return std::isnan(y) ? !std::isnan(x) : x > y;', 'return x > y || (x == y && a > b);',
            *ORACLE, True),
-    Mutant('the copy lacks the last verified row', COPY, '.tail_last = info.first_position + info.num_rows',
-           '.tail_last = info.first_position + info.num_rows - 1', *POISON),
+    Mutant('the copy lacks the last verified row', COPY, '.tail_last = tail_last', '.tail_last = tail_last - 1', *POLICIES),
     Mutant('one entry too many in the budget', 'src/sparse/policy.cpp', '- 1e-9', '', 'sparse_test', '*', True),
     Mutant('streamingllm without its sinks', STREAMING, 'i < sinks ? i : valid - count + i', 'valid - count + i', 'conformance_suite',
            'Selections.OfStreamingLlm*'),
@@ -223,6 +222,21 @@ MUTANTS = [
            'StopTexts.*'),
     Mutant('stop texts: the shorter of two', STOPS, 'stop.text.size() > text(found_).size()', 'stop.text.size() < text(found_).size()',
            'text_test', 'StopTexts.*'),
+    Mutant("a row without a draft step takes the first row's log-sum-exp", SCORED, 'if (state.noted[size_t(row)]) nearest = row;',
+           'if (state.noted[size_t(row)]) continue;', *POLICIES),
+    Mutant('notes of the round before serve again', SCORED, 'std::fill(state.noted.begin(), state.noted.end(), uint8_t(0));', '',
+           *POLICIES),
+    Mutant("a tree's path: rows by number, not by the path", SCORED, 'commit.rows[size_t(i)]) = 1;', 'i) = 1;', *POLICIES),
+    Mutant("a tree's path stays where it was in the copy", COPY, 'if (!move_from_.empty()) backend_', 'if (false) backend_', *POLICIES,
+           True),
+    Mutant('the kept copy keeps tentative rows', SCORED, 'if (how_.keeps && !copy_.dense(slot))', 'if (false)', *POLICIES),
+    Mutant('quest: bounds of tentative rows', QUEST, 'bound(layer, slot, committed, drafts.kv);',
+           'bound(layer, slot, committed + info.round_row + 1, drafts.kv);', *POLICIES, True),
+    Mutant('quest: bounds of rows that may be rejected', QUEST, '(info.prompt ? info.num_rows : 0)', 'info.num_rows', *POLICIES),
+    Mutant("quest: drafts do not read the drafts before them", QUEST, 'committed + info.round_row, drafts.kv);',
+           'committed, drafts.kv);', *POLICIES),
+    Mutant('quest: least for greatest', 'src/backend/reference/kv.cpp', 'std::max(bounds[size_t(d)], k[size_t(d)])',
+           'std::min(bounds[size_t(d)], k[size_t(d)])', *POLICIES),
 ]
 
 

@@ -60,6 +60,7 @@ class Backend {
   virtual void store_kv(const StoreKvArgs&) = 0;
   virtual void gather_kv(const GatherKvArgs&) = 0;
   virtual void move_kv(const MoveKvArgs&) = 0;
+  virtual void page_bounds(const PageBoundsArgs&) = 0;
   virtual void attention(const AttentionArgs&) = 0;
   virtual void score_keys(const ScoreKeysArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;

@@ -12,6 +12,7 @@
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/defaults.h"
+#include "sparse/policy.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -285,8 +286,8 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
               return {};
             });
   set.value({"--policies"}, "LIST",
-            "default, streamingllm, full, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... (weight: true "
-            "weights; dweight: by the drafts' log-sum-exp)",
+            "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
+            "(weight: true weights; dweight: by the drafts' log-sum-exp)",
             [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
   set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
@@ -319,7 +320,8 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
   o.draft_weights = "target";  // the study's drafts read the target's own weights
   o.policy = words[0] == "stream" ? "streamingllm" : words[0];
   o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
-  bool known = o.policy == "vegas" || (words.size() == 1 && (o.policy == "streamingllm" || o.policy == "full"));
+  if (o.policy == "lastaccepted") o.policy = "last_accepted";
+  bool known = Register<SparsePolicy>::find(o.policy) != nullptr;
   for (size_t i = 1; i < words.size() && known; ++i) {
     const std::string& w = words[i];
     if (w == "logit") o.metric = "logit";
@@ -327,6 +329,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     else if (w == "dweight") o.metric = "weight";
     else if (w == "all") o.rows = "all";
     else if (w == "last") o.rows = "last";
+    else if (w == "accepted") o.rows = "accepted";
     else if (w == "max") o.combine = "max";
     else if (w == "sum") o.combine = "sum";
     else if (w == "perkv") o.share = "kv_head";
@@ -337,9 +340,9 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
   }
   if (!known)
     return usage_error(fmt::format(
-        "--policies: {} is no policy; there are default, streamingllm, full, and vegas with -logit, -weight, -dweight, "
-        "-all, -last, -sum, -max, -perkv, -spreadN",
-        excerpt(name)));
+        "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
+        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN",
+        excerpt(name), Register<SparsePolicy>::names()));
   return o;
 }
 

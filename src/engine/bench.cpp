@@ -44,6 +44,7 @@ Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t
   sequence.sampling = plan.sampling;
   if (!sequence.pages.grow_to(depth + plan.gamma + 1, *parts.pool)) return Error{"no KV pages left"};
   bench->fill(depth);
+  bench->policy_->open(sequence);
   return bench;
 }
 

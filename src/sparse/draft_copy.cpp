@@ -1,57 +1,114 @@
 #include "sparse/draft_copy.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace hunch {
 
-DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets)
-    : backend_(*setup.backend), options_(setup.options), window_(setup.window), sets_(sets), state_(size_t(setup.max_sequences)) {
-  max_count_ = kept_entries(options_, setup.context_len);
-  // The tail holds the selecting pass's rows and, from the accepted one on, the next round's drafts.
-  const int64_t entries = max_count_ + 2 * (setup.max_draft + 1);
-  pages_per_slot_ = (entries + kPageLen - 1) / kPageLen;
-  store_ = backend_.make_kv_store(setup.geometry, pages_per_slot_ * setup.max_sequences);
-  HUNCH_CHECK(store_ != nullptr);
-  pages_.resize(size_t(pages_per_slot_ * setup.max_sequences));
-  std::iota(pages_.begin(), pages_.end(), 0);
-  index_ =
-      backend_.allocate(size_t(setup.max_sequences) * size_t(setup.geometry.layers * sets * max_count_) * sizeof(int32_t) + 64);
+DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block)
+    : backend_(*setup.backend),
+      options_(setup.options),
+      geometry_(setup.geometry),
+      window_(setup.window),
+      sets_(sets),
+      block_(block),
+      max_rows_(setup.max_draft + 1),
+      slots_(size_t(setup.max_sequences)) {
+  move_from_.reserve(size_t(max_rows_)), move_to_.reserve(size_t(max_rows_));
 }
 
-bool DraftCopy::begin(const PassInfo& info) {
-  State& state = state_[size_t(info.sequence->slot)];
-  state.tail_first = info.first_position;
-  state.count = kept_entries(options_, info.first_position);
-  state.dense = state.count >= info.first_position;
+void DraftCopy::open(const Sequence& sequence, int64_t tail) {
+  SlotState& state = slots_[size_t(sequence.slot)];
+  state.dense = true;
+  const int64_t max_count = (kept_entries(options_, sequence.max_len) + block_ - 1) / block_ * block_;
+  // The tail holds what is left of a block, the selecting pass's rows and, from the accepted one on, the next round's drafts.
+  const int64_t pages = (max_count + block_ - 1 + 2 * max_rows_ + tail + kPageLen - 1) / kPageLen;
+  if (max_count > state.max_count) {
+    state.index = {};
+    state.index = backend_.allocate(size_t(geometry_.layers * sets_ * max_count) * sizeof(int32_t) + 64);
+    state.max_count = max_count;
+  }
+  if (pages > int64_t(state.pages.size())) {
+    state.store.reset();  // before the larger one is taken
+    state.store = backend_.make_kv_store(geometry_, pages);
+    HUNCH_CHECK(state.store != nullptr);
+    state.pages.resize(size_t(pages));
+    std::iota(state.pages.begin(), state.pages.end(), 0);
+    // What nobody wrote must not be read: a NaN shows it.
+    state.store->poison(ref(state).pages, 0, pages * kPageLen);
+  }
+}
+
+bool DraftCopy::begin(Slot slot, int64_t first_position) {
+  SlotState& state = slots_[size_t(slot)];
+  state.tail_first = first_position / block_ * block_;
+  state.count = (kept_entries(options_, state.tail_first) + block_ - 1) / block_ * block_;
+  state.dense = state.count >= state.tail_first;
+  HUNCH_CHECK(state.dense || state.count <= state.max_count);
   return !state.dense;
 }
 
-View<int32_t, 2> DraftCopy::index(Slot slot, int layer) {
-  const int64_t layers = int64_t(window_.size());
-  auto* data = static_cast<int32_t*>(index_.data()) + (int64_t(slot) * layers + layer) * sets_ * max_count_;
-  View<int32_t, 2> view(data, sets_, count(slot));
-  view.stride[0] = max_count_;
+View<int32_t, 2> DraftCopy::index(Slot slot, int layer) const {
+  const SlotState& state = slots_[size_t(slot)];
+  auto* data = static_cast<int32_t*>(state.index.data()) + int64_t(layer) * sets_ * state.max_count;
+  View<int32_t, 2> view(data, sets_, state.count);
+  view.stride[0] = state.max_count;
   return view;
 }
 
-KvRef DraftCopy::ref(Slot slot) const {
-  return {store_.get(), View<const int32_t, 1>(pages_.data() + int64_t(slot) * pages_per_slot_, pages_per_slot_)};
+void DraftCopy::choose(int layer, Slot slot, View<const float, 2> scores, int spread) {
+  const auto blocks_of = [this](int64_t entries) { return (entries + block_ - 1) / block_; };
+  View<int32_t, 2> list = index(slot, layer), blocks = list;
+  blocks.extent[1] = count(slot) / block_;
+  backend_.top_k({.scores = scores,
+                  .n = valid(slot) / block_,
+                  .count = blocks.extent[1],
+                  .spread = spread,
+                  .sinks = int(blocks_of(options_.sinks)),
+                  .recent = int(blocks_of(options_.recent)),
+                  .index = blocks});
+  if (block_ == 1) return;
+  for (int64_t set = 0; set < sets_; ++set)  // from the back: block b becomes the entries from b block_ on, in the same array
+    for (int64_t b = blocks.extent[1] - 1; b >= 0; --b) {
+      const int32_t first = list(set, b) * block_;
+      for (int i = 0; i < block_; ++i) list(set, b * block_ + i) = first + i;
+    }
 }
 
-void DraftCopy::copy(int layer, const PassInfo& info, const KvRef& from) {
-  const Slot slot = info.sequence->slot;
+void DraftCopy::copy(int layer, Slot slot, int64_t tail_last, const KvRef& from) {
+  const SlotState& state = slots_[size_t(slot)];
   backend_.gather_kv({.layer = layer,
                       .from = from,
-                      .to = ref(slot),
+                      .to = ref(state),
                       .index = index(slot, layer),
-                      .tail_first = info.first_position,
-                      .tail_last = info.first_position + info.num_rows});
+                      .tail_first = state.tail_first,
+                      .tail_last = tail_last});
+}
+
+void DraftCopy::close_up(Slot slot, int64_t first_position, std::span<const int32_t> rows) {
+  const SlotState& state = slots_[size_t(slot)];
+  if (state.dense) return;
+  const int64_t first_entry = state.count + first_position - state.tail_first;
+  move_from_.clear(), move_to_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == int32_t(i)) continue;
+    move_from_.push_back(first_entry + rows[i]);
+    move_to_.push_back(first_entry + int64_t(i));
+  }
+  if (!move_from_.empty()) backend_.move_kv({.kv = ref(state), .from = move_from_, .to = move_to_});
 }
 
 Selection DraftCopy::selection(int layer, Slot slot) const {
-  const State& state = state_[size_t(slot)];
+  const SlotState& state = slots_[size_t(slot)];
   if (state.dense || !selects(layer)) return {};
-  return {.grain = Selection::Grain::Token, .kv = ref(slot), .prefix = state.count, .tail_first = state.tail_first};
+  return {
+      .grain = Selection::Grain::Token, .kv = ref(state), .prefix = state.count, .tail_first = state.tail_first, .block = block_};
+}
+
+size_t DraftCopy::bytes() const {
+  size_t bytes = 0;
+  for (const SlotState& state : slots_) bytes += (state.store ? state.store->bytes : 0) + state.index.bytes();
+  return bytes;
 }
 
 }  // namespace hunch

@@ -1,9 +1,11 @@
-// DraftCopy: the compact store of a selecting policy. Per sequence and layer it holds the selected entries, ascending, then the
-// tail: every position from the first row of the selecting pass on. Draft rows are appended to that tail; a rejection needs no
-// work, since the next draft overwrites entries by position. Used by policies; sized once for the longest context.
+// DraftCopy: the compact stores of a selecting policy. Per sequence and layer a store holds the selected entries, ascending, then
+// the tail: every position from the first one that the selection could not choose from. Draft rows are appended to that tail; a
+// rejection needs no work, since the next draft overwrites entries by position. Used by policies. A slot's memory is taken at
+// open() for the longest state of its sequence and kept for later sequences that need no more.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "sparse/policy.h"
@@ -12,43 +14,58 @@ namespace hunch {
 
 class DraftCopy {
  public:
-  explicit DraftCopy(const SparsePolicy::Setup&, int sets);
+  // Selections of `sets` lists a layer, of aligned blocks of `block` entries.
+  DraftCopy(const SparsePolicy::Setup&, int sets, int block = 1);
 
-  // Starts a selection from a pass whose first counting row stands at `first_position`; true if layers must select at all
-  // (false: the budget holds the whole prefix and drafts read the sequence's own entries).
-  bool begin(const PassInfo&);
-  // Entries to select of [0, valid): the same for every layer.
-  int64_t count(Slot slot) const { return state_[size_t(slot)].count; }
-  int64_t valid(Slot slot) const { return state_[size_t(slot)].tail_first; }
-  // Where layer `layer` writes its list before copy(); [sets][count].
-  View<int32_t, 2> index(Slot slot, int layer);
-  // Copies the listed entries and the pass's rows of this layer.
-  void copy(int layer, const PassInfo&, const KvRef& from);
+  // Memory for selections from up to max_len entries and a tail of `tail` positions besides two rounds of rows.
+  void open(const Sequence&, int64_t tail = 0);
+  void close(Slot slot) { slots_[size_t(slot)].dense = true; }
+
+  // Starts a selection of whole blocks of [0, first_position); true if layers must select at all (false: the budget holds the
+  // whole prefix and drafts read the sequence's own entries). The same answer for every layer of a pass.
+  bool begin(Slot, int64_t first_position);
+  bool dense(Slot slot) const { return slots_[size_t(slot)].dense; }
+  // Entries to select of [0, valid): the same for every layer; multiples of the block.
+  int64_t count(Slot slot) const { return slots_[size_t(slot)].count; }
+  int64_t valid(Slot slot) const { return slots_[size_t(slot)].tail_first; }
+  // The list of layer `layer`; [sets][count].
+  View<int32_t, 2> index(Slot, int layer) const;
+
+  // Makes the list from scores of blocks, [sets][>= valid / block].
+  void choose(int layer, Slot, View<const float, 2> scores, int spread);
+  // Copies the listed entries and the positions [valid, tail_last) of this layer.
+  void copy(int layer, Slot, int64_t tail_last, const KvRef& from);
+  // A tree's accepted rows of a verify pass at first_position, ascending, to consecutive entries of the tail, in every layer.
+  void close_up(Slot, int64_t first_position, std::span<const int32_t> rows);
   // What draft rows read; Grain::All where nothing was selected.
-  Selection selection(int layer, Slot slot) const;
-  void forget(Slot slot) { state_[size_t(slot)] = {}; }
+  Selection selection(int layer, Slot) const;
 
   int num_layers() const { return int(window_.size()); }
   bool selects(int layer) const { return window_[size_t(layer)] == 0; }
-  KvStore* store() { return store_.get(); }
-  size_t bytes() const { return store_->bytes + index_.bytes(); }
+  KvStore* store(Slot slot) const { return slots_[size_t(slot)].store.get(); }
+  size_t bytes() const;
 
  private:
-  struct State {
+  struct SlotState {
     bool dense = true;
     int64_t count = 0, tail_first = 0;
+    int64_t max_count = 0;
+    std::unique_ptr<KvStore> store;
+    std::vector<int32_t> pages;
+    Buffer index;  // [layer][sets][max_count]
   };
-  KvRef ref(Slot slot) const;
+  static KvRef ref(const SlotState& state) {
+    return {state.store.get(), View<const int32_t, 1>(state.pages.data(), state.pages.size())};
+  }
 
   Backend& backend_;
   PolicyOptions options_;
+  KvGeometry geometry_;
   std::vector<int> window_;
-  int sets_;
-  int64_t max_count_, pages_per_slot_;
-  std::unique_ptr<KvStore> store_;
-  std::vector<int32_t> pages_;  // [slot][pages_per_slot]
-  Buffer index_;                // [slot][layer][sets][max_count]
-  std::vector<State> state_;
+  int sets_, block_;
+  int64_t max_rows_;
+  std::vector<SlotState> slots_;
+  std::vector<int64_t> move_from_, move_to_;  // [max_rows] of close_up
 };
 
 }  // namespace hunch

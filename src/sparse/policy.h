@@ -24,10 +24,11 @@ struct PolicyOptions {
   int spread = 16;
   int64_t max_tokens = 0;  // > 0: a fixed budget of entries in place of the ratio (sparse_attn_max_tokens)
   int page = 16;           // quest: entries of a page
+  int block = 1;           // vegas: > 1 keeps aligned blocks of so many entries by their greatest score, unspread
 };
 
-// Entries kept of `valid`: min(valid, max(min_tokens, ceil(ratio valid))). The ratio counts as the decimal it was written as:
-// plain ceil of the double product is one too many at 300 x 0.07.
+// Entries kept of `valid`: min(valid, max_tokens) if a budget is given, else min(valid, max(min_tokens, ceil(ratio valid))). The
+// ratio counts as the decimal it was written as: plain ceil of the double product is one too many at 300 x 0.07.
 int64_t kept_entries(const PolicyOptions&, int64_t valid);
 
 // Where the draft rows of a layer read and write.
@@ -38,6 +39,7 @@ struct Selection {
   } grain = Grain::All;
   KvRef kv;  // Token
   int64_t prefix = 0, tail_first = 0;
+  int block = 1;  // the prefix is made of aligned blocks of so many entries; tail_first is a multiple of it
   // The entry of the compact copy where the row at `position` stands.
   int64_t entry_of(int64_t position) const { return prefix + (position - tail_first); }
 };
@@ -56,9 +58,9 @@ struct PassInfo {
 
 // The draft rows that are about to read; for policies that select anew at every draft step.
 struct DraftQueries {
-  View<const float, 3> q;  // [rows][head][head_dim]
+  View<const float, 3> q;  // [rows][head][head_dim]; data null: nothing is about to read, select() answers as it last did
   float scale = 1;
-  KvRef kv;  // the sequence's own entries
+  KvRef kv;  // the sequence's own entries, these rows' included
 };
 
 // What a policy wants of a pass that reads all. Rows are those of PassInfo.
@@ -98,6 +100,9 @@ class SparsePolicy {
   // Bytes of its own for one engine (compact copies, scores).
   virtual size_t bytes() const { return 0; }
 
+  // Rows at the end of a prompt that the first selection is taken from (fewer where the prompt is shorter).
+  virtual int prompt_rows() const { return 2; }
+
   // A slot gets a sequence: takes the memory that its longest state (Sequence::max_len) needs, or keeps what the slot has.
   virtual void open(const Sequence&) {}
   virtual ScoreRequest scores(int /*layer*/, const PassInfo&) { return {}; }
@@ -105,12 +110,18 @@ class SparsePolicy {
   virtual void learn(int /*layer*/, const PassInfo&, const Observation&) {}
   // Unverified decoding: makes the selection anew without a pass that reads all. False where the policy needs one.
   virtual bool refresh(const Sequence&, const KvRef& /*own*/) { return false; }
+  // After the sequence's own entries were closed up (a tree's accepted path lies at consecutive entries).
   virtual void committed(const Sequence&, const Commit&) {}
   virtual void close(Slot) {}
 
-  // Tests: the compact store that draft rows read, nullptr if there is none; the selected positions of a layer and set.
-  virtual KvStore* compact_store() { return nullptr; }
+  // Tests: the compact store that a slot's draft rows read (NaN until written), nullptr before the slot's first open() and where
+  // there is none; the selected positions of a layer and set.
+  virtual KvStore* compact_store(Slot = 0) { return nullptr; }
   virtual View<const int32_t, 2> selected(Slot, int /*layer*/) const { return {}; }
 };
+
+// Policies that read more than they save, or choose blindly: for tests and tables, never for help texts or planners. Their
+// `about` says so in its first words.
+inline bool analysis_only(const Register<SparsePolicy>::Part& part) { return part.about.starts_with("analysis only"); }
 
 }  // namespace hunch

@@ -31,6 +31,12 @@ TEST(KeptEntries, NeverDecreasesAndNeverExceedsThePrefix) {
     }
 }
 
+TEST(KeptEntries, IsTheGivenBudgetWhereThereIsOne) {
+  EXPECT_EQ(kept_entries({.ratio = 0.5, .min_tokens = 64, .max_tokens = 40}, 1000), 40);
+  EXPECT_EQ(kept_entries({.ratio = 0.01, .max_tokens = 40}, 1000), 40);
+  EXPECT_EQ(kept_entries({.max_tokens = 40}, 30), 30);
+}
+
 TEST(Selection, PutsTheTailBehindTheSelectedEntries) {
   const Selection selection{.grain = Selection::Grain::Token, .prefix = 21, .tail_first = 300};
   EXPECT_EQ(selection.entry_of(300), 21);

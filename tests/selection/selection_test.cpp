@@ -138,10 +138,12 @@ class Replay {
     HUNCH_CHECK(policy.ok());
     Sequence sequence;
     sequence.committed_len = prefix_;
+    sequence.max_len = 512;
     policy.value()->open(sequence);
     for (int step = 0; step + 1 < rows_ && !draft_lse_.empty(); ++step)
-      policy.value()->learn(0, {.sequence = &sequence, .draft = true, .first_position = prefix_ + step, .num_rows = 1},
-                            {.lse = View<const float, 2>(draft_lse_.data() + step * heads_, 1, heads_)});
+      policy.value()->learn(
+          0, {.sequence = &sequence, .draft = true, .first_position = prefix_ + step, .num_rows = 1, .round_row = step},
+          {.lse = View<const float, 2>(draft_lse_.data() + step * heads_, 1, heads_)});
     const PassInfo info{.sequence = &sequence, .prompt = prompt, .first_position = prefix_, .num_rows = rows_};
     const ScoreRequest request = policy.value()->scores(0, info);
     std::vector<float> scores(size_t(kv_heads_ * prefix_)), lse;

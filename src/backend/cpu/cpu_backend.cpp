@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/cpu/bounds.h"
 #include "backend/cpu/gather.h"
 #include "backend/cpu/rows.h"
 #include "backend/cpu/top_k.h"
@@ -61,6 +62,10 @@ void CpuBackend::move_kv(const MoveKvArgs& args) {
 
 void CpuBackend::gather_kv(const GatherKvArgs& args) {
   counters_.gather_bytes += hunch::gather_kv(threads_, kernels_.gather, args);
+}
+
+void CpuBackend::page_bounds(const PageBoundsArgs& args) {
+  counters_.kv_bytes += hunch::page_bounds(threads_, kernels_.bounds, args);
 }
 
 void CpuBackend::attention(const AttentionArgs& args) {

@@ -9,6 +9,7 @@
 #include "backend/cpu/store_kv_body.h"
 #include "backend/cpu/attention_body.h"
 #include "backend/cpu/gather_body.h"
+#include "backend/cpu/bounds_body.h"
 #include "backend/cpu/top_k_body.h"
 #include "backend/cpu/matmul_body.h"
 #include "backend/cpu/rows_body.h"
@@ -22,6 +23,7 @@ static KernelTable make_kernels(const char* name) {
   table.isa = name;
   table.attention = attention_kernels();
   table.gather = gather_kernels();
+  table.bounds = bounds_kernels();
   table.top_k = top_k_kernels();
   table.matmul = matmul_kernels();
   table.rows = rows_kernels();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/bounds_kernels.h"
 #include "backend/cpu/gather_kernels.h"
 #include "backend/cpu/top_k_kernels.h"
 #include "base/result.h"
@@ -22,6 +23,7 @@ struct KernelTable {
   const char* isa = "";  // as --isa takes and prints it
   AttentionKernels attention;
   GatherKernels gather;
+  BoundsKernels bounds;
   TopKKernels top_k;
 #if __has_include("backend/cpu/matmul_kernels.h")
   MatmulKernels matmul;

@@ -55,4 +55,14 @@ struct GatherKvArgs {
   int64_t tail_first = 0, tail_last = 0;
 };
 
+// Bounds of the keys of aligned pages of page_len entries: for each page p of [first_page, last_page), the key of entry p of `to`
+// becomes [greatest, least] of the keys of entries [p page_len, (p + 1) page_len) of `from`, element by element. Both stores have
+// the same dtype, layers and KV heads; head_dim of `to` is twice that of `from`. Values of `to` are not written. Bits are exact.
+struct PageBoundsArgs {
+  int layer = 0;
+  KvRef from, to;
+  int page_len = 16;
+  int64_t first_page = 0, last_page = 0;
+};
+
 }  // namespace hunch

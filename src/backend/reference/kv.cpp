@@ -2,8 +2,10 @@
 
 #include "backend/ops/kv.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
+#include <vector>
 
 #include "backend/reference/reference_backend.h"
 #include "base/half.h"
@@ -116,6 +118,27 @@ void ReferenceBackend::move_kv(const MoveKvArgs& args) {
       for (size_t i = 0; i < args.from.size(); ++i)
         std::memmove(store.entry(layer, head, args.kv.pages, args.to[i]), store.entry(layer, head, args.kv.pages, args.from[i]),
                      store.entry_bytes());
+}
+
+void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
+  auto& from = static_cast<ReferenceKvStore&>(*args.from.store);
+  auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
+  const int dim = from.head_dim;
+  HUNCH_CHECK(to.dtype == from.dtype && to.kv_heads == from.kv_heads && to.head_dim == 2 * dim);
+  std::vector<float> k(size_t(dim), 0.0f), v(k), bounds(size_t(2 * dim));
+  for (int head = 0; head < from.kv_heads; ++head)
+    for (int64_t page = args.first_page; page < args.last_page; ++page) {
+      for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {
+        from.read(args.layer, head, args.from.pages, entry, k.data(), v.data());
+        const bool first = entry == page * args.page_len;
+        for (int d = 0; d < dim; ++d) {
+          bounds[size_t(d)] = first ? k[size_t(d)] : std::max(bounds[size_t(d)], k[size_t(d)]);
+          bounds[size_t(dim + d)] = first ? k[size_t(d)] : std::min(bounds[size_t(dim + d)], k[size_t(d)]);
+        }
+      }
+      encode(to.dtype, bounds.data(), 2 * dim, to.entry(args.layer, head, args.to.pages, page));
+    }
+  counters_.kv_bytes += size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.entry_bytes() / 2;
 }
 
 }  // namespace hunch

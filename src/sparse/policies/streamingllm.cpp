@@ -12,16 +12,19 @@ class StreamingLlm final : public SparsePolicy {
   explicit StreamingLlm(const Setup& setup) : copy_(setup, 1), sinks_(setup.options.sinks) {}
 
   size_t bytes() const override { return copy_.bytes(); }
+  void open(const Sequence& sequence) override { copy_.open(sequence); }
 
   void learn(int layer, const PassInfo& info, const Observation& seen) override {
     if (info.draft) return;
-    const bool selects = copy_.begin(info);  // the same answer for every layer of a pass
-    if (!selects || !copy_.selects(layer)) return;
     const Slot slot = info.sequence->slot;
+    if (!copy_.begin(slot, info.first_position) || !copy_.selects(layer)) return;
     const int64_t count = copy_.count(slot), valid = copy_.valid(slot), sinks = std::min<int64_t>(sinks_, count);
     auto index = copy_.index(slot, layer);
     for (int64_t i = 0; i < count; ++i) index(0, i) = int32_t(i < sinks ? i : valid - count + i);
-    copy_.copy(layer, info, seen.kv);
+    copy_.copy(layer, slot, info.first_position + info.num_rows, seen.kv);
+  }
+  void committed(const Sequence& sequence, const Commit& commit) override {
+    copy_.close_up(sequence.slot, commit.first, commit.rows);
   }
   bool refresh(const Sequence& sequence, const KvRef& own) override {
     // The newest committed entry is the tail; the pending token's row is the first to join it.
@@ -32,12 +35,10 @@ class StreamingLlm final : public SparsePolicy {
   Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
     return copy_.selection(layer, info.sequence->slot);
   }
-  void close(Slot slot) override { copy_.forget(slot); }
+  void close(Slot slot) override { copy_.close(slot); }
 
-  KvStore* compact_store() override { return copy_.store(); }
-  View<const int32_t, 2> selected(Slot slot, int layer) const override {
-    return const_cast<DraftCopy&>(copy_).index(slot, layer);
-  }
+  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
   DraftCopy copy_;

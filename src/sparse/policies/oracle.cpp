@@ -1,0 +1,92 @@
+// oracle: at every draft step and layer the entries that the draft row itself attends to most, by its true weights: the ceiling
+// for any set of that size. Reads all of K and V twice to know. A tree's rows are weighed as if they followed each other.
+#include <algorithm>
+
+#include "sparse/draft_copy.h"
+
+namespace hunch {
+namespace {
+
+class Oracle final : public SparsePolicy {
+ public:
+  explicit Oracle(const Setup& setup)
+      : backend_(*setup.backend),
+        geometry_(setup.geometry),
+        heads_(setup.heads),
+        max_rows_(setup.max_draft + 1),
+        sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
+        copy_(setup, sets_) {
+    const size_t row_heads = size_t(max_rows_) * size_t(heads_);
+    out_ = backend_.allocate(row_heads * size_t(geometry_.head_dim) * sizeof(float));
+    lse_ = backend_.allocate(row_heads * sizeof(float));
+    last_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t));
+    used_ = backend_.allocate(size_t(max_rows_));
+    std::fill_n(static_cast<uint8_t*>(used_.data()), max_rows_, uint8_t(1));
+  }
+
+  size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
+  void open(const Sequence& sequence) override {
+    copy_.open(sequence);
+    if (sequence.max_len <= scores_len_) return;
+    scores_len_ = sequence.max_len;
+    scores_ = {};
+    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+  }
+
+  Selection select(int layer, const DraftQueries& drafts, const PassInfo& info) override {
+    const Slot slot = info.sequence->slot;
+    if (!drafts.q.data) return copy_.selection(layer, slot);
+    const int64_t first = info.sequence->committed_len, own_entry = first + info.round_row;
+    if (!copy_.begin(slot, first) || !copy_.selects(layer)) return {};
+    auto scores = scores_.view<float>(sets_, scores_len_);
+    backend_.score_keys({.layer = layer,
+                         .scale = drafts.scale,
+                         .q = drafts.q,
+                         .kv = drafts.kv,
+                         .scores = {.metric = ScoreMetric::Weight,
+                                    .combine = ScoreCombine::Sum,
+                                    .row_used = used_.view<const uint8_t>(info.num_rows),
+                                    .lse = true_lse(layer, drafts, info.num_rows, own_entry),
+                                    .prefix_len = first,
+                                    .out = scores}});
+    copy_.choose(layer, slot, scores, 0);
+    copy_.copy(layer, slot, own_entry, drafts.kv);
+    return copy_.selection(layer, slot);
+  }
+  void close(Slot slot) override { copy_.close(slot); }
+
+  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
+
+ private:
+  View<const float, 2> true_lse(int layer, const DraftQueries& drafts, int rows, int64_t own_entry) {
+    auto last = last_.view<int32_t>(rows);
+    for (int row = 0; row < rows; ++row) last(row) = int32_t(own_entry + row);
+    auto lse = lse_.view<float>(rows, heads_);
+    const AttentionRun run{.num_rows = rows, .kv = drafts.kv, .last = last};
+    backend_.attention({.layer = layer,
+                        .scale = drafts.scale,
+                        .q = drafts.q,
+                        .out = out_.view<float>(rows, heads_, geometry_.head_dim),
+                        .lse = lse,
+                        .runs = std::span(&run, 1)});
+    return lse;
+  }
+
+  Backend& backend_;
+  KvGeometry geometry_;
+  int heads_, max_rows_, sets_;
+  DraftCopy copy_;
+  Buffer out_, lse_, last_, used_, scores_;
+  int64_t scores_len_ = 0;
+};
+
+Result<std::unique_ptr<SparsePolicy>> make_oracle(const SparsePolicy::Setup& setup) {
+  return std::unique_ptr<SparsePolicy>(new Oracle(setup));
+}
+
+const Register<SparsePolicy> oracle{"oracle", "analysis only: each draft row's own best entries, found by reading everything",
+                                    make_oracle};
+
+}  // namespace
+}  // namespace hunch

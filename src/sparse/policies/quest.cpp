@@ -1,0 +1,161 @@
+// quest: at every draft step and layer the pages whose keys could score highest under the draft row's own query (Quest, Tang et
+// al., 2024). A page's bound is sum_d max(q_d min_d, q_d max_d) over the elementwise minimum and maximum of its keys, which is
+// the product of [max(q, 0), min(q, 0)] with the row [max, min]: bounds stand in a KV store of twice the width as keys, one a
+// page, and are scored like keys. A KV head's pages take the greatest bound of its query heads; pages shared by a layer the mean.
+//
+// Bounds are made of committed entries only: a draft's entries are overwritten by verify, and a bound of them would stay behind.
+// Pages are whole: what is left of the prefix belongs to the tail.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "sparse/draft_copy.h"
+
+namespace hunch {
+namespace {
+
+class Quest final : public SparsePolicy {
+ public:
+  explicit Quest(const Setup& setup)
+      : backend_(*setup.backend),
+        geometry_(setup.geometry),
+        heads_(setup.heads),
+        page_(setup.options.page),
+        max_rows_(setup.max_draft + 1),
+        shared_(setup.options.share == "layer"),
+        sets_(shared_ ? 1 : setup.geometry.kv_heads),
+        copy_(setup, sets_, page_),
+        slots_(size_t(setup.max_sequences)) {
+    const int64_t query_rows = int64_t(max_rows_) * heads_;
+    queries_ = backend_.allocate(size_t(query_rows * 2 * geometry_.head_dim) * sizeof(float));
+    used_ = backend_.allocate(size_t(query_rows));
+    std::fill_n(static_cast<uint8_t*>(used_.data()), query_rows, uint8_t(1));
+    for (SlotState& state : slots_) state.bounded.assign(size_t(geometry_.layers), 0);
+  }
+
+  size_t bytes() const override {
+    size_t bytes = copy_.bytes() + scores_.bytes();
+    for (const SlotState& state : slots_) bytes += state.bounds ? state.bounds->bytes : 0;
+    return bytes;
+  }
+
+  void open(const Sequence& sequence) override {
+    close(sequence.slot);
+    copy_.open(sequence);
+    SlotState& state = slots_[size_t(sequence.slot)];
+    const int64_t pages = sequence.max_len / page_ + 1, chunks = (pages + kPageLen - 1) / kPageLen;
+    if (chunks > int64_t(state.chunks.size())) {
+      state.bounds.reset();
+      KvGeometry geometry = geometry_;
+      geometry.head_dim *= 2;
+      state.bounds = backend_.make_kv_store(geometry, chunks);
+      HUNCH_CHECK(state.bounds != nullptr);
+      state.chunks.resize(size_t(chunks));
+      std::iota(state.chunks.begin(), state.chunks.end(), 0);
+    }
+    if (pages <= scores_len_) return;
+    scores_len_ = pages;
+    scores_ = {};
+    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+  }
+  void close(Slot slot) override {
+    copy_.close(slot);
+    auto& bounded = slots_[size_t(slot)].bounded;
+    std::fill(bounded.begin(), bounded.end(), 0);
+  }
+
+  // Bounds are brought up to date where keys were just written, so that a prompt pays for its own.
+  void learn(int layer, const PassInfo& info, const Observation& seen) override {
+    if (info.draft || !copy_.selects(layer)) return;
+    bound(layer, info.sequence->slot, info.first_position + (info.prompt ? info.num_rows : 0), seen.kv);
+  }
+
+  Selection select(int layer, const DraftQueries& drafts, const PassInfo& info) override {
+    const Slot slot = info.sequence->slot;
+    if (!drafts.q.data) return copy_.selection(layer, slot);
+    const int64_t committed = info.sequence->committed_len;
+    if (!copy_.begin(slot, committed) || !copy_.selects(layer)) return {};
+    bound(layer, slot, committed, drafts.kv);
+    auto scores = scores_.view<float>(sets_, scores_len_);
+    const auto q = shared_ ? layer_queries(drafts.q, info.num_rows) : head_queries(drafts.q, info.num_rows);
+    SlotState& state = slots_[size_t(slot)];
+    backend_.score_keys({.layer = layer,
+                         .scale = drafts.scale,
+                         .q = q,
+                         .kv = state.ref(),
+                         .scores = {.metric = ScoreMetric::Logit,
+                                    .combine = ScoreCombine::Max,
+                                    .row_used = used_.view<const uint8_t>(q.extent[0]),
+                                    .prefix_len = copy_.valid(slot) / page_,
+                                    .out = scores}});
+    copy_.choose(layer, slot, scores, 0);
+    copy_.copy(layer, slot, committed + info.round_row, drafts.kv);
+    return copy_.selection(layer, slot);
+  }
+
+  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
+
+ private:
+  struct SlotState {
+    std::unique_ptr<KvStore> bounds;  // entry: a page; key [max, min]
+    std::vector<int32_t> chunks;      // pages of that store
+    std::vector<int64_t> bounded;     // [layer] pages whose bounds stand
+    KvRef ref() const { return {bounds.get(), View<const int32_t, 1>(chunks.data(), chunks.size())}; }
+  };
+
+  // Bounds of every page of the entries [0, committed).
+  void bound(int layer, Slot slot, int64_t committed, const KvRef& from) {
+    SlotState& state = slots_[size_t(slot)];
+    int64_t& done = state.bounded[size_t(layer)];
+    const int64_t pages = committed / page_;
+    if (pages <= done) return;
+    backend_.page_bounds(
+        {.layer = layer, .from = from, .to = state.ref(), .page_len = page_, .first_page = done, .last_page = pages});
+    done = pages;
+  }
+
+  void split(const float* q, float* to) const {
+    const int dim = geometry_.head_dim;
+    for (int d = 0; d < dim; ++d) to[d] = std::max(q[d], 0.0f), to[dim + d] = std::min(q[d], 0.0f);
+  }
+  // A row per query head of the groups: the greatest of them counts. [rows group][kv_head][2 head_dim]
+  View<const float, 3> head_queries(View<const float, 3> q, int rows) {
+    const int group = heads_ / geometry_.kv_heads;
+    auto out = queries_.view<float>(int64_t(rows) * group, geometry_.kv_heads, 2 * geometry_.head_dim);
+    for (int row = 0; row < rows; ++row)
+      for (int head = 0; head < heads_; ++head)
+        split(&q(row, head, 0), &out(int64_t(row) * group + head % group, head / group, 0));
+    return out;
+  }
+  // All query heads count by their mean. [rows][head][2 head_dim]
+  View<const float, 3> layer_queries(View<const float, 3> q, int rows) {
+    auto out = queries_.view<float>(rows, heads_, 2 * geometry_.head_dim);
+    for (int row = 0; row < rows; ++row)
+      for (int head = 0; head < heads_; ++head) split(&q(row, head, 0), &out(row, head, 0));
+    return out;
+  }
+
+  Backend& backend_;
+  KvGeometry geometry_;
+  int heads_, page_, max_rows_;
+  bool shared_;
+  int sets_;
+  DraftCopy copy_;
+  Buffer queries_, used_, scores_;
+  int64_t scores_len_ = 0;
+  std::vector<SlotState> slots_;
+};
+
+Result<std::unique_ptr<SparsePolicy>> make_quest(const SparsePolicy::Setup& setup) {
+  const PolicyOptions& o = setup.options;
+  if (o.share != "kv_head" && o.share != "layer")
+    return usage_error("quest: unknown share '" + o.share + "'; known: kv_head, layer");
+  if (o.page < 1 || o.page > 1024) return usage_error("quest: pages must have 1 to 1024 entries");
+  return std::unique_ptr<SparsePolicy>(new Quest(setup));
+}
+
+const Register<SparsePolicy> quest{"quest", "pages chosen anew at every draft step by bounds of their keys (Quest)", make_quest};
+
+}  // namespace
+}  // namespace hunch

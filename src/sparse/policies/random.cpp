@@ -1,0 +1,64 @@
+// random: entries drawn uniformly, anew each time a pass that reads all ends. What any selector must beat; it catches one that
+// silently does nothing. Draws are a hash of round, layer, set and entry under a key of its own: a draft must stay independent of
+// the request's coins (rule ratio).
+#include "base/random.h"
+#include "sparse/draft_copy.h"
+
+namespace hunch {
+namespace {
+
+constexpr NoiseKey kKey{.seed = 0x72616e646f6d};
+
+class Random final : public SparsePolicy {
+ public:
+  explicit Random(const Setup& setup)
+      : backend_(*setup.backend), sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads), copy_(setup, sets_) {}
+
+  size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
+  void open(const Sequence& sequence) override {
+    copy_.open(sequence);
+    if (sequence.max_len <= scores_len_) return;
+    scores_len_ = sequence.max_len;
+    scores_ = {};
+    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+  }
+  void learn(int layer, const PassInfo& info, const Observation& seen) override {
+    if (info.draft) return;
+    const Slot slot = info.sequence->slot;
+    if (!copy_.begin(slot, info.first_position) || !copy_.selects(layer)) return;
+    auto scores = scores_.view<float>(sets_, scores_len_);
+    for (int set = 0; set < sets_; ++set)
+      for (int64_t j = 0; j < copy_.valid(slot); ++j)
+        scores(set, j) = float(noise_bits(kKey, NoiseStream(uint32_t(layer * sets_ + set)), uint32_t(info.first_position),
+                                          uint32_t(j)) >>
+                               8);  // 24 bits: exact, ties to the lower entry
+    copy_.choose(layer, slot, scores, 0);
+    copy_.copy(layer, slot, info.first_position + info.num_rows, seen.kv);
+  }
+  void committed(const Sequence& sequence, const Commit& commit) override {
+    copy_.close_up(sequence.slot, commit.first, commit.rows);
+  }
+  Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
+    return copy_.selection(layer, info.sequence->slot);
+  }
+  void close(Slot slot) override { copy_.close(slot); }
+
+  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
+
+ private:
+  Backend& backend_;
+  int sets_;
+  DraftCopy copy_;
+  Buffer scores_;
+  int64_t scores_len_ = 0;
+};
+
+Result<std::unique_ptr<SparsePolicy>> make_random(const SparsePolicy::Setup& setup) {
+  return std::unique_ptr<SparsePolicy>(new Random(setup));
+}
+
+const Register<SparsePolicy> random{"random", "analysis only: entries drawn at random", make_random};
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,220 @@
+#include "sparse/scored_policy.h"
+
+#include <algorithm>
+
+namespace hunch {
+namespace {
+
+Status unknown(const char* policy, const char* key, const std::string& value, const char* known) {
+  return usage_error(std::string(policy) + ": unknown " + key + " '" + value + "'; known: " + known);
+}
+
+}  // namespace
+
+Status parse_share(const char* policy, const PolicyOptions& options, ScoredOptions& how) {
+  if (options.share != "kv_head" && options.share != "layer") return unknown(policy, "share", options.share, "kv_head, layer");
+  how.per_kv_head = options.share == "kv_head";
+  return {};
+}
+
+Status parse_combine(const char* policy, const PolicyOptions& options, ScoredOptions& how) {
+  if (options.combine != "max" && options.combine != "sum") return unknown(policy, "combine", options.combine, "max, sum");
+  how.combine = options.combine == "max" ? ScoreCombine::Max : ScoreCombine::Sum;
+  return {};
+}
+
+ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
+    : backend_(*setup.backend),
+      options_(setup.options),
+      how_(how),
+      geometry_(setup.geometry),
+      heads_(setup.heads),
+      max_rows_(std::max(setup.max_draft + 1, how.prompt_rows)),
+      sets_(how.per_kv_head ? setup.geometry.kv_heads : 1),
+      copy_(setup, sets_, how.block),
+      slots_(size_t(setup.max_sequences)) {
+  HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.block == 1 || how.spread == 0));
+  used_ = backend_.allocate(size_t(max_rows_));
+}
+
+size_t ScoredPolicy::bytes() const {
+  size_t bytes = copy_.bytes() + scores_.bytes() + reduced_.bytes();
+  for (const SlotState& state : slots_) bytes += state.draft_lse.bytes() + state.q.bytes() + state.true_lse.bytes();
+  return bytes;
+}
+
+void ScoredPolicy::open(const Sequence& sequence) {
+  close(sequence.slot);
+  // A kept selection's tail grows with the request; otherwise a tail is a round's.
+  copy_.open(sequence, how_.keeps ? sequence.max_len - sequence.prompt_len + how_.prompt_rows : 0);
+  if (sequence.max_len > scores_len_) {
+    scores_len_ = sequence.max_len;
+    scores_ = {}, reduced_ = {};
+    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+    if (how_.pool > 1 || how_.block > 1) reduced_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+  }
+  SlotState& state = slots_[size_t(sequence.slot)];
+  if (!state.noted.empty()) return;  // the rest does not depend on the sequence
+  state.noted.assign(size_t(max_rows_), 0);
+  const size_t row_bytes = size_t(geometry_.layers) * size_t(max_rows_) * size_t(heads_) * sizeof(float);
+  state.draft_lse = backend_.allocate(row_bytes);
+  if (how_.rows != Rows::Last && how_.rows != Rows::Accepted) return;
+  state.q = backend_.allocate(row_bytes * size_t(geometry_.head_dim));
+  state.true_lse = backend_.allocate(row_bytes);
+}
+
+void ScoredPolicy::close(Slot slot) {
+  copy_.close(slot);
+  slots_[size_t(slot)].noted_at = -1;
+  slots_[size_t(slot)].waiting = false;
+}
+
+ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
+  if (idle(info) || !copy_.begin(info.sequence->slot, info.first_position) || !copy_.selects(layer) || deferred(info)) return {};
+  ScoreRequest request{
+      .metric = how_.metric, .combine = how_.combine, .row_used = used_rows(info.num_rows), .per_kv_head = sets_ > 1};
+  if (how_.metric == ScoreMetric::Weight) {
+    request.lse = lse_of_drafts(layer, info);
+    if (!request.lse.data) return {};  // true weights in learn()
+  }
+  return request;
+}
+
+Selection ScoredPolicy::select(int layer, const DraftQueries&, const PassInfo& info) {
+  return copy_.selection(layer, info.sequence->slot);
+}
+
+void ScoredPolicy::learn(int layer, const PassInfo& info, const Observation& seen) {
+  if (info.draft) return note_draft(layer, info, seen);
+  const Slot slot = info.sequence->slot;
+  const int64_t tail_last = info.first_position + info.num_rows;
+  if (!copy_.selects(layer)) return;
+  if (idle(info)) {
+    // A kept list: the drafts' tentative rows in the compact tail give way to the verified ones.
+    if (how_.keeps && !copy_.dense(slot)) copy_.copy(layer, slot, tail_last, seen.kv);
+    return;
+  }
+  if (!copy_.begin(slot, info.first_position)) return;
+  if (deferred(info)) return keep_for_later(layer, info, seen);
+  View<const float, 2> scores = seen.scores;
+  if (!scores.data)
+    scores = look_again(layer, info.first_position, seen.q, seen.lse, used_rows(info.num_rows), seen.scale, seen.kv);
+  choose(layer, slot, tail_last, scores, seen.kv);
+}
+
+void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
+  SlotState& state = slots_[size_t(sequence.slot)];
+  state.noted_at = -1;
+  if (!state.waiting) return copy_.close_up(sequence.slot, commit.first, commit.rows);
+  state.waiting = false;
+  auto used = used_.view<uint8_t>(max_rows_).slice(0, commit.num_rows);
+  std::fill_n(used.data, commit.num_rows, uint8_t(0));
+  for (int i = how_.rows == Rows::Last ? commit.accepted : 0; i <= commit.accepted; ++i)
+    used(commit.rows.empty() ? i : commit.rows[size_t(i)]) = 1;
+  for (int layer = 0; layer < geometry_.layers; ++layer) {
+    if (!copy_.selects(layer)) continue;
+    const auto q = state.q.view<float>(geometry_.layers, max_rows_, heads_, geometry_.head_dim)[layer].slice(0, commit.num_rows);
+    const auto lse = rows_of(state.had_drafts ? state.draft_lse : state.true_lse, layer, commit.num_rows);
+    choose(layer, sequence.slot, commit.first + commit.accepted + 1,
+           look_again(layer, commit.first, q, lse, used, state.scale, state.kv), state.kv);
+  }
+}
+
+View<float, 2> ScoredPolicy::rows_of(const Buffer& buffer, int layer, int rows) const {
+  return buffer.view<float>(geometry_.layers, max_rows_, heads_)[layer].slice(0, rows);
+}
+
+// Of a pass whose rows are scored as it runs. Of a prompt, rows `last` and `accepted` are its last row and all of them.
+View<const uint8_t, 1> ScoredPolicy::used_rows(int num_rows) {
+  auto used = used_.view<uint8_t>(max_rows_).slice(0, num_rows);
+  const bool all = how_.rows == Rows::All || how_.rows == Rows::Accepted;
+  for (int row = 0; row < num_rows; ++row) used(row) = all || row == num_rows - 1 || (how_.rows == Rows::FirstLast && row == 0);
+  return used;
+}
+
+void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation& seen) {
+  if (!how_.drafts_lse) return;
+  SlotState& state = slots_[size_t(info.sequence->slot)];
+  if (state.noted_at != info.sequence->committed_len) {
+    state.noted_at = info.sequence->committed_len;
+    std::fill(state.noted.begin(), state.noted.end(), uint8_t(0));
+  }
+  HUNCH_CHECK(info.round_row >= 0 && info.round_row + info.num_rows <= max_rows_);
+  auto to = rows_of(state.draft_lse, layer, max_rows_);
+  for (int i = 0; i < info.num_rows; ++i) {
+    const int row = info.round_row + i;
+    for (int head = 0; head < heads_; ++head) to(row, head) = seen.lse(i, head);
+    state.noted[size_t(row)] = 1;
+  }
+}
+
+// The log-sum-exps of the draft steps of these rows; empty if none ran in this round.
+View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info) {
+  SlotState& state = slots_[size_t(info.sequence->slot)];
+  if (!how_.drafts_lse || info.prompt || state.noted_at != info.first_position) return {};
+  auto lse = rows_of(state.draft_lse, layer, info.num_rows);
+  int nearest = int(std::find(state.noted.begin(), state.noted.end(), uint8_t(1)) - state.noted.begin());
+  if (nearest >= info.num_rows) return {};
+  for (int row = 0; row < info.num_rows; ++row) {
+    if (state.noted[size_t(row)]) nearest = row;
+    else
+      for (int head = 0; head < heads_; ++head) lse(row, head) = lse(nearest, head);
+  }
+  return lse;
+}
+
+void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observation& seen) {
+  SlotState& state = slots_[size_t(info.sequence->slot)];
+  state.waiting = true;
+  state.scale = seen.scale;
+  state.kv = seen.kv;
+  state.had_drafts = how_.metric == ScoreMetric::Weight && lse_of_drafts(layer, info).data != nullptr;
+  auto q = state.q.view<float>(geometry_.layers, max_rows_, heads_, geometry_.head_dim)[layer];
+  auto lse = rows_of(state.true_lse, layer, info.num_rows);
+  for (int row = 0; row < info.num_rows; ++row)
+    for (int head = 0; head < heads_; ++head) {
+      lse(row, head) = seen.lse(row, head);
+      std::copy_n(&seen.q(row, head, 0), geometry_.head_dim, &q(row, head, 0));
+    }
+}
+
+View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
+                                              View<const uint8_t, 1> used, float scale, const KvRef& kv) {
+  auto out = scores_.view<float>(sets_, scores_len_);
+  backend_.score_keys(
+      {.layer = layer,
+       .scale = scale,
+       .q = q,
+       .kv = kv,
+       .scores = {
+           .metric = how_.metric, .combine = how_.combine, .row_used = used, .lse = lse, .prefix_len = prefix_len, .out = out}});
+  return out;
+}
+
+// Means over neighbours, or the greatest of each block.
+View<const float, 2> ScoredPolicy::reduced(Slot slot, View<const float, 2> scores) {
+  if (how_.pool == 1 && how_.block == 1) return scores;
+  auto out = reduced_.view<float>(sets_, scores_len_);
+  const int64_t valid = copy_.valid(slot), reach = how_.pool / 2;
+  for (int64_t set = 0; set < sets_; ++set) {
+    const float* from = &scores(set, 0);
+    if (how_.block > 1) {
+      for (int64_t b = 0; b < valid / how_.block; ++b)
+        out(set, b) = *std::max_element(from + b * how_.block, from + (b + 1) * how_.block);
+      continue;
+    }
+    for (int64_t j = 0; j < valid; ++j) {
+      float sum = 0;
+      for (int64_t i = std::max<int64_t>(0, j - reach); i <= std::min(valid - 1, j + reach); ++i) sum += from[i];
+      out(set, j) = sum / float(how_.pool);
+    }
+  }
+  return out;
+}
+
+void ScoredPolicy::choose(int layer, Slot slot, int64_t tail_last, View<const float, 2> scores, const KvRef& kv) {
+  copy_.choose(layer, slot, reduced(slot, scores), how_.spread);
+  copy_.copy(layer, slot, tail_last, kv);
+}
+
+}  // namespace hunch

@@ -1,0 +1,87 @@
+// ScoredPolicy: selections by what verified rows attended to. Scores fall out of the verify pass, one per entry and set, reduced
+// over rows and query heads before they are stored; a top-k chooses. Policies of this kind (vegas, last_accepted, sparsespec,
+// snapkv) are sets of options for it.
+//
+// Weights are normalised by the log-sum-exp that the draft step of the same row of the round left behind, so one pass over K
+// suffices (drafts_lse), or by the true one in a second look at K; so are first selections and rounds without draft steps. A row
+// whose own draft step never ran (the last one of a chain) takes that of the nearest row before it that has one.
+#pragma once
+
+#include <vector>
+
+#include "sparse/draft_copy.h"
+
+namespace hunch {
+
+struct ScoredOptions {
+  // Last and Accepted (the last accepted row; all accepted rows) are known only after acceptance: their selection waits for
+  // committed() and looks at K again with the rows' kept queries.
+  enum class Rows : uint8_t { All, FirstLast, Last, Accepted } rows = Rows::All;
+  ScoreMetric metric = ScoreMetric::Weight;
+  bool drafts_lse = false;
+  ScoreCombine combine = ScoreCombine::Max;
+  bool per_kv_head = true;
+  int spread = 0, block = 1;
+  int pool = 1;                // odd: scores become means over so many entries around theirs, cut at the ends
+  int prompt_rows = 2;         // of the first selection
+  bool selects_prompt = true;  // false: drafts read everything until the first verify pass
+  bool keeps = false;          // the prompt's selection serves the whole request; what follows is read whole
+};
+
+// True if `share` and `combine` of the options are known; sets them.
+Status parse_share(const char* policy, const PolicyOptions&, ScoredOptions&);
+Status parse_combine(const char* policy, const PolicyOptions&, ScoredOptions&);
+
+class ScoredPolicy : public SparsePolicy {
+ public:
+  ScoredPolicy(const Setup&, const ScoredOptions&);
+
+  size_t bytes() const override;
+  int prompt_rows() const override { return how_.prompt_rows; }
+  void open(const Sequence&) override;
+  ScoreRequest scores(int layer, const PassInfo&) override;
+  Selection select(int layer, const DraftQueries&, const PassInfo&) override;
+  void learn(int layer, const PassInfo&, const Observation&) override;
+  void committed(const Sequence&, const Commit&) override;
+  void close(Slot) override;
+
+  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
+
+ private:
+  using Rows = ScoredOptions::Rows;
+  struct SlotState {
+    Buffer draft_lse;            // [layer][row][head] of this round's draft steps
+    std::vector<uint8_t> noted;  // [row] its draft step ran
+    int64_t noted_at = -1;       // position of row 0 of the noted round
+    // Rows that are known after acceptance: what committed() needs.
+    bool waiting = false, had_drafts = false;
+    float scale = 1;
+    Buffer q, true_lse;  // [layer][row][head][head_dim], [layer][row][head]
+    KvRef kv;
+  };
+
+  bool deferred(const PassInfo& info) const { return (how_.rows == Rows::Last || how_.rows == Rows::Accepted) && !info.prompt; }
+  bool idle(const PassInfo& info) const { return info.prompt ? !how_.selects_prompt : how_.keeps; }
+  View<float, 2> rows_of(const Buffer&, int layer, int rows) const;
+  View<const uint8_t, 1> used_rows(int num_rows);
+  void note_draft(int layer, const PassInfo&, const Observation&);
+  View<const float, 2> lse_of_drafts(int layer, const PassInfo&);
+  void keep_for_later(int layer, const PassInfo&, const Observation&);
+  View<const float, 2> look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
+                                  View<const uint8_t, 1> used, float scale, const KvRef&);
+  View<const float, 2> reduced(Slot, View<const float, 2> scores);
+  void choose(int layer, Slot, int64_t tail_last, View<const float, 2> scores, const KvRef&);
+
+  Backend& backend_;
+  PolicyOptions options_;
+  ScoredOptions how_;
+  KvGeometry geometry_;
+  int heads_, max_rows_, sets_;
+  DraftCopy copy_;
+  Buffer used_, scores_, reduced_;
+  int64_t scores_len_ = 0;
+  std::vector<SlotState> slots_;
+};
+
+}  // namespace hunch
