@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMostKinds = 8;  // different settings alive at once, of proposers and of policies
 
 std::string key_of(const std::string& name, const PolicyOptions& o) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric, o.rows,
-                     o.combine, o.share, o.spread, o.max_tokens, o.page);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric, o.rows,
+                     o.combine, o.share, o.spread, o.max_tokens, o.page, o.block);
 }
 
 std::string key_of(const std::string& name, const ProposerOptions& o, std::optional<DType> weights) {

@@ -70,7 +70,10 @@ Status Running::add_drafter(const std::string& name) {
     drafter.tree.q = drafter.q.view<float>(nodes, vocab);
   }
   drafters.push_back(std::move(drafter));
-  if (passes && !policy) { HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy)); }
+  if (passes && !policy) {
+    HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy));
+    selecting_rows = policy->prompt_rows();
+  }
   return {};
 }
 

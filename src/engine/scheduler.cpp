@@ -21,6 +21,10 @@ Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool, PrefixCache*
   for (int slot = limits.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
+int Scheduler::selecting_rows(const Scheduled& who) const {
+  return std::clamp(who.selecting_rows, limits_.selecting_rows, limits_.most_selecting());
+}
+
 bool Scheduler::before(const Scheduled* a, const Scheduled* b) {
   const int64_t rank_a = a->priority - a->waited / kStepsPerRank, rank_b = b->priority - b->waited / kStepsPerRank;
   return rank_a != rank_b ? rank_a < rank_b : a->arrival < b->arrival;
@@ -115,7 +119,7 @@ void Scheduler::plan_chunk(Scheduled& who, int64_t& budget) {
   const int64_t left = who.prefill_target - sequence.committed_len;
   int64_t rows = std::min({left, limits_.chunk_len, budget});
   // The rows that the first selection is taken from stay in one chunk.
-  if (rows < left) rows = std::min(rows, std::max<int64_t>(0, left - limits_.selecting_rows));
+  if (rows < left) rows = std::min(rows, std::max<int64_t>(0, left - selecting_rows(who)));
   if (rows <= 0 || !reserve(who, sequence.committed_len + rows, false)) return;
   plan_.chunks.push_back({&who, rows, rows == left});
   budget -= rows;
@@ -126,7 +130,7 @@ bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) cons
   for (const Scheduled* other : running_) {
     if (!other->use_cache || !other->prefilling()) continue;
     const auto &a = who.sequence.tokens, &b = other->sequence.tokens;
-    const int64_t most = std::min(who.prefill_target - limits_.selecting_rows, other->prefill_target);
+    const int64_t most = std::min(who.prefill_target - selecting_rows(who), other->prefill_target);
     const int64_t end = most / kPageLen * kPageLen;
     if (end > found && std::equal(a.begin(), a.begin() + end, b.begin())) return true;
   }
@@ -140,7 +144,7 @@ bool Scheduler::admit_next() {
   Sequence& sequence = who.sequence;
   std::vector<int32_t> shared;
   const bool look = cache_ && who.use_cache;
-  if (look) shared = cache_->find(sequence.tokens, who.prefill_target - limits_.selecting_rows);
+  if (look) shared = cache_->find(sequence.tokens, who.prefill_target - selecting_rows(who));
   const int64_t found = int64_t(shared.size()) * kPageLen;
   const bool fits = pages_of(who.prefill_target + 1) - int64_t(shared.size()) <= pool_.num_free();
   if ((!running_.empty() && !fits) || (look && somebody_computes_more(who, found))) {

@@ -7,6 +7,7 @@
 // prefix cache still has, and its stream does not change.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Scheduled {
   int64_t prefill_target = 0;  // entries to run before the next token comes of it
   int64_t published = 0;       // entries known to the prefix cache
   int want_drafts = 0;         // for the next step; set by the caller before next()
+  int selecting_rows = 0;      // the last rows of its target run in one chunk; at most the limits' most_selecting()
   int64_t found = 0;           // entries that the prefix cache had when it was first seated
   bool use_cache = true;
   bool paused = false;  // runs no rows until it is cleared; keeps its pages
@@ -58,7 +60,9 @@ struct SchedulerLimits {
   int64_t rows = 512;        // of a step; at least max_seqs + 2 selecting_rows
   int64_t verify_rows = 65;  // of those, at most so many that are not a prompt's; at least max_seqs
   int64_t chunk_len = 512;
-  int selecting_rows = 2;  // the last rows of a target run in one chunk
+  int selecting_rows = 2;  // that a target leaves to run even where the prefix cache has all of it
+  // Rows that one request may keep in one chunk: there is always a step with room for them.
+  int most_selecting() const { return int(std::max<int64_t>(selecting_rows, std::min(chunk_len, (rows - max_seqs) / 2))); }
 };
 
 struct SchedulerStats {
@@ -83,6 +87,7 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
 
  private:
+  int selecting_rows(const Scheduled& who) const;
   static bool before(const Scheduled* a, const Scheduled* b);
   bool reserve(Scheduled& who, int64_t entries, bool preempt_itself);
   void preempt(Scheduled& who);

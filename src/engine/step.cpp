@@ -224,12 +224,13 @@ void Step::forward(const StepPlan& plan) {
     HUNCH_CHECK(rows + chunk.rows <= capacity);
     std::copy_n(sequence.tokens.begin() + sequence.committed_len, chunk.rows, &ids(rows));
     rows += chunk.rows;
-    segments_.push_back({.phase = Segment::Phase::Prefill,
-                         .sequence = &sequence,
-                         .first_position = sequence.committed_len,
-                         .num_rows = int(chunk.rows),
-                         .policy = who.policy,
-                         .selecting_rows = chunk.last ? int(std::min<int64_t>(parts_.limits.selecting_rows, chunk.rows)) : 0});
+    segments_.push_back(
+        {.phase = Segment::Phase::Prefill,
+         .sequence = &sequence,
+         .first_position = sequence.committed_len,
+         .num_rows = int(chunk.rows),
+         .policy = who.policy,
+         .selecting_rows = chunk.last && who.policy ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
   }
   if (rows == 0) return;
 
