@@ -75,6 +75,7 @@ struct SpeculationOptions {
   std::string draft_weights = "auto";
   int max_entries = 0;               // > 0: drafts read so many entries at most, whatever the ratio says
   int page = 16;                     // quest: entries of a page
+  int block = 1;                     // vegas: > 1: whole blocks of so many entries, not spread
   int ngram_min = 0, ngram_max = 0;  // ngram: suffix lengths looked up; 0: as the other, both 0: 5
   int suffix_depth = 24, suffix_cached_requests = 10000;
   double suffix_factor = 1, suffix_min_probability = 0.1;

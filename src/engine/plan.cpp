@@ -77,6 +77,8 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.policy.spread = o.spread;
   plan.policy.max_tokens = o.max_entries;
   plan.policy.page = o.page;
+  plan.policy.block = o.block;
+  if (o.block < 1 || o.block > 64) return usage_error(fmt::format("blocks of {} entries; they must hold 1 to 64", o.block));
   if (o.max_entries < 0)
     return usage_error(fmt::format("at most {} entries to read; it must be 0 (no limit) or more", o.max_entries));
   if (o.page < 1 || o.page > 64) return usage_error(fmt::format("pages of {} entries; they must hold 1 to 64", o.page));
