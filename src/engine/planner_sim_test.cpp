@@ -196,7 +196,7 @@ class Simulation : public testing::TestWithParam<int> {};
 // The bound of 5 % is on the mean over machines, contexts and batches; single cells may reach kWorst (at short contexts, where a
 // gain of a few per cent is hard to tell from none, and where texts change within a run).
 TEST_P(Simulation, IsNearTheBestFixedChoiceAndNeverBelowPlainDecoding) {
-  constexpr double kMean = 0.05, kWorst = 0.14, kColdMean = 0.08, kPlain = 0.97;
+  constexpr double kMean = 0.05, kWorst = 0.18, kColdMean = 0.08, kPlain = 0.97;
   const Text text = texts()[size_t(GetParam())];
   double warm_sum = 0, cold_sum = 0, count = 0;
   for (const double slope : {0.2, 1.0, 2.0})
