@@ -15,7 +15,7 @@ constexpr double kSharedWeight = 0.4;  // of a trial in the shared counts: those
 constexpr double kOwnStrength = 6;     // trials that the shared acceptance is worth against a request's own
 constexpr double kOwnMost = 150;       // a request's trials beyond which older ones fade
 constexpr double kChange = 6;          // factor on the odds of a text that is taken to have changed...
-constexpr double kAlarm = 5.5;          // ...and the logarithm of how much better that must explain the last trials
+constexpr double kAlarm = 5.5;         // ...and the logarithm of how much better that must explain the last trials
 constexpr double kLeast = 0.01, kMost = 0.995;
 constexpr double kHopeful = 0.4;   // standard deviations that lookups get on top
 constexpr double kRunsKeep = 0.9;  // of what is known about runs of lookups, per round
