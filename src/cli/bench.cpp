@@ -181,8 +181,9 @@ std::string table_text(const BenchTable& table) {
 
 int bench_command(Arguments arguments) {
   if (!arguments.empty() && arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));
+  if (!arguments.empty() && arguments[0] == "breakeven") return bench_breakeven_command(arguments.subspan(1));
   BenchFlags flags;
-  FlagSet set("hunch bench [flags] | hunch bench accept FILE [flags]",
+  FlagSet set("hunch bench [flags] | hunch bench accept FILE [flags] | hunch bench breakeven [flags]",
               "Measures, in one run: what memory reads reach, plain decoding at depth, verify passes, draft steps, whole "
               "requests by guesses "
               "a round, and the time from start to the first token. hunch bench accept --help: acceptance over a prompt file.");

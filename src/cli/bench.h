@@ -1,5 +1,6 @@
 // hunch bench: its flags and the parts it consists of. bench.cpp parses and prints; bench_passes.cpp times passes,
-// bench_requests.cpp whole requests and processes, bench_accept.cpp measures acceptance over a prompt file.
+// bench_requests.cpp whole requests and processes, bench_accept.cpp measures acceptance over a prompt
+// file, bench_breakeven.cpp the acceptance that pays.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -55,5 +56,6 @@ Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view 
 Result<SpeculationOptions> named_policy(const std::string& name);
 
 int bench_accept_command(std::span<const std::string> arguments);
+int bench_breakeven_command(std::span<const std::string> arguments);
 
 }  // namespace hunch

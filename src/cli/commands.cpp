@@ -18,6 +18,7 @@ constexpr Command kCommands[] = {
     {"demo", "speculation on a long record book, plain and guessed side by side", demo_command},
     {"audit", "run a request both ways and name the first token that differs", audit_command},
     {"bench", "measure this machine and this engine; bench accept: acceptance over a prompt file", bench_command},
+    {"tune", "find the best kept ratio and draft length for your prompts, and remember them", tune_command},
     {"info", "describe a model", info_command},
     {"quantize", "write a model as a quantised GGUF file", quantize_command},
     {"tokenize", "text to token ids", tokenize_command},

@@ -21,6 +21,7 @@ int chat_command(Arguments);
 int demo_command(Arguments);
 int audit_command(Arguments);
 int bench_command(Arguments);
+int tune_command(Arguments);
 int info_command(Arguments);
 int quantize_command(Arguments);
 int tokenize_command(Arguments);

@@ -11,22 +11,20 @@ namespace {
 
 constexpr double kSharedStrength = 6;  // trials that a prior is worth against shared counts
 constexpr double kSharedMost = 1500;   // trials at a position beyond which older ones fade
-static double env(const char* n, double d) { return getenv(n) ? atof(getenv(n)) : d; }
-static const double kSharedWeight = env("SW", 0.25);
-static const double kOwnStrength = env("OS", 6);  // trials that the shared acceptance is worth against a request's own
-static const double kChange = env("CH", 6), kAlarm = env("AL", 6);
-static const double kOwnMost = env("OM", 150);  // a request's trials beyond which older ones fade
-static const double kHopeful = env("HH", 0.4);  // standard deviations
-constexpr double kSharedCertain = 12;           // of the shared trials count as knowledge of this request
-constexpr double kRunsKeep = 0.9;               // of what is known about runs of lookups, per round
-constexpr double kAlone = 0.6;                  // chance of no lookup above which drafts with passes are the rule
+constexpr double kSharedWeight = 0.4;  // of a trial in the shared counts: those of one text are alike
+constexpr double kOwnStrength = 6;     // trials that the shared acceptance is worth against a request's own
+constexpr double kOwnMost = 150;       // a request's trials beyond which older ones fade
+constexpr double kChange = 6;          // factor on the odds of a text that is taken to have changed...
+constexpr double kAlarm = 5.5;         // ...and the logarithm of how much better that must explain the last trials
 constexpr double kLeast = 0.01, kMost = 0.995;
-constexpr double kCredit = 12;  // tokens: what past gains may excuse
-static const int64_t kFirstProbe = env("FP", 12), kShortest = env("SH", 16);
-constexpr int64_t kLongest = 2048;
-constexpr int kProbeLength = 4;        // enough to tell good text from bad
-constexpr double kAfterSuccess = 0.4;  // of the evidence stays when a probe paid
-constexpr double kHope = 0.97;         // an arm that would lose at this acceptance is not probed
+constexpr double kHopeful = 0.4;   // standard deviations that lookups get on top
+constexpr double kRunsKeep = 0.9;  // of what is known about runs of lookups, per round
+constexpr double kAlone = 0.6;     // chance of no lookup above which drafts with passes are the rule
+constexpr double kCredit = 12;     // tokens: what past gains may excuse
+constexpr int64_t kFirstProbe = 12, kShortest = 16, kLongest = 2048;  // tokens between probes
+constexpr int kProbeLength = 4;                                       // enough to tell good text from bad
+constexpr double kAfterSuccess = 0.4;                                 // of the evidence stays when a probe paid
+constexpr double kHope = 0.97;                                        // an arm that would lose at this acceptance is not probed
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
 

@@ -25,7 +25,7 @@ struct PlannerOptions {
   int max_slots = 1;
   // In tokens: what an arm may lose against plain decoding before it is stopped is loss_free + loss_share * tokens made; what
   // probes may lose against the best known choice, explore_free + explore_share * tokens made.
-  double loss_free = 2.5, loss_share = 0.008;
+  double loss_free = 2.2, loss_share = 0.008;
   double explore_free = 1, explore_share = 0.01;
 };
 

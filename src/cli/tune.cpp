@@ -1,0 +1,262 @@
+// hunch tune FILE: the three-step search of the Vegas paper (section 3.4) on a sample of the user's prompts: the kept ratio from
+// which acceptance no longer grows, found with long drafts; the draft length with the most tokens a second at it; then the ratio
+// once more, by speed. Prints the steps and stores the result as a profile.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/report.h"
+#include "engine/engine_costs.h"
+#include "engine/profile.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Acceptance counts as stable at this share of the best: less is within the noise of a few prompts.
+constexpr double kStable = 0.97;
+constexpr double kRatios[] = {0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.25};
+constexpr int kGammas[] = {2, 3, 4, 5, 6, 7, 8, 10, 12, 15};
+constexpr int kLong = 15;
+
+struct TuneFlags {
+  ModelFlags model;
+  SpeculationFlags speculation;
+  SamplingFlags sampling;
+  std::optional<std::string> file;
+  int64_t most = 4;
+  bool json = false;
+};
+
+// Every prompt with one setting: what it accepted and how long it took.
+struct Trial {
+  int64_t rounds = 0, accepted = 0, tokens = 0;
+  double ms = 0;
+  std::map<int64_t, Profile::Seen> seen;  // by prompt length
+  double accepted_per_round() const { return rounds > 0 ? double(accepted) / double(rounds) : 0; }
+  double speed() const { return ms > 0 ? double(tokens) * 1e3 / ms : 0; }
+};
+
+struct Setting {
+  double ratio = 0;
+  int gamma = 0;  // 0: plain decoding
+};
+
+class Tune {
+ public:
+  Tune(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
+      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+
+  int run() {
+    const Status status = search();
+    progress_.clear();
+    if (interrupts_.stopped()) return complain("interrupted: nothing is stored"), interrupts_.exit_code();
+    if (!status.ok()) return fail(status.error());
+    if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
+    return print_and_exit_code(text_);
+  }
+
+ private:
+  Status search() {
+    HUNCH_OK(read_prompts());
+    HUNCH_TRY(const std::vector<Trial> first, trials(std::vector<Setting>(2)));  // the first warms up
+    if (interrupts_.stopped()) return {};
+    const Trial& plain = first[1];
+    say(fmt::format("{} prompts; plain decoding {:.1f} tokens/s\n", prompts_.size(), plain.speed()));
+    out_["prompts"] = prompts_.size();
+    out_["plain_tokens_per_second"] = plain.speed();
+
+    say(fmt::format("1. Kept ratio by acceptance, {} drafts a round\n   ratio  accepted a round", longest_));
+    std::map<double, Trial> by_ratio;
+    double most = 0;
+    std::vector<Setting> settings;
+    for (const double ratio : kRatios) settings.push_back({ratio, longest_});
+    HUNCH_TRY(const std::vector<Trial> long_drafts, trials(settings));
+    if (interrupts_.stopped()) return {};
+    for (size_t i = 0; i < settings.size(); ++i) {
+      const Trial& t = long_drafts[i];
+      const double ratio = settings[i].ratio;
+      by_ratio[ratio] = t;
+      most = std::max(most, t.accepted_per_round());
+      say(fmt::format("  {:6.3f}  {:.2f}", ratio, t.accepted_per_round()));
+      out_["ratios"].push_back({{"ratio", ratio}, {"gamma", longest_}, {"accepted_per_round", t.accepted_per_round()}});
+    }
+    double ratio = kRatios[0];
+    for (const auto& [r, t] : by_ratio)
+      if (t.accepted_per_round() >= kStable * most) {
+        ratio = r;
+        break;
+      }
+    say(fmt::format("   stable from {}\n", ratio));
+
+    say(fmt::format("2. Drafts a round by speed, ratio {}\n   gamma  tokens/s  over plain", ratio));
+    int gamma = 1;
+    double best = 0;
+    settings.clear();
+    for (const int g : kGammas)
+      if (g <= longest_) settings.push_back({ratio, g});
+    HUNCH_TRY(const std::vector<Trial> lengths, trials(settings));
+    if (interrupts_.stopped()) return {};
+    for (size_t i = 0; i < settings.size(); ++i) {
+      const Trial& t = lengths[i];
+      const int g = settings[i].gamma;
+      if (t.speed() > best) best = t.speed(), gamma = g;
+      row("gammas", ratio, g, t, plain, fmt::format("  {:6}", g));
+    }
+    say(fmt::format("   best {}\n", gamma));
+
+    say(fmt::format("3. Kept ratio by speed, {} drafts a round\n   ratio  tokens/s  over plain", gamma));
+    best = 0;
+    settings.clear();
+    for (const double r : kRatios) settings.push_back({r, gamma});
+    HUNCH_TRY(const std::vector<Trial> ratios, trials(settings));
+    if (interrupts_.stopped()) return {};
+    for (size_t i = 0; i < settings.size(); ++i) {
+      const Trial& t = ratios[i];
+      const double r = settings[i].ratio;
+      if (t.speed() > best) best = t.speed(), ratio = r;
+      row("ratios_by_speed", r, gamma, t, plain, fmt::format("  {:6.3f}", r));
+    }
+    say(fmt::format("   best {}\n", ratio));
+    say(fmt::format("--draft {} --ratio {}: {:.2f} times plain decoding", gamma, ratio, best / std::max(1e-9, plain.speed())));
+    out_["gamma"] = gamma, out_["ratio"] = ratio;
+    return store(ratio, gamma, by_ratio[ratio]);
+  }
+
+  // A JSON object a line with a "text", as bench accept reads; a file that is nothing of the kind is one prompt.
+  Status read_prompts() {
+    HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
+    std::vector<std::string> texts;
+    for (size_t at = 0; at < text.size() && int64_t(texts.size()) < flags_.most;) {
+      const size_t end = std::min(text.find('\n', at), text.size());
+      const json object = json::parse(text.begin() + ptrdiff_t(at), text.begin() + ptrdiff_t(end), nullptr, false);
+      at = end + 1;
+      if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) continue;
+      texts.push_back(object["text"].get<std::string>());
+    }
+    if (texts.empty()) texts.push_back(text);
+    for (const std::string& t : texts) {
+      HUNCH_TRY(std::vector<int32_t> ids, engine_.tokenizer().encode(t));
+      const int64_t room = engine_.context_len() - *flags_.sampling.max_tokens - kLong - 1;
+      if (room < 1) return usage_error("the context has no room for a prompt: lower -n or raise -c");
+      if (int64_t(ids.size()) > room) ids.erase(ids.begin(), ids.end() - ptrdiff_t(room));  // the end is what is continued
+      if (!ids.empty()) prompts_.push_back(std::move(ids));
+    }
+    longest_ = std::min(kLong, engine_.parts().options.max_draft);
+    return prompts_.empty() ? Status(Error{"no prompts in the file"}) : Status();
+  }
+
+  // Prompts outside, settings inside: a prompt is prefilled once and its entries serve every run over it. One Trial a setting.
+  Result<std::vector<Trial>> trials(const std::vector<Setting>& settings) {
+    std::vector<Trial> out(settings.size());
+    for (const auto& prompt : prompts_)
+      for (size_t i = 0; i < settings.size(); ++i) {
+        SpeculationOptions speculation = speculation_;
+        speculation.proposer = settings[i].gamma > 0 ? "self" : "none";
+        speculation.num_tokens = settings[i].gamma, speculation.ratio = settings[i].ratio;
+        Request request = request_of(flags_.sampling, speculation);
+        request.prompt = prompt;
+        request.ignore_eos = true;
+        if (!request.sampling.seed) request.sampling.seed = 1;
+        HUNCH_TRY(const Generation g,
+                  engine_.generate(
+                      request, [&](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag()));
+        if (interrupts_.stopped()) return out;
+        Trial& trial = out[i];
+        trial.rounds += g.rounds, trial.accepted += g.accepted;
+        trial.tokens += int64_t(g.tokens.size()) - 1, trial.ms += g.milliseconds.first_to_last_token;
+        add(g, trial.seen[g.prompt_tokens]);
+      }
+    return out;
+  }
+
+  // Rounds that drafted, and the conditional acceptance by position: a mean over runs of one length, weighted by rounds.
+  static void add(const Generation& g, Profile::Seen& seen) {
+    seen.context_len = g.prompt_tokens;
+    const double before = seen.rounds, now = double(g.rounds);
+    if (now <= 0) return;
+    seen.acceptance.resize(std::max(seen.acceptance.size(), g.drafted_by_position.size()));
+    for (size_t i = 0; i < g.drafted_by_position.size(); ++i) {
+      const double reached =
+          double(i == 0 ? g.drafted_by_position[0] : std::min(g.accepted_by_position[i - 1], g.drafted_by_position[i]));
+      if (reached <= 0) break;
+      const double a = double(g.accepted_by_position[i]) / reached;
+      seen.acceptance[i] = (seen.acceptance[i] * before + a * now) / (before + now);
+    }
+    seen.rounds += now;
+  }
+
+  Status store(double ratio, int gamma, const Trial& deepest) {
+    Profile profile{.ratio = ratio, .gamma = gamma};
+    for (const auto& [length, seen] : deepest.seen) profile.seen.push_back(seen);
+    const CostKey key = cost_key(engine_.parts());
+    const std::string path = cache_path("profile", key);
+    HUNCH_OK(profile.save(path, key));
+    out_["profile"] = path;
+    say(fmt::format("stored for later runs: {}", path));
+    return {};
+  }
+
+  void row(const char* name, double ratio, int gamma, const Trial& t, const Trial& plain, const std::string& label) {
+    const double over = plain.speed() > 0 ? t.speed() / plain.speed() : 0;
+    say(fmt::format("{}  {:8.1f}  {:.2f}", label, t.speed(), over));
+    out_[name].push_back({{"ratio", ratio},
+                          {"gamma", gamma},
+                          {"tokens_per_second", t.speed()},
+                          {"over_plain", over},
+                          {"accepted_per_round", t.accepted_per_round()}});
+  }
+  void say(const std::string& line) { text_ += line + "\n"; }
+
+  Engine& engine_;
+  const TuneFlags& flags_;
+  const SpeculationOptions& speculation_;
+  ProgressLine& progress_;
+  InterruptScope interrupts_;
+  std::vector<std::vector<int32_t>> prompts_;
+  int longest_ = kLong;
+  std::string text_;
+  ordered_json out_;
+};
+
+}  // namespace
+
+int tune_command(Arguments arguments) {
+  TuneFlags flags;
+  flags.sampling.max_tokens = 96;
+  FlagSet set(
+      "hunch tune FILE [flags]",
+      "Finds the kept ratio and the number of drafts a round that suit a sample of your prompts (FILE: a JSON object a line "
+      "with \"text\", or one plain text), in the three steps of the Vegas paper, and stores them with the acceptance that "
+      "was seen, for this model on this machine.");
+  set.positional("FILE", true, "the sample", flags.file);
+  set.group("Tuning");
+  set.value({"--prompts"}, "N", "prompts of the file to use, 1..1000 (default 4)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.most, parse_whole(flag, v, {1, 1000}));
+              return {};
+            });
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (flags.sampling.max_tokens.value_or(0) < 8) return fail(usage_error("tuning needs runs of some length: -n 8 or more"));
+  auto speculation = resolve_speculation(flags.speculation);
+  if (!speculation.ok()) return fail(speculation.error());
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  return Tune(**engine, flags, *speculation, progress).run();
+}
+
+}  // namespace hunch

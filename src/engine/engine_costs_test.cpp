@@ -1,0 +1,35 @@
+#include "engine/engine_costs.h"
+
+#include <gtest/gtest.h>
+
+namespace hunch {
+namespace {
+
+TEST(BreakEven, IsWhereTheBestLengthNeitherGainsNorLoses) {
+  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+  const Arm self{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, lookup{.name = "ngram"};
+  for (double context : {1024.0, 4096.0, 28672.0})
+    for (int batch : {1, 8})
+      for (const Arm& arm : {self, lookup}) {
+        const BreakEven at = break_even(table, arm, context, batch);
+        ASSERT_TRUE(at.possible);
+        int gamma = 0;
+        EXPECT_NEAR(best_gain(table, arm, context, batch, at.acceptance, gamma), 1, 1e-6);
+        EXPECT_LT(best_gain(table, arm, context, batch, at.acceptance - 0.01, gamma), 1);
+        EXPECT_GT(best_gain(table, arm, context, batch, at.acceptance + 0.01, gamma), 1);
+      }
+  EXPECT_LT(break_even(table, lookup, 28672, 1).acceptance, break_even(table, self, 28672, 1).acceptance);
+  EXPECT_LT(break_even(table, self, 28672, 1).acceptance, break_even(table, self, 1024, 1).acceptance);
+}
+
+TEST(BreakEven, SaysSoWhereNothingCanPay) {
+  CostTable table({.drafts = {{"target@1", 35e6}}});
+  for (int i = 0; i < 60; ++i) {
+    table.verify.record({1, 1, 4096}, 1);
+    table.drafts[0].step.record({1, 1, 4096}, 3);
+  }
+  EXPECT_FALSE(break_even(table, {.passes = true, .draft_kind = 0, .ratio = 1}, 4096, 1).possible);
+}
+
+}  // namespace
+}  // namespace hunch

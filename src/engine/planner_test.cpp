@@ -1,0 +1,175 @@
+// What the planner promises whatever its estimates are: limits, budgets, selections that exist, and decisions without a clock.
+#include "engine/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace hunch {
+namespace {
+
+constexpr int kSelf = 0, kNgram = 1;
+
+CostTable known_table() {  // eight rows for the price of one, draft steps a tenth of it
+  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+  for (int i = 0; i < 30; ++i)
+    for (int batch : {1, 2, 4, 8})
+      for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) {
+        table.verify.record({rows * batch, batch, 20000.0 * batch}, 1 + batch * 3.5 * (1 + 0.02 * rows));
+        table.drafts[0].step.record({double(batch), batch, 600.0 * batch}, 0.2 + 0.1 * batch);
+        table.drafts[0].learn.record({double(batch), batch, 20000.0 * batch}, 0.3 * batch);
+      }
+  return table;
+}
+PlannerOptions options(int slots) {
+  return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, {.name = "ngram", .prior_acceptance = 0.6}},
+          .max_slots = slots};
+}
+RequestView view(int slot = 0) { return {.slot = slot, .context_len = 20000, .prepared = kSelf}; }
+
+TEST(Planner, DraftsWhereItPaysAndLearnsForTheNextRound) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  const Decision d = planner.decide(view());
+  EXPECT_EQ(d.arm, kSelf);
+  EXPECT_GE(d.gamma, 3);
+  EXPECT_EQ(d.learn, kSelf);
+  EXPECT_GT(d.stop_below, 0);
+  EXPECT_LT(d.stop_below, 0.5);
+}
+
+TEST(Planner, LearnsFirstWhereNothingIsPrepared) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  RequestView unprepared = view();
+  unprepared.prepared = -1;
+  const Decision d = planner.decide(unprepared);
+  EXPECT_EQ(d.arm, kPlain);
+  EXPECT_EQ(d.gamma, 0);
+  EXPECT_EQ(d.learn, kSelf);
+}
+
+TEST(Planner, ObeysRoomArmsAndWhatWasFound) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  for (int room = 0; room <= 16; ++room)
+    for (uint32_t arms = 0; arms < 4; ++arms)
+      for (int found = 0; found <= 16; found += 4) {
+        planner.open(0);
+        RequestView v = view();
+        v.room = room, v.arms = arms;
+        v.found[kNgram] = {found, 7};
+        const Decision d = planner.decide(v);
+        EXPECT_LE(d.gamma, room);
+        EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
+        if (d.arm != kPlain) { EXPECT_TRUE(arms >> d.arm & 1); }
+        if (d.learn >= 0) { EXPECT_TRUE(arms >> d.learn & 1); }
+        if (d.arm == kNgram) { EXPECT_LE(d.gamma, found); }
+        planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.gamma});
+      }
+}
+
+TEST(Planner, KeepsToTheBudgetOfRowsAndDropsDraftsFirst) {
+  const CostTable table = known_table();
+  for (int budget = 8; budget <= 60; ++budget) {
+    Planner planner(table, options(8));
+    std::vector<RequestView> views;
+    for (int slot = 0; slot < 8; ++slot) views.push_back(view(slot));
+    std::vector<Decision> decisions(8);
+    planner.decide(views, decisions, budget);
+    int rows = 0;
+    for (const Decision& d : decisions) {
+      rows += 1 + d.gamma;
+      EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
+    }
+    EXPECT_LE(rows, budget);
+    EXPECT_GE(rows, budget <= 16 ? budget : 16) << "what is allowed and pays is used";
+  }
+}
+
+TEST(Planner, DecidesTheSameFromTheSamePast) {
+  const CostTable table = known_table();
+  std::array<std::vector<int>, 2> streams;
+  for (auto& stream : streams) {
+    Planner planner(table, options(1));
+    for (int round = 0; round < 300; ++round) {
+      RequestView v = view();
+      if (round % 3 == 0) v.found[kNgram] = {6, round % 8};
+      const Decision d = planner.decide(v);
+      stream.push_back(d.arm * 100 + d.gamma);
+      planner.record({.slot = 0, .drafted = d.gamma, .accepted = round * 7 % (d.gamma + 1)});
+    }
+  }
+  EXPECT_EQ(streams[0], streams[1]);
+}
+
+TEST(Planner, StopsDraftingWhenNothingIsKeptAndStartsAgainWhenTheTextTurns) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  RequestView v = view();
+  const auto rounds = [&](int count, bool good) {
+    int drafted = 0;
+    for (int i = 0; i < count; ++i) {
+      const Decision d = planner.decide(v);
+      v.prepared = d.learn;
+      drafted += d.gamma;
+      planner.record({.slot = 0, .drafted = d.gamma, .accepted = good ? d.gamma : 0});
+    }
+    return drafted;
+  };
+  rounds(20, true);
+  rounds(20, false);
+  EXPECT_LT(rounds(100, false), 40);
+  rounds(150, true);
+  EXPECT_GT(rounds(20, true), 100);
+}
+
+TEST(Planner, ANewRequestStartsFromWhatEarlierOnesSaw) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  for (int request = 0; request < 12; ++request) {
+    planner.open(0);
+    RequestView v = view();
+    for (int round = 0; round < 60; ++round) {
+      const Decision d = planner.decide(v);
+      v.prepared = d.learn;
+      planner.record({.slot = 0, .drafted = d.gamma, .accepted = 0});
+    }
+  }
+  planner.open(0);
+  EXPECT_EQ(planner.decide(view()).arm, kPlain);
+  EXPECT_LT(planner.acceptance(kSelf, 20000)[0], 0.4);
+  EXPECT_GT(Planner(table, options(1)).acceptance(kSelf, 20000)[0], 0.8);
+}
+
+TEST(Planner, LooksUpByMatchQuality) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  RequestView v = view();
+  v.arms = 1u << kNgram;
+  for (int round = 0; round < 400; ++round) {
+    const int quality = round % 2 ? 7 : 0;
+    v.found[kNgram] = {8, quality};
+    const Decision d = planner.decide(v);
+    planner.record({.slot = 0, .drafted = d.gamma, .accepted = quality == 7 ? d.gamma : 0});
+  }
+  EXPECT_GT(planner.acceptance(kNgram, 20000, 7)[0], planner.acceptance(kNgram, 20000, 0)[0] + 0.3);
+  v.found[kNgram] = {8, 7};
+  const int good = planner.decide(v).gamma;
+  planner.record({.slot = 0, .drafted = good, .accepted = good});
+  v.found[kNgram] = {8, 0};
+  EXPECT_LT(planner.decide(v).gamma, good);
+}
+
+TEST(Planner, AProfileIsAPrior) {
+  const CostTable table = known_table();
+  Planner planner(table, options(1));
+  const double never[] = {0.1, 0.1};
+  planner.seed(kSelf, 20000, never, 200);
+  EXPECT_LT(planner.acceptance(kSelf, 20000)[0], 0.2);
+  EXPECT_EQ(planner.decide(view()).arm, kPlain);
+}
+
+}  // namespace
+}  // namespace hunch
