@@ -1,26 +1,24 @@
 #include "engine/controller.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 
 #include "engine/defaults.h"
+#include "engine/engine_costs.h"
+#include "engine/profile.h"
 
 namespace hunch {
 namespace {
 
 constexpr int kLookup = 0, kSelf = 1;  // arms, as in auto_drafters()
-constexpr double kDraftBits = 4.5;     // a weight in Q4_0, scale included
 
-CostPriors priors_of(const EngineParts& parts) {
-  CostPriors priors;
-  priors.weight_bytes = double(parts.model->weight_bytes());
-  priors.kv_bytes_per_token = double(parts.backend->kv_page_bytes(parts.geometry)) / kPageLen;
-  const double bits = parts.bits_per_weight();
-  const double drafts = bits >= defaults::kCoarserFrom ? priors.weight_bytes * kDraftBits / bits : priors.weight_bytes;
-  priors.drafts = {{.name = fmt::format("self@{}", defaults::kRatio), .weight_bytes = drafts}};
-  return priors;
+// The plan of a request that asks for nothing: what auto drafts with.
+RequestPlan usual_plan(const EngineParts& parts) {
+  Request request;
+  request.speculation.proposer = "self";
+  auto plan = plan_request(request, {}, parts.options.max_draft, parts.bits_per_weight());
+  HUNCH_CHECK(plan.ok());
+  return std::move(*plan);
 }
 
 PlannerOptions options_of(const EngineParts& parts) {
@@ -36,19 +34,6 @@ PlannerOptions options_of(const EngineParts& parts) {
   return options;
 }
 
-CostKey key_of(const EngineParts& parts) {
-  CostKey key;
-  key.machine = processor_name() + ", " + parts.backend->description();
-  key.threads = parts.backend->threads();
-#ifdef HUNCH_COMMIT
-  key.build = HUNCH_COMMIT;
-#endif
-  key.model = parts.model->shape().name + " " + parts.model->shape().family;
-  key.model_bytes = int64_t(parts.checkpoint->file_bytes());
-  key.kv_type = dtype_info(parts.geometry.dtype).name;
-  return key;
-}
-
 }  // namespace
 
 const std::vector<std::string>& auto_drafters() {
@@ -58,12 +43,19 @@ const std::vector<std::string>& auto_drafters() {
 
 Controller::Controller(EngineParts& parts)
     : parts_(parts),
-      table_(priors_of(parts)),
-      key_(key_of(parts)),
+      table_(cost_priors(parts, usual_plan(parts))),
+      key_(cost_key(parts)),
       path_(parts.options.keep_costs ? cache_path("costs", key_) : ""),
-      planner_(table_, options_of(parts)) {
+      planner_(table_, options_of(parts)),
+      ratio_(defaults::kRatio) {
   // A damaged or foreign file is as good as none; what is learned now replaces it.
   if (!path_.empty()) (void)table_.load(path_, key_);
+  Profile profile;
+  bool found = false;
+  if (!path_.empty() && Profile::load(cache_path("profile", key_), key_, profile, found).ok() && found) {
+    profile.apply(planner_, kSelf);
+    ratio_ = profile.ratio;
+  }
   views_.reserve(size_t(parts.limits.max_seqs));
   decisions_.reserve(size_t(parts.limits.max_seqs));
 }
@@ -126,7 +118,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
     for (const Running* who : decoded) {
       if (who->chosen != kSelf || who->tree().size == 0) continue;
       const double share = double(who->tree().size) / report.draft_steps;  // of the steps in which it took part
-      draft.rows += share, draft.entries += share * std::max(16.0, defaults::kRatio * double(who->sequence.committed_len));
+      draft.rows += share, draft.entries += share * std::max(16.0, ratio_ * double(who->sequence.committed_len));
     }
     draft.sequences = std::max(1, int(draft.rows + 0.5));
     draft.rows = std::max(draft.rows, double(draft.sequences));

@@ -15,6 +15,8 @@ class Controller {
   explicit Controller(EngineParts&);
   ~Controller();  // saves what was learned
 
+  double ratio() const { return ratio_; }
+
   // Decides the next round of requests that decode (method auto only): chosen, want_drafts, learns, stop_below.
   void decide(std::span<Running* const>, Step&);
   // After the step. `decoded`: all requests of it that decoded, whatever their method.
@@ -28,6 +30,7 @@ class Controller {
   CostKey key_;
   std::string path_;  // empty: nowhere to keep it
   Planner planner_;
+  double ratio_;  // that self drafts keep unless the request says otherwise
   std::vector<RequestView> views_;
   std::vector<Decision> decisions_;
 };

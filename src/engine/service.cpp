@@ -172,6 +172,7 @@ void Service::admit_orders() {
 }
 
 void Service::open_session(Order&& order) {
+  if (order.plan.planned && order.request.speculation.ratio == 0) order.plan.policy.ratio = controller_.ratio();
   auto running = Running::make(parts_, order.plan, order.request);
   if (!running.ok()) return order.channel->end(running.error());
   const Tokenizer* tokenizer = parts_.tokenizer ? &*parts_.tokenizer : nullptr;
