@@ -69,7 +69,7 @@ class Eval {
       HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), context));
       const int64_t most = flags_.windows.value_or(std::numeric_limits<int64_t>::max());
       const int64_t windows = std::min(length / context, most);
-      const int64_t first_scored = context / 2;
+      const int64_t first_scored = context / 2 + 1;
       double sum = 0, squares = 0;
       int64_t count = 0;
       for (int64_t w = 0; w < windows && !interrupts_.stopped(); ++w) {
