@@ -443,7 +443,7 @@ ordered_json time_split(const Generation& g) {
 int bench_command(Arguments arguments) {
   if (!arguments.empty()) {
     if (arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));
-
+    if (arguments[0] == "batch") return bench_batch_command(arguments.subspan(1));
     if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
   }
   // --only was this command's own before `passes` had a name.

@@ -43,7 +43,7 @@ Result<std::unique_ptr<TokenRun>> TokenRun::make(EngineParts& parts, int64_t max
   if (max_len > parts.context_len)
     return Error{fmt::format("{} tokens do not fit the context of {}", max_len, parts.context_len)};
   auto run = std::unique_ptr<TokenRun>(new TokenRun(parts));
-  parts.forget_kept();
+  parts.forget_prefixes();  // idle pages of earlier requests
   run->sequence_.pages = PageTable(parts.context_len);
   run->sequence_.max_len = run->max_len_ = max_len;
   if (!run->sequence_.pages.grow_to(max_len, *parts.pool)) return Error{"no KV pages left"};
