@@ -313,7 +313,7 @@ class LlamaBench {
       request.sampling.seed = uint64_t(flags_.seed.value_or(7) + std::max<int64_t>(0, r));
       request.max_tokens =
           (r < 0 ? std::min<int64_t>(test.n_gen, 8) : test.n_gen) + 1;  // the first comes out of the prompt's pass
-      request.speculation = SpeculationOptions{};
+      request.speculation = plain_decoding();
       HUNCH_TRY(const Generation base, engine_->generate(request, {}, interrupts_.flag()));
       request.speculation = speculation_;
       HUNCH_TRY(Generation g, engine_->generate(request, {}, interrupts_.flag()));
@@ -405,7 +405,7 @@ int llama_bench_command(Arguments arguments) {
   add_idle_flags(set);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto speculation = resolve_speculation(flags.speculation);
+  auto speculation = asked_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
   auto settings = settings_of(flags);
   if (!settings.ok()) return fail(settings.error());
@@ -418,6 +418,17 @@ int llama_bench_command(Arguments arguments) {
 }
 
 }  // namespace
+
+SpeculationOptions plain_decoding() {
+  SpeculationOptions out;
+  out.proposer = "none";
+  return out;
+}
+
+Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
+  if (flags.flags.empty() && !flags.config && !flags.unverified) return plain_decoding();
+  return resolve_speculation(flags);
+}
 
 void add_counts(const Generation& g, Generation& sums) {
   sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;

@@ -50,6 +50,11 @@ Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view 
 // published policy's: logits, first and last row, sum, one set a layer, no spread. "default": this engine's own defaults.
 Result<SpeculationOptions> named_policy(const std::string& name);
 
+// What "plain" means in a comparison: an absent choice would be the engine's own.
+SpeculationOptions plain_decoding();
+// What was asked for on the command line; plain decoding where nothing was.
+Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags);
+
 // Adds one run's counts and times to `sums`, and what kind of run it was.
 void add_counts(const Generation& g, Generation& sums);
 // {"draft", "verify", "select", "decode"} in milliseconds.

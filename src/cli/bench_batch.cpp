@@ -59,8 +59,7 @@ class BatchBench {
     // A small level first: pages are touched, and draft weights made, outside of the timing.
     for (const bool speculate : {false, true}) {
       if (speculate && speculation_.proposer == "none") break;
-      const auto warm_up =
-          level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : SpeculationOptions{}, 1);
+      const auto warm_up = level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : plain_decoding(), 1);
       if (!warm_up.ok()) return warm_up.error();
     }
     for (int64_t prompt : flags_.prompts)
@@ -148,7 +147,7 @@ class BatchBench {
       Level last;
       for (int64_t r = 0; r < flags_.repetitions; ++r) {
         if (interrupts_.stopped()) return {};
-        HUNCH_TRY(last, level(prompt, gen, parallel, speculate ? speculation_ : SpeculationOptions{},
+        HUNCH_TRY(last, level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
                               uint64_t(flags_.seed.value_or(7) + r * 1000)));
         samples.push_back(int64_t(last.total_ms * 1e6));
         speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
@@ -247,7 +246,7 @@ int bench_batch_command(std::span<const std::string> arguments) {
   if (flags.parallel.empty()) flags.parallel = {1, 2, 4, 8, 16};
   if (flags.prompts.empty()) flags.prompts = {512};
   if (flags.gens.empty()) flags.gens = {64};
-  auto speculation = resolve_speculation(flags.speculation);
+  auto speculation = asked_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
   if (speculation->proposer != "none" && !flags.text_file)
     note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");

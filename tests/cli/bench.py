@@ -94,3 +94,11 @@ def test_report_is_one_page_of_what_bench_printed(hunch):
     result = hunch("report", hunch.file("rows.jsonl", rows.encode()))
     assert result.code == 0 and result.out.startswith("<!doctype html>") and "<svg" in result.out, result
     assert "tg4 @ d32" in result.out and "<script" not in result.out and "http" not in result.out, result.out[:400]
+
+
+def test_bench_without_wishes_decodes_plainly(hunch):
+    # The engine's own default may guess; a baseline must not.
+    text = book(hunch)
+    for command in (["bench", "-p", "0", "-n", "4", "-d", "64", "-r", "1"], ["bench", "batch", "--parallel", "1", "-p", "64", "-n", "4"]):
+        result = hunch(*command, "-m", hunch.model, "-f", text, "-o", "jsonl")
+        assert result.code == 0 and [json.loads(line)["drafter"] for line in result.out.splitlines()] == ["none"], result
