@@ -1,210 +1,467 @@
-// hunch bench: flags, the sequence of sections, tables. The ceiling is measured in the same run, since it moves with the
-// neighbours.
+// hunch bench: llama-bench's tests with its flags, names and columns, so that a command line and a script carry over. Prompts and
+// tokens are random, sampling is outside of the timing, one warm-up run goes before the repetitions. With --spec and a prompt
+// file each generation test has a second row: the same text continued with speculation, run in turn with plain decoding.
 #include "cli/bench.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
+#include <thread>
 
+#include "base/random.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
-#include "engine/bench.h"
 #include "engine/parts.h"
+#include "engine/token_run.h"
 
 namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-constexpr std::string_view kSections[] = {"ceiling", "plain", "verify", "draft", "end-to-end", "start"};
-constexpr size_t kCeilingBytes = size_t(1) << 30;  // far past any cache
-constexpr int kCeilingRepeats = 7;
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kMostTokens = 1 << 24;
+constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
 
-bool wanted(const BenchFlags& flags, std::string_view section) {
-  return flags.only.empty() || std::find(flags.only.begin(), flags.only.end(), section) != flags.only.end();
+int64_t ns_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-std::string cell(const ordered_json& v) {
-  if (v.is_null()) return "-";
-  if (v.is_string()) return v.get<std::string>();
-  if (v.is_number_integer()) return fmt::format("{}", v.get<int64_t>());
-  const double x = v.get<double>();
-  return fmt::format("{:.{}f}", x, std::abs(x) < 0.1 ? 4 : std::abs(x) < 10 ? 2 : 1);
+struct LlamaFlags {
+  // Lists; empty: the default. Repeating a flag adds to its list.
+  std::vector<int64_t> prompts, gens, depths, threads, batches, chunks;
+  std::vector<std::string> models, key_types, value_types;
+  std::vector<std::pair<int64_t, int64_t>> pairs;  // -pg
+  int64_t repetitions = 5, gen_warmup = 1;
+  std::optional<double> delay;
+  std::optional<int64_t> seed;
+  std::optional<double> temperature;
+  bool warmup = true, progress = false, prefill = false;
+  RowFormat format = RowFormat::Markdown;
+  std::optional<RowFormat> error_format;
+  std::optional<std::string> text_file;
+  std::string device = "cpu", isa;
+  SpeculationFlags speculation;
+};
+
+// Comma-separated words, added to `target`.
+FlagSet::Set words(std::vector<std::string>& target) {
+  return [&target](std::string_view flag, std::string_view text) -> Status {
+    while (true) {
+      const size_t comma = text.find(',');
+      if (text.substr(0, comma).empty()) return usage_error(fmt::format("{}: an empty value", flag));
+      target.emplace_back(text.substr(0, comma));
+      if (comma == std::string_view::npos) return {};
+      text.remove_prefix(comma + 1);
+    }
+  };
 }
 
-class Bench {
+FlagSet::Set ranges(std::vector<int64_t>& target, Range range) {
+  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+    HUNCH_TRY(const auto values, parse_ranges(flag, text, range));
+    target.insert(target.end(), values.begin(), values.end());
+    return {};
+  };
+}
+
+FlagSet::Set single(int64_t& target, Range range) {
+  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+    HUNCH_TRY(target, parse_whole(flag, text, range));
+    return {};
+  };
+}
+
+void add_test_flags(FlagSet& set, LlamaFlags& flags) {
+  set.group("Tests (lists by comma; ranges a-b, a-b+step, a-b*factor; a repeated flag adds)");
+  set.value({"-p", "--n-prompt"}, "LIST", "prompt tokens; 0: no such test (default 512)",
+            ranges(flags.prompts, {0, kMostTokens}));
+  set.value({"-n", "--n-gen"}, "LIST", "generated tokens; 0: no such test (default 128)", ranges(flags.gens, {0, kMostTokens}));
+  set.value({"-pg"}, "PP,TG", "a prompt, then generated tokens, as one test",
+            [&flags](std::string_view flag, std::string_view text) -> Status {
+              HUNCH_TRY(const auto both, parse_list(flag, text, {0, kMostTokens}));
+              if (both.size() != 2) return usage_error(fmt::format("{} needs two numbers, as in {} 512,128", flag, flag));
+              flags.pairs.emplace_back(both[0], both[1]);
+              return {};
+            });
+  set.value({"-d", "--n-depth", "--depths"}, "LIST", "tokens in the KV cache before a test (default 0)",
+            ranges(flags.depths, {0, kMostTokens}), 2);
+  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 5)", single(flags.repetitions, {1, 1000}));
+  set.toggle({"--prefill-depth"}, "fill the depth with a prompt of random tokens (slow), not with noise of the same shape",
+             [&flags] { flags.prefill = true; });
+  set.toggle({"--no-warmup"}, "no warm-up run", [&flags] { flags.warmup = false; });
+  set.value({"--n-gen-warmup"}, "N", "tokens of the warm-up of a generation test (default 1)",
+            single(flags.gen_warmup, {1, 4096}));
+  set.number({"--delay"}, "seconds between tests", {0, 3600}, flags.delay);
+
+  set.group("Model and machine");
+  set.value({"-m", "--model"}, "LIST", "folders or GGUF files (default: $HUNCH_MODEL, else the shipped one)",
+            words(flags.models));
+  set.value({"-t", "--threads"}, "LIST", "threads (default: all cores this process may use)", ranges(flags.threads, {1, 1024}));
+  set.value({"-b", "--batch-size"}, "LIST", "most rows of a pass (default 2048; -ub bounds it too)",
+            ranges(flags.batches, {2, 1 << 16}));
+  set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a prompt chunk (default 512)", ranges(flags.chunks, {2, 1 << 14}));
+  set.value({"-ctk", "--cache-type-k"}, "LIST", "type of the KV cache's keys (default: the device's); -ctv must agree",
+            words(flags.key_types));
+  set.value({"-ctv", "--cache-type-v"}, "LIST", "type of its values", words(flags.value_types));
+  set.value({"--device"}, "NAME", "cpu (default) or reference", [&flags](std::string_view, std::string_view v) -> Status {
+    flags.device = std::string(v);
+    return {};
+  });
+  set.value({"--isa"}, "NAME", "portable, avx2, avx512 or avx512_bf16 (default: the best here)",
+            [&flags](std::string_view, std::string_view v) -> Status {
+              flags.isa = std::string(v);
+              return {};
+            });
+
+  set.group("Rows with speculation");
+  set.text({"-f", "--file"}, "FILE", "the text to continue: acceptance depends on it, random tokens say nothing",
+           flags.text_file);
+  set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
+  set.whole({"-s", "--seed"}, "seed of the first repetition (default 7)", {0, double(1LL << 53)}, flags.seed);
+}
+
+void add_output_flags(FlagSet& set, LlamaFlags& flags) {
+  set.group("Output");
+  set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv",
+            [&flags](std::string_view flag, std::string_view v) {
+              auto format = parse_row_format(flag, v);
+              if (format.ok()) flags.format = *format;
+              return format.ok() ? Status() : Status(format.error());
+            });
+  set.value({"-oe", "--output-err"}, "FORMAT", "the same rows on stderr too",
+            [&flags](std::string_view flag, std::string_view v) {
+              auto format = parse_row_format(flag, v);
+              if (format.ok()) flags.error_format = *format;
+              return format.ok() ? Status() : Status(format.error());
+            });
+  set.toggle({"--json"}, "the same as -o json", [&flags] { flags.format = RowFormat::Json; });
+  set.toggle({"--progress"}, "name each test on stderr as it starts", [&flags] { flags.progress = true; });
+}
+
+// llama-bench's flags that have nothing to act on here; each takes a value, as there.
+void add_idle_flags(FlagSet& set) {
+  using A = FlagSet::Arity;
+  set.ignore({"-ngl",        "--n-gpu-layers",
+              "-ncmoe",      "--n-cpu-moe",
+              "-sm",         "--split-mode",
+              "-mg",         "--main-gpu",
+              "-nkvo",       "--no-kv-offload",
+              "-fa",         "--flash-attn",
+              "-dev",        "-lm",
+              "--load-mode", "-lzm",
+              "-mmp",        "--mmap",
+              "-embd",       "--embeddings",
+              "-ts",         "--tensor-split",
+              "-ot",         "--override-tensor",
+              "-nopo",       "--no-op-offload",
+              "--no-host",   "--repack",
+              "--numa",      "--prio",
+              "-C",          "--cpu-mask",
+              "--poll",      "--cpu-strict",
+              "-fitt",       "--fit-target",
+              "-fitc",       "--fit-ctx",
+              "--lazy-mode"},
+             A::One);
+  set.ignore({"-v", "--verbose", "--offline"}, A::None);
+  set.refuse({"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token"},
+             "models are not downloaded; name a folder or a GGUF file with -m");
+}
+
+// One engine's worth of settings.
+struct Setting {
+  std::string model, kv_type;
+  int64_t threads = 0, batch = 2048, chunk = 512;
+};
+
+class LlamaBench {
  public:
-  Bench(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
-      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+  LlamaBench(const LlamaFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
+      : flags_(flags),
+        speculation_(speculation),
+        progress_(progress),
+        printer_(flags.format, optional_columns(flags, speculation)),
+        error_printer_(flags.error_format.value_or(RowFormat::Markdown), optional_columns(flags, speculation)) {}
 
-  int run() {
-    out_["engine"] = engine_.description();
-    if (!flags_.json) print(engine_.description() + "\n");
-    double ceiling = 0;
-    if (wanted(flags_, "ceiling") || wanted(flags_, "plain")) {
-      const int threads = engine_.parts().backend->threads();
-      ceiling = streaming_read_ceiling(threads, kCeilingBytes, kCeilingRepeats);
-      BenchTable table{"ceiling", "Streaming read", {{{"threads", threads}, {"GiB_buffer", 1}, {"GB_per_s", ceiling / 1e9}}}, ""};
-      add(std::move(table));
+  int run(const std::vector<Setting>& settings) {
+    for (const Setting& setting : settings) {
+      if (interrupts_.stopped()) break;
+      if (const Status status = run(setting); !status.ok()) return fail(status.error());
     }
-    const auto sections = {
-        std::pair{"plain", std::function([&] { return bench_plain(engine_, flags_, ceiling); })},
-        std::pair{"verify", std::function([&] { return bench_verify(engine_, flags_, speculation_); })},
-        std::pair{"draft", std::function([&] { return bench_draft(engine_, flags_, speculation_); })},
-        std::pair{"end-to-end",
-                  std::function([&] { return bench_end_to_end(engine_, flags_, speculation_, interrupts_, progress_); })},
-        std::pair{"start",
-                  std::function([&] { return bench_start(engine_.parts().options.model, engine_.parts().backend->threads()); })}};
-    for (const auto& [name, section] : sections) {
-      if (!wanted(flags_, name) || interrupts_.stopped()) continue;
-      auto table = section();
-      progress_.clear();
-      if (!table.ok()) return fail(table.error());
-      add(std::move(*table));
-    }
-    if (flags_.json) print(json_line(out_) + "\n");
-    if (interrupts_.stopped()) complain("interrupted: the sections so far are all there is");
+    print(printer_.end(), flags_.error_format ? error_printer_.end() : "");
+    if (flags_.format == RowFormat::Markdown) print(fmt::format("\nbuild: hunch {}\n", build_commit()), "");
+    if (interrupts_.stopped()) complain("interrupted: the rows so far are all there is");
     return written_ ? interrupts_.exit_code() : 1;
   }
 
  private:
-  void add(BenchTable table) {
-    if (!flags_.json) return print("\n" + table_text(table));
-    out_[table.name] = table.rows;
+  static std::vector<std::string> optional_columns(const LlamaFlags& flags, const SpeculationOptions& speculation) {
+    std::vector<std::string> out;
+    if (flags.chunks.size() > 1) out.push_back("n_ubatch");
+    if (!flags.key_types.empty()) out.push_back("type_k");
+    if (speculation.proposer != "none")
+      for (const char* name : {"drafter", "mean_acceptance_length", "speedup"}) out.emplace_back(name);
+    return out;
   }
-  void print(const std::string& text) { written_ = written_ && write_stdout(text); }
 
-  Engine& engine_;
-  const BenchFlags& flags_;
+  std::vector<int64_t> depths() const { return flags_.depths.empty() ? std::vector<int64_t>{0} : flags_.depths; }
+
+  // llama-bench's order: all prompts, all generations, all pairs.
+  std::vector<BenchTest> tests_at(int64_t depth) const {
+    std::vector<BenchTest> out;
+    for (int64_t n : flags_.prompts.empty() ? std::vector<int64_t>{512} : flags_.prompts)
+      if (n > 0) out.push_back({n, 0, depth});
+    for (int64_t n : flags_.gens.empty() ? std::vector<int64_t>{128} : flags_.gens)
+      if (n > 0) out.push_back({0, n, depth});
+    for (const auto& [prompt, gen] : flags_.pairs)
+      if (prompt + gen > 0) out.push_back({prompt, gen, depth});
+    return out;
+  }
+
+  Status run(const Setting& setting) {
+    EngineOptions options;
+    options.model = setting.model;
+    options.kv_dtype = setting.kv_type;
+    options.threads = int(setting.threads);
+    options.device = flags_.device, options.isa = flags_.isa;
+    options.chunk_len = int(std::min(setting.chunk, setting.batch));
+    options.prefix_caching = speculation_.proposer != "none";
+    for (int64_t depth : depths())
+      for (const BenchTest& test : tests_at(depth))
+        options.context_len = std::max(options.context_len, depth + test.tokens() + 1 + kSlack);
+    HUNCH_TRY(engine_, load_engine(options, progress_));
+    fields_ = engine_fields(*engine_, setting.model, setting.batch, options.chunk_len);
+    chunk_ = options.chunk_len;
+    if (flags_.text_file) {
+      HUNCH_TRY(const std::string text, read_text_file(*flags_.text_file));
+      HUNCH_TRY(text_ids_, engine_->tokenizer().encode(text));
+    }
+    for (int64_t depth : depths())
+      for (const BenchTest& test : tests_at(depth)) {
+        if (interrupts_.stopped()) return {};
+        if (flags_.progress) complain(fmt::format("{}, {} threads: {}", setting.model, setting.threads, test.name()));
+        HUNCH_OK(plain(test));
+        if (flags_.text_file && speculation_.proposer != "none" && test.n_prompt == 0) HUNCH_OK(speculating(test));
+        if (flags_.delay) std::this_thread::sleep_for(std::chrono::duration<double>(*flags_.delay));
+      }
+    engine_.reset();  // before the next one takes its memory
+    return {};
+  }
+
+  std::vector<int32_t> random_tokens(int64_t n, uint32_t salt) const {
+    const NoiseKey key{7, salt};
+    const uint64_t vocab = uint64_t(engine_->parts().model->shape().vocab_size);
+    std::vector<int32_t> out(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i)
+      out[size_t(i)] = int32_t((uint64_t(noise_bits(key, NoiseStream::Target, i, 0)) * vocab) >> 32);
+    return out;
+  }
+
+  // A prompt in chunks, with the logits of its last token; then token by token.
+  void run_once(TokenRun& run, const std::vector<int32_t>& tokens, int64_t n_prompt) const {
+    const std::span<const int32_t> all(tokens);
+    if (n_prompt > 0) run.feed(all.first(size_t(n_prompt)), chunk_, TokenRun::Logits::Last);
+    run.feed(all.subspan(size_t(n_prompt)), 1, TokenRun::Logits::All);
+  }
+
+  Status plain(const BenchTest& test) {
+    HUNCH_TRY(const auto run, TokenRun::make(engine_->parts(), test.n_depth + test.tokens()));
+    if (flags_.prefill) {
+      run->feed(random_tokens(test.n_depth, 1), chunk_, TokenRun::Logits::None);
+    } else {
+      run->fill(test.n_depth);
+    }
+    const std::vector<int32_t> tokens = random_tokens(test.tokens(), 2);
+    if (flags_.warmup) {
+      const int64_t gen = test.n_prompt > 0 ? 0 : std::min(test.n_gen, flags_.gen_warmup);
+      run_once(*run, std::vector<int32_t>(tokens.begin(), tokens.begin() + ptrdiff_t(test.n_prompt + gen)), test.n_prompt);
+      run->rewind(test.n_depth);
+    }
+    std::vector<int64_t> samples;
+    for (int64_t r = 0; r < flags_.repetitions && !interrupts_.stopped(); ++r) {
+      const auto start = Clock::now();
+      run_once(*run, tokens, test.n_prompt);
+      samples.push_back(std::max<int64_t>(1, ns_since(start)));
+      run->rewind(test.n_depth);
+    }
+    if (samples.empty()) return {};
+    ordered_json extra = {{"drafter", "none"}, {"tokens", "random"}, {"lossless", true}};
+    if (test.n_depth > 0) extra["depth_fill"] = flags_.prefill ? "prefill" : "noise";
+    print_row(bench_row(fields_, test, samples, extra));
+    return {};
+  }
+
+  // The last n_depth tokens of the text are continued plainly and with speculation, in turn, with the same seeds.
+  Status speculating(const BenchTest& test) {
+    if (test.n_depth == 0) {
+      note(fmt::format("{}: no row with speculation, since there is no text before it; give -d", test.name()));
+      return {};
+    }
+    if (int64_t(text_ids_.size()) < test.n_depth)
+      return usage_error(fmt::format("{} holds {} tokens, -d asks for {}", *flags_.text_file, text_ids_.size(), test.n_depth));
+    Request request;
+    request.prompt.assign(text_ids_.end() - ptrdiff_t(test.n_depth), text_ids_.end());
+    request.ignore_eos = true;
+    request.cache_prompt = true;  // one prefill for all repetitions
+    request.sampling.temperature = flags_.temperature.value_or(0.8);
+    std::vector<int64_t> samples;
+    std::vector<double> speedups, plain_speeds;
+    Generation sums;
+    bool equal = true;
+    for (int64_t r = -int64_t(flags_.warmup); r < flags_.repetitions && !interrupts_.stopped(); ++r) {
+      request.sampling.seed = uint64_t(flags_.seed.value_or(7) + std::max<int64_t>(0, r));
+      request.max_tokens =
+          (r < 0 ? std::min<int64_t>(test.n_gen, 8) : test.n_gen) + 1;  // the first comes out of the prompt's pass
+      request.speculation = plain_decoding();
+      HUNCH_TRY(const Generation base, engine_->generate(request, {}, interrupts_.flag()));
+      request.speculation = speculation_;
+      HUNCH_TRY(Generation g, engine_->generate(request, {}, interrupts_.flag()));
+      if (interrupts_.stopped()) return {};
+      if (r < 0) continue;
+      samples.push_back(std::max<int64_t>(1, int64_t(g.milliseconds.first_to_last_token * 1e6)));
+      plain_speeds.push_back(base.tokens_per_second());
+      speedups.push_back(g.tokens_per_second() / std::max(1e-9, base.tokens_per_second()));
+      equal = equal && g.tokens == base.tokens;
+      add_counts(g, sums);
+    }
+    if (samples.empty()) return {};
+    const auto speedup = mean_and_deviation(speedups), base = mean_and_deviation(plain_speeds);
+    ordered_json extra = {{"drafter", sums.proposer},
+                          {"tokens", *flags_.text_file},
+                          {"lossless", sums.lossless},
+                          {"policy", sums.policy},
+                          {"rule", sums.rule},
+                          {"gamma", sums.gamma},
+                          {"ratio", asked_ratio(speculation_)},
+                          {"temperature", *request.sampling.temperature},
+                          {"mean_acceptance_length", sums.mean_acceptance_length()},
+                          {"plain_ts", base.mean},
+                          {"stddev_plain_ts", base.deviation},
+                          {"speedup", speedup.mean},
+                          {"stddev_speedup", speedup.deviation},
+                          {"same_tokens_as_plain", equal},
+                          {"acceptance_by_position", sums.acceptance_by_position()},
+                          {"milliseconds", time_split(sums)}};
+    print_row(bench_row(fields_, test, samples, extra));
+    return {};
+  }
+
+  void print_row(const ordered_json& row) {
+    progress_.clear();
+    print(printer_.row(row), flags_.error_format ? error_printer_.row(row) : "");
+  }
+  void print(const std::string& out, const std::string& err) {
+    written_ = written_ && write_stdout(out);
+    std::fputs(err.c_str(), stderr);
+  }
+
+  const LlamaFlags& flags_;
   const SpeculationOptions& speculation_;
   ProgressLine& progress_;
+  RowPrinter printer_, error_printer_;
   InterruptScope interrupts_;
-  ordered_json out_;
+  std::unique_ptr<Engine> engine_;
+  ordered_json fields_;
+  std::vector<int32_t> text_ids_;
+  int chunk_ = 512;
   bool written_ = true;
 };
 
-void add_bench_flags(FlagSet& set, BenchFlags& flags) {
-  const auto list = [](std::vector<int64_t>& target, Range range, bool* given = nullptr) {
-    return [&target, range, given](std::string_view flag, std::string_view v) -> Status {
-      HUNCH_TRY(target, parse_list(flag, v, range));
-      if (given) *given = true;
-      return {};
-    };
+// Every combination of the lists, the model slowest, as llama-bench nests them.
+Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
+  if (flags.key_types != flags.value_types)
+    return usage_error(fmt::format("keys and values of the KV cache have one type here: -ctk {} and -ctv {} must agree",
+                                   flags.key_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.key_types, ",")),
+                                   flags.value_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.value_types, ","))));
+  std::vector<std::string> models = flags.models, types = flags.key_types;
+  if (models.empty()) {
+    HUNCH_TRY(std::string model, model_path(std::nullopt));
+    models.push_back(std::move(model));
+  }
+  if (types.empty()) types.emplace_back();
+  const auto or_default = [](const std::vector<int64_t>& list, int64_t value) {
+    return list.empty() ? std::vector{value} : list;
   };
-  set.group("What to measure");
-  set.value({"--only"}, "LIST", fmt::format("sections: {} (default: all)", comma_list(kSections)),
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              flags.only.clear();
-              while (true) {
-                const size_t comma = v.find(',');
-                HUNCH_TRY(std::string section, parse_choice(flag, v.substr(0, comma), kSections));
-                flags.only.push_back(std::move(section));
-                if (comma == std::string_view::npos) return {};
-                v.remove_prefix(comma + 1);
-              }
-            });
-  set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
-            list(flags.depths, {0, 1 << 24}, &flags.depths_given), 2);
-  set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", list(flags.rows, {1, 64}));
-  set.value({"--contexts"}, "LIST", "prompt lengths of the end-to-end rows (default 16384,28672)",
-            list(flags.contexts, {1024, 1 << 24}));
-  set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",
-            list(flags.gammas, {1, 64}));
-  set.value({"--new"}, "N", "tokens of an end-to-end run (default 96)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.new_tokens, parse_whole(flag, v, {2, 1 << 20}));
-              return {};
-            });
-  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 9)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 1000}));
-              return {};
-            });
-  set.whole({"-p", "--n-prompt"}, "as llama-bench: time a prompt of N tokens; -p or -n print its rows", {0, 1 << 24},
-            flags.prompt_tokens);
-  set.whole({"-n", "--n-gen"}, "as llama-bench: time N generated tokens at each -d", {0, 1 << 20}, flags.generated_tokens);
-  set.group("Output");
-  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
-  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
-    static constexpr std::string_view kFormats[] = {"md", "json"};
-    HUNCH_OK(parse_choice(flag, v, kFormats));
-    flags.json = v == "json";
-    return {};
-  });
+  std::vector<Setting> out;
+  for (const std::string& model : models)
+    for (int64_t batch : or_default(flags.batches, 2048))
+      for (int64_t chunk : or_default(flags.chunks, 512))
+        for (const std::string& type : types)
+          for (int64_t threads : or_default(flags.threads, 0)) out.push_back({model, type, threads, batch, chunk});
+  return out;
 }
 
-int print_peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model) {
-  auto rows = peer_rows(engine, flags, model);
-  if (!rows.ok()) return fail(rows.error());
-  if (flags.json) return print_and_exit_code(json_line(*rows) + "\n");
-  std::string out = "| test | t/s |\n|---|---|\n";
-  for (const auto& row : *rows)
-    out += fmt::format("| {} | {:.2f} ± {:.2f} |\n", row["test"].get<std::string>(), row["avg_ts"].get<double>(),
-                       row["stddev_ts"].get<double>());
-  return print_and_exit_code(out);
+int llama_bench_command(Arguments arguments) {
+  LlamaFlags flags;
+  FlagSet set(
+      "hunch bench [flags] | hunch bench passes|batch|accept [flags]",
+      "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
+      "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
+      "(acceptance over a file of prompts); each has its own --help.");
+  add_test_flags(set, flags);
+  add_speculation_flags(set, flags.speculation);
+  add_output_flags(set, flags);
+  add_idle_flags(set);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  auto speculation = asked_speculation(flags.speculation);
+  if (!speculation.ok()) return fail(speculation.error());
+  auto settings = settings_of(flags);
+  if (!settings.ok()) return fail(settings.error());
+  if (speculation->proposer != "none" && !flags.text_file)
+    note("no rows with speculation: random tokens say nothing about acceptance; name a text with -f");
+  if (speculation->proposer == "none" && flags.text_file) note("-f has no effect without --spec");
+  note_ignored(set);
+  ProgressLine progress;
+  return LlamaBench(flags, *speculation, progress).run(*settings);
 }
 
 }  // namespace
 
-Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view text, const Range& range) {
-  std::vector<int64_t> out;
-  while (true) {
-    const size_t comma = text.find(',');
-    HUNCH_TRY(const int64_t value, parse_whole(flag, text.substr(0, comma), range));
-    out.push_back(value);
-    if (comma == std::string_view::npos) return out;
-    text.remove_prefix(comma + 1);
-  }
+SpeculationOptions plain_decoding() {
+  SpeculationOptions out;
+  out.proposer = "none";
+  return out;
 }
 
-std::string table_text(const BenchTable& table) {
-  std::string out = table.title + "\n";
-  if (table.rows.empty()) return out + "  (nothing to measure)\n";
-  std::vector<std::string> names;
-  for (const auto& [name, value] : table.rows[0].items()) names.push_back(name);
-  std::vector<size_t> widths;
-  for (const std::string& name : names) {
-    size_t width = name.size();
-    for (const auto& row : table.rows) width = std::max(width, cell(row[name]).size());
-    widths.push_back(width);
+Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
+  if (flags.flags.empty() && !flags.config && !flags.unverified) return plain_decoding();
+  return resolve_speculation(flags);
+}
+
+void add_counts(const Generation& g, Generation& sums) {
+  sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;
+  sums.lossless = sums.lossless && g.lossless;
+  sums.rounds += g.rounds, sums.drafted += g.drafted, sums.accepted += g.accepted;
+  const size_t positions = std::max(sums.drafted_by_position.size(), g.drafted_by_position.size());
+  sums.drafted_by_position.resize(positions), sums.accepted_by_position.resize(positions);
+  for (size_t i = 0; i < g.drafted_by_position.size(); ++i) {
+    sums.drafted_by_position[i] += g.drafted_by_position[i];
+    sums.accepted_by_position[i] += g.accepted_by_position[i];
   }
-  for (size_t i = 0; i < names.size(); ++i) out += fmt::format("  {:>{}}", names[i], widths[i]);
-  out += "\n";
-  for (const auto& row : table.rows) {
-    for (size_t i = 0; i < names.size(); ++i) out += fmt::format("  {:>{}}", cell(row[names[i]]), widths[i]);
-    out += "\n";
-  }
-  return table.note.empty() ? out : out + "  " + wrapped(table.note, 78, 2) + "\n";
+  sums.milliseconds.draft += g.milliseconds.draft;
+  sums.milliseconds.verify += g.milliseconds.verify;
+  sums.milliseconds.select += g.milliseconds.select;
+  sums.milliseconds.first_to_last_token += g.milliseconds.first_to_last_token;
+}
+
+ordered_json time_split(const Generation& g) {
+  const Timings& ms = g.milliseconds;
+  return {{"draft", ms.draft}, {"verify", ms.verify}, {"select", ms.select}, {"decode", ms.first_to_last_token}};
 }
 
 int bench_command(Arguments arguments) {
-  if (!arguments.empty() && arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));
-  if (!arguments.empty() && arguments[0] == "breakeven") return bench_breakeven_command(arguments.subspan(1));
-  BenchFlags flags;
-  FlagSet set("hunch bench [flags] | hunch bench accept FILE [flags] | hunch bench breakeven [flags]",
-              "Measures, in one run: what memory reads reach, plain decoding at depth, verify passes, draft steps, whole "
-              "requests by guesses "
-              "a round, and the time from start to the first token. hunch bench accept --help: acceptance over a prompt file.");
-  add_bench_flags(set, flags);
-  add_model_flags(set, flags.model);
-  add_speculation_flags(set, flags.speculation);
-  add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  flags.peer_style = flags.prompt_tokens || flags.generated_tokens;
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  speculation->proposer = "self";
-  auto options = engine_options(flags.model);
-  if (!options.ok()) return fail(options.error());
-  note_ignored(set);
-  ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  if (flags.peer_style) return print_peer_rows(**engine, flags, options->model);
-  return Bench(**engine, flags, *speculation, progress).run();
+  if (!arguments.empty()) {
+    if (arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));
+    if (arguments[0] == "batch") return bench_batch_command(arguments.subspan(1));
+    if (arguments[0] == "breakeven") return bench_breakeven_command(arguments.subspan(1));
+    if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
+  }
+  // --only was this command's own before `passes` had a name.
+  for (const std::string& argument : arguments)
+    if (argument == "--only" || argument.starts_with("--only=")) return bench_passes_command(arguments);
+  return llama_bench_command(arguments);
 }
 
 }  // namespace hunch

@@ -1,6 +1,6 @@
-// hunch bench: its flags and the parts it consists of. bench.cpp parses and prints; bench_passes.cpp times passes,
-// bench_requests.cpp whole requests and processes, bench_accept.cpp measures acceptance over a prompt
-// file, bench_breakeven.cpp the acceptance that pays.
+// hunch bench and its parts. bench.cpp: llama-bench's tests; bench_batch.cpp: many requests at once; bench_accept.cpp: acceptance
+// over a prompt file; bench_breakeven.cpp: the acceptance that pays; `bench passes`: bench_sections.cpp (flags, tables), bench_passes.cpp (passes), bench_requests.cpp (whole
+// requests and processes).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/bench_rows.h"
 #include "cli/interrupt.h"
 #include "cli/request_flags.h"
 #include "cli/terminal.h"
@@ -16,16 +17,13 @@
 
 namespace hunch {
 
-struct BenchFlags {
+struct BenchFlags {  // of bench passes
   ModelFlags model;
   SpeculationFlags speculation;
   std::vector<int64_t> depths{0, 4096, 16384, 28672}, rows{2, 4, 8, 12}, gammas{1, 3, 5, 7, 10, 15}, contexts{16384, 28672};
   std::vector<std::string> only;  // sections; empty: all
   int64_t repeats = 9, new_tokens = 96;
   bool json = false;
-  // llama-bench's flags; any of them switches to its rows.
-  std::optional<int64_t> prompt_tokens, generated_tokens;
-  bool depths_given = false, peer_style = false;
 };
 
 // What a section measured: rows of numbers under names; printed as a table, or kept as JSON.
@@ -45,9 +43,6 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
 // Processes of this program, from their start to their first byte of text.
 Result<BenchTable> bench_start(const std::string& model, int threads);
 
-// llama-bench's JSON rows: pp (prompt) and tg (generation at a depth).
-Result<nlohmann::ordered_json> peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model);
-
 // Comma-separated whole numbers.
 Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view text, const Range& range);
 
@@ -55,7 +50,19 @@ Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view 
 // published policy's: logits, first and last row, sum, one set a layer, no spread. "default": this engine's own defaults.
 Result<SpeculationOptions> named_policy(const std::string& name);
 
+// What "plain" means in a comparison: an absent choice would be the engine's own.
+SpeculationOptions plain_decoding();
+// What was asked for on the command line; plain decoding where nothing was.
+Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags);
+
+// Adds one run's counts and times to `sums`, and what kind of run it was.
+void add_counts(const Generation& g, Generation& sums);
+// {"draft", "verify", "select", "decode"} in milliseconds.
+nlohmann::ordered_json time_split(const Generation& g);
+
 int bench_accept_command(std::span<const std::string> arguments);
 int bench_breakeven_command(std::span<const std::string> arguments);
+int bench_batch_command(std::span<const std::string> arguments);
+int bench_passes_command(std::span<const std::string> arguments);
 
 }  // namespace hunch

@@ -185,7 +185,7 @@ class Accept {
       count(g, out);
       if (!flags_.speed) continue;
       Request plain = request;  // right after it, on the same cache: what the machine does to one it does to the other
-      plain.speculation = SpeculationOptions{};
+      plain.speculation = plain_decoding();
       HUNCH_TRY(const Generation p, engine_.generate(plain, on_token, interrupts_.flag()));
       if (interrupts_.stopped()) return {};
       plain_speeds.push_back(p.tokens_per_second());

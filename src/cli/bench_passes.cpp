@@ -1,4 +1,4 @@
-// Sections of hunch bench that time single passes over a cache filled to a depth; declared in bench.h.
+// Sections of hunch bench passes that time single passes over a cache filled to a depth; declared in bench.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -106,48 +106,6 @@ Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const Sp
                           {"copied_MB_per_round", megabytes(verify.bytes.gather_bytes)}});
   }
   return table;
-}
-
-Result<ordered_json> peer_rows(Engine& engine, const BenchFlags& flags, const std::string& model) {
-  // The field names are llama-bench's, so that scripts which read one can read the other.
-  ordered_json rows = ordered_json::array();
-  const auto add = [&](const std::string& test, int64_t prompt, int64_t gen, int64_t depth, const std::vector<double>& speeds) {
-    double mean = 0, square = 0;
-    for (double s : speeds) mean += s / double(speeds.size());
-    for (double s : speeds) square += (s - mean) * (s - mean);
-    const double deviation = speeds.size() > 1 ? std::sqrt(square / double(speeds.size() - 1)) : 0;
-    rows.push_back({{"test", test},
-                    {"model_filename", model},
-                    {"n_threads", engine.parts().backend->threads()},
-                    {"n_prompt", prompt},
-                    {"n_gen", gen},
-                    {"n_depth", depth},
-                    {"avg_ts", mean},
-                    {"stddev_ts", deviation},
-                    {"samples_ts", speeds}});
-  };
-  if (const int64_t n = flags.prompt_tokens.value_or(0); n > 0) {
-    Request request;
-    for (int64_t i = 0; i < n; ++i) request.prompt.push_back(int32_t(i % engine.tokenizer().vocab_size()));
-    request.max_tokens = 1;
-    request.sampling.temperature = 0;
-    std::vector<double> speeds;
-    for (int64_t r = 0; r < flags.repeats; ++r) {
-      HUNCH_TRY(const Generation g, engine.generate(request));
-      speeds.push_back(double(n) * 1e3 / g.milliseconds.prefill);
-    }
-    add(fmt::format("pp{}", n), n, 0, 0, speeds);
-  }
-  if (const int64_t n = flags.generated_tokens.value_or(0); n > 0) {
-    const std::vector<int64_t> depths = flags.depths_given ? flags.depths : std::vector<int64_t>{0};
-    for (int64_t depth : depths) {
-      HUNCH_TRY(const auto bench, bench_at(engine, depth, {}, 1));
-      std::vector<double> speeds;
-      for (int64_t r = 0; r < flags.repeats; ++r) speeds.push_back(1e3 / bench->plain(int(n)).ms);
-      add(depth > 0 ? fmt::format("tg{} @ d{}", n, depth) : fmt::format("tg{}", n), 0, n, depth, speeds);
-    }
-  }
-  return rows;
 }
 
 }  // namespace hunch

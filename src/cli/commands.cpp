@@ -17,8 +17,10 @@ constexpr Command kCommands[] = {
     {"chat", "talk to the model", chat_command},
     {"demo", "speculation on a long record book, plain and guessed side by side", demo_command},
     {"audit", "run a request both ways and name the first token that differs", audit_command},
-    {"bench", "measure this machine and this engine; bench accept: acceptance over a prompt file", bench_command},
+    {"bench", "speed, as llama-bench measures it; also bench passes, batch, accept, breakeven", bench_command},
     {"tune", "find the best kept ratio and draft length for your prompts, and remember them", tune_command},
+    {"eval", "perplexity over a text, and facts looked up in a long one", eval_command},
+    {"report", "result files of bench and eval as one HTML page", report_command},
     {"info", "describe a model", info_command},
     {"quantize", "write a model as a quantised GGUF file", quantize_command},
     {"tokenize", "text to token ids", tokenize_command},
@@ -37,17 +39,12 @@ std::string version_line() {
     if (__builtin_cpu_supports("avx512bf16")) targets += " avx512_bf16";
   }
 #endif
-#ifdef HUNCH_COMMIT
-  const std::string commit = HUNCH_COMMIT;
-#else
-  const std::string commit = "unknown commit";
-#endif
 #ifdef __clang__
   const std::string compiler = "Clang " __clang_version__;
 #else
   const std::string compiler = "GCC " __VERSION__;
 #endif
-  return fmt::format("hunch {} ({}; {}; no CUDA; this CPU: {})\n", kVersion, commit, compiler, targets);
+  return fmt::format("hunch {} ({}; {}; no CUDA; this CPU: {})\n", kVersion, build_commit(), compiler, targets);
 }
 
 std::string overview() {
@@ -69,6 +66,14 @@ std::string overview() {
 }
 
 }  // namespace
+
+std::string_view build_commit() {
+#ifdef HUNCH_COMMIT
+  return HUNCH_COMMIT;
+#else
+  return "unknown";
+#endif
+}
 
 std::span<const Command> commands() { return kCommands; }
 

@@ -22,10 +22,14 @@ int demo_command(Arguments);
 int audit_command(Arguments);
 int bench_command(Arguments);
 int tune_command(Arguments);
+int eval_command(Arguments);
+int report_command(Arguments);
 int info_command(Arguments);
 int quantize_command(Arguments);
 int tokenize_command(Arguments);
 int detokenize_command(Arguments);
+
+std::string_view build_commit();  // "0c1e570", or "unknown"
 
 // The whole program: finds the subcommand; prints help and version. main() adds the signal handlers.
 int dispatch(Arguments arguments);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "engine/token_run.h"
 
 namespace hunch {
 namespace {
@@ -49,21 +50,8 @@ Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t
 }
 
 void DepthBench::fill(int64_t depth) {
+  fill_entries(parts_, sequence_, depth);
   const ModelShape& shape = parts_.model->shape();
-  const int64_t chunk = 256;
-  Buffer memory = parts_.backend->allocate(size_t(chunk * shape.kv_heads * shape.head_dim) * sizeof(float));
-  auto rows = memory.view<float>(chunk, shape.kv_heads, shape.head_dim);
-  uint32_t state = 1;
-  for (int64_t i = 0; i < rows.size(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    rows.data[i] = float(int32_t(state)) * 0x1p-31f;
-  }
-  for (int layer = 0; layer < shape.layers; ++layer)
-    for (int64_t first = 0; first < depth; first += chunk) {
-      const auto part = rows.slice(0, std::min(chunk, depth - first));
-      parts_.backend->store_kv(
-          {.layer = layer, .k = part, .v = part, .kv = {parts_.store.get(), sequence_.pages.view()}, .first_entry = first});
-    }
   sequence_.tokens.assign(size_t(depth) + 1, 0);
   for (int64_t i = 0; i <= depth; ++i) sequence_.tokens[size_t(i)] = int32_t(i % shape.vocab_size);
   sequence_.prompt_len = depth;

@@ -1,0 +1,270 @@
+// hunch bench batch: throughput when many requests run at once, plainly and with speculation: llama-batched-bench's question, put
+// to the scheduler that serves. All requests of a level are handed in together; each has a text of its own unless
+// --shared-prompt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/report.h"
+#include "engine/parts.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
+
+struct BatchFlags {
+  ModelFlags model;
+  SpeculationFlags speculation;
+  std::vector<int64_t> parallel, prompts, gens;
+  std::optional<std::string> text_file;
+  std::optional<double> temperature;
+  std::optional<int64_t> seed;
+  int64_t repetitions = 1;
+  bool shared = false;
+  RowFormat format = RowFormat::Markdown;
+};
+
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+// What one level did.
+struct Level {
+  double prompt_ms = 0;  // until every request had its first token
+  double total_ms = 0;
+  std::vector<double> first_ms, per_request_ts;
+  int64_t tokens = 0;
+  Generation sums;
+};
+
+class BatchBench {
+ public:
+  BatchBench(Engine& engine, const BatchFlags& flags, const SpeculationOptions& speculation, ordered_json fields)
+      : engine_(engine),
+        flags_(flags),
+        speculation_(speculation),
+        fields_(std::move(fields)),
+        printer_(flags.format, columns()) {}
+
+  Status run() {
+    if (flags_.text_file) {
+      HUNCH_TRY(const std::string text, read_text_file(*flags_.text_file));
+      HUNCH_TRY(text_, engine_.tokenizer().encode(text));
+    }
+    // A small level first: pages are touched, and draft weights made, outside of the timing.
+    for (const bool speculate : {false, true}) {
+      if (speculate && speculation_.proposer == "none") break;
+      const auto warm_up = level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : plain_decoding(), 1);
+      if (!warm_up.ok()) return warm_up.error();
+    }
+    for (int64_t prompt : flags_.prompts)
+      for (int64_t gen : flags_.gens)
+        for (int64_t parallel : flags_.parallel) HUNCH_OK(measure(prompt, gen, parallel));
+    write_stdout(printer_.end());
+    return {};
+  }
+  int exit_code() const { return interrupts_.exit_code(); }
+
+ private:
+  std::vector<std::string> columns() const {
+    std::vector<std::string> out{"n_parallel", "drafter"};
+    if (speculation_.proposer != "none") out.insert(out.end(), {"mean_acceptance_length", "speedup"});
+    return out;
+  }
+
+  // Request `number` begins elsewhere in the text, so that requests share nothing; without a text the tokens are made up.
+  Result<std::vector<int32_t>> prompt_of(int64_t length, int64_t number) const {
+    std::vector<int32_t> out(static_cast<size_t>(length));
+    const int64_t vocab = engine_.parts().model->shape().vocab_size, own = flags_.shared ? 0 : number;
+    if (!flags_.text_file) {
+      for (int64_t i = 0; i < length; ++i)
+        out[size_t(i)] = int32_t((uint64_t(i + 1) * 2654435761u + uint64_t(own) * 40503u) % uint64_t(vocab));
+      return out;
+    }
+    const int64_t size = int64_t(text_.size());
+    if (size < length) return usage_error(fmt::format("{} holds {} tokens, -p asks for {}", *flags_.text_file, size, length));
+    const int64_t most = *std::max_element(flags_.parallel.begin(), flags_.parallel.end());
+    const int64_t start = own * (size - length) / std::max<int64_t>(1, most - 1);
+    std::copy_n(text_.begin() + std::min(start, size - length), length, out.begin());
+    return out;
+  }
+
+  Result<Level> level(int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed) {
+    std::vector<Request> requests(static_cast<size_t>(parallel));
+    for (int64_t i = 0; i < parallel; ++i) {
+      Request& request = requests[size_t(i)];
+      HUNCH_TRY(request.prompt, prompt_of(prompt, i));
+      request.max_tokens = gen;
+      request.ignore_eos = true;
+      request.cache_prompt = flags_.shared;
+      request.sampling.temperature = flags_.temperature.value_or(0.8);
+      request.sampling.seed = seed + uint64_t(i);
+      request.speculation = speculation;
+    }
+    Level out;
+    std::vector<std::unique_ptr<TokenStream>> streams;
+    const auto start = Clock::now();
+    for (const Request& request : requests) {
+      HUNCH_TRY(auto stream, engine_.submit(request));
+      streams.push_back(std::move(stream));
+    }
+    // One consumer takes turns. A stream whose token is late holds up only the reading: the engine buffers some hundred tokens.
+    std::vector<bool> started(streams.size()), done(streams.size());
+    for (size_t left = streams.size(); left > 0;) {
+      for (size_t i = 0; i < streams.size(); ++i) {
+        if (done[i]) continue;
+        while (const auto event = streams[i]->next_within(0.2)) {
+          if (started[i]) continue;
+          started[i] = true;
+          out.first_ms.push_back(ms_since(start));
+        }
+        if (interrupts_.stopped()) streams[i]->cancel();
+        if (streams[i]->finished()) done[i] = true, --left;
+      }
+    }
+    out.total_ms = ms_since(start);
+    for (auto& stream : streams) {
+      HUNCH_TRY(const Generation g, stream->result());
+      out.tokens += int64_t(g.tokens.size());
+      out.per_request_ts.push_back(g.tokens_per_second());
+      add_counts(g, out.sums);
+    }
+    out.prompt_ms = out.first_ms.empty() ? 0 : *std::max_element(out.first_ms.begin(), out.first_ms.end());
+    return out;
+  }
+
+  Status measure(int64_t prompt, int64_t gen, int64_t parallel) {
+    std::vector<double> plain_speeds;
+    for (const bool speculate : {false, true}) {
+      if (speculate && speculation_.proposer == "none") break;
+      std::vector<int64_t> samples;
+      std::vector<double> speeds, gains, first, each;
+      Level last;
+      for (int64_t r = 0; r < flags_.repetitions; ++r) {
+        if (interrupts_.stopped()) return {};
+        HUNCH_TRY(last, level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
+                              uint64_t(flags_.seed.value_or(7) + r * 1000)));
+        samples.push_back(int64_t(last.total_ms * 1e6));
+        speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
+        if (speculate && size_t(r) < plain_speeds.size()) gains.push_back(speeds.back() / plain_speeds[size_t(r)]);
+        if (!speculate) plain_speeds.push_back(speeds.back());
+        first.insert(first.end(), last.first_ms.begin(), last.first_ms.end());
+        each.insert(each.end(), last.per_request_ts.begin(), last.per_request_ts.end());
+      }
+      if (interrupts_.stopped()) return {};
+      print(prompt, gen, parallel, last, samples, speeds, gains, first, each);
+    }
+    return {};
+  }
+
+  void print(int64_t prompt, int64_t gen, int64_t parallel, const Level& level, const std::vector<int64_t>& samples,
+             const std::vector<double>& speeds, const std::vector<double>& gains, std::vector<double> first,
+             const std::vector<double>& each) {
+    std::sort(first.begin(), first.end());
+    const Generation& sums = level.sums;
+    ordered_json extra = {{"n_parallel", parallel},
+                          {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
+                          {"tokens", flags_.text_file.value_or("made up")},
+                          {"shared_prompt", flags_.shared},
+                          {"lossless", sums.lossless},
+                          {"prompt_ms", level.prompt_ms},
+                          {"first_token_ms_median", first.empty() ? 0 : first[first.size() / 2]},
+                          {"first_token_ms_most", first.empty() ? 0 : first.back()},
+                          {"decode_ts_per_request", mean_and_deviation(each).mean}};
+    if (!gains.empty()) {
+      extra["mean_acceptance_length"] = sums.mean_acceptance_length();
+      extra["speedup"] = mean_and_deviation(gains).mean;
+      extra["stddev_speedup"] = mean_and_deviation(gains).deviation;
+    }
+    // A row is one level: its speed counts generated tokens of all requests over the time from the first request to the last
+    // token.
+    ordered_json row = bench_row(fields_, {prompt, gen, 0}, samples, extra);
+    const auto speed = mean_and_deviation(speeds);
+    row["test"] = fmt::format("{}x pp{}+tg{}", parallel, prompt, gen);
+    row["avg_ts"] = speed.mean, row["stddev_ts"] = speed.deviation, row["samples_ts"] = speeds;
+    write_stdout(printer_.row(row));
+  }
+
+  Engine& engine_;
+  const BatchFlags& flags_;
+  const SpeculationOptions& speculation_;
+  ordered_json fields_;
+  RowPrinter printer_;
+  InterruptScope interrupts_;
+  std::vector<int32_t> text_;
+};
+
+void add_batch_flags(FlagSet& set, BatchFlags& flags) {
+  const auto list = [](std::vector<int64_t>& target, Range range) {
+    return [&target, range](std::string_view flag, std::string_view text) -> Status {
+      HUNCH_TRY(const auto values, parse_ranges(flag, text, range));
+      target.insert(target.end(), values.begin(), values.end());
+      return {};
+    };
+  };
+  set.group("What to measure");
+  set.value({"--parallel", "-np", "-npl"}, "LIST", "requests at once (default 1,2,4,8,16)", list(flags.parallel, {1, 1024}), 2);
+  set.value({"-p", "--n-prompt", "-npp", "-d", "--n-depth"}, "LIST", "tokens of each request's prompt (default 512)",
+            list(flags.prompts, {1, 1 << 24}), 2);
+  set.value({"-n", "--n-gen", "-ntg"}, "LIST", "tokens that each generates (default 64)", list(flags.gens, {2, 1 << 20}), 2);
+  set.text({"-f", "--file"}, "FILE", "the text that prompts are cut from (default: made-up tokens, on which drafts fail)",
+           flags.text_file);
+  set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", [&flags] { flags.shared = true; });
+  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 1)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.repetitions, parse_whole(flag, v, {1, 1000}));
+              return {};
+            });
+  set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
+  set.whole({"-s", "--seed"}, "seed of the first request (default 7)", {0, double(1LL << 53)}, flags.seed);
+  set.group("Output");
+  set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.format, parse_row_format(flag, v));
+              return {};
+            });
+}
+
+}  // namespace
+
+int bench_batch_command(std::span<const std::string> arguments) {
+  BatchFlags flags;
+  FlagSet set(
+      "hunch bench batch [flags]",
+      "Throughput of many requests at once, plain and with --spec: generated tokens of all of them over the time from the "
+      "first request to the last token, prompts included.");
+  add_batch_flags(set, flags);
+  add_model_flags(set, flags.model);
+  add_speculation_flags(set, flags.speculation);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (flags.parallel.empty()) flags.parallel = {1, 2, 4, 8, 16};
+  if (flags.prompts.empty()) flags.prompts = {512};
+  if (flags.gens.empty()) flags.gens = {64};
+  auto speculation = asked_speculation(flags.speculation);
+  if (!speculation.ok()) return fail(speculation.error());
+  if (speculation->proposer != "none" && !flags.text_file)
+    note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  // Room for all requests at once: what is measured is sharing of passes, not preemption (--kv-memory measures that).
+  const int64_t most = *std::max_element(flags.parallel.begin(), flags.parallel.end());
+  const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end()) +
+                         *std::max_element(flags.gens.begin(), flags.gens.end()) + kSlack;
+  options->max_num_seqs = int(most);
+  if (options->context_len == 0) options->context_len = length;
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  BatchBench bench(**engine, flags, *speculation,
+                   engine_fields(**engine, options->model, (*engine)->parts().limits.rows, options->chunk_len));
+  if (const Status status = bench.run(); !status.ok()) return fail(status.error());
+  return bench.exit_code();
+}
+
+}  // namespace hunch

@@ -1,0 +1,191 @@
+// hunch bench passes: flags, the sequence of sections, tables. The ceiling is measured in the same run, since it moves with the
+// neighbours.
+#include "cli/bench.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/report.h"
+#include "engine/bench.h"
+#include "engine/parts.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+constexpr std::string_view kSections[] = {"ceiling", "plain", "verify", "draft", "end-to-end", "start"};
+constexpr size_t kCeilingBytes = size_t(1) << 30;  // far past any cache
+constexpr int kCeilingRepeats = 7;
+
+bool wanted(const BenchFlags& flags, std::string_view section) {
+  return flags.only.empty() || std::find(flags.only.begin(), flags.only.end(), section) != flags.only.end();
+}
+
+std::string cell(const ordered_json& v) {
+  if (v.is_null()) return "-";
+  if (v.is_string()) return v.get<std::string>();
+  if (v.is_number_integer()) return fmt::format("{}", v.get<int64_t>());
+  const double x = v.get<double>();
+  return fmt::format("{:.{}f}", x, std::abs(x) < 0.1 ? 4 : std::abs(x) < 10 ? 2 : 1);
+}
+
+class Bench {
+ public:
+  Bench(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
+      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+
+  int run() {
+    out_["engine"] = engine_.description();
+    if (!flags_.json) print(engine_.description() + "\n");
+    double ceiling = 0;
+    if (wanted(flags_, "ceiling") || wanted(flags_, "plain")) {
+      const int threads = engine_.parts().backend->threads();
+      ceiling = streaming_read_ceiling(threads, kCeilingBytes, kCeilingRepeats);
+      BenchTable table{"ceiling", "Streaming read", {{{"threads", threads}, {"GiB_buffer", 1}, {"GB_per_s", ceiling / 1e9}}}, ""};
+      add(std::move(table));
+    }
+    const auto sections = {
+        std::pair{"plain", std::function([&] { return bench_plain(engine_, flags_, ceiling); })},
+        std::pair{"verify", std::function([&] { return bench_verify(engine_, flags_, speculation_); })},
+        std::pair{"draft", std::function([&] { return bench_draft(engine_, flags_, speculation_); })},
+        std::pair{"end-to-end",
+                  std::function([&] { return bench_end_to_end(engine_, flags_, speculation_, interrupts_, progress_); })},
+        std::pair{"start",
+                  std::function([&] { return bench_start(engine_.parts().options.model, engine_.parts().backend->threads()); })}};
+    for (const auto& [name, section] : sections) {
+      if (!wanted(flags_, name) || interrupts_.stopped()) continue;
+      auto table = section();
+      progress_.clear();
+      if (!table.ok()) return fail(table.error());
+      add(std::move(*table));
+    }
+    if (flags_.json) print(json_line(out_) + "\n");
+    if (interrupts_.stopped()) complain("interrupted: the sections so far are all there is");
+    return written_ ? interrupts_.exit_code() : 1;
+  }
+
+ private:
+  void add(BenchTable table) {
+    if (!flags_.json) return print("\n" + table_text(table));
+    out_[table.name] = table.rows;
+  }
+  void print(const std::string& text) { written_ = written_ && write_stdout(text); }
+
+  Engine& engine_;
+  const BenchFlags& flags_;
+  const SpeculationOptions& speculation_;
+  ProgressLine& progress_;
+  InterruptScope interrupts_;
+  ordered_json out_;
+  bool written_ = true;
+};
+
+void add_bench_flags(FlagSet& set, BenchFlags& flags) {
+  const auto list = [](std::vector<int64_t>& target, Range range) {
+    return [&target, range](std::string_view flag, std::string_view v) -> Status {
+      HUNCH_TRY(target, parse_list(flag, v, range));
+      return {};
+    };
+  };
+  set.group("What to measure");
+  set.value({"--only"}, "LIST", fmt::format("sections: {} (default: all)", comma_list(kSections)),
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              flags.only.clear();
+              while (true) {
+                const size_t comma = v.find(',');
+                HUNCH_TRY(std::string section, parse_choice(flag, v.substr(0, comma), kSections));
+                flags.only.push_back(std::move(section));
+                if (comma == std::string_view::npos) return {};
+                v.remove_prefix(comma + 1);
+              }
+            });
+  set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
+            list(flags.depths, {0, 1 << 24}), 2);
+  set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", list(flags.rows, {1, 64}));
+  set.value({"--contexts"}, "LIST", "prompt lengths of the end-to-end rows (default 16384,28672)",
+            list(flags.contexts, {1024, 1 << 24}));
+  set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",
+            list(flags.gammas, {1, 64}));
+  set.value({"--new"}, "N", "tokens of an end-to-end run (default 96)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.new_tokens, parse_whole(flag, v, {2, 1 << 20}));
+              return {};
+            });
+  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 9)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 1000}));
+              return {};
+            });
+  set.group("Output");
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
+    static constexpr std::string_view kFormats[] = {"md", "json"};
+    HUNCH_OK(parse_choice(flag, v, kFormats));
+    flags.json = v == "json";
+    return {};
+  });
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view text, const Range& range) {
+  std::vector<int64_t> out;
+  while (true) {
+    const size_t comma = text.find(',');
+    HUNCH_TRY(const int64_t value, parse_whole(flag, text.substr(0, comma), range));
+    out.push_back(value);
+    if (comma == std::string_view::npos) return out;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::string table_text(const BenchTable& table) {
+  std::string out = table.title + "\n";
+  if (table.rows.empty()) return out + "  (nothing to measure)\n";
+  std::vector<std::string> names;
+  for (const auto& [name, value] : table.rows[0].items()) names.push_back(name);
+  std::vector<size_t> widths;
+  for (const std::string& name : names) {
+    size_t width = name.size();
+    for (const auto& row : table.rows) width = std::max(width, cell(row[name]).size());
+    widths.push_back(width);
+  }
+  for (size_t i = 0; i < names.size(); ++i) out += fmt::format("  {:>{}}", names[i], widths[i]);
+  out += "\n";
+  for (const auto& row : table.rows) {
+    for (size_t i = 0; i < names.size(); ++i) out += fmt::format("  {:>{}}", cell(row[names[i]]), widths[i]);
+    out += "\n";
+  }
+  return table.note.empty() ? out : out + "  " + wrapped(table.note, 78, 2) + "\n";
+}
+
+int bench_passes_command(std::span<const std::string> arguments) {
+  BenchFlags flags;
+  FlagSet set(
+      "hunch bench passes [flags]",
+      "Measures, in one run: what memory reads reach, plain decoding at depth, verify passes, draft steps, whole requests by "
+      "guesses a round, and the time from start to the first token.");
+  add_bench_flags(set, flags);
+  add_model_flags(set, flags.model);
+  add_speculation_flags(set, flags.speculation);
+  add_foreign_flags(set);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  auto speculation = resolve_speculation(flags.speculation);
+  if (!speculation.ok()) return fail(speculation.error());
+  speculation->proposer = "self";
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  note_ignored(set);
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  return Bench(**engine, flags, *speculation, progress).run();
+}
+
+}  // namespace hunch

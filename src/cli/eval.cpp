@@ -1,0 +1,235 @@
+// hunch eval: what a model and a setting are worth, not how fast they are. `eval perplexity FILE`: the perplexity of a text by
+// length of context. `eval lookup`: the share of facts that the model finds in a record book of a given length. Both name the KV
+// type and the policy; a setting that is not lossless says so.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/bench_rows.h"
+#include "cli/commands.h"
+#include "cli/demo_book.h"
+#include "cli/generating.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/request_flags.h"
+#include "engine/parts.h"
+#include "engine/token_run.h"
+#include "text/detokenizer.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct EvalFlags {
+  ModelFlags model;
+  SpeculationFlags speculation;
+  std::optional<std::string> file;
+  std::vector<int64_t> contexts;
+  std::optional<int64_t> books, new_tokens, windows, seed;
+  bool json = false;
+};
+
+// Fields that every row begins with.
+ordered_json labels(Engine& engine) {
+  return {{"engine", "hunch"},
+          {"build_commit", build_commit()},
+          {"model", engine.model_name()},
+          {"type_k", dtype_info(engine.parts().geometry.dtype).name}};
+}
+
+// A KV cache of less than 16 bits a value is a lossy choice of the user, speculation or not.
+bool kv_is_exact(Engine& engine) {
+  const auto type = dtype_info(engine.parts().geometry.dtype);
+  return type.block_bytes >= 2 * type.block;
+}
+
+std::vector<int64_t> contexts_of(const EvalFlags& flags, std::vector<int64_t> otherwise, int64_t most) {
+  std::vector<int64_t> out;
+  for (int64_t context : flags.contexts.empty() ? otherwise : flags.contexts) {
+    if (context <= most) out.push_back(context);
+    else note(fmt::format("a context of {} is beyond {}", context, most));
+  }
+  return out;
+}
+
+class Eval {
+ public:
+  Eval(Engine& engine, const EvalFlags& flags, const SpeculationOptions& speculation)
+      : engine_(engine), flags_(flags), speculation_(speculation) {}
+
+  // The text is cut into windows of `context` tokens; each window's second half is scored, so that every scored token has at
+  // least half a context before it (llama.cpp's convention for its perplexity tool).
+  Status perplexity() {
+    HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
+    HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
+    const int64_t length = int64_t(ids.size());
+    for (int64_t context : contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, std::min(length, engine_.context_len()))) {
+      HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), context));
+      const int64_t most = flags_.windows.value_or(std::numeric_limits<int64_t>::max());
+      const int64_t windows = std::min(length / context, most);
+      const int64_t first_scored = context / 2 + 1;
+      double sum = 0, squares = 0;
+      int64_t count = 0;
+      for (int64_t w = 0; w < windows && !interrupts_.stopped(); ++w) {
+        const std::span<const int32_t> window(ids.data() + w * context, size_t(context));
+        run->rewind(0);
+        run->feed(window.first(size_t(first_scored - 1)), chunk(), TokenRun::Logits::None);
+        const auto scored = window.subspan(size_t(first_scored - 1));
+        run->feed(scored, chunk(), TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
+          for (int64_t row = 0; row < logits.extent[0] && first + row + 1 < int64_t(scored.size()); ++row) {
+            const double lp = log_probability(logits[row], scored[size_t(first + row + 1)]);
+            sum += lp, squares += lp * lp, ++count;
+          }
+        });
+      }
+      if (count == 0 || interrupts_.stopped()) continue;
+      const double mean = sum / double(count), variance = std::max(0.0, squares / double(count) - mean * mean);
+      const double perplexity = std::exp(-mean);
+      ordered_json row = labels(engine_);
+      row.update({{"eval", "perplexity"},
+                  {"text", *flags_.file},
+                  {"context", context},
+                  {"windows", windows},
+                  {"tokens", count},
+                  {"perplexity", perplexity},
+                  {"standard_error", perplexity * std::sqrt(variance / double(count))},
+                  {"nats_per_token", -mean},
+                  {"lossless", kv_is_exact(engine_)}});
+      emit(row, fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
+                            row["standard_error"].get<double>(), count, windows, row["type_k"].get<std::string>()));
+    }
+    return {};
+  }
+
+  // Facts from the beginning, the middle and the end of a book; greedy answers.
+  Status lookup() {
+    const int64_t new_tokens = flags_.new_tokens.value_or(48);
+    for (int64_t context : contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, engine_.context_len() - new_tokens - 80)) {
+      int asked = 0, found = 0;
+      std::vector<int> found_at(3);
+      bool lossless = true;
+      std::string policy, proposer;
+      int64_t prompt_tokens = 0;
+      const int64_t books = flags_.books.value_or(4);
+      for (int64_t b = 0; b < books; ++b) {
+        HUNCH_TRY(const DemoBook book, fit_demo_book(engine_.tokenizer(), context, uint64_t(flags_.seed.value_or(7) + b)));
+        for (size_t q = 0; q < book.questions.size(); ++q) {
+          Request request;
+          HUNCH_TRY(request.prompt, engine_.tokenizer().encode(book.ask(book.questions[q].text)));
+          request.max_tokens = new_tokens;
+          request.cache_prompt = true;
+          request.sampling.temperature = 0;
+          request.speculation = speculation_;
+          HUNCH_TRY(const Generation g, engine_.generate(request, {}, interrupts_.flag()));
+          if (interrupts_.stopped()) return {};
+          Detokenizer detokenizer(engine_.tokenizer());
+          std::string answer;
+          for (int32_t id : g.tokens) answer += detokenizer.feed(id);
+          answer += detokenizer.flush();
+          const bool right = book.questions[q].answered_by(answer);
+          ++asked, found += right, found_at[std::min<size_t>(q, 2)] += right;
+          lossless = lossless && g.lossless;
+          policy = g.policy, proposer = g.proposer, prompt_tokens = std::max(prompt_tokens, g.prompt_tokens);
+        }
+      }
+      ordered_json row = labels(engine_);
+      const double share = asked > 0 ? double(found) / asked : 0;
+      row.update({{"eval", "lookup"},
+                  {"context", context},
+                  {"prompt_tokens", prompt_tokens},
+                  {"books", books},
+                  {"questions", asked},
+                  {"found", found},
+                  {"accuracy", share},
+                  {"standard_error", asked > 0 ? std::sqrt(share * (1 - share) / asked) : 0},
+                  {"found_early_middle_late", found_at},
+                  {"drafter", proposer},
+                  {"policy", policy.empty() ? "none" : policy},
+                  {"lossless", lossless && kv_is_exact(engine_)}});
+      emit(row, fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context,
+                            found, asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
+                            policy.empty() ? "plain" : policy, lossless ? "" : ", LOSSY: guesses were not checked"));
+    }
+    return {};
+  }
+
+  int exit_code() const { return interrupts_.exit_code(); }
+
+ private:
+  int chunk() const { return engine_.parts().options.chunk_len; }
+
+  static double log_probability(View<const float, 1> logits, int32_t id) {
+    float most = logits(0);
+    for (int64_t i = 1; i < logits.extent[0]; ++i) most = std::max(most, logits(i));
+    double sum = 0;
+    for (int64_t i = 0; i < logits.extent[0]; ++i) sum += std::exp(double(logits(i)) - double(most));
+    return double(logits(id)) - double(most) - std::log(sum);
+  }
+
+  void emit(const ordered_json& row, const std::string& text) { write_stdout(flags_.json ? json_line(row) + "\n" : text + "\n"); }
+
+  Engine& engine_;
+  const EvalFlags& flags_;
+  const SpeculationOptions& speculation_;
+  InterruptScope interrupts_;
+};
+
+void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup) {
+  set.group("What to measure");
+  if (!lookup) set.positional("FILE", true, "the text", flags.file);
+  set.value(
+      {"--contexts", "--context"}, "LIST",
+      lookup ? "tokens of book and question (default 1024,2048,4096,8192,16384)"
+             : "tokens of a window (default 512 to 16384, as far as text and model reach)",
+      [&flags](std::string_view flag, std::string_view text) -> Status {
+        HUNCH_TRY(flags.contexts, parse_ranges(flag, text, {16, 1 << 24}));
+        return {};
+      },
+      1);
+  if (lookup) {
+    set.whole({"--books"}, "books of each length, three questions each (default 4)", {1, 10000}, flags.books);
+    set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 48)", {1, 4096}, flags.new_tokens, 1);
+    set.whole({"-s", "--seed"}, "seed of the first book (default 7)", {0, double(1LL << 53)}, flags.seed);
+  } else {
+    set.whole({"--windows", "--chunks"}, "most windows of each length (default: all)", {1, 1 << 24}, flags.windows, 1);
+  }
+  set.toggle({"--json"}, "print a JSON object a row (JSON lines, as hunch report reads them)", [&flags] { flags.json = true; });
+}
+
+}  // namespace
+
+int eval_command(Arguments arguments) {
+  const bool lookup = !arguments.empty() && arguments[0] == "lookup";
+  const bool perplexity = !arguments.empty() && arguments[0] == "perplexity";
+  if (!lookup && !perplexity && !arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h")
+    return fail(usage_error("name what to measure: hunch eval perplexity FILE, or hunch eval lookup"));
+  if (!lookup && !perplexity)
+    return print_and_exit_code(
+        "usage: hunch eval perplexity FILE [flags]   perplexity of a text by length of context\n"
+        "       hunch eval lookup [flags]            facts found in a record book, by its length\n"
+        "each has its own --help\n");
+  EvalFlags flags;
+  FlagSet set(lookup ? "hunch eval lookup [flags]" : "hunch eval perplexity FILE [flags]",
+              lookup ? "The share of facts that greedy answers find in a generated record book, by its length."
+                     : "The perplexity of a text by length of context: the second half of each window is scored.");
+  add_eval_flags(set, flags, lookup);
+  add_model_flags(set, flags.model);
+  if (lookup) add_speculation_flags(set, flags.speculation);
+  if (const Status status = set.parse(arguments.subspan(1)); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  auto speculation = resolve_speculation(flags.speculation);
+  if (!speculation.ok()) return fail(speculation.error());
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  Eval eval(**engine, flags, *speculation);
+  const Status status = lookup ? eval.lookup() : eval.perplexity();
+  if (!status.ok()) return fail(status.error());
+  return eval.exit_code();
+}
+
+}  // namespace hunch

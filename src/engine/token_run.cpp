@@ -1,0 +1,98 @@
+#include "engine/token_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kLogitRows = 32;  // rows of logits kept at once: a large vocabulary times a whole chunk would be gigabytes
+
+}  // namespace
+
+void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
+  const ModelShape& shape = parts.model->shape();
+  const int64_t chunk = 256;
+  Buffer memory = parts.backend->allocate(size_t(chunk * shape.kv_heads * shape.head_dim) * sizeof(float));
+  auto rows = memory.view<float>(chunk, shape.kv_heads, shape.head_dim);
+  uint32_t state = 1;
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    rows.data[i] = float(int32_t(state)) * 0x1p-31f;
+  }
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int64_t first = 0; first < depth; first += chunk) {
+      const auto part = rows.slice(0, std::min(chunk, depth - first));
+      parts.backend->store_kv(
+          {.layer = layer, .k = part, .v = part, .kv = {parts.store.get(), sequence.pages.view()}, .first_entry = first});
+    }
+}
+
+TokenRun::TokenRun(EngineParts& parts) : parts_(parts) {
+  const size_t rows = size_t(parts.pass->max_rows());
+  const ModelShape& shape = parts.model->shape();
+  ids_ = parts.backend->allocate(rows * sizeof(int32_t));
+  hidden_ = parts.backend->allocate(rows * size_t(shape.hidden) * sizeof(float));
+  logits_ = parts.backend->allocate(size_t(kLogitRows) * size_t(shape.vocab_size) * sizeof(float));
+}
+
+TokenRun::~TokenRun() { sequence_.pages.release_past(0, *parts_.pool); }
+
+Result<std::unique_ptr<TokenRun>> TokenRun::make(EngineParts& parts, int64_t max_len) {
+  if (max_len > parts.context_len)
+    return Error{fmt::format("{} tokens do not fit the context of {}", max_len, parts.context_len)};
+  auto run = std::unique_ptr<TokenRun>(new TokenRun(parts));
+  parts.forget_prefixes();  // idle pages of earlier requests
+  run->sequence_.pages = PageTable(parts.context_len);
+  run->sequence_.max_len = run->max_len_ = max_len;
+  if (!run->sequence_.pages.grow_to(max_len, *parts.pool)) return Error{"no KV pages left"};
+  return run;
+}
+
+void TokenRun::fill(int64_t depth) {
+  HUNCH_CHECK(depth <= max_len_);
+  fill_entries(parts_, sequence_, depth);
+  sequence_.committed_len = depth;
+}
+
+void TokenRun::rewind(int64_t len) {
+  HUNCH_CHECK(len <= sequence_.committed_len);
+  sequence_.committed_len = len;  // entries behind it are overwritten before anything reads them
+}
+
+void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits) {
+  HUNCH_CHECK(sequence_.committed_len + int64_t(tokens.size()) <= max_len_);
+  const ModelShape& shape = parts_.model->shape();
+  const int64_t most = std::clamp<int64_t>(rows_per_pass, 1, parts_.pass->max_rows());
+  for (int64_t first = 0; first < int64_t(tokens.size()); first += most) {
+    const int64_t rows = std::min(most, int64_t(tokens.size()) - first);
+    auto ids = ids_.view<int32_t>(rows);
+    std::copy_n(tokens.begin() + first, rows, ids.data);
+    auto hidden = hidden_.view<float>(rows, shape.hidden);
+    const Segment segment{.phase = rows > 1 ? Segment::Phase::Prefill : Segment::Phase::Verify,
+                          .sequence = &sequence_,
+                          .first_position = sequence_.committed_len,
+                          .num_rows = int(rows)};
+    parts_.pass->begin(ids, std::span(&segment, 1));
+    parts_.model->forward(*parts_.pass, hidden);
+    sequence_.committed_len += rows;
+    if (wanted == Logits::All) {
+      logits_of(hidden, first, on_logits);
+    } else if (wanted == Logits::Last && first + rows == int64_t(tokens.size())) {
+      logits_of(View<const float, 2>(hidden).slice(rows - 1, 1), first + rows - 1, on_logits);
+    }
+  }
+}
+
+void TokenRun::logits_of(View<const float, 2> hidden, int64_t first, const OnLogits& on_logits) {
+  const int64_t vocab = parts_.model->shape().vocab_size;
+  for (int64_t row = 0; row < hidden.extent[0]; row += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, hidden.extent[0] - row);
+    auto logits = logits_.view<float>(rows, vocab);
+    parts_.model->logits(*parts_.backend, hidden.slice(row, rows), logits);
+    if (on_logits) on_logits(first + row, logits);
+  }
+}
+
+}  // namespace hunch

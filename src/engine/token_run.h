@@ -1,0 +1,49 @@
+// TokenRun: one sequence that runs tokens it is given through the model and samples nothing. `hunch bench` times it as
+// llama-bench times its tests; `hunch eval` reads the logits of a text from it. It works on the engine's parts while no request
+// runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "engine/parts.h"
+
+namespace hunch {
+
+// Stores `depth` entries of uniform noise in [-1, 1) in every layer, the same on every machine. Keys of that size keep the
+// softmax spread over all entries: nothing underflows, and no kernel is spared work that a real text would cost. The sequence's
+// pages must hold them.
+void fill_entries(EngineParts&, const Sequence&, int64_t depth);
+
+class TokenRun {
+ public:
+  // Pages for `max_len` tokens. Errors: beyond the context, no pages left.
+  static Result<std::unique_ptr<TokenRun>> make(EngineParts&, int64_t max_len);
+  ~TokenRun();
+
+  // The first `depth` entries become noise (fill_entries); the run continues behind them.
+  void fill(int64_t depth);
+
+  enum class Logits { None, Last, All };
+  // Logits [rows][vocab] of consecutive tokens, `first` being the place of row 0 in `tokens`; valid during the call.
+  using OnLogits = std::function<void(int64_t first, View<const float, 2> logits)>;
+  // Runs `tokens` in passes of at most `rows_per_pass` rows (bounded by the engine's own limit).
+  void feed(std::span<const int32_t> tokens, int rows_per_pass, Logits, const OnLogits& = {});
+
+  int64_t len() const { return sequence_.committed_len; }
+  // Forgets what stands behind entry `len`.
+  void rewind(int64_t len);
+
+ private:
+  explicit TokenRun(EngineParts&);
+  void logits_of(View<const float, 2> hidden, int64_t first, const OnLogits&);
+
+  EngineParts& parts_;
+  Sequence sequence_;
+  Buffer ids_, hidden_, logits_;
+  int64_t max_len_ = 0;
+};
+
+}  // namespace hunch
