@@ -19,12 +19,14 @@ inline constexpr int kRowTile = 1, kWide = 2;
 inline constexpr float kLog2e = 1.44269504089f, kLn2 = 0.69314718056f;
 
 // How one KV type is read. A line is kPerStep dimensions (keys) or entries (values) of 16 lanes; a factor stands opposite to it:
-// the query's dimensions or the entries' weights.
+// the query's dimensions or the entries' weights. Of a line of keys each lane has kLaneBytes for kLaneDims dimensions; of values
+// kEntriesPerLine elements of kElementBytes.
 struct KvF32 {
   using Factor = float;
   using Line = F32;
   using Wide = F32;
   static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
+  static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
   HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
   HUNCH_SIMD Wide widen(const Factor* f) { return set1(*f); }
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line, f, sum); }
@@ -32,7 +34,7 @@ struct KvF32 {
   HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
 };
 struct KvF16 : KvF32 {
-  static constexpr int kLineBytes = 32;
+  static constexpr int kLineBytes = 32, kLaneBytes = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
 #if HUNCH_LEVEL >= 3
@@ -42,6 +44,7 @@ struct KvBf16 {
   using Line = I32;
   using Wide = I32;
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
   HUNCH_SIMD Wide widen(const Factor* f) {
     int32_t pair;
@@ -64,6 +67,7 @@ struct KvBf16 {
     F32 even, odd;
   };
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) {
     const I32 pair = load_i32(p);
     return {bf16_even(pair), bf16_odd(pair)};

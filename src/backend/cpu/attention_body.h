@@ -19,6 +19,7 @@ struct AttendScratch {
   float* scores;                  // [kQueryTile][64]
   typename Kv::Factor* weights;   // [kQueryTile][64]
   float *score_row, *score_total;
+  std::byte* path_chunks;  // [kTreeBlocks][chunk_bytes]
 
   AttendScratch(std::byte* memory, int64_t query_rows, int padded_dim) {
     std::byte* at = memory;
@@ -32,6 +33,7 @@ struct AttendScratch {
     weights = reinterpret_cast<typename Kv::Factor*>(take(at, kQueryTile * kBlockLen));
     score_row = take(at, kBlockLen);
     score_total = take(at, kBlockLen);
+    path_chunks = at;
   }
   static float* take(std::byte*& at, int64_t floats) {
     float* p = reinterpret_cast<float*>(at);
@@ -39,13 +41,6 @@ struct AttendScratch {
     return p;
   }
 };
-
-// Entries that a row reads: [first_of, end_of).
-HUNCH_SIMD int64_t end_of(const QueryRows& rows, int row) { return int64_t(rows.last[row]) + 1; }
-HUNCH_SIMD int64_t first_of(const QueryRows& rows, int row) {
-  const int64_t first = rows.window ? end_of(rows, row) - rows.window : 0;
-  return first > 0 ? first : 0;
-}
 
 template <class Kv>
 void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Factor* q) {
@@ -182,6 +177,16 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
   }
 }
 
+// Rows from `row` on that go through a block together: each sees some of [first, end) and, where a tree's blocks are copied by
+// paths, each is the child of the row before. Returns the row behind the last, `row` itself if it sees nothing.
+HUNCH_SIMD int rows_together(const QueryRows& rows, int row, int64_t first, int64_t end, bool by_path) {
+  int last = row;
+  while (last < rows.num_rows && first_of(rows, last) < end && end_of(rows, last) > first &&
+         (!by_path || last == row || parent_of(rows, last) == rows.tree_row + last - 1))
+    ++last;
+  return last;
+}
+
 template <class Kv>
 void attend(const AttendItem& item) {
   const QueryRows& rows = item.rows;
@@ -189,44 +194,55 @@ void attend(const AttendItem& item) {
   const int64_t stride = state_len(padded_dim);
   const AttendScratch<Kv> scratch(item.scratch, query_rows, padded_dim);
   prepare_queries<Kv>(rows, item.keys, scratch.q);
-  int begin_row = 0, end_row = 0;  // rows that see the open split, and below the open block: both ends ascend with the rows
+  PathBlocks<Kv> paths(item, scratch.path_chunks);
+  int64_t first = first_of(rows, 0), end = end_of(rows, 0);  // of all rows
+  for (int row = 1; row < rows.num_rows; ++row) {
+    first = first_of(rows, row) < first ? first_of(rows, row) : first;
+    end = end_of(rows, row) > end ? end_of(rows, row) : end;
+  }
   for (int64_t split = item.first_split; split < item.end_split; ++split) {
     const int64_t split_first = split * kSplitEntries, split_end = split_first + kSplitEntries;
-    while (begin_row < rows.num_rows && end_of(rows, begin_row) <= split_first) ++begin_row;
-    end_row = begin_row > end_row ? begin_row : end_row;
-    while (end_row < rows.num_rows && first_of(rows, end_row) < split_end) ++end_row;
-    if (begin_row == end_row) continue;
+    const auto sees_split = [&](int row) { return first_of(rows, row) < split_end && end_of(rows, row) > split_first; };
     float* states = item.partial ? item.partial + (split - item.first_split) * item.partial_split_stride : scratch.states;
-    for (int i = begin_row * group; i < end_row * group; ++i) {
-      for (int d = 0; d < padded_dim; d += kLanes) store(states + i * stride + d, zero());
-      store(scratch.lane_sums + i * kLanes, zero());
-      scratch.maximum[i] = -__builtin_inff();
-      scratch.score_factor[i] = 0;
+    for (int row = 0; row < rows.num_rows; ++row) {
+      if (!sees_split(row)) continue;
+      for (int i = row * group; i < (row + 1) * group; ++i) {
+        for (int d = 0; d < padded_dim; d += kLanes) store(states + i * stride + d, zero());
+        store(scratch.lane_sums + i * kLanes, zero());
+        scratch.maximum[i] = -__builtin_inff();
+        scratch.score_factor[i] = 0;
+      }
     }
 
-    const int64_t first = first_of(rows, begin_row), end = end_of(rows, end_row - 1);
     int64_t block = (first > split_first ? first : split_first) / kBlockLen;
     const int64_t end_block = ((end < split_end ? end : split_end) + kBlockLen - 1) / kBlockLen;
-    int from = begin_row, to = begin_row;
     for (; block < end_block; ++block) {
       const int64_t block_first = block * kBlockLen, block_end = block_first + kBlockLen;
-      while (from < end_row && end_of(rows, from) <= block_first) ++from;
-      to = from > to ? from : to;
-      while (to < end_row && first_of(rows, to) < block_end) ++to;
-      if (from == to) continue;
-      const bool whole = first_of(rows, to - 1) <= block_first && end_of(rows, from) >= block_end;
+      const bool by_path = paths.copies(block);
       BlockScores scores{&item.scores, group, scratch.score_row, scratch.score_total, block_first - split_first, block_first};
       const bool collect = item.scores.metric != 0 && block_first < item.scores.prefix_len;
       if (collect) begin_scores(scores);
-      const std::byte* chunk = chunk_at(item.keys, block);
       const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
-      attend_block<Kv>(item, scratch, chunk, next, block_first, whole, from * group, to * group, states,
-                       collect ? &scores : nullptr);
+      for (int from = 0; from < rows.num_rows;) {
+        const int to = rows_together(rows, from, block_first, block_end, by_path);
+        if (to == from) {
+          ++from;
+          continue;
+        }
+        bool whole = true;
+        for (int row = from; row < to; ++row)
+          whole = whole && first_of(rows, row) <= block_first && end_of(rows, row) >= block_end;
+        const std::byte* chunk = by_path ? paths.chunk_of(block, to - 1) : chunk_at(item.keys, block);
+        attend_block<Kv>(item, scratch, chunk, next, block_first, whole, from * group, to * group, states,
+                         collect ? &scores : nullptr);
+        from = to;
+      }
       if (collect) end_scores(scores);
     }
 
     const float scale2 = rows.scale * kLog2e;
-    for (int row = begin_row; row < end_row; ++row)
+    for (int row = 0; row < rows.num_rows; ++row) {
+      if (!sees_split(row)) continue;
       for (int head = 0; head < group; ++head) {
         const int i = row * group + head;
         float* state = states + i * stride;
@@ -239,6 +255,7 @@ void attend(const AttendItem& item) {
         else fold_state(total, state, padded_dim);
         if (split == (end_of(rows, row) - 1) / kSplitEntries) write_row(item, row, head, total);
       }
+    }
   }
 }
 

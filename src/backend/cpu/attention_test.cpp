@@ -8,15 +8,6 @@
 namespace hunch {
 namespace {
 
-const std::vector<DType> kTypes{DType::F32, DType::F16, DType::BF16};
-
-// |out - reference|: with bf16 products the weights are rounded to 8 bits, an error of at most 2^-8 of a mean of values up to 4
-// or so; all else is fp32 with an exponential good to a few 1e-7.
-float out_tolerance(const std::string& isa, DType dtype) {
-  return isa == "avx512_bf16" && dtype == DType::BF16 ? 1.2e-2f : 3e-5f;
-}
-constexpr float kLseTolerance = 3e-5f;
-
 void expect_reference(const std::string& isa, int threads, const KvShape& shape, int64_t len, const AttendRequest& request) {
   ReferenceBackend reference;
   const auto cpu = make_cpu(isa, threads);
@@ -30,7 +21,7 @@ void expect_reference(const std::string& isa, int threads, const KvShape& shape,
 
 TEST(CpuAttention, EqualsReferenceForEveryTypeAndHeadShape) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (int dim : {16, 24, 64, 80, 128})
         for (int group : {1, 2, 4, 8}) {
           const KvShape shape{dtype, group == 8 ? 1 : 2, group, dim};
@@ -40,7 +31,7 @@ TEST(CpuAttention, EqualsReferenceForEveryTypeAndHeadShape) {
 
 TEST(CpuAttention, EqualsReferenceAroundTileBlockAndSplitEdges) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (int64_t len : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1023, 1024, 1025, 1089, 2049}) {
         const KvShape shape{dtype, 1, 2, 24};
         expect_reference(isa, 2, shape, len, chunk(shape, len - 1, 1));
@@ -50,7 +41,7 @@ TEST(CpuAttention, EqualsReferenceAroundTileBlockAndSplitEdges) {
 
 TEST(CpuAttention, EqualsReferenceWithinWindows) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (int window : {1, 2, 63, 64, 65, 200, 1024, 1500}) {
         const KvShape shape{dtype, 1, 2, 32};
         expect_reference(isa, 2, shape, 2200, chunk(shape, 2190, 10, 5, window));
@@ -70,7 +61,7 @@ TEST(CpuAttention, ReadsWideHeadsAndManyRows) {
 // One row alone, against the same row in passes of every form.
 TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (int window : {0, 70, 1010}) {
         const KvShape shape{dtype, 1, 2, 40};
         const auto one_thread = make_cpu(isa, 1), two_threads = make_cpu(isa, 2), three_threads = make_cpu(isa, 3);
@@ -101,7 +92,7 @@ TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
 
 TEST(CpuAttention, GivesARowTheSameBitsBesideOtherSequences) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 2, 4, 24};
       const auto backend = make_cpu(isa, 3);
       const KvCase a(*backend, shape, 1300, 1), b(*backend, shape, 70, 2), c(*backend, shape, 2100, 3);
@@ -116,7 +107,7 @@ TEST(CpuAttention, GivesARowTheSameBitsBesideOtherSequences) {
 
 TEST(CpuAttention, GivesTheSameBitsWithAnotherPageTable) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 1, 2, 64};
       const auto backend = make_cpu(isa, 2);
       const KvCase shuffled(*backend, shape, 700, 1);
@@ -136,7 +127,7 @@ TEST(CpuAttention, GivesTheSameBitsWithAnotherPageTable) {
 // Entries outside a row's range hold NaN in one store and numbers in the other.
 TEST(CpuAttention, NeverLetsAMaskedEntryChangeABit) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (int64_t last : {0, 1, 62, 63, 64, 77, 1023, 1024, 1040, 1041})
         for (int window : {0, 1, 20, 65}) {
           const KvShape shape{dtype, 1, 2, 24};
@@ -155,7 +146,7 @@ TEST(CpuAttention, NeverLetsAMaskedEntryChangeABit) {
 // A later row that reads a NaN entry must not leak it into the earlier rows of its tile.
 TEST(CpuAttention, KeepsAnEarlierRowCleanOfWhatLaterRowsRead) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 1, 2, 32};
       const auto backend = make_cpu(isa);
       const KvCase clean(*backend, shape, 110, 1), poisoned(*backend, shape, 110, 1);
@@ -195,7 +186,7 @@ TEST(CpuAttention, CountsEveryBlockOncePerKvHead) {
 TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
   ReferenceBackend reference;
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 2, 1, 24, 2};
       const auto cpu = make_cpu(isa, 2);
       const KvCase expected(reference, shape, 333), got(*cpu, shape, 333);
@@ -212,7 +203,7 @@ TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
 
 TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 1, 1, 20};
       const auto cpu = make_cpu(isa, 2);
       const KvCase together(*cpu, shape, 130, 4);

@@ -22,7 +22,7 @@ std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt1
 TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
   std::mt19937 random(5);
   for (const std::string& isa : available_isas())
-    for (DType dtype : {DType::F32, DType::F16, DType::BF16})
+    for (DType dtype : kKvTypes)
       for (bool shared : {false, true})
         for (const auto& [count, run_len, tail] : {std::array<int64_t, 3>{1, 1, 0},
                                                    {5, 1, 7},
@@ -66,7 +66,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
 // What draft steps do: attention over the gathered entries equals attention over a sequence that holds only them.
 TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 1, 2, 24};
       const auto cpu = make_cpu(isa, 2);
       const KvCase from(*cpu, shape, 500, 3), all(*cpu, shape, 200, 8);

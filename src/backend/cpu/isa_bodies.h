@@ -7,6 +7,7 @@
 #include "backend/cpu/attention_block_body.h"
 #include "backend/cpu/score_body.h"
 #include "backend/cpu/store_kv_body.h"
+#include "backend/cpu/attention_tree_body.h"
 #include "backend/cpu/attention_body.h"
 #include "backend/cpu/gather_body.h"
 #include "backend/cpu/top_k_body.h"

@@ -6,8 +6,6 @@
 namespace hunch {
 namespace {
 
-const std::vector<DType> kTypes{DType::F32, DType::F16, DType::BF16};
-
 AttendRequest scored(const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared,
                      int64_t prefix_len) {
   AttendRequest request = chunk(shape, len - rows, rows, 11);
@@ -54,7 +52,7 @@ AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRe
 TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
   ReferenceBackend reference;
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (int group : {1, 3}) {
         const KvShape shape{dtype, 2, group, 24};
         const auto cpu = make_cpu(isa, 2);
@@ -78,7 +76,7 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
 
 TEST(CpuScores, ChangeNoBitOfTheOutput) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : kTypes)
+    for (DType dtype : kKvTypes)
       for (bool shared : {false, true}) {
         const KvShape shape{dtype, 2, 2, 32};
         const auto cpu = make_cpu(isa, 2);
