@@ -27,6 +27,10 @@ struct KvF32 {
   using Wide = F32;
   static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
+  static constexpr bool kCodes = false;
+  using Query = Factor;
+  using Values = KvF32;
+  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
   HUNCH_SIMD Wide widen(const Factor* f) { return set1(*f); }
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line, f, sum); }
@@ -34,6 +38,7 @@ struct KvF32 {
   HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
 };
 struct KvF16 : KvF32 {
+  using Values = KvF16;
   static constexpr int kLineBytes = 32, kLaneBytes = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
@@ -45,6 +50,10 @@ struct KvBf16 {
   using Wide = I32;
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
+  static constexpr bool kCodes = false;
+  using Query = Factor;
+  using Values = KvBf16;
+  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
   HUNCH_SIMD Wide widen(const Factor* f) {
     int32_t pair;
@@ -68,6 +77,10 @@ struct KvBf16 {
   };
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
+  static constexpr bool kCodes = false;
+  using Query = Factor;
+  using Values = KvBf16;
+  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) {
     const I32 pair = load_i32(p);
     return {bf16_even(pair), bf16_odd(pair)};

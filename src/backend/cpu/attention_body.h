@@ -12,18 +12,19 @@ namespace hunch::HUNCH_ISA {
 // Where the parts of an item's scratch lie; one line per query row where not said otherwise.
 template <class Kv>
 struct AttendScratch {
-  typename Kv::Factor* q;         // [padded_dim]
+  typename Kv::Query* q;          // [query_stride]
   float *states, *totals;         // [state_len] of the open split; folded splits
   float* lane_sums;               // [16] sum of weights by lane
   float *maximum, *score_factor;  // greatest q.k so far; exp(maximum - lse of the scores)
   float* scores;                  // [kQueryTile][64]
   typename Kv::Factor* weights;   // [kQueryTile][64]
   float *score_row, *score_total;
+  std::byte* wide_values;  // [64][padded_dim] V codes of a block as they are multiplied
   std::byte* path_chunks;  // [kTreeBlocks][chunk_bytes]
 
   AttendScratch(std::byte* memory, int64_t query_rows, int padded_dim) {
     std::byte* at = memory;
-    q = reinterpret_cast<typename Kv::Factor*>(take(at, query_rows * padded_dim));
+    q = reinterpret_cast<typename Kv::Query*>(take(at, query_rows * padded_dim));
     states = take(at, query_rows * state_len(padded_dim));
     totals = take(at, query_rows * state_len(padded_dim));
     lane_sums = take(at, query_rows * kLanes);
@@ -33,6 +34,7 @@ struct AttendScratch {
     weights = reinterpret_cast<typename Kv::Factor*>(take(at, kQueryTile * kBlockLen));
     score_row = take(at, kBlockLen);
     score_total = take(at, kBlockLen);
+    wide_values = reinterpret_cast<std::byte*>(take(at, int64_t(kBlockLen) * padded_dim));
     path_chunks = at;
   }
   static float* take(std::byte*& at, int64_t floats) {
@@ -43,13 +45,24 @@ struct AttendScratch {
 };
 
 template <class Kv>
-void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Factor* q) {
+void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Query* q) {
   for (int row = 0; row < rows.num_rows; ++row)
-    for (int head = 0; head < rows.group; ++head, q += keys.padded_dim) {
+    for (int head = 0; head < rows.group; ++head, q += Kv::query_stride(keys.padded_dim)) {
       const float* from = rows.q + row * rows.row_stride + head * rows.head_stride;
-      for (int d = 0; d < keys.padded_dim; d += kLanes)
-        Kv::put(q + d, d + kLanes <= keys.head_dim ? load(from + d) : load_first(from + d, keys.head_dim - d, zero()));
+      if constexpr (Kv::kCodes) {
+        code_query(from, keys.head_dim, keys.padded_dim, q);
+      } else {
+        for (int d = 0; d < keys.padded_dim; d += kLanes) Kv::put(q + d, load_row(from + d, keys.head_dim - d));
+      }
     }
+}
+
+// scores[i][entry] = q.k of query rows [at, at + count) with the block's keys.
+template <class Kv>
+void score_queries(const AttendScratch<Kv>& scratch, const std::byte* chunk, int padded_dim, int at, int count, Ahead& ahead) {
+  const int64_t stride = Kv::query_stride(padded_dim);
+  if constexpr (Kv::kCodes) score_code_rows(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
+  else score_rows<Kv>(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
 }
 
 // total <- total merged with part, both states of one query row; part covers later entries.
@@ -76,22 +89,28 @@ static void write_row(const AttendItem& item, int row, int head, const float* st
   item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = lse[0];
 }
 
-// Softmax of one query row over one block: entries [first, last) of it are visible. Returns nothing but weights and a new state.
+// Softmax of one query row over one block: entries [first, last) of it are visible. Leaves weights and a new state. Of V codes
+// the scales go into the weights.
 template <class Kv>
 HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
-                             float* state, int padded_dim, const BlockScores* collect, int row, int head) {
+                             const float* value_scales, float* state, int padded_dim, const BlockScores* collect, int row,
+                             int head) {
   F32 s[kKeyTiles];
 #pragma GCC unroll 4
   for (int t = 0; t < kKeyTiles; ++t) s[t] = load(scratch.scores + in_tile * kBlockLen + t * kLanes);
-  F32 visible[kKeyTiles];
+  F32 visible[kKeyTiles], factors[kKeyTiles];
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; ++t) visible[t] = s[t];
+  for (int t = 0; t < kKeyTiles; ++t) {
+    visible[t] = s[t];
+    if constexpr (Kv::kCodes) factors[t] = load(value_scales + t * kLanes);
+  }
   if (first != 0 || last != kBlockLen) {
     const F32 never = set1(-__builtin_inff());
 #pragma GCC unroll 4
     for (int t = 0; t < kKeyTiles; ++t) {
       const uint32_t seen = bits(first_lanes(last - t * kLanes)) & ~bits(first_lanes(first - t * kLanes));
       visible[t] = select(mask_of(seen), s[t], never);
+      if constexpr (Kv::kCodes) factors[t] = select(mask_of(seen), factors[t], zero());  // may be NaN
     }
   }
   float* lane_sums = scratch.lane_sums + query_row * kLanes;
@@ -114,7 +133,10 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   for (int t = 0; t < kKeyTiles; ++t) p[t] = exp2_nonpositive(fma(visible[t], c, offset));
   store(lane_sums, sums + ((p[0] + p[1]) + (p[2] + p[3])));
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; ++t) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t]);
+  for (int t = 0; t < kKeyTiles; ++t) {
+    if constexpr (Kv::kCodes) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t] * factors[t]);
+    else Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t]);
+  }
 
   if (!collect || !collect->sink->row_used[row]) return;
   F32 metric[kKeyTiles];
@@ -149,12 +171,14 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
   const std::byte* values = chunk + item.keys.chunk_bytes / 2;
+  const float* value_scales = nullptr;
+  if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
   Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, (end - begin + kRowTile - 1) / kRowTile);
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
-    score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores, ahead);
+    score_queries<Kv>(scratch, chunk, padded_dim, at, count, ahead);
     int firsts[kQueryTile], lasts[kQueryTile];
     for (int i = 0; i < count; ++i) {
       firsts[i] = 0, lasts[i] = kBlockLen;
@@ -163,15 +187,17 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
         if (first > 0) firsts[i] = int(first);
         if (last < kBlockLen) lasts[i] = int(last);
       }
-      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], states + (at + i) * stride, padded_dim, collect, row,
-                       head);
+      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], value_scales, states + (at + i) * stride, padded_dim,
+                       collect, row, head);
       if (++head == group) head = 0, ++row;
     }
+    if constexpr (Kv::kCodes)
+      if (at == begin) values = widen_values(values, padded_dim, scratch.wide_values, ahead);
     for (int i = 0; i < count;) {  // rows with the same entries together
       int same = i + 1;
       while (same < count && firsts[same] == firsts[i] && lasts[same] == lasts[i]) ++same;
-      value_rows<Kv>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
-                     states + (at + i) * stride, stride, ahead);
+      value_rows<typename Kv::Values>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
+                                      states + (at + i) * stride, stride, ahead);
       i = same;
     }
   }
@@ -299,7 +325,7 @@ void score(const AttendItem& item) {
       const int count = query_rows - at < kQueryTile ? query_rows - at : kQueryTile;
       bool used = false;
       for (int r = at / group; r <= (at + count - 1) / group; ++r) used = used || item.scores.row_used[r];
-      if (used) score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores, ahead);
+      if (used) score_queries<Kv>(scratch, chunk, padded_dim, at, count, ahead);
       for (int i = 0; i < count; ++i) {
         if (item.scores.row_used[row]) {
           F32 metric[kKeyTiles];
@@ -321,12 +347,15 @@ static AttentionKernels attention_kernels() {
   table.attend[int(DType::F32)] = attend<KvF32>;
   table.attend[int(DType::F16)] = attend<KvF16>;
   table.attend[int(DType::BF16)] = attend<KvBf16>;
+  table.attend[int(DType::Q8_0)] = attend<KvCodes>;
   table.score[int(DType::F32)] = score<KvF32>;
   table.score[int(DType::F16)] = score<KvF16>;
   table.score[int(DType::BF16)] = score<KvBf16>;
+  table.score[int(DType::Q8_0)] = score<KvCodes>;
   table.store[int(DType::F32)] = store_rows<RowF32>;
   table.store[int(DType::F16)] = store_rows<RowF16>;
   table.store[int(DType::BF16)] = store_rows<RowBf16>;
+  table.store[int(DType::Q8_0)] = store_code_rows;
   table.merge = merge;
   table.combine_rows = combine_rows;
   table.multiplies_bf16 = HUNCH_LEVEL >= 3;

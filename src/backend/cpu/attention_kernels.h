@@ -78,14 +78,15 @@ inline constexpr int kMaxTreeRows = 65, kTreeBlocks = 2;
 
 // Scratch of attend() and score(); num_rows counts query rows (rows times group).
 constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t chunk_bytes) {
-  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + kTreeBlocks * chunk_bytes;
+  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + kTreeBlocks * chunk_bytes +
+         size_t(padded_dim) * 64 * 4;  // a block of V codes as they are multiplied
 }
 
 struct AttentionKernels {
-  // Indexed by DType: F32, F16, BF16.
-  void (*attend[3])(const AttendItem&) = {};
-  void (*score[3])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
-  void (*store[3])(const StoreItem&) = {};
+  // Indexed by DType: F32, F16, BF16, Q8_0.
+  void (*attend[4])(const AttendItem&) = {};
+  void (*score[4])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
+  void (*store[4])(const StoreItem&) = {};
   // Folds the states of an item's splits in ascending order and writes out and lse.
   void (*merge)(const AttendItem&) = nullptr;
   // One set for all heads, after the last head: row_sums to out, for the entries of one split.

@@ -136,7 +136,7 @@ TEST(CpuTree, EqualsReference) {
         const AttendRequest request = tree_request(shape, parents, first_entry, 0);
         const AttendResult expected = attend_one(reference, a, request), got = attend_one(*cpu, b, request);
         EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, dtype)) << isa << " " << name_of(shape);
-        EXPECT_LE(distance(got.lse, expected.lse), kLseTolerance) << isa << " " << name_of(shape);
+        EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << isa << " " << name_of(shape);
       }
 }
 

@@ -5,11 +5,13 @@
 // clang-format off
 #include "backend/cpu/simd.h"
 #include "backend/cpu/attention_block_body.h"
+#include "backend/cpu/attention_codes_body.h"
 #include "backend/cpu/score_body.h"
 #include "backend/cpu/store_kv_body.h"
 #include "backend/cpu/attention_tree_body.h"
 #include "backend/cpu/attention_body.h"
 #include "backend/cpu/gather_body.h"
+#include "backend/cpu/gather_codes_body.h"
 #include "backend/cpu/top_k_body.h"
 #include "backend/cpu/matmul_body.h"
 #include "backend/cpu/rows_body.h"

@@ -127,7 +127,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }
       }
-      counters_.kv_bytes += (entries.k.size() + entries.v.size()) * dtype_bytes(run.kv.store->dtype, 1);
+      counters_.kv_bytes += size_t(end - first) * 2 * kv_row_bytes(run.kv.store->dtype, run.kv.store->head_dim);
     }
     collect_scores(run.scores, args.layer, args.scale, args.q.slice(run.first_row, run.num_rows), run.kv);
     counters_.score_bytes += bytes_of(run.scores);
@@ -137,8 +137,8 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
 void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
   collect_scores(args.scores, args.layer, args.scale, args.q, args.kv);
   counters_.score_bytes += bytes_of(args.scores);
-  counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) * size_t(args.kv.store->head_dim) *
-                        dtype_bytes(args.kv.store->dtype, 1);
+  counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) *
+                        kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
 }
 
 }  // namespace hunch

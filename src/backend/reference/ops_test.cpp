@@ -173,6 +173,24 @@ TEST(Reference, ScoresKeysByLogitAndByWeight) {
   EXPECT_FLOAT_EQ(out[1], std::exp(-3.0f));
 }
 
+TEST(Reference, StoresEightBitRowsWithAScaleEach) {
+  ReferenceBackend backend;
+  const auto store = backend.make_kv_store({DType::Q8_0, 1, 1, 4}, 1);
+  const std::vector<int32_t> pages = {0};
+  const KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 1)};
+  const std::vector<float> k = {254, -2, 1, 3}, v = {-12.7f, 0.04f, 0.06f, 12.7f};
+  backend.store_kv({0, View<const float, 3>(k.data(), 1, 1, 4), View<const float, 3>(v.data(), 1, 1, 4), kv, 5});
+  std::vector<float> key(4), value(4);
+  store->read(0, 0, kv.pages, 5, key.data(), value.data());
+  EXPECT_EQ(key, (std::vector<float>{254, -2, 0, 4}));  // steps of 2, halves to even
+  const std::vector<float> steps = {-12.7f, 0, 0.1f, 12.7f};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(value[i], steps[i], 1e-6);
+  store->poison(kv.pages, 5, 6);
+  store->read(0, 0, kv.pages, 5, key.data(), value.data());
+  EXPECT_TRUE(std::isnan(key[3]) && std::isnan(value[0]));
+  EXPECT_EQ(store->bytes, size_t(kPageLen * 2 * (4 + 4)));
+}
+
 TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
   for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
     ReferenceBackend backend;
