@@ -36,6 +36,7 @@ struct KvF32 {
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line, f, sum); }
   HUNCH_SIMD Line keep(Line line, bool, bool) { return line; }
   HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, a), store(to + kLanes, b); }
 };
 struct KvF16 : KvF32 {
   using Values = KvF16;
@@ -64,6 +65,7 @@ struct KvBf16 {
   HUNCH_SIMD Line keep(Line line, bool even, bool odd) {
     return line & set1_i32(int32_t((even ? 0xffffu : 0u) | (odd ? 0xffff0000u : 0u)));
   }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, to_bf16(a, b)); }
   HUNCH_SIMD void put(Factor* to, F32 a) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(a.v)); }
 };
 #else
@@ -89,6 +91,7 @@ struct KvBf16 {
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line.odd, f.odd, fma(line.even, f.even, sum)); }
   HUNCH_SIMD Line keep(Line line, bool even, bool odd) { return {even ? line.even : zero(), odd ? line.odd : zero()}; }
   HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, a), store(to + kLanes, b); }
 };
 #endif
 

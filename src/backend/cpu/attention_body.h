@@ -1,4 +1,4 @@
-// Attention of query rows over blocks of 64 entries: online softmax with one maximum and at most one rescale a block, for all
+// Attention of query rows over blocks of 64 entries: online softmax with at most one rescale a block, for all
 // rows of a run and all query heads of one KV head at once. Contract in ops/attention.h, memory layout in kv_store.h; the
 // reasoning and the figures stand in docs/kernels/attention.md.
 //
@@ -15,7 +15,7 @@ struct AttendScratch {
   typename Kv::Query* q;          // [query_stride]
   float *states, *totals;         // [state_len] of the open split; folded splits
   float* lane_sums;               // [16] sum of weights by lane
-  float *maximum, *score_factor;  // greatest q.k so far; exp(maximum - lse of the scores)
+  float *maximum, *score_factor;  // greatest q.k so far, or a little less; exp(maximum - lse of the scores)
   float* scores;                  // [kQueryTile][64]
   typename Kv::Factor* weights;   // [kQueryTile][64]
   float *score_row, *score_total;
@@ -89,6 +89,9 @@ static void write_row(const AttendItem& item, int row, int head, const float* st
   item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = lse[0];
 }
 
+// A maximum that is too small by so much (in powers of two) stays: weights then reach 2^8, and nothing need be rescaled.
+inline constexpr float kMaximumSlack = 8;
+
 // Softmax of one query row over one block: entries [first, last) of it are visible. Leaves weights and a new state. Of V codes
 // the scales go into the weights.
 template <class Kv>
@@ -117,8 +120,8 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   F32 sums = load(lane_sums);
   float m = scratch.maximum[query_row];
   const F32 block_max = max(max(visible[0], visible[1]), max(visible[2], visible[3]));
-  const bool grows = !none_of(less(set1(m), block_max));
-  if (grows) {  // seldom after the first blocks: one rescale of everything so far
+  const bool grows = !none_of(less(set1(m + kMaximumSlack / scale2), block_max));
+  if (grows) {  // seldom after the first block: one rescale of everything so far
     const float grown = max_of(block_max);
     const F32 factor = exp2_nonpositive(set1(m * scale2 - grown * scale2));
     if (m != -__builtin_inff()) {
@@ -133,9 +136,10 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   for (int t = 0; t < kKeyTiles; ++t) p[t] = exp2_nonpositive(fma(visible[t], c, offset));
   store(lane_sums, sums + ((p[0] + p[1]) + (p[2] + p[3])));
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; ++t) {
-    if constexpr (Kv::kCodes) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t] * factors[t]);
-    else Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t]);
+  for (int t = 0; t < kKeyTiles; t += 2) {
+    typename Kv::Factor* weights = scratch.weights + in_tile * kBlockLen + t * kLanes;
+    if constexpr (Kv::kCodes) Kv::put(weights, p[t] * factors[t], p[t + 1] * factors[t + 1]);
+    else Kv::put(weights, p[t], p[t + 1]);
   }
 
   if (!collect || !collect->sink->row_used[row]) return;

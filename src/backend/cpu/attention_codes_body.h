@@ -55,7 +55,7 @@ struct KvCodes {
   static constexpr bool kCodes = true;
   static constexpr int kLaneBytes = 4, kLaneDims = 4, kEntriesPerLine = 2, kElementBytes = 1;
   static constexpr int64_t query_stride(int padded_dim) { return int64_t(padded_dim) * 4; }
-  HUNCH_SIMD void put(Factor* to, F32 a) { Values::put(to, a); }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { Values::put(to, a, b); }
 };
 struct CodedQuery {
   float scale;

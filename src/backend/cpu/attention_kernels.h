@@ -70,7 +70,7 @@ struct StoreItem {
   int64_t num_rows = 0, first_entry = 0;
 };
 
-// Floats of the state of one query row after one split: accumulators, then the maximum (of q.k, unscaled) and the sum.
+// Floats of the state of one query row after one split: accumulators, then what weights are relative to (log2) and their sum.
 constexpr int64_t state_len(int padded_dim) { return padded_dim + 16; }
 
 // A tree's rows from the block of its first entry on: kMaxTreeRows entries that begin anywhere in a block lie in two.
