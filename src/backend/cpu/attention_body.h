@@ -178,7 +178,9 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
   const float* value_scales = nullptr;
   if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
-  Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, (end - begin + kRowTile - 1) / kRowTile);
+  // Of codes the first pass over K asks for all of the next K, widen_values for the next V.
+  const int passes = Kv::kCodes ? 1 : (end - begin + kRowTile - 1) / kRowTile;
+  Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, passes);
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
@@ -323,7 +325,8 @@ void score(const AttendItem& item) {
                              block * kBlockLen};
     begin_scores(scores);
     const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
-    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, (query_rows + kRowTile - 1) / kRowTile);
+    const int passes = Kv::kCodes ? 1 : (query_rows + kRowTile - 1) / kRowTile;
+    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, passes);
     int row = 0, head = 0;
     for (int at = 0; at < query_rows; at += kQueryTile) {
       const int count = query_rows - at < kQueryTile ? query_rows - at : kQueryTile;

@@ -129,7 +129,10 @@ static void score_code_rows(const std::byte* keys, int padded_dim, const std::by
 
 // A block of V codes as KvCodes::Values reads them.
 static const std::byte* widen_values(const std::byte* codes, int padded_dim, std::byte* to, Ahead& ahead) {
-  const std::byte* next = ahead.end - size_t(kBlockLen) * size_t(padded_dim) - kBlockLen * sizeof(float);
+  const size_t code_bytes = size_t(kBlockLen) * size_t(padded_dim), scale_bytes = kBlockLen * sizeof(float);
+  const std::byte* next = ahead.end - code_bytes - scale_bytes;
+  for (size_t i = 0; i < scale_bytes; i += 64)
+    __builtin_prefetch(next - scale_bytes + i), __builtin_prefetch(ahead.end - scale_bytes + i);
   for (int e = 0; e < kBlockLen; e += 2)
     for (int d = 0; d < padded_dim; d += kLanes, codes += 2 * kLanes, next += 2 * kLanes) {
       __builtin_prefetch(next);
