@@ -1,6 +1,6 @@
 // Times attention, scores, gather and top_k of the cpu backend in the shape of wren-34m: 8 layers, 4 KV heads, groups of 2, heads
 // of 64. One "call" runs all layers, as one pass of the model does.
-//   attention_bench [--isa NAME] [--threads N] [--dtype bf16|f16|f32] [--entries N] [--reps N]
+//   attention_bench [--isa NAME] [--threads N] [--dtype bf16|f16|f32|q8_0] [--entries N] [--reps N]
 // The best of the repetitions is printed beside the median: on a shared machine the best is nearer to the truth.
 #include <fmt/format.h>
 #include <time.h>
@@ -99,7 +99,7 @@ struct Bench {
     const Times t = time_calls(reps, [&] {
       for (args.layer = 0; args.layer < kLayers; ++args.layer) backend.attention(args);
     });
-    const double work = double(depth) * kLayers * kKvHeads, bytes = work * 2 * kDim * double(dtype_bytes(dtype, 1));
+    const double work = double(depth) * kLayers * kKvHeads, bytes = work * 2 * double(kv_row_bytes(dtype, kDim));
     const double flops = work * double(rows) * kGroup * kDim * 4;
     fmt::print("{:34} {:8.3f} {:8.3f} {:8.3f} ms   {:6.2f} ns/entry/core  {:6.1f} GB/s  {:6.0f} GFLOP/s\n", name, t.best * 1e3,
                t.median * 1e3, t.cpu * 1e3, t.best / work * 1e9 * backend.threads(), bytes / t.best / 1e9, flops / t.best / 1e9);

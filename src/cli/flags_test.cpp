@@ -71,7 +71,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
       {{"--rule", "block"}, "--rule must be one of match, ratio, not \"block\""},
       {{"--spec", "ngram"}, "--spec: ngram is not available yet; there are none, self (also spelled sparse_attn)"},
       {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
-      {{"-ctk", "q8_0"}, "-ctk: q8_0 is not available yet; there are f32, f16, bf16"},
+      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0"},
       {{"--device", "cuda"}, "--device must be one of cpu, reference, not \"cuda\""},
       {{"--color", "maybe"}, "--color must be one of auto, always, never, not \"maybe\""},
       {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},

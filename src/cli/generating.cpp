@@ -15,7 +15,7 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine&
 
 double kv_bytes_per_entry(Engine& engine) {
   const KvGeometry& g = engine.parts().geometry;
-  return 2.0 * g.layers * g.kv_heads * g.head_dim * double(dtype_bytes(g.dtype, 1));
+  return 2.0 * g.layers * g.kv_heads * double(kv_row_bytes(g.dtype, g.head_dim));
 }
 
 bool TokenPrinter::take(const TokenEvent& event) {

@@ -25,8 +25,7 @@ double physical_bytes() { return double(sysconf(_SC_PHYS_PAGES)) * double(syscon
 Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_dtype();
   const auto type = dtype_named(name);
-  if (!type || (*type != DType::F32 && *type != DType::F16 && *type != DType::BF16))
-    return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16", name));
+  if (!type || !is_kv_dtype(*type)) return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16, q8_0", name));
   return *type;
 }
 
@@ -56,6 +55,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   HUNCH_TRY(parts->model, family->make(setup));
 
   HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
+  if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
+    return usage_error(fmt::format("KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim,
+                                   shape.head_dim));
   parts->geometry = {.dtype = kv_dtype, .layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());

@@ -15,8 +15,27 @@ namespace {
 constexpr int64_t kItemQueryRows = 64;
 constexpr int64_t kStoreAlone = 16384;  // elements that the caller stores faster than a fork and join takes
 
-int64_t first_entry(const AttentionRun& run, int64_t row) {
-  return run.window ? std::max<int64_t>(0, int64_t(run.last(row)) + 1 - run.window) : 0;
+// Entries that some row of the run reads: [first, last].
+struct Range {
+  int64_t first = 0, last = 0;
+};
+Range entries_of(const AttentionRun& run) {
+  int32_t least = run.last(0), most = run.last(run.num_rows - 1);
+  if (!run.tree.parents.empty())
+    for (int64_t row = 0; row < run.num_rows; ++row) least = std::min(least, run.last(row)), most = std::max(most, run.last(row));
+  return {run.window ? std::max<int64_t>(0, int64_t(least) + 1 - run.window) : 0, most};
+}
+
+void check_tree(const AttentionRun& run) {
+  const TreeRows& tree = run.tree;
+  HUNCH_CHECK(tree.parents.size() <= kMaxTreeRows && tree.first >= 0 &&
+              tree.first + run.num_rows <= int64_t(tree.parents.size()));
+  HUNCH_CHECK(run.scores.metric == ScoreMetric::None || run.scores.prefix_len <= tree.first_entry);
+  for (int64_t row = 0; row < run.num_rows; ++row) {
+    int64_t depth = 0;
+    for (int32_t x = tree.parents[size_t(tree.first + row)]; x >= 0; x = tree.parents[size_t(x)]) ++depth;
+    HUNCH_CHECK(run.last(row) == tree.first_entry + depth);
+  }
 }
 
 ScoreSink sink_of(const ScoreArgs& scores, int kv_head, int kv_heads, int group, int64_t first_row) {
@@ -77,8 +96,10 @@ void CpuAttention::plan(const AttentionArgs& args) {
     const int64_t row_items = (run.num_rows + rows_per_item - 1) / rows_per_item;
     Unit unit;
     unit.run = &run;
-    unit.first_split = first_entry(run, 0) / kSplitLen;
-    unit.num_splits = run.last(run.num_rows - 1) / kSplitLen + 1 - unit.first_split;
+    if (!run.tree.parents.empty()) check_tree(run);
+    const Range entries = entries_of(run);
+    unit.first_split = entries.first / kSplitLen;
+    unit.num_splits = entries.last / kSplitLen + 1 - unit.first_split;
     const bool by_split = query_rows <= kItemQueryRows || kv_heads * row_items < threads_.count();
     const bool scored = by_split && run.scores.metric != ScoreMetric::None && run.scores.prefix_len > 0;
     if (scored && run.scores.out.extent[0] == 1) unit.num_heads = kv_heads;
@@ -107,6 +128,10 @@ AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, in
   item.keys = key_plane(run.kv, args.layer, kv_head);
   item.rows = query_rows(args.q, row, num_rows, kv_head, group, args.scale);
   item.rows.last = &run.last(first_row), item.rows.window = run.window;
+  if (!run.tree.parents.empty()) {
+    item.rows.parents = run.tree.parents.data();
+    item.rows.tree_row = run.tree.first + int(first_row), item.rows.tree_entry = run.tree.first_entry;
+  }
   item.first_split = unit.first_split, item.end_split = unit.first_split + unit.num_splits;
   item.out = &args.out(row, kv_head * group, 0);
   item.out_row_stride = args.out.stride[0], item.out_head_stride = args.out.stride[1];
@@ -163,9 +188,11 @@ size_t CpuAttention::attention(const AttentionArgs& args) {
     const AttentionRun& run = *unit.run;
     const auto& store = static_cast<const CpuKvStore&>(*run.kv.store);
     const int64_t group = args.q.extent[1] / store.kv_heads, rows = unit.rows_per_item ? unit.rows_per_item : run.num_rows;
-    scratch_bytes = std::max(scratch_bytes, attend_scratch_bytes(rows * group, store.layout().padded_dim));
+    scratch_bytes =
+        std::max(scratch_bytes, attend_scratch_bytes(rows * group, store.layout().padded_dim, store.layout().chunk_bytes));
     if (unit.num_heads > 1) sum_bytes = std::max(sum_bytes, size_t(run.num_rows) * kSplitLen * sizeof(float));
-    const int64_t blocks = run.last(run.num_rows - 1) / kPageLen + 1 - first_entry(run, 0) / kPageLen;
+    const Range entries = entries_of(run);
+    const int64_t blocks = entries.last / kPageLen + 1 - entries.first / kPageLen;
     bytes += size_t(unit.num_heads * blocks) * store.layout().chunk_bytes;
   }
   scratch_bytes = (scratch_bytes + 63) / 64 * 64;
@@ -198,7 +225,7 @@ void CpuAttention::score_rows(int layer, float scale, View<const float, 3> q, co
   const int kv_heads = kv.store->kv_heads, group = int(q.extent[1]) / kv_heads, type = int(kv.store->dtype);
   const bool shared = scores.out.extent[0] == 1 && kv_heads > 1;
   const int64_t splits = (scores.prefix_len + kSplitLen - 1) / kSplitLen;
-  const size_t scratch_bytes = (attend_scratch_bytes((end - first) * group, kv.store->head_dim + 15) + 63) / 64 * 64;
+  const size_t scratch_bytes = (attend_scratch_bytes((end - first) * group, kv.store->head_dim + 15, 0) + 63) / 64 * 64;
   threads_.reserve(scratch_bytes + (shared ? size_t(end - first) * kSplitLen * sizeof(float) : 0));
   threads_.run(shared ? splits : splits * kv_heads, [&](int64_t index, int worker) {
     std::byte* scratch = threads_.scratch(worker);

@@ -19,20 +19,28 @@ inline constexpr int kRowTile = 1, kWide = 2;
 inline constexpr float kLog2e = 1.44269504089f, kLn2 = 0.69314718056f;
 
 // How one KV type is read. A line is kPerStep dimensions (keys) or entries (values) of 16 lanes; a factor stands opposite to it:
-// the query's dimensions or the entries' weights.
+// the query's dimensions or the entries' weights. Of a line of keys each lane has kLaneBytes for kLaneDims dimensions; of values
+// kEntriesPerLine elements of kElementBytes.
 struct KvF32 {
   using Factor = float;
   using Line = F32;
   using Wide = F32;
   static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
+  static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
+  static constexpr bool kCodes = false;
+  using Query = Factor;
+  using Values = KvF32;
+  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
   HUNCH_SIMD Wide widen(const Factor* f) { return set1(*f); }
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line, f, sum); }
   HUNCH_SIMD Line keep(Line line, bool, bool) { return line; }
   HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, a), store(to + kLanes, b); }
 };
 struct KvF16 : KvF32 {
-  static constexpr int kLineBytes = 32;
+  using Values = KvF16;
+  static constexpr int kLineBytes = 32, kLaneBytes = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
 #if HUNCH_LEVEL >= 3
@@ -42,6 +50,11 @@ struct KvBf16 {
   using Line = I32;
   using Wide = I32;
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
+  static constexpr bool kCodes = false;
+  using Query = Factor;
+  using Values = KvBf16;
+  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
   HUNCH_SIMD Wide widen(const Factor* f) {
     int32_t pair;
@@ -52,6 +65,7 @@ struct KvBf16 {
   HUNCH_SIMD Line keep(Line line, bool even, bool odd) {
     return line & set1_i32(int32_t((even ? 0xffffu : 0u) | (odd ? 0xffff0000u : 0u)));
   }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, to_bf16(a, b)); }
   HUNCH_SIMD void put(Factor* to, F32 a) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(a.v)); }
 };
 #else
@@ -64,6 +78,11 @@ struct KvBf16 {
     F32 even, odd;
   };
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
+  static constexpr bool kCodes = false;
+  using Query = Factor;
+  using Values = KvBf16;
+  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) {
     const I32 pair = load_i32(p);
     return {bf16_even(pair), bf16_odd(pair)};
@@ -72,6 +91,7 @@ struct KvBf16 {
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line.odd, f.odd, fma(line.even, f.even, sum)); }
   HUNCH_SIMD Line keep(Line line, bool even, bool odd) { return {even ? line.even : zero(), odd ? line.odd : zero()}; }
   HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
+  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, a), store(to + kLanes, b); }
 };
 #endif
 

@@ -1,4 +1,4 @@
-// Attention of query rows over blocks of 64 entries: online softmax with one maximum and at most one rescale a block, for all
+// Attention of query rows over blocks of 64 entries: online softmax with at most one rescale a block, for all
 // rows of a run and all query heads of one KV head at once. Contract in ops/attention.h, memory layout in kv_store.h; the
 // reasoning and the figures stand in docs/kernels/attention.md.
 //
@@ -12,17 +12,19 @@ namespace hunch::HUNCH_ISA {
 // Where the parts of an item's scratch lie; one line per query row where not said otherwise.
 template <class Kv>
 struct AttendScratch {
-  typename Kv::Factor* q;         // [padded_dim]
+  typename Kv::Query* q;          // [query_stride]
   float *states, *totals;         // [state_len] of the open split; folded splits
   float* lane_sums;               // [16] sum of weights by lane
-  float *maximum, *score_factor;  // greatest q.k so far; exp(maximum - lse of the scores)
+  float *maximum, *score_factor;  // greatest q.k so far, or a little less; exp(maximum - lse of the scores)
   float* scores;                  // [kQueryTile][64]
   typename Kv::Factor* weights;   // [kQueryTile][64]
   float *score_row, *score_total;
+  std::byte* wide_values;  // [64][padded_dim] V codes of a block as they are multiplied
+  std::byte* path_chunks;  // [kTreeBlocks][chunk_bytes]
 
   AttendScratch(std::byte* memory, int64_t query_rows, int padded_dim) {
     std::byte* at = memory;
-    q = reinterpret_cast<typename Kv::Factor*>(take(at, query_rows * padded_dim));
+    q = reinterpret_cast<typename Kv::Query*>(take(at, query_rows * padded_dim));
     states = take(at, query_rows * state_len(padded_dim));
     totals = take(at, query_rows * state_len(padded_dim));
     lane_sums = take(at, query_rows * kLanes);
@@ -32,6 +34,8 @@ struct AttendScratch {
     weights = reinterpret_cast<typename Kv::Factor*>(take(at, kQueryTile * kBlockLen));
     score_row = take(at, kBlockLen);
     score_total = take(at, kBlockLen);
+    wide_values = reinterpret_cast<std::byte*>(take(at, int64_t(kBlockLen) * padded_dim));
+    path_chunks = at;
   }
   static float* take(std::byte*& at, int64_t floats) {
     float* p = reinterpret_cast<float*>(at);
@@ -40,21 +44,25 @@ struct AttendScratch {
   }
 };
 
-// Entries that a row reads: [first_of, end_of).
-HUNCH_SIMD int64_t end_of(const QueryRows& rows, int row) { return int64_t(rows.last[row]) + 1; }
-HUNCH_SIMD int64_t first_of(const QueryRows& rows, int row) {
-  const int64_t first = rows.window ? end_of(rows, row) - rows.window : 0;
-  return first > 0 ? first : 0;
+template <class Kv>
+void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Query* q) {
+  for (int row = 0; row < rows.num_rows; ++row)
+    for (int head = 0; head < rows.group; ++head, q += Kv::query_stride(keys.padded_dim)) {
+      const float* from = rows.q + row * rows.row_stride + head * rows.head_stride;
+      if constexpr (Kv::kCodes) {
+        code_query(from, keys.head_dim, keys.padded_dim, q);
+      } else {
+        for (int d = 0; d < keys.padded_dim; d += kLanes) Kv::put(q + d, load_row(from + d, keys.head_dim - d));
+      }
+    }
 }
 
+// scores[i][entry] = q.k of query rows [at, at + count) with the block's keys.
 template <class Kv>
-void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Factor* q) {
-  for (int row = 0; row < rows.num_rows; ++row)
-    for (int head = 0; head < rows.group; ++head, q += keys.padded_dim) {
-      const float* from = rows.q + row * rows.row_stride + head * rows.head_stride;
-      for (int d = 0; d < keys.padded_dim; d += kLanes)
-        Kv::put(q + d, d + kLanes <= keys.head_dim ? load(from + d) : load_first(from + d, keys.head_dim - d, zero()));
-    }
+void score_queries(const AttendScratch<Kv>& scratch, const std::byte* chunk, int padded_dim, int at, int count, Ahead& ahead) {
+  const int64_t stride = Kv::query_stride(padded_dim);
+  if constexpr (Kv::kCodes) score_code_rows(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
+  else score_rows<Kv>(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
 }
 
 // total <- total merged with part, both states of one query row; part covers later entries.
@@ -81,30 +89,39 @@ static void write_row(const AttendItem& item, int row, int head, const float* st
   item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = lse[0];
 }
 
-// Softmax of one query row over one block: entries [first, last) of it are visible. Returns nothing but weights and a new state.
+// A maximum that is too small by so much (in powers of two) stays: weights then reach 2^8, and nothing need be rescaled.
+inline constexpr float kMaximumSlack = 8;
+
+// Softmax of one query row over one block: entries [first, last) of it are visible. Leaves weights and a new state. Of V codes
+// the scales go into the weights.
 template <class Kv>
 HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
-                             float* state, int padded_dim, const BlockScores* collect, int row, int head) {
+                             const float* value_scales, float* state, int padded_dim, const BlockScores* collect, int row,
+                             int head) {
   F32 s[kKeyTiles];
 #pragma GCC unroll 4
   for (int t = 0; t < kKeyTiles; ++t) s[t] = load(scratch.scores + in_tile * kBlockLen + t * kLanes);
-  F32 visible[kKeyTiles];
+  F32 visible[kKeyTiles], factors[kKeyTiles];
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; ++t) visible[t] = s[t];
+  for (int t = 0; t < kKeyTiles; ++t) {
+    visible[t] = s[t];
+    if constexpr (Kv::kCodes) factors[t] = load(value_scales + t * kLanes);
+  }
   if (first != 0 || last != kBlockLen) {
     const F32 never = set1(-__builtin_inff());
 #pragma GCC unroll 4
     for (int t = 0; t < kKeyTiles; ++t) {
       const uint32_t seen = bits(first_lanes(last - t * kLanes)) & ~bits(first_lanes(first - t * kLanes));
       visible[t] = select(mask_of(seen), s[t], never);
+      if constexpr (Kv::kCodes) factors[t] = select(mask_of(seen), factors[t], zero());  // may be NaN
     }
   }
   float* lane_sums = scratch.lane_sums + query_row * kLanes;
   F32 sums = load(lane_sums);
   float m = scratch.maximum[query_row];
   const F32 block_max = max(max(visible[0], visible[1]), max(visible[2], visible[3]));
-  const bool grows = !none_of(less(set1(m), block_max));
-  if (grows) {  // seldom after the first blocks: one rescale of everything so far
+  const bool grows = !none_of(less(set1(m + kMaximumSlack / scale2), block_max));
+  if (grows) {  // seldom after the first block: one rescale of everything so far
     const float grown = max_of(block_max);
     const F32 factor = exp2_nonpositive(set1(m * scale2 - grown * scale2));
     if (m != -__builtin_inff()) {
@@ -119,7 +136,11 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   for (int t = 0; t < kKeyTiles; ++t) p[t] = exp2_nonpositive(fma(visible[t], c, offset));
   store(lane_sums, sums + ((p[0] + p[1]) + (p[2] + p[3])));
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; ++t) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t]);
+  for (int t = 0; t < kKeyTiles; t += 2) {
+    typename Kv::Factor* weights = scratch.weights + in_tile * kBlockLen + t * kLanes;
+    if constexpr (Kv::kCodes) Kv::put(weights, p[t] * factors[t], p[t + 1] * factors[t + 1]);
+    else Kv::put(weights, p[t], p[t + 1]);
+  }
 
   if (!collect || !collect->sink->row_used[row]) return;
   F32 metric[kKeyTiles];
@@ -154,12 +175,16 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
   const std::byte* values = chunk + item.keys.chunk_bytes / 2;
+  const float* value_scales = nullptr;
+  if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
-  Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, (end - begin + kRowTile - 1) / kRowTile);
+  // Of codes the first pass over K asks for all of the next K, widen_values for the next V.
+  const int passes = Kv::kCodes ? 1 : (end - begin + kRowTile - 1) / kRowTile;
+  Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, passes);
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
-    score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores, ahead);
+    score_queries<Kv>(scratch, chunk, padded_dim, at, count, ahead);
     int firsts[kQueryTile], lasts[kQueryTile];
     for (int i = 0; i < count; ++i) {
       firsts[i] = 0, lasts[i] = kBlockLen;
@@ -168,18 +193,30 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
         if (first > 0) firsts[i] = int(first);
         if (last < kBlockLen) lasts[i] = int(last);
       }
-      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], states + (at + i) * stride, padded_dim, collect, row,
-                       head);
+      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], value_scales, states + (at + i) * stride, padded_dim,
+                       collect, row, head);
       if (++head == group) head = 0, ++row;
     }
+    if constexpr (Kv::kCodes)
+      if (at == begin) values = widen_values(values, padded_dim, scratch.wide_values, ahead);
     for (int i = 0; i < count;) {  // rows with the same entries together
       int same = i + 1;
       while (same < count && firsts[same] == firsts[i] && lasts[same] == lasts[i]) ++same;
-      value_rows<Kv>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
-                     states + (at + i) * stride, stride, ahead);
+      value_rows<typename Kv::Values>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
+                                      states + (at + i) * stride, stride, ahead);
       i = same;
     }
   }
+}
+
+// Rows from `row` on that go through a block together: each sees some of [first, end) and, where a tree's blocks are copied by
+// paths, each is the child of the row before. Returns the row behind the last, `row` itself if it sees nothing.
+HUNCH_SIMD int rows_together(const QueryRows& rows, int row, int64_t first, int64_t end, bool by_path) {
+  int last = row;
+  while (last < rows.num_rows && first_of(rows, last) < end && end_of(rows, last) > first &&
+         (!by_path || last == row || parent_of(rows, last) == rows.tree_row + last - 1))
+    ++last;
+  return last;
 }
 
 template <class Kv>
@@ -189,44 +226,55 @@ void attend(const AttendItem& item) {
   const int64_t stride = state_len(padded_dim);
   const AttendScratch<Kv> scratch(item.scratch, query_rows, padded_dim);
   prepare_queries<Kv>(rows, item.keys, scratch.q);
-  int begin_row = 0, end_row = 0;  // rows that see the open split, and below the open block: both ends ascend with the rows
+  PathBlocks<Kv> paths(item, scratch.path_chunks);
+  int64_t first = first_of(rows, 0), end = end_of(rows, 0);  // of all rows
+  for (int row = 1; row < rows.num_rows; ++row) {
+    first = first_of(rows, row) < first ? first_of(rows, row) : first;
+    end = end_of(rows, row) > end ? end_of(rows, row) : end;
+  }
   for (int64_t split = item.first_split; split < item.end_split; ++split) {
     const int64_t split_first = split * kSplitEntries, split_end = split_first + kSplitEntries;
-    while (begin_row < rows.num_rows && end_of(rows, begin_row) <= split_first) ++begin_row;
-    end_row = begin_row > end_row ? begin_row : end_row;
-    while (end_row < rows.num_rows && first_of(rows, end_row) < split_end) ++end_row;
-    if (begin_row == end_row) continue;
+    const auto sees_split = [&](int row) { return first_of(rows, row) < split_end && end_of(rows, row) > split_first; };
     float* states = item.partial ? item.partial + (split - item.first_split) * item.partial_split_stride : scratch.states;
-    for (int i = begin_row * group; i < end_row * group; ++i) {
-      for (int d = 0; d < padded_dim; d += kLanes) store(states + i * stride + d, zero());
-      store(scratch.lane_sums + i * kLanes, zero());
-      scratch.maximum[i] = -__builtin_inff();
-      scratch.score_factor[i] = 0;
+    for (int row = 0; row < rows.num_rows; ++row) {
+      if (!sees_split(row)) continue;
+      for (int i = row * group; i < (row + 1) * group; ++i) {
+        for (int d = 0; d < padded_dim; d += kLanes) store(states + i * stride + d, zero());
+        store(scratch.lane_sums + i * kLanes, zero());
+        scratch.maximum[i] = -__builtin_inff();
+        scratch.score_factor[i] = 0;
+      }
     }
 
-    const int64_t first = first_of(rows, begin_row), end = end_of(rows, end_row - 1);
     int64_t block = (first > split_first ? first : split_first) / kBlockLen;
     const int64_t end_block = ((end < split_end ? end : split_end) + kBlockLen - 1) / kBlockLen;
-    int from = begin_row, to = begin_row;
     for (; block < end_block; ++block) {
       const int64_t block_first = block * kBlockLen, block_end = block_first + kBlockLen;
-      while (from < end_row && end_of(rows, from) <= block_first) ++from;
-      to = from > to ? from : to;
-      while (to < end_row && first_of(rows, to) < block_end) ++to;
-      if (from == to) continue;
-      const bool whole = first_of(rows, to - 1) <= block_first && end_of(rows, from) >= block_end;
+      const bool by_path = paths.copies(block);
       BlockScores scores{&item.scores, group, scratch.score_row, scratch.score_total, block_first - split_first, block_first};
       const bool collect = item.scores.metric != 0 && block_first < item.scores.prefix_len;
       if (collect) begin_scores(scores);
-      const std::byte* chunk = chunk_at(item.keys, block);
       const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
-      attend_block<Kv>(item, scratch, chunk, next, block_first, whole, from * group, to * group, states,
-                       collect ? &scores : nullptr);
+      for (int from = 0; from < rows.num_rows;) {
+        const int to = rows_together(rows, from, block_first, block_end, by_path);
+        if (to == from) {
+          ++from;
+          continue;
+        }
+        bool whole = true;
+        for (int row = from; row < to; ++row)
+          whole = whole && first_of(rows, row) <= block_first && end_of(rows, row) >= block_end;
+        const std::byte* chunk = by_path ? paths.chunk_of(block, to - 1) : chunk_at(item.keys, block);
+        attend_block<Kv>(item, scratch, chunk, next, block_first, whole, from * group, to * group, states,
+                         collect ? &scores : nullptr);
+        from = to;
+      }
       if (collect) end_scores(scores);
     }
 
     const float scale2 = rows.scale * kLog2e;
-    for (int row = begin_row; row < end_row; ++row)
+    for (int row = 0; row < rows.num_rows; ++row) {
+      if (!sees_split(row)) continue;
       for (int head = 0; head < group; ++head) {
         const int i = row * group + head;
         float* state = states + i * stride;
@@ -239,6 +287,7 @@ void attend(const AttendItem& item) {
         else fold_state(total, state, padded_dim);
         if (split == (end_of(rows, row) - 1) / kSplitEntries) write_row(item, row, head, total);
       }
+    }
   }
 }
 
@@ -276,13 +325,14 @@ void score(const AttendItem& item) {
                              block * kBlockLen};
     begin_scores(scores);
     const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
-    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, (query_rows + kRowTile - 1) / kRowTile);
+    const int passes = Kv::kCodes ? 1 : (query_rows + kRowTile - 1) / kRowTile;
+    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, passes);
     int row = 0, head = 0;
     for (int at = 0; at < query_rows; at += kQueryTile) {
       const int count = query_rows - at < kQueryTile ? query_rows - at : kQueryTile;
       bool used = false;
       for (int r = at / group; r <= (at + count - 1) / group; ++r) used = used || item.scores.row_used[r];
-      if (used) score_rows<Kv>(chunk, padded_dim, scratch.q + int64_t(at) * padded_dim, padded_dim, count, scratch.scores, ahead);
+      if (used) score_queries<Kv>(scratch, chunk, padded_dim, at, count, ahead);
       for (int i = 0; i < count; ++i) {
         if (item.scores.row_used[row]) {
           F32 metric[kKeyTiles];
@@ -304,12 +354,15 @@ static AttentionKernels attention_kernels() {
   table.attend[int(DType::F32)] = attend<KvF32>;
   table.attend[int(DType::F16)] = attend<KvF16>;
   table.attend[int(DType::BF16)] = attend<KvBf16>;
+  table.attend[int(DType::Q8_0)] = attend<KvCodes>;
   table.score[int(DType::F32)] = score<KvF32>;
   table.score[int(DType::F16)] = score<KvF16>;
   table.score[int(DType::BF16)] = score<KvBf16>;
+  table.score[int(DType::Q8_0)] = score<KvCodes>;
   table.store[int(DType::F32)] = store_rows<RowF32>;
   table.store[int(DType::F16)] = store_rows<RowF16>;
   table.store[int(DType::BF16)] = store_rows<RowBf16>;
+  table.store[int(DType::Q8_0)] = store_code_rows;
   table.merge = merge;
   table.combine_rows = combine_rows;
   table.multiplies_bf16 = HUNCH_LEVEL >= 3;

@@ -20,9 +20,14 @@ struct QueryRows {
   int num_rows = 0, group = 1;
   const float* q = nullptr;  // [row][head of the group][head_dim]
   int64_t row_stride = 0, head_stride = 0;
-  const int32_t* last = nullptr;  // [row] newest entry read; ascending
+  const int32_t* last = nullptr;  // [row] newest entry read; ascending unless the rows form a tree
   int window = 0;                 // 0: everything up to `last`
   float scale = 1;
+  // Tree (ops/attention.h): parents of all rows of the round, null for a chain; the round's row that is row 0 here; the entry of
+  // the round's row 0.
+  const int32_t* parents = nullptr;
+  int tree_row = 0;
+  int64_t tree_entry = 0;
 };
 
 // Scores collected for the entries [0, prefix_len) of one item; metric 0 none, 1 logit, 2 weight (ops/attention.h).
@@ -65,19 +70,23 @@ struct StoreItem {
   int64_t num_rows = 0, first_entry = 0;
 };
 
-// Floats of the state of one query row after one split: accumulators, then the maximum (of q.k, unscaled) and the sum.
+// Floats of the state of one query row after one split: accumulators, then what weights are relative to (log2) and their sum.
 constexpr int64_t state_len(int padded_dim) { return padded_dim + 16; }
 
+// A tree's rows from the block of its first entry on: kMaxTreeRows entries that begin anywhere in a block lie in two.
+inline constexpr int kMaxTreeRows = 65, kTreeBlocks = 2;
+
 // Scratch of attend() and score(); num_rows counts query rows (rows times group).
-constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim) {
-  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024;
+constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t chunk_bytes) {
+  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + kTreeBlocks * chunk_bytes +
+         size_t(padded_dim) * 64 * 4;  // a block of V codes as they are multiplied
 }
 
 struct AttentionKernels {
-  // Indexed by DType: F32, F16, BF16.
-  void (*attend[3])(const AttendItem&) = {};
-  void (*score[3])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
-  void (*store[3])(const StoreItem&) = {};
+  // Indexed by DType: F32, F16, BF16, Q8_0.
+  void (*attend[4])(const AttendItem&) = {};
+  void (*score[4])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
+  void (*store[4])(const StoreItem&) = {};
   // Folds the states of an item's splits in ascending order and writes out and lse.
   void (*merge)(const AttendItem&) = nullptr;
   // One set for all heads, after the last head: row_sums to out, for the entries of one split.

@@ -14,7 +14,8 @@ constexpr int64_t kItemEntries = 4 * kPageLen;
 
 size_t gather_kv(Threads& threads, const GatherKernels& kernels, const GatherKvArgs& args) {
   const KvStore &from = *args.from.store, &to = *args.to.store;
-  HUNCH_CHECK(from.dtype == to.dtype && from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
+  HUNCH_CHECK(from.dtype == to.dtype || to.dtype == DType::Q8_0);
+  HUNCH_CHECK(from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
   const int64_t count = args.index.extent[1], total = count + std::max<int64_t>(0, args.tail_last - args.tail_first);
   if (total == 0) return 0;
   HUNCH_CHECK(total <= args.to.pages.extent[0] * kPageLen);
@@ -29,7 +30,8 @@ size_t gather_kv(Threads& threads, const GatherKernels& kernels, const GatherKvA
     item.count = count, item.tail_first = args.tail_first;
     item.first = index % stretches * kItemEntries;
     item.last = std::min(item.first + kItemEntries, total);
-    bytes.fetch_add(kernels.gather[int(from.dtype)](item), std::memory_order_relaxed);
+    const auto kernel = from.dtype == to.dtype ? kernels.gather[int(from.dtype)] : kernels.gather_coded[int(from.dtype)];
+    bytes.fetch_add(kernel(item), std::memory_order_relaxed);
   });
   return bytes.load();
 }

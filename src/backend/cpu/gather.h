@@ -7,7 +7,7 @@
 
 namespace hunch {
 
-// Both stores are CpuKvStores of one geometry (ops/kv.h). Returns the bytes read.
+// Both stores are CpuKvStores (ops/kv.h). Returns the bytes read.
 size_t gather_kv(Threads& threads, const GatherKernels& kernels, const GatherKvArgs& args);
 
 }  // namespace hunch

@@ -50,14 +50,13 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from
 #endif
 }
 
-// V of destination entries e and e + 1 (e even) of a bf16 block: two halves of 32-bit lanes from two source rows.
-HUNCH_SIMD void join_pair(const uint32_t* even, bool even_is_odd, const uint32_t* odd, bool odd_is_odd, int padded_dim,
-                          uint32_t* to) {
-  const I32 low = set1_i32(0xffff), high = set1_i32(int32_t(0xffff0000u));
-  for (int d = 0; d < padded_dim; d += kLanes) {
-    const I32 a = load_i32(even + d), b = load_i32(odd + d);
-    store(to + d, (even_is_odd ? shift_right<16>(a) : a & low) | (odd_is_odd ? b & high : shift_left<16>(b)));
-  }
+// V of destination entries e and e + 1 (e even) of a block of pairs, from two source rows: of elements of two bytes (bf16) the
+// halves of 32-bit words, of one byte (codes) two such pairs a word.
+template <int kElementBytes>
+HUNCH_SIMD void join_pair(const uint32_t* even, bool even_is_odd, const uint32_t* odd, bool odd_is_odd, int words, uint32_t* to) {
+  constexpr uint32_t kBits = 8 * kElementBytes, kLow = kElementBytes == 2 ? 0xffffu : 0x00ff00ffu;
+  const uint32_t even_shift = even_is_odd ? kBits : 0, odd_shift = odd_is_odd ? kBits : 0;
+  for (int i = 0; i < words; ++i) to[i] = ((even[i] >> even_shift) & kLow) | (((odd[i] >> odd_shift) & kLow) << kBits);
 }
 
 HUNCH_SIMD int64_t source_of(const GatherItem& item, int64_t i) {
@@ -76,10 +75,10 @@ HUNCH_SIMD std::byte* tile_of(const KeyPlane& plane, int64_t entry, size_t tile_
   return chunk_of(plane, entry) + size_t(entry % kBlockLen / kLanes) * tile_bytes;
 }
 
-// Element: 4 bytes F32, 2 bytes F16; kPairs: bf16, whose K lines hold two dimensions in 32-bit lanes.
-template <class Lane, bool kPairs>
+// Lane: of a K line, with Kv::kLaneDims dimensions.
+template <class Kv, class Lane>
 size_t gather(const GatherItem& item) {
-  const int padded_dim = item.to.padded_dim, lines = kPairs ? padded_dim / 2 : padded_dim;
+  const int padded_dim = item.to.padded_dim, lines = padded_dim / Kv::kLaneDims;
   const size_t tile_bytes = size_t(lines) * kLanes * sizeof(Lane), row_bytes = tile_bytes / kLanes;
   const size_t values = item.to.chunk_bytes / 2;
   size_t bytes_read = 0;
@@ -101,7 +100,7 @@ size_t gather(const GatherItem& item) {
     look = next_tile(item, look);
     bytes_read += tile_bytes;
   }
-  if constexpr (kPairs) {
+  if constexpr (Kv::kEntriesPerLine == 2) {
     const size_t pair_bytes = 2 * row_bytes;
     for (int64_t at = item.first; at < item.last; at += 2) {
       if (at + kRowsAhead < item.last) {
@@ -113,8 +112,8 @@ size_t gather(const GatherItem& item) {
       const std::byte* a = chunk_of(item.from, even) + values + size_t(even % kBlockLen / 2) * pair_bytes;
       const std::byte* b = chunk_of(item.from, odd) + values + size_t(odd % kBlockLen / 2) * pair_bytes;
       std::byte* to = chunk_of(item.to, at) + values + size_t(at % kBlockLen / 2) * pair_bytes;
-      join_pair(reinterpret_cast<const uint32_t*>(a), even % 2 != 0, reinterpret_cast<const uint32_t*>(b), odd % 2 != 0,
-                padded_dim, reinterpret_cast<uint32_t*>(to));
+      join_pair<Kv::kElementBytes>(reinterpret_cast<const uint32_t*>(a), even % 2 != 0, reinterpret_cast<const uint32_t*>(b),
+                                   odd % 2 != 0, int(pair_bytes / 4), reinterpret_cast<uint32_t*>(to));
       bytes_read += even / 2 == odd / 2 ? pair_bytes : 2 * pair_bytes;
     }
   } else {
@@ -125,15 +124,16 @@ size_t gather(const GatherItem& item) {
     }
     bytes_read += size_t(item.last - item.first) * row_bytes;
   }
+  if constexpr (Kv::kCodes) {
+    for (int64_t at = item.first; at < item.last; ++at) {
+      const int64_t source = source_of(item, at);
+      for (size_t block : {size_t(0), values})
+        scales_of(chunk_of(item.to, at) + block, padded_dim)[at % kBlockLen] =
+            scales_of(chunk_of(item.from, source) + block, padded_dim)[source % kBlockLen];
+    }
+    bytes_read += size_t(item.last - item.first) * 2 * sizeof(float);
+  }
   return bytes_read;
-}
-
-static GatherKernels gather_kernels() {
-  GatherKernels table;
-  table.gather[int(DType::F32)] = gather<uint32_t, false>;
-  table.gather[int(DType::F16)] = gather<uint16_t, false>;
-  table.gather[int(DType::BF16)] = gather<uint32_t, true>;
-  return table;
 }
 
 }  // namespace hunch::HUNCH_ISA

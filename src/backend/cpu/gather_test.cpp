@@ -22,7 +22,7 @@ std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt1
 TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
   std::mt19937 random(5);
   for (const std::string& isa : available_isas())
-    for (DType dtype : {DType::F32, DType::F16, DType::BF16})
+    for (DType dtype : kKvTypes)
       for (bool shared : {false, true})
         for (const auto& [count, run_len, tail] : {std::array<int64_t, 3>{1, 1, 0},
                                                    {5, 1, 7},
@@ -63,10 +63,47 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
         }
 }
 
+// The bytes of a copy in 8 bits are those of storing what the source reads.
+TEST(CpuGather, CodesACopyAsStoringItWould) {
+  std::mt19937 random(6);
+  for (const std::string& isa : available_isas())
+    for (DType dtype : {DType::F32, DType::F16, DType::BF16})
+      for (bool shared : {false, true})
+        for (const auto& [count, run_len, tail] :
+             {std::array<int64_t, 3>{1, 1, 0}, {5, 1, 7}, {64, 20, 63}, {300, 9, 33}, {700, 1, 20}}) {
+          const KvShape shape{dtype, 2, 1, 40, 2}, coded{DType::Q8_0, 2, 1, 40, 2};
+          const auto cpu = make_cpu(isa, 2);
+          ReferenceBackend reference;
+          const KvCase from(*cpu, shape, 1000, 3), same(reference, shape, 1000, 3);
+          KvCase to(*cpu, coded, count + tail, 4), expected(reference, coded, count + tail, 4);
+          to.store->poison(to.pages(), 0, count + tail);
+          std::vector<int32_t> lists;
+          for (int set = 0; set < (shared ? 1 : 2); ++set) {
+            const auto list = random_list(900, count, int(run_len), random);
+            lists.insert(lists.end(), list.begin(), list.end());
+          }
+          GatherKvArgs args{1,   from.ref(), to.ref(), View<const int32_t, 2>(lists.data(), shared ? 1 : 2, count),
+                            900, 900 + tail};
+          cpu->gather_kv(args);
+          args.from = same.ref(), args.to = expected.ref();
+          reference.gather_kv(args);
+          std::vector<float> a(80), b(80);
+          for (int head = 0; head < 2; ++head)
+            for (int64_t i = 0; i < count + tail; ++i) {
+              expected.store->read(1, head, expected.pages(), i, a.data(), a.data() + 40);
+              to.store->read(1, head, to.pages(), i, b.data(), b.data() + 40);
+              ASSERT_TRUE(same_bits(a, b)) << isa << " " << name_of(shape) << " count " << count << " entry " << i;
+            }
+          const AttendRequest request = chunk(coded, count + tail - 1, 1);  // no byte of padding is left to chance
+          EXPECT_LE(distance(attend_one(*cpu, to, request, 1).out, attend_one(reference, expected, request, 1).out),
+                    out_tolerance(isa, DType::Q8_0));
+        }
+}
+
 // What draft steps do: attention over the gathered entries equals attention over a sequence that holds only them.
 TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
   for (const std::string& isa : available_isas())
-    for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    for (DType dtype : kKvTypes) {
       const KvShape shape{dtype, 1, 2, 24};
       const auto cpu = make_cpu(isa, 2);
       const KvCase from(*cpu, shape, 500, 3), all(*cpu, shape, 200, 8);

@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
+#include "backend/ops/kv.h"
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/half.h"

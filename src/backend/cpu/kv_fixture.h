@@ -39,6 +39,8 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1
   return values;
 }
 
+inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0};
+
 // A store with `len` entries of random rows (the same for the same seed on every backend) in a shuffled page table.
 struct KvCase {
   KvCase(Backend& backend, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
@@ -83,6 +85,9 @@ struct AttendRequest {
   std::vector<float> lse;  // given, [row][head]
   int64_t prefix_len = 0;
   int sets = 0;
+  std::vector<int32_t> parents;  // of a tree
+  int tree_first = 0;
+  int64_t tree_entry = 0;
 };
 
 // Queries that are exact in bf16, so that the products of every KV type are those of the reference.
@@ -117,6 +122,7 @@ inline std::vector<AttendResult> attend_together(Backend& backend, const std::ve
     run.kv = cases[i]->ref();
     run.last = View<const int32_t, 1>(requests[i].last.data(), requests[i].last.size());
     run.window = requests[i].window;
+    run.tree = {requests[i].parents, requests[i].tree_first, requests[i].tree_entry};
     run.scores = score_args(requests[i], shape, scores[i]);
     runs.push_back(run);
     rows += run.num_rows;
@@ -152,6 +158,7 @@ inline AttendResult attend_one(Backend& backend, const KvCase& kv, const AttendR
 inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_t count, const KvShape& shape) {
   AttendRequest part;
   part.window = request.window;
+  part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
   const int64_t width = int64_t(shape.heads()) * shape.head_dim;
   part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
@@ -169,6 +176,15 @@ inline AttendRequest chunk(const KvShape& shape, int64_t first, int64_t rows, ui
 inline std::string name_of(const KvShape& s) {
   return std::string(dtype_info(s.dtype).name) + " kv_heads " + std::to_string(s.kv_heads) + " group " + std::to_string(s.group) +
          " dim " + std::to_string(s.head_dim);
+}
+
+// |q.k - reference|, scaled: fp32, or with the query in 16 bits of its greatest element (6 or so): steps of 2e-4, half of one in
+// each of up to 128 products that add up like a random walk.
+inline float logit_tolerance(DType dtype) { return dtype == DType::Q8_0 ? 2.5e-4f : 3e-5f; }
+// |out - reference|: with bf16 products the weights are rounded to 8 bits, an error of at most 2^-8 of a mean of values up to 4
+// or so; all else is fp32 with an exponential good to a few 1e-7.
+inline float out_tolerance(const std::string& isa, DType dtype) {
+  return isa == "avx512_bf16" && (dtype == DType::BF16 || dtype == DType::Q8_0) ? 1.2e-2f : logit_tolerance(dtype);
 }
 
 // Greatest difference; NaN anywhere counts as infinite.

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kLaneMultiple = 16;
 
+// Not for Q8_0, whose codes mean nothing without their scale.
 float element(const std::byte* p, DType dtype) {
   if (dtype == DType::F32) {
     float value;
@@ -37,11 +38,12 @@ void set_nan(std::byte* p, DType dtype) {
 }  // namespace
 
 KvLayout::KvLayout(DType type, int dim) : dtype(type), head_dim(dim) {
-  HUNCH_CHECK(type == DType::BF16 || type == DType::F16 || type == DType::F32);
-  HUNCH_CHECK(dim > 0);
+  HUNCH_CHECK(is_kv_dtype(type));
+  HUNCH_CHECK(dim > 0 && (type != DType::Q8_0 || dim <= kMaxCodedDim));
   padded_dim = (dim + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple;
-  element_bytes = type == DType::F32 ? 4 : 2;
-  chunk_bytes = 2 * size_t(kPageLen) * size_t(padded_dim) * element_bytes;
+  element_bytes = type == DType::F32 ? 4 : type == DType::Q8_0 ? 1 : 2;
+  const size_t scale_bytes = type == DType::Q8_0 ? size_t(kPageLen) * sizeof(float) : 0;
+  chunk_bytes = 2 * (size_t(kPageLen) * size_t(padded_dim) * element_bytes + scale_bytes);
 }
 
 size_t CpuKvStore::page_bytes(const KvGeometry& geometry) {
@@ -74,6 +76,11 @@ void CpuKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t las
           entry += kPageLen - 1;
           continue;
         }
+        if (dtype == DType::Q8_0) {  // codes are numbers whatever they are
+          set_nan(chunk + layout_.k_scale_offset(at), DType::F32);
+          set_nan(chunk + layout_.v_scale_offset(at), DType::F32);
+          continue;
+        }
         for (int d = 0; d < layout_.padded_dim; ++d) {  // the padding too: stores write it again
           set_nan(chunk + layout_.k_offset(at, d), dtype);
           set_nan(chunk + layout_.v_offset(at, d), dtype);
@@ -84,6 +91,15 @@ void CpuKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t las
 void CpuKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry, float* k, float* v) const {
   const std::byte* chunk = plane(layer, kv_head) + size_t(pages(entry / kPageLen)) * layout_.chunk_bytes;
   const int at = int(entry % kPageLen);
+  if (dtype == DType::Q8_0) {
+    const float k_scale = element(chunk + layout_.k_scale_offset(at), DType::F32);
+    const float v_scale = element(chunk + layout_.v_scale_offset(at), DType::F32);
+    for (int d = 0; d < head_dim; ++d) {
+      k[d] = k_scale * float(int(chunk[layout_.k_offset(at, d)]) - 128);
+      v[d] = v_scale * float(int8_t(chunk[layout_.v_offset(at, d)]));
+    }
+    return;
+  }
   for (int d = 0; d < head_dim; ++d) {
     k[d] = element(chunk + layout_.k_offset(at, d), dtype);
     v[d] = element(chunk + layout_.v_offset(at, d), dtype);
@@ -100,6 +116,9 @@ void CpuKvStore::move(View<const int32_t, 1> pages, int64_t from, int64_t to) {
         std::memcpy(target + layout_.k_offset(b, d), source + layout_.k_offset(a, d), layout_.element_bytes);
         std::memcpy(target + layout_.v_offset(b, d), source + layout_.v_offset(a, d), layout_.element_bytes);
       }
+      if (dtype != DType::Q8_0) continue;
+      std::memcpy(target + layout_.k_scale_offset(b), source + layout_.k_scale_offset(a), sizeof(float));
+      std::memcpy(target + layout_.v_scale_offset(b), source + layout_.v_scale_offset(a), sizeof(float));
     }
 }
 

@@ -5,6 +5,9 @@
 //   K block: tiles of 16 entries, lanes are keys:   [tile][d][16]       bf16: [tile][d / 2][16][d % 2]
 //   V block: entries after each other:              [entry][d]          bf16: [entry / 2][d][entry % 2]
 //
+// Q8_0: codes, then the scales of the block's entries, fp32 [64]; K codes are biased by 128 (bytes 1..255):
+//   K codes: [tile][d / 4][16][d % 4]   V codes: [entry / 2][d][entry % 2]
+//
 // The bf16 pairs are what a pair-wise dot product eats; the other instruction sets split them with a shift and a mask.
 #pragma once
 
@@ -26,14 +29,19 @@ struct KvLayout {
   KvLayout() = default;
   KvLayout(DType type, int dim);
   size_t values_offset() const { return chunk_bytes / 2; }
+  // Q8_0: of the scale of entry `e`.
+  size_t k_scale_offset(int e) const { return size_t(kPageLen) * size_t(padded_dim) + size_t(e) * sizeof(float); }
+  size_t v_scale_offset(int e) const { return values_offset() + k_scale_offset(e); }
   // Bytes from the start of a chunk to element d of entry `e` in [0, kPageLen).
   size_t k_offset(int e, int d) const {
     const int tile = e / 16, lane = e % 16;
-    const int in_tile = dtype == DType::BF16 ? (d / 2 * 16 + lane) * 2 + d % 2 : d * 16 + lane;
+    const int per = dtype == DType::BF16 ? 2 : dtype == DType::Q8_0 ? 4 : 1;  // neighbouring dimensions in a lane
+    const int in_tile = (d / per * 16 + lane) * per + d % per;
     return (size_t(tile) * 16 * size_t(padded_dim) + size_t(in_tile)) * element_bytes;
   }
   size_t v_offset(int e, int d) const {
-    const int at = dtype == DType::BF16 ? (e / 2 * padded_dim + d) * 2 + e % 2 : e * padded_dim + d;
+    const bool pairs = dtype == DType::BF16 || dtype == DType::Q8_0;
+    const int at = pairs ? (e / 2 * padded_dim + d) * 2 + e % 2 : e * padded_dim + d;
     return values_offset() + size_t(at) * element_bytes;
   }
 };

@@ -52,8 +52,12 @@ HUNCH_SIMD F32 abs(F32 a) { return float_of(bits_of(a) & set1_i32(0x7fffffff)); 
 
 // 2^t for t <= 0 (a little above is fine): relative error 2e-7 plus that of t. -inf gives 0; NaN stays NaN.
 HUNCH_SIMD F32 exp2_nonpositive(F32 t) {
+#if HUNCH_LEVEL >= 2
+  const F32 f = past_round(t), n = t - f;
+#else
   t = max(set1(-150.0f), t);  // b where NaN, see max
   const F32 n = round(t), f = t - n;
+#endif
   F32 p = set1(1.33336498402e-3f);
   p = fma(p, f, set1(9.61812910763e-3f));
   p = fma(p, f, set1(5.55041086648e-2f));

@@ -28,6 +28,7 @@ HUNCH_SIMD F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 HUNCH_SIMD F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
 HUNCH_SIMD F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
 HUNCH_SIMD F32 round(F32 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
+HUNCH_SIMD F32 past_round(F32 a) { return {_mm512_reduce_ps(a.v, 0)}; }  // a - round(a), exact; 0 where a is infinite
 HUNCH_SIMD F32 scale2(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 HUNCH_SIMD Mask less(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 HUNCH_SIMD Mask less_equal(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
@@ -112,7 +113,9 @@ HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
 
 HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
 #if HUNCH_LEVEL >= 3
-  return {_mm512_dpbusd_epi32(acc.v, u8.v, s8.v)};
+  // Written out: GCC 12 copies the accumulators of a loop of _mm512_dpbusd_epi32 to other registers and back, every time.
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(u8.v), "v"(s8.v));
+  return acc;
 #else  // bytes widened to 16 bits, even and odd apart: every product and sum is exact (vpmaddubsw would saturate)
   const __m512i even =
       _mm512_madd_epi16(_mm512_and_si512(u8.v, _mm512_set1_epi16(0xff)), _mm512_srai_epi16(_mm512_slli_epi16(s8.v, 8), 8));

@@ -20,8 +20,6 @@ struct RowBf16 {
   HUNCH_SIMD void put(Bits* to, F32 a) { store_bf16(to, a); }
 };
 
-HUNCH_SIMD F32 load_row(const float* p, int left) { return left >= kLanes ? load(p) : load_first(p, left, zero()); }
-
 // Rounds rows and spreads them over the lanes of their tiles. Neighbouring entries of a pair are never read: another row may be
 // due there.
 template <class Row>
@@ -47,6 +45,25 @@ void store_rows(const StoreItem& item) {
         Row::put(values + e * padded_dim + d, load_row(item.v + row * item.v_stride + d, left));
       }
     }
+  }
+}
+
+// 8-bit rows.
+static void store_code_rows(const StoreItem& item) {
+  const int padded_dim = item.keys.padded_dim;
+  alignas(64) int32_t codes[kMaxCodedDim];
+  for (int64_t row = 0; row < item.num_rows; ++row) {
+    const int64_t entry = item.first_entry + row;
+    std::byte* keys = chunk_at(item.keys, entry / kBlockLen);
+    std::byte* values = keys + item.keys.chunk_bytes / 2;
+    const int e = int(entry % kBlockLen);
+    scales_of(keys, padded_dim)[e] = code_row(item.k + row * item.k_stride, item.keys.head_dim, padded_dim, 127, codes);
+    std::byte* lane = keys + size_t(e / kLanes * kLanes * padded_dim) + size_t(e % kLanes) * 4;
+    for (int d = 0; d < padded_dim; d += 4, lane += 4 * kLanes)
+      for (int i = 0; i < 4; ++i) lane[i] = std::byte(codes[d + i] + kKeyBias);
+    scales_of(values, padded_dim)[e] = code_row(item.v + row * item.v_stride, item.keys.head_dim, padded_dim, 127, codes);
+    std::byte* pair = values + size_t(e / 2 * 2 * padded_dim) + size_t(e % 2);
+    for (int d = 0; d < padded_dim; ++d) pair[2 * d] = std::byte(codes[d]);
   }
 }
 

@@ -1,6 +1,7 @@
 // KV memory: a store of pages whose layout only its backend knows; stores of new rows; the compact copy of selected entries.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -11,11 +12,23 @@ namespace hunch {
 
 inline constexpr int kPageLen = 64;  // entries of a page: one attention block
 
+// KV stores hold BF16, F16, F32, or Q8_0. The last is not GGUF's block here: K, and likewise V, of one entry and head are
+// head_dim codes with one fp32 scale,  scale = max|x| / 127,  code = x (127 / max|x|) rounded to nearest even,  value = scale
+// code. A row that stays below kLeastCoded is all zero; one that is not finite reads as NaN. Codes are a function of the row
+// alone.
+inline constexpr float kLeastCoded = 0x1p-100f;
+inline constexpr int kMaxCodedDim = 1024;  // greatest head_dim of a Q8_0 store
+constexpr bool is_kv_dtype(DType t) { return t == DType::BF16 || t == DType::F16 || t == DType::F32 || t == DType::Q8_0; }
+// Bytes of K (or of V) of one entry and head.
+constexpr size_t kv_row_bytes(DType t, int head_dim) {
+  return t == DType::Q8_0 ? size_t(head_dim) + sizeof(float) : dtype_bytes(t, size_t(head_dim));
+}
+
 // Memory of `num_pages` pages, each kPageLen entries of K and V for every layer and KV head. Allocated once, contents undefined.
 class KvStore {
  public:
   virtual ~KvStore() = default;
-  DType dtype = DType::BF16;  // of stored rows: BF16, F16 or F32
+  DType dtype = DType::BF16;  // of stored rows, see above
   int layers = 0, kv_heads = 0, head_dim = 0;
   int64_t num_pages = 0;
   size_t bytes = 0;
@@ -47,7 +60,8 @@ struct MoveKvArgs {
 };
 
 // Copies the selected entries, then the entries [tail_first, tail_last), of one layer from `from` to entries 0.. of `to`.
-// Bits are copied, not converted: both stores have the same dtype and geometry. Lists are ascending.
+// Both stores have the same geometry. With the same dtype bits are copied; the only conversion is to Q8_0 (a copy for drafts in
+// half the bytes, while the exact rows stay as they are): what store_kv makes of the entries as they read. Lists are ascending.
 struct GatherKvArgs {
   int layer = 0;
   KvRef from, to;

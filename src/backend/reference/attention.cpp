@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
@@ -32,24 +33,38 @@ float scaled_dot(float scale, const float* q, const float* k, int64_t n) {
   return float(scale * sum);
 }
 
-// One row of one head over the entries [first, last]; returns the log-sum-exp.
-float attend_row(const float* q, float scale, const Entries& entries, int64_t first, int64_t last, std::vector<float>& logits,
-                 std::vector<double>& sums, float* out) {
-  logits.resize(size_t(last - first + 1));
+// The entries that a row of a run reads, in the order of its tokens. In a tree the one at place first_entry + d is that of the
+// row's ancestor at depth d.
+std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row) {
+  const int64_t last = run.last(row), first = run.window ? std::max<int64_t>(0, last - run.window + 1) : 0;
+  std::vector<int64_t> entries(size_t(last - first + 1));
+  std::iota(entries.begin(), entries.end(), first);
+  if (run.tree.parents.empty()) return entries;
+  int64_t place = last;
+  for (int32_t x = run.tree.first + int32_t(row); x >= 0; x = run.tree.parents[size_t(x)], --place)
+    if (place >= first) entries[size_t(place - first)] = run.tree.first_entry + x;
+  HUNCH_CHECK(place == run.tree.first_entry - 1);
+  return entries;
+}
+
+// One row of one head; returns the log-sum-exp.
+float attend_row(const float* q, float scale, const Entries& entries, const std::vector<int64_t>& read,
+                 std::vector<float>& logits, std::vector<double>& sums, float* out) {
+  logits.resize(read.size());
   float greatest = -std::numeric_limits<float>::infinity();
-  for (int64_t e = first; e <= last; ++e) {
-    logits[size_t(e - first)] = scaled_dot(scale, q, entries.key(e), entries.head_dim);
-    greatest = std::max(greatest, logits[size_t(e - first)]);
+  for (size_t i = 0; i < read.size(); ++i) {
+    logits[i] = scaled_dot(scale, q, entries.key(read[i]), entries.head_dim);
+    greatest = std::max(greatest, logits[i]);
   }
   double total = 0;
   sums.assign(size_t(entries.head_dim), 0);
-  for (int64_t e = first; e <= last; ++e) {
-    const float weight = std::exp(logits[size_t(e - first)] - greatest);
+  for (size_t i = 0; i < read.size(); ++i) {
+    const float weight = std::exp(logits[i] - greatest);
     total += double(weight);
-    const float* value = entries.value(e);
-    for (int64_t i = 0; i < entries.head_dim; ++i) sums[size_t(i)] += double(weight * value[i]);
+    const float* value = entries.value(read[i]);
+    for (int64_t d = 0; d < entries.head_dim; ++d) sums[size_t(d)] += double(weight * value[d]);
   }
-  for (int64_t i = 0; i < entries.head_dim; ++i) out[i] = float(sums[size_t(i)] / total);
+  for (int64_t d = 0; d < entries.head_dim; ++d) out[d] = float(sums[size_t(d)] / total);
   return greatest + float(std::log(total));
 }
 
@@ -97,17 +112,22 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const int group = heads / run.kv.store->kv_heads;
-    const auto first_of = [&](int64_t row) { return run.window ? std::max(0, run.last(row) - run.window + 1) : 0; };
+    std::vector<std::vector<int64_t>> read;
+    int64_t first = run.last(0), end = 0;
+    for (int64_t row = 0; row < run.num_rows; ++row) {
+      read.push_back(entries_of(run, row));
+      for (int64_t e : read.back()) first = std::min(first, e), end = std::max(end, e + 1);
+    }
     for (int kv_head = 0; kv_head < run.kv.store->kv_heads; ++kv_head) {
-      const Entries entries(run.kv, args.layer, kv_head, first_of(0), run.last(run.num_rows - 1) + 1);
+      const Entries entries(run.kv, args.layer, kv_head, first, end);
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, first_of(row), run.last(row),
-                                       logits, sums, &args.out(run.first_row + row, head, 0));
+          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)], logits,
+                                       sums, &args.out(run.first_row + row, head, 0));
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }
       }
-      counters_.kv_bytes += (entries.k.size() + entries.v.size()) * dtype_bytes(run.kv.store->dtype, 1);
+      counters_.kv_bytes += size_t(end - first) * 2 * kv_row_bytes(run.kv.store->dtype, run.kv.store->head_dim);
     }
     collect_scores(run.scores, args.layer, args.scale, args.q.slice(run.first_row, run.num_rows), run.kv);
     counters_.score_bytes += bytes_of(run.scores);
@@ -117,8 +137,8 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
 void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
   collect_scores(args.scores, args.layer, args.scale, args.q, args.kv);
   counters_.score_bytes += bytes_of(args.scores);
-  counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) * size_t(args.kv.store->head_dim) *
-                        dtype_bytes(args.kv.store->dtype, 1);
+  counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) *
+                        kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
 }
 
 }  // namespace hunch

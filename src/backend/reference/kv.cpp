@@ -3,7 +3,9 @@
 #include "backend/ops/kv.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <vector>
 
@@ -13,7 +15,26 @@
 namespace hunch {
 namespace {
 
+// Codes, then their scale (ops/kv.h).
+void encode_q8(const float* from, int n, std::byte* to) {
+  float greatest = 0;
+  bool finite = true;
+  for (int i = 0; i < n; ++i) finite = finite && std::isfinite(from[i]), greatest = std::max(greatest, std::fabs(from[i]));
+  const bool coded = finite && greatest >= kLeastCoded;
+  const float inverse = coded ? 127 / greatest : 0;
+  const float scale = coded ? greatest / 127 : finite ? 0 : std::numeric_limits<float>::quiet_NaN();
+  for (int i = 0; i < n; ++i) to[i] = std::byte(finite ? int8_t(std::nearbyint(from[i] * inverse)) : 0);
+  std::memcpy(to + n, &scale, sizeof scale);
+}
+
+void decode_q8(const std::byte* from, int n, float* to) {
+  float scale;
+  std::memcpy(&scale, from + n, sizeof scale);
+  for (int i = 0; i < n; ++i) to[i] = scale * float(int8_t(from[i]));
+}
+
 void encode(DType dtype, const float* from, int n, std::byte* to) {
+  if (dtype == DType::Q8_0) return encode_q8(from, n, to);
   if (dtype == DType::F32) {
     std::memcpy(to, from, size_t(n) * sizeof(float));
     return;
@@ -25,6 +46,7 @@ void encode(DType dtype, const float* from, int n, std::byte* to) {
 }
 
 void decode(DType dtype, const std::byte* from, int n, float* to) {
+  if (dtype == DType::Q8_0) return decode_q8(from, n, to);
   if (dtype == DType::F32) {
     std::memcpy(to, from, size_t(n) * sizeof(float));
     return;
@@ -39,7 +61,7 @@ void decode(DType dtype, const std::byte* from, int n, float* to) {
 }  // namespace
 
 ReferenceKvStore::ReferenceKvStore(const KvGeometry& geometry, int64_t pages) {
-  HUNCH_CHECK(geometry.dtype == DType::F32 || geometry.dtype == DType::F16 || geometry.dtype == DType::BF16);
+  HUNCH_CHECK(is_kv_dtype(geometry.dtype));
   dtype = geometry.dtype, layers = geometry.layers, kv_heads = geometry.kv_heads, head_dim = geometry.head_dim;
   num_pages = pages;
   bytes = size_t(num_pages) * kPageLen * size_t(layers) * size_t(kv_heads) * entry_bytes();
@@ -61,7 +83,7 @@ void ReferenceKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64
   for (int layer = 0; layer < layers; ++layer)
     for (int head = 0; head < kv_heads; ++head)
       for (int64_t e = first; e < last; ++e)
-        std::memset(entry(layer, head, pages, e), 0xff, entry_bytes());  // all ones is a NaN in F32, F16 and BF16
+        std::memset(entry(layer, head, pages, e), 0xff, entry_bytes());  // all ones is a NaN in every type
 }
 
 void ReferenceKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t e, float* k, float* v) const {
@@ -77,8 +99,8 @@ void ReferenceKvStore::write(int layer, int kv_head, View<const int32_t, 1> page
 }
 
 size_t ReferenceBackend::kv_page_bytes(const KvGeometry& geometry) const {
-  return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) * size_t(geometry.head_dim) *
-         dtype_bytes(geometry.dtype, 1);
+  return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) *
+         kv_row_bytes(geometry.dtype, geometry.head_dim);
 }
 
 std::unique_ptr<KvStore> ReferenceBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {
@@ -97,10 +119,17 @@ void ReferenceBackend::store_kv(const StoreKvArgs& args) {
 void ReferenceBackend::gather_kv(const GatherKvArgs& args) {
   auto& from = static_cast<ReferenceKvStore&>(*args.from.store);
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
-  HUNCH_CHECK(from.dtype == to.dtype && from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
+  HUNCH_CHECK(from.dtype == to.dtype || to.dtype == DType::Q8_0);
+  HUNCH_CHECK(from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
+  std::vector<float> k(size_t(from.head_dim)), v(k.size());
   for (int head = 0; head < from.kv_heads; ++head) {
     int64_t next = 0;
     const auto copy = [&](int64_t entry) {
+      if (from.dtype != to.dtype) {
+        from.read(args.layer, head, args.from.pages, entry, k.data(), v.data());
+        to.write(args.layer, head, args.to.pages, next++, k.data(), v.data());
+        return;
+      }
       std::memcpy(to.entry(args.layer, head, args.to.pages, next++), from.entry(args.layer, head, args.from.pages, entry),
                   from.entry_bytes());
     };

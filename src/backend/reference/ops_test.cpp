@@ -122,6 +122,31 @@ TEST(Reference, AttendsWithSoftmaxWeightsInsideTheWindow) {
   EXPECT_FLOAT_EQ(lse[1], std::log(4.0f));
 }
 
+TEST(Reference, LetsARowOfATreeReadThePrefixItsAncestorsAndItself) {
+  OneHead head;
+  head.put(0, 0, 8);                // the prefix
+  head.put(1, 0, 16);               // row 0
+  head.put(2, kNan, kNan);          // row 1, a child of row 0 that nobody below it reads
+  head.put(3, std::log(2.0f), 32);  // row 2, another child
+  head.put(4, std::log(4.0f), 64);  // row 3, the child of row 2
+  const std::vector<float> q = {1, 0, 1, 0};
+  const std::vector<int32_t> last = {2, 3}, parents = {-1, 0, 0, 2};
+  std::vector<float> out(4), lse(2);
+  AttentionRun run;
+  run.num_rows = 2, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 2);
+  run.tree = {parents, 2, 1};  // rows 2 and 3
+  AttentionArgs args;
+  args.q = View<const float, 3>(q.data(), 2, 1, 2), args.out = View<float, 3>(out.data(), 2, 1, 2);
+  args.lse = View<float, 2>(lse.data(), 2, 1), args.runs = {&run, 1};
+  head.backend.attention(args);
+  EXPECT_FLOAT_EQ(out[0], (8 + 16 + 2 * 32) / 4.0f);
+  EXPECT_FLOAT_EQ(lse[0], std::log(4.0f));
+  EXPECT_FLOAT_EQ(out[2], (8 + 16 + 2 * 32 + 4 * 64) / 8.0f);
+  run.window = 2;  // of the chain's tokens: rows 2 and 3 alone
+  head.backend.attention(args);
+  EXPECT_FLOAT_EQ(out[2], (2 * 32 + 4 * 64) / 6.0f);
+}
+
 TEST(Reference, ScoresKeysByLogitAndByWeight) {
   OneHead head;
   head.put(0, 1, 0), head.put(1, -2, 0);
@@ -146,6 +171,24 @@ TEST(Reference, ScoresKeysByLogitAndByWeight) {
   head.backend.score_keys(args);
   EXPECT_EQ(out[0], 1);  // exp(3 - 2) is cut at 1
   EXPECT_FLOAT_EQ(out[1], std::exp(-3.0f));
+}
+
+TEST(Reference, StoresEightBitRowsWithAScaleEach) {
+  ReferenceBackend backend;
+  const auto store = backend.make_kv_store({DType::Q8_0, 1, 1, 4}, 1);
+  const std::vector<int32_t> pages = {0};
+  const KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 1)};
+  const std::vector<float> k = {254, -2, 1, 3}, v = {-12.7f, 0.04f, 0.06f, 12.7f};
+  backend.store_kv({0, View<const float, 3>(k.data(), 1, 1, 4), View<const float, 3>(v.data(), 1, 1, 4), kv, 5});
+  std::vector<float> key(4), value(4);
+  store->read(0, 0, kv.pages, 5, key.data(), value.data());
+  EXPECT_EQ(key, (std::vector<float>{254, -2, 0, 4}));  // steps of 2, halves to even
+  const std::vector<float> steps = {-12.7f, 0, 0.1f, 12.7f};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(value[i], steps[i], 1e-6);
+  store->poison(kv.pages, 5, 6);
+  store->read(0, 0, kv.pages, 5, key.data(), value.data());
+  EXPECT_TRUE(std::isnan(key[3]) && std::isnan(value[0]));
+  EXPECT_EQ(store->bytes, size_t(kPageLen * 2 * (4 + 4)));
 }
 
 TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {

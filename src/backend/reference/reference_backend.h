@@ -28,11 +28,11 @@ class ReferenceKvStore : public KvStore {
   // Bits of one entry: K then V, each [head_dim] of the dtype.
   std::byte* entry(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry);
   const std::byte* entry(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry) const;
-  size_t entry_bytes() const { return 2 * size_t(head_dim) * dtype_bytes(dtype, 1); }
+  size_t entry_bytes() const { return 2 * kv_row_bytes(dtype, head_dim); }
   bool allocated() const { return memory_ != nullptr; }
 
  private:
-  std::unique_ptr<std::byte[]> memory_;  // [layer][kv_head][page][kPageLen][K, V][head_dim]
+  std::unique_ptr<std::byte[]> memory_;  // [layer][kv_head][page][kPageLen][K, V][row]
 };
 
 // Below it a temperature means greedy (backend/ops/sample.h).

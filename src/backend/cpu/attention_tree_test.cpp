@@ -1,0 +1,166 @@
+// Rows of a tree: each has the bits of its own tokens in a chain, on every instruction set, whatever else is in the tree,
+// wherever the tree stands in its blocks and splits, and however it is cut into runs.
+#include "backend/cpu/kv_fixture.h"
+
+namespace hunch {
+namespace {
+
+// A random tree: each row is the child of an earlier one, the one before with probability `chain`.
+std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
+  std::vector<int32_t> parents{-1};
+  for (int x = 1; x < rows; ++x)
+    parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
+  return parents;
+}
+
+std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
+  std::vector<int> path;
+  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
+  return {path.rbegin(), path.rend()};
+}
+
+AttendRequest tree_request(const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
+  AttendRequest request;
+  request.window = window;
+  request.parents = parents, request.tree_entry = first_entry;
+  for (size_t x = 0; x < parents.size(); ++x)
+    request.last.push_back(int32_t(first_entry) + int32_t(path_to(parents, int(x)).size()) - 1);
+  request.q = random_queries(shape, int64_t(parents.size()), 21);
+  return request;
+}
+
+void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
+  const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
+  const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
+  backend.store_kv({0, View<const float, 3>(k.data(), 1, kv.shape.kv_heads, kv.shape.head_dim),
+                    View<const float, 3>(v.data(), 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
+}
+
+// The rows of a path as a chain of their own behind the same prefix.
+AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tree, const std::vector<int>& path) {
+  kv.store->poison(kv.pages(), tree.tree_entry, int64_t(kv.table.size()) * kPageLen);
+  AttendRequest chain;
+  chain.window = tree.window;
+  const size_t width = size_t(kv.shape.heads() * kv.shape.head_dim);
+  for (size_t d = 0; d < path.size(); ++d) {
+    store_row(backend, kv, tree.tree_entry + int64_t(d), path[d]);
+    chain.last.push_back(int32_t(tree.tree_entry) + int32_t(d));
+    chain.q.insert(chain.q.end(), tree.q.begin() + int64_t(size_t(path[d]) * width),
+                   tree.q.begin() + int64_t(size_t(path[d] + 1) * width));
+  }
+  return attend_one(backend, kv, chain);
+}
+
+struct TreeCase {
+  KvShape shape;
+  std::vector<int32_t> parents;
+  int64_t first_entry = 0;
+  int window = 0, threads = 1;
+};
+
+void expect_chains(const std::string& isa, const TreeCase& c) {
+  const auto backend = make_cpu(isa, c.threads);
+  KvCase kv(*backend, c.shape, c.first_entry + 70), chain(*backend, c.shape, c.first_entry + 70);
+  kv.store->poison(kv.pages(), c.first_entry, int64_t(kv.table.size()) * kPageLen);
+  const int rows = int(c.parents.size());
+  for (int x = 0; x < rows; ++x) store_row(*backend, kv, c.first_entry + x, x);
+  const AttendRequest request = tree_request(c.shape, c.parents, c.first_entry, c.window);
+  const AttendResult whole = attend_one(*backend, kv, request);
+  const size_t width = size_t(c.shape.heads() * c.shape.head_dim), heads = size_t(c.shape.heads());
+  const std::string what = isa + " " + name_of(c.shape) + " rows " + std::to_string(rows) + " at " +
+                           std::to_string(c.first_entry) + " window " + std::to_string(c.window) + " threads " +
+                           std::to_string(c.threads);
+  for (int x = 0; x < rows; ++x) {
+    if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
+    const std::vector<int> path = path_to(c.parents, x);
+    const AttendResult expected = chain_result(*backend, chain, request, path);
+    for (size_t d = 0; d < path.size(); ++d) {
+      const size_t row = size_t(path[d]);
+      ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
+      ASSERT_TRUE(same_bits(&whole.out[row * width], &expected.out[d * width], width)) << what << " row " << row;
+      ASSERT_TRUE(same_bits(&whole.lse[row * heads], &expected.lse[d * heads], heads)) << what << " row " << row;
+    }
+  }
+  // A part of the tree, with NaN in every row that is no ancestor of the part's one row.
+  const int x = rows - 1;
+  const std::vector<int> path = path_to(c.parents, x);
+  for (int other = 0; other < rows; ++other)
+    if (std::find(path.begin(), path.end(), other) == path.end())
+      kv.store->poison(kv.pages(), c.first_entry + other, c.first_entry + other + 1);
+  const AttendResult part = attend_one(*backend, kv, rows_of(request, x, 1, c.shape));
+  ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
+}
+
+TEST(CpuTree, GivesARowTheBitsOfItsTokensInAChain) {
+  std::mt19937 random(3);
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes)
+      for (int64_t first_entry : {0, 1, 15, 37, 62, 63, 64, 127, 150, 960, 1000, 1022, 1023, 1024, 1060})
+        for (double chain : {0.2, 0.8}) {
+          const KvShape shape{dtype, 1, 2, 24};
+          const int rows = 2 + int(random() % 20);
+          expect_chains(isa, {shape, random_tree(rows, chain, random), first_entry, 0, 1 + int(random() % 3)});
+        }
+}
+
+TEST(CpuTree, HoldsForTheLargestTreesAndForEveryHeadShape) {
+  std::mt19937 random(4);
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes)
+      for (int64_t first_entry : {31, 63, 1020}) {
+        expect_chains(isa, {{dtype, 2, 1, 64}, random_tree(65, 0.3, random), first_entry, 0, 2});
+        expect_chains(isa, {{dtype, 1, 3, 40}, random_tree(65, 0.98, random), first_entry, 0, 1});
+        expect_chains(isa, {{dtype, 2, 4, 16}, random_tree(40, 0.9, random), first_entry, 0, 3});
+      }
+}
+
+TEST(CpuTree, CountsAWindowInTheTokensOfAChain) {
+  std::mt19937 random(5);
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes)
+      for (int window : {1, 2, 5, 60, 64, 100, 1024})
+        expect_chains(isa, {{dtype, 1, 2, 16}, random_tree(16, 0.5, random), 1010, window, 2});
+}
+
+TEST(CpuTree, EqualsReference) {
+  std::mt19937 random(6);
+  ReferenceBackend reference;
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes)
+      for (int64_t first_entry : {0, 60, 200, 1020}) {
+        const KvShape shape{dtype, 2, 2, 24};
+        const auto cpu = make_cpu(isa, 2);
+        const KvCase a(reference, shape, first_entry + 20), b(*cpu, shape, first_entry + 20);
+        const auto parents = random_tree(16, 0.5, random);
+        for (int x = 0; x < 16; ++x) store_row(reference, a, first_entry + x, x), store_row(*cpu, b, first_entry + x, x);
+        const AttendRequest request = tree_request(shape, parents, first_entry, 0);
+        const AttendResult expected = attend_one(reference, a, request), got = attend_one(*cpu, b, request);
+        EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, dtype)) << isa << " " << name_of(shape);
+        EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << isa << " " << name_of(shape);
+      }
+}
+
+// Scores of the prefix are those of the rows of a chain with the same queries: the prefix is the same for all of them.
+TEST(CpuTree, ScoresThePrefixAsAChainDoes) {
+  std::mt19937 random(7);
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes)
+      for (bool shared : {false, true})
+        for (int64_t first_entry : {70, 1022}) {
+          const KvShape shape{dtype, 2, 2, 16};
+          const auto backend = make_cpu(isa, 2);
+          const KvCase kv(*backend, shape, first_entry + 12);
+          AttendRequest tree = tree_request(shape, random_tree(10, 0.4, random), first_entry, 0);
+          tree.metric = ScoreMetric::Weight, tree.combine = ScoreCombine::Max, tree.prefix_len = first_entry;
+          tree.sets = shared ? 1 : 2, tree.row_used = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
+          tree.lse.assign(size_t(10 * shape.heads()), 6);
+          AttendRequest chain = tree;
+          chain.parents.clear();
+          std::iota(chain.last.begin(), chain.last.end(), int32_t(first_entry));
+          const AttendResult a = attend_one(*backend, kv, tree), b = attend_one(*backend, kv, chain);
+          for (size_t set = 0; set < a.scores.size(); ++set) EXPECT_TRUE(same_bits(a.scores[set], b.scores[set])) << isa;
+        }
+}
+
+}  // namespace
+}  // namespace hunch
