@@ -126,20 +126,28 @@ Result<ordered_json> peer_rows(Engine& engine, const BenchFlags& flags, const st
                     {"stddev_ts", deviation},
                     {"samples_ts", speeds}});
   };
+  const std::vector<int64_t> depths = flags.depths_given ? flags.depths : std::vector<int64_t>{0};
   if (const int64_t n = flags.prompt_tokens.value_or(0); n > 0) {
-    Request request;
-    for (int64_t i = 0; i < n; ++i) request.prompt.push_back(int32_t(i % engine.tokenizer().vocab_size()));
-    request.max_tokens = 1;
-    request.sampling.temperature = 0;
-    std::vector<double> speeds;
-    for (int64_t r = 0; r < flags.repeats; ++r) {
-      HUNCH_TRY(const Generation g, engine.generate(request));
-      speeds.push_back(double(n) * 1e3 / g.milliseconds.prefill);
+    for (int64_t depth : depths) {
+      Request before, request;
+      for (int64_t i = 0; i < depth + n; ++i) request.prompt.push_back(int32_t(i % engine.tokenizer().vocab_size()));
+      request.max_tokens = 1;
+      request.sampling.temperature = 0;
+      before = request;
+      before.prompt.resize(size_t(depth));
+      // At a depth the first part is found in the cache; at 0 nothing may be, else later runs would time a look-up.
+      request.cache_prompt = before.cache_prompt = depth > 0;
+      std::vector<double> speeds;
+      for (int64_t r = -1; r < flags.repeats; ++r) {
+        if (depth > 0) { HUNCH_OK(engine.generate(before)); }
+        HUNCH_TRY(const Generation g, engine.generate(request));
+        if (r < 0) continue;  // the first run warms up, as in llama-bench
+        speeds.push_back(double(n) * 1e3 / g.milliseconds.prefill);
+      }
+      add(depth > 0 ? fmt::format("pp{} @ d{}", n, depth) : fmt::format("pp{}", n), n, 0, depth, speeds);
     }
-    add(fmt::format("pp{}", n), n, 0, 0, speeds);
   }
   if (const int64_t n = flags.generated_tokens.value_or(0); n > 0) {
-    const std::vector<int64_t> depths = flags.depths_given ? flags.depths : std::vector<int64_t>{0};
     for (int64_t depth : depths) {
       HUNCH_TRY(const auto bench, bench_at(engine, depth, {}, 1));
       std::vector<double> speeds;
