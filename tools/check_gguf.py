@@ -18,7 +18,7 @@ import numpy as np
 import gguf
 from gguf.constants import GGMLQuantizationType as T
 
-ENCODINGS = {"f32": T.F32, "f16": T.F16, "bf16": T.BF16, "q8_0": T.Q8_0, "q4_0": T.Q4_0, "q4_k": T.Q4_K, "q6_k": T.Q6_K}
+ENCODINGS = {"f32": T.F32, "f16": T.F16, "bf16": T.BF16, "q8_0": T.Q8_0, "q4_0": T.Q4_0, "q4_k": T.Q4_K, "q5_k": T.Q5_K, "q6_k": T.Q6_K}
 
 
 def quantize(template, source, target, kind):

@@ -1,6 +1,6 @@
 // Products of one model pass, by encoding and rows: time, weight bytes a second, integer or float operations a second.
 // Weights are random; shapes are those of an 8-layer model with hidden 512 (34 M parameters), or a larger one with --big.
-//   matmul_bench [threads] [isa] [--big]
+//   matmul_bench [threads] [isa] [--big] [encoding...]
 
 #include <algorithm>
 #include <chrono>
@@ -50,8 +50,15 @@ Matrices make(Backend& backend, DType dtype, const Shape& s) {
         std::memcpy(to, to - 32 * row_bytes, row_bytes);
         continue;
       }
-      for (float& x : row) x = normal(random);
-      quantise_row(dtype, row.data(), to, k);
+      if (can_quantise(dtype)) {
+        for (float& x : row) x = normal(random);
+        quantise_row(dtype, row.data(), to, k);
+        continue;
+      }
+      for (size_t j = 0; j < row_bytes; ++j) to[j] = std::byte(random());
+      const size_t block_bytes = size_t(dtype_info(dtype).block_bytes), at = dtype == DType::Q6_K ? block_bytes - 2 : 0;
+      for (size_t block = 0; block < row_bytes; block += block_bytes)  // f16 scales that are finite
+        std::memset(to + block + at, 0x11, dtype == DType::Q6_K ? 2 : 4);
     }
     tensors.push_back({"", dtype, {n, k}, bytes.data(), bytes.size()});
     out.bytes.push_back(std::move(bytes));
@@ -80,7 +87,7 @@ void bench(Backend& backend, DType dtype, const Shape& s) {
              double(m.total_bytes) / 1e6, m.load_ms);
   std::mt19937 random(2);
   std::normal_distribution<float> normal(0, 1);
-  for (const int64_t rows : {1, 2, 4, 8, 12, 256}) {
+  for (const int64_t rows : {1, 2, 4, 8, 12, 16, 256}) {
     std::vector<float> x(size_t(rows * s.hidden)), wide(size_t(rows * s.ffn)), up(wide.size()), qkv(size_t(rows * 4 * s.hidden));
     std::vector<float> logits(size_t(rows * s.vocab));
     for (float& value : x) value = normal(random);
@@ -121,9 +128,11 @@ void bench(Backend& backend, DType dtype, const Shape& s) {
 int run(int argc, char** argv) {
   Backend::Setup setup;
   Shape shape;
+  std::vector<DType> encodings;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--big") shape = {2048, 512, 8192, 32768, 4};
+    else if (const auto dtype = dtype_named(word)) encodings.push_back(*dtype);
     else if (std::isdigit(static_cast<unsigned char>(word[0]))) setup.threads = std::atoi(argv[i]);
     else setup.isa = word;
   }
@@ -133,7 +142,8 @@ int run(int argc, char** argv) {
     return 1;
   }
   fmt::print("{}\n", (*backend)->description());
-  for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::BF16, DType::Q4_K}) bench(**backend, dtype, shape);
+  if (encodings.empty()) encodings = {DType::Q8_0, DType::Q4_0, DType::BF16, DType::Q4_K, DType::Q6_K};
+  for (const DType dtype : encodings) bench(**backend, dtype, shape);
   return 0;
 }
 

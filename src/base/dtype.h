@@ -8,8 +8,8 @@
 
 namespace hunch {
 
-enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K };
-inline constexpr int kNumDTypes = 7;
+enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K };
+inline constexpr int kNumDTypes = 8;
 
 struct DTypeInfo {
   std::string_view name;  // as the command line takes and prints it
@@ -25,6 +25,7 @@ constexpr DTypeInfo dtype_info(DType t) {
     case DType::Q8_0: return {"q8_0", 32, 34};    // f16 d, int8 q[32]; w = d q
     case DType::Q4_0: return {"q4_0", 32, 18};    // f16 d, 16 bytes (element i low nibble, i+16 high); w = d (q - 8)
     case DType::Q4_K: return {"q4_k", 256, 144};  // f16 d, f16 dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles
+    case DType::Q5_K: return {"q5_k", 256, 176};  // as Q4_K, with 32 bytes of fifth bits before the nibbles
     case DType::Q6_K: return {"q6_k", 256, 210};  // 128 low nibbles, 64 high bits, int8 scales[16], f16 d; w = d sc (q - 32)
   }
   return {"?", 1, 0};

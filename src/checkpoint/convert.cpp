@@ -32,6 +32,7 @@ uint32_t file_type_of(DType type) {
     case DType::Q4_0: return 2;
     case DType::Q8_0: return 7;
     case DType::Q4_K: return 14;
+    case DType::Q5_K: return 16;
     case DType::Q6_K: return 18;
     case DType::BF16: return 32;
   }
@@ -184,6 +185,7 @@ float most_of(DType type) {
     case DType::Q8_0: return kMostF16 * 127;
     case DType::Q4_0:
     case DType::Q4_K:
+    case DType::Q5_K:
     case DType::Q6_K: break;
   }
   return kMostF16 * 8;

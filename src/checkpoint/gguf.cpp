@@ -135,10 +135,10 @@ Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name) {
   const auto dtype = dtype_of_ggml(type);
   if (!dtype) {
     static constexpr std::string_view kKnown[] = {"",        "",       "",        "Q4_1",  "Q4_2",   "Q4_3",  "Q5_0",  "Q5_1",
-                                                  "",        "Q8_1",   "Q2_K",    "Q3_K",  "",       "Q5_K",  "",      "Q8_K",
+                                                  "",        "Q8_1",   "Q2_K",    "Q3_K",  "",       "",      "",      "Q8_K",
                                                   "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"};
     const std::string_view known = type < std::size(kKnown) && !kKnown[type].empty() ? kKnown[type] : "unknown";
-    return fail(fmt::format("type {} ({}) is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_K and Q6_K are", type, known));
+    return fail(fmt::format("type {} ({}) is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K and Q6_K are", type, known));
   }
   entry.dtype = *dtype;
   const DTypeInfo info = dtype_info(*dtype);
@@ -212,6 +212,7 @@ uint32_t ggml_type_of(DType dtype) {
     case DType::Q4_0: return 2;
     case DType::Q8_0: return 8;
     case DType::Q4_K: return 12;
+    case DType::Q5_K: return 13;
     case DType::Q6_K: return 14;
     case DType::BF16: return 30;
   }

@@ -94,7 +94,7 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
        },
        "overflows"},
       {"removed type", [q](auto& f) { poke(f, after(f, q) + 20, uint32_t(4)); }, "attn_q.weight: type 4 (Q4_2) is not supported"},
-      {"unread type", [q](auto& f) { poke(f, after(f, q) + 20, uint32_t(13)); }, "type 13 (Q5_K) is not supported"},
+      {"unread type", [q](auto& f) { poke(f, after(f, q) + 20, uint32_t(10)); }, "type 10 (Q2_K) is not supported"},
       {"negative type", [q](auto& f) { poke(f, after(f, q) + 20, int32_t(-1)); }, "type 4294967295 (unknown)"},
       {"row no multiple", [q](auto& f) { poke(f, after(f, q) + 20, uint32_t(12)); }, "no multiple of the 256"},
       {"offset near 2^64", [q](auto& f) { poke(f, after(f, q) + 24, ~uint64_t(31)); }, "runs past the end"},

@@ -67,6 +67,20 @@ void dequantise_q4_k(const std::byte* in, float* out) {
   }
 }
 
+// As Q4_K, with the fifth bit of group g in bit g of 32 bytes.
+void dequantise_q5_k(const std::byte* in, float* out) {
+  const float d = f16_to_f32(load_u16(in)), dmin = f16_to_f32(load_u16(in + 2));
+  for (int g = 0; g < kGroups; ++g) {
+    const SixBits six = unpack_scales(in + 4, g);
+    const float scale = d * float(six.scale), min = dmin * float(six.min);
+    const std::byte *high = in + 16, *nibbles = in + 48 + g / 2 * kGroup;
+    for (int i = 0; i < kGroup; ++i) {
+      const int code = ((u8(nibbles[i]) >> (g % 2 * 4)) & 15) | ((u8(high[i]) >> g) & 1) << 4;
+      out[g * kGroup + i] = scale * float(code) - min;
+    }
+  }
+}
+
 // Halves of 128: group of 32 number g of a half has its low nibbles in 64 bytes (g & 1 chooses 32 of them, g >> 1 the nibble) and
 // its two high bits in 32 bytes at shift 2 g; one int8 scale per 16 elements.
 void dequantise_q6_k(const std::byte* in, float* out) {
@@ -224,11 +238,12 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
     if (dtype == DType::Q8_0) dequantise_q8_0(in, out);
     if (dtype == DType::Q4_0) dequantise_q4_0(in, out);
     if (dtype == DType::Q4_K) dequantise_q4_k(in, out);
+    if (dtype == DType::Q5_K) dequantise_q5_k(in, out);
     if (dtype == DType::Q6_K) dequantise_q6_k(in, out);
   }
 }
 
-bool can_quantise(DType dtype) { return dtype != DType::Q6_K; }
+bool can_quantise(DType dtype) { return dtype != DType::Q5_K && dtype != DType::Q6_K; }
 
 void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
   const DTypeInfo info = dtype_info(dtype);

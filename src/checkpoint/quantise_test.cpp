@@ -44,7 +44,7 @@ TEST(Quantise, DecodesEveryBlockTypeToTheRecordedBits) {
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), expected.size()), 0) << entry["type"];
     ++cases;
   }
-  EXPECT_EQ(cases, 4);
+  EXPECT_EQ(cases, 5);
 }
 
 TEST(Quantise, EncodesQ8AndQ4ToTheRecordedBytes) {

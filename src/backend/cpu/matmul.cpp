@@ -13,7 +13,9 @@ namespace {
 constexpr size_t kPoolBytes = size_t(32) << 20;
 constexpr size_t kItemBytes = size_t(128) << 10;   // of weights: an item should outlast its hand-out a hundredfold
 constexpr size_t kChunkBytes = size_t(512) << 10;  // of activations: half of a private L2
-constexpr int64_t kItemsPerThread = 4;
+constexpr size_t kSmallBytes = size_t(256) << 10;  // times rows: below that a thread's share takes only a few microseconds
+constexpr int64_t kItemsPerThread = 4, kItemsOfSmall = 2;
+constexpr int64_t kTileRows = 8;         // of the kernels: chunks of rows are whole tiles
 constexpr int64_t kQuantiseAlone = 768;  // blocks that the caller quantises faster than a fork and join takes
 constexpr int kMaxProducts = 16;
 
@@ -89,7 +91,8 @@ size_t CpuMatmul::matmul(const MatmulArgs& args) {
   if (rows == 0 || panels == 0) return 0;
   if (any_quantised) quantise(args.x);
 
-  const int64_t fair = std::max<int64_t>(1, panels / (threads_.count() * kItemsPerThread));
+  const bool small = bytes * size_t(rows) < kSmallBytes * size_t(threads_.count());
+  const int64_t fair = std::max<int64_t>(1, panels / (threads_.count() * (small ? kItemsOfSmall : kItemsPerThread)));
   const int64_t big_enough = std::max<int64_t>(1, int64_t(kItemBytes / (bytes / size_t(panels))));
   const int64_t panels_per_item = std::min(fair, big_enough);
   std::array<int64_t, kMaxProducts + 1> first_item{};  // of each product
@@ -99,7 +102,7 @@ size_t CpuMatmul::matmul(const MatmulArgs& args) {
   }
   const int64_t items = first_item[size_t(num_products)];
   const int64_t row_bytes = any_quantised ? k * 2 : k * 4;
-  const int64_t chunk = std::min(rows, std::max<int64_t>(48, int64_t(kChunkBytes) / row_bytes));
+  const int64_t chunk = std::min(rows, std::max<int64_t>(48, int64_t(kChunkBytes) / row_bytes / kTileRows * kTileRows));
   const int64_t chunks = (rows + chunk - 1) / chunk;
 
   threads_.run(items * chunks, [&](int64_t index, int) {

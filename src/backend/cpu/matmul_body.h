@@ -8,8 +8,8 @@ namespace hunch::HUNCH_ISA {
 // Rows that share one loaded weight vector. With 32 registers: 8 x 2 integer sums, 2 weights, a broadcast; the float sums,
 // touched once a block, may live on the stack.
 inline constexpr int kTileRows = HUNCH_LEVEL >= 2 ? 8 : 2;
-// Where arithmetic outlasts the loads (two rows, or conversions to fp32) the hardware prefetchers fall behind: the first tile of
-// a panel asks this far ahead. One row of quantised weights streams faster without.
+// Where arithmetic outlasts the loads (two rows, conversions to fp32, scales and minima) the hardware prefetchers fall behind:
+// the first tile of a panel asks this far ahead. One row of Q8_0, Q4_0 or Q6_K streams faster without.
 inline constexpr int kPrefetchBytes = 8192;
 
 HUNCH_SIMD void prefetch(const std::byte* p) { __builtin_prefetch(p + kPrefetchBytes, 0, 3); }
@@ -60,9 +60,10 @@ static void quantise_row(const float* x, int64_t k, ActivationBlock* out) {
 
 inline constexpr int kStepBytes = 4 * kPanelColumns, kPairBytes = 2 * kPanelColumns;
 
-constexpr bool four_bit(DType t) { return t == DType::Q4_0 || t == DType::Q4_K; }
-constexpr bool has_super_block(DType t) { return t == DType::Q4_K || t == DType::Q6_K; }
-constexpr int block_bytes(DType t) { return (four_bit(t) ? 4 : 8) * kStepBytes + kPairBytes; }
+constexpr bool has_super_block(DType t) { return t == DType::Q4_K || t == DType::Q5_K || t == DType::Q6_K; }
+constexpr bool has_minimum(DType t) { return t == DType::Q4_K || t == DType::Q5_K; }
+constexpr int high_bits(DType t) { return t == DType::Q5_K ? 1 : t == DType::Q6_K ? 2 : 0; }  // of a code, above its nibble
+constexpr int block_bytes(DType t) { return (t == DType::Q8_0 ? 8 : 4 + high_bits(t)) * kStepBytes + kPairBytes; }
 
 // The integer an accumulator of `act` starts at: minus the codes' offset times the sum of the activations.
 template <DType T>
@@ -78,47 +79,69 @@ struct Sums {
   F32 at[R][2];
 };
 
-// Adds the integer dots of codes [first_step, last_step) to acc. 8-bit: one load is four inputs of 16 columns.
-template <int R, bool kFirst>
-HUNCH_SIMD void dot_codes8(I32 (&acc)[R][2], const std::byte* codes, const ActivationBlock* act, int64_t blocks, int first,
-                           int last) {
+// acc += codes of inputs [4 group, 4 group + 4) times those of every row: 16 columns a vector.
+template <int R>
+HUNCH_SIMD void dot_group(I32 (&acc)[R][2], I32 w0, I32 w1, const ActivationBlock* act, int64_t blocks, int group) {
 #pragma GCC unroll 8
-  for (int j = first; j < last; ++j) {
-    const std::byte* p = codes + j * kStepBytes;
-    const I32 w0 = load_i32(p), w1 = load_i32(p + 64);
-    if constexpr (kFirst) prefetch(p), prefetch(p + 64);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const I32 a = broadcast4(act[r * blocks].q + 4 * j);
-      acc[r][0] = dot4(acc[r][0], w0, a);
-      acc[r][1] = dot4(acc[r][1], w1, a);
-    }
+  for (int r = 0; r < R; ++r) {
+    const I32 a = broadcast4(act[r * blocks].q + 4 * group);
+    acc[r][0] = dot4(acc[r][0], w0, a);
+    acc[r][1] = dot4(acc[r][1], w1, a);
   }
 }
-// 4-bit: one load is two groups of four inputs of 16 columns.
+
+// 8-bit codes: one load is four inputs of 16 columns.
 template <int R, bool kFirst>
-HUNCH_SIMD void dot_codes4(I32 (&acc)[R][2], const std::byte* codes, const ActivationBlock* act, int64_t blocks) {
-  const I32 nibble = set1_i32(0x0f0f0f0f);
+HUNCH_SIMD void dot_codes8(I32 (&acc)[R][2], const std::byte* codes, const ActivationBlock* act, int64_t blocks) {
 #pragma GCC unroll 8
-  for (int j = 0; j < 4; ++j) {
+  for (int j = 0; j < 8; ++j) {
     const std::byte* p = codes + j * kStepBytes;
     const I32 w0 = load_i32(p), w1 = load_i32(p + 64);
     if constexpr (kFirst) prefetch(p), prefetch(p + 64);
-    const I32 low0 = w0 & nibble, low1 = w1 & nibble;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const I32 a = broadcast4(act[r * blocks].q + 4 * j);
-      acc[r][0] = dot4(acc[r][0], low0, a);
-      acc[r][1] = dot4(acc[r][1], low1, a);
-    }
-    const I32 high0 = shift_right<4>(w0) & nibble, high1 = shift_right<4>(w1) & nibble;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const I32 a = broadcast4(act[r * blocks].q + 16 + 4 * j);
-      acc[r][0] = dot4(acc[r][0], high0, a);
-      acc[r][1] = dot4(acc[r][1], high1, a);
-    }
+    dot_group(acc, w0, w1, act, blocks, j);
   }
+}
+
+enum class Nibbles { Low, High, Both };  // of a block: inputs 0..15, 16..31, all
+
+// The bits above the nibbles of group kGroup, moved from where weights.h puts them to bit 4 of each byte.
+template <DType T, int kGroup>
+HUNCH_SIMD I32 high_part(const std::byte* codes, int64_t vector) {
+  constexpr int kVector = T == DType::Q6_K ? 4 + kGroup / 4 : 4;
+  constexpr int kShift = T == DType::Q6_K ? 4 - 2 * (kGroup % 4) : 4 - kGroup;  // to the left
+  const I32 high = load_i32(codes + kVector * kStepBytes + 64 * vector);
+  const I32 mask = set1_i32(T == DType::Q6_K ? 0x30303030 : 0x10101010);
+  if constexpr (kShift >= 0) return shift_left<kShift>(high) & mask;
+  else return shift_right<-kShift>(high) & mask;
+}
+
+// Step J of nibbles: one load is two groups of four inputs of 16 columns.
+template <DType T, Nibbles kWhich, int J, int R, bool kFirst>
+HUNCH_SIMD void dot_nibbles(I32 (&acc)[R][2], const std::byte* codes, const ActivationBlock* act, int64_t blocks) {
+  const I32 nibble = set1_i32(0x0f0f0f0f);
+  const std::byte* p = codes + J * kStepBytes;
+  const I32 w0 = load_i32(p), w1 = load_i32(p + 64);
+  if constexpr (kFirst && kWhich != Nibbles::High) {
+    prefetch(p), prefetch(p + 64);
+    if constexpr (J < high_bits(T)) prefetch(p + 4 * kStepBytes), prefetch(p + 4 * kStepBytes + 64);
+  }
+  if constexpr (kWhich != Nibbles::High) {
+    I32 low0 = w0 & nibble, low1 = w1 & nibble;
+    if constexpr (high_bits(T) > 0) low0 = low0 | high_part<T, J>(codes, 0), low1 = low1 | high_part<T, J>(codes, 1);
+    dot_group(acc, low0, low1, act, blocks, J);
+  }
+  if constexpr (kWhich != Nibbles::Low) {
+    I32 high0 = shift_right<4>(w0) & nibble, high1 = shift_right<4>(w1) & nibble;
+    if constexpr (high_bits(T) > 0) high0 = high0 | high_part<T, 4 + J>(codes, 0), high1 = high1 | high_part<T, 4 + J>(codes, 1);
+    dot_group(acc, high0, high1, act, blocks, 4 + J);
+  }
+}
+template <DType T, Nibbles kWhich, int R, bool kFirst>
+HUNCH_SIMD void dot_codes4(I32 (&acc)[R][2], const std::byte* codes, const ActivationBlock* act, int64_t blocks) {
+  dot_nibbles<T, kWhich, 0, R, kFirst>(acc, codes, act, blocks);
+  dot_nibbles<T, kWhich, 1, R, kFirst>(acc, codes, act, blocks);
+  dot_nibbles<T, kWhich, 2, R, kFirst>(acc, codes, act, blocks);
+  dot_nibbles<T, kWhich, 3, R, kFirst>(acc, codes, act, blocks);
 }
 
 template <DType T, int R, bool kFirst>
@@ -130,9 +153,9 @@ HUNCH_SIMD void sum_quantised(Sums<R>& sums, const std::byte* p, int64_t blocks,
 #pragma GCC unroll 2
         for (int g = 0; g < 2; ++g) {
           d[g] = load_f16(reinterpret_cast<const uint16_t*>(p) + kLanes * g);
-          if constexpr (T == DType::Q4_K) d_min[g] = load_f16(reinterpret_cast<const uint16_t*>(p + kPairBytes) + kLanes * g);
+          if constexpr (has_minimum(T)) d_min[g] = load_f16(reinterpret_cast<const uint16_t*>(p + kPairBytes) + kLanes * g);
         }
-        p += T == DType::Q4_K ? 2 * kPairBytes : kPairBytes;
+        p += has_minimum(T) ? 2 * kPairBytes : kPairBytes;
       }
     }
     const std::byte* scales = p + block_bytes(T) - kPairBytes;
@@ -143,8 +166,10 @@ HUNCH_SIMD void sum_quantised(Sums<R>& sums, const std::byte* p, int64_t blocks,
       I32 acc[R][2];
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = first_sum<T>(act[r * blocks], half);
-      if constexpr (four_bit(T)) dot_codes4<R, kFirst>(acc, p, act, blocks);
-      else dot_codes8<R, kFirst>(acc, p, act, blocks, 8 / kHalves * half, 8 / kHalves * (half + 1));
+      if constexpr (T == DType::Q8_0) dot_codes8<R, kFirst>(acc, p, act, blocks);
+      else if constexpr (kHalves == 1) dot_codes4<T, Nibbles::Both, R, kFirst>(acc, p, act, blocks);
+      else if (half == 0) dot_codes4<T, Nibbles::Low, R, kFirst>(acc, p, act, blocks);
+      else dot_codes4<T, Nibbles::High, R, kFirst>(acc, p, act, blocks);
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
         F32 scale;
@@ -156,7 +181,7 @@ HUNCH_SIMD void sum_quantised(Sums<R>& sums, const std::byte* p, int64_t blocks,
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) sums.at[r][g] = fma(to_f32(acc[r][g]), scale * set1(act[r * blocks].scale), sums.at[r][g]);
-        if constexpr (T == DType::Q4_K) {  // w = d sc q - dmin m: the second part needs the sum of the activations only
+        if constexpr (has_minimum(T)) {  // w = d sc q - dmin m: the second part needs the sum of the activations only
           const F32 minus_min =
               (zero() - d_min[g]) * load_s8(reinterpret_cast<const int8_t*>(scales) + kPanelColumns + kLanes * g);
 #pragma GCC unroll 8
@@ -235,7 +260,7 @@ static void tile(const PanelArgs& args, int64_t row) {
 template <DType T, bool kFirst, int R = kTileRows>
 HUNCH_SIMD void tile_of(int rows, const PanelArgs& args, int64_t row) {
   if constexpr (R > 0) {
-    if (rows == R) tile<T, R, kFirst && (R > 1 || dtype_info(T).block == 1)>(args, row);
+    if (rows == R) tile<T, R, kFirst && (R > 1 || dtype_info(T).block == 1 || has_minimum(T))>(args, row);
     else tile_of<T, kFirst, R - 1>(rows, args, row);
   }
 }
@@ -262,6 +287,7 @@ static MatmulKernels matmul_kernels() {
   table.panel[int(DType::Q8_0)] = panel<DType::Q8_0>;
   table.panel[int(DType::Q4_0)] = panel<DType::Q4_0>;
   table.panel[int(DType::Q4_K)] = panel<DType::Q4_K>;
+  table.panel[int(DType::Q5_K)] = panel<DType::Q5_K>;
   table.panel[int(DType::Q6_K)] = panel<DType::Q6_K>;
   return table;
 }

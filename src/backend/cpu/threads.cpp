@@ -108,24 +108,25 @@ void Threads::reserve(size_t bytes) {
   scratch_bytes_ = bytes;
 }
 
-// Takes items until none are left; false if there was none to begin with. `seen` is the state last looked at.
+// Takes items until none are left; false if there was none to begin with. `seen` is the state last looked at. What was done is
+// counted once, at the end: a second shared counter per item would cost small loops as much as their items.
 bool Threads::take_items(uint64_t& seen, int worker) {
-  bool any = false;
+  int64_t taken = 0;
   for (;;) {
     uint64_t state = state_.load(std::memory_order_acquire);
-    // Read before the claim: they can only change after every item of this loop is done, and then the claim fails.
+    // Read before the claim: they can only change after every item of this loop is counted as done, and then the claim fails.
     const int64_t num_items = num_items_.load(std::memory_order_relaxed);
     void* self = self_.load(std::memory_order_relaxed);
     const Call call = call_.load(std::memory_order_relaxed);
     const int64_t item = int64_t(state & 0xffffffffu);
     if (item >= num_items) {
       seen = state;
-      return any;
+      if (taken > 0) done_.fetch_add(taken, std::memory_order_acq_rel);
+      return taken > 0;
     }
     if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) continue;
     call(self, item, worker);
-    done_.fetch_add(1, std::memory_order_acq_rel);
-    any = true;
+    ++taken;
   }
 }
 

@@ -12,7 +12,8 @@ namespace {
 constexpr int kStep = 4 * kPanelColumns;  // bytes
 constexpr int kPair = 2 * kPanelColumns;  // bytes of one f16 per column
 constexpr size_t kBlock8 = 8 * kStep + kPair, kBlock4 = 4 * kStep + kPair;
-constexpr size_t kSuper4 = 2 * kPair + 8 * kBlock4, kSuper6 = kPair + 8 * kBlock8;
+constexpr size_t kBlock5 = 5 * kStep + kPair, kBlock6 = 6 * kStep + kPair;
+constexpr size_t kSuper4 = 2 * kPair + 8 * kBlock4, kSuper5 = 2 * kPair + 8 * kBlock5, kSuper6 = kPair + 8 * kBlock6;
 
 uint32_t load_u32(const std::byte* p) {
   uint32_t word;
@@ -27,8 +28,9 @@ uint16_t load_u16(const std::byte* p) {
 }
 float load_f16(const std::byte* p) { return f16_to_f32(load_u16(p)); }
 
-// Scale and minimum of group j of a Q4_K block: 6 bits each in 12 bytes; groups 4..7 keep their high bits in the first 8 bytes.
-void q4_k_scale(const std::byte* s, int j, uint8_t& scale, uint8_t& min) {
+// Scale and minimum of group j of a Q4_K or Q5_K block: 6 bits each in 12 bytes; groups 4..7 keep their high bits in the first 8
+// bytes.
+void six_bit_scale(const std::byte* s, int j, uint8_t& scale, uint8_t& min) {
   const auto at = [&](int i) { return uint8_t(s[i]); };
   scale = j < 4 ? at(j) & 63 : uint8_t((at(j + 4) & 15) | (at(j - 4) >> 6) << 4);
   min = j < 4 ? at(j + 4) & 63 : uint8_t((at(j + 4) >> 4) | (at(j) >> 6) << 4);
@@ -64,24 +66,42 @@ void pack_q4_0(const std::byte* row, int c, int64_t k, std::byte* to) {
   }
 }
 
-void pack_q4_k(const std::byte* row, int c, int64_t k, std::byte* to) {
-  for (int64_t s = 0; s < k / 256; ++s, row += 144, to += kSuper4) {
+// The 32 codes of a column in one block: nibbles (inputs 4j.. low, 16 + 4j.. high), then the bits above them.
+template <int kHighBits>
+void store_codes(const uint32_t (&codes)[8], int c, std::byte* block) {
+  for (int j = 0; j < 4; ++j) store_u32(block + j * kStep + 4 * c, (codes[j] & 0x0f0f0f0fu) | (codes[4 + j] & 0x0f0f0f0fu) << 4);
+  if constexpr (kHighBits == 0) return;
+  uint32_t high[2] = {};
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t top = codes[j] >> 4 & 0x03030303u;
+    if constexpr (kHighBits == 1) high[0] |= top << j;
+    else high[j / 4] |= top << 2 * (j % 4);
+  }
+  for (int h = 0; h < kHighBits; ++h) store_u32(block + (4 + h) * kStep + 4 * c, high[h]);
+}
+
+// Q4_K and Q5_K.
+template <bool kFive>
+void pack_with_minimum(const std::byte* row, int c, int64_t k, std::byte* to) {
+  constexpr size_t kBlock = kFive ? kBlock5 : kBlock4;
+  for (int64_t s = 0; s < k / 256; ++s, row += kFive ? 176 : 144, to += 2 * kPair + 8 * kBlock) {
     std::memcpy(to + 2 * c, row, 2);
     std::memcpy(to + kPair + 2 * c, row + 2, 2);
     for (int b = 0; b < 8; ++b) {
       // The file keeps group 2i in the low and 2i + 1 in the high nibbles of 32 bytes; here a group has 16 bytes of its own.
-      const std::byte* from = row + 16 + 32 * (b / 2);
-      std::byte* block = to + 2 * kPair + size_t(b) * kBlock4;
-      const int shift = 4 * (b % 2);
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t low = load_u32(from + 4 * j) >> shift & 0x0f0f0f0fu;
-        const uint32_t high = load_u32(from + 16 + 4 * j) >> shift & 0x0f0f0f0fu;
-        store_u32(block + j * kStep + 4 * c, low | high << 4);
+      const std::byte* from = row + (kFive ? 48 : 16) + 32 * (b / 2);
+      std::byte* block = to + 2 * kPair + size_t(b) * kBlock;
+      uint32_t codes[8];
+      for (int j = 0; j < 8; ++j) {
+        codes[j] = load_u32(from + 4 * j) >> (4 * (b % 2)) & 0x0f0f0f0fu;
+        if constexpr (kFive) codes[j] |= (load_u32(row + 16 + 4 * j) >> b & 0x01010101u) << 4;
       }
+      store_codes<kFive ? 1 : 0>(codes, c, block);
       uint8_t scale, min;
-      q4_k_scale(row + 4, b, scale, min);
-      block[4 * kStep + c] = std::byte(scale);
-      block[4 * kStep + kPanelColumns + c] = std::byte(min);
+      six_bit_scale(row + 4, b, scale, min);
+      std::byte* scales = block + kBlock - kPair;
+      scales[c] = std::byte(scale);
+      scales[kPanelColumns + c] = std::byte(min);
     }
   }
 }
@@ -95,22 +115,42 @@ void pack_q6_k(const std::byte* row, int c, int64_t k, std::byte* to) {
       const int quarter = b % 4;
       const std::byte* low = row + 64 * (b / 4) + 32 * (quarter % 2);
       const std::byte* high = row + 128 + 32 * (b / 4);
-      std::byte* block = to + kPair + size_t(b) * kBlock8;
+      std::byte* block = to + kPair + size_t(b) * kBlock6;
+      uint32_t codes[8];
       for (int j = 0; j < 8; ++j) {
         const uint32_t nibbles = load_u32(low + 4 * j) >> (4 * (quarter / 2)) & 0x0f0f0f0fu;
-        const uint32_t bits = load_u32(high + 4 * j) >> (2 * quarter) & 0x03030303u;
-        store_u32(block + j * kStep + 4 * c, nibbles | bits << 4);
+        codes[j] = nibbles | (load_u32(high + 4 * j) >> (2 * quarter) & 0x03030303u) << 4;
       }
-      block[8 * kStep + c] = row[192 + 2 * b];
-      block[8 * kStep + kPanelColumns + c] = row[192 + 2 * b + 1];
+      store_codes<2>(codes, c, block);
+      block[6 * kStep + c] = row[192 + 2 * b];
+      block[6 * kStep + kPanelColumns + c] = row[192 + 2 * b + 1];
     }
   }
 }
 
-// Input i of column c in a block of 8-bit codes, and of 4-bit codes.
+// Input i of column c in a block of 8-bit codes, of 4-bit codes, and of codes with `kHighBits` bits above the nibble.
 int code8(const std::byte* block, int c, int i) { return int(block[i / 4 * kStep + 4 * c + i % 4]); }
 int code4(const std::byte* block, int c, int i) {
   return int(block[i % 16 / 4 * kStep + 4 * c + i % 4]) >> (i < 16 ? 0 : 4) & 15;
+}
+template <int kHighBits>
+int code_with_high_bits(const std::byte* block, int c, int i) {
+  const int group = i / 4, vector = kHighBits == 1 ? 4 : 4 + group / 4, shift = kHighBits == 1 ? group : 2 * (group % 4);
+  const int top = int(block[vector * kStep + 4 * c + i % 4]) >> shift & ((1 << kHighBits) - 1);
+  return code4(block, c, i) | top << 4;
+}
+
+// Q4_K and Q5_K.
+template <bool kFive>
+void unpack_with_minimum(const std::byte* panel, int c, int64_t k, float* out) {
+  constexpr size_t kBlock = kFive ? kBlock5 : kBlock4;
+  for (int64_t b = 0; b < k / 32; ++b, out += 32) {
+    const std::byte* super = panel + size_t(b / 8) * (2 * kPair + 8 * kBlock);
+    const std::byte *block = super + 2 * kPair + size_t(b % 8) * kBlock, *scales = block + kBlock - kPair;
+    const float scale = load_f16(super + 2 * c) * float(uint8_t(scales[c]));
+    const float min = load_f16(super + kPair + 2 * c) * float(uint8_t(scales[kPanelColumns + c]));
+    for (int i = 0; i < 32; ++i) out[i] = scale * float(kFive ? code_with_high_bits<1>(block, c, i) : code4(block, c, i)) - min;
+  }
 }
 
 }  // namespace
@@ -124,6 +164,7 @@ size_t panel_bytes(DType dtype, int64_t k) {
     case DType::Q8_0: return size_t(k / 32) * kBlock8;
     case DType::Q4_0: return size_t(k / 32) * kBlock4;
     case DType::Q4_K: return size_t(k / 256) * kSuper4;
+    case DType::Q5_K: return size_t(k / 256) * kSuper5;
     case DType::Q6_K: return size_t(k / 256) * kSuper6;
   }
   HUNCH_CHECK(false);
@@ -135,7 +176,8 @@ void pack_panel(DType dtype, const std::byte* rows, int columns, int64_t k, std:
   if (dtype == DType::F16 || dtype == DType::BF16) return pack_elements<uint16_t>(rows, columns, k, panel);
   const auto pack = dtype == DType::Q8_0   ? pack_q8_0
                     : dtype == DType::Q4_0 ? pack_q4_0
-                    : dtype == DType::Q4_K ? pack_q4_k
+                    : dtype == DType::Q4_K ? pack_with_minimum<false>
+                    : dtype == DType::Q5_K ? pack_with_minimum<true>
                                            : pack_q6_k;
   for (int c = 0; c < columns; ++c) pack(rows + size_t(c) * dtype_bytes(dtype, size_t(k)), c, k, panel);
 }
@@ -163,22 +205,15 @@ void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float*
         for (int i = 0; i < 32; ++i) out[i] = d * float(code4(panel, c, i) - 8);
       }
       return;
-    case DType::Q4_K:
-      for (int64_t b = 0; b < k / 32; ++b, out += 32) {
-        const std::byte* super = panel + size_t(b / 8) * kSuper4;
-        const std::byte* block = super + 2 * kPair + size_t(b % 8) * kBlock4;
-        const float scale = load_f16(super + 2 * c) * float(uint8_t(block[4 * kStep + c]));
-        const float min = load_f16(super + kPair + 2 * c) * float(uint8_t(block[4 * kStep + kPanelColumns + c]));
-        for (int i = 0; i < 32; ++i) out[i] = scale * float(code4(block, c, i)) - min;
-      }
-      return;
+    case DType::Q4_K: return unpack_with_minimum<false>(panel, c, k, out);
+    case DType::Q5_K: return unpack_with_minimum<true>(panel, c, k, out);
     case DType::Q6_K:
       for (int64_t b = 0; b < k / 32; ++b, out += 32) {
         const std::byte* super = panel + size_t(b / 8) * kSuper6;
-        const std::byte* block = super + kPair + size_t(b % 8) * kBlock8;
+        const std::byte* block = super + kPair + size_t(b % 8) * kBlock6;
         for (int i = 0; i < 32; ++i) {
-          const float scale = load_f16(super + 2 * c) * float(int8_t(block[8 * kStep + i / 16 * kPanelColumns + c]));
-          out[i] = scale * float(code8(block, c, i) - 32);
+          const float scale = load_f16(super + 2 * c) * float(int8_t(block[6 * kStep + i / 16 * kPanelColumns + c]));
+          out[i] = scale * float(code_with_high_bits<2>(block, c, i) - 32);
         }
       }
       return;

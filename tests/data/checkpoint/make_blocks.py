@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 from gguf.constants import GGMLQuantizationType as T
 
-SCALES = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208]}
+SCALES = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208], T.Q5_K: [0, 2]}
 
 rng = np.random.default_rng(7)
 out = {"decode": [], "encode": []}
