@@ -111,6 +111,7 @@ int audit(const AuditFlags& flags, const FlagSet& set) {
   if (!request.ok()) return fail(request.error());
   auto options = engine_options(flags.model);
   if (!options.ok()) return fail(options.error());
+  options->max_num_seqs = 1;
   auto text = prompt_text(flags.prompt);
   if (!text.ok()) return fail(text.error());
   note_ignored(set);

@@ -128,6 +128,7 @@ int chat(const ChatFlags& flags, const FlagSet& set) {
   if (!speculation.ok()) return fail(speculation.error());
   auto options = engine_options(flags.model);
   if (!options.ok()) return fail(options.error());
+  options->max_num_seqs = 1;
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
   ProgressLine progress;

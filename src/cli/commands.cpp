@@ -15,6 +15,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"run", "continue a text, or answer it with --chat", run_command},
     {"chat", "talk to the model", chat_command},
+    {"batch", "answer a file of requests, many at once", batch_command},
     {"demo", "speculation on a long record book, plain and guessed side by side", demo_command},
     {"audit", "run a request both ways and name the first token that differs", audit_command},
     {"bench", "speed, as llama-bench measures it; also bench passes, batch, accept, breakeven", bench_command},

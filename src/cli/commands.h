@@ -18,6 +18,7 @@ std::span<const Command> commands();
 
 int run_command(Arguments);
 int chat_command(Arguments);
+int batch_command(Arguments);
 int demo_command(Arguments);
 int audit_command(Arguments);
 int bench_command(Arguments);

@@ -202,6 +202,7 @@ class Demo {
 int demo(const DemoFlags& flags) {
   auto options = engine_options(flags.model);
   if (!options.ok()) return fail(options.error());
+  options->max_num_seqs = 1;
   ProgressLine progress;
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());

@@ -31,6 +31,7 @@ Result<Settled> settle(const RunFlags& flags) {
   HUNCH_TRY(const SpeculationOptions speculation, resolve_speculation(flags.speculation, &notes));
   out.request = request_of(flags.sampling, speculation);
   HUNCH_TRY(out.engine, engine_options(flags.model));
+  out.engine.max_num_seqs = 1;
   HUNCH_TRY(out.text, prompt_text(flags.prompt));
   for (const std::string& remark : notes) note(remark);
   return out;

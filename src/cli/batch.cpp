@@ -1,0 +1,116 @@
+// hunch batch: a file of requests, many at once, to a file of answers. Interrupted runs go on where they stopped.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "cli/batch_run.h"
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/request_flags.h"
+#include "cli/serving_flags.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kInFlightPerSeat = 4;  // enough that a seat never waits for the reader
+
+struct BatchFlags {
+  std::optional<std::string> input, output;
+  ModelFlags model;
+  ServingFlags serving;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+  bool stats = false;
+};
+
+void print_stats(const Engine& engine, const BatchCounts& counts, double seconds) {
+  const EngineStats s = engine.stats();
+  const double rounds = double(std::max<int64_t>(1, s.rounds));
+  fmt::print(
+      stderr,
+      "\nstatistics\n  lines       {} answered, {} with an error, {} were there\n  tokens      {} written, {:.1f} tokens/s "
+      "altogether, prompts {} ({:.0f} % of them reused)\n  guesses     {:.2f} tokens a round, {} dropped for want of room\n"
+      "  requests    {} preempted\n",
+      counts.answered, counts.failed, counts.skipped, s.generated_tokens, seconds > 0 ? double(s.generated_tokens) / seconds : 0,
+      s.prompt_tokens, 100 * s.prefix_hit_rate(), 1 + double(s.accepted) / rounds, s.drafts_dropped, s.preemptions);
+}
+
+int conclude(const BatchRun& run, const BatchFlags& flags, const BatchInput& input, const BatchOutput& output,
+             const InterruptScope& interrupts) {
+  const BatchCounts& counts = run.counts();
+  if (const Status status = output.status(); !status.ok()) return fail(status.error());
+  if (interrupts.stopped()) {
+    complain(*flags.output == "-" ? fmt::format("stopped after {} answers", counts.answered + counts.failed)
+                                  : fmt::format("stopped; {} answers are in {}, the same command goes on from there",
+                                                counts.answered + counts.failed + counts.skipped, *flags.output));
+    return interrupts.exit_code();
+  }
+  if (const Status status = input.status(); !status.ok()) return fail(status.error());
+  const int64_t failed = counts.failed + output.earlier_errors();
+  if (failed == 0) return 0;
+  complain(fmt::format("{} of {} lines have an error as their answer{}", failed, counts.answered + counts.failed + counts.skipped,
+                       output.earlier_errors() > 0 ? "; delete those answers to try their lines again" : ""));
+  return 1;
+}
+
+int batch(const BatchFlags& flags, const FlagSet& set) {
+  if (!flags.output) return fail(usage_error("no output: name the file for the answers with -o (-: the standard output)"));
+  std::vector<std::string> notes;
+  auto speculation = resolve_speculation(flags.speculation, &notes);
+  if (!speculation.ok()) return fail(speculation.error());
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  apply_serving_flags(flags.serving, *options);
+  const int in_flight = kInFlightPerSeat * options->max_num_seqs;
+  options->max_waiting = in_flight + kMaxSamples;
+  for (const std::string& remark : notes) note(remark);
+  note_ignored(set);
+  auto input = BatchInput::open(*flags.input);
+  if (!input.ok()) return fail(input.error());
+  auto output = BatchOutput::open(*flags.output, **input);
+  if (!output.ok()) return fail(output.error());
+
+  ProgressLine progress;
+  std::atomic<bool> loaded{false};  // later reports come from the engine's thread, and one prompt's progress is not the file's
+  options->progress = [&](std::string_view what, int64_t done, int64_t total) {
+    if (!loaded) progress.show(what, done, total);
+  };
+  auto engine = Engine::load(*options);
+  progress.clear();
+  if (!engine.ok()) return fail(engine.error());
+  loaded = true;
+
+  const Request defaults = request_of(flags.sampling, *speculation);
+  const InterruptScope interrupts;
+  const auto start = std::chrono::steady_clock::now();
+  BatchRun run(**engine, **input, **output, defaults, in_flight);
+  run.run(interrupts, progress);
+  const int code = conclude(run, flags, **input, **output, interrupts);
+  if (flags.stats)
+    print_stats(**engine, run.counts(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return code;
+}
+
+}  // namespace
+
+int batch_command(Arguments arguments) {
+  BatchFlags flags;
+  FlagSet set("hunch batch [flags] IN.jsonl -o OUT.jsonl",
+              "Answers a file of requests, many at once: a JSON object a line with \"id\", \"prompt\" (a text or token ids) or "
+              "\"messages\", and OpenAI's names for the rest. Answers come in the order in which they are done. The same command "
+              "again skips what OUT.jsonl answers already.");
+  set.positional("IN.jsonl", true, "the requests (-: the standard input)", flags.input);
+  set.group("Batch");
+  set.text({"-o", "--output", "--output-file"}, "FILE", "where the answers go (-: the standard output)", flags.output);
+  set.toggle({"--stats"}, "end with statistics on stderr", [&flags] { flags.stats = true; });
+  add_serving_flags(set, flags.serving);
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  add_foreign_flags(set);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  return batch(flags, set);
+}
+
+}  // namespace hunch

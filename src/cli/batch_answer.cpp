@@ -1,0 +1,161 @@
+// Shapes follow OpenAI's: `choices` and `usage`, and for lines that came in the wrapped form `response` around them. The id
+// stands first: an interrupted file is recognised by it.
+#include "cli/batch_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/report.h"
+#include "text/detokenizer.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json id_json(std::string_view id) {
+  auto parsed = ordered_json::parse(id, nullptr, false);
+  return id.empty() || parsed.is_discarded() ? ordered_json() : parsed;
+}
+
+std::string piece(const Tokenizer* tokenizer, int32_t id) {
+  return tokenizer ? std::string(tokenizer->token_bytes(id)) : fmt::format("token_id:{}", id);
+}
+
+// Bytes as numbers: a token is not always whole characters.
+ordered_json bytes_json(const std::string& bytes) {
+  ordered_json out = ordered_json::array();
+  for (const char c : bytes) out.push_back(int(static_cast<unsigned char>(c)));
+  return out;
+}
+
+ordered_json ranked_json(const std::vector<TokenLogprob>& ranked, const Tokenizer* tokenizer) {
+  ordered_json out = ordered_json::array();
+  for (const TokenLogprob& one : ranked)
+    out.push_back({{"token", piece(tokenizer, one.id)}, {"id", one.id}, {"logprob", one.logprob}});
+  return out;
+}
+
+// Of chat completions: a list of objects. Completions have columns instead.
+ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tokenizer* tokenizer) {
+  if (line.request.sampling.logprobs < 0 || g.logprobs.empty()) return nullptr;
+  const bool chat = line.prompt == BatchLine::Prompt::Chat;
+  ordered_json content = ordered_json::array(), tokens = content, values = content, tops = content;
+  for (size_t i = 0; i < g.logprobs.size() && i < g.tokens.size(); ++i) {
+    const std::string bytes = piece(tokenizer, g.tokens[i]);
+    const ordered_json top = i < g.top.size() ? ranked_json(g.top[i], tokenizer) : ordered_json::array();
+    if (chat) {
+      content.push_back({{"token", bytes}, {"logprob", g.logprobs[i]}, {"bytes", bytes_json(bytes)}, {"top_logprobs", top}});
+    } else {
+      tokens.push_back(bytes), values.push_back(g.logprobs[i]), tops.push_back(top);
+    }
+  }
+  if (chat) return {{"content", content}};
+  return {{"tokens", tokens}, {"token_logprobs", values}, {"top_logprobs", tops}};
+}
+
+ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenizer) {
+  ordered_json out = ordered_json::array({nullptr});  // nothing stands before the first token
+  for (size_t i = 0; i < g.prompt_logprobs.size(); ++i) {
+    ordered_json one{{"token", piece(tokenizer, g.prompt_logprobs[i].id)},
+                     {"id", g.prompt_logprobs[i].id},
+                     {"logprob", g.prompt_logprobs[i].logprob}};
+    if (i < g.prompt_top.size()) one["top_logprobs"] = ranked_json(g.prompt_top[i], tokenizer);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+ordered_json choice_json(const BatchLine& line, const Generation& g, size_t index, const Tokenizer* tokenizer) {
+  ordered_json out;
+  out["index"] = index;
+  std::string text = g.text;
+  if (line.echo && tokenizer)
+    text = (line.prompt == BatchLine::Prompt::Text ? line.text : detokenize(*tokenizer, line.request.prompt)) + text;
+  if (line.prompt == BatchLine::Prompt::Chat) out["message"] = {{"role", "assistant"}, {"content", text}};
+  out["text"] = text;
+  out["tokens"] = g.tokens;
+  out["finish_reason"] = finish_name(g.finish);
+  if (!g.stopped_by.empty()) out["stop_reason"] = g.stopped_by;
+  out["logprobs"] = logprobs_json(line, g, tokenizer);
+  if (line.request.sampling.prompt_logprobs >= 0 && !g.prompt_logprobs.empty())
+    out["prompt_logprobs"] = prompt_logprobs_json(g, tokenizer);
+  out["seed"] = g.seed;
+  return out;
+}
+
+ordered_json metrics_json(const std::vector<BatchSample>& samples) {
+  const Generation& first = samples.front().generation;
+  Generation all;  // the samples' counts, so that the rates are those of Generation
+  double ttft = -1, decode = 0;
+  int64_t steps = 0;
+  bool lossless = true;
+  for (const BatchSample& sample : samples) {
+    const Generation& g = sample.generation;
+    all.rounds += g.rounds, all.drafted += g.drafted, all.accepted += g.accepted;
+    decode = std::max(decode, g.milliseconds.first_to_last_token);
+    steps += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1);
+    if (sample.first_token_ms >= 0) ttft = ttft < 0 ? sample.first_token_ms : std::min(ttft, sample.first_token_ms);
+    lossless = lossless && g.lossless;
+  }
+  ordered_json out;
+  out["ttft_ms"] = ttft < 0 ? ordered_json() : ordered_json(ttft);
+  out["tokens_per_second"] = decode > 0 ? ordered_json(double(steps) * 1e3 / decode) : ordered_json();
+  out["mean_acceptance_length"] = all.mean_acceptance_length();
+  out["rounds"] = all.rounds, out["drafted"] = all.drafted, out["accepted"] = all.accepted;
+  out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule, out["gamma"] = first.gamma;
+  out["lossless"] = lossless;
+  out["seed"] = first.seed;
+  return out;
+}
+
+// The line as it came: bare, or OpenAI's envelope.
+std::string enveloped(const BatchLine& line, ordered_json id, int status, ordered_json body, ordered_json error) {
+  ordered_json out;
+  out["id"] = id;
+  if (!line.wrapped) {
+    if (!error.is_null()) out["error"] = std::move(error);
+    else out.update(body);
+    return json_line(out);
+  }
+  out["custom_id"] = std::move(id);
+  out["response"] = nullptr;
+  if (error.is_null()) out["response"] = {{"status_code", status}, {"body", std::move(body)}};
+  out["error"] = std::move(error);
+  return json_line(out);
+}
+
+}  // namespace
+
+std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model,
+                         const Tokenizer* tokenizer) {
+  ordered_json body;
+  body["object"] = line.prompt == BatchLine::Prompt::Chat ? "chat.completion" : "text_completion";
+  body["model"] = model;
+  body["choices"] = ordered_json::array();
+  int64_t completion = 0, cached = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Generation& g = samples[i].generation;
+    body["choices"].push_back(choice_json(line, g, i, tokenizer));
+    completion += int64_t(g.tokens.size());
+    cached = i == 0 ? g.reused_tokens : std::min(cached, g.reused_tokens);
+  }
+  const int64_t prompt = samples.front().generation.prompt_tokens;
+  body["usage"] = {{"prompt_tokens", prompt},
+                   {"completion_tokens", completion},
+                   {"total_tokens", prompt + completion},
+                   {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  body["metrics"] = metrics_json(samples);
+  return enveloped(line, id_json(line.id), 200, std::move(body), nullptr);
+}
+
+std::string batch_error(const BatchLine& line, std::string_view id, const Error& error, int64_t line_number) {
+  const bool usage = error.kind == Error::Kind::Usage;
+  return enveloped(
+      line, id_json(id), usage ? 400 : 500, nullptr,
+      {{"message", error.message}, {"type", usage ? "invalid_request_error" : "engine_error"}, {"line", line_number}});
+}
+
+}  // namespace hunch

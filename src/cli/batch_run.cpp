@@ -1,0 +1,175 @@
+#include "cli/batch_run.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "cli/speculation_flags.h"
+#include "engine/parts.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+// The flag's messages, in the words of a line.
+Error as_key(Error error) {
+  constexpr std::string_view kFlag = "--speculative-config", kKey = "speculative_config";
+  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kKey);
+  return error;
+}
+
+// As vLLM does it: the words as they begin a text, and behind a blank where that is another token of the same number.
+Result<std::vector<std::vector<int32_t>>> bad_word_ids(const Tokenizer& tokenizer, const std::vector<std::string>& words) {
+  std::vector<std::vector<int32_t>> out;
+  for (const std::string& word : words) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+    HUNCH_TRY(const auto first, tokenizer.encode(bare, {.add_bos = false}));
+    HUNCH_TRY(const auto inside, tokenizer.encode(" " + bare, {.add_bos = false}));
+    if (first.empty()) return usage_error("\"bad_words\" holds a word that is only white space");
+    if (!inside.empty() && inside[0] != first[0] && inside.size() == first.size()) out.push_back(inside);
+    out.push_back(first);
+  }
+  return out;
+}
+
+}  // namespace
+
+BatchPreparer::BatchPreparer(Engine& engine)
+    : engine_(engine), tokenizer_(engine.parts().tokenizer ? &*engine.parts().tokenizer : nullptr) {}
+
+Status BatchPreparer::prepare(BatchLine& line) {
+  Request& request = line.request;
+  if (!line.speculation.empty()) {
+    SpeculationFlags flags;
+    flags.config = line.speculation;
+    auto speculation = resolve_speculation(flags);
+    if (!speculation.ok()) return as_key(speculation.error());
+    request.speculation = std::move(*speculation);
+  }
+  const bool wants_text = line.prompt != BatchLine::Prompt::Ids || !line.bad_words.empty() || !request.stop.empty();
+  if (wants_text && !tokenizer_) return usage_error("this model has no tokenizer: give \"prompt\" as token ids");
+  if (!line.bad_words.empty()) { HUNCH_TRY(request.sampling.bad_words, bad_word_ids(*tokenizer_, line.bad_words)); }
+  if (line.prompt == BatchLine::Prompt::Text) {
+    if (line.text.empty()) return usage_error("\"prompt\" is empty: give at least one character");
+    HUNCH_TRY(request.prompt, tokenizer_->encode(line.text, {.parse_special = true, .add_bos = true}));
+  } else if (line.prompt == BatchLine::Prompt::Chat) {
+    if (!chat_) { HUNCH_TRY(chat_, recognise_chat(engine_.chat_template(), *tokenizer_)); }
+    HUNCH_TRY(request.prompt, encode_chat(*chat_, *tokenizer_, line.turns, true));
+    // A base model may not know its own template's end mark as an end of text.
+    if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), chat_->stop_ids.begin(), chat_->stop_ids.end());
+  }
+  return {};
+}
+
+bool BatchRun::refuse(const BatchLine& line, std::string_view id, const Error& error, int64_t number) {
+  if (!output_.write(batch_error(line, id, error, number))) return false;
+  ++counts_.failed;
+  return true;
+}
+
+// Reads a line and starts its requests, or answers why not. False: the output is gone.
+bool BatchRun::take(BatchInput::Line&& text) {
+  Job job;
+  job.number = text.number, job.end = text.end;
+  job.line.request = defaults_;
+  Status status = text.too_long ? Status(usage_error(fmt::format("the line is longer than {} MiB", kMaxBatchLineBytes >> 20)))
+                                : parse_batch_line(text.text, job.line);
+  const std::string& id = job.line.id;
+  // What stands under the id of another line, or under none, is known by the number of its line.
+  const bool repeated = !id.empty() && !seen_.insert(id).second;
+  if (repeated || id.empty()) {
+    if (output_.answered_lines().contains(text.number)) return ++counts_.skipped, true;
+    if (repeated) status = usage_error(fmt::format("the id {} stands in an earlier line too: ids must be unique", id));
+    return refuse(job.line, "", status.error(), text.number);
+  }
+  if (output_.answered_ids().contains(id)) return ++counts_.skipped, true;
+  if (status.ok()) status = preparer_.prepare(job.line);
+  if (!status.ok()) return refuse(job.line, id, status.error(), text.number);
+  return start(std::move(job));
+}
+
+bool BatchRun::start(Job&& job) {
+  job.start = Clock::now();
+  for (int i = 0; i < job.line.samples; ++i) {
+    job.line.request.sample_index = uint32_t(i);
+    auto stream = engine_.submit(job.line.request);
+    if (!stream.ok()) return refuse(job.line, job.line.id, stream.error(), job.number);
+    job.streams.push_back(std::move(*stream));
+  }
+  // The engine has its copy; of a queue of long prompts one is enough.
+  if (!job.line.echo) job.line.request.prompt = {};
+  job.samples.resize(job.streams.size());
+  in_flight_ += int(job.streams.size());
+  jobs_.push_back(std::move(job));
+  return true;
+}
+
+// Takes the tokens that are there. True: every sample is over.
+bool BatchRun::collect(Job& job, double patience_ms) {
+  bool over = true;
+  for (size_t i = 0; i < job.streams.size(); ++i) {
+    auto& stream = job.streams[i];
+    if (!stream) continue;
+    while (stream->next_within(patience_ms)) {
+      double& first = job.samples[i].first_token_ms;
+      if (first < 0) first = std::chrono::duration<double, std::milli>(Clock::now() - job.start).count();
+      patience_ms = 0;
+    }
+    patience_ms = 0;
+    if (!stream->finished()) {
+      over = false;
+      continue;
+    }
+    auto outcome = stream->result();
+    if (outcome.ok()) job.samples[i].generation = std::move(*outcome);
+    else job.error = outcome.error();
+    stream.reset();
+    --in_flight_;
+  }
+  return over;
+}
+
+bool BatchRun::write(const Job& job) {
+  if (job.error) return refuse(job.line, job.line.id, *job.error, job.number);
+  if (!output_.write(batch_answer(job.line, job.samples, engine_.model_name(), preparer_.tokenizer()))) return false;
+  ++counts_.answered;
+  return true;
+}
+
+void BatchRun::run(const InterruptScope& interrupts, ProgressLine& progress) {
+  bool output_there = true;
+  while (output_there && !interrupts.stopped()) {
+    bool moved = false;
+    while (output_there && in_flight_ < max_in_flight_ && !interrupts.stopped()) {
+      auto line = input_.next();
+      if (!line) break;
+      done_bytes_ = line->end;
+      output_there = take(std::move(*line));
+      moved = true;
+    }
+    if (jobs_.empty() && !moved) {
+      if (input_.ended()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    // Waiting at the oldest: its tokens come with everybody else's.
+    double patience_ms = 10;
+    for (auto job = jobs_.begin(); output_there && job != jobs_.end();) {
+      const bool over = collect(*job, patience_ms);
+      patience_ms = 0;
+      if (over) {
+        output_there = write(*job);
+        job = jobs_.erase(job);
+      } else {
+        ++job;
+      }
+    }
+    int64_t open_bytes = 0;  // of the file: lines that were read and are not answered
+    for (const Job& job : jobs_) open_bytes = std::max(open_bytes, done_bytes_ - job.end + 1);
+    const auto answers = fmt::format("{} done", counts_.answered + counts_.failed + counts_.skipped);
+    if (input_.bytes() > 0) progress.show(answers, std::min(done_bytes_ - open_bytes, input_.bytes() - 1), input_.bytes());
+  }
+  jobs_.clear();  // cancels what was not answered
+  progress.clear();
+}
+
+}  // namespace hunch

@@ -1,0 +1,22 @@
+#include "cli/serving_flags.h"
+
+namespace hunch {
+
+void add_serving_flags(FlagSet& set, ServingFlags& flags) {
+  set.group("Requests at once");
+  set.whole({"--max-num-seqs", "-np", "--parallel"}, "requests that run at once, 1..4096 (default: 16); more wait", {1, 4096},
+            flags.max_num_seqs, 2);
+  set.whole({"--max-num-batched-tokens", "-b", "--batch-size"}, "tokens of one pass, all requests together (default: what suits)",
+            {1, 1 << 20}, flags.max_num_batched_tokens, 2);
+  set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)",
+             [&flags] { flags.prefix_caching = true; });
+  set.toggle({"--no-enable-prefix-caching"}, "they do not; the same answers, slower", [&flags] { flags.prefix_caching = false; });
+}
+
+void apply_serving_flags(const ServingFlags& flags, EngineOptions& options) {
+  if (flags.max_num_seqs) options.max_num_seqs = int(*flags.max_num_seqs);
+  options.max_num_batched_tokens = int(flags.max_num_batched_tokens.value_or(0));
+  options.prefix_caching = flags.prefix_caching;
+}
+
+}  // namespace hunch

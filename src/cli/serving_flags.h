@@ -1,0 +1,21 @@
+// Flags of the commands that run many requests at once: how many, how many rows a pass, whether beginnings are shared. Names are
+// vLLM's, aliases llama.cpp's.
+#pragma once
+
+#include <optional>
+
+#include "cli/flags.h"
+#include "hunch/hunch.h"
+
+namespace hunch {
+
+struct ServingFlags {
+  std::optional<int64_t> max_num_seqs, max_num_batched_tokens;
+  bool prefix_caching = true;
+};
+
+// To be called before add_foreign_flags(), which ignores llama.cpp's names where they mean nothing.
+void add_serving_flags(FlagSet& set, ServingFlags& flags);
+void apply_serving_flags(const ServingFlags& flags, EngineOptions& options);
+
+}  // namespace hunch
