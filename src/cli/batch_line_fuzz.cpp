@@ -1,0 +1,24 @@
+// libFuzzer target: a line of a batch file from arbitrary bytes, and the answers that such a line gets.
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "cli/batch_answer.h"
+#include "cli/batch_line.h"
+#include "cli/speculation_flags.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  hunch::BatchLine line;
+  const hunch::Status status = hunch::parse_batch_line(input, line);
+  if (!status.ok()) {
+    const std::string answer = hunch::batch_error(line, line.id, status.error(), 1);
+    HUNCH_CHECK(answer.starts_with("{\"id\":") && answer.find('\n') == answer.npos);
+    return 0;
+  }
+  HUNCH_CHECK(!line.id.empty() && line.samples >= 1 && line.prompt != hunch::BatchLine::Prompt::None);
+  if (!line.speculation.empty()) (void)hunch::parse_speculative_config(line.speculation);
+  const std::string answer = hunch::batch_answer(line, std::vector<hunch::BatchSample>(1), "m", nullptr);
+  HUNCH_CHECK(answer.starts_with("{\"id\":") && answer.find('\n') == answer.npos);
+  return 0;
+}
