@@ -32,7 +32,11 @@ class Channel {
     const std::lock_guard lock(mutex_);
     return events_.size() >= kCapacity;
   }
-  bool ended() const { return ended_; }
+  // Once this is true the engine's thread is out of the channel, which may then be destroyed.
+  bool ended() const {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
 
   // The next event, waiting for it until `deadline`; `drained` tells that the channel was full and no longer is.
   template <class Time>
@@ -64,7 +68,7 @@ class Channel {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<TokenEvent> events_;
-  std::atomic<bool> ended_{false};
+  bool ended_ = false;
   std::optional<Result<Generation>> outcome_;
 };
 

@@ -26,6 +26,7 @@ int Scheduler::selecting_rows(const Scheduled& who) const {
 }
 
 bool Scheduler::before(const Scheduled* a, const Scheduled* b) {
+  if (a->paused != b->paused) return b->paused;  // nobody waits for pages that a slow consumer's request holds
   const int64_t rank_a = a->priority - a->waited / kStepsPerRank, rank_b = b->priority - b->waited / kStepsPerRank;
   return rank_a != rank_b ? rank_a < rank_b : a->arrival < b->arrival;
 }
@@ -66,8 +67,8 @@ void Scheduler::preempt(Scheduled& who) {
   waiting_.push_back(&who);
 }
 
-// Pages for `entries`, at the cost of those of worse rank. False: there is no one left to take them from (and `who` was
-// preempted itself, if so wished).
+// Pages for `entries`, at the cost of those who are paused or of worse rank. False: there is no one left to take them from (and
+// `who` was preempted itself, if so wished).
 bool Scheduler::reserve(Scheduled& who, int64_t entries, bool preempt_itself) {
   while (!who.sequence.pages.grow_to(entries, pool_)) {
     Scheduled* worst = *std::max_element(running_.begin(), running_.end(), before);
@@ -81,7 +82,7 @@ bool Scheduler::reserve(Scheduled& who, int64_t entries, bool preempt_itself) {
 const StepPlan& Scheduler::next() {
   plan_.decodes.clear();
   plan_.chunks.clear();
-  for (Scheduled* who : waiting_) ++who->waited;
+  for (Scheduled* who : waiting_) who->waited += !who->paused;
   std::sort(waiting_.begin(), waiting_.end(), before);
   std::sort(running_.begin(), running_.end(), before);
 
@@ -128,7 +129,7 @@ void Scheduler::plan_chunk(Scheduled& who, int64_t& budget) {
 // True if a running request is about to compute pages that `who` could share: it is worth waiting for them.
 bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) const {
   for (const Scheduled* other : running_) {
-    if (!other->use_cache || !other->prefilling()) continue;
+    if (!other->use_cache || !other->prefilling() || other->paused) continue;
     const auto &a = who.sequence.tokens, &b = other->sequence.tokens;
     const int64_t most = std::min(who.prefill_target - selecting_rows(who), other->prefill_target);
     const int64_t end = most / kPageLen * kPageLen;
@@ -137,16 +138,30 @@ bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) cons
   return false;
 }
 
-// Seats the best of those who wait, if there is a slot and pages for all of its target. Nobody overtakes it.
+// Takes the seat of the worst of those who are paused. False: nobody is.
+bool Scheduler::unseat_paused() {
+  for (auto who = running_.rbegin(); who != running_.rend(); ++who) {
+    if (!(*who)->paused) continue;
+    preempt(**who);
+    return true;
+  }
+  return false;
+}
+
+// Seats the best of those who wait, if there is a slot and pages for all of its target. Nobody overtakes it; who is paused
+// neither waits nor keeps a seat that it wants: its consumer may be waiting for the other.
 bool Scheduler::admit_next() {
-  if (waiting_.empty() || free_slots_.empty()) return false;
+  if (waiting_.empty() || waiting_.front()->paused) return false;
   Scheduled& who = *waiting_.front();
+  if (free_slots_.empty() && !unseat_paused()) return false;
   Sequence& sequence = who.sequence;
   std::vector<int32_t> shared;
   const bool look = cache_ && who.use_cache;
   if (look) shared = cache_->find(sequence.tokens, who.prefill_target - selecting_rows(who));
   const int64_t found = int64_t(shared.size()) * kPageLen;
-  const bool fits = pages_of(who.prefill_target + 1) - int64_t(shared.size()) <= pool_.num_free();
+  const auto room = [&] { return pages_of(who.prefill_target + 1) - int64_t(shared.size()) <= pool_.num_free(); };
+  bool fits = room();
+  while (!fits && unseat_paused()) fits = room();
   if ((!running_.empty() && !fits) || (look && somebody_computes_more(who, found))) {
     for (auto page = shared.rbegin(); page != shared.rend(); ++page) pool_.give_back(*page);
     return false;

@@ -34,7 +34,7 @@ struct Scheduled {
   int selecting_rows = 0;      // the last rows of its target run in one chunk; at most the limits' most_selecting()
   int64_t found = 0;           // entries that the prefix cache had when it was first seated
   bool use_cache = true;
-  bool paused = false;  // runs no rows until it is cleared; keeps its pages
+  bool paused = false;  // runs no rows until it is cleared; keeps seat and pages while nobody else wants them
   bool seated_now = false;
 
   bool prefilling() const { return sequence.committed_len < prefill_target; }
@@ -94,6 +94,7 @@ class Scheduler {
   void leave_seat(Scheduled& who);
   void plan_chunk(Scheduled& who, int64_t& budget);
   bool admit_next();
+  bool unseat_paused();
   bool somebody_computes_more(const Scheduled& who, int64_t found) const;
   int64_t deal_drafts(int64_t rows);
 

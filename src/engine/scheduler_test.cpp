@@ -195,6 +195,24 @@ TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
   machine.run_dry();
 }
 
+TEST(Scheduler, WhoIsPausedKeepsNeitherSeatNorPagesFromOthers) {
+  // One seat, then pages for one.
+  for (const auto& [seqs, pages] : {std::pair(1, 100), std::pair(4, 5)}) {
+    Machine machine({.max_seqs = seqs, .rows = 256, .verify_rows = 40, .chunk_len = 128}, pages, false);
+    Seat& slow = machine.add(150, 100);
+    for (int i = 0; i < 5; ++i) machine.step();
+    slow.paused = true;
+    for (int i = 0; i < 3; ++i) machine.step();
+    EXPECT_TRUE(slow.seated_now) << "nobody else wants it";
+    const int64_t other = machine.add(200, 20, 0, 5).arrival;  // of worse rank
+    for (int i = 0; i < 60; ++i) machine.step();
+    EXPECT_EQ(machine.finished, std::vector<int64_t>{other});
+    EXPECT_FALSE(slow.seated_now);
+    slow.paused = false;
+    machine.run_dry();
+  }
+}
+
 TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     std::mt19937 dice(seed);

@@ -69,7 +69,8 @@ Result<Channel*> Service::enqueue(const Request& request) {
   HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
   (void)rules;  // made again when the request is opened; here it is only checked
   const std::lock_guard lock(mutex_);
-  if (stats_.waiting + int(orders_.size()) >= parts_.options.max_waiting) {
+  const int free_seats = std::max(0, parts_.limits.max_seqs - stats_.running);
+  if (stats_.waiting + int(orders_.size()) >= parts_.options.max_waiting + free_seats) {
     ++stats_.requests_refused;
     return Error{fmt::format("{} requests are waiting, no more are taken: try again later", parts_.options.max_waiting)};
   }
@@ -167,6 +168,7 @@ void Service::admit_orders() {
   {
     const std::lock_guard lock(mutex_);
     orders.swap(orders_);
+    stats_.waiting += int(orders.size());  // until the step has counted them
   }
   for (Order& order : orders) open_session(std::move(order));
 }
@@ -259,6 +261,7 @@ void Service::finish(Session& session, Status failure) {
     stats_.prompt_tokens += out.prompt_tokens;
     stats_.rounds += out.rounds, stats_.drafted += out.drafted, stats_.accepted += out.accepted;
   }
+  update_stats(false);  // whoever sees the end of the stream sees that its pages are free
   if (failure.ok()) session.channel->end(std::move(out));
   else session.channel->end(failure.error());
 }

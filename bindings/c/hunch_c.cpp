@@ -1,0 +1,318 @@
+// The C interface over include/hunch/hunch.h. The edge where exceptions of third-party code and of the allocator end.
+#include "hunch/hunch_c.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/parts.h"
+#include "hunch/hunch.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+struct hunch_engine {
+  std::unique_ptr<hunch::Engine> engine;
+  std::atomic<int> streams{0};
+};
+
+struct hunch_stream {
+  hunch_engine* owner = nullptr;
+  std::unique_ptr<hunch::TokenStream> stream;
+  hunch::TokenEvent event;  // what the last token points to
+  std::unique_ptr<hunch::Generation> generation;
+};
+
+namespace {
+
+hunch_status say(hunch_error* error, hunch_status status, std::string_view message) {
+  if (!error) return status;
+  const size_t n = std::min(message.size(), sizeof error->message - 1);
+  std::memcpy(error->message, message.data(), n);
+  error->message[n] = 0;
+  return status;
+}
+hunch_status good(hunch_error* error) { return say(error, HUNCH_STATUS_OK, ""); }
+hunch_status usage(hunch_error* error, std::string_view message) { return say(error, HUNCH_STATUS_USAGE, message); }
+hunch_status failed(hunch_error* error, const hunch::Error& why) {
+  return say(error, why.kind == hunch::Error::Kind::Usage ? HUNCH_STATUS_USAGE : HUNCH_STATUS_FAILURE, why.message);
+}
+
+// Runs `body`; what it throws becomes a failure.
+template <class Body>
+hunch_status guarded(hunch_error* error, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) { return say(error, HUNCH_STATUS_FAILURE, "out of memory"); } catch (const std::exception& e) {
+    return say(error, HUNCH_STATUS_FAILURE, e.what());
+  }
+}
+
+constexpr const char* kNoSize = "`size` is not set: call the structure's init function, or set it to sizeof";
+
+// What the caller's structure and ours have in common, over the defaults.
+template <class S>
+bool read_struct(const S* from, S& to) {
+  if (from->size < sizeof from->size || from->size > (1 << 16)) return false;
+  std::memcpy(&to, from, std::min(from->size, sizeof(S)));
+  return true;
+}
+template <class S>
+bool write_struct(S from, S* to) {
+  if (to->size < sizeof to->size || to->size > (1 << 16)) return false;
+  const size_t size = to->size;
+  from.size = size;
+  std::memcpy(to, &from, std::min(size, sizeof(S)));
+  return true;
+}
+
+std::string text_or(const char* text, std::string otherwise) { return text ? text : std::move(otherwise); }
+
+const hunch::Tokenizer* tokenizer_of(const hunch_engine& engine) {
+  auto& tokenizer = engine.engine->parts().tokenizer;
+  return tokenizer ? &*tokenizer : nullptr;
+}
+
+// Null where a list is said to have members and has none.
+template <class T>
+bool missing(const T* list, size_t count) {
+  return count > 0 && !list;
+}
+
+hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_error* error) {
+  if (missing(from.prompt, from.prompt_len)) return usage(error, "prompt is NULL and prompt_len is not 0");
+  if (missing(from.stop_ids, from.num_stop_ids)) return usage(error, "stop_ids is NULL and num_stop_ids is not 0");
+  if (missing(from.stop, from.num_stop)) return usage(error, "stop is NULL and num_stop is not 0");
+  to.prompt.assign(from.prompt, from.prompt + from.prompt_len);
+  to.max_tokens = from.max_tokens;
+  to.ignore_eos = from.ignore_eos != 0;
+  to.priority = from.priority;
+  to.sample_index = from.sample_index;
+  to.stop_ids.assign(from.stop_ids, from.stop_ids + from.num_stop_ids);
+  for (size_t i = 0; i < from.num_stop; ++i) {
+    if (!from.stop[i] || !*from.stop[i]) return usage(error, "a stop text is NULL or empty");
+    to.stop.emplace_back(from.stop[i]);
+  }
+  hunch::SamplingOptions& s = to.sampling;
+  // Not "below 0": NaN must reach the engine, which refuses it.
+  if (!(from.temperature < 0)) s.temperature = from.temperature;
+  if (!(from.top_p < 0)) s.top_p = from.top_p;
+  if (!(from.min_p < 0)) s.min_p = from.min_p;
+  if (from.top_k >= 0) s.top_k = from.top_k;
+  if (from.has_seed) s.seed = from.seed;
+  s.repetition_penalty = from.repetition_penalty;
+  s.presence_penalty = from.presence_penalty;
+  s.frequency_penalty = from.frequency_penalty;
+  s.min_tokens = from.min_tokens;
+  s.logprobs = from.logprobs;
+  hunch::SpeculationOptions& o = to.speculation;
+  o.proposer = text_or(from.drafter, o.proposer);
+  o.policy = text_or(from.policy, o.policy);
+  o.rule = text_or(from.rule, o.rule);
+  o.num_tokens = from.num_draft_tokens;
+  o.ratio = from.ratio;
+  return HUNCH_STATUS_OK;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* hunch_version(void) { return "0.1.0"; }
+
+void hunch_engine_options_init(hunch_engine_options* options) {
+  if (!options) return;
+  *options = {};
+  options->size = sizeof *options;
+  options->max_num_seqs = hunch::EngineOptions{}.max_num_seqs;
+  options->prefix_caching = 1;
+}
+
+hunch_status hunch_engine_load(const hunch_engine_options* options, hunch_engine** engine, hunch_error* error) {
+  if (engine) *engine = nullptr;
+  return guarded(error, [&] {
+    if (!options || !engine) return usage(error, "options or engine is NULL");
+    hunch_engine_options given;
+    hunch_engine_options_init(&given);
+    if (!read_struct(options, given)) return usage(error, kNoSize);
+    if (!given.model || !*given.model) return usage(error, "model is not set: a Hugging Face folder or a GGUF file");
+    hunch::EngineOptions to;
+    to.model = given.model;
+    to.device = text_or(given.device, to.device);
+    to.isa = text_or(given.isa, "");
+    to.kv_dtype = text_or(given.kv_dtype, "");
+    to.threads = given.threads;
+    to.max_num_seqs = given.max_num_seqs;
+    to.max_num_batched_tokens = given.max_num_batched_tokens;
+    to.prefix_caching = given.prefix_caching != 0;
+    to.context_len = given.context_len;
+    to.kv_memory_bytes = given.kv_memory_bytes;
+    if (to.threads < 0 || to.max_num_batched_tokens < 0 || to.kv_memory_bytes < 0)
+      return usage(error, "threads, max_num_batched_tokens and kv_memory_bytes must be 0 or more");
+    auto loaded = hunch::Engine::load(to);
+    if (!loaded.ok()) return failed(error, loaded.error());
+    auto made = std::make_unique<hunch_engine>();
+    made->engine = std::move(*loaded);
+    *engine = made.release();
+    return good(error);
+  });
+}
+
+hunch_status hunch_engine_free(hunch_engine* engine, hunch_error* error) {
+  if (engine && engine->streams > 0) return usage(error, "the engine still has streams: free them first");
+  return guarded(error, [&] {
+    const std::unique_ptr<hunch_engine> owned(engine);
+    return good(error);
+  });
+}
+
+int64_t hunch_engine_context_len(const hunch_engine* engine) { return engine ? engine->engine->context_len() : 0; }
+
+hunch_status hunch_engine_get_stats(const hunch_engine* engine, hunch_engine_stats* stats, hunch_error* error) {
+  return guarded(error, [&] {
+    if (!engine || !stats) return usage(error, "engine or stats is NULL");
+    const hunch::EngineStats s = engine->engine->stats();
+    hunch_engine_stats out{};
+    out.running = s.running, out.waiting = s.waiting;
+    out.kv_pages_used = s.kv_pages_used, out.kv_pages_cached = s.kv_pages_cached, out.kv_pages_total = s.kv_pages_total;
+    out.prefix_tokens_asked = s.prefix_tokens_asked, out.prefix_tokens_hit = s.prefix_tokens_hit;
+    out.requests_finished = s.requests_finished, out.requests_refused = s.requests_refused;
+    out.requests_aborted = s.requests_aborted, out.preemptions = s.preemptions;
+    out.passes = s.passes, out.prompt_tokens = s.prompt_tokens, out.generated_tokens = s.generated_tokens;
+    out.rounds = s.rounds, out.drafted = s.drafted, out.accepted = s.accepted, out.drafts_dropped = s.drafts_dropped;
+    return write_struct(out, stats) ? good(error) : usage(error, kNoSize);
+  });
+}
+
+hunch_status hunch_tokenize(const hunch_engine* engine, const char* text, size_t length, int32_t parse_special, int32_t add_bos,
+                            int32_t* ids, size_t capacity, size_t* count, hunch_error* error) {
+  return guarded(error, [&] {
+    if (!engine || !count || missing(text, length) || missing(ids, capacity)) return usage(error, "a pointer is NULL");
+    *count = 0;
+    const hunch::Tokenizer* tokenizer = tokenizer_of(*engine);
+    if (!tokenizer) return say(error, HUNCH_STATUS_FAILURE, "this model has no tokenizer");
+    const auto encoded = tokenizer->encode(std::string_view(length ? text : "", length),
+                                           {.parse_special = parse_special != 0, .add_bos = add_bos != 0});
+    if (!encoded.ok()) return failed(error, encoded.error());
+    *count = encoded.value().size();
+    if (*count > capacity) return say(error, HUNCH_STATUS_TOO_SMALL, "the buffer is too small for the ids");
+    std::copy(encoded.value().begin(), encoded.value().end(), ids);
+    return good(error);
+  });
+}
+
+hunch_status hunch_detokenize(const hunch_engine* engine, const int32_t* ids, size_t count, char* text, size_t capacity,
+                              size_t* length, hunch_error* error) {
+  return guarded(error, [&] {
+    if (!engine || !length || missing(ids, count) || missing(text, capacity)) return usage(error, "a pointer is NULL");
+    *length = 0;
+    const hunch::Tokenizer* tokenizer = tokenizer_of(*engine);
+    if (!tokenizer) return say(error, HUNCH_STATUS_FAILURE, "this model has no tokenizer");
+    const std::string out = hunch::detokenize(*tokenizer, std::span<const int32_t>(ids, count));
+    *length = out.size();
+    if (out.size() > capacity) return say(error, HUNCH_STATUS_TOO_SMALL, "the buffer is too small for the text");
+    std::copy(out.begin(), out.end(), text);
+    return good(error);
+  });
+}
+
+void hunch_request_init(hunch_request* request) {
+  if (!request) return;
+  *request = {};
+  request->size = sizeof *request;
+  request->max_tokens = -1;
+  request->temperature = request->top_p = request->min_p = -1;
+  request->top_k = -1;
+  request->repetition_penalty = 1;
+  request->logprobs = -1;
+}
+
+hunch_status hunch_submit(hunch_engine* engine, const hunch_request* request, hunch_stream** stream, hunch_error* error) {
+  if (stream) *stream = nullptr;
+  return guarded(error, [&] {
+    if (!engine || !request || !stream) return usage(error, "engine, request or stream is NULL");
+    hunch_request given;
+    hunch_request_init(&given);
+    if (!read_struct(request, given)) return usage(error, kNoSize);
+    hunch::Request to;
+    if (const hunch_status status = to_request(given, to, error); status != HUNCH_STATUS_OK) return status;
+    auto submitted = engine->engine->submit(to);
+    if (!submitted.ok()) return failed(error, submitted.error());
+    auto made = std::make_unique<hunch_stream>();
+    made->owner = engine;
+    made->stream = std::move(*submitted);
+    ++engine->streams;
+    *stream = made.release();
+    return good(error);
+  });
+}
+
+hunch_status hunch_stream_next(hunch_stream* stream, double milliseconds, hunch_token* token, hunch_error* error) {
+  return guarded(error, [&] {
+    if (!stream || !token) return usage(error, "stream or token is NULL");
+    if (milliseconds != milliseconds) return usage(error, "milliseconds is not a number");
+    constexpr double kLongest = 1e9;  // of one wait: a clock's nanoseconds hold no more than 292 years
+    hunch::TokenStream& tokens = *stream->stream;
+    auto event = milliseconds < 0 ? tokens.next() : tokens.next_within(std::min(milliseconds, kLongest));
+    if (!event) {
+      if (tokens.finished()) return say(error, HUNCH_STATUS_END, "no more tokens will come");
+      return say(error, HUNCH_STATUS_TIMEOUT, "no token came in time");
+    }
+    stream->event = std::move(*event);
+    hunch_token out{};
+    out.id = stream->event.id;
+    out.drafted = stream->event.from == hunch::TokenEvent::From::Draft;
+    out.index = stream->event.index;
+    out.logprob = stream->event.logprob;
+    out.text = stream->event.text.c_str(), out.text_len = stream->event.text.size();
+    return write_struct(out, token) ? good(error) : usage(error, kNoSize);
+  });
+}
+
+hunch_status hunch_stream_cancel(hunch_stream* stream, hunch_error* error) {
+  return guarded(error, [&] {
+    if (!stream) return usage(error, "stream is NULL");
+    stream->stream->cancel();
+    return good(error);
+  });
+}
+
+hunch_status hunch_stream_result(hunch_stream* stream, hunch_result* result, hunch_error* error) {
+  return guarded(error, [&] {
+    if (!stream || !result) return usage(error, "stream or result is NULL");
+    auto outcome = stream->stream->result();
+    if (!outcome.ok()) return failed(error, outcome.error());
+    if (!stream->generation) stream->generation = std::make_unique<hunch::Generation>(std::move(*outcome));
+    const hunch::Generation& g = *stream->generation;
+    hunch_result out{};
+    out.finish = g.finish == hunch::FinishReason::Stop     ? HUNCH_FINISH_STOP
+                 : g.finish == hunch::FinishReason::Length ? HUNCH_FINISH_LENGTH
+                                                           : HUNCH_FINISH_INTERRUPTED;
+    out.lossless = g.lossless;
+    out.tokens = g.tokens.data(), out.num_tokens = g.tokens.size();
+    out.text = g.text.c_str(), out.text_len = g.text.size();
+    out.seed = g.seed;
+    out.prompt_tokens = g.prompt_tokens, out.reused_tokens = g.reused_tokens;
+    out.rounds = g.rounds, out.drafted = g.drafted, out.accepted = g.accepted;
+    out.prefill_ms = g.milliseconds.prefill, out.decode_ms = g.milliseconds.first_to_last_token;
+    out.tokens_per_second = g.tokens_per_second(), out.mean_acceptance_length = g.mean_acceptance_length();
+    return write_struct(out, result) ? good(error) : usage(error, kNoSize);
+  });
+}
+
+void hunch_stream_free(hunch_stream* stream) {
+  if (!stream) return;
+  hunch_engine* owner = stream->owner;
+  (void)guarded(nullptr, [&] {
+    const std::unique_ptr<hunch_stream> owned(stream);
+    return HUNCH_STATUS_OK;
+  });
+  --owner->streams;
+}
+
+}  // extern "C"

@@ -1,0 +1,218 @@
+// The C interface: a stream is that of the C++ interface, and whatever a caller gets wrong is answered by a status.
+#include "hunch/hunch_c.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+const std::string& model() {
+  static const std::string path = test::tiny_path("llama");
+  return path;
+}
+
+hunch_engine_options tiny_options() {
+  hunch_engine_options options;
+  hunch_engine_options_init(&options);
+  options.model = model().c_str();
+  options.threads = 1;
+  options.context_len = 512;
+  return options;
+}
+
+class CInterface : public testing::Test {
+ protected:
+  void SetUp() override {
+    const hunch_engine_options options = tiny_options();
+    ASSERT_EQ(hunch_engine_load(&options, &engine_, &error_), HUNCH_STATUS_OK) << error_.message;
+    hunch_request_init(&request_);
+    request_.prompt = prompt_.data(), request_.prompt_len = prompt_.size();
+    request_.max_tokens = 20, request_.ignore_eos = 1;
+    request_.temperature = 1, request_.top_p = 1, request_.min_p = 0, request_.top_k = 0;
+    request_.has_seed = 1, request_.seed = 5;
+  }
+  void TearDown() override { EXPECT_EQ(hunch_engine_free(engine_, &error_), HUNCH_STATUS_OK) << error_.message; }
+  hunch_stream* submit() {
+    hunch_stream* stream = nullptr;
+    EXPECT_EQ(hunch_submit(engine_, &request_, &stream, &error_), HUNCH_STATUS_OK) << error_.message;
+    return stream;
+  }
+  void refused(const char* message) {
+    hunch_stream* stream = reinterpret_cast<hunch_stream*>(this);
+    EXPECT_EQ(hunch_submit(engine_, &request_, &stream, &error_), HUNCH_STATUS_USAGE);
+    EXPECT_NE(std::string(error_.message).find(message), std::string::npos) << error_.message;
+    EXPECT_EQ(stream, nullptr);
+  }
+
+  std::vector<int32_t> prompt_ = test::random_prompt(50, 256, 3);
+  hunch_engine* engine_ = nullptr;
+  hunch_request request_;
+  hunch_error error_;
+};
+
+TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
+  auto engine = test::load({.model = model(), .threads = 1, .context_len = 512});
+  Request same = test::request(prompt_, 20);
+  same.sampling.temperature = 1, same.sampling.seed = 5;
+  const auto plain = test::plain_stream(*engine, same);
+
+  hunch_stream* stream = submit();
+  std::vector<int32_t> taken;
+  hunch_token token{};
+  token.size = sizeof token;
+  hunch_status status;
+  while ((status = hunch_stream_next(stream, taken.size() % 2 ? -1 : 1000, &token, &error_)) == HUNCH_STATUS_OK) {
+    EXPECT_EQ(token.index, int64_t(taken.size()));
+    EXPECT_EQ(std::strlen(token.text), token.text_len);
+    taken.push_back(token.id);
+  }
+  EXPECT_EQ(status, HUNCH_STATUS_END);
+  EXPECT_EQ(taken, plain);
+  hunch_result result{};
+  result.size = sizeof result;
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK) << error_.message;
+    EXPECT_EQ(std::vector<int32_t>(result.tokens, result.tokens + result.num_tokens), plain);
+    EXPECT_EQ(result.finish, HUNCH_FINISH_LENGTH);
+    EXPECT_EQ(result.seed, 5u);
+    EXPECT_EQ(result.prompt_tokens, 50);
+  }
+  hunch_stream_free(stream);
+}
+
+TEST_F(CInterface, CancelsAndTimesOut) {
+  request_.max_tokens = 400;
+  hunch_stream* stream = submit();
+  hunch_token token{};
+  token.size = sizeof token;
+  ASSERT_EQ(hunch_stream_next(stream, -1, &token, &error_), HUNCH_STATUS_OK);
+  EXPECT_EQ(hunch_stream_cancel(stream, &error_), HUNCH_STATUS_OK);
+  hunch_result result{};
+  result.size = sizeof result;
+  ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK);
+  EXPECT_EQ(result.finish, HUNCH_FINISH_INTERRUPTED);
+  EXPECT_EQ(hunch_stream_next(stream, 0, &token, &error_), HUNCH_STATUS_END);
+  hunch_stream_free(stream);
+  hunch_engine_stats stats{};
+  stats.size = sizeof stats;
+  ASSERT_EQ(hunch_engine_get_stats(engine_, &stats, nullptr), HUNCH_STATUS_OK);
+  EXPECT_EQ(stats.requests_aborted, 1);
+  EXPECT_EQ(stats.kv_pages_used, 0);
+}
+
+TEST_F(CInterface, AnswersNullPointersWithAStatus) {
+  hunch_stream* stream = nullptr;
+  hunch_token token{};
+  hunch_result result{};
+  size_t count = 0;
+  const hunch_engine_options options = tiny_options();
+  EXPECT_EQ(hunch_engine_load(nullptr, &engine_, nullptr), HUNCH_STATUS_USAGE);
+  SetUp();
+  EXPECT_EQ(hunch_engine_load(&options, nullptr, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_NE(error_.message[0], 0);
+  EXPECT_EQ(hunch_submit(nullptr, &request_, &stream, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_submit(engine_, nullptr, &stream, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_submit(engine_, &request_, nullptr, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_stream_next(nullptr, 0, &token, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_stream_result(nullptr, &result, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_stream_cancel(nullptr, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_engine_get_stats(engine_, nullptr, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_tokenize(engine_, nullptr, 3, 1, 1, nullptr, 0, &count, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_detokenize(nullptr, nullptr, 0, nullptr, 0, &count, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(hunch_engine_context_len(nullptr), 0);
+  hunch_engine_options_init(nullptr);
+  hunch_request_init(nullptr);
+  hunch_stream_free(nullptr);
+  EXPECT_EQ(hunch_engine_free(nullptr, nullptr), HUNCH_STATUS_OK);
+}
+
+TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
+  hunch_engine* other = nullptr;
+  hunch_engine_options options = tiny_options();
+  options.size = 0;
+  EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_NE(std::strstr(error_.message, "size"), nullptr);
+  options = tiny_options(), options.model = "/no/such/model";
+  EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_FAILURE);
+  EXPECT_NE(std::strstr(error_.message, "/no/such/model"), nullptr) << error_.message;
+  options = tiny_options(), options.max_num_seqs = 0;
+  EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE) << error_.message;
+  EXPECT_EQ(other, nullptr);
+
+  const hunch_request fine = request_;
+  request_.size = 3;
+  refused("size");
+  request_ = fine, request_.prompt = nullptr;
+  refused("prompt is NULL");
+  request_ = fine, request_.prompt_len = 0;
+  refused("empty");
+  request_ = fine, request_.temperature = std::nan("");
+  refused("temperature");
+  request_ = fine, request_.drafter = "oracle";
+  refused("oracle");
+  request_ = fine, request_.num_stop = 1;
+  refused("stop is NULL");
+  request_ = fine, request_.max_tokens = 0;
+  refused("max tokens");
+
+  hunch_token token{};  // its size is not set
+  request_ = fine;
+  hunch_stream* stream = submit();
+  EXPECT_EQ(hunch_stream_next(stream, -1, &token, &error_), HUNCH_STATUS_USAGE);
+  token.size = sizeof token;
+  EXPECT_EQ(hunch_stream_next(stream, std::nan(""), &token, &error_), HUNCH_STATUS_USAGE);
+  hunch_stream_free(stream);
+}
+
+TEST_F(CInterface, KeepsTheEngineWhileAStreamLives) {
+  hunch_stream* stream = submit();
+  EXPECT_EQ(hunch_engine_free(engine_, &error_), HUNCH_STATUS_USAGE);
+  EXPECT_NE(std::strstr(error_.message, "streams"), nullptr);
+  hunch_stream_free(stream);
+}
+
+TEST_F(CInterface, ReadsWhatAnOlderHeaderKnewAndWritesNoMore) {
+  // A caller from before the fields behind `max_tokens`.
+  hunch_request old = request_;
+  old.size = offsetof(hunch_request, stop_ids);
+  old.num_stop_ids = 99;  // not read
+  hunch_stream* stream = nullptr;
+  ASSERT_EQ(hunch_submit(engine_, &old, &stream, &error_), HUNCH_STATUS_OK) << error_.message;
+  hunch_result result;
+  std::memset(&result, 0x55, sizeof result);
+  result.size = offsetof(hunch_result, seed);
+  ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK);
+  EXPECT_EQ(result.num_tokens, 20u);
+  EXPECT_EQ(result.seed, 0x5555555555555555u);
+  hunch_stream_free(stream);
+}
+
+TEST(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
+  hunch_error error;
+  hunch_engine_options options = tiny_options();
+  const std::string wren = test::wren_path();
+  options.model = wren.c_str();
+  hunch_engine* engine = nullptr;
+  ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
+  const std::string text = "The captain looked at the sea.";
+  size_t count = 0, length = 0;
+  EXPECT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, nullptr, 0, &count, &error), HUNCH_STATUS_TOO_SMALL);
+  std::vector<int32_t> ids(count);
+  ASSERT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_OK);
+  EXPECT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), nullptr, 0, &length, &error), HUNCH_STATUS_TOO_SMALL);
+  std::string back(length, ' ');
+  ASSERT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), back.data(), back.size(), &length, &error), HUNCH_STATUS_OK);
+  EXPECT_EQ(back, text);
+  EXPECT_EQ(hunch_tokenize(engine, "\xff", 1, 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_USAGE) << error.message;
+  EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK);
+}
+
+}  // namespace
+}  // namespace hunch

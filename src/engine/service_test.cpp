@@ -1,0 +1,238 @@
+// Many callers of one engine: threads, slow consumers, cancellation wherever a request is, refusals, order, and what is left
+// when all streams are gone. A gate in the progress callback holds the engine inside a prefill where a test needs to be there.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "engine/channel.h"
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+EngineOptions tiny(int seqs, int64_t context_len = 1024) {
+  EngineOptions options{.model = test::tiny_path("llama"), .threads = 1, .context_len = context_len, .max_num_seqs = seqs};
+  options.keep_costs = false;
+  return options;
+}
+
+Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
+  Request request = test::request(test::random_prompt(prompt_len, 256, seed), max_tokens);
+  request.sampling.temperature = 1.0;
+  request.sampling.seed = seed;
+  request.speculation.proposer = "none";
+  return request;
+}
+
+std::unique_ptr<TokenStream> submit(Engine& engine, const Request& request) {
+  auto stream = engine.submit(request);
+  HUNCH_CHECK(stream.ok());
+  return std::move(*stream);
+}
+
+std::vector<int32_t> tokens_of(TokenStream& stream) {
+  auto generation = stream.result();
+  HUNCH_CHECK(generation.ok());
+  return generation->tokens;
+}
+
+// Stops the engine's thread in its first prefill report until opened.
+class Gate {
+ public:
+  Progress callback() {
+    return [this](std::string_view what, int64_t, int64_t) {
+      if (what != "prefill") return;
+      std::unique_lock lock(mutex_);
+      reached_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return open_; });
+    };
+  }
+  void wait_until_reached() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false, open_ = false;
+};
+
+TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
+  auto engine = test::load(tiny(4));
+  constexpr int kThreads = 4, kEach = 5;
+  std::vector<std::vector<int32_t>> plain, got(kThreads * kEach);
+  for (int i = 0; i < kThreads * kEach; ++i) plain.push_back(test::plain_stream(*engine, ask(uint64_t(i), 10 + i)));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = t * kEach; i < (t + 1) * kEach; ++i) {
+        Request request = ask(uint64_t(i), 10 + i);
+        if (i % 2) request.speculation.proposer = "self", request.speculation.num_tokens = 1 + i % 5;
+        // generate() and submit() side by side: whoever finds the engine idle drives it.
+        if (i % 3 == 0) got[size_t(i)] = test::generate(*engine, request).tokens;
+        else got[size_t(i)] = tokens_of(*submit(*engine, request));
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(got, plain);
+  EXPECT_EQ(engine->stats().kv_pages_used, 0);
+}
+
+TEST(Service, TwoThreadsGenerateAtOnceWithoutAThreadOfTheEngines) {
+  auto engine = test::load(tiny(2));
+  const auto first = test::plain_stream(*engine, ask(1, 150)), second = test::plain_stream(*engine, ask(2, 90));
+  std::vector<int32_t> a, b;
+  std::thread other([&] { a = test::generate(*engine, ask(1, 150)).tokens; });
+  b = test::generate(*engine, ask(2, 90)).tokens;
+  other.join();
+  EXPECT_EQ(a, first);
+  EXPECT_EQ(b, second);
+}
+
+TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
+  auto engine = test::load(tiny(1));  // it even gives its seat away
+  const Request long_one = ask(1, 700), short_one = ask(2, 30);
+  const auto plain_long = test::plain_stream(*engine, long_one), plain_short = test::plain_stream(*engine, short_one);
+  const int64_t before = engine->stats().passes;
+  auto slow = submit(*engine, long_one);
+  while (engine->stats().passes < before + int64_t(Channel::kCapacity)) std::this_thread::yield();
+  auto fast = submit(*engine, short_one);
+  EXPECT_EQ(tokens_of(*fast), plain_short);
+  EXPECT_LT(engine->stats().passes, before + 700) << "nothing was taken, so it cannot have ended";
+  EXPECT_FALSE(slow->finished());
+  std::vector<int32_t> taken;
+  while (auto event = slow->next()) {
+    EXPECT_EQ(event->index, int64_t(taken.size()));
+    taken.push_back(event->id);
+  }
+  EXPECT_EQ(taken, plain_long);
+}
+
+TEST(Service, CancelEndsARequestThatWaits) {
+  Gate gate;
+  EngineOptions options = tiny(1);
+  options.progress = gate.callback();
+  auto engine = test::load(options);
+  auto running = submit(*engine, ask(1, 20));
+  gate.wait_until_reached();
+  auto waiting = submit(*engine, ask(2, 20));
+  waiting->cancel();
+  gate.open();
+  auto outcome = waiting->result();
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
+  EXPECT_TRUE(outcome->tokens.empty());
+  EXPECT_EQ(tokens_of(*running).size(), 20u);
+  EXPECT_EQ(engine->stats().requests_aborted, 1);
+}
+
+TEST(Service, CancelEndsARequestInItsPrefill) {
+  Gate gate;
+  EngineOptions options = tiny(1);
+  options.chunk_len = 16;
+  options.progress = gate.callback();
+  auto engine = test::load(options);
+  auto stream = submit(*engine, ask(1, 20, 900));
+  gate.wait_until_reached();
+  stream->cancel();
+  gate.open();
+  auto outcome = stream->result();
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
+  EXPECT_TRUE(outcome->tokens.empty());
+  EXPECT_LT(engine->stats().passes, 900 / 16) << "the rest of the prompt was not run";
+  EXPECT_EQ(engine->stats().kv_pages_used, 0);
+}
+
+TEST(Service, CancelKeepsTheTokensThatWereOut) {
+  auto engine = test::load(tiny(2));
+  const auto plain = test::plain_stream(*engine, ask(1, 900));
+  auto stream = submit(*engine, ask(1, 900));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(stream->next().has_value());
+  stream->cancel();
+  auto outcome = stream->result();
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
+  ASSERT_GE(outcome->tokens.size(), 5u);
+  ASSERT_LT(outcome->tokens.size(), plain.size());
+  EXPECT_TRUE(std::equal(outcome->tokens.begin(), outcome->tokens.end(), plain.begin()));
+}
+
+TEST(Service, RefusesMoreThanMayWaitAndTakesRequestsAgainLater) {
+  EngineOptions options = tiny(1);
+  options.max_waiting = 2;
+  auto engine = test::load(options);
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 3; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 900)));  // none ends while nobody takes tokens
+  const auto refused = engine->submit(ask(9, 5));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("2 requests are waiting"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(engine->stats().requests_refused, 1);
+  streams.clear();
+  EXPECT_EQ(tokens_of(*submit(*engine, ask(9, 5))).size(), 5u);
+}
+
+TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
+  Gate gate;
+  EngineOptions options = tiny(1);
+  options.progress = gate.callback();
+  auto engine = test::load(options);
+  auto first = submit(*engine, ask(1, 2));
+  gate.wait_until_reached();
+  Request low = ask(2, 200), high = ask(3, 1);
+  low.priority = 1, high.priority = -1;
+  auto low_stream = submit(*engine, low), high_stream = submit(*engine, high);
+  std::mutex mutex;
+  std::vector<std::string> order;
+  const auto wait_for = [&](TokenStream& stream, const char* name) {
+    EXPECT_TRUE(stream.result().ok());
+    const std::lock_guard lock(mutex);
+    order.emplace_back(name);
+  };
+  std::thread low_waits([&] { wait_for(*low_stream, "low"); }), high_waits([&] { wait_for(*high_stream, "high"); });
+  gate.open();
+  low_waits.join(), high_waits.join();
+  EXPECT_EQ(order, (std::vector<std::string>{"high", "low"}));
+}
+
+TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
+  for (int round = 0; round < 6; ++round) {
+    auto engine = test::load(tiny(3, 256));
+    std::vector<std::unique_ptr<TokenStream>> streams;
+    for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 100)));
+    for (int taken = 0; taken < round * 7; ++taken) streams[size_t(taken % 8)]->next_within(1);
+    if (round % 2) std::reverse(streams.begin(), streams.end());
+    streams.clear();
+    const EngineStats stats = engine->stats();
+    EXPECT_EQ(stats.kv_pages_used, 0);
+    EXPECT_EQ(stats.running + stats.waiting, 0);
+    EXPECT_EQ(stats.requests_finished + stats.requests_aborted, 8);
+  }
+}
+
+TEST(Service, APoolThatHoldsOneRequestServesMany) {
+  EngineOptions options = tiny(8, 0);
+  options.context_len = 0;
+  options.kv_memory_bytes =
+      8 * int64_t(test::load(tiny(1))->parts().backend->kv_page_bytes(test::load(tiny(1))->parts().geometry));
+  auto engine = test::load(options);
+  std::vector<std::vector<int32_t>> plain, got;
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 8; ++i) plain.push_back(test::plain_stream(*engine, ask(uint64_t(i), 200 + 20 * i)));
+  for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 200 + 20 * i)));
+  for (auto& stream : streams) got.push_back(tokens_of(*stream));
+  EXPECT_EQ(got, plain);
+  EXPECT_GT(engine->stats().preemptions, 0);
+}
+
+}  // namespace
+}  // namespace hunch

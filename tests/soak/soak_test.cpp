@@ -1,0 +1,266 @@
+// Soak: clients that want everything at once from engines that have too little of it. Random lengths, settings, drafters, rules,
+// slow consumers, cancellations and streams destroyed at any point; every finished stream under rule match is compared with the
+// request alone, without speculation, on an engine of its own, and what an ended one said must be the beginning of that.
+// HUNCH_SOAK_SECONDS: how long, both tests together (default 10; 3600 is the hour before a release). HUNCH_SOAK_SEED: which run.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kClients = 4;
+
+double environment(const char* name, double otherwise) {
+  const char* value = std::getenv(name);
+  return value && *value ? std::atof(value) : otherwise;
+}
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+struct Fate {  // of one request, as its client plans it
+  Request request;
+  enum class Way { Take, Wait, Cancel, Destroy } way = Way::Take;
+  int64_t after = 0;  // tokens, for Cancel and Destroy
+  int pause_ms = 0;   // of a slow consumer, now and then
+};
+
+class Soak {
+ public:
+  struct Tallies {
+    int64_t finished = 0, compared = 0, ended = 0, refused = 0, tokens = 0, longest = 0;
+  };
+
+  Soak(EngineOptions small, EngineOptions alone, uint32_t seed) : dice_(seed) {
+    small.keep_costs = alone.keep_costs = false;
+    engine_ = test::load(small);
+    alone.max_num_seqs = 1, alone.prefix_caching = false;
+    alone_ = test::load(alone);
+    vocab_ = int(engine_->parts().model->shape().vocab_size);
+    most_ = std::min(engine_->context_len(), alone_->context_len());
+    // Beginnings that requests share, so that the prefix cache and the lookups have something to find.
+    for (int i = 0; i < 4; ++i) beginnings_.push_back(test::random_prompt(int(most_), vocab_, seed + uint32_t(i)));
+    for (auto& tokens : beginnings_)  // phrases that come back
+      for (size_t at = 60; at + 30 < tokens.size(); at += 90) std::copy_n(tokens.begin(), 30, tokens.begin() + ptrdiff_t(at));
+  }
+
+  // A round of `seconds`: clients come, ask, and all go. The settings of speculation change from round to round.
+  void round(double seconds) {
+    draw_settings();
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+    std::vector<std::thread> clients;
+    for (int i = 0; i < kClients; ++i)
+      clients.emplace_back([&, seed = uint32_t(dice_())] {
+        std::mt19937 dice(seed);
+        while (Clock::now() < end && !testing::Test::HasFailure()) client(dice);
+      });
+    for (auto& client : clients) client.join();
+    const EngineStats stats = engine_->stats();
+    EXPECT_EQ(stats.kv_pages_used, 0) << "a page leaked";
+    EXPECT_EQ(stats.running, 0);
+    EXPECT_EQ(stats.waiting, 0);
+  }
+  const Tallies& tallies() const { return tallies_; }
+  EngineStats stats() const { return engine_->stats(); }
+
+ private:
+  template <class T>
+  static const T& one_of(const std::vector<T>& list, std::mt19937& dice) {
+    return list[dice() % list.size()];
+  }
+
+  // Few enough that the engine holds them all at once, from whatever parts are registered.
+  void draw_settings() {
+    settings_.clear();
+    std::vector<std::string> proposers{"auto"}, policies;
+    for (const auto& part : Register<Proposer>::all()) proposers.emplace_back(part.name);
+    for (const auto& part : Register<SparsePolicy>::all()) policies.emplace_back(part.name);
+    for (int i = 0; i < 5; ++i) {
+      SpeculationOptions o;
+      o.proposer = one_of(proposers, dice_);
+      o.policy = one_of(policies, dice_);
+      o.ratio = std::vector<double>{0.01, 0.07, 0.3, 1.0}[dice_() % 4];
+      o.min_tokens = 1 + int(dice_() % 40);
+      o.draft_weights = dice_() % 2 ? "target" : "auto";
+      settings_.push_back(o);
+    }
+  }
+
+  Fate draw(std::mt19937& dice) {
+    Fate fate;
+    Request& r = fate.request;
+    // Most are short, some reach the end of the context: lengths are drawn evenly over their magnitudes.
+    const auto magnitude = [&](int64_t most) {
+      return std::clamp<int64_t>(int64_t(std::exp(std::log(double(most)) * double(dice() % 1000) / 999)), 1, most);
+    };
+    const int64_t len = magnitude(most_ - 2);
+    const auto& beginning = one_of(beginnings_, dice);
+    r.prompt.assign(beginning.begin(), beginning.begin() + len);
+    if (dice() % 3 == 0)
+      for (size_t i = r.prompt.size() / 2; i < r.prompt.size(); ++i) r.prompt[i] = int32_t(dice() % unsigned(vocab_));
+    r.max_tokens = magnitude(std::min<int64_t>(most_ - len, 400));
+    r.ignore_eos = dice() % 2 == 0;
+    if (dice() % 4 == 0) r.stop_ids = {int32_t(dice() % unsigned(vocab_))};
+    r.priority = int(dice() % 3);
+    r.cache_prompt = dice() % 4 != 0;
+    r.sample_index = dice() % 3;
+    SamplingOptions& s = r.sampling;
+    s.temperature = std::vector<double>{0, 0.7, 1.0, 1.4}[dice() % 4];
+    s.top_k = std::vector<int>{0, 1, 40}[dice() % 3];
+    s.top_p = dice() % 2 ? 1.0 : 0.9;
+    s.min_p = dice() % 2 ? 0.0 : 0.05;
+    s.seed = dice() % 50;
+    if (dice() % 4 == 0) s.presence_penalty = 0.7, s.frequency_penalty = -0.2;
+    if (dice() % 5 == 0) s.repetition_penalty = 1.2;
+    if (dice() % 6 == 0)
+      s.logit_bias = {{int32_t(dice() % unsigned(vocab_)), 3.0f}, {int32_t(dice() % unsigned(vocab_)), -100.0f}};
+    if (dice() % 8 == 0) s.bad_words = {{int32_t(dice() % unsigned(vocab_)), int32_t(dice() % unsigned(vocab_))}};
+    if (dice() % 6 == 0) s.min_tokens = int64_t(dice() % 20);
+    if (dice() % 6 == 0) s.logprobs = int(dice() % 4);
+    r.speculation = one_of(settings_, dice);
+    r.speculation.num_tokens = 1 + int(dice() % 15);
+    r.speculation.rule = dice() % 4 ? "match" : "ratio";
+    fate.way = std::vector<Fate::Way>{Fate::Way::Take, Fate::Way::Take, Fate::Way::Wait, Fate::Way::Cancel,
+                                      Fate::Way::Destroy}[dice() % 5];
+    fate.after = int64_t(dice() % 3) == 0 ? 0 : magnitude(r.max_tokens);
+    fate.pause_ms = dice() % 6 == 0 ? 1 + int(dice() % 60) : 0;
+    return fate;
+  }
+
+  void client(std::mt19937& dice) {
+    const Fate fate = draw(dice);
+    auto submitted = engine_->submit(fate.request);
+    if (!submitted.ok()) {
+      // The one thing that random numbers may ask for in vain.
+      if (submitted.error().message.find("waiting") == std::string::npos) {
+        ADD_FAILURE() << describe(fate.request) << ": " << submitted.error().message;
+        return;
+      }
+      const std::lock_guard lock(mutex_);
+      ++tallies_.refused;
+      return;
+    }
+    const auto stream = std::move(*submitted);
+    std::vector<int32_t> taken;
+    const bool ends_early = fate.way == Fate::Way::Cancel || fate.way == Fate::Way::Destroy;
+    if (fate.pause_ms) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
+    while (fate.way != Fate::Way::Wait && !(ends_early && int64_t(taken.size()) >= fate.after)) {
+      const auto event = stream->next();
+      if (!event) break;
+      EXPECT_EQ(event->index, int64_t(taken.size()));
+      taken.push_back(event->id);
+      if (fate.pause_ms && dice() % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
+    }
+    if (fate.way == Fate::Way::Destroy) return compare(fate.request, taken, false);
+    if (fate.way == Fate::Way::Cancel) stream->cancel();
+    const auto outcome = stream->result();
+    if (!outcome.ok()) {
+      ADD_FAILURE() << describe(fate.request) << ": " << outcome.error().message;
+      return;
+    }
+    EXPECT_TRUE(std::equal(taken.begin(), taken.end(), outcome->tokens.begin())) << "what was taken is what came of it";
+    if (fate.request.sampling.logprobs >= 0) { EXPECT_EQ(outcome->logprobs.size(), outcome->tokens.size()); }
+    compare(fate.request, outcome->tokens, outcome->finish != FinishReason::Interrupted);
+  }
+
+  void compare(Request request, const std::vector<int32_t>& tokens, bool whole) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++(whole ? tallies_.finished : tallies_.ended);
+      tallies_.tokens += int64_t(tokens.size());
+      tallies_.longest = std::max(tallies_.longest, int64_t(request.prompt.size() + tokens.size()));
+    }
+    if (request.speculation.rule != "match" || tokens.empty()) return;
+    const std::string what = describe(request);
+    request.speculation.proposer = "none";
+    if (!whole) request.max_tokens = int64_t(tokens.size());
+    auto alone = alone_->generate(request);
+    ASSERT_TRUE(alone.ok()) << what << alone.error().message;
+    if (whole) {
+      EXPECT_EQ(tokens, alone->tokens) << what;
+    } else {
+      EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), alone->tokens.begin(), alone->tokens.end())) << what;
+    }
+    const std::lock_guard lock(mutex_);
+    ++tallies_.compared;
+  }
+
+  static std::string describe(const Request& r) {
+    const SpeculationOptions& o = r.speculation;
+    return fmt::format(
+        "prompt {}, up to {}, T {}, seed {}, sample {}, {} {} ratio {} at least {}, gamma {}, rule {}, weights {} ",
+        r.prompt.size(), r.max_tokens, *r.sampling.temperature, *r.sampling.seed, r.sample_index, o.proposer, o.policy, o.ratio,
+        o.min_tokens, o.num_tokens, o.rule, o.draft_weights);
+  }
+
+  std::mt19937 dice_;
+  std::unique_ptr<Engine> engine_, alone_;
+  int vocab_ = 0;
+  int64_t most_ = 0;
+  std::vector<std::vector<int32_t>> beginnings_;
+  std::vector<SpeculationOptions> settings_;
+  std::mutex mutex_;  // guards what follows
+  Tallies tallies_;
+};
+
+// Rounds until `seconds` are over; memory may grow while caches fill, in the first half, and no more after that.
+void soak(Soak& work, double seconds) {
+  constexpr int64_t kGrowth = 64 << 20;
+  const int rounds = std::clamp(int(seconds / 2), 2, 400);
+  int64_t settled = 0;
+  for (int i = 0; i < rounds && !testing::Test::HasFailure(); ++i) {
+    work.round(seconds / rounds);
+    if (i == rounds / 2) settled = resident_bytes();
+  }
+  if (rounds > 4) { EXPECT_LT(resident_bytes(), settled + kGrowth) << "memory grows"; }
+  const auto& t = work.tallies();
+  const EngineStats stats = work.stats();
+  std::printf(
+      "%lld finished, %lld ended early, %lld compared, %lld refused; %lld tokens, longest %lld; %lld preempted, %.0f %% of "
+      "prompts reused, %.2f tokens a round, %.0f MiB resident\n",
+      (long long)t.finished, (long long)t.ended, (long long)t.compared, (long long)t.refused, (long long)t.tokens,
+      (long long)t.longest, (long long)stats.preemptions, 100 * stats.prefix_hit_rate(),
+      1 + double(stats.accepted) / double(std::max<int64_t>(1, stats.rounds)), double(resident_bytes()) / (1 << 20));
+  EXPECT_GT(t.compared, 0);
+}
+
+TEST(Soak, TinyModelsInPoolsThatAreTooSmall) {
+  const double seconds = environment("HUNCH_SOAK_SECONDS", 10) / 2;
+  const auto seed = uint32_t(environment("HUNCH_SOAK_SEED", 1));
+  const std::vector<std::string> models{"llama", "qwen3-q8_0.gguf", "qwen2-window"};
+  const size_t count = seconds < 15 ? 1 : models.size();
+  for (size_t i = 0; i < count; ++i) {
+    SCOPED_TRACE(models[i]);
+    EngineOptions alone{.model = test::tiny_path(models[i]), .threads = 1, .context_len = 1500};
+    const auto probe = test::load(alone);
+    EngineOptions small = alone;
+    small.context_len = 0;  // what the pool holds: one long request, or a few short ones
+    small.kv_memory_bytes = (20 + int64_t(i) * 7) * int64_t(probe->parts().backend->kv_page_bytes(probe->parts().geometry));
+    small.max_num_seqs = 6, small.chunk_len = 128, small.max_waiting = kClients;
+    Soak work(small, alone, seed + uint32_t(i));
+    soak(work, seconds / double(count));
+  }
+}
+
+TEST(Soak, TheShippedModelInSixtyFourMebibytes) {
+  const double seconds = environment("HUNCH_SOAK_SECONDS", 10) / 2;
+  Soak work({.model = test::wren_path(), .kv_memory_bytes = 64 << 20, .max_num_seqs = 6, .max_num_batched_tokens = 256},
+            {.model = test::wren_path()}, uint32_t(environment("HUNCH_SOAK_SEED", 1)));
+  soak(work, seconds);
+}
+
+}  // namespace
+}  // namespace hunch
