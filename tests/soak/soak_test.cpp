@@ -17,7 +17,7 @@ namespace hunch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kClients = 4;
+constexpr int kClients = 6;
 
 double environment(const char* name, double otherwise) {
   const char* value = std::getenv(name);
@@ -166,7 +166,7 @@ class Soak {
     }
     if (fate.way == Fate::Way::Destroy) return compare(fate.request, taken, false);
     if (fate.way == Fate::Way::Cancel) stream->cancel();
-    const auto outcome = stream->result();
+    auto outcome = stream->result();
     if (!outcome.ok()) {
       ADD_FAILURE() << describe(fate.request) << ": " << outcome.error().message;
       return;
@@ -185,12 +185,13 @@ class Soak {
     }
     if (request.speculation.rule != "match" || tokens.empty()) return;
     const std::string what = describe(request);
+    const Request guessed = request;
     request.speculation.proposer = "none";
     if (!whole) request.max_tokens = int64_t(tokens.size());
     auto alone = alone_->generate(request);
     ASSERT_TRUE(alone.ok()) << what << alone.error().message;
     if (whole) {
-      EXPECT_EQ(tokens, alone->tokens) << what;
+      EXPECT_EQ(tokens, alone->tokens) << what << same_alone(guessed, alone->tokens);
     } else {
       EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), alone->tokens.begin(), alone->tokens.end())) << what;
     }
@@ -198,12 +199,24 @@ class Soak {
     ++tallies_.compared;
   }
 
+  // Whose fault it is: of drafting, or of company.
+  std::string same_alone(const Request& guessed, const std::vector<int32_t>& plain) {
+    auto again = alone_->generate(guessed);
+    return again.ok() && again->tokens == plain ? "; equal when it drafts alone" : "; differs when it drafts alone too";
+  }
+
   static std::string describe(const Request& r) {
     const SpeculationOptions& o = r.speculation;
+    const SamplingOptions& s = r.sampling;
     return fmt::format(
-        "prompt {}, up to {}, T {}, seed {}, sample {}, {} {} ratio {} at least {}, gamma {}, rule {}, weights {} ",
-        r.prompt.size(), r.max_tokens, *r.sampling.temperature, *r.sampling.seed, r.sample_index, o.proposer, o.policy, o.ratio,
-        o.min_tokens, o.num_tokens, o.rule, o.draft_weights);
+        "prompt {}, up to {}, T {}, top-k {}, top-p {}, min-p {}, seed {}, sample {}, penalties {} {} {}, {} biases, {} bad "
+        "words, at "
+        "least {}, logprobs {}, {} stop ids, eos ignored {}; {} {} ratio {} of at least {}, gamma {}, rule {}, weights {}, "
+        "cached {} ",
+        r.prompt.size(), r.max_tokens, *s.temperature, *s.top_k, *s.top_p, *s.min_p, *s.seed, r.sample_index, s.presence_penalty,
+        s.frequency_penalty, s.repetition_penalty, s.logit_bias.size(), s.bad_words.size(), s.min_tokens, s.logprobs,
+        r.stop_ids.size(), r.ignore_eos, o.proposer, o.policy, o.ratio, o.min_tokens, o.num_tokens, o.rule, o.draft_weights,
+        r.cache_prompt);
   }
 
   std::mt19937 dice_;
@@ -247,9 +260,10 @@ TEST(Soak, TinyModelsInPoolsThatAreTooSmall) {
     EngineOptions alone{.model = test::tiny_path(models[i]), .threads = 1, .context_len = 1500};
     const auto probe = test::load(alone);
     EngineOptions small = alone;
-    small.context_len = 0;  // what the pool holds: one long request, or a few short ones
-    small.kv_memory_bytes = (20 + int64_t(i) * 7) * int64_t(probe->parts().backend->kv_page_bytes(probe->parts().geometry));
-    small.max_num_seqs = 6, small.chunk_len = 128, small.max_waiting = kClients;
+    const int64_t pages = 20 + int64_t(i) * 7;  // one long request, or a few short ones
+    small.context_len = std::min(alone.context_len, pages * kPageLen);
+    small.kv_memory_bytes = pages * int64_t(probe->parts().backend->kv_page_bytes(probe->parts().geometry));
+    small.max_num_seqs = 4, small.chunk_len = 128, small.max_waiting = 1;
     Soak work(small, alone, seed + uint32_t(i));
     soak(work, seconds / double(count));
   }
@@ -257,7 +271,7 @@ TEST(Soak, TinyModelsInPoolsThatAreTooSmall) {
 
 TEST(Soak, TheShippedModelInSixtyFourMebibytes) {
   const double seconds = environment("HUNCH_SOAK_SECONDS", 10) / 2;
-  Soak work({.model = test::wren_path(), .kv_memory_bytes = 64 << 20, .max_num_seqs = 6, .max_num_batched_tokens = 256},
+  Soak work({.model = test::wren_path(), .kv_memory_bytes = 64 << 20, .max_num_seqs = 4, .max_num_batched_tokens = 256},
             {.model = test::wren_path()}, uint32_t(environment("HUNCH_SOAK_SEED", 1)));
   soak(work, seconds);
 }
