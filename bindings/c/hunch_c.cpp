@@ -58,13 +58,13 @@ constexpr const char* kNoSize = "`size` is not set: call the structure's init fu
 // What the caller's structure and ours have in common, over the defaults.
 template <class S>
 bool read_struct(const S* from, S& to) {
-  if (from->size < sizeof(size_t) || from->size > (1 << 16)) return false;
+  if (sizeof(size_t) > from->size || from->size > (1 << 16)) return false;
   std::memcpy(&to, from, std::min(from->size, sizeof(S)));
   return true;
 }
 template <class S>
 bool write_struct(S from, S* to) {
-  if (to->size < sizeof(size_t) || to->size > (1 << 16)) return false;
+  if (sizeof(size_t) > to->size || to->size > (1 << 16)) return false;
   const size_t size = to->size;
   from.size = size;
   std::memcpy(to, &from, std::min(size, sizeof(S)));

@@ -9,7 +9,8 @@
 namespace hunch {
 namespace {
 
-constexpr size_t kMostKinds = 8;  // different settings alive at once, of proposers and of policies
+// Different settings alive at once, of proposers and of policies: in use, and kept for who asks next.
+constexpr size_t kMostUsed = 256, kMostIdle = 4;
 
 std::string key_of(const std::string& name, const PolicyOptions& o) {
   return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric, o.rows,
@@ -28,13 +29,11 @@ template <class Part, class Make>
 Result<Part*> Drafting::acquire(std::list<Shared<Part>>& all, const std::string& key, Make&& make) {
   auto it = std::find_if(all.begin(), all.end(), [&](const auto& shared) { return shared.key == key; });
   if (it == all.end()) {
-    if (all.size() >= kMostKinds) {
-      const auto idle = std::find_if(all.begin(), all.end(), [](const auto& shared) { return shared.users == 0; });
-      if (idle == all.end())
-        return Error{
-            fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostKinds)};
-      all.erase(idle);
-    }
+    const auto idle = [](const auto& shared) { return shared.users == 0; };
+    for (auto n = std::count_if(all.begin(), all.end(), idle); n >= int64_t(kMostIdle); --n)
+      all.erase(std::find_if(all.begin(), all.end(), idle));  // the least recently used
+    if (all.size() >= kMostUsed)
+      return Error{fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostUsed)};
     Shared<Part> made{.key = key};
     HUNCH_TRY(made.part, make());
     all.push_back(std::move(made));

@@ -86,9 +86,9 @@ std::array<double, kMaxPlannedDraft> Planner::acceptance(int arm, int64_t contex
   return out;
 }
 
-void Planner::seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds) {
+void Planner::seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality) {
   Shared& shared = shared_[size_t(arm)];
-  Counts& here = shared.buckets[size_t(bucket_of(arm, context_len, 0))];
+  Counts& here = shared.buckets[size_t(bucket_of(arm, context_len, quality))];
   double reached = std::clamp(rounds, 0.0, kSharedMost);
   for (size_t i = 0; i < std::min(acceptance.size(), size_t(kMaxPlannedDraft)); ++i) {
     const double a = std::isfinite(acceptance[i]) ? std::clamp(acceptance[i], 0.0, 1.0) : 0;

@@ -52,7 +52,7 @@ class Planner {
   // (others) had so far, [kMaxPlannedDraft]; before any: the prior.
   std::array<double, kMaxPlannedDraft> acceptance(int arm, int64_t context_len, int quality = 0) const;
   // As if so many rounds with this acceptance by position had been seen: a stored profile as prior.
-  void seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds);
+  void seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality = 0);
 
   const PlannerOptions& options() const { return options_; }
 

@@ -58,6 +58,7 @@ void ScoredPolicy::open(const Sequence& sequence) {
   state.noted.assign(size_t(max_rows_), 0);
   const size_t row_bytes = size_t(geometry_.layers) * size_t(max_rows_) * size_t(heads_) * sizeof(float);
   state.draft_lse = backend_.allocate(row_bytes);
+  state.last_lse = backend_.allocate(size_t(geometry_.layers) * size_t(heads_) * sizeof(float));
   if (how_.rows != Rows::Last && how_.rows != Rows::Accepted) return;
   state.q = backend_.allocate(row_bytes * size_t(geometry_.head_dim));
   state.true_lse = backend_.allocate(row_bytes);
@@ -67,6 +68,7 @@ void ScoredPolicy::close(Slot slot) {
   copy_.close(slot);
   slots_[size_t(slot)].noted_at = -1;
   slots_[size_t(slot)].waiting = false;
+  slots_[size_t(slot)].has_last = false;
 }
 
 ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
@@ -95,6 +97,7 @@ void ScoredPolicy::learn(int layer, const PassInfo& info, const Observation& see
     return;
   }
   if (!copy_.begin(slot, info.first_position)) return;
+  if (how_.drafts_lse) note_last(layer, slot, seen);
   if (deferred(info)) return keep_for_later(layer, info, seen);
   View<const float, 2> scores = seen.scores;
   if (!scores.data)
@@ -132,6 +135,13 @@ View<const uint8_t, 1> ScoredPolicy::used_rows(int num_rows) {
   return used;
 }
 
+void ScoredPolicy::note_last(int layer, Slot slot, const Observation& seen) {
+  SlotState& state = slots_[size_t(slot)];
+  const auto last = state.last_lse.view<float>(geometry_.layers, heads_);
+  for (int head = 0; head < heads_; ++head) last(layer, head) = seen.lse(seen.lse.extent[0] - 1, head);
+  state.has_last = true;
+}
+
 void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation& seen) {
   if (!how_.drafts_lse) return;
   SlotState& state = slots_[size_t(info.sequence->slot)];
@@ -148,11 +158,20 @@ void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation
   }
 }
 
-// The log-sum-exps of the draft steps of these rows; empty if none ran in this round.
+// The log-sum-exps of the draft steps of these rows. Where none ran in this round, that of the last row that read everything: it
+// scales a head's weights alike for all entries, and a second look at K would cost as much again as half of the pass. Empty if
+// there is neither.
 View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info) {
   SlotState& state = slots_[size_t(info.sequence->slot)];
-  if (!how_.drafts_lse || info.prompt || state.noted_at != info.first_position) return {};
+  if (!how_.drafts_lse || info.prompt) return {};
   auto lse = rows_of(state.draft_lse, layer, info.num_rows);
+  if (state.noted_at != info.first_position) {
+    if (!state.has_last) return {};
+    const auto last = state.last_lse.view<float>(geometry_.layers, heads_);
+    for (int row = 0; row < info.num_rows; ++row)
+      for (int head = 0; head < heads_; ++head) lse(row, head) = last(layer, head);
+    return lse;
+  }
   int nearest = int(std::find(state.noted.begin(), state.noted.end(), uint8_t(1)) - state.noted.begin());
   if (nearest >= info.num_rows) return {};
   for (int row = 0; row < info.num_rows; ++row) {

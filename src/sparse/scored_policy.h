@@ -54,6 +54,8 @@ class ScoredPolicy : public SparsePolicy {
     Buffer draft_lse;            // [layer][row][head] of this round's draft steps
     std::vector<uint8_t> noted;  // [row] its draft step ran
     int64_t noted_at = -1;       // position of row 0 of the noted round
+    Buffer last_lse;             // [layer][head] of the last row that read everything
+    bool has_last = false;
     // Rows that are known after acceptance: what committed() needs.
     bool waiting = false, had_drafts = false;
     float scale = 1;
@@ -65,6 +67,7 @@ class ScoredPolicy : public SparsePolicy {
   bool idle(const PassInfo& info) const { return info.prompt ? !how_.selects_prompt : how_.keeps; }
   View<float, 2> rows_of(const Buffer&, int layer, int rows) const;
   View<const uint8_t, 1> used_rows(int num_rows);
+  void note_last(int layer, Slot slot, const Observation& seen);
   void note_draft(int layer, const PassInfo&, const Observation&);
   View<const float, 2> lse_of_drafts(int layer, const PassInfo&);
   void keep_for_later(int layer, const PassInfo&, const Observation&);
