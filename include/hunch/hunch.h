@@ -60,7 +60,7 @@ struct SpeculationOptions {
   int num_tokens = 0;  // gamma: drafted tokens per round; 0: the default of the proposer
   // self, rule match: where a guess is unsure the second choice is tried too, up to so many tokens beside the chain; 0: chains.
   int tree_tokens = 0;
-  std::string policy = "vegas";   // quest, sparsespec, snapkv, last_accepted, streamingllm, full
+  std::string policy = "vegas";   // or quest, sparsespec, snapkv, last_accepted, streamingllm, full
   double ratio = 0;               // kept ratio, in (0, 1]; 0: default
   int min_tokens = 16;            // least entries kept
   std::string metric = "weight";  // vegas: weight (the drafts' log-sum-exp), true_weight, logit
