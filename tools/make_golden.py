@@ -135,7 +135,6 @@ GGUFS = {
     "qwen3-q4_0": ("qwen3-tied", Q.Q4_0, {}),
     "qwen2-yarn-q4_0": ("qwen2-tied", Q.Q4_0, {"rope_scaling": YARN_QWEN, "rope_theta": 500.0}),
     "llama-q4_k_m": (config("llama", **BIG), Q.Q4_K, {}),  # with Q6_K where llama.cpp's mix of that name has it
-    "qwen3-q6_k": (config("qwen3", **BIG, **QWEN3), Q.Q6_K, {}),
 }
 
 

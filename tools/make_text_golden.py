@@ -3,7 +3,9 @@
 
 Writes into tests/data/text/: lines.json (the text, one JSON string a line), small tokenizers trained here on generated text
 (llama3.json, gpt2.json, qwen2.json: vocabulary about 600) and golden.json (per tokenizer: 6 hex digits a line of
-sum (j+1)*id mod 2^24; the sums that change when special tokens are plain text; all ids of every 100th line, and what every second of them decodes to). With --wren DIR also copies that model's tokenizer.json, minified.
+sum (j+1)*id mod 2^24; the sums that change when special tokens are plain text; all ids of every 100th line, and what every second
+of them decodes to). wren.json is the shipped model's tokenizer.json without vocabulary and merges: the tests take those from
+models/wren-34m.gguf. With --wren DIR it and its record are written anew from that folder; otherwise they stay.
 
     python3 tools/make_text_golden.py [--wren models/wren-34m]
 """
@@ -178,13 +180,17 @@ def main():
         (OUT / f"{name}.json").write_text(json.dumps(json.loads(tok.to_str()), ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
     if args.wren:
         state = json.loads((args.wren / "tokenizer.json").read_text(encoding="utf-8"))
-        state["model"]["merges"] = [" ".join(m) for m in state["model"]["merges"]]
-        (OUT / "wren.json").write_text(json.dumps(state, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+        state["model"]["vocab"], state["model"]["merges"] = {}, []
+        (OUT / "wren.json").write_text(json.dumps(state, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
     lines = make_lines()
     (OUT / "lines.json").write_text("[\n" + ",\n".join(json.dumps(t, ensure_ascii=False) for t in lines) + "\n]\n", encoding="utf-8")
-    names = ["llama3", "gpt2", "qwen2"] + (["wren"] if (OUT / "wren.json").exists() else [])
+    records = {n: record(Tokenizer.from_file(str(OUT / f"{n}.json")), lines) for n in made}
+    if args.wren:
+        records["wren"] = record(Tokenizer.from_file(str(args.wren / "tokenizer.json")), lines)
+    elif (OUT / "golden.json").exists():
+        records["wren"] = json.loads((OUT / "golden.json").read_text(encoding="utf-8"))["tokenizers"]["wren"]
     golden = {"made_with": {"tokenizers": tokenizers.__version__, "python": platform.python_version(), "unicode": unicodedata.unidata_version},
-              "tokenizers": {n: record(Tokenizer.from_file(str(OUT / f"{n}.json")), lines) for n in names}}
+              "tokenizers": records}
     (OUT / "golden.json").write_text(json.dumps(golden, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
 

@@ -103,7 +103,7 @@ def main():
     ap.add_argument("--prompts", required=True, help="jsonl with id and text")
     ap.add_argument("--prompt", default=None, help="id of the prompt (default: the first of kind edit)")
     ap.add_argument("--length", type=int, default=256, help="tokens kept, from the prompt's end")
-    ap.add_argument("--layers", default="2,5")
+    ap.add_argument("--layers", default="5")
     ap.add_argument("--rounds", type=int, default=2)
     ap.add_argument("--out", required=True)
     args = ap.parse_args()

@@ -60,7 +60,7 @@ struct SpeculationOptions {
   int num_tokens = 0;  // gamma: drafted tokens per round; 0: the default of the proposer
   // self, rule match: where a guess is unsure the second choice is tried too, up to so many tokens beside the chain; 0: chains.
   int tree_tokens = 0;
-  std::string policy = "vegas";   // vegas, streamingllm, full
+  std::string policy = "vegas";   // or quest, sparsespec, snapkv, last_accepted, streamingllm, full
   double ratio = 0;               // kept ratio, in (0, 1]; 0: default
   int min_tokens = 16;            // least entries kept
   std::string metric = "weight";  // vegas: weight (the drafts' log-sum-exp), true_weight, logit
@@ -69,7 +69,7 @@ struct SpeculationOptions {
   std::string share = "kv_head";  // vegas: kv_head (a set per KV head), layer (one set)
   int spread = 16;                // vegas: forward dilation of the scores (weights only)
   int sinks = -1, recent = 0;     // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
-  std::string rule;               // match, ratio; empty: match when greedy or seeded, else ratio
+  std::string rule;               // match, ratio, point; empty: match when greedy or seeded, else ratio
   // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
   // halves the bytes of the target's).
   std::string draft_weights = "auto";

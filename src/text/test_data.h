@@ -1,8 +1,11 @@
-// Reading tests/data/text/, for the tests of this folder only.
+// Reading tests/data/text/, for the tests of this folder only. The vocabulary of "wren" stands in the shipped model and is read
+// from there by these few lines, since this folder does not see checkpoint/'s reader.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -13,12 +16,43 @@
 
 namespace hunch::test {
 
+// The array of strings under a key of the shipped GGUF: key, u32 9 (array), u32 8 (string), u64 count, then length and bytes
+// each.
+inline std::vector<std::string> shipped_strings(const std::string& key) {
+  std::ifstream file(HUNCH_ROOT "/models/wren-34m.gguf", std::ios::binary);
+  std::string head(size_t(1) << 20, 0);
+  file.read(head.data(), std::streamsize(head.size()));
+  const auto number = [&](size_t at) {
+    uint64_t value = 0;
+    if (at + 8 <= head.size()) std::memcpy(&value, head.data() + at, 8);
+    return size_t(value);
+  };
+  size_t at = head.find(key) + key.size();
+  EXPECT_EQ(number(at), (size_t(8) << 32) + 9) << key;
+  std::vector<std::string> out(number(at + 8));
+  at += 16;
+  for (std::string& text : out) {
+    text = head.substr(at + 8, number(at));
+    at += 8 + text.size();
+  }
+  return out;
+}
+
 inline std::string read_data(const std::string& name) {
   std::ifstream file(HUNCH_TEST_DATA "/text/" + name, std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   std::stringstream text;
   text << file.rdbuf();
-  return text.str();
+  if (name != "wren.json") return text.str();
+  auto json = nlohmann::json::parse(text.str());
+  auto& model = json["model"];
+  size_t id = 0;
+  for (const auto& token : shipped_strings("tokenizer.ggml.tokens")) {
+    if (id == json["added_tokens"][0]["id"].get<size_t>()) break;
+    model["vocab"][token] = id++;
+  }
+  model["merges"] = shipped_strings("tokenizer.ggml.merges");
+  return json.dump();
 }
 
 inline Tokenizer load(const std::string& name, const std::string& config = {}) {
