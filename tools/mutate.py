@@ -5,9 +5,10 @@ Each mutant replaces one piece of text of a production source. The tree is copie
 edited), built once, checked to pass, then rebuilt incrementally per mutant; the named test program must fail. The run fails if a
 mutant survives, does not build, or if its text does not occur exactly once any more, so the table cannot rot.
 
-    tools/mutate.py [--ci] [--only SUBSTRING] [--scratch DIR] [--jobs N] [--list]
+    tools/mutate.py [--ci] [--only SUBSTRING] [--release] [--scratch DIR] [--jobs N] [--list]
 
---ci runs the marked subset (about two minutes on 2 cores after the first build).
+--ci runs the marked subset (about two minutes on 2 cores after the first build). --release compiles as preset release does:
+slower, but where ccache knows that build, the first build is done at once.
 """
 import argparse
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILD = 'build/mutate'  # in the scratch folder, as deep as the presets' are: compilers see the same relative paths
 
 
 class Mutant(NamedTuple):
@@ -36,6 +38,7 @@ OWN, NGRAM = 'src/accept/own_token.h', 'src/draft/proposers/ngram.cpp'
 TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp', 'src/draft/proposers/suffix.cpp'
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
+SCHEDULER, CACHE = 'src/engine/scheduler.cpp', 'src/kv/prefix_cache.cpp'
 STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/quest.cpp'
 
 # The chi-square of the joint of three tokens at T 1, and the tests around it.
@@ -44,6 +47,7 @@ CHI3 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_
 STREAMS = ('law_suite', 'Law.MatchEmitsThePlainStreamForEverySampling')
 PROOF = ('accept_test', '*')
 ROUNDS = ('conformance_suite', 'RowInvariance.RoundsLeave*')
+CROWD = ('conformance_suite', 'Crowd.*')
 POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
 POLICIES = ('sparse_test', 'Policies.*')
@@ -52,8 +56,9 @@ WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
 BELOW = 'return p > 0 && q > 0 && u * q <= p;'
 REJECT = 'return void(out.next = chance.residual(p, q, position));'
 BONUS = 'out.next = target.choice(row);'
-STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position});'
-SAMPLED = ': View<float, 2>{}});\n  }\n\n  Backend& backend_;'
+STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});'
+LAST = 'last(row) = int32_t(first_entry + offset_of(segment, row));'
+SAMPLED = '.leads = leads_.view<float>(max_rows_).slice(row, count)});\n  }'
 RULED = ('backend_test', '*Rules.*:LogitState.*')
 PATCH, SAMPLE, STATE = 'src/backend/cpu/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
 NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
@@ -62,9 +67,9 @@ PARENT = 'row = args.parents.empty() ? row - 1 : args.parents[size_t(row)]'
 
 def redraw(change):
     """Drafts drawn again under other sampling parameters, while q stays what it was."""
-    return (': View<float, 2>{}});\n    if (given) {\n      SamplingParams other = sequence.sampling;\n      ' + change +
-            '\n      backend_.sample({.logits = logits, .params = other, .key = sequence.noise, .stream = draft_stream(step), '
-            '.positions = position, .tokens = tree.tokens.slice(step, 1)});\n    }\n  }\n\n  Backend& backend_;')
+    return (SAMPLED[:-4] + '\n    if (given) {\n      SamplingParams other = sequence.sampling;\n      ' + change +
+            '\n      backend_.sample({.logits = logits, .params = other, .key = sequence.noise, .stream = draft_stream(draft.depth), '
+            '.positions = positions, .tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count)});\n    }\n  }')
 
 
 MUTANTS = [
@@ -103,17 +108,18 @@ MUTANTS = [
            'uniform(key_, NoiseStream::Accept, 0, 0)', *CHI3, True),
     Mutant('residual noise is the coin', CHANCE, 'NoiseStream::Residual', 'NoiseStream::Accept', *CHI2, True),
     Mutant("residual noise is the draft's", CHANCE, 'NoiseStream::Residual', 'NoiseStream::Draft', *CHI2),
-    Mutant('draft noise is the coin', SELF, 'draft_stream(step)', 'NoiseStream::Accept', *CHI2, True),
-    Mutant('draft noise used again in the next round', SELF, 'draft_stream(step)', 'NoiseStream::Draft', 'law_suite',
+    Mutant('draft noise is the coin', SELF, 'draft_stream(draft.depth)', 'NoiseStream::Accept', *CHI2, True),
+    Mutant('draft noise used again in the next round', SELF, 'draft_stream(draft.depth)', 'NoiseStream::Draft', 'law_suite',
            'Law.RatioKeepsItWhereTheDrafterLearnsFromRejectedDrafts', True),
     Mutant('drafts colder than the q they record', SELF, SAMPLED, redraw('other.temperature *= 0.7f;'), *CHI2, True),
     Mutant('drafts with min-p, q without', SELF, SAMPLED, redraw('other.min_p = 0.2f;'), *CHI2),
     Mutant('q truncated to its three best and renormalised, drafts not', SELF, SAMPLED,
-           ': View<float, 2>{}});\n    if (given)\n      for (int cut = 0; cut + 3 < int(tree.q.extent[1]); ++cut) {\n'
-           '        int least = -1;\n        for (int i = 0; i < int(tree.q.extent[1]); ++i)\n'
-           '          if (tree.q(step, i) > 0 && (least < 0 || tree.q(step, i) < tree.q(step, least))) least = i;\n'
-           '        if (least < 0) break;\n        const float rest = 1 - tree.q(step, least);\n        tree.q(step, least) = 0;\n'
-           '        for (int i = 0; i < int(tree.q.extent[1]); ++i) tree.q(step, i) /= rest;\n      }\n  }\n\n  Backend& backend_;', *CHI2),
+           SAMPLED[:-4] + '\n    auto q = tree.q;\n    const int at = draft.nodes;\n    if (given)\n'
+           '      for (int cut = 0; cut + 3 < int(q.extent[1]); ++cut) {\n'
+           '        int least = -1;\n        for (int i = 0; i < int(q.extent[1]); ++i)\n'
+           '          if (q(at, i) > 0 && (least < 0 || q(at, i) < q(at, least))) least = i;\n'
+           '        if (least < 0) break;\n        const float rest = 1 - q(at, least);\n        q(at, least) = 0;\n'
+           '        for (int i = 0; i < int(q.extent[1]); ++i) q(at, i) /= rest;\n      }\n  }', *CHI2),
     # Deterministic drafts, which have no q.
     Mutant('point rule, rejected id not removed', POINT, 'chance.without(p, x, position)', 'chance.without(p, -1, position)', *PROOF, True),
     Mutant('point rule: the rejected id may return', CHANCE, 'other == left_out ? 0.0 : double(p(other))', 'double(p(other))', *PROOF),
@@ -128,11 +134,11 @@ MUTANTS = [
     Mutant('match: next from the row after', OWN, 'target.choice(node + 1)', 'target.choice(node + 2)', *PROOF),
     Mutant("match: emit the draft of a rejected position", OWN, 'return void(out.next = own);',
            'return void(out.next = node + 1 < tree.size ? tree.tokens(node + 1) : own);', *STREAMS, True),
-    Mutant('target noise of another position', STEP, 'int32_t(first + row)', 'int32_t(first)', *STREAMS, True),
+    Mutant('target noise of another position', STEP, 'positions(tree.parents[size_t(row) - 1] + 1) + 1', 'positions(0)', *STREAMS, True),
     Mutant('target noise from the draft stream', STEP, '.stream = NoiseStream::Target', '.stream = NoiseStream::Draft', *STREAMS),
     Mutant("drafts without the target's noise", SELF, ': NoiseStream::Target', ': NoiseStream::Draft', *STREAMS),
-    Mutant('drafts with the noise of the position before', SELF, 'position(0) = int32_t(at + 1);', 'position(0) = int32_t(at);',
-           *STREAMS),
+    Mutant('drafts with the noise of the position before', SELF, 'int32_t(sequence.committed_len + draft.depth + 1)',
+           'int32_t(sequence.committed_len + draft.depth)', *STREAMS),
     # The hot loop and the KV cache.
     Mutant('verify does not store row 0', PASS, STORE,
            'const int64_t skip = segment.phase == Segment::Phase::Verify && segment.num_rows > 1 ? 1 : 0;\n'
@@ -142,20 +148,69 @@ MUTANTS = [
            'const int64_t skip = segment.phase == Segment::Phase::Verify ? segment.num_rows - 1 : 0;\n'
            '  backend_.store_kv({.layer = layer, .k = k.slice(skip, segment.num_rows - skip), .v = v.slice(skip, segment.num_rows - '
            'skip), .kv = own, .first_entry = segment.first_position + skip});', *POISON, True),
-    Mutant('rows read one entry too far', PASS, 'last(row) = int32_t(first_entry + row);', 'last(row) = int32_t(first_entry + row + 1);',
+    Mutant('rows read one entry too far', PASS, LAST, 'last(row) = int32_t(first_entry + offset_of(segment, row) + 1);',
            *POISON, True),
-    Mutant('rows do not read themselves', PASS, 'last(row) = int32_t(first_entry + row);',
-           'last(row) = int32_t(first_entry + row > 0 ? first_entry + row - 1 : 0);', 'golden_suite', 'Folders/*qwen3_tied'),
-    Mutant('drafts stand one position too early', PASS, 'positions(num_rows_++) = int32_t(segment.first_position + row);',
-           'positions(num_rows_++) = int32_t(segment.first_position + row - (segment.phase == Segment::Phase::Draft));',
+    Mutant('rows do not read themselves', PASS, LAST,
+           'last(row) = int32_t(std::max<int64_t>(0, first_entry + offset_of(segment, row) - 1));', 'golden_suite', 'Folders/*qwen3_tied'),
+    Mutant('drafts stand one position too early', PASS, 'int32_t(segment.first_position + offset_of(segment, row));',
+           'int32_t(segment.first_position + offset_of(segment, row) - (segment.phase == Segment::Phase::Draft));',
            'conformance_suite', 'Families/TinyModel.*Reference*/qwen3_tied'),
     Mutant('committed one entry too many', 'src/kv/commit.h', 'commit.accepted + 1;', 'commit.accepted + 2;', 'kv_test', '*', True),
     Mutant('committed one entry too few', 'src/kv/commit.h', '+= commit.accepted + 1;', '+= commit.accepted;', 'kv_test', '*'),
-    Mutant('rejected drafts stay', STEP, 'commit_chain(sequence_, tree_.size + 1, verdict_.tokens, verdict_.next)',
-           'commit_chain(sequence_, tree_.size + 1, std::span<const int32_t>(tree_.tokens.data, size_t(tree_.size)), verdict_.next)',
+    Mutant('rejected drafts stay', STEP, 'commit_path(sequence, tree.size + 1, verdict.tokens, verdict.next, who.path_rows)',
+           'commit_path(sequence, tree.size + 1, std::span<const int32_t>(tree.tokens.data, size_t(tree.size)), verdict.next, '
+           'who.path_rows)',
            'engine_test', 'Step.*', True),
-    Mutant('drafts past the end of the context', STEP, 'sequence_.max_len - sequence_.len() - 1', 'sequence_.max_len - sequence_.len()',
+    Mutant('drafts past the end of the context', 'src/engine/running.cpp', 'sequence.max_len - sequence.len() - 1',
+           'sequence.max_len - sequence.len()',
            'engine_test', 'Step.*', True),
+    # Trees.
+    Mutant('tree: the kept path is not closed up', STEP,
+           'close_up(*parts_.backend, {parts_.store.get(), sequence.pages.view()}, sequence.committed_len, who.path_rows);', '',
+           *CROWD, True),
+    Mutant('tree: closed up by number of the row, not by the path', STEP, 'who.path_rows.push_back(node + 1);',
+           'who.path_rows.push_back(int32_t(who.path_rows.size()));', *CROWD),
+    Mutant("tree: a row's position is its number", PASS, 'if (segment.parents.empty()) return row;', 'return row;', *CROWD, True),
+    Mutant('tree: rows read their siblings', PASS, '.parents = segment.parents, .first = segment.round_row',
+           '.parents = {}, .first = segment.round_row', *CROWD),
+    Mutant("tree: positions by the number of the node", STEP, 'positions(row) = positions(tree.parents[size_t(row) - 1] + 1) + 1',
+           'positions(row) = positions(row - 1) + 1', *CROWD),
+    Mutant('tree: the second choice is the first', SAMPLE, 'args.seconds(r) = second;', 'args.seconds(r) = args.tokens(r);',
+           'backend_test', '*CpuSample.*'),
+    Mutant('tree: the lead is over the worst', SAMPLE, 'else if (score > next) second = id', 'else if (score < next) second = id',
+           'backend_test', '*CpuSample.*'),
+    Mutant("tree: a lookup's chains longer than the drafts asked for", 'src/draft/proposer.h',
+           'max_depth > 0 ? std::min(max_depth, max_tokens) : max_tokens', 'max_tokens', 'draft_test', '*KeepsItsLimits*'),
+    Mutant("suffix: a tree's paths longer than the drafts asked for", GUESS, 'taken.depth < max_depth', 'true', 'draft_test',
+           '*KeepsItsLimits*'),
+    # Who runs, and who shares.
+    Mutant('scheduler: rows of those who decode are not taken off', SCHEDULER,
+           'std::min({wanted, budget / 2, limits_.verify_rows - int64_t(plan_.decodes.size())})',
+           'std::min({wanted, budget / 2, limits_.verify_rows})', 'engine_test', 'Scheduler.*'),
+    Mutant('scheduler: drafts without pages', SCHEDULER, 'sequence.committed_len + decode.drafts + 2, pool_',
+           'sequence.committed_len + 1, pool_', 'engine_test', 'Scheduler.*', True),
+    Mutant('scheduler: tentative rows count as committed', SCHEDULER, 'who.published = cache_->publish(who.sequence, who.published);',
+           '{\n    const int64_t committed = who.sequence.committed_len;\n'
+           '    who.sequence.committed_len = std::min(who.sequence.len(), who.sequence.pages.capacity());\n'
+           '    who.published = cache_->publish(who.sequence, who.published);\n    who.sequence.committed_len = committed;\n  }',
+           'engine_test', 'Scheduler.*', True),
+    Mutant('scheduler: a preempted request keeps its committed length', SCHEDULER, 'sequence.committed_len = who.published = found;',
+           'who.published = found;\n  sequence.committed_len = sequence.len() > sequence.prompt_len ? who.prefill_target : found;',
+           'engine_test', 'Scheduler.*', True),
+    Mutant('scheduler: a preempted request runs its prompt again only', SCHEDULER, 'sequence.len() - 1 : 0', '0 : 0', 'engine_test',
+           'Scheduler.*'),
+    Mutant('scheduler: a prompt is found to its last row', SCHEDULER, 'who.prefill_target - selecting_rows(who));\n  const int64_t found',
+           'who.prefill_target);\n  const int64_t found', 'engine_test', 'Scheduler.*'),
+    Mutant('scheduler: a selection from rows of two chunks', SCHEDULER,
+           'if (rows < left) rows = std::min(rows, std::max<int64_t>(0, left - selecting_rows(who)));', '', 'engine_test',
+           'Scheduler.*'),
+    Mutant('prefix cache: pages with tentative rows', CACHE, 'published + kPageLen <= sequence.committed_len',
+           'published < sequence.committed_len', 'kv_test', 'PrefixCache.*', True),
+    Mutant('prefix cache: hashes are compared, tokens are not', CACHE,
+           ' && std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())', '', 'kv_test', 'PrefixCache.*', True),
+    Mutant('prefix cache: gives up the beginning before what continues it', CACHE, 'node.children > 0 || ', '', 'kv_test',
+           'PrefixCache.*'),
+    Mutant('prefix cache: gives up pages that are held', CACHE, ' || pool_.holders(node.page) > 0', '', 'kv_test', 'PrefixCache.*'),
     # Proposers: the output cannot show these either.
     Mutant('n-gram: the latest occurrence', NGRAM, 'if (start < 0) start = own;', 'start = own;', 'draft_test', 'Ngram.*'),
     Mutant('n-gram: the suffix finds itself', NGRAM, 'slot.extend(tokens, task.sequence->len() - 1);\n      const',
@@ -260,8 +315,8 @@ def make_scratch(scratch: Path, suites):
     """A copy of what the programs need; data and models are links. Unchanged files keep their times, so builds stay incremental."""
     wanted = set()
     files = [ROOT / 'CMakeLists.txt']
-    for folder in ['src', 'include'] + [f'tests/{suite}' for suite in suites]:
-        files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in ('.cpp', '.h')]
+    for folder in ['src', 'include', 'bindings'] + [f'tests/{suite}' for suite in suites]:
+        files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in ('.cpp', '.h', '.c', '.map')]
     for file in files:
         relative = file.relative_to(ROOT)
         wanted.add(scratch / relative)
@@ -277,13 +332,13 @@ def make_scratch(scratch: Path, suites):
 
 
 def build(scratch: Path, programs, jobs):
-    command = ['ninja', '-C', str(scratch / 'build'), '-j', str(jobs), *sorted(programs)]
+    command = ['ninja', '-C', str(scratch / BUILD), '-j', str(jobs), *sorted(programs)]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def passes(scratch: Path, program, test_filter):
     """True if the program ran at least one test and all passed. Crashes and hangs count as failures."""
-    command = [str(scratch / 'build' / program), '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast']
+    command = [str(scratch / BUILD / program), '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast']
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
     except subprocess.TimeoutExpired:
@@ -299,6 +354,7 @@ def main():
     parser.add_argument('--only', default='', help='mutants whose name contains this')
     parser.add_argument('--scratch', type=Path, default=ROOT / 'build' / 'mutate')
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 2)
+    parser.add_argument('--release', action='store_true', help='compile as preset release does')
     parser.add_argument('--list', action='store_true')
     args = parser.parse_args()
 
@@ -320,8 +376,9 @@ def main():
     make_scratch(scratch, sorted(p[:-len('_suite')] for p in programs if p.endswith('_suite')))
     if shutil.which('ninja') is None:
         sys.exit('mutate: ninja is not installed')
-    subprocess.run(['cmake', '-S', str(scratch), '-B', str(scratch / 'build'), '-G', 'Ninja', '-DCMAKE_BUILD_TYPE=None',
-                    '-DCMAKE_CXX_FLAGS=-O1 -w'], check=True, stdout=subprocess.DEVNULL)
+    flags = ['-DCMAKE_BUILD_TYPE=Release'] if args.release else ['-DCMAKE_BUILD_TYPE=None', '-DCMAKE_CXX_FLAGS=-O1 -w']
+    subprocess.run(['cmake', '-S', str(scratch), '-B', str(scratch / BUILD), '-G', 'Ninja', *flags], check=True,
+                   stdout=subprocess.DEVNULL)
     built = build(scratch, programs, args.jobs)
     if built.returncode != 0:
         sys.exit('mutate: the tree does not build\n' + built.stdout[-4000:])

@@ -13,8 +13,8 @@ namespace hunch {
 // `count` elements, a multiple of the encoding's block. `in` needs no alignment.
 void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count);
 
-// Every encoding but Q5_K and Q6_K (kept as they are where a file holds them). Q8_0 and Q4_0 equal the `gguf` package's bit for bit; Q4_K
-// searches scale and minimum of each group of 32. Input must be finite.
+// Every encoding but Q5_K and Q6_K (kept as they are where a file holds them). Q8_0 and Q4_0 equal the `gguf` package's bit for
+// bit; Q4_K searches scale and minimum of each group of 32. Input must be finite.
 void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count);
 bool can_quantise(DType dtype);
 

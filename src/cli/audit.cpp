@@ -102,7 +102,8 @@ Result<Request> audit_request(const AuditFlags& flags) {
     return usage_error("--rule ratio: audit compares streams, and only rule match promises equal ones; leave it out");
   if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
-  speculation.proposer = "self";  // what there is to audit, whatever --spec says
+  // A planner may find that nothing pays: there would be nothing to audit.
+  if (speculation.proposer == "auto" || speculation.proposer == "none") speculation.proposer = "self";
   return request_of(flags.sampling, speculation);
 }
 

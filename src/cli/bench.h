@@ -1,6 +1,6 @@
 // hunch bench and its parts. bench.cpp: llama-bench's tests; bench_batch.cpp: many requests at once; bench_accept.cpp: acceptance
-// over a prompt file; bench_breakeven.cpp: the acceptance that pays; `bench passes`: bench_sections.cpp (flags, tables), bench_passes.cpp (passes), bench_requests.cpp (whole
-// requests and processes).
+// over a prompt file; bench_breakeven.cpp: the acceptance that pays; `bench passes`: bench_sections.cpp (flags, tables),
+// bench_passes.cpp (passes), bench_requests.cpp (whole requests and processes).
 #pragma once
 
 #include <nlohmann/json.hpp>

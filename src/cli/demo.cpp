@@ -91,7 +91,7 @@ class Demo {
     // No filters: what is compared is the model, not what truncation leaves of it.
     request.sampling = {.temperature = temperature, .top_p = 1, .min_p = 0, .top_k = 0, .seed = seed_};
     request.speculation.rule = "match";
-    if (way != Way::Plain) request.speculation.proposer = "self";
+    request.speculation.proposer = way == Way::Plain ? "none" : "self";
     if (way == Way::Unchecked) request.speculation.policy = "streamingllm", request.speculation.verify = false;
     auto generation = engine_.generate(
         request, [this](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag());

@@ -2,6 +2,7 @@
 // alone; dropping them at any time costs nothing but speed. It never touches committed K and V.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,12 +28,14 @@ struct ProposerOptions {
 
 struct DraftLimits {
   int max_tokens = 0;       // nodes; 0: propose nothing
-  int max_depth = 0;        // of a tree; 0: as many as nodes
+  int max_depth = 0;        // nodes on a path, a chain's too; 0: as many as nodes
   bool want_q = false;      // the rule knows q: a sampled node must come with the distribution it was drawn from (or be a point)
   bool may_branch = false;  // the rule takes trees
   // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that
   // ends it stays: dropping a sampled node for what it is would bend the distribution.
   float stop_below = 0;
+
+  int longest() const { return max_depth > 0 ? std::min(max_depth, max_tokens) : max_tokens; }  // path
 };
 
 // One sequence's share of a call.

@@ -30,6 +30,9 @@ void expect_within_limits(const DraftTree& tree, const DraftLimits& limits, int 
     ASSERT_GE(parent, -1);
     ASSERT_LT(parent, node);
     ASSERT_TRUE(limits.may_branch || parent == node - 1);
+    int depth = 1;
+    for (int at = parent; at >= 0; at = tree.parents[size_t(at)]) ++depth;
+    ASSERT_TRUE(limits.max_depth == 0 || depth <= limits.max_depth);
     ASSERT_GE(tree.tokens(node), 0);
     ASSERT_LT(tree.tokens(node), vocab);
     for (int other = 0; other < node; ++other)  // a sibling with the same token could never be chosen
@@ -54,7 +57,10 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
     std::vector<DraftTask> tasks;
     for (Slot slot = 0; slot < kSlots; ++slot) {
       if (dice.below(3) == 0) continue;  // waits this round
-      const DraftLimits limits{.max_tokens = dice.below(12), .want_q = dice.below(2) == 0, .may_branch = dice.below(2) == 0};
+      const DraftLimits limits{.max_tokens = dice.below(12),
+                               .max_depth = dice.below(5),
+                               .want_q = dice.below(2) == 0,
+                               .may_branch = dice.below(2) == 0};
       trees[size_t(slot)]->tree.size = 7;  // what an earlier round left
       tasks.push_back({.sequence = &sequences[size_t(slot)], .limits = limits, .tree = &trees[size_t(slot)]->tree});
     }

@@ -96,10 +96,10 @@ SuffixGuess follow_chain(const Counts& counts, Counts::Place place, int limit, d
 
 // The `limit` most probable nodes: the best of the frontier joins the tree, its children join the frontier. No more than `limit`
 // of the frontier can ever be taken, so it is kept sorted and cut at that.
-SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int limit, double min_probability) {
+SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int limit, int max_depth, double min_probability) {
   struct Candidate {
     double probability = 0;
-    int parent = -1;
+    int parent = -1, depth = 1;
     int32_t token = -1;
     Counts::Place before;
   };
@@ -110,11 +110,11 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
     return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
   };
   SuffixGuess guess;
-  const auto add_children = [&](const Counts::Place& place, int parent, double probability) {
+  const auto add_children = [&](const Counts::Place& place, int parent, int depth, double probability) {
     const double share = probability / double(counts.count(place));
     const int room = limit - guess.size;
     counts.each_next(place, [&](SuffixTree::Next next) {
-      const Candidate made{share * double(next.count), parent, next.token, place};
+      const Candidate made{share * double(next.count), parent, depth, next.token, place};
       if (made.probability < min_probability) return;
       int at = std::min(size, room);
       while (at > 0 && precedes(made, frontier[size_t(at - 1)])) --at;
@@ -124,7 +124,7 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
       frontier[size_t(at)] = made;
     });
   };
-  if (limit > 0) add_children(matched, -1, 1);
+  if (limit > 0 && max_depth > 0) add_children(matched, -1, 1, 1);
   while (guess.size < limit && size > 0) {
     const Candidate taken = frontier[0];
     std::move(frontier.begin() + 1, frontier.begin() + size, frontier.begin());
@@ -132,7 +132,8 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
     const int node = guess.size++;
     guess.tokens[size_t(node)] = taken.token, guess.parents[size_t(node)] = taken.parent;
     guess.score += taken.probability;
-    if (guess.size < limit) add_children(counts.step(taken.before, taken.token), node, taken.probability);
+    if (guess.size < limit && taken.depth < max_depth)
+      add_children(counts.step(taken.before, taken.token), node, taken.depth + 1, taken.probability);
   }
   return guess;
 }
@@ -151,8 +152,8 @@ SuffixGuess guess_by_suffix(const SuffixTree& tree, std::span<const int32_t> tai
     if (counts.best(place).count == 0) break;
     const double most = std::floor(match * search.factor + search.offset + 1e-6);
     const int limit = int(std::clamp(most, 0.0, double(std::clamp(search.max_tokens, 0, kMaxSuffixDepth))));
-    const auto guess = search.branch ? grow_tree(counts, place, limit, search.min_probability)
-                                     : follow_chain(counts, place, limit, search.min_probability);
+    const auto guess = search.branch ? grow_tree(counts, place, limit, search.max_depth, search.min_probability)
+                                     : follow_chain(counts, place, std::min(limit, search.max_depth), search.min_probability);
     if (guess.score >= best.score) best = guess;
   }
   return best;

@@ -18,6 +18,7 @@ struct SuffixSearch {
   double min_probability = 0.1;   // of all of a path
   bool branch = false;            // several children per node, best probability first; else a chain
   int max_tokens = 0;
+  int max_depth = kMaxSuffixDepth;  // of the draft
 };
 
 struct SuffixGuess {

@@ -37,14 +37,17 @@ uint64_t kv_bytes(const Backend& backend) {
   return c.kv_bytes + c.score_bytes + c.gather_bytes;
 }
 
+// Nodes on the path to `node`, itself included.
+int depth_at(const DraftTree& tree, int node) {
+  int depth = 1;
+  for (int at = tree.parents[size_t(node)]; at >= 0; at = tree.parents[size_t(at)]) ++depth;
+  return depth;
+}
+
 int depth_of(const DraftTree& tree, bool chain) {
   if (chain) return tree.size;
   int depth = 0;
-  for (int node = 0; node < tree.size; ++node) {
-    int d = 1;
-    for (int at = tree.parents[size_t(node)]; at >= 0; at = tree.parents[size_t(at)]) ++d;
-    depth = std::max(depth, d);
-  }
+  for (int node = 0; node < tree.size; ++node) depth = std::max(depth, depth_at(tree, node));
   return depth;
 }
 
@@ -182,7 +185,9 @@ void Step::check_tree(Running& who, int granted) const {
   const int64_t vocab = parts_.model->shape().vocab_size;
   tree.size = std::min(tree.size, granted);
   for (int node = 0; node < tree.size; ++node)
-    if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node) tree.size = node;
+    if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
+        depth_at(tree, node) > who.plan.gamma)
+      tree.size = node;
   if (!branches(tree)) return;
   who.row_parents.push_back(-1);
   for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);

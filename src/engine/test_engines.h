@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,7 +36,8 @@ inline std::vector<std::string> available_isas() {
   return out;
 }
 
-inline std::unique_ptr<Engine> load(const EngineOptions& options) {
+inline std::unique_ptr<Engine> load(EngineOptions options) {
+  options.keep_costs = false;  // nothing that a test measured is for anybody else
   auto engine = Engine::load(options);
   if (!engine) std::fprintf(stderr, "%s: %s\n", options.model.c_str(), engine.error().message.c_str());
   HUNCH_CHECK(engine.ok());
@@ -123,16 +125,22 @@ inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
   return std::move(*step);
 }
 
-// K and V of entries [0, entries) of a step's sequence, every layer and head, as fp32 (exact for every KV type).
-inline std::vector<float> kv_of(Engine& engine, Solo& step, int64_t entries) {
+// K and V of entries [0, entries) of a sequence, every layer and head, as fp32 (exact for every KV type).
+inline std::vector<float> kv_of(Engine& engine, const Sequence& sequence, int64_t entries) {
   KvStore& store = *engine.parts().store;
   std::vector<float> out(size_t(entries) * size_t(store.layers * store.kv_heads * store.head_dim) * 2);
   float* to = out.data();
   for (int layer = 0; layer < store.layers; ++layer)
     for (int head = 0; head < store.kv_heads; ++head)
       for (int64_t entry = 0; entry < entries; ++entry, to += 2 * store.head_dim)
-        store.read(layer, head, step.sequence().pages.view(), entry, to, to + store.head_dim);
+        store.read(layer, head, sequence.pages.view(), entry, to, to + store.head_dim);
   return out;
+}
+inline std::vector<float> kv_of(Engine& engine, Solo& step, int64_t entries) { return kv_of(engine, step.sequence(), entries); }
+
+// Bits: a NaN equals itself, and 0 is not -0.
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace hunch::test

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace hunch {
@@ -80,6 +81,32 @@ TEST(PrefixCache, TwoWhoComputedTheSameShareOneChain) {
   b.pages.release_past(0, pool);
   EXPECT_EQ(pool.num_kept(), 3);
   EXPECT_EQ(cache.find(counted(0, 200), 200).size(), 3u);
+}
+
+// Two pages that differ in two tokens and agree in their 64-bit chain: tokens a, b and c, d with mix(a) + b = mix(c) + d.
+TEST(PrefixCache, TwoBeginningsOfOneHashAreTwoBeginnings) {
+  const auto mix = [](uint64_t x) {
+    x ^= x >> 30, x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27, x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+  };
+  std::vector<std::pair<uint64_t, int32_t>> hashes;
+  for (int32_t token = 0; token < 1 << 18; ++token) hashes.emplace_back(mix(0x9e3779b97f4a7c15u + uint64_t(token)), token);
+  std::sort(hashes.begin(), hashes.end());
+  auto one = counted(0, 80), other = one;
+  for (size_t i = 0; i + 1 < hashes.size() && one == other; ++i) {
+    const uint64_t difference = hashes[i + 1].first - hashes[i].first;
+    if (difference >= uint64_t(1) << 30) continue;
+    one[0] = hashes[i].second, one[1] = int32_t(difference);
+    other[0] = hashes[i + 1].second, other[1] = 0;
+  }
+  ASSERT_NE(one, other);
+  PagePool pool(4);
+  PrefixCache cache(pool);
+  const Sequence sequence = sequence_of(one, 70, pool);
+  cache.publish(sequence, 0);
+  EXPECT_EQ(cache.find(one, 80).size(), 1u);
+  EXPECT_TRUE(cache.find(other, 80).empty());
 }
 
 TEST(PrefixCache, ForgetsEverythingButLeavesHeldPagesToTheirHolders) {

@@ -5,15 +5,12 @@
 namespace hunch {
 namespace {
 
+using test::same_bits;
+
 struct State {
   std::vector<int32_t> tokens;
   std::vector<float> kv;
 };
-
-// NaN-proof and sign-proof comparison of bits.
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 State run(const EngineOptions& options, const Request& request, size_t until) {
   auto engine = test::load(options);

@@ -5,6 +5,15 @@
 namespace hunch {
 namespace {
 
+// How many entries the selection was chosen from: all that stood before the verify pass, but for quest, which chooses whole pages
+// while drafting, and snapkv, which chose once, before the last rows of the prompt.
+int64_t chosen_from(Solo& step, int64_t first_row) {
+  const std::string& policy = step.running().plan.policy_name;
+  if (policy == "snapkv") return step.sequence().prompt_len - step.policy()->prompt_rows();
+  if (policy == "quest") return first_row / step.running().plan.policy.page * step.running().plan.policy.page;
+  return first_row;
+}
+
 void expect_sound(Solo& step, int64_t first_row, const PolicyOptions& options, const std::string& what) {
   SparsePolicy& policy = *step.policy();
   if (!policy.compact_store()) return;
@@ -13,9 +22,7 @@ void expect_sound(Solo& step, int64_t first_row, const PolicyOptions& options, c
   for (int layer = 0; layer < policy.compact_store()->layers; ++layer) {
     const Selection selection = policy.select(layer, {}, info);
     if (selection.grain != Selection::Grain::Token) continue;
-    // Chosen from what stood before that pass, or (quest, snapkv) from less of it.
-    EXPECT_LE(selection.tail_first, first_row) << what;
-    EXPECT_EQ(selection.tail_first % selection.block, 0) << what;
+    EXPECT_EQ(selection.tail_first, chosen_from(step, first_row)) << what;
     const int64_t count = (kept_entries(options, selection.tail_first) + selection.block - 1) / selection.block * selection.block;
     EXPECT_EQ(selection.prefix, count) << what;
     const auto selected = policy.selected(step.sequence().slot, layer);
@@ -49,8 +56,9 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
           expect_sound(*step, 148, options, what);
           while (step->sequence().len() < step->sequence().max_len) {
             const int64_t first_row = step->sequence().committed_len;
+            const int64_t rounds = step->stats().rounds;
             ASSERT_TRUE(step->round().ok());
-            expect_sound(*step, first_row, options, what);
+            if (step->stats().rounds > rounds) expect_sound(*step, first_row, options, what);
           }
           EXPECT_GT(step->stats().drafted, 0);
           step.reset();

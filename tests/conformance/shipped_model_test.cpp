@@ -125,7 +125,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
     request.speculation.num_tokens = 3 + 4 * repeat;
     const Generation run = test::generate(*engine, request);
     EXPECT_EQ(run.tokens, plain) << "repeat " << repeat;
-    if (repeat > 0) EXPECT_GT(run.reused_tokens, 0);
+    if (repeat > 0) { EXPECT_GT(run.reused_tokens, 0); }
     EXPECT_GE(run.accepted, 1);
   }
 }

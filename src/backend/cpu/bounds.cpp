@@ -2,15 +2,51 @@
 #include "backend/cpu/bounds.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/kv_store.h"
 #include "base/check.h"
+#include "base/half.h"
 
 namespace hunch {
+namespace {
+
+// Keys in codes: each has a scale of its own, so codes cannot be compared. Once per key: the loads of attention would not pay.
+void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64_t last_page) {
+  const auto& from = static_cast<const CpuKvStore&>(*args.from.store);
+  auto& to = static_cast<CpuKvStore&>(*args.to.store);
+  const KvLayout &keys = from.layout(), &bounds = to.layout();
+  const auto chunk_of = [&](const CpuKvStore& store, const KvRef& kv, int64_t entry) {
+    return store.plane(args.layer, head) + size_t(kv.pages(entry / kPageLen)) * store.layout().chunk_bytes;
+  };
+  for (int64_t page = first_page; page < last_page; ++page) {
+    std::byte* out = chunk_of(to, args.to, page);
+    const auto put = [&](int d, uint16_t bits) {
+      std::memcpy(out + bounds.k_offset(int(page % kPageLen), d), &bits, sizeof(bits));
+    };
+    for (int d = 0; d < keys.head_dim; ++d) {
+      float greatest = -std::numeric_limits<float>::infinity(), least = -greatest;
+      for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {
+        const std::byte* chunk = chunk_of(from, args.from, entry);
+        const int e = int(entry % kPageLen);
+        float scale;
+        std::memcpy(&scale, chunk + keys.k_scale_offset(e), sizeof(scale));
+        const float x = scale * float(int(chunk[keys.k_offset(e, d)]) - 128);
+        greatest = std::max(greatest, x), least = std::min(least, x);
+      }
+      put(d, f32_to_bf16(greatest)), put(keys.head_dim + d, f32_to_bf16(least));
+    }
+    for (int d = 2 * keys.head_dim; d < bounds.padded_dim; ++d) put(d, 0);  // K padding is zero
+  }
+}
+
+}  // namespace
 
 size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBoundsArgs& args) {
   const KvStore &from = *args.from.store, &to = *args.to.store;
-  HUNCH_CHECK(to.dtype == from.dtype && to.kv_heads == from.kv_heads && to.head_dim == 2 * from.head_dim);
+  HUNCH_CHECK(to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && to.head_dim == 2 * from.head_dim);
   HUNCH_CHECK(args.page_len >= 1 && args.last_page <= args.to.pages.extent[0] * kPageLen);
   if (args.first_page >= args.last_page) return 0;
   const int64_t first_chunk = args.first_page / kPageLen, chunks = (args.last_page - 1) / kPageLen + 1 - first_chunk;
@@ -23,7 +59,8 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
     item.page_len = args.page_len;
     item.first_page = std::max(args.first_page, chunk * kPageLen);
     item.last_page = std::min(args.last_page, (chunk + 1) * kPageLen);
-    kernels.bound[int(from.dtype)](item);
+    if (from.dtype == DType::Q8_0) bound_codes(args, head, item.first_page, item.last_page);
+    else kernels.bound[int(from.dtype)](item);
   };
   if (args.last_page - args.first_page <= 4) {  // a round's few: done before a fork and join would be
     for (int64_t index = 0; index < chunks * from.kv_heads; ++index) bound_chunk(index, 0);

@@ -1,5 +1,6 @@
 // page_bounds on every instruction set and on the reference: the greatest and least key of each page, bit for bit.
 #include "backend/cpu/kv_fixture.h"
+#include "base/half.h"
 
 namespace hunch {
 namespace {
@@ -8,9 +9,9 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
   const int64_t len = 700, pages = len / page_len, dim = shape.head_dim;
   const KvCase from(backend, shape, len, 3);  // entries past len are NaN
   KvShape twice = shape;
-  twice.head_dim *= 2;
+  twice.head_dim *= 2, twice.dtype = bounds_dtype(shape.dtype);
   KvCase to(backend, twice, 0, 4);
-  to.store = backend.make_kv_store({shape.dtype, shape.layers, shape.kv_heads, 2 * shape.head_dim}, 12);
+  to.store = backend.make_kv_store({bounds_dtype(shape.dtype), shape.layers, shape.kv_heads, 2 * shape.head_dim}, 12);
   to.table.resize(12);
   for (int i = 0; i < 12; ++i) to.table[size_t(i)] = 11 - i;
   to.store->poison(to.pages(), 0, 12 * kPageLen);
@@ -28,12 +29,14 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
       }
       to.store->read(1, head, to.pages(), page, bounds.data(), unused.data());
       greatest.insert(greatest.end(), least.begin(), least.end());
+      if (shape.dtype == DType::Q8_0)
+        for (float& x : greatest) x = bf16_to_f32(f32_to_bf16(x));
       ASSERT_TRUE(same_bits(bounds, greatest)) << what << " " << name_of(shape) << " pages of " << page_len << ", page " << page;
     }
 }
 
 TEST(PageBounds, AreTheGreatestAndLeastKeysOfEachPage) {
-  for (DType dtype : {DType::F32, DType::F16, DType::BF16})
+  for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::Q8_0})
     for (int head_dim : {24, 40, 64})
       for (int page_len : {1, 8, 16, 24, 64, 100}) {
         const KvShape shape{dtype, 2, 1, head_dim, 2};

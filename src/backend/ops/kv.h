@@ -71,7 +71,9 @@ struct GatherKvArgs {
 
 // Bounds of the keys of aligned pages of page_len entries: for each page p of [first_page, last_page), the key of entry p of `to`
 // becomes [greatest, least] of the keys of entries [p page_len, (p + 1) page_len) of `from`, element by element. Both stores have
-// the same dtype, layers and KV heads; head_dim of `to` is twice that of `from`. Values of `to` are not written. Bits are exact.
+// the same layers and KV heads; head_dim of `to` is twice that of `from`; its dtype is bounds_dtype(). Values of `to` are not
+// written. Bits are exact, those of codes rounded to bf16.
+inline DType bounds_dtype(DType keys) { return keys == DType::Q8_0 ? DType::BF16 : keys; }
 struct PageBoundsArgs {
   int layer = 0;
   KvRef from, to;

@@ -153,7 +153,7 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
   auto& from = static_cast<ReferenceKvStore&>(*args.from.store);
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
   const int dim = from.head_dim;
-  HUNCH_CHECK(to.dtype == from.dtype && to.kv_heads == from.kv_heads && to.head_dim == 2 * dim);
+  HUNCH_CHECK(to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && to.head_dim == 2 * dim);
   std::vector<float> k(size_t(dim), 0.0f), v(k), bounds(size_t(2 * dim));
   for (int head = 0; head < from.kv_heads; ++head)
     for (int64_t page = args.first_page; page < args.last_page; ++page) {

@@ -103,7 +103,7 @@ class Ngram final : public Proposer {
       if (match.len == 0) continue;
       tree.worth = double(match.len);
       const int64_t from = match.start + match.len;
-      tree.make_chain(int(std::min<int64_t>(task.limits.max_tokens, task.sequence->len() - from)));
+      tree.make_chain(int(std::min<int64_t>(task.limits.longest(), task.sequence->len() - from)));
       for (int node = 0; node < tree.size; ++node) tree.tokens(node) = tokens[size_t(from + node)];
     }
   }

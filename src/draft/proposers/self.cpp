@@ -186,9 +186,9 @@ class Self final : public Proposer {
     tree.size = draft.nodes;
     ++draft.depth;
     draft.first = first_node + 1, draft.rows = draft.nodes - first_node;
-    const int deepest = limits.max_depth > 0 ? limits.max_depth : limits.max_tokens;
     // A choice without a valid number ends the draft; the node that makes the rest unlikely stays.
-    draft.done = draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= deepest || best < limits.stop_below;
+    draft.done =
+        draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= limits.longest() || best < limits.stop_below;
   }
 
   Confidence& confidence_of(const Draft& draft) { return draft.given() ? by_draw_ : by_noise_; }

@@ -48,6 +48,7 @@ class Quest final : public SparsePolicy {
       state.bounds.reset();
       KvGeometry geometry = geometry_;
       geometry.head_dim *= 2;
+      geometry.dtype = bounds_dtype(geometry.dtype);
       state.bounds = backend_.make_kv_store(geometry, chunks);
       HUNCH_CHECK(state.bounds != nullptr);
       state.chunks.resize(size_t(chunks));

@@ -1,0 +1,91 @@
+// Methods: every way to draft, and kinds of requests that are hard on it; for tests that compare streams with plain decoding's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "engine/test_engines.h"
+
+namespace hunch::test {
+
+struct Method {
+  const char* proposer;
+  int tree_tokens = 0;
+  const char* policy = "vegas";
+};
+inline constexpr Method kMethods[] = {{"auto"},    {"ngram"},    {"suffix"},           {"suffix", 6},  {"cascade"}, {"self"},
+                                      {"self", 8}, {"ngram", 5}, {"self", 6, "quest"}, {"cascade", 4}, {"auto", 7}};
+inline constexpr int kNumMethods = int(std::size(kMethods));
+
+inline std::string name_of(const Method& method) {
+  return fmt::format("{} tree {} {}", method.proposer, method.tree_tokens, method.policy);
+}
+
+// Settings that find something in short texts of models that know nothing.
+inline void set_method(Request& request, const Method& method, int gamma) {
+  SpeculationOptions& o = request.speculation;
+  o.proposer = method.proposer, o.tree_tokens = method.tree_tokens, o.policy = method.policy;
+  o.num_tokens = gamma;
+  o.rule = "match";
+  o.ratio = 0.3, o.min_tokens = 24;
+  o.ngram_min = 1, o.ngram_max = 3, o.suffix_factor = 3;
+}
+
+// The first `shared` tokens are the same for all seeds; then phrases of the beginning come back, with noise between them.
+inline std::vector<int32_t> phrases(int len, int shared, uint64_t seed) {
+  std::vector<int32_t> prompt = random_prompt(len, 256, 11);
+  const std::vector<int32_t> noise = random_prompt(len, 256, 100 + seed);
+  for (int at = shared; at < len; ++at) prompt[size_t(at)] = at % 30 < 10 ? noise[size_t(at)] : prompt[size_t(at % 30)];
+  return prompt;
+}
+
+// Samplings and rules of logits and ends. Some are made from what plain decoding says, so that they have work to do.
+inline constexpr int kNumKinds = 8;
+inline Request request_of_kind(Engine& plain, int kind, std::vector<int32_t> prompt, int64_t max_tokens) {
+  Request out = request(std::move(prompt), max_tokens);
+  SamplingOptions& s = out.sampling;
+  s.seed = 70u + uint64_t(kind);
+  if (kind % 2) s.temperature = 0.8;
+  const Generation said = generate(plain, out);
+  switch (kind % kNumKinds) {
+    case 2: s.presence_penalty = 0.7, s.frequency_penalty = 0.3, s.repetition_penalty = 1.2; break;
+    case 3: s.logit_bias = {{said.tokens[3], -100.0f}, {said.tokens[9], -1.5f}, {17, 2.0f}}; break;
+    case 4: s.bad_words = {{said.tokens[10], said.tokens[11]}, {said.tokens[5]}}; break;
+    case 5: s.min_tokens = 30, out.stop_ids = {said.tokens[4], said.tokens[33]}; break;
+    case 6: {  // the text of a few tokens from the middle on
+      const auto starts = [&](size_t at) { return (uint8_t(said.text[at]) & 0xC0) != 0x80; };
+      size_t from = said.text.size() / 2, end = said.text.size() / 2 + 3;
+      while (from > 0 && !starts(from)) --from;
+      while (end < said.text.size() && !starts(end)) ++end;
+      out.stop = {"never said", said.text.substr(from, end - from)};
+      break;
+    }
+    case 7: s.logprobs = 3, s.top_k = 40, s.top_p = 0.95; break;
+    default: break;
+  }
+  return out;
+}
+
+inline Generation generate_plain(Engine& engine, Request request) {
+  request.speculation.proposer = "none";
+  return generate(engine, request);
+}
+
+// All that a caller sees, log-probabilities bit for bit.
+inline void expect_same_output(const Generation& got, const Generation& plain, const std::string& what) {
+  EXPECT_TRUE(got.lossless) << what;
+  ASSERT_EQ(got.tokens, plain.tokens) << what;
+  EXPECT_EQ(got.text, plain.text) << what;
+  EXPECT_EQ(got.finish, plain.finish) << what;
+  EXPECT_EQ(got.stopped_by, plain.stopped_by) << what;
+  EXPECT_TRUE(same_bits(got.logprobs, plain.logprobs)) << what;
+  ASSERT_EQ(got.top.size(), plain.top.size()) << what;
+  for (size_t i = 0; i < got.top.size(); ++i) {
+    ASSERT_EQ(got.top[i].size(), plain.top[i].size()) << what;
+    for (size_t j = 0; j < got.top[i].size(); ++j) {
+      EXPECT_EQ(got.top[i][j].id, plain.top[i][j].id) << what;
+      EXPECT_TRUE(same_bits({got.top[i][j].logprob}, {plain.top[i][j].logprob})) << what;
+    }
+  }
+}
+
+}  // namespace hunch::test

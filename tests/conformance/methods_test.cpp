@@ -1,0 +1,112 @@
+// Every method gives the output of plain decoding: alone on every KV type, and in a crowd of different requests whose pages are
+// far too few, with and without a prefix cache, under every rule of logits and ends.
+#include "methods.h"
+
+namespace hunch {
+namespace {
+
+using test::kMethods;
+
+constexpr int kNewTokens = 60;
+constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0"};
+constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window", "llama-q4_k_m.gguf"};
+
+TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
+  int turn = 0;
+  std::map<std::string, int64_t> drafted, accepted;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* kv : kKvTypes) {
+      auto engine = test::load({.model = test::tiny_path(kModels[turn % 4]),
+                                .device = device,
+                                .threads = 1 + turn % 2,
+                                .kv_dtype = kv,
+                                .context_len = 256});
+      Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
+      request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
+      const Generation plain = test::generate_plain(*engine, request);
+      for (const auto& method : kMethods) {
+        test::set_method(request, method, 1 + turn++ % 6);
+        const std::string what = fmt::format("{} {} {}", device, kv, test::name_of(method));
+        const Generation run = test::generate(*engine, request);
+        test::expect_same_output(run, plain, what);
+        EXPECT_LE(run.drafted_by_position.size(), size_t(request.speculation.num_tokens)) << what;
+        drafted[test::name_of(method)] += run.drafted, accepted[test::name_of(method)] += run.accepted;
+      }
+    }
+  for (const auto& method : kMethods) {
+    if (std::string(method.proposer) == "auto") continue;  // its planner may find that nothing pays
+    const std::string name = test::name_of(method);
+    EXPECT_GE(accepted[name], 1) << name;
+    EXPECT_LT(accepted[name], drafted[name]) << name;
+  }
+}
+
+// A pool of seven pages for six requests that want four each.
+void expect_plain_outputs_in_a_crowd(const char* model, const char* device, const char* kv, bool caching, int turn) {
+  const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
+  const EngineOptions roomy{.model = test::tiny_path(model),
+                            .device = device,
+                            .threads = 1,
+                            .kv_dtype = kv,
+                            .context_len = 256,
+                            .max_num_seqs = 1,
+                            .prefix_caching = false};
+  auto alone = test::load(roomy);
+  EngineOptions options = roomy;
+  options.max_num_seqs = 6, options.prefix_caching = caching;
+  options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
+  options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  auto crowded = test::load(options);
+
+  struct Case {
+    Request request;
+    Generation plain;
+    std::string what;
+    std::unique_ptr<TokenStream> stream;
+  };
+  std::vector<Case> cases;
+  for (int i = 0; i < 12; ++i) {
+    Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens)};
+    c.plain = test::generate_plain(*alone, c.request);
+    const auto& method = kMethods[(i + 5 * turn) % test::kNumMethods];
+    test::set_method(c.request, method, 2 + (i + turn) % 6);
+    c.request.priority = i % 3;
+    c.what = fmt::format("{} kind {} {}", where, i % test::kNumKinds, test::name_of(method));
+    cases.push_back(std::move(c));
+  }
+  for (Case& c : cases) {
+    auto stream = crowded->submit(c.request);
+    ASSERT_TRUE(stream.ok()) << c.what << ": " << stream.error().message;
+    c.stream = std::move(*stream);
+  }
+  int ended_by_text = 0, ended_by_id = 0;
+  for (Case& c : cases) {
+    auto run = c.stream->result();
+    ASSERT_TRUE(run.ok()) << c.what << ": " << run.error().message;
+    test::expect_same_output(*run, c.plain, c.what);
+    ended_by_text += !run->stopped_by.empty();
+    ended_by_id += run->finish == FinishReason::Stop && run->stopped_by.empty();
+  }
+  EXPECT_GE(ended_by_text, 1) << where;
+  EXPECT_GE(ended_by_id, 1) << where;
+  const EngineStats stats = crowded->stats();
+  EXPECT_GT(stats.preemptions, 0) << where;
+  EXPECT_GT(stats.accepted, 0) << where;
+  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching) << where;
+  EXPECT_EQ(stats.kv_pages_used, 0) << where;
+}
+
+TEST(Methods, GiveThePlainOutputsInACrowdWithFarTooFewPages) {
+  int turn = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* kv : kKvTypes) {
+      const char* model = kModels[(turn + turn / 4) % 4];
+      expect_plain_outputs_in_a_crowd(model, device, kv, turn % 2 == 0, turn);
+      ++turn;
+    }
+  expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "bf16", true, turn);
+  expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "q8_0", false, turn + 1);
+}
+
+}  // namespace
+}  // namespace hunch
