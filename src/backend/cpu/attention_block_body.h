@@ -29,7 +29,6 @@ struct KvF32 {
   static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
   static constexpr bool kCodes = false;
   using Query = Factor;
-  using Values = KvF32;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
   HUNCH_SIMD Wide widen(const Factor* f) { return set1(*f); }
@@ -39,7 +38,6 @@ struct KvF32 {
   HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, a), store(to + kLanes, b); }
 };
 struct KvF16 : KvF32 {
-  using Values = KvF16;
   static constexpr int kLineBytes = 32, kLaneBytes = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
@@ -53,7 +51,6 @@ struct KvBf16 {
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   static constexpr bool kCodes = false;
   using Query = Factor;
-  using Values = KvBf16;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
   HUNCH_SIMD Wide widen(const Factor* f) {
@@ -81,7 +78,6 @@ struct KvBf16 {
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   static constexpr bool kCodes = false;
   using Query = Factor;
-  using Values = KvBf16;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) {
     const I32 pair = load_i32(p);

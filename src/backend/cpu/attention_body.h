@@ -19,7 +19,7 @@ struct AttendScratch {
   float* scores;                  // [kQueryTile][64]
   typename Kv::Factor* weights;   // [kQueryTile][64]
   float *score_row, *score_total;
-  std::byte* wide_values;  // [64][padded_dim] V codes of a block as they are multiplied
+  float* units;            // [kQueryTile] of the weights of V codes
   std::byte* path_chunks;  // [kTreeBlocks][chunk_bytes]
 
   AttendScratch(std::byte* memory, int64_t query_rows, int padded_dim) {
@@ -34,7 +34,7 @@ struct AttendScratch {
     weights = reinterpret_cast<typename Kv::Factor*>(take(at, kQueryTile * kBlockLen));
     score_row = take(at, kBlockLen);
     score_total = take(at, kBlockLen);
-    wide_values = reinterpret_cast<std::byte*>(take(at, int64_t(kBlockLen) * padded_dim));
+    units = take(at, kQueryTile);
     path_chunks = at;
   }
   static float* take(std::byte*& at, int64_t floats) {
@@ -93,7 +93,8 @@ static void write_row(const AttendItem& item, int row, int head, const float* st
 inline constexpr float kMaximumSlack = 8;
 
 // Softmax of one query row over one block: entries [first, last) of it are visible. Leaves weights and a new state. Of V codes
-// the scales go into the weights.
+// the scales go into the weights, once per entry instead of once per element, and those stand where the scores were: code_weights
+// is a loop of its own, since a row's chain of operations would else be too long for the next rows to start beside it.
 template <class Kv>
 HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
                              const float* value_scales, float* state, int padded_dim, const BlockScores* collect, int row,
@@ -135,11 +136,12 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
 #pragma GCC unroll 4
   for (int t = 0; t < kKeyTiles; ++t) p[t] = exp2_nonpositive(fma(visible[t], c, offset));
   store(lane_sums, sums + ((p[0] + p[1]) + (p[2] + p[3])));
+  if constexpr (Kv::kCodes) {
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; t += 2) {
-    typename Kv::Factor* weights = scratch.weights + in_tile * kBlockLen + t * kLanes;
-    if constexpr (Kv::kCodes) Kv::put(weights, p[t] * factors[t], p[t + 1] * factors[t + 1]);
-    else Kv::put(weights, p[t], p[t + 1]);
+    for (int t = 0; t < kKeyTiles; ++t) store(scratch.scores + in_tile * kBlockLen + t * kLanes, p[t] * factors[t]);
+  } else {
+#pragma GCC unroll 4
+    for (int t = 0; t < kKeyTiles; t += 2) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t], p[t + 1]);
   }
 
   if (!collect || !collect->sink->row_used[row]) return;
@@ -178,8 +180,7 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
   const float* value_scales = nullptr;
   if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
-  // Of codes the first pass over K asks for all of the next K, widen_values for the next V.
-  const int passes = Kv::kCodes ? 1 : (end - begin + kRowTile - 1) / kRowTile;
+  const int passes = (end - begin + kRowTile - 1) / kRowTile;
   Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, passes);
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
@@ -198,12 +199,16 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
       if (++head == group) head = 0, ++row;
     }
     if constexpr (Kv::kCodes)
-      if (at == begin) values = widen_values(values, padded_dim, scratch.wide_values, ahead);
+      for (int i = 0; i < count; ++i)
+        scratch.units[i] = code_weights(scratch.scores + i * kBlockLen, scratch.weights + i * kBlockLen);
     for (int i = 0; i < count;) {  // rows with the same entries together
       int same = i + 1;
       while (same < count && firsts[same] == firsts[i] && lasts[same] == lasts[i]) ++same;
-      value_rows<typename Kv::Values>(values, padded_dim, scratch.weights + i * kBlockLen, same - i, firsts[i], lasts[i],
-                                      states + (at + i) * stride, stride, ahead);
+      const typename Kv::Factor* weights = scratch.weights + i * kBlockLen;
+      float* row_states = states + (at + i) * stride;
+      if constexpr (Kv::kCodes)
+        value_code_rows(values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, ahead);
+      else value_rows<Kv>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, ahead);
       i = same;
     }
   }
@@ -325,7 +330,7 @@ void score(const AttendItem& item) {
                              block * kBlockLen};
     begin_scores(scores);
     const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
-    const int passes = Kv::kCodes ? 1 : (query_rows + kRowTile - 1) / kRowTile;
+    const int passes = (query_rows + kRowTile - 1) / kRowTile;
     Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, passes);
     int row = 0, head = 0;
     for (int at = 0; at < query_rows; at += kQueryTile) {

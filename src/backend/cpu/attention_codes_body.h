@@ -1,10 +1,12 @@
-// 8-bit KV (ops/kv.h): rows to codes, queries as two 8-bit digits, q.k by exact integer dot products, and V codes widened to what
-// the weights multiply. Used by attention_body.h, store_kv_body.h and gather_codes_body.h.
+// 8-bit KV (ops/kv.h): rows to codes, and the two products in integers: queries and weights have 16 bits, codes are widened to 16
+// in registers, sums are exact and hence the same in any order. Used by attention_body.h, store_kv_body.h and
+// gather_codes_body.h.
 //
-//   q ~ s (256 high + low), |q / s| <= 127 256: 16 bits, so that what a product loses is the rounding of K alone. Sums of
-//   integers are exact, hence independent of their order; keys are stored as bytes k + 128, and -128 sum(digits) is what a sum
-//   begins with. V codes are exact in bf16 and fp32. Their scales are multiplied into the weights, once per entry instead of once
-//   per element.
+//   q ~ s c, |c| <= 32767 (16383 for heads over 512): what a product loses is the rounding of K alone. Keys are stored as bytes
+//   k + 128, and -128 sum(c) is what a sum begins with; sums may wrap on the way, the last one fits 31 bits.
+//   A block's weights times the scales of V, w_e ~ f u_e with u_e in [0, 32767]: f is the row's own for the block, hence nearer
+//   than a weight in bf16; sum(u_e v_e) of 64 entries is below 2^28. Codes hold no NaN: a masked entry's weight of zero is
+//   enough.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -45,35 +47,37 @@ static float code_row(const float* row, int head_dim, int padded_dim, int most, 
 }
 
 struct KvCodes {
-#if HUNCH_LEVEL >= 3
-  using Values = KvBf16;
-#else
-  using Values = KvF32;
-#endif
-  using Factor = Values::Factor;
-  using Query = std::byte;  // [2 padded_dim] high digits, low digits, then a CodedQuery
+  using Factor = int16_t;
+  using Query = std::byte;  // [padded_dim] 16-bit codes as `score_codes` reads them, then a CodedQuery
   static constexpr bool kCodes = true;
   static constexpr int kLaneBytes = 4, kLaneDims = 4, kEntriesPerLine = 2, kElementBytes = 1;
   static constexpr int64_t query_stride(int padded_dim) { return int64_t(padded_dim) * 4; }
-  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { Values::put(to, a, b); }
 };
 struct CodedQuery {
   float scale;
-  int32_t high_start, low_start;
+  int32_t start;
 };
+inline constexpr float kMostWeight = 32767, kLeastWeight = 0x1p-112f;  // blocks of smaller weights add nothing
 
 static void code_query(const float* q, int head_dim, int padded_dim, std::byte* to) {
   alignas(64) int32_t codes[kMaxCodedDim];
-  CodedQuery tail{code_row(q, head_dim, padded_dim, 127 * 256, codes), 0, 0};
-  for (int d = 0; d < padded_dim; ++d) {
-    const int32_t high = (codes[d] + 128) >> 8, low = codes[d] - high * 256;
-    to[d] = std::byte(high), to[padded_dim + d] = std::byte(low);
-    tail.high_start -= kKeyBias * high, tail.low_start -= kKeyBias * low;
+  CodedQuery tail{code_row(q, head_dim, padded_dim, padded_dim <= 512 ? 32767 : 16383, codes), 0};
+  auto* pairs = reinterpret_cast<int16_t*>(to);
+  for (int d = 0; d < padded_dim; d += 4, pairs += 4) {  // even_bytes of four dimensions, then odd_bytes
+    pairs[0] = int16_t(codes[d]), pairs[1] = int16_t(codes[d + 2]);
+    pairs[2] = int16_t(codes[d + 1]), pairs[3] = int16_t(codes[d + 3]);
+    tail.start -= kKeyBias * (codes[d] + codes[d + 1] + codes[d + 2] + codes[d + 3]);
   }
-  __builtin_memcpy(to + 2 * padded_dim, &tail, sizeof tail);
+  __builtin_memcpy(pairs, &tail, sizeof tail);
 }
 
-// scores[r][entry] = q[r] . k[entry]; R rows of two digits are 2 R rows of accumulators.
+HUNCH_SIMD I32 pair_at(const void* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  return set1_i32(pair);
+}
+
+// scores[r][entry] = q[r] . k[entry].
 template <int R>
 void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int64_t q_stride, float* scores, Ahead& ahead) {
   const int steps = padded_dim / 4;
@@ -85,24 +89,27 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
   for (int r = 0; r < R; ++r) __builtin_memcpy(&tails[r], q + r * q_stride + 2 * padded_dim, sizeof tails[r]);
   for (int tile = 0; tile < kKeyTiles; tile += kWide) {
     const std::byte* line_at = keys + size_t(tile) * tile_bytes;
-    I32 high[R][kWide], low[R][kWide];
+    I32 sums[R][kWide];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int t = 0; t < kWide; ++t) high[r][t] = set1_i32(tails[r].high_start), low[r][t] = set1_i32(tails[r].low_start);
+      for (int t = 0; t < kWide; ++t) sums[r][t] = set1_i32(tails[r].start);
     for (int step = 0; step < steps; ++step, line_at += 64, ahead_at += stride) {
-      I32 lines[kWide];
+      I32 lines[kWide], even[kWide];
       fetch_ahead(ahead_at, stride);
 #pragma GCC unroll 8
-      for (int t = 0; t < kWide; ++t) lines[t] = load_i32(line_at + size_t(t) * tile_bytes);
+      for (int t = 0; t < kWide; ++t) {
+        const I32 line = load_i32(line_at + size_t(t) * tile_bytes);
+        even[t] = even_bytes(line), lines[t] = odd_bytes(line);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        int32_t digits[2];
-        __builtin_memcpy(&digits[0], q + r * q_stride + step * 4, 4);
-        __builtin_memcpy(&digits[1], q + r * q_stride + padded_dim + step * 4, 4);
-        const I32 h = set1_i32(digits[0]), l = set1_i32(digits[1]);
+        const std::byte* pairs = q + r * q_stride + step * 8;
+        const I32 f = pair_at(pairs), g = pair_at(pairs + 4);
 #pragma GCC unroll 8
-        for (int t = 0; t < kWide; ++t) high[r][t] = dot4(high[r][t], lines[t], h), low[r][t] = dot4(low[r][t], lines[t], l);
+        for (int t = 0; t < kWide; ++t) sums[r][t] = dot2(sums[r][t], even[t], f);
+#pragma GCC unroll 8
+        for (int t = 0; t < kWide; ++t) sums[r][t] = dot2(sums[r][t], lines[t], g);
       }
     }
 #pragma GCC unroll 8
@@ -110,8 +117,7 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
       const F32 scale = load(scales + (tile + t) * kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r)
-        store(scores + r * kBlockLen + (tile + t) * kLanes,
-              fma(to_f32(high[r][t]), set1(256.0f), to_f32(low[r][t])) * scale * set1(tails[r].scale));
+        store(scores + r * kBlockLen + (tile + t) * kLanes, to_f32(sums[r][t]) * scale * set1(tails[r].scale));
     }
   }
   ahead.moved_to(ahead_at);
@@ -119,34 +125,90 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
 
 static void score_code_rows(const std::byte* keys, int padded_dim, const std::byte* q, int64_t q_stride, int rows, float* scores,
                             Ahead& ahead) {
-  constexpr int kRows = kRowTile >= 4 ? 2 : 1;
-  for (; rows >= kRows; rows -= kRows, q += kRows * q_stride, scores += kRows * kBlockLen) {
-    score_codes<kRows>(keys, padded_dim, q, q_stride, scores, ahead);
-    ahead.stride = 0;  // the first rows have asked for the next K; widen_values asks for the next V
+  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile * q_stride, scores += kRowTile * kBlockLen)
+    score_codes<kRowTile>(keys, padded_dim, q, q_stride, scores, ahead);
+  if constexpr (kRowTile > 2) {
+    if (rows == 3) score_codes<3>(keys, padded_dim, q, q_stride, scores, ahead);
+    if (rows == 2) score_codes<2>(keys, padded_dim, q, q_stride, scores, ahead);
   }
-  if (rows == 1) score_codes<1>(keys, padded_dim, q, q_stride, scores, ahead);
+  if constexpr (kRowTile > 1)
+    if (rows == 1) score_codes<1>(keys, padded_dim, q, q_stride, scores, ahead);
 }
 
-// A block of V codes as KvCodes::Values reads them.
-static const std::byte* widen_values(const std::byte* codes, int padded_dim, std::byte* to, Ahead& ahead) {
-  const size_t code_bytes = size_t(kBlockLen) * size_t(padded_dim), scale_bytes = kBlockLen * sizeof(float);
-  const std::byte* next = ahead.end - code_bytes - scale_bytes;
-  for (size_t i = 0; i < scale_bytes; i += 64)
-    __builtin_prefetch(next - scale_bytes + i), __builtin_prefetch(ahead.end - scale_bytes + i);
-  for (int e = 0; e < kBlockLen; e += 2)
-    for (int d = 0; d < padded_dim; d += kLanes, codes += 2 * kLanes, next += 2 * kLanes) {
-      __builtin_prefetch(next);
-#if HUNCH_LEVEL >= 3
-      const auto* bytes = reinterpret_cast<const int8_t*>(codes);
-      store(to + (e * padded_dim + 2 * d) * 2, to_bf16(load_s8(bytes), load_s8(bytes + kLanes)));
-#else
-      const I32 pair = bits_of(load_bf16(reinterpret_cast<const uint16_t*>(codes)));  // both codes in the upper half of a lane
-      float* row = reinterpret_cast<float*>(to) + e * padded_dim + d;
-      store(row, to_f32(shift_right_sign<24>(shift_left<8>(pair))));
-      store(row + padded_dim, to_f32(shift_right_sign<24>(pair)));
-#endif
+// The weights of one row and block, not negative and zero where masked, as 16 bits to `to`; returns their unit f, NaN if one is.
+HUNCH_SIMD float code_weights(const float* weights, int16_t* to) {
+  F32 w[kKeyTiles];
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) w[t] = load(weights + t * kLanes);
+  const float greatest = max_of(max(max(w[0], w[1]), max(w[2], w[3])));
+  const F32 all = (w[0] + w[1]) + (w[2] + w[3]);
+  const bool finite = bits(equal(all * zero(), zero())) == 0xffff;  // x 0: NaN where a weight is NaN or infinite
+  const float factor = greatest >= kLeastWeight ? kMostWeight / greatest : 0.0f;
+#pragma GCC unroll 4
+  for (int t = 0; t < kKeyTiles; ++t) store_s16(to + t * kLanes, to_i32(w[t] * set1(factor)));
+  return finite ? greatest * (1 / kMostWeight) : __builtin_nanf("");
+}
+
+// states[r][16 V dims] += units[r] (weights[r] . values) of the pairs of entries [begin, end).
+template <int R, int V>
+void add_value_codes(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int begin, int end,
+                     float* states, int64_t state_stride, Ahead& ahead) {
+  I32 sums[R][V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sums[r][v] = zero_i32();
+  const size_t pair_bytes = size_t(padded_dim) * 2;
+  const std::byte *line_at = values + begin * pair_bytes, *ahead_at = ahead.at;
+  const size_t stride = ahead.stride;
+  for (int pair = begin; pair < end; ++pair, line_at += pair_bytes, ahead_at += stride) {
+    I32 lines[V];
+    fetch_ahead(ahead_at, stride);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) lines[v] = widen_s8(line_at + v * 2 * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const I32 f = pair_at(weights + r * kBlockLen + 2 * pair);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) sums[r][v] = dot2(sums[r][v], lines[v], f);
     }
-  return to;
+  }
+  ahead.moved_to(ahead_at);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      float* state = states + r * state_stride + v * kLanes;
+      store(state, fma(to_f32(sums[r][v]), set1(units[r]), load(state)));
+    }
+}
+
+template <int R>
+void add_value_codes_all_dims(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int begin,
+                              int end, float* states, int64_t state_stride, Ahead& ahead) {
+  int left = padded_dim / kLanes;
+  for (; left >= kWide; left -= kWide, values += kWide * 2 * kLanes, states += kWide * kLanes)
+    add_value_codes<R, kWide>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+  if constexpr (kWide > 2) {
+    if (left == 3) add_value_codes<R, 3>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+    if (left == 2) add_value_codes<R, 2>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+  }
+  if (left == 1) add_value_codes<R, 1>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+}
+
+static void value_code_rows(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int rows,
+                            int first, int last, float* states, int64_t state_stride, Ahead& ahead) {
+  const int begin = first / 2, end = (last + 1) / 2;
+  for (; rows >= kRowTile; rows -= kRowTile) {
+    add_value_codes_all_dims<kRowTile>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+    weights += kRowTile * kBlockLen, units += kRowTile, states += kRowTile * state_stride;
+  }
+  if constexpr (kRowTile > 2) {
+    if (rows == 3) add_value_codes_all_dims<3>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+    if (rows == 2) add_value_codes_all_dims<2>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+  }
+  if constexpr (kRowTile > 1)
+    if (rows == 1) add_value_codes_all_dims<1>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
 }
 
 }  // namespace hunch::HUNCH_ISA

@@ -78,8 +78,7 @@ inline constexpr int kMaxTreeRows = 65, kTreeBlocks = 2;
 
 // Scratch of attend() and score(); num_rows counts query rows (rows times group).
 constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t chunk_bytes) {
-  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + kTreeBlocks * chunk_bytes +
-         size_t(padded_dim) * 64 * 4;  // a block of V codes as they are multiplied
+  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + kTreeBlocks * chunk_bytes;
 }
 
 struct AttentionKernels {

@@ -173,5 +173,21 @@ HUNCH_SIMD __m256i dot4_half(__m256i acc, __m256i u8, __m256i s8) {
   return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
 }
 HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) { return {dot4_half(acc.lo, u8.lo, s8.lo), dot4_half(acc.hi, u8.hi, s8.hi)}; }
+HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)), _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
+}
+HUNCH_SIMD I32 even_bytes(I32 a) {
+  const __m256i low = _mm256_set1_epi16(0xff);
+  return {_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low)};
+}
+HUNCH_SIMD I32 odd_bytes(I32 a) { return {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)}; }
+HUNCH_SIMD I32 widen_s8(const void* p) {
+  const auto* bytes = static_cast<const __m128i*>(p);
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128(bytes)), _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes + 1))};
+}
+HUNCH_SIMD void store_s16(int16_t* p, I32 a) {  // lanes fit, or may be anything
+  const __m256i joined = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+  _mm256_storeu_si256((__m256i*)p, joined);
+}
 
 }  // namespace hunch::HUNCH_ISA

@@ -124,6 +124,19 @@ HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
 #endif
 }
 
+HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {
+#if HUNCH_LEVEL >= 3
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(a.v), "v"(b.v));  // written out for the same reason
+  return acc;
+#else
+  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(a.v, b.v))};
+#endif
+}
+HUNCH_SIMD I32 even_bytes(I32 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi16(0xff))}; }
+HUNCH_SIMD I32 odd_bytes(I32 a) { return {_mm512_srli_epi16(a.v, 8)}; }
+HUNCH_SIMD I32 widen_s8(const void* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
+HUNCH_SIMD void store_s16(int16_t* p, I32 a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a.v)); }
+
 #if HUNCH_LEVEL >= 3
 // acc += even(a) even(b) + odd(a) odd(b), bf16 pairs in 32-bit lanes.
 HUNCH_SIMD F32 dot_bf16(F32 acc, I32 a, I32 b) { return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)}; }

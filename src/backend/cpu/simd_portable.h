@@ -174,6 +174,23 @@ HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
   acc = acc + (shift_right<16>(u8) & byte) * shift_right_sign<24>(shift_left<8>(s8));
   return acc + shift_right<24>(u8) * shift_right_sign<24>(s8);
 }
+HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {  // sums wrap as the registers of the other levels do
+  const I32 even = shift_right_sign<16>(shift_left<16>(a)) * shift_right_sign<16>(shift_left<16>(b)),
+            odd = shift_right_sign<16>(a) * shift_right_sign<16>(b);
+  HUNCH_EACH(I32, Int4(Uint4(acc.v[i]) + Uint4(even.v[i]) + Uint4(odd.v[i])));
+}
+HUNCH_SIMD I32 even_bytes(I32 a) { return a & set1_i32(0x00ff00ff); }
+HUNCH_SIMD I32 odd_bytes(I32 a) { return shift_right<8>(a) & set1_i32(0x00ff00ff); }
+HUNCH_SIMD I32 widen_s8(const void* p) {
+  I32 out;
+  const auto* bytes = static_cast<const int8_t*>(p);
+  for (int i = 0; i < 16; ++i)
+    out.v[i / 4][i % 4] = int32_t(uint32_t(uint16_t(bytes[2 * i])) | uint32_t(uint16_t(bytes[2 * i + 1])) << 16);
+  return out;
+}
+HUNCH_SIMD void store_s16(int16_t* p, I32 a) {
+  for (int i = 0; i < 16; ++i) p[i] = int16_t(a.v[i / 4][i % 4]);
+}
 #undef HUNCH_EACH
 
 }  // namespace hunch::HUNCH_ISA
