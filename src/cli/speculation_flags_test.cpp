@@ -96,8 +96,8 @@ TEST(SpeculationFlags, NamesTheNearestAndAllValidKeys) {
 }
 
 TEST(SpeculationFlags, AnswersKnownForeignMethodsAndKeysByName) {
-  EXPECT_TRUE(config(R"({"method":"medusa"})").message.starts_with(
-      "--speculative-config: \"method\": medusa is not available yet; there are auto, "));
+  EXPECT_TRUE(config(R"({"method":"medusa"})")
+                  .message.starts_with("--speculative-config: \"method\": medusa is not available yet; there are auto, "));
   EXPECT_NE(config(R"({"method":"eagle3"})").message.find("eagle3 is not available yet"), std::string::npos);
   EXPECT_NE(config(R"({"method":"sparse_attn","model":"x"})")
                 .message.find("\"model\": self-speculation guesses with the target's own weights"),

@@ -16,7 +16,7 @@ constexpr int kLookup = 0, kSelf = 1;  // arms, as in auto_drafters()
 RequestPlan usual_plan(const EngineParts& parts) {
   Request request;
   request.speculation.proposer = "self";
-  auto plan = plan_request(request, {}, parts.options.max_draft, parts.bits_per_weight());
+  auto plan = plan_request(request, {}, parts.options.max_draft, parts.model->shape().layers, parts.bits_per_weight());
   HUNCH_CHECK(plan.ok());
   return std::move(*plan);
 }
