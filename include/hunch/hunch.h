@@ -73,9 +73,13 @@ struct SpeculationOptions {
   // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
   // halves the bytes of the target's).
   std::string draft_weights = "auto";
-  int max_entries = 0;               // > 0: drafts read so many entries at most, whatever the ratio says
-  int page = 16;                     // quest: entries of a page
-  int block = 1;                     // vegas: > 1: whole blocks of so many entries, not spread
+  int max_entries = 0;  // > 0: drafts read so many entries at most, whatever the ratio says
+  int page = 16;        // quest: entries of a page
+  int block = 1;        // vegas: > 1: whole blocks of so many entries, not spread
+  int layer_step = 1;   // vegas and its kin: every so many layers one chooses for those behind it, too
+  // Layers that drafts leave out: "2": so many, spread evenly; "3,5" or "3,": these, counted from 0; empty: none.
+  std::string draft_skip_layers;
+  std::string self_lookup;           // self: ngram or suffix, whose guess runs along with the first draft pass; empty: none
   int ngram_min = 0, ngram_max = 0;  // ngram: suffix lengths looked up; 0: as the other, both 0: 5
   int suffix_depth = 24, suffix_cached_requests = 10000;
   double suffix_factor = 1, suffix_min_probability = 0.1;
@@ -134,6 +138,7 @@ struct Generation {
   int64_t prompt_tokens = 0, reused_tokens = 0;
   int64_t rounds = 0;  // rounds that drafted
   int64_t drafted = 0, accepted = 0;
+  int64_t draft_passes = 0;                                        // in which it drafted; 0 for look-ups
   std::vector<int64_t> drafted_by_position, accepted_by_position;  // [gamma]
   uint64_t kv_bytes_read = 0;                                      // during decoding: keys, values, scores, selected copies
   Timings milliseconds;

@@ -12,6 +12,7 @@
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/defaults.h"
+#include "model/skipped_layers.h"
 #include "sparse/policy.h"
 #include "text/excerpt.h"
 
@@ -91,6 +92,7 @@ struct Cell {
   std::vector<double> speedups, plain_speeds;  // per prompt, with --speed
   std::map<std::string, std::vector<double>> speedups_by_kind;
   std::vector<int64_t> reached, accepted;  // by position
+  int64_t drafted = 0, passes = 0;
 };
 
 double mean(const std::vector<double>& values) {
@@ -107,6 +109,7 @@ double standard_error(const std::vector<double>& values) {
 
 void count(const Generation& g, Cell& cell) {
   const size_t gamma = g.drafted_by_position.size();
+  cell.drafted += g.drafted, cell.passes += g.draft_passes;
   cell.reached.resize(std::max(cell.reached.size(), gamma)), cell.accepted.resize(std::max(cell.accepted.size(), gamma));
   for (size_t i = 0; i < gamma; ++i) {
     // Reached: drafted, and all before it accepted.
@@ -203,10 +206,10 @@ class Accept {
 
   // The study's 7 and 7 %, or what `--spec self` means.
   int gamma_of(const std::string& policy) const {
-    return int(flags_.draft.value_or(policy == "default" ? defaults::kDraftTokens : 7));
+    return int(flags_.draft.value_or(policy.starts_with("default") ? defaults::kDraftTokens : 7));
   }
   double ratio_of(const std::string& policy) const {
-    return flags_.ratio.value_or(policy == "default" ? defaults::kRatio : 0.07);
+    return flags_.ratio.value_or(policy.starts_with("default") ? defaults::kRatio : 0.07);
   }
 
   void emit(int64_t context, const std::string& policy, int64_t length, const Cell& cell) {
@@ -231,6 +234,7 @@ class Accept {
       kinds += fmt::format(" {} {:.2f}", kind.empty() ? "all" : kind, mean(values));
     }
     row["per_prompt"] = cell.per_prompt;
+    row["passes_per_draft"] = double(cell.passes) / double(std::max<int64_t>(1, cell.drafted));
     std::string speed;
     if (flags_.speed) {
       row["plain_tokens_per_second"] = mean(cell.plain_speeds);
@@ -316,6 +320,19 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     words.push_back(name.substr(at, dash - at));
     at = dash + 1;
   }
+  // Cheaper drafts, of any policy: these words come last.
+  for (; words.size() > 1; words.pop_back()) {
+    const std::string& w = words.back();
+    if (w.starts_with("step")) {
+      HUNCH_TRY(const int64_t step, parse_whole("step", w.substr(4), {1, 64}));
+      o.layer_step = int(step);
+    } else if (w.starts_with("skip")) {
+      o.draft_skip_layers = w.substr(4);
+      std::replace(o.draft_skip_layers.begin(), o.draft_skip_layers.end(), '.', ',');
+      HUNCH_OK(skipped_layers(o.draft_skip_layers, 1 << 20));
+    } else if (w == "lookup") o.self_lookup = "ngram";
+    else break;
+  }
   if (words[0] == "default" && words.size() == 1) return o;
   o.draft_weights = "target";  // the study's drafts read the target's own weights
   o.policy = words[0] == "stream" ? "streamingllm" : words[0];
@@ -341,7 +358,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
   if (!known)
     return usage_error(fmt::format(
         "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
-        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN",
+        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup",
         excerpt(name), Register<SparsePolicy>::names()));
   return o;
 }

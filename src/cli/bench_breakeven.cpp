@@ -87,7 +87,8 @@ int run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOptions& s
   request.prompt = {0};
   request.sampling.temperature = 0.8, request.sampling.seed = 1;
   request.speculation = speculation;
-  auto plan = plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.bits_per_weight());
+  auto plan = plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
+                           parts.bits_per_weight());
   if (!plan.ok()) return fail(plan.error());
 
   const CostKey key = cost_key(parts);

@@ -20,7 +20,7 @@ Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int
   speculation.proposer = "self", speculation.num_tokens = gamma;
   request.speculation = speculation;
   return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
-                      engine.parts().bits_per_weight());
+                      engine.parts().model->shape().layers, engine.parts().bits_per_weight());
 }
 
 Result<std::unique_ptr<DepthBench>> bench_at(Engine& engine, int64_t depth, const SpeculationOptions& speculation, int gamma) {

@@ -25,6 +25,19 @@ TEST(Bench, ReadsPoliciesByTheStudysNames) {
   EXPECT_EQ(named_policy("default").value().spread, SpeculationOptions().spread);
 }
 
+TEST(Bench, ReadsCheaperDraftsBehindAnyPolicysName) {
+  const SpeculationOptions o = named_policy("default-skip2-step3-lookup").value();
+  EXPECT_EQ(o.draft_skip_layers, "2");
+  EXPECT_EQ(o.layer_step, 3);
+  EXPECT_EQ(o.self_lookup, "ngram");
+  EXPECT_EQ(o.spread, SpeculationOptions().spread);
+  const SpeculationOptions study = named_policy("vegas-weight-all-skip3.5").value();
+  EXPECT_EQ(study.draft_skip_layers, "3,5");
+  EXPECT_EQ(study.rows, "all");
+  for (const char* bad : {"default-skipx", "default-step0", "default-step", "default-lookup-perkv"})
+    EXPECT_FALSE(named_policy(bad).ok()) << bad;
+}
+
 TEST(Bench, RefusesPoliciesItDoesNotHave) {
   for (const char* bad : {"", "quest", "vegas-nosuch", "streamingllm-all", "vegas-spread", "vegas-spreadx", "vegas-"})
     EXPECT_FALSE(named_policy(bad).ok()) << bad;

@@ -78,6 +78,7 @@ ordered_json report_json(const Report& report) {
   if (report.ratio > 0) out["ratio"] = report.ratio;
   out["gamma"] = g.gamma;
   out["rounds"] = g.rounds;
+  out["draft_passes"] = g.draft_passes;
   out["drafted"] = g.drafted;
   out["accepted"] = g.accepted;
   out["drafted_by_position"] = g.drafted_by_position;

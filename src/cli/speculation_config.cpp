@@ -77,6 +77,14 @@ Result<SettingValue> value_of(const SpeculationSetting& setting, const json& v) 
       return usage_error(fmt::format("{} must be a string ({}), not {}", name, comma_list(setting.choices), kind_name(v)));
     return parse_setting(setting, name, v.get_ref<const std::string&>());
   }
+  if (setting.kind == SpeculationSetting::Kind::Layers) {
+    if (!v.is_number() && !v.is_array())
+      return usage_error(fmt::format("{} must be a number of layers or a list of them, not {}", name, kind_name(v)));
+    if (v.is_number()) return parse_setting(setting, name, v.dump());
+    std::string list;
+    for (const json& layer : v) list += layer.dump() + ",";
+    return parse_setting(setting, name, list);
+  }
   if (!v.is_number()) return usage_error(fmt::format("{} must be a number {}, not {}", name, setting.range.text(), kind_name(v)));
   return parse_setting(setting, name, v.dump());  // one place for ranges and their messages
 }

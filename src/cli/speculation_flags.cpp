@@ -9,6 +9,7 @@
 #include "accept/rule.h"
 #include "cli/nearest.h"
 #include "draft/proposer.h"
+#include "model/skipped_layers.h"
 #include "sparse/policy.h"
 #include "text/excerpt.h"
 
@@ -189,6 +190,30 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        {},
        {1, 1 << 24},
        [](const SettingValue& v, SpeculationOptions& o) { o.max_entries = whole(v); }},
+      {"--layer-step",
+       "sparse_attn_layer_step",
+       "N",
+       "vegas and its kin: every Nth layer chooses what guesses read, the layers behind it follow (default 1)",
+       Kind::Whole,
+       {},
+       {1, 64},
+       [](const SettingValue& v, SpeculationOptions& o) { o.layer_step = whole(v); }},
+      {"--skip-layers",
+       "sparse_attn_skip_layers",
+       "N|LIST",
+       "self: guesses leave out N layers, spread evenly, or those of a list (3,5 or 3, counted from 0; default 0)",
+       Kind::Layers,
+       {},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.draft_skip_layers = word(v); }},
+      {"--self-lookup",
+       "self_lookup",
+       "METHOD",
+       "self: what ngram or suffix finds runs along with the first pass of a guess: fewer passes, the same guesses",
+       Kind::Choice,
+       {"ngram", "suffix"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.self_lookup = word(v); }},
       {"--page",
        "sparse_attn_page",
        "N",
@@ -266,6 +291,11 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     HUNCH_TRY(const double x, parse_number(spelled_as, text, setting.range));
     return SettingValue(x);
   }
+  if (setting.kind == Kind::Layers) {  // how many layers there are is known when the request is planned
+    if (auto form = skipped_layers(text, 1 << 20); !form.ok())
+      return usage_error(fmt::format("{}: {}", spelled_as, form.error().message));
+    return SettingValue(std::string(text));
+  }
   if (setting.key == "method") {
     if (text == "sparse_attn") text = "self";                                                 // the Vegas release's word
     for (std::string_view alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
@@ -333,6 +363,9 @@ Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, st
     for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread"})
       if (given(flag)) notes->push_back(fmt::format("{} has no effect with --policy {}", flag, options.policy));
   }
+  if (notes && given("--layer-step") && options.layer_step > 1)
+    for (std::string_view each : {"quest", "streamingllm", "oracle", "random", "full"})
+      if (options.policy == each) notes->push_back(fmt::format("--layer-step has no effect with --policy {}", each));
   if (options.policy == "full" && notes && given("--ratio"))
     notes->push_back("--ratio has no effect with --policy full, which reads everything");
   if (flags.unverified) {

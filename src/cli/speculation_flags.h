@@ -21,7 +21,7 @@ using SettingValue = std::variant<std::string, double>;  // a choice, or a numbe
 
 // One thing that can be set, by a flag, by a key of the configuration, or by both if they agree.
 struct SpeculationSetting {
-  enum class Kind { Choice, Whole, Number };
+  enum class Kind { Choice, Whole, Number, Layers };  // Layers: a number of them, or a list; kept as text
   std::string_view flag, key, value_name, about;
   Kind kind;
   std::vector<std::string_view> choices;  // Choice

@@ -66,6 +66,27 @@ TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
   }
 }
 
+TEST(SpeculationFlags, CheaperDraftsByFlagAndByKey) {
+  const Outcome flags = resolve({"--skip-layers", "3,5", "--layer-step", "2", "--self-lookup", "ngram"});
+  const Outcome keys = config(R"({"sparse_attn_skip_layers": [3, 5], "sparse_attn_layer_step": 2, "self_lookup": "ngram"})");
+  EXPECT_EQ(flags.message, "");
+  EXPECT_EQ(keys.message, "");
+  EXPECT_EQ(flags.options.draft_skip_layers, "3,5");
+  EXPECT_EQ(keys.options.draft_skip_layers, "3,5,");
+  for (const Outcome* o : {&flags, &keys}) {
+    EXPECT_EQ(o->options.layer_step, 2);
+    EXPECT_EQ(o->options.self_lookup, "ngram");
+  }
+  EXPECT_EQ(config(R"({"sparse_attn_skip_layers": 2})").options.draft_skip_layers, "2");
+  EXPECT_TRUE(resolve({"--skip-layers", "two"}).message.starts_with("--skip-layers: layers to skip: say how many"));
+  EXPECT_TRUE(config(R"({"sparse_attn_skip_layers": "2"})")
+                  .message.ends_with("must be a number of layers or a list of them, not a string"));
+  EXPECT_TRUE(config(R"({"sparse_attn_skip_layers": ["a"]})").message.find("layers to skip: say how many") != std::string::npos);
+  EXPECT_TRUE(resolve({"--layer-step", "0"}).message.find("--layer-step") != std::string::npos);
+  EXPECT_EQ(resolve({"--policy", "quest", "--layer-step", "2"}).notes,
+            std::vector<std::string>{"--layer-step has no effect with --policy quest"});
+}
+
 TEST(SpeculationFlags, TakesTheReleasesOwnConfiguration) {
   const Outcome o = config(
       R"({"method":"sparse_attn","sparse_attn_algorithm":"streamingllm","num_speculative_tokens":7,"sparse_attn_ratio":0.05})");

@@ -23,6 +23,7 @@ struct DraftTree {
   // Lookups: how good the guess looks (length of the match, or the tokens that the past says will be kept): what is twice as
   // good is another class to the planner.
   double worth = 0;
+  int passes = 0;                // of the target that found these guesses; 0: looked up
   std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token
   View<int32_t, 1> tokens;       // [capacity]
   View<float, 2> q;              // [capacity][vocab] Given: the distribution each node was drawn from

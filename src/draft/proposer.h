@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/registry.h"
 #include "draft/draft_tree.h"
@@ -24,6 +25,8 @@ struct ProposerOptions {
   int64_t suffix_cache_bytes = int64_t(256) << 20;
   double suffix_factor = 1.0, suffix_offset = 0.0, suffix_min_probability = 0.1;
   std::string cascade_first = "ngram";  // cascade: tried before self
+  std::string self_lookup;              // self: the look-up whose guess runs along with a chain's first pass; empty: none
+  std::vector<uint8_t> skip_layers;     // self: layers that draft passes leave out, a byte a layer; empty: none
 };
 
 struct DraftLimits {

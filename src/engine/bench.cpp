@@ -74,7 +74,9 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
     const BackendCounters before = parts_.backend->counters();
     const auto start = Clock::now();
     parts_.pass->begin(ids, std::span(&segment, 1));
-    model.forward(*parts_.pass, hidden);
+    model.forward(
+        *parts_.pass, hidden,
+        phase == Segment::Phase::Draft ? std::span<const uint8_t>(plan_.proposing.skip_layers) : std::span<const uint8_t>{});
     model.logits(*parts_.backend, hidden, rows_.logits(0, rows));
     rows_.sample(sequence_, tree_, {}, 0, false);
     const double ms = ms_since(start), select = parts_.pass->take_select_ms();
@@ -98,9 +100,9 @@ PassCost DepthBench::verify(int rows, int repeats, bool policy) {
   return time(repeats, Segment::Phase::Verify, rows, policy ? policy_.get() : nullptr, *parts_.model);
 }
 
-PassCost DepthBench::draft(int repeats) {
+PassCost DepthBench::draft(int repeats, int rows) {
   time(1, Segment::Phase::Verify, 1, policy_.get(), *parts_.model);  // a selection to read
-  return time(repeats, Segment::Phase::Draft, 1, policy_.get(), draft_weights_ ? *draft_weights_ : *parts_.model);
+  return time(repeats, Segment::Phase::Draft, rows, policy_.get(), draft_weights_ ? *draft_weights_ : *parts_.model);
 }
 
 double streaming_read_ceiling(int threads, size_t bytes, int repeats) {

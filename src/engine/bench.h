@@ -27,8 +27,8 @@ class DepthBench {
   PassCost plain(int repeats);
   // A verify pass of `rows` rows with the policy's scores and selection, or without (`policy` false).
   PassCost verify(int rows, int repeats, bool policy);
-  // One draft step over the selection made by verify().
-  PassCost draft(int repeats);
+  // One draft step over the selection made by verify(); of `rows` rows where a guess runs along.
+  PassCost draft(int repeats, int rows = 1);
 
  private:
   DepthBench(EngineParts&, const RequestPlan&);

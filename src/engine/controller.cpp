@@ -26,7 +26,7 @@ constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{{0.18, 0.3, 0.4,
 RequestPlan usual_plan(const EngineParts& parts) {
   Request request;
   request.speculation.proposer = "self";
-  auto plan = plan_request(request, {}, parts.options.max_draft, parts.bits_per_weight());
+  auto plan = plan_request(request, {}, parts.options.max_draft, parts.model->shape().layers, parts.bits_per_weight());
   HUNCH_CHECK(plan.ok());
   return std::move(*plan);
 }

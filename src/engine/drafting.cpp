@@ -12,15 +12,21 @@ namespace {
 // Different settings alive at once, of proposers and of policies: in use, and kept for who asks next.
 constexpr size_t kMostUsed = 256, kMostIdle = 4;
 
+std::string shown(const std::vector<uint8_t>& skipped) {
+  std::string out;
+  for (const uint8_t s : skipped) out += s ? 'x' : '.';
+  return out;
+}
+
 std::string key_of(const std::string& name, const PolicyOptions& o) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric, o.rows,
-                     o.combine, o.share, o.spread, o.max_tokens, o.page, o.block);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric,
+                     o.rows, o.combine, o.share, o.spread, o.max_tokens, o.page, o.block, o.layer_step, shown(o.skip_layers));
 }
 
 std::string key_of(const std::string& name, const ProposerOptions& o, std::optional<DType> weights) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", name, o.ngram_min, o.ngram_max, o.suffix_depth, o.suffix_cached_requests,
-                     o.suffix_cache_bytes, o.suffix_factor, o.suffix_offset, o.suffix_min_probability, o.cascade_first,
-                     weights ? int(*weights) : -1);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ngram_min, o.ngram_max, o.suffix_depth,
+                     o.suffix_cached_requests, o.suffix_cache_bytes, o.suffix_factor, o.suffix_offset, o.suffix_min_probability,
+                     o.cascade_first, o.self_lookup, shown(o.skip_layers), weights ? int(*weights) : -1);
 }
 
 }  // namespace

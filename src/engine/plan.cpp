@@ -9,6 +9,7 @@
 #include "draft/proposer.h"
 #include "engine/controller.h"
 #include "engine/defaults.h"
+#include "model/skipped_layers.h"
 
 namespace hunch {
 namespace {
@@ -26,7 +27,8 @@ Status check_part(const char* what, const std::string& name) {
 
 }  // namespace
 
-Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft, double bits_per_weight) {
+Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft, int layers,
+                                 double bits_per_weight) {
   const SamplingOptions& s = request.sampling;
   const SpeculationOptions& o = request.speculation;
   RequestPlan plan;
@@ -78,6 +80,9 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.policy.max_tokens = o.max_entries;
   plan.policy.page = o.page;
   plan.policy.block = o.block;
+  plan.policy.layer_step = o.layer_step;
+  if (o.layer_step < 1 || o.layer_step > 64)
+    return usage_error(fmt::format("a layer step of {}: one choice serves 1 to 64 layers", o.layer_step));
   if (o.block < 1 || o.block > 64) return usage_error(fmt::format("blocks of {} entries; they must hold 1 to 64", o.block));
   if (o.max_entries < 0)
     return usage_error(fmt::format("at most {} entries to read; it must be 0 (no limit) or more", o.max_entries));
@@ -95,7 +100,14 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
                     .suffix_cached_requests = o.suffix_cached_requests,
                     .suffix_factor = o.suffix_factor,
                     .suffix_min_probability = o.suffix_min_probability,
-                    .cascade_first = o.cascade_first};
+                    .cascade_first = o.cascade_first,
+                    .self_lookup = o.self_lookup};
+  if (!o.self_lookup.empty() && o.self_lookup != "ngram" && o.self_lookup != "suffix")
+    return usage_error(fmt::format("unknown look-up '{}' for self; known: ngram, suffix", o.self_lookup));
+  HUNCH_TRY(plan.policy.skip_layers, skipped_layers(o.draft_skip_layers, layers));
+  plan.proposing.skip_layers = plan.policy.skip_layers;
+  if (!o.verify && !plan.policy.skip_layers.empty())
+    return usage_error("unverified (lossy) decoding runs every layer: leave out the layers to skip");
   if (o.draft_weights == "auto") {
     // Unverified decoding shows what its attention alone does: no coarser weights on top unless asked for.
     if (o.verify && bits_per_weight >= defaults::kCoarserFrom) plan.draft_weights = DType::Q4_0;

@@ -28,7 +28,9 @@ struct RequestPlan {
 };
 
 // Errors are usage errors that name the option, the value and what is allowed.
-// `bits_per_weight` of the target decides what draft weights `auto` means; 0 (not known): the target's own.
-Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft, double bits_per_weight = 0);
+// Of the target: `layers`, for those that drafts skip; `bits_per_weight` decides what draft weights `auto` means, 0 (not known):
+// the target's own.
+Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft, int layers = 0,
+                                 double bits_per_weight = 0);
 
 }  // namespace hunch

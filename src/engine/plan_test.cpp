@@ -98,11 +98,17 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"unknown draft weights 'q6_k'; known: auto, target, q4_0, q8_0", [](auto&, auto& o) { o.draft_weights = "q6_k"; }},
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "vegas"; }},
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
+      {"a layer step of 0", [](auto&, auto& o) { o.layer_step = 0; }},
+      {"unknown look-up 'self' for self; known: ngram, suffix", [](auto&, auto& o) { o.self_lookup = "self"; }},
+      {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "5"; }},
+      {"layer 8 to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "8,"; }},
+      {"unverified (lossy) decoding runs every layer",
+       [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "streamingllm", o.draft_skip_layers = "1"; }},
   };
   for (const Case& c : cases) {
     Request request{.prompt = {1}};
     c.set(request.sampling, request.speculation);
-    auto plan = plan_request(request, {}, 64);
+    auto plan = plan_request(request, {}, 64, 8);
     ASSERT_FALSE(plan.ok()) << c.message;
     EXPECT_EQ(plan.error().kind, Error::Kind::Usage) << c.message;
     EXPECT_NE(plan.error().message.find(c.message), std::string::npos) << plan.error().message;

@@ -30,8 +30,10 @@ class Solo {
     int64_t first = 0;
     int drafts = 0;
   };
-  Result<Emitted> round() {
+  // `stop_below`: where a planner would have its drafts end.
+  Result<Emitted> round(float stop_below = 0) {
     running_->decide_as_asked();
+    running_->stop_below = stop_below;
     return step();
   }
 

@@ -118,7 +118,8 @@ inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
 }
 
 inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
-  auto plan = plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft);
+  auto plan = plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
+                           engine.parts().model->shape().layers);
   HUNCH_CHECK(plan.ok());
   auto step = Solo::make(engine.parts(), *plan, request);
   HUNCH_CHECK(step.ok());

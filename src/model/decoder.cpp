@@ -150,7 +150,8 @@ void Decoder::feed_forward(Pass& pass, int index, Scratch& s) const {
   backend.matmul({.x = s.gate, .products = down, .accumulate = true});
 }
 
-void Decoder::forward(Pass& pass, View<float, 2> hidden) const {
+void Decoder::forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t> skipped) const {
+  HUNCH_CHECK(skipped.empty() || skipped.size() == layers_.size());
   const int64_t rows = pass.num_rows(), attention_dim = int64_t(shape_.heads) * shape_.head_dim;
   const int64_t kv_dim = int64_t(shape_.kv_heads) * shape_.head_dim,
                 pairs = (shape_.rope_dim > 0 ? shape_.rope_dim : shape_.head_dim) / 2;
@@ -173,6 +174,7 @@ void Decoder::forward(Pass& pass, View<float, 2> hidden) const {
                        .magnitude = rope_magnitude_,
                        .cos_sin = s.cos_sin});
   for (int layer = 0; layer < shape_.layers; ++layer) {
+    if (!skipped.empty() && skipped[size_t(layer)]) continue;
     attention(pass, layer, s);
     feed_forward(pass, layer, s);
   }

@@ -19,7 +19,7 @@ class Decoder final : public Model {
 
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return weight_bytes_; }
-  void forward(Pass&, View<float, 2> hidden) const override;
+  void forward(Pass&, View<float, 2> hidden, std::span<const uint8_t> skipped = {}) const override;
   void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const override;
 
  private:

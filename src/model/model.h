@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "backend/backend.h"
 #include "base/registry.h"
@@ -24,8 +25,9 @@ class Model {
   virtual const ModelShape& shape() const = 0;
   virtual size_t weight_bytes() const = 0;  // read by one pass, the head included
 
-  // Final hidden states after the last norm: [rows][hidden].
-  virtual void forward(Pass&, View<float, 2> hidden) const = 0;
+  // Final hidden states after the last norm: [rows][hidden]. `skipped` (empty, or a byte a layer) leaves layers out: their input
+  // is their output, and they neither write nor read K and V. For drafts, which need not be exact.
+  virtual void forward(Pass&, View<float, 2> hidden, std::span<const uint8_t> skipped = {}) const = 0;
   virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
 };
 

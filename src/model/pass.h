@@ -17,7 +17,7 @@ namespace hunch {
 struct Segment {
   enum class Phase : uint8_t {
     Prefill,  // a prompt chunk; reads all before it
-    Draft,    // one row, reads the policy's selection and the tail
+    Draft,    // rows that read the policy's selection and the tail
     Verify,   // the pending token and drafts; reads all. Plain decoding is verify without drafts
   } phase = Phase::Verify;
   const Sequence* sequence = nullptr;

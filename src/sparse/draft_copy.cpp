@@ -5,7 +5,7 @@
 
 namespace hunch {
 
-DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block)
+DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block, int layer_step)
     : backend_(*setup.backend),
       options_(setup.options),
       geometry_(setup.geometry),
@@ -14,7 +14,13 @@ DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block)
       block_(block),
       max_rows_(setup.max_draft + 1),
       slots_(size_t(setup.max_sequences)) {
+  HUNCH_CHECK(layer_step >= 1);
   move_from_.reserve(size_t(max_rows_)), move_to_.reserve(size_t(max_rows_));
+  lists_of_.resize(window_.size());
+  for (int layer = 0, chose = 0, seen = 0; layer < num_layers(); ++layer) {
+    if (selects(layer) && seen++ % layer_step == 0) chose = layer;
+    lists_of_[size_t(layer)] = chose;
+  }
 }
 
 void DraftCopy::open(const Sequence& sequence, int64_t tail) {
@@ -50,7 +56,7 @@ bool DraftCopy::begin(Slot slot, int64_t first_position) {
 
 View<int32_t, 2> DraftCopy::index(Slot slot, int layer) const {
   const SlotState& state = slots_[size_t(slot)];
-  auto* data = static_cast<int32_t*>(state.index.data()) + int64_t(layer) * sets_ * state.max_count;
+  auto* data = static_cast<int32_t*>(state.index.data()) + int64_t(lists_of_[size_t(layer)]) * sets_ * state.max_count;
   View<int32_t, 2> view(data, sets_, state.count);
   view.stride[0] = state.max_count;
   return view;

@@ -14,8 +14,9 @@ namespace hunch {
 
 class DraftCopy {
  public:
-  // Selections of `sets` lists a layer, of aligned blocks of `block` entries.
-  DraftCopy(const SparsePolicy::Setup&, int sets, int block = 1);
+  // Selections of `sets` lists a layer, of aligned blocks of `block` entries. Every `layer_step`-th of the selecting layers has
+  // lists of its own (chooses()); those behind it have the same, each with its own copies of the entries.
+  DraftCopy(const SparsePolicy::Setup&, int sets, int block = 1, int layer_step = 1);
 
   // Memory for selections from up to max_len entries and a tail of `tail` positions besides two rounds of rows.
   void open(const Sequence&, int64_t tail = 0);
@@ -28,10 +29,10 @@ class DraftCopy {
   // Entries to select of [0, valid): the same for every layer; multiples of the block.
   int64_t count(Slot slot) const { return slots_[size_t(slot)].count; }
   int64_t valid(Slot slot) const { return slots_[size_t(slot)].tail_first; }
-  // The list of layer `layer`; [sets][count].
+  // The lists of layer `layer`; [sets][count].
   View<int32_t, 2> index(Slot, int layer) const;
 
-  // Makes the list from scores of blocks, [sets][>= valid / block].
+  // Makes the lists of a layer that chooses from scores of blocks, [sets][>= valid / block].
   void choose(int layer, Slot, View<const float, 2> scores, int spread);
   // Copies the listed entries and the positions [valid, tail_last) of this layer.
   void copy(int layer, Slot, int64_t tail_last, const KvRef& from);
@@ -42,6 +43,7 @@ class DraftCopy {
 
   int num_layers() const { return int(window_.size()); }
   bool selects(int layer) const { return window_[size_t(layer)] == 0; }
+  bool chooses(int layer) const { return selects(layer) && lists_of_[size_t(layer)] == layer; }
   KvStore* store(Slot slot) const { return slots_[size_t(slot)].store.get(); }
   size_t bytes() const;
 
@@ -61,7 +63,7 @@ class DraftCopy {
   Backend& backend_;
   PolicyOptions options_;
   KvGeometry geometry_;
-  std::vector<int> window_;
+  std::vector<int> window_, lists_of_;  // [layers]; the layer that chose a layer's lists
   int sets_, block_;
   int64_t max_rows_;
   std::vector<SlotState> slots_;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/guarantee.h"
@@ -22,9 +23,11 @@ struct PolicyOptions {
   int sinks = 0, recent = 0;
   std::string metric = "weight", rows = "all", combine = "max", share = "kv_head";
   int spread = 16;
-  int64_t max_tokens = 0;  // > 0: a fixed budget of entries in place of the ratio (sparse_attn_max_tokens)
-  int page = 16;           // quest: entries of a page
-  int block = 1;           // vegas: > 1 keeps aligned blocks of so many entries by their greatest score, unspread
+  int64_t max_tokens = 0;            // > 0: a fixed budget of entries in place of the ratio (sparse_attn_max_tokens)
+  int page = 16;                     // quest: entries of a page
+  int block = 1;                     // vegas: > 1 keeps aligned blocks of so many entries by their greatest score, unspread
+  int layer_step = 1;                // scored policies: every so many layers one chooses; those behind it read the same positions
+  std::vector<uint8_t> skip_layers;  // layers that drafts leave out, a byte a layer; empty: none
 };
 
 // Entries kept of `valid`: min(valid, max_tokens) if a budget is given, else min(valid, max(min_tokens, ceil(ratio valid))). The
@@ -87,7 +90,7 @@ class SparsePolicy {
     Backend* backend = nullptr;
     KvGeometry geometry;
     int heads = 0;
-    std::vector<int> window;  // [layers] 0: reads all; other layers are never selected from
+    std::vector<int> window;  // [layers] 0: reads all and drafts run it; other layers are never selected from
     int max_sequences = 1;
     int max_draft = 0;
     int64_t context_len = 0;
@@ -108,6 +111,8 @@ class SparsePolicy {
   virtual ScoreRequest scores(int /*layer*/, const PassInfo&) { return {}; }
   virtual Selection select(int /*layer*/, const DraftQueries&, const PassInfo&) { return {}; }
   virtual void learn(int /*layer*/, const PassInfo&, const Observation&) {}
+  // Draft rows of this round from this number on were guesses that the round does not have: what was learned of them is void.
+  virtual void forget_drafts(const Sequence&, int /*first_row*/) {}
   // Unverified decoding: makes the selection anew without a pass that reads all. False where the policy needs one.
   virtual bool refresh(const Sequence&, const KvRef& /*own*/) { return false; }
   // After the sequence's own entries were closed up (a tree's accepted path lies at consecutive entries).

@@ -31,7 +31,7 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       heads_(setup.heads),
       max_rows_(std::max(setup.max_draft + 1, how.prompt_rows)),
       sets_(how.per_kv_head ? setup.geometry.kv_heads : 1),
-      copy_(setup, sets_, how.block),
+      copy_(setup, sets_, how.block, setup.options.layer_step),
       slots_(size_t(setup.max_sequences)) {
   HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.block == 1 || how.spread == 0));
   used_ = backend_.allocate(size_t(max_rows_));
@@ -72,7 +72,7 @@ void ScoredPolicy::close(Slot slot) {
 }
 
 ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
-  if (idle(info) || !copy_.begin(info.sequence->slot, info.first_position) || !copy_.selects(layer) || deferred(info)) return {};
+  if (idle(info) || !copy_.begin(info.sequence->slot, info.first_position) || !copy_.chooses(layer) || deferred(info)) return {};
   ScoreRequest request{
       .metric = how_.metric, .combine = how_.combine, .row_used = used_rows(info.num_rows), .per_kv_head = sets_ > 1};
   if (how_.metric == ScoreMetric::Weight) {
@@ -98,7 +98,11 @@ void ScoredPolicy::learn(int layer, const PassInfo& info, const Observation& see
   }
   if (!copy_.begin(slot, info.first_position)) return;
   if (how_.drafts_lse) note_last(layer, slot, seen);
-  if (deferred(info)) return keep_for_later(layer, info, seen);
+  if (deferred(info)) {
+    if (copy_.chooses(layer)) keep_for_later(layer, info, seen);
+    return;
+  }
+  if (!copy_.chooses(layer)) return copy_.copy(layer, slot, tail_last, seen.kv);
   View<const float, 2> scores = seen.scores;
   if (!scores.data)
     scores = look_again(layer, info.first_position, seen.q, seen.lse, used_rows(info.num_rows), seen.scale, seen.kv);
@@ -116,6 +120,10 @@ void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
     used(commit.rows.empty() ? i : commit.rows[size_t(i)]) = 1;
   for (int layer = 0; layer < geometry_.layers; ++layer) {
     if (!copy_.selects(layer)) continue;
+    if (!copy_.chooses(layer)) {
+      copy_.copy(layer, sequence.slot, commit.first + commit.accepted + 1, state.kv);
+      continue;
+    }
     const auto q = state.q.view<float>(geometry_.layers, max_rows_, heads_, geometry_.head_dim)[layer].slice(0, commit.num_rows);
     const auto lse = rows_of(state.had_drafts ? state.draft_lse : state.true_lse, layer, commit.num_rows);
     choose(layer, sequence.slot, commit.first + commit.accepted + 1,
@@ -143,7 +151,7 @@ void ScoredPolicy::note_last(int layer, Slot slot, const Observation& seen) {
 }
 
 void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation& seen) {
-  if (!how_.drafts_lse) return;
+  if (!how_.drafts_lse || !copy_.chooses(layer)) return;
   SlotState& state = slots_[size_t(info.sequence->slot)];
   if (state.noted_at != info.sequence->committed_len) {
     state.noted_at = info.sequence->committed_len;
@@ -156,6 +164,11 @@ void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation
     for (int head = 0; head < heads_; ++head) to(row, head) = seen.lse(i, head);
     state.noted[size_t(row)] = 1;
   }
+}
+
+void ScoredPolicy::forget_drafts(const Sequence& sequence, int first_row) {
+  auto& noted = slots_[size_t(sequence.slot)].noted;
+  std::fill(noted.begin() + std::min<ptrdiff_t>(first_row, std::ssize(noted)), noted.end(), uint8_t(0));
 }
 
 // The log-sum-exps of the draft steps of these rows. Where none ran in this round, that of the last row that read everything: it

@@ -5,6 +5,9 @@
 // Weights are normalised by the log-sum-exp that the draft step of the same row of the round left behind, so one pass over K
 // suffices (drafts_lse), or by the true one in a second look at K; so are first selections and rounds without draft steps. A row
 // whose own draft step never ran (the last one of a chain) takes that of the nearest row before it that has one.
+//
+// With a layer_step n > 1 every n-th selecting layer scores and chooses, and the layers behind it copy their own entries of the
+// same positions: layers next to each other attend to much the same places.
 #pragma once
 
 #include <vector>
@@ -42,6 +45,7 @@ class ScoredPolicy : public SparsePolicy {
   ScoreRequest scores(int layer, const PassInfo&) override;
   Selection select(int layer, const DraftQueries&, const PassInfo&) override;
   void learn(int layer, const PassInfo&, const Observation&) override;
+  void forget_drafts(const Sequence&, int first_row) override;
   void committed(const Sequence&, const Commit&) override;
   void close(Slot) override;
 

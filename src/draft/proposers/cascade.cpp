@@ -28,6 +28,7 @@ class Cascade final : public Proposer {
     then_->open(sequence);
   }
   void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) task.tree->passes = 0;
     first_->propose(tasks);
     rest_.clear();
     for (const DraftTask& task : tasks)

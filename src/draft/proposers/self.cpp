@@ -3,6 +3,10 @@
 // children. A chain has one node a depth; where branching is allowed and the choice was close, the token that came second becomes
 // a sibling, and both go on side by side: rows of one pass, over the same weights and the same selected entries.
 //
+// A look-up may run ahead of a chain: what it guesses goes along with the first pass, as rows behind the pending token's. Every
+// row makes its own choice, the one that it would make in a step of its own, so guesses that equal the choices before them were
+// right about the draft (not yet about the target): one pass then stands for several, and the chain is the same.
+//
 // How close a choice was also says how likely the target agrees. That is learned from what was kept (draft/confidence.h), and
 // ends a chain where going on would not pay.
 #include <algorithm>
@@ -16,12 +20,15 @@ namespace {
 
 class Self final : public Proposer {
  public:
-  explicit Self(const Setup& setup)
+  // `lookup` may be null.
+  Self(const Setup& setup, std::unique_ptr<Proposer> lookup)
       : backend_(*setup.backend),
         target_(*setup.target),
         weights_(setup.draft_weights ? *setup.draft_weights : *setup.target),
         pass_(*setup.pass),
         max_draft_(setup.max_draft),
+        lookup_(std::move(lookup)),
+        skip_layers_(setup.options.skip_layers),
         drafts_(size_t(setup.max_sequences)) {
     const ModelShape& shape = target_.shape();
     // Most sequences draft chains; wide levels of all at once are cut to what there is room for.
@@ -35,21 +42,34 @@ class Self final : public Proposer {
     open_.reserve(size_t(setup.max_sequences));
     segments_.reserve(size_t(setup.max_sequences));
     for (Draft& draft : drafts_) draft.reserve(max_draft_);
+    if (!lookup_) return;
+    guesses_.reserve(size_t(setup.max_sequences));
+    guess_tree_.resize(size_t(setup.max_sequences));
+    guess_ids_ = backend_.allocate(guess_tree_.size() * kMostGuessed * sizeof(int32_t));
+    auto ids = guess_ids_.view<int32_t>(int64_t(guess_tree_.size()), kMostGuessed);
+    for (size_t slot = 0; slot < guess_tree_.size(); ++slot) {
+      guess_tree_[slot].parents.resize(kMostGuessed);
+      guess_tree_[slot].tokens = ids[int64_t(slot)];
+    }
   }
 
   bool uses_policy() const override { return true; }
 
+  void open(const Sequence& sequence) override {
+    if (lookup_) lookup_->open(sequence);
+  }
   void propose(std::span<const DraftTask> tasks) override {
     HUNCH_CHECK(tasks.size() <= drafts_.size());
     open_.clear();
     for (const DraftTask& task : tasks) {
-      task.tree->size = 0;
+      task.tree->size = task.tree->passes = 0;
       task.tree->law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
       if (task.limits.max_tokens <= 0) continue;
       Draft& draft = drafts_[size_t(task.sequence->slot)];
       draft.begin(task);
       open_.push_back(&draft);
     }
+    if (lookup_) guess();
     backend_.replay(uint64_t(open_.size()), [&] {
       while (!open_.empty()) {
         pass();
@@ -59,6 +79,7 @@ class Self final : public Proposer {
   }
 
   void observe(const Sequence& sequence, const Verdict& verdict) override {
+    if (lookup_) lookup_->observe(sequence, verdict);
     Draft& draft = drafts_[size_t(sequence.slot)];
     if (draft.nodes == 0) return;  // somebody else drafted
     Confidence& confidence = confidence_of(draft);
@@ -72,10 +93,14 @@ class Self final : public Proposer {
       }
     draft.nodes = 0;
   }
-  void close(Slot slot) override { drafts_[size_t(slot)].nodes = 0; }
+  void close(Slot slot) override {
+    drafts_[size_t(slot)].nodes = 0;
+    if (lookup_) lookup_->close(slot);
+  }
 
  private:
   static constexpr int kWidest = 16;       // rows of one sequence's level
+  static constexpr int kMostGuessed = 15;  // rows behind the first
   static constexpr float kUnsure = 0.75f;  // a choice that the target shares less often than this gets a sibling
 
   // One sequence's tree in the works. Row 0 is the pending token, row x node x - 1.
@@ -97,9 +122,33 @@ class Self final : public Proposer {
     int confidence_class(int node) const { return classes[size_t(node)]; }
     bool given() const { return task->tree->law == DraftLaw::Given; }
     bool chain() const { return !task->limits.may_branch || given(); }
+    int deepest() const {
+      const DraftLimits& limits = task->limits;
+      return limits.max_depth > 0 ? std::min(limits.max_depth, limits.max_tokens) : limits.max_tokens;
+    }
   };
 
-  // One level of every open draft.
+  // Adds the rows of a look-up's chain to the first pass of every draft that is one. Drafts with coins of their own (law Given)
+  // go without: a guess that decides which of them is drawn where would be hard to account for.
+  void guess() {
+    guesses_.clear();
+    for (Draft* draft : open_) {
+      if (!draft->chain() || draft->given() || draft->deepest() < 2) continue;
+      const Sequence* sequence = draft->task->sequence;
+      guesses_.push_back({.sequence = sequence,
+                          .limits = {.max_tokens = std::min(draft->deepest() - 1, kMostGuessed)},
+                          .tree = &guess_tree_[size_t(sequence->slot)]});
+    }
+    if (guesses_.empty()) return;
+    lookup_->propose(guesses_);
+    for (const DraftTask& task : guesses_) {
+      Draft& draft = drafts_[size_t(task.sequence->slot)];
+      for (int i = 0; i < task.tree->size; ++i) draft.task->tree->tokens(i) = task.tree->tokens(i);
+      draft.rows += task.tree->size;
+    }
+  }
+
+  // One level of every open draft; of a chain with a guess, as many levels as the guess has.
   void pass() {
     const ModelShape& shape = target_.shape();
     auto ids = ids_.view<int32_t>(max_rows_);
@@ -120,13 +169,13 @@ class Self final : public Proposer {
     }
     pass_.begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
     auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
-    weights_.forward(pass_, hidden);
+    weights_.forward(pass_, hidden, skip_layers_);
     weights_.logits(backend_, hidden, logits);
     int64_t row = 0;
     for (Draft* draft : open_) {
       const int count = draft->rows;
       sample(*draft, row, View<const float, 2>(logits).slice(row, count));
-      grow(*draft, row);
+      take(*draft, row);
       row += count;
     }
   }
@@ -138,7 +187,7 @@ class Self final : public Proposer {
     const DraftTree& tree = *draft.task->tree;
     const int count = draft.rows;
     auto positions = positions_.view<int32_t>(count);
-    for (int i = 0; i < count; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
+    for (int i = 0; i < count; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1 + (draft.chain() ? i : 0));
     const bool given = draft.given();
     backend_.sample({.logits = logits,
                      .params = sequence.sampling,
@@ -150,9 +199,24 @@ class Self final : public Proposer {
                      .state = sequence.logit_state.get(),
                      .first_row = draft.first,
                      .drafts = tree.tokens,
-                     .parents = draft.parents,
+                     .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
                      .seconds = chosen_.view<int32_t>(2, max_rows_)[1].slice(row, count),
                      .leads = leads_.view<float>(max_rows_).slice(row, count)});
+  }
+
+  // The rows of a guess are levels of one row each, taken for as long as the row before chose what this one was given.
+  void take(Draft& draft, int64_t at) {
+    const DraftTask& task = *draft.task;
+    ++task.tree->passes;
+    if (!draft.chain() || draft.rows == 1) return grow(draft, at);
+    const int count = draft.rows;
+    for (int i = 0; i < count && !draft.done; ++i) {
+      const int32_t next = i + 1 < count ? task.tree->tokens(i) : -1;
+      draft.rows = 1;
+      grow(draft, at + i);
+      if (task.tree->tokens(i) != next) break;
+    }
+    if (task.policy) task.policy->forget_drafts(*task.sequence, draft.first);
   }
 
   // Adds the sampled tokens to the tree: first the choices of all rows of the level, then seconds where a choice was close, the
@@ -188,7 +252,7 @@ class Self final : public Proposer {
     draft.first = first_node + 1, draft.rows = draft.nodes - first_node;
     // A choice without a valid number ends the draft; the node that makes the rest unlikely stays.
     draft.done =
-        draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= limits.longest() || best < limits.stop_below;
+        draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= draft.deepest() || best < limits.stop_below;
   }
 
   Confidence& confidence_of(const Draft& draft) { return draft.given() ? by_draw_ : by_noise_; }
@@ -198,6 +262,11 @@ class Self final : public Proposer {
   const Model& weights_;
   Pass& pass_;
   int max_draft_, max_rows_ = 0;
+  std::unique_ptr<Proposer> lookup_;
+  std::vector<uint8_t> skip_layers_;
+  std::vector<DraftTree> guess_tree_;  // by slot
+  Buffer guess_ids_;
+  std::vector<DraftTask> guesses_;
   Buffer hidden_, logits_, ids_, chosen_, leads_, positions_;
   std::vector<Draft> drafts_;  // by slot
   std::vector<Draft*> open_;
@@ -205,7 +274,15 @@ class Self final : public Proposer {
   Confidence by_noise_, by_draw_;  // a draft shares the noise of the target, or has its own
 };
 
-Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) { return std::unique_ptr<Proposer>(new Self(setup)); }
+Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {
+  std::unique_ptr<Proposer> lookup;
+  if (const std::string& name = setup.options.self_lookup; !name.empty()) {
+    const auto* part = name == "ngram" || name == "suffix" ? Register<Proposer>::find(name) : nullptr;
+    if (!part) return usage_error("unknown look-up '" + name + "' for self; known: ngram, suffix");
+    HUNCH_TRY(lookup, part->make(setup));
+  }
+  return std::unique_ptr<Proposer>(new Self(setup, std::move(lookup)));
+}
 
 const Register<Proposer> self{"self", "the same model over selected entries of its own KV cache", make_self};
 

@@ -1,0 +1,154 @@
+// Cheaper draft passes (layers left out, selections shared between layers, guessed rows): the stream stays plain decoding's, and
+// guessed rows change how many passes a draft takes but not the draft.
+#include "equality.h"
+
+namespace hunch {
+namespace {
+
+using test::Equality;
+
+constexpr int kPromptLen = 170, kNewTokens = 80;
+
+struct Light {
+  const char *name, *skip;
+  int layer_step;
+  const char* lookup;
+};
+constexpr Light kLight[] = {
+    {"skip", "1,", 1, ""},
+    {"step 2", "", 2, ""},
+    {"n-grams along", "", 1, "ngram"},
+    {"suffixes along", "", 1, "suffix"},
+    {"step 64", "", 64, "ngram"},
+    {"all", "0,", 2, "ngram"},
+};
+
+void set(SpeculationOptions& o, const Light& light) {
+  o.draft_skip_layers = light.skip, o.layer_step = light.layer_step, o.self_lookup = light.lookup;
+  o.ngram_min = 1, o.ngram_max = 4;  // random weights repeat little
+}
+
+TEST(LightDrafts, StreamsEqualPlainDecoding) {
+  int turn = 0;
+  for (const char* model : {"qwen3-tied", "qwen2-window", "llama-yarn", "mistral"}) {
+    const char* device = std::string(model) < "n" ? "cpu" : "reference";
+    auto engine = test::load({.model = test::tiny_path(model), .device = device, .context_len = 256});
+    Equality equality(*engine);
+    const auto prompt = test::random_prompt(kPromptLen, 256, 4);
+    for (const Light& light : kLight)
+      for (const auto& policy : Register<SparsePolicy>::all()) {
+        Request request = test::request(prompt, kNewTokens);
+        request.speculation.policy = std::string(policy.name);
+        request.speculation.min_tokens = 12;
+        request.speculation.rows = turn % 4 == 1 ? "last" : turn % 4 == 3 ? "accepted" : "all";
+        request.speculation.num_tokens = test::kGammas[turn % 5];
+        set(request.speculation, light);
+        equality.expect_plain_stream(request, turn++, fmt::format("{} {} {} {}", model, device, light.name, policy.name));
+      }
+    EXPECT_GE(equality.accepted, 1) << model;
+    EXPECT_GE(equality.rejected(), 1) << model;
+  }
+}
+
+// Under rule ratio another noise decides, so only the promise itself is compared: the run is lossless and drafts.
+TEST(LightDrafts, RunUnderRuleRatio) {
+  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "cpu", .context_len = 256});
+  for (const Light& light : kLight) {
+    Request request = test::request(test::random_prompt(kPromptLen, 256, 4), kNewTokens);
+    test::set_sampling(request, 1);
+    request.speculation.proposer = "self", request.speculation.rule = "ratio";
+    set(request.speculation, light);
+    const Generation run = test::generate(*engine, request);
+    EXPECT_TRUE(run.lossless);
+    EXPECT_GT(run.drafted, 0);
+    EXPECT_EQ(run.draft_passes, run.drafted) << light.name;  // no look-up runs along here
+  }
+}
+
+struct Drafts {
+  std::vector<std::vector<int32_t>> rounds;    // the tokens of every draft
+  std::vector<std::vector<int32_t>> selected;  // and the positions that every round chose, layer 1
+  int64_t passes = 0, drafted = 0;
+  std::vector<int32_t> stream;
+};
+
+Drafts drafts_of(Engine& engine, const Request& request, float stop_below) {
+  Drafts out;
+  auto step = test::make_step(engine, request);
+  HUNCH_CHECK(step->prefill(nullptr).ok());
+  step->hot_loop().after_drafts = [&](Running& who) {
+    out.rounds.emplace_back(who.tree().tokens.data, who.tree().tokens.data + who.tree().size);
+  };
+  while (step->sequence().len() < step->sequence().max_len) {
+    HUNCH_CHECK(step->round(stop_below).ok());
+    const auto list = step->policy()->selected(0, 1);
+    if (list.data) out.selected.emplace_back(&list(0, 0), &list(0, 0) + list.extent[1]);
+  }
+  out.passes = step->stats().draft_passes, out.drafted = step->stats().drafted;
+  out.stream = step->sequence().tokens;
+  return out;
+}
+
+// The passes that the look-up saved.
+int64_t saved_by_a_lookup(Engine& engine, Request request, const char* lookup, float stop_below, const std::string& what) {
+  request.speculation.proposer = "self";
+  const Drafts plain = drafts_of(engine, request, stop_below);
+  request.speculation.self_lookup = lookup;
+  const Drafts guessed = drafts_of(engine, request, stop_below);
+  EXPECT_EQ(guessed.rounds, plain.rounds) << what;
+  EXPECT_EQ(guessed.selected, plain.selected) << what;
+  EXPECT_EQ(guessed.stream, plain.stream) << what;
+  EXPECT_EQ(plain.passes, plain.drafted) << what;
+  EXPECT_LE(guessed.passes, plain.passes) << what;
+  return plain.passes - guessed.passes;
+}
+
+TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
+  int turn = 0;
+  int64_t saved = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* policy : {"vegas", "sparsespec", "last_accepted", "snapkv", "streamingllm", "full"})
+      for (const char* lookup : {"ngram", "suffix"})
+        for (const float stop_below : {0.0f, 0.6f}) {
+          auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256});
+          // A stretch again and again: look-ups find something in every round.
+          const auto stretch = test::random_prompt(17, 256, 5);
+          std::vector<int32_t> prompt;
+          while (prompt.size() < kPromptLen) prompt.insert(prompt.end(), stretch.begin(), stretch.end());
+          Request request = test::request(prompt, 70);
+          test::set_sampling(request, turn);
+          auto& s = request.speculation;
+          s.policy = policy, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = turn % 2 ? 5 : 12;
+          s.ngram_min = 1, s.ngram_max = 3;
+          if (turn % 3 == 2) request.sampling.repetition_penalty = 1.1, request.sampling.min_tokens = 60;
+          ++turn;
+          saved += saved_by_a_lookup(*engine, request, lookup, stop_below,
+                                     fmt::format("{} {} {} {}", device, policy, lookup, stop_below));
+        }
+  EXPECT_GT(saved, 100);
+}
+
+TEST(LightDrafts, GuessedRowsMakeTheSameDraftsOnTheShippedModel) {
+  auto engine = test::load({.model = test::wren_path(), .threads = 2, .context_len = 4608});
+  Request request = test::request(test::copying_prompt(engine->tokenizer(), 4096, 7), 96);
+  request.speculation.num_tokens = 9;
+  request.speculation.ratio = 0.03;
+  for (int sampling = 0; sampling < 2; ++sampling) {
+    test::set_sampling(request, sampling);
+    EXPECT_GT(saved_by_a_lookup(*engine, request, "ngram", 0.4f, fmt::format("sampling {}", sampling)), 20);
+  }
+}
+
+TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
+  auto engine = test::load({.model = test::tiny_path("qwen2-window"), .device = "reference", .context_len = 256});
+  Request request = test::request(test::random_prompt(kPromptLen, 256, 4), 20);
+  request.speculation.proposer = "self", request.speculation.draft_skip_layers = "0,";
+  auto step = test::make_step(*engine, request);
+  ASSERT_TRUE(step->prefill(nullptr).ok());
+  ASSERT_TRUE(step->round().ok());
+  EXPECT_EQ(step->policy()->select(0, {}, {.sequence = &step->sequence(), .draft = true}).grain, Selection::Grain::All);
+  EXPECT_GT(step->stats().drafted, 0);
+}
+
+}  // namespace
+}  // namespace hunch
