@@ -103,9 +103,12 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
     const Decision& decision = decisions_[i];
     who.chosen = decision.arm;
     who.want_drafts = decision.gamma;
+    // The drafter knows how sure it is of every single token, the planner only how sure it is on average: a chain that goes well
+    // may go on a little longer than planned.
+    if (decision.arm == kSelf) who.want_drafts = std::min(views_[i].room, decision.gamma + 2);
     who.looked_up = decision.arm == kLookup;
     who.learns = decision.learn == kSelf;
-    who.stop_below = decision.stop_below;
+    who.stop_below = 0.6f * decision.stop_below;
   }
 }
 
@@ -119,12 +122,9 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
-  if (report.learning == 0) {
-    table_.verify.record(shape, report.pass_ms);
-  } else {
-    const double added = report.pass_ms + report.select_ms - table_.verify.ms(shape);
-    table_.drafts[0].learn.record(shape, std::max(report.select_ms, added));
-  }
+  // Scores that are collected on the way count as the pass's; they are a few per cent of it.
+  table_.verify.record(shape, report.pass_ms);
+  if (report.learning > 0) table_.drafts[0].learn.record(shape, report.select_ms);
   if (report.draft_steps > 0) {
     PassShape draft{.rows = 0, .sequences = 0, .entries = 0};
     for (const Running* who : decoded) {
