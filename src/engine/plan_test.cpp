@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <string>
 
 namespace hunch {
 namespace {
@@ -100,10 +101,12 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
       {"a layer step of 0", [](auto&, auto& o) { o.layer_step = 0; }},
       {"unknown look-up 'self' for self; known: ngram, suffix", [](auto&, auto& o) { o.self_lookup = "self"; }},
-      {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "5"; }},
+      {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = std::to_string(5); }},
       {"layer 8 to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "8,"; }},
       {"unverified (lossy) decoding runs every layer",
-       [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "streamingllm", o.draft_skip_layers = "1"; }},
+       [](auto&, auto& o) {
+         o.verify = false, o.proposer = "self", o.policy = "streamingllm", o.draft_skip_layers = std::to_string(1);
+       }},
   };
   for (const Case& c : cases) {
     Request request{.prompt = {1}};
