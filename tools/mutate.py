@@ -51,6 +51,7 @@ CROWD = ('conformance_suite', 'Crowd.*')
 POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
 POLICIES = ('sparse_test', 'Policies.*')
+LIGHT = ('conformance_suite', 'LightDrafts.GuessedRowsMakeTheSameDraftsInFewerPasses')
 
 WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
 BELOW = 'return p > 0 && q > 0 && u * q <= p;'
@@ -212,6 +213,13 @@ MUTANTS = [
            'PrefixCache.*'),
     Mutant('prefix cache: gives up pages that are held', CACHE, ' || pool_.holders(node.page) > 0', '', 'kv_test', 'PrefixCache.*'),
     # Proposers: the output cannot show these either.
+    Mutant('guessed rows: kept without comparing', SELF, 'if (task.tree->tokens(i) != next) break;', '', *LIGHT, True),
+    Mutant('guessed rows: all with the first one\'s noise', SELF, 'draft.depth + 1 + (draft.chain() ? i : 0)', 'draft.depth + 1', *LIGHT),
+    Mutant('guessed rows: the wrong ones stay noted', SELF,
+           'if (task.policy) task.policy->forget_drafts(*task.sequence, draft.first);', '', *LIGHT),
+    Mutant('layer step: every layer chooses', COPY, 'seen++ % layer_step == 0', 'layer_step > 0', *POLICIES),
+    Mutant('layer step: layers behind copy nothing', SCORED, 'return copy_.copy(layer, slot, tail_last, seen.kv);\n  View', 'return;\n  View',
+           *POLICIES),
     Mutant('n-gram: the latest occurrence', NGRAM, 'if (start < 0) start = own;', 'start = own;', 'draft_test', 'Ngram.*'),
     Mutant('n-gram: the suffix finds itself', NGRAM, 'slot.extend(tokens, task.sequence->len() - 1);\n      const',
            'slot.extend(tokens, task.sequence->len());\n      const', 'draft_test', 'Ngram.*'),

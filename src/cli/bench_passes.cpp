@@ -90,8 +90,11 @@ Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const S
 }
 
 Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation) {
-  BenchTable table{"draft", "Draft steps, and the selection they read", {}, ""};
   const int gamma = speculation.num_tokens > 0 ? speculation.num_tokens : 7;
+  BenchTable table{"draft",
+                   "Draft steps, and the selection they read",
+                   {},
+                   fmt::format("with_guess_ms: a step of {} rows, as --self-lookup runs where a look-up found something", gamma)};
   for (int64_t depth : fitting(engine, flags.depths, gamma)) {
     if (depth < 1024) continue;  // the least budget would be most of the context
     HUNCH_TRY(const auto bench, bench_at(engine, depth, speculation, gamma));
@@ -100,6 +103,7 @@ Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const Sp
     table.rows.push_back({{"context", depth},
                           {"draft_ms", draft.ms},
                           {"share_of_plain", draft.ms / plain.ms},
+                          {"with_guess_ms", bench->draft(int(flags.repeats), gamma).ms},
                           {"weights_MB", megabytes(draft.bytes.weight_bytes)},
                           {"kv_MB", megabytes(draft.bytes.kv_bytes)},
                           {"select_ms_per_round", verify.select_ms},

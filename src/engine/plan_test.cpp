@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <string>
 
 namespace hunch {
 namespace {
@@ -82,9 +83,9 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"min-p is -1", [](auto& s, auto&) { s.min_p = -1; }},
       {"min-p is 2", [](auto& s, auto&) { s.min_p = 2; }},
       {"top-k is -1", [](auto& s, auto&) { s.top_k = -1; }},
-      {"unknown rule 'typical'; known: match, ratio", [](auto&, auto& o) { o.rule = "typical"; }},
+      {"unknown rule 'typical'; known: match, point, ratio", [](auto&, auto& o) { o.rule = "typical"; }},
       {"unknown proposer 'eagle'; known: auto, ", [](auto&, auto& o) { o.proposer = "eagle"; }},
-      {"unknown policy 'quest'; known: full, streamingllm, vegas", [](auto&, auto& o) { o.policy = "quest"; }},
+      {"unknown policy 'nosuch'; known: full, ", [](auto&, auto& o) { o.policy = "nosuch"; }},
       {"drafts of -1 tokens: the length must lie in [1, 64]", [](auto&, auto& o) { o.num_tokens = -1; }},
       {"drafts of 65 tokens", [](auto&, auto& o) { o.num_tokens = 65; }},
       {"kept ratio is 1.5", [](auto&, auto& o) { o.ratio = 1.5; }},
@@ -100,10 +101,12 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
       {"a layer step of 0", [](auto&, auto& o) { o.layer_step = 0; }},
       {"unknown look-up 'self' for self; known: ngram, suffix", [](auto&, auto& o) { o.self_lookup = "self"; }},
-      {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "5"; }},
+      {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = std::to_string(5); }},
       {"layer 8 to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "8,"; }},
       {"unverified (lossy) decoding runs every layer",
-       [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "streamingllm", o.draft_skip_layers = "1"; }},
+       [](auto&, auto& o) {
+         o.verify = false, o.proposer = "self", o.policy = "streamingllm", o.draft_skip_layers = std::to_string(1);
+       }},
   };
   for (const Case& c : cases) {
     Request request{.prompt = {1}};

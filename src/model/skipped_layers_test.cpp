@@ -9,7 +9,7 @@ namespace hunch {
 namespace {
 
 std::string shown(std::string_view text, int layers) {
-  const auto skipped = skipped_layers(text, layers);
+  auto skipped = skipped_layers(text, layers);
   if (!skipped.ok()) return skipped.error().message;
   std::string out;
   for (const uint8_t s : *skipped) out += s ? 'x' : '.';
