@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,7 @@ class ToyModel final : public Model {
   ToyModel(const ToyCheckpoint& checkpoint, bool drafter) : checkpoint_(checkpoint), drafter_(drafter) {}
   const ModelShape& shape() const override { return checkpoint_.shape(); }
   size_t weight_bytes() const override { return 0; }
-  void forward(Pass& pass, View<float, 2> hidden) const override {
+  void forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t>) const override {
     for (int64_t row = 0; row < pass.num_rows(); ++row) {
       hidden(row, 0) = float(pass.ids()(row)), hidden(row, 1) = float(pass.positions()(row));
       if (!drafter_ && checkpoint_.tables.on_verify) checkpoint_.tables.on_verify(pass.positions()(row), pass.ids()(row));
