@@ -138,8 +138,8 @@ MUTANTS = [
     Mutant('target noise of another position', STEP, 'positions(tree.parents[size_t(row) - 1] + 1) + 1', 'positions(0)', *STREAMS, True),
     Mutant('target noise from the draft stream', STEP, '.stream = NoiseStream::Target', '.stream = NoiseStream::Draft', *STREAMS),
     Mutant("drafts without the target's noise", SELF, ': NoiseStream::Target', ': NoiseStream::Draft', *STREAMS),
-    Mutant('drafts with the noise of the position before', SELF, 'int32_t(sequence.committed_len + draft.depth + 1)',
-           'int32_t(sequence.committed_len + draft.depth)', *STREAMS),
+    Mutant('drafts with the noise of the position before', SELF, 'int32_t(sequence.committed_len + draft.depth + 1 +',
+           'int32_t(sequence.committed_len + draft.depth +', *STREAMS),
     # The hot loop and the KV cache.
     Mutant('verify does not store row 0', PASS, STORE,
            'const int64_t skip = segment.phase == Segment::Phase::Verify && segment.num_rows > 1 ? 1 : 0;\n'

@@ -14,7 +14,7 @@ USAGE = [
     (["--ratio", "nan"], "--ratio must be above 0 and at most 1, not \"nan\""),
     (["--ratio", "1.5"], "--ratio must be above 0 and at most 1"),
     (["--policy", "nosuch"], "--policy must be one of full, "),
-    (["--rule", "nosuch"], "--rule must be one of match, ratio"),
+    (["--rule", "nosuch"], "--rule must be one of match, "),
     (["--spec", "eagle3"], "eagle3 is not available yet"),
     (["--speculative-config", "{bad"], "invalid JSON at character 2"),
     (["--speculative-config", '{"nosuch":1}'], "unknown key \"nosuch\"; valid keys: method, num_speculative_tokens"),

@@ -78,7 +78,7 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
       ASSERT_EQ(got.seconds, want.seconds) << "vocabulary " << vocab << ", set " << &params - kParams;
       for (size_t r = 0; r < want.leads.size(); ++r) {
         ASSERT_EQ(std::isinf(got.leads[r]), want.seconds[r] < 0);
-        if (want.seconds[r] >= 0) ASSERT_NEAR(got.leads[r], want.leads[r], 1e-4);
+        if (want.seconds[r] >= 0) { ASSERT_NEAR(got.leads[r], want.leads[r], 1e-4); }
         ASSERT_NE(want.seconds[r], want.tokens[r]);
       }
       for (size_t i = 0; i < want.probs.size(); ++i) {
