@@ -140,13 +140,15 @@ HUNCH_SIMD float code_weights(const float* weights, int16_t* to) {
   F32 w[kKeyTiles];
 #pragma GCC unroll 4
   for (int t = 0; t < kKeyTiles; ++t) w[t] = load(weights + t * kLanes);
-  const float greatest = max_of(max(max(w[0], w[1]), max(w[2], w[3])));
-  const F32 all = (w[0] + w[1]) + (w[2] + w[3]);
-  const bool finite = bits(equal(all * zero(), zero())) == 0xffff;  // x 0: NaN where a weight is NaN or infinite
-  const float factor = greatest >= kLeastWeight ? kMostWeight / greatest : 0.0f;
+  // Numbers that are not negative have the order of their bits; what is not finite, whatever its sign, comes behind them.
+  const I32 some = max_unsigned(bits_of(w[0]), bits_of(w[1])), others = max_unsigned(bits_of(w[2]), bits_of(w[3]));
+  const uint32_t top = max_unsigned(max_unsigned(some, others));
+  float greatest;
+  __builtin_memcpy(&greatest, &top, 4);
+  const F32 factor = set1(greatest >= kLeastWeight ? kMostWeight / greatest : 0.0f);
 #pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; ++t) store_s16(to + t * kLanes, to_i32(w[t] * set1(factor)));
-  return finite ? greatest * (1 / kMostWeight) : __builtin_nanf("");
+  for (int t = 0; t < kKeyTiles; t += 2) store_s16(to + t * kLanes, w[t], w[t + 1], factor);
+  return top < 0x7f800000u ? greatest * (1 / kMostWeight) : __builtin_nanf("");
 }
 
 // states[r][16 V dims] += units[r] (weights[r] . values) of the pairs of entries [begin, end).

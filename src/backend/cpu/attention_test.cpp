@@ -58,6 +58,27 @@ TEST(CpuAttention, ReadsWideHeadsAndManyRows) {
   }
 }
 
+// Every key and query at the greatest code, of one sign: the greatest sums of integers there can be.
+TEST(CpuAttention, NeverOverflowsWithTheWidestHeadsOfCodes) {
+  ReferenceBackend reference;
+  for (const std::string& isa : available_isas())
+    for (int dim : {256, 512, 528, kMaxCodedDim})
+      for (float sign : {1.0f, -1.0f}) {
+        const auto cpu = make_cpu(isa);
+        const KvShape shape{DType::Q8_0, 1, 1, dim};
+        const KvCase expected_kv(reference, shape, 70), kv(*cpu, shape, 70);
+        const std::vector<float> ones(size_t(70 * dim), 1.0f);
+        const View<const float, 3> rows(ones.data(), 70, 1, dim);
+        reference.store_kv({0, rows, rows, expected_kv.ref(), 0});
+        cpu->store_kv({0, rows, rows, kv.ref(), 0});
+        AttendRequest request = chunk(shape, 69, 1);
+        for (float& x : request.q) x = sign;
+        const AttendResult expected = attend_one(reference, expected_kv, request), got = attend_one(*cpu, kv, request);
+        EXPECT_NEAR(got.lse[0], expected.lse[0], 1e-5f * std::fabs(expected.lse[0])) << isa << " dim " << dim;
+        EXPECT_LE(distance(got.out, expected.out), 1e-4f) << isa << " dim " << dim;
+      }
+}
+
 // One row alone, against the same row in passes of every form.
 TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
   for (const std::string& isa : available_isas())

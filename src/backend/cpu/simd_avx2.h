@@ -185,9 +185,17 @@ HUNCH_SIMD I32 widen_s8(const void* p) {
   const auto* bytes = static_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(bytes)), _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes + 1))};
 }
-HUNCH_SIMD void store_s16(int16_t* p, I32 a) {  // lanes fit, or may be anything
-  const __m256i joined = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
-  _mm256_storeu_si256((__m256i*)p, joined);
+HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return {_mm256_max_epu32(a.lo, b.lo), _mm256_max_epu32(a.hi, b.hi)}; }
+HUNCH_SIMD uint32_t max_unsigned(I32 a) {
+  const __m256i h = _mm256_max_epu32(a.lo, a.hi);
+  __m128i q = _mm_max_epu32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  q = _mm_max_epu32(q, _mm_shuffle_epi32(q, 0x4e));
+  return uint32_t(_mm_cvtsi128_si32(_mm_max_epu32(q, _mm_shuffle_epi32(q, 0xb1))));
+}
+HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
+  const I32 low = to_i32(a * f), high = to_i32(b * f);
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(low.lo, low.hi), 0xd8));
+  _mm256_storeu_si256((__m256i*)(p + 16), _mm256_permute4x64_epi64(_mm256_packs_epi32(high.lo, high.hi), 0xd8));
 }
 
 }  // namespace hunch::HUNCH_ISA

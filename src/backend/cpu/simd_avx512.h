@@ -135,7 +135,17 @@ HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {
 HUNCH_SIMD I32 even_bytes(I32 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi16(0xff))}; }
 HUNCH_SIMD I32 odd_bytes(I32 a) { return {_mm512_srli_epi16(a.v, 8)}; }
 HUNCH_SIMD I32 widen_s8(const void* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
-HUNCH_SIMD void store_s16(int16_t* p, I32 a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a.v)); }
+HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return {_mm512_max_epu32(a.v, b.v)}; }
+HUNCH_SIMD uint32_t max_unsigned(I32 a) { return _mm512_reduce_max_epu32(a.v); }
+// Beside 1.5 2^23 an integer stands in the low bits of the sum; one permutation takes those of 32 lanes.
+HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
+  const __m512 beside = _mm512_set1_ps(12582912.0f);
+  const __m512i low = _mm512_castps_si512(_mm512_fmadd_ps(a.v, f.v, beside)),
+                high = _mm512_castps_si512(_mm512_fmadd_ps(b.v, f.v, beside));
+  const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24, 22, 20,
+                                        18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(low, even, high));
+}
 
 #if HUNCH_LEVEL >= 3
 // acc += even(a) even(b) + odd(a) odd(b), bf16 pairs in 32-bit lanes.

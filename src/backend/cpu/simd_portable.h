@@ -188,8 +188,15 @@ HUNCH_SIMD I32 widen_s8(const void* p) {
     out.v[i / 4][i % 4] = int32_t(uint32_t(uint16_t(bytes[2 * i])) | uint32_t(uint16_t(bytes[2 * i + 1])) << 16);
   return out;
 }
-HUNCH_SIMD void store_s16(int16_t* p, I32 a) {
-  for (int i = 0; i < 16; ++i) p[i] = int16_t(a.v[i / 4][i % 4]);
+HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return select(less_unsigned(a, b), b, a); }
+HUNCH_SIMD uint32_t max_unsigned(I32 a) {
+  uint32_t most = 0;
+  for (int i = 0; i < 16; ++i) most = most < uint32_t(a.v[i / 4][i % 4]) ? uint32_t(a.v[i / 4][i % 4]) : most;
+  return most;
+}
+HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
+  const I32 low = to_i32(a * f), high = to_i32(b * f);
+  for (int i = 0; i < 16; ++i) p[i] = int16_t(low.v[i / 4][i % 4]), p[16 + i] = int16_t(high.v[i / 4][i % 4]);
 }
 #undef HUNCH_EACH
 
