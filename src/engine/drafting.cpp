@@ -39,7 +39,8 @@ Result<Part*> Drafting::acquire(std::list<Shared<Part>>& all, const std::string&
     for (auto n = std::count_if(all.begin(), all.end(), idle); n >= int64_t(kMostIdle); --n)
       all.erase(std::find_if(all.begin(), all.end(), idle));  // the least recently used
     if (all.size() >= kMostUsed)
-      return Error{fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostUsed)};
+      return Error{
+          fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostUsed)};
     Shared<Part> made{.key = key};
     HUNCH_TRY(made.part, make());
     all.push_back(std::move(made));
