@@ -111,7 +111,7 @@ TEST(SpeculationFlags, NamesTheNearestAndAllValidKeys) {
   const std::string message = config(R"({"method":"sparse_attn","sparse_atn_ratio":0.1})").message;
   EXPECT_TRUE(message.starts_with(
       "--speculative-config: unknown key \"sparse_atn_ratio\" (did you mean sparse_attn_ratio?); valid keys: method, "
-      "num_speculative_tokens, sparse_attn_algorithm, sparse_attn_ratio,"))
+      "num_speculative_tokens, tree_tokens, sparse_attn_algorithm, sparse_attn_ratio,"))
       << message;
   EXPECT_TRUE(config(R"({"nosuch":1})").message.starts_with("--speculative-config: unknown key \"nosuch\"; valid keys: method,"));
 }
@@ -134,9 +134,11 @@ TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
             "--speculative-config: \"num_speculative_tokens\" must be a number in 1..64, not a string");
   EXPECT_EQ(config(R"({"method":"self","sparse_attn_ratio":0})").message,
             "--speculative-config: \"sparse_attn_ratio\" must be above 0 and at most 1, not \"0\"");
-  EXPECT_EQ(config(R"({"method":7})").message, "--speculative-config: \"method\" must be a string (none, self), not a number");
+  EXPECT_EQ(config(R"({"method":7})").message,
+            "--speculative-config: \"method\" must be a string (auto, cascade, ngram, none, self, suffix), not a number");
   EXPECT_EQ(config(R"({"num_speculative_tokens":7})").message,
-            "--speculative-config: \"method\" is missing; there are sparse_attn (also spelled self), none");
+            "--speculative-config: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, "
+            "cascade, none");
 }
 
 TEST(SpeculationFlags, RefusesContradictions) {
