@@ -198,7 +198,7 @@ MUTANTS = [
     Mutant('scheduler: a preempted request keeps its committed length', SCHEDULER, 'sequence.committed_len = who.published = found;',
            'who.published = found;\n  sequence.committed_len = sequence.len() > sequence.prompt_len ? who.prefill_target : found;',
            'engine_test', 'Scheduler.*', True),
-    Mutant('scheduler: a preempted request runs its prompt again only', SCHEDULER, 'sequence.len() - 1 : 0', '0 : 0', 'engine_test',
+    Mutant('scheduler: a preempted request runs its prompt again only', SCHEDULER, 'sequence.len() - 1 : 0', 'int64_t(0) : 0', 'engine_test',
            'Scheduler.*'),
     Mutant('scheduler: a prompt is found to its last row', SCHEDULER, 'who.prefill_target - selecting_rows(who));\n  const int64_t found',
            'who.prefill_target);\n  const int64_t found', 'engine_test', 'Scheduler.*'),

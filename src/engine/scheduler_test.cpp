@@ -18,7 +18,10 @@ struct Seat final : Scheduled {
     sequence.max_len = prompt + output;
     sequence.pages = PageTable(4096);
   }
-  void seated() override { ++times_seated; }
+  void seated() override {
+    ++times_seated;
+    EXPECT_EQ(sequence.committed_len, sequence.pages.capacity()) << "it starts with what the cache had, and trusts nothing else";
+  }
   void unseated() override { ++times_unseated; }
   bool done() const { return sequence.len() >= sequence.max_len; }
 
