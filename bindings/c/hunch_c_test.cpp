@@ -113,8 +113,9 @@ TEST_F(CInterface, AnswersNullPointersWithAStatus) {
   hunch_result result{};
   size_t count = 0;
   const hunch_engine_options options = tiny_options();
-  EXPECT_EQ(hunch_engine_load(nullptr, &engine_, nullptr), HUNCH_STATUS_USAGE);
-  SetUp();
+  hunch_engine* other = nullptr;
+  EXPECT_EQ(hunch_engine_load(nullptr, &other, nullptr), HUNCH_STATUS_USAGE);
+  EXPECT_EQ(other, nullptr);
   EXPECT_EQ(hunch_engine_load(&options, nullptr, &error_), HUNCH_STATUS_USAGE);
   EXPECT_NE(error_.message[0], 0);
   EXPECT_EQ(hunch_submit(nullptr, &request_, &stream, &error_), HUNCH_STATUS_USAGE);

@@ -11,6 +11,7 @@
 
 #include "cli/nearest.h"
 #include "cli/values.h"
+#include "engine/sampling_options.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -23,7 +24,6 @@ using simdjson::dom::object;
 
 constexpr size_t kMaxDepth = 16;
 constexpr double kMostId = 1 << 30, kMostTokens = double(int64_t(1) << 40);
-constexpr int kMostLogprobs = 20;
 
 std::string_view kind_name(const element& v) {
   switch (v.type()) {
@@ -175,7 +175,7 @@ Status read_logprobs(std::string_view key, const element& v, BatchLine& out) {
     logprobs = on ? std::max(0, logprobs) : -1;
     return {};
   }
-  HUNCH_TRY(const int64_t n, whole(key, v, {0, kMostLogprobs}));
+  HUNCH_TRY(const int64_t n, whole(key, v, {0, kMaxLogprobs}));
   logprobs = int(n);
   return {};
 }
@@ -238,8 +238,8 @@ const Key kKeys[] = {
     {"ignore_eos", HUNCH_BATCH_VALUE(truth, request.ignore_eos)},
     {"min_tokens", HUNCH_BATCH_VALUE(whole, request.sampling.min_tokens, Range{0, kMostTokens})},
     {"logprobs", read_logprobs},
-    {"top_logprobs", HUNCH_BATCH_VALUE(whole, request.sampling.logprobs, Range{0, kMostLogprobs})},
-    {"prompt_logprobs", HUNCH_BATCH_VALUE(whole, request.sampling.prompt_logprobs, Range{0, kMostLogprobs})},
+    {"top_logprobs", HUNCH_BATCH_VALUE(whole, request.sampling.logprobs, Range{0, kMaxLogprobs})},
+    {"prompt_logprobs", HUNCH_BATCH_VALUE(whole, request.sampling.prompt_logprobs, Range{0, kMaxLogprobs})},
     {"presence_penalty", HUNCH_BATCH_VALUE(number, request.sampling.presence_penalty, Range{-2, 2})},
     {"frequency_penalty", HUNCH_BATCH_VALUE(number, request.sampling.frequency_penalty, Range{-2, 2})},
     {"repetition_penalty", HUNCH_BATCH_VALUE(number, request.sampling.repetition_penalty, Range{0, kAny, true})},

@@ -58,14 +58,6 @@ FlagSet::Set words(std::vector<std::string>& target) {
   };
 }
 
-FlagSet::Set ranges(std::vector<int64_t>& target, Range range) {
-  return [&target, range](std::string_view flag, std::string_view text) -> Status {
-    HUNCH_TRY(const auto values, parse_ranges(flag, text, range));
-    target.insert(target.end(), values.begin(), values.end());
-    return {};
-  };
-}
-
 FlagSet::Set single(int64_t& target, Range range) {
   return [&target, range](std::string_view flag, std::string_view text) -> Status {
     HUNCH_TRY(target, parse_whole(flag, text, range));
@@ -76,17 +68,18 @@ FlagSet::Set single(int64_t& target, Range range) {
 void add_test_flags(FlagSet& set, LlamaFlags& flags) {
   set.group("Tests (lists by comma; ranges a-b, a-b+step, a-b*factor; a repeated flag adds)");
   set.value({"-p", "--n-prompt"}, "LIST", "prompt tokens; 0: no such test (default 512)",
-            ranges(flags.prompts, {0, kMostTokens}));
-  set.value({"-n", "--n-gen"}, "LIST", "generated tokens; 0: no such test (default 128)", ranges(flags.gens, {0, kMostTokens}));
+            add_ranges(flags.prompts, {0, kMostTokens}));
+  set.value({"-n", "--n-gen"}, "LIST", "generated tokens; 0: no such test (default 128)",
+            add_ranges(flags.gens, {0, kMostTokens}));
   set.value({"-pg"}, "PP,TG", "a prompt, then generated tokens, as one test",
             [&flags](std::string_view flag, std::string_view text) -> Status {
-              HUNCH_TRY(const auto both, parse_list(flag, text, {0, kMostTokens}));
+              HUNCH_TRY(const auto both, parse_ranges(flag, text, {0, kMostTokens}));
               if (both.size() != 2) return usage_error(fmt::format("{} needs two numbers, as in {} 512,128", flag, flag));
               flags.pairs.emplace_back(both[0], both[1]);
               return {};
             });
   set.value({"-d", "--n-depth", "--depths"}, "LIST", "tokens in the KV cache before a test (default 0)",
-            ranges(flags.depths, {0, kMostTokens}), 2);
+            add_ranges(flags.depths, {0, kMostTokens}), 2);
   set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 5)", single(flags.repetitions, {1, 1000}));
   set.toggle({"--prefill-depth"}, "fill the depth with a prompt of random tokens (slow), not with noise of the same shape",
              [&flags] { flags.prefill = true; });
@@ -98,10 +91,11 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
   set.group("Model and machine");
   set.value({"-m", "--model"}, "LIST", "folders or GGUF files (default: $HUNCH_MODEL, else the shipped one)",
             words(flags.models));
-  set.value({"-t", "--threads"}, "LIST", "threads (default: all cores this process may use)", ranges(flags.threads, {1, 1024}));
+  set.value({"-t", "--threads"}, "LIST", "threads (default: all cores this process may use)",
+            add_ranges(flags.threads, {1, 1024}));
   set.value({"-b", "--batch-size"}, "LIST", "most rows of a pass (default 2048; -ub bounds it too)",
-            ranges(flags.batches, {2, 1 << 16}));
-  set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a prompt chunk (default 512)", ranges(flags.chunks, {2, 1 << 14}));
+            add_ranges(flags.batches, {2, 1 << 16}));
+  set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a prompt chunk (default 512)", add_ranges(flags.chunks, {2, 1 << 14}));
   set.value({"-ctk", "--cache-type-k"}, "LIST", "type of the KV cache's keys (default: the device's); -ctv must agree",
             words(flags.key_types));
   set.value({"-ctv", "--cache-type-v"}, "LIST", "type of its values", words(flags.value_types));

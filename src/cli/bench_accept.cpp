@@ -279,16 +279,8 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.positional("FILE", true, "prompts: a JSON object a line with \"text\", and optionally \"kind\" and \"context\"",
                  flags.file);
   set.group("What to measure");
-  set.value({"--contexts"}, "LIST", "values of \"context\" to take (default: all)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.contexts, parse_list(flag, v, {0, 1 << 24}));
-              return {};
-            });
-  set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.seeds, parse_list(flag, v, {0, 0x1p62}));
-              return {};
-            });
+  set.value({"--contexts"}, "LIST", "values of \"context\" to take (default: all)", set_ranges(flags.contexts, {0, 1 << 24}));
+  set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)", set_ranges(flags.seeds, {0, 0x1p62}));
   set.value({"--policies"}, "LIST",
             "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
             "(weight: true weights; dweight: by the drafts' log-sum-exp)",

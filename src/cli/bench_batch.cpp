@@ -200,18 +200,13 @@ class BatchBench {
 };
 
 void add_batch_flags(FlagSet& set, BatchFlags& flags) {
-  const auto list = [](std::vector<int64_t>& target, Range range) {
-    return [&target, range](std::string_view flag, std::string_view text) -> Status {
-      HUNCH_TRY(const auto values, parse_ranges(flag, text, range));
-      target.insert(target.end(), values.begin(), values.end());
-      return {};
-    };
-  };
   set.group("What to measure");
-  set.value({"--parallel", "-np", "-npl"}, "LIST", "requests at once (default 1,2,4,8,16)", list(flags.parallel, {1, 1024}), 2);
+  set.value({"--parallel", "-np", "-npl"}, "LIST", "requests at once (default 1,2,4,8,16)", add_ranges(flags.parallel, {1, 1024}),
+            2);
   set.value({"-p", "--n-prompt", "-npp", "-d", "--n-depth"}, "LIST", "tokens of each request's prompt (default 512)",
-            list(flags.prompts, {1, 1 << 24}), 2);
-  set.value({"-n", "--n-gen", "-ntg"}, "LIST", "tokens that each generates (default 64)", list(flags.gens, {2, 1 << 20}), 2);
+            add_ranges(flags.prompts, {1, 1 << 24}), 2);
+  set.value({"-n", "--n-gen", "-ntg"}, "LIST", "tokens that each generates (default 64)", add_ranges(flags.gens, {2, 1 << 20}),
+            2);
   set.text({"-f", "--file"}, "FILE", "the text that prompts are cut from (default: made-up tokens, on which drafts fail)",
            flags.text_file);
   set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", [&flags] { flags.shared = true; });

@@ -24,16 +24,10 @@ struct BreakEvenFlags {
 };
 
 void add_flags(FlagSet& set, BreakEvenFlags& flags) {
-  const auto list = [](std::vector<int64_t>& target, Range range) {
-    return [&target, range](std::string_view flag, std::string_view v) -> Status {
-      HUNCH_TRY(target, parse_list(flag, v, range));
-      return {};
-    };
-  };
   set.group("What to measure");
-  set.value({"-d", "--depths"}, "LIST", "context depths (default 512,4096,16384,28672)", list(flags.depths, {64, 1 << 24}));
-  set.value({"--batches"}, "LIST", "requests in a step (default 1,4,16)", list(flags.batches, {1, 64}));
-  set.value({"--rows"}, "LIST", "rows of the verify passes timed, 2..64 (default 2,4,8,12,16)", list(flags.rows, {2, 64}));
+  set.value({"-d", "--depths"}, "LIST", "context depths (default 512,4096,16384,28672)", set_ranges(flags.depths, {64, 1 << 24}));
+  set.value({"--batches"}, "LIST", "requests in a step (default 1,4,16)", set_ranges(flags.batches, {1, 64}));
+  set.value({"--rows"}, "LIST", "rows of the verify passes timed, 2..64 (default 2,4,8,12,16)", set_ranges(flags.rows, {2, 64}));
   set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 7)",
             [&flags](std::string_view flag, std::string_view v) -> Status {
               HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 1000}));

@@ -141,6 +141,21 @@ Result<std::vector<int64_t>> parse_ranges(std::string_view flag, std::string_vie
   }
 }
 
+FlagSet::Set set_ranges(std::vector<int64_t>& target, Range range) {
+  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+    HUNCH_TRY(target, parse_ranges(flag, text, range));
+    return {};
+  };
+}
+
+FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range) {
+  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+    HUNCH_TRY(const auto values, parse_ranges(flag, text, range));
+    target.insert(target.end(), values.begin(), values.end());
+    return {};
+  };
+}
+
 std::string BenchTest::name() const {
   std::string out;
   if (n_prompt > 0) out += fmt::format("pp{}", n_prompt);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/flags.h"
 #include "cli/values.h"
 #include "hunch/hunch.h"
 
@@ -19,6 +20,9 @@ Result<RowFormat> parse_row_format(std::string_view flag, std::string_view text)
 
 // Whole numbers as llama-bench takes them: "512", "0,4096", "1-4", "1-9+2" (steps), "128-1024*2" (factors).
 Result<std::vector<int64_t>> parse_ranges(std::string_view flag, std::string_view text, const Range& range);
+// Setters of flags that take them: instead of what the target holds, or behind it (a repeated flag of llama-bench adds).
+FlagSet::Set set_ranges(std::vector<int64_t>& target, Range range);
+FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range);
 
 // One test: a prompt of n_prompt tokens, then n_gen generated ones, behind n_depth others.
 struct BenchTest {

@@ -24,6 +24,17 @@ TEST(BenchRows, ReadsListsAndRangesAsLlamaBenchDoes) {
 TEST(BenchRows, RefusesRangesThatEndNowhere) {
   for (const char* bad : {"", ",", "4-1", "0-8*2", "1-8*1", "1-8+0", "1-", "1-8+", "-1", "0-1000000", "a-b", "1-2-3"})
     EXPECT_FALSE(parse_ranges("-d", bad, {0, 1e6}).ok()) << bad;
+  EXPECT_EQ(parse_ranges("-d", "0,,1", {0, 9}).error().message, "-d needs a whole number in 0..9, not \"\"");
+  EXPECT_EQ(parse_ranges("-d", "12", {0, 9}).error().message, "-d must be in 0..9, not \"12\"");
+}
+
+TEST(BenchRows, ListsReplaceOrAdd) {
+  std::vector<int64_t> target{7};
+  EXPECT_TRUE(add_ranges(target, {0, 9})("-d", "1-2").ok());
+  EXPECT_EQ(target, (std::vector<int64_t>{7, 1, 2}));
+  EXPECT_TRUE(set_ranges(target, {0, 9})("-d", "3").ok());
+  EXPECT_EQ(target, (std::vector<int64_t>{3}));
+  EXPECT_FALSE(set_ranges(target, {0, 9})("-d", "10").ok());
 }
 
 TEST(BenchRows, NamesTestsAsLlamaBenchDoes) {

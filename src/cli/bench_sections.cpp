@@ -86,12 +86,6 @@ class Bench {
 };
 
 void add_bench_flags(FlagSet& set, BenchFlags& flags) {
-  const auto list = [](std::vector<int64_t>& target, Range range) {
-    return [&target, range](std::string_view flag, std::string_view v) -> Status {
-      HUNCH_TRY(target, parse_list(flag, v, range));
-      return {};
-    };
-  };
   set.group("What to measure");
   set.value({"--only"}, "LIST", fmt::format("sections: {} (default: all)", comma_list(kSections)),
             [&flags](std::string_view flag, std::string_view v) -> Status {
@@ -105,12 +99,12 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
               }
             });
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
-            list(flags.depths, {0, 1 << 24}), 2);
-  set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", list(flags.rows, {1, 64}));
+            set_ranges(flags.depths, {0, 1 << 24}), 2);
+  set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", set_ranges(flags.rows, {1, 64}));
   set.value({"--contexts"}, "LIST", "prompt lengths of the end-to-end rows (default 16384,28672)",
-            list(flags.contexts, {1024, 1 << 24}));
+            set_ranges(flags.contexts, {1024, 1 << 24}));
   set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",
-            list(flags.gammas, {1, 64}));
+            set_ranges(flags.gammas, {1, 64}));
   set.value({"--new"}, "N", "tokens of an end-to-end run (default 96)",
             [&flags](std::string_view flag, std::string_view v) -> Status {
               HUNCH_TRY(flags.new_tokens, parse_whole(flag, v, {2, 1 << 20}));
@@ -132,17 +126,6 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
 }
 
 }  // namespace
-
-Result<std::vector<int64_t>> parse_list(std::string_view flag, std::string_view text, const Range& range) {
-  std::vector<int64_t> out;
-  while (true) {
-    const size_t comma = text.find(',');
-    HUNCH_TRY(const int64_t value, parse_whole(flag, text.substr(0, comma), range));
-    out.push_back(value);
-    if (comma == std::string_view::npos) return out;
-    text.remove_prefix(comma + 1);
-  }
-}
 
 std::string table_text(const BenchTable& table) {
   std::string out = table.title + "\n";

@@ -44,12 +44,6 @@ TEST(Bench, RefusesPoliciesItDoesNotHave) {
   EXPECT_TRUE(named_policy("nosuch").error().message.starts_with("--policies: \"nosuch\" is no policy; there are default, "));
 }
 
-TEST(Bench, ReadsLists) {
-  EXPECT_EQ(parse_list("-d", "0,4096", {0, 1e6}).value(), (std::vector<int64_t>{0, 4096}));
-  EXPECT_EQ(parse_list("-d", "0,,1", {0, 9}).error().message, "-d needs a whole number in 0..9, not \"\"");
-  EXPECT_EQ(parse_list("-d", "12", {0, 9}).error().message, "-d must be in 0..9, not \"12\"");
-}
-
 TEST(Bench, AlignsTables) {
   const BenchTable table{"x", "Title", {{{"rows", 2}, {"ms", 12.34}}, {{"rows", 12}, {"ms", 1.5}}}, ""};
   EXPECT_EQ(table_text(table), "Title\n  rows    ms\n     2  12.3\n    12  1.50\n");

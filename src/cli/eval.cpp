@@ -179,15 +179,10 @@ class Eval {
 void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup) {
   set.group("What to measure");
   if (!lookup) set.positional("FILE", true, "the text", flags.file);
-  set.value(
-      {"--contexts", "--context"}, "LIST",
-      lookup ? "tokens of book and question (default 1024,2048,4096,8192,16384)"
-             : "tokens of a window (default 512 to 16384, as far as text and model reach)",
-      [&flags](std::string_view flag, std::string_view text) -> Status {
-        HUNCH_TRY(flags.contexts, parse_ranges(flag, text, {16, 1 << 24}));
-        return {};
-      },
-      1);
+  set.value({"--contexts", "--context"}, "LIST",
+            lookup ? "tokens of book and question (default 1024,2048,4096,8192,16384)"
+                   : "tokens of a window (default 512 to 16384, as far as text and model reach)",
+            set_ranges(flags.contexts, {16, 1 << 24}), 1);
   if (lookup) {
     set.whole({"--books"}, "books of each length, three questions each (default 4)", {1, 10000}, flags.books);
     set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 48)", {1, 4096}, flags.new_tokens, 1);

@@ -22,6 +22,12 @@ constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{{0.18, 0.3, 0.4,
                                                                 {0.92, 0.94, 0.94, 0.94},
                                                                 {0.93, 0.95, 0.95, 0.95}}};
 
+// The drafter knows how sure it is of every single token, the planner only how sure it is on average: a chain that goes well may
+// go on a little longer than planned, and one that goes badly ends early. Ended too late, it costs a draft step; too early, a
+// share of a whole pass, so the threshold stays below break-even.
+constexpr int kBeyondPlan = 2;
+constexpr float kStopScale = 0.6f;
+
 // The plan of a request that asks for nothing: what auto drafts with.
 RequestPlan usual_plan(const EngineParts& parts) {
   Request request;
@@ -103,12 +109,10 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
     const Decision& decision = decisions_[i];
     who.chosen = decision.arm;
     who.want_drafts = decision.gamma;
-    // The drafter knows how sure it is of every single token, the planner only how sure it is on average: a chain that goes well
-    // may go on a little longer than planned.
-    if (decision.arm == kSelf) who.want_drafts = std::min(views_[i].room, decision.gamma + 2);
+    if (decision.arm == kSelf) who.want_drafts = std::min(views_[i].room, decision.gamma + kBeyondPlan);
     who.looked_up = decision.arm == kLookup;
     who.learns = decision.learn == kSelf;
-    who.stop_below = 0.6f * decision.stop_below;
+    who.stop_below = kStopScale * decision.stop_below;
   }
 }
 

@@ -26,6 +26,7 @@ struct Live {  // one sequence and what its last pass showed the policy
   std::vector<int32_t> pages;
   PassInfo info;
   std::vector<float> q[kLayers], true_lse[kLayers], draft_lse[kLayers];  // [row][head][dim]; [row][head]
+  std::vector<float> lse_before[kLayers];                                // true_lse of the pass before
   std::vector<uint8_t> drafted;                                          // [row] a draft step ran
 };
 
@@ -154,7 +155,7 @@ class Rig {
         Live& run = *runs[i];
         const int rows = run.info.num_rows;
         run.q[layer] = random(size_t(rows * kHeads * kDim), 2, true);
-        run.true_lse[layer].clear();
+        run.lse_before[layer] = std::exchange(run.true_lse[layer], {});
         for (int row = 0; row < rows; ++row)
           for (int head = 0; head < kHeads; ++head) {
             double sum = 0;
@@ -218,9 +219,17 @@ Scores scores_of(const Rig& rig, const Live& run, int layer, int set, const std:
   return out;
 }
 
-// The log-sum-exps that a row is weighed by: its own draft step's, else those of the nearest row before it.
-std::vector<float> noted_lse(const Live& run, int layer) {
+// The log-sum-exps that a row is weighed by: its own draft step's, else those of the nearest row before it. In a round without
+// draft steps, those of the last row of the pass before; where the rows are scored after their pass, their own.
+std::vector<float> noted_lse(const Live& run, int layer, bool after_pass) {
+  const bool any = std::find(run.drafted.begin(), run.drafted.end(), uint8_t(1)) != run.drafted.end();
+  if (!any && after_pass) return run.true_lse[layer];
   std::vector<float> out;
+  if (!any) {
+    const std::vector<float>& before = run.lse_before[layer];
+    for (int row = 0; row < run.info.num_rows; ++row) out.insert(out.end(), before.end() - kHeads, before.end());
+    return out;
+  }
   for (int row = 0, nearest = 0; row < run.info.num_rows; ++row) {
     if (run.drafted[size_t(row)]) nearest = row;
     for (int head = 0; head < kHeads; ++head) out.push_back(run.draft_lse[layer][size_t(nearest * kHeads + head)]);
@@ -335,7 +344,8 @@ void expect_scored(Rig& rig, const Config& config, const Live& run, const std::v
     for (int set = 0; set < (o.share == "layer" ? 1 : kKvHeads); ++set) {
       const bool by_drafts = vegas && o.metric == "weight" && !run.info.prompt;
       const int chooser = o.layer_step > 1 ? 0 : layer;  // whose scores count; layer 1 has a window
-      Scores scores = scores_of(rig, run, chooser, set, by_drafts ? noted_lse(run, chooser) : run.true_lse[chooser],
+      Scores scores = scores_of(rig, run, chooser, set,
+                                by_drafts ? noted_lse(run, chooser, rows == "last" || rows == "accepted") : run.true_lse[chooser],
                                 counting(rows, run, accepted), vegas && o.metric == "logit", vegas && o.combine == "max");
       if (name == "snapkv") scores = pooled(scores);
       if (vegas && o.block > 1) scores = greatest_of_blocks(scores, o.block);
@@ -357,10 +367,11 @@ void expect_rounds(const char* device, const Config& config) {
     if (name == "sparsespec") EXPECT_EQ(rig.selection(*run, 0).grain, Selection::Grain::All);
     else expect_scored(rig, config, *run, {}, what + " prompt");
   }
-  // A chain, a tree with rows whose draft steps never ran, a chain.
-  const std::vector<int32_t> paths[] = {{0, 1, 2}, {0, 2, 4}, {0}};
-  for (int round = 0; round < 3; ++round) {
-    for (Live* run : both) rig.draft(*run, round == 1 ? std::vector<int>{0, 2, 3} : std::vector<int>{0, 1, 2, 3});
+  // A chain, a tree with rows whose draft steps never ran, a chain, rows that no draft step made.
+  const std::vector<int32_t> paths[] = {{0, 1, 2}, {0, 2, 4}, {0}, {0, 1}};
+  const std::vector<int> drafted[] = {{0, 1, 2, 3}, {0, 2, 3}, {0, 1, 2, 3}, {}};
+  for (int round = 0; round < 4; ++round) {
+    for (Live* run : both) rig.draft(*run, drafted[round]);
     if (round == 2)  // some of them turn out not to be of the round
       for (Live* run : both) {
         rig.policy->forget_drafts(run->sequence, 2);

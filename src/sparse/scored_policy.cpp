@@ -32,6 +32,8 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       max_rows_(std::max(setup.max_draft + 1, how.prompt_rows)),
       sets_(how.per_kv_head ? setup.geometry.kv_heads : 1),
       copy_(setup, sets_, how.block, setup.options.layer_step),
+      scores_(backend_, sets_),
+      reduced_(backend_, sets_),
       slots_(size_t(setup.max_sequences)) {
   HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.block == 1 || how.spread == 0));
   used_ = backend_.allocate(size_t(max_rows_));
@@ -47,12 +49,8 @@ void ScoredPolicy::open(const Sequence& sequence) {
   close(sequence.slot);
   // A kept selection's tail grows with the request; otherwise a tail is a round's.
   copy_.open(sequence, how_.keeps ? sequence.max_len - sequence.prompt_len + how_.prompt_rows : 0);
-  if (sequence.max_len > scores_len_) {
-    scores_len_ = sequence.max_len;
-    scores_ = {}, reduced_ = {};
-    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
-    if (how_.pool > 1 || how_.block > 1) reduced_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
-  }
+  scores_.reserve(sequence.max_len);
+  if (how_.pool > 1 || how_.block > 1) reduced_.reserve(sequence.max_len);
   SlotState& state = slots_[size_t(sequence.slot)];
   if (!state.noted.empty()) return;  // the rest does not depend on the sequence
   state.noted.assign(size_t(max_rows_), 0);
@@ -77,6 +75,7 @@ ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
       .metric = how_.metric, .combine = how_.combine, .row_used = used_rows(info.num_rows), .per_kv_head = sets_ > 1};
   if (how_.metric == ScoreMetric::Weight) {
     request.lse = lse_of_drafts(layer, info);
+    if (!request.lse.data) request.lse = lse_of_last(layer, info);
     if (!request.lse.data) return {};  // true weights in learn()
   }
   return request;
@@ -171,20 +170,11 @@ void ScoredPolicy::forget_drafts(const Sequence& sequence, int first_row) {
   std::fill(noted.begin() + std::min<ptrdiff_t>(first_row, std::ssize(noted)), noted.end(), uint8_t(0));
 }
 
-// The log-sum-exps of the draft steps of these rows. Where none ran in this round, that of the last row that read everything: it
-// scales a head's weights alike for all entries, and a second look at K would cost as much again as half of the pass. Empty if
-// there is neither.
+// The log-sum-exps of the draft steps of these rows; empty if none ran in this round.
 View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info) {
   SlotState& state = slots_[size_t(info.sequence->slot)];
-  if (!how_.drafts_lse || info.prompt) return {};
+  if (!how_.drafts_lse || info.prompt || state.noted_at != info.first_position) return {};
   auto lse = rows_of(state.draft_lse, layer, info.num_rows);
-  if (state.noted_at != info.first_position) {
-    if (!state.has_last) return {};
-    const auto last = state.last_lse.view<float>(geometry_.layers, heads_);
-    for (int row = 0; row < info.num_rows; ++row)
-      for (int head = 0; head < heads_; ++head) lse(row, head) = last(layer, head);
-    return lse;
-  }
   int nearest = int(std::find(state.noted.begin(), state.noted.end(), uint8_t(1)) - state.noted.begin());
   if (nearest >= info.num_rows) return {};
   for (int row = 0; row < info.num_rows; ++row) {
@@ -192,6 +182,19 @@ View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info
     else
       for (int head = 0; head < heads_; ++head) lse(row, head) = lse(nearest, head);
   }
+  return lse;
+}
+
+// For rounds without draft steps, whose rows are scored as the pass runs: the log-sum-exp of the last row that read everything.
+// It scales a head's weights alike for all entries, and a second look at K would cost as much again as half of the pass. Empty
+// before the first pass.
+View<const float, 2> ScoredPolicy::lse_of_last(int layer, const PassInfo& info) {
+  SlotState& state = slots_[size_t(info.sequence->slot)];
+  if (!how_.drafts_lse || info.prompt || !state.has_last) return {};
+  auto lse = rows_of(state.draft_lse, layer, info.num_rows);
+  const auto last = state.last_lse.view<float>(geometry_.layers, heads_);
+  for (int row = 0; row < info.num_rows; ++row)
+    for (int head = 0; head < heads_; ++head) lse(row, head) = last(layer, head);
   return lse;
 }
 
@@ -212,7 +215,7 @@ void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observa
 
 View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
                                               View<const uint8_t, 1> used, float scale, const KvRef& kv) {
-  auto out = scores_.view<float>(sets_, scores_len_);
+  auto out = scores_.view();
   backend_.score_keys(
       {.layer = layer,
        .scale = scale,
@@ -226,7 +229,7 @@ View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, Vie
 // Means over neighbours, or the greatest of each block.
 View<const float, 2> ScoredPolicy::reduced(Slot slot, View<const float, 2> scores) {
   if (how_.pool == 1 && how_.block == 1) return scores;
-  auto out = reduced_.view<float>(sets_, scores_len_);
+  auto out = reduced_.view();
   const int64_t valid = copy_.valid(slot), reach = how_.pool / 2;
   for (int64_t set = 0; set < sets_; ++set) {
     const float* from = &scores(set, 0);

@@ -3,8 +3,9 @@
 // snapkv) are sets of options for it.
 //
 // Weights are normalised by the log-sum-exp that the draft step of the same row of the round left behind, so one pass over K
-// suffices (drafts_lse), or by the true one in a second look at K; so are first selections and rounds without draft steps. A row
-// whose own draft step never ran (the last one of a chain) takes that of the nearest row before it that has one.
+// suffices (drafts_lse), or by the true one in a second look at K; so are first selections. A row whose own draft step never ran
+// (the last one of a chain) takes that of the nearest row before it that has one; in a round without draft steps, all rows take
+// that of the last row of the pass before.
 //
 // With a layer_step n > 1 every n-th selecting layer scores and chooses, and the layers behind it copy their own entries of the
 // same positions: layers next to each other attend to much the same places.
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "sparse/draft_copy.h"
+#include "sparse/entry_scores.h"
 
 namespace hunch {
 
@@ -74,6 +76,7 @@ class ScoredPolicy : public SparsePolicy {
   void note_last(int layer, Slot slot, const Observation& seen);
   void note_draft(int layer, const PassInfo&, const Observation&);
   View<const float, 2> lse_of_drafts(int layer, const PassInfo&);
+  View<const float, 2> lse_of_last(int layer, const PassInfo&);
   void keep_for_later(int layer, const PassInfo&, const Observation&);
   View<const float, 2> look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
                                   View<const uint8_t, 1> used, float scale, const KvRef&);
@@ -86,8 +89,8 @@ class ScoredPolicy : public SparsePolicy {
   KvGeometry geometry_;
   int heads_, max_rows_, sets_;
   DraftCopy copy_;
-  Buffer used_, scores_, reduced_;
-  int64_t scores_len_ = 0;
+  EntryScores scores_, reduced_;
+  Buffer used_;
   std::vector<SlotState> slots_;
 };
 

@@ -13,17 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
-#include "backend/reference/reference_backend.h"
+#include "backend/cpu/test_backends.h"
 #include "base/half.h"
 
 namespace hunch {
-
-inline std::unique_ptr<Backend> make_cpu(const std::string& isa, int threads = 1) {
-  auto backend = CpuBackend::make({threads, isa});
-  HUNCH_CHECK(backend.ok());
-  return std::move(backend).value();
-}
 
 struct KvShape {
   DType dtype = DType::BF16;

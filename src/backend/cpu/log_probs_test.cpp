@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/test_backends.h"
 
 namespace hunch {
 namespace {
@@ -39,28 +39,15 @@ LogProbs log_probs(Backend& backend, const std::vector<float>& logits, int64_t v
   return out;
 }
 
-std::unique_ptr<Backend> make(const std::string& name, int threads = 1) {
-  if (name == "reference") return std::make_unique<ReferenceBackend>();
-  auto backend = CpuBackend::make({threads, name});
-  HUNCH_CHECK(backend.ok());
-  return std::move(*backend);
-}
-
-std::vector<std::string> backends() {
-  std::vector<std::string> names = available_isas();
-  names.insert(names.begin(), "reference");
-  return names;
-}
-
 class LogProbsOp : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backend, LogProbsOp, testing::ValuesIn(backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backend, LogProbsOp, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
 
 bool close(float a, float b) {
   return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= 2e-6f * (1 + std::abs(b));
 }
 
 TEST_P(LogProbsOp, AreTheNaturalLogarithmsOfTheSoftmax) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   // p = 1/8, 4/8, 2/8, 1/8
   const std::vector<float> logits = {3, 3 + std::log(4.0f), 3 + std::log(2.0f), 3};
   const LogProbs got = log_probs(*backend, logits, 4, {2}, 4);
@@ -71,14 +58,14 @@ TEST_P(LogProbsOp, AreTheNaturalLogarithmsOfTheSoftmax) {
 }
 
 TEST_P(LogProbsOp, StayExactForHugeAndMissingLogits) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   EXPECT_NEAR(log_probs(*backend, {3e38f, -3e38f, 3e38f}, 3, {0}, 0).values[0], -std::log(2.0), 1e-6);
   EXPECT_EQ(log_probs(*backend, {1, -kInf}, 2, {1}, 0).values[0], -kInf);
   EXPECT_EQ(log_probs(*backend, {1, -kInf}, 2, {0}, 0).values[0], 0);
 }
 
 TEST_P(LogProbsOp, RefuseRowsWithNanOrWithoutAFiniteLogit) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   for (const std::vector<float>& row : {std::vector<float>{1, kNan, 2}, {-kInf, -kInf, -kInf}, {kInf, -kInf, -kInf}}) {
     const LogProbs got = log_probs(*backend, row, 3, {0}, 2);
     EXPECT_TRUE(std::isnan(got.values[0]));
@@ -88,7 +75,7 @@ TEST_P(LogProbsOp, RefuseRowsWithNanOrWithoutAFiniteLogit) {
 }
 
 TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
-  const auto backend = make(GetParam(), 2);
+  const auto backend = make_backend(GetParam(), 2);
   ReferenceBackend reference;
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 3);
@@ -122,7 +109,7 @@ TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   for (float& x : logits) x = normal(random);
   std::vector<int32_t> ids;
   for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % kVocab));
-  const auto one = make(GetParam(), 1), three = make(GetParam(), 3);
+  const auto one = make_backend(GetParam(), 1), three = make_backend(GetParam(), 3);
   const LogProbs all = log_probs(*three, logits, kVocab, ids, 20);
   for (int64_t row = 0; row < kRows; ++row) {
     const std::vector<float> alone(logits.begin() + row * kVocab, logits.begin() + (row + 1) * kVocab);

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/test_backends.h"
 
 namespace hunch {
 namespace {
@@ -20,21 +20,8 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 using Ids = std::vector<int32_t>;
 
-std::unique_ptr<Backend> make(const std::string& name, int threads = 1) {
-  if (name == "reference") return std::make_unique<ReferenceBackend>();
-  auto backend = CpuBackend::make({threads, name});
-  HUNCH_CHECK(backend.ok());
-  return std::move(*backend);
-}
-
-std::vector<std::string> backends() {
-  std::vector<std::string> names = available_isas();
-  names.insert(names.begin(), "reference");
-  return names;
-}
-
 class Rules : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
 
 std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, const Ids& prompt, const Ids& output) {
   auto state = std::make_unique<LogitState>(rules, vocab);
@@ -98,7 +85,7 @@ double log_odds(Backend& backend, const std::vector<float>& logits, LogitRules r
 }
 
 TEST_P(Rules, FrequencyCountsOutputAndDraftsButNotThePrompt) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const std::vector<float> logits(4, 1.0f);
   const auto odds = [&](const Ids& drafts) {
     return log_odds(*backend, logits, {.frequency = 0.5f}, {1, 1, 1}, {1, 2}, drafts, 0, 1);
@@ -109,7 +96,7 @@ TEST_P(Rules, FrequencyCountsOutputAndDraftsButNotThePrompt) {
 }
 
 TEST_P(Rules, PresenceCountsOnceAndAlsoADraftThatIsNew) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const std::vector<float> logits(4, 1.0f);
   EXPECT_NEAR(log_odds(*backend, logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 1), 0.75, 1e-6);
   EXPECT_NEAR(log_odds(*backend, logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 3), 0, 1e-6);
@@ -118,7 +105,7 @@ TEST_P(Rules, PresenceCountsOnceAndAlsoADraftThatIsNew) {
 }
 
 TEST_P(Rules, RepetitionDividesPositiveAndMultipliesNegativeLogitsOfPromptOutputAndDrafts) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {0, 2, 2, 2, -2};
   const LogitRules rules{.repetition = 4};
   EXPECT_NEAR(log_odds(*backend, logits, rules, {1}, {}, {}, 1, 0), 0.5, 1e-6);
@@ -129,13 +116,13 @@ TEST_P(Rules, RepetitionDividesPositiveAndMultipliesNegativeLogitsOfPromptOutput
 }
 
 TEST_P(Rules, BiasComesBeforePenalties) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   // (1 + 3) / 2 = 2 and not 1 / 2 + 3.
   EXPECT_NEAR(log_odds(*backend, {0, 1}, {.repetition = 2, .bias = {{1, 3.0f}}}, {1}, {}, {}, 1, 0), 2, 1e-6);
 }
 
 TEST_P(Rules, BiasOfMinusHundredBansWhateverTheLogit) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   for (const float bias : {-100.0f, -1000.0f, -kInf}) {
     const std::vector<float> logits = {0, 300, kInf};
     EXPECT_EQ(choose(*backend, logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}), 0);
@@ -145,7 +132,7 @@ TEST_P(Rules, BiasOfMinusHundredBansWhateverTheLogit) {
 }
 
 TEST_P(Rules, BadWordsAreMatchedAcrossPromptOutputAndDrafts) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {0, 1, 2, 3, 9};
   const LogitRules rules{.bad_words = {{1, 2, 3, 4}}};
   EXPECT_EQ(choose(*backend, logits, rules, {1, 2, 3}, {}), 3);
@@ -161,7 +148,7 @@ TEST_P(Rules, BadWordsAreMatchedAcrossPromptOutputAndDrafts) {
 }
 
 TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {0, 1, 2, 9};
   Ids output;
   for (int i = 0; i < 40; ++i) {
@@ -173,7 +160,7 @@ TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {
 }
 
 TEST_P(Rules, MinTokensIsReachedInTheMiddleOfARun) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {5, 4, 3};
   const LogitRules rules{.min_tokens = 3, .end_ids = {0, 1}};
   EXPECT_EQ(choose(*backend, logits, rules, {2, 2, 2, 2}, {}), 2);  // the prompt does not count
@@ -187,14 +174,14 @@ TEST_P(Rules, MinTokensIsReachedInTheMiddleOfARun) {
 }
 
 TEST_P(Rules, OnlyAllowedIdsAreChosenOnEveryRow) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   const auto state = state_of({.allowed = {2, 1}}, 4, {3}, {3});
   EXPECT_EQ(sample(*backend, {9, 1, 2, 8, 9, 2, 1, 8}, 4, {0, 0, 1, 0}, {state.get(), {2}}, {3, 4}).tokens, (Ids{2, 1}));
   EXPECT_EQ(choose(*backend, {9, 1, 2}, {.allowed = {1, 2}, .bad_words = {{2}}}, {}, {}), 1);
 }
 
 TEST_P(Rules, RefuseRowsWhereAllIsBannedOrAnythingIsNan) {
-  const auto backend = make(GetParam());
+  const auto backend = make_backend(GetParam());
   EXPECT_EQ(choose(*backend, {1, 2}, {.bias = {{0, -kInf}, {1, -kInf}}}, {}, {}), -1);
   EXPECT_EQ(choose(*backend, {1, 2}, {.allowed = {0}, .bad_words = {{1, 0}}}, {}, {1}), -1);
   EXPECT_EQ(choose(*backend, {1, -kInf}, {.allowed = {1}}, {}, {}), -1);
@@ -282,7 +269,7 @@ Ids path_of(const Case& c, int row) {
 // Rows of one verify pass against rows one at a time with the drafts committed, and against the definition without any state: all
 // must have the same bits, since the match rule compares them.
 TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
-  const auto backend = make(GetParam(), 2);
+  const auto backend = make_backend(GetParam(), 2);
   ReferenceBackend reference;
   std::mt19937 random(20);
   std::normal_distribution<float> normal(0, 2);

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/test_backends.h"
 #include "backend/cpu/weights.h"
 #include "base/half.h"
 #include "checkpoint/quantise.h"
@@ -18,12 +18,6 @@ namespace {
 
 constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
                                 DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
-
-std::unique_ptr<Backend> make(const std::string& isa, int threads) {
-  auto backend = CpuBackend::make({threads, isa});
-  HUNCH_CHECK(backend.ok());
-  return std::move(*backend);
-}
 
 // A random matrix in the file's encoding; its storage is kept beside it.
 struct Matrix {
@@ -116,12 +110,12 @@ void expect_near_reference(Backend& cpu, const Matrix& matrix, int64_t rows) {
 }
 
 TEST_P(EveryEncoding, EqualsTheReferenceAroundTheEdgesOfPanels) {
-  const auto cpu = make(isa, 2);
+  const auto cpu = make_cpu(isa, 2);
   for (const int64_t n : {1, 15, 16, 17, 31, 32, 33, 100}) expect_near_reference(*cpu, Matrix(dtype, n, 256), 3);
 }
 
 TEST_P(EveryEncoding, EqualsTheReferenceForEveryInputLength) {
-  const auto cpu = make(isa, 2);
+  const auto cpu = make_cpu(isa, 2);
   const int block = dtype_info(dtype).block;
   std::vector<int64_t> lengths = {block, 3 * block, 768};
   if (block == 1) lengths = {1, 2, 7, 31, 32, 33, 768};
@@ -129,7 +123,7 @@ TEST_P(EveryEncoding, EqualsTheReferenceForEveryInputLength) {
 }
 
 TEST_P(EveryEncoding, EqualsTheReferenceForEveryNumberOfRows) {
-  const auto cpu = make(isa, 2);
+  const auto cpu = make_cpu(isa, 2);
   const Matrix matrix(dtype, 33, 256);
   for (int64_t rows = 1; rows <= 20; ++rows) expect_near_reference(*cpu, matrix, rows);
   for (const int64_t rows : {64, 300}) expect_near_reference(*cpu, matrix, rows);
@@ -141,7 +135,7 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
   const std::vector<float> x = gaussian(kRows * kIn), bias = gaussian(kOut, 5);
   std::vector<float> whole;
   for (const int threads : {1, 2, 3}) {
-    const auto cpu = make(isa, threads);
+    const auto cpu = make_cpu(isa, threads);
     const auto weight = cpu->load_weight(matrix.tensor), other = cpu->load_weight(beside.tensor);
     const auto all = product(*cpu, *weight, x, kRows, bias.data(), true);
     if (whole.empty()) whole = all;
@@ -162,7 +156,7 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
 
 TEST_P(EveryEncoding, ErrsByTheRoundingOfActivationsOnly) {
   constexpr int64_t kOut = 20, kIn = 512;
-  const auto cpu = make(isa, 1);
+  const auto cpu = make_cpu(isa, 1);
   ReferenceBackend reference;
   const Matrix matrix(dtype, kOut, kIn);
   const auto exact = reference.load_weight(matrix.tensor), weight = cpu->load_weight(matrix.tensor);
@@ -181,7 +175,7 @@ TEST_P(EveryEncoding, ErrsByTheRoundingOfActivationsOnly) {
 }
 
 TEST_P(EveryEncoding, EmbedsTheBitsOfTheDequantiser) {
-  const auto cpu = make(isa, 2);
+  const auto cpu = make_cpu(isa, 2);
   const Matrix matrix(dtype, 70, 512);
   ReferenceBackend reference;
   const auto table = cpu->load_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
@@ -195,7 +189,7 @@ TEST_P(EveryEncoding, EmbedsTheBitsOfTheDequantiser) {
 }
 
 TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
-  const auto cpu = make(isa, 1);
+  const auto cpu = make_cpu(isa, 1);
   const Matrix matrix(dtype, 32, 256);
   const auto weight = cpu->load_weight(matrix.tensor);
   for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -212,7 +206,7 @@ TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
 }
 
 TEST(CpuMatmul, CountsTheBytesOfEachProductOnce) {
-  const auto cpu = make("", 2);
+  const auto cpu = make_cpu("", 2);
   const Matrix matrix(DType::Q8_0, 64, 512);
   const auto weight = cpu->load_weight(matrix.tensor);
   EXPECT_EQ(weight->bytes, matrix.bytes.size());  // packing adds nothing
@@ -221,7 +215,7 @@ TEST(CpuMatmul, CountsTheBytesOfEachProductOnce) {
 }
 
 TEST(CpuMatmul, MixesEncodingsInOneCall) {
-  const auto cpu = make("", 2);
+  const auto cpu = make_cpu("", 2);
   std::vector<std::unique_ptr<Weight>> weights;
   std::vector<std::vector<float>> alone, together;
   const std::vector<float> x = gaussian(4 * 256);
@@ -238,7 +232,7 @@ TEST(CpuMatmul, MixesEncodingsInOneCall) {
 }
 
 TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
-  const auto cpu = make("", 2);
+  const auto cpu = make_cpu("", 2);
   const Matrix matrix(DType::Q8_0, 20, 64);
   const auto weight = cpu->load_weight(matrix.tensor);
   const std::vector<float> x = gaussian(3 * 100);

@@ -8,16 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/test_backends.h"
 
 namespace hunch {
 namespace {
-
-std::unique_ptr<Backend> make(const std::string& isa, int threads) {
-  auto backend = CpuBackend::make({threads, isa});
-  HUNCH_CHECK(backend.ok());
-  return std::move(*backend);
-}
 
 std::vector<float> gaussian(int64_t n, float spread = 1) {
   std::mt19937 random(6);
@@ -31,7 +25,7 @@ class CpuRows : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuRows, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });
 
 TEST_P(CpuRows, NormalisesLikeTheReference) {
-  const auto cpu = make(GetParam(), 2);
+  const auto cpu = make_cpu(GetParam(), 2);
   ReferenceBackend reference;
   for (const int64_t n : {1, 5, 16, 31, 64, 100, 128, 1537}) {
     for (const int64_t rows : {1, 3, 200}) {
@@ -46,7 +40,7 @@ TEST_P(CpuRows, NormalisesLikeTheReference) {
 }
 
 TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
-  const auto cpu = make(GetParam(), 2);
+  const auto cpu = make_cpu(GetParam(), 2);
   ReferenceBackend reference;
   for (const int64_t n : {1, 17, 1536}) {
     for (const int64_t rows : {1, 50}) {
@@ -63,7 +57,7 @@ TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
 }
 
 TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
-  const auto cpu = make(GetParam(), 2);
+  const auto cpu = make_cpu(GetParam(), 2);
   ReferenceBackend reference;
   for (const int64_t half : {1, 16, 20, 32, 64, 300}) {
     for (const int64_t rows : {1, 40}) {
@@ -93,7 +87,7 @@ TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
 TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kRows = 300, kWidth = 500;
   const std::vector<float> x = gaussian(kRows * kWidth), weight = gaussian(kWidth);
-  const auto many = make(GetParam(), 3), one = make(GetParam(), 1);
+  const auto many = make_cpu(GetParam(), 3), one = make_cpu(GetParam(), 1);
   std::vector<float> all_norm(x.size()), all_gate(x.size()), alone(kWidth);
   const View<const float, 2> in(x.data(), kRows, kWidth);
   many->norm({in, weight.data(), 1e-5, View<float, 2>(all_norm.data(), kRows, kWidth)});

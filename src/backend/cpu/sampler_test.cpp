@@ -9,18 +9,12 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/test_backends.h"
 
 namespace hunch {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::unique_ptr<Backend> make(const std::string& isa, int threads) {
-  auto backend = CpuBackend::make({threads, isa});
-  HUNCH_CHECK(backend.ok());
-  return std::move(*backend);
-}
 
 struct Sampled {
   std::vector<int32_t> tokens;
@@ -68,7 +62,7 @@ constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0},  {1, 0, 1, 0},       {0.
                                       {1, 1, 1, 0},      {5, 0, 0.999f, 0}};
 
 TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
-  const auto cpu = make(GetParam(), 2);
+  const auto cpu = make_cpu(GetParam(), 2);
   ReferenceBackend reference;
   for (const int64_t vocab : {1, 2, 15, 16, 17, 63, 65, 257, 1000, 5003}) {
     const std::vector<float> logits = gaussian(vocab * 12, 2.5f);
@@ -90,7 +84,7 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
 }
 
 TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
-  const auto cpu = make(GetParam(), 1);
+  const auto cpu = make_cpu(GetParam(), 1);
   ReferenceBackend reference;
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000}) {
@@ -107,7 +101,7 @@ TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
 
 // Most ids are skipped because their noise cannot make them win: the winners must be those of all the noise.
 TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
-  const auto cpu = make(GetParam(), 1);
+  const auto cpu = make_cpu(GetParam(), 1);
   ReferenceBackend reference;
   constexpr int64_t kVocab = 700;
   for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f}) {
@@ -125,7 +119,7 @@ TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
 }
 
 TEST_P(CpuSample, ReachesTopPExactlyAmongManyEquals) {
-  const auto cpu = make(GetParam(), 1);
+  const auto cpu = make_cpu(GetParam(), 1);
   const std::vector<float> logits(2048, 1.5f);
   for (const float top_p : {0.5f, 0.75f, 0.25f}) {
     const Sampled sampled = sample(*cpu, logits, 2048, {1, 0, top_p, 0});
@@ -134,7 +128,7 @@ TEST_P(CpuSample, ReachesTopPExactlyAmongManyEquals) {
 }
 
 TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
-  const auto cpu = make(GetParam(), 1);
+  const auto cpu = make_cpu(GetParam(), 1);
   ReferenceBackend reference;
   for (const int64_t vocab : {20, 1100}) {
     for (const float odd : {kInf, -kInf, kNan}) {
@@ -155,8 +149,8 @@ TEST_P(CpuSample, GivesARowTheSameTokenInAnyCompany) {
   constexpr int64_t kVocab = 1500, kRows = 40;
   const std::vector<float> logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
-    const Sampled all = sample(*make(GetParam(), 3), logits, kVocab, params);
-    const auto one = make(GetParam(), 1);
+    const Sampled all = sample(*make_cpu(GetParam(), 3), logits, kVocab, params);
+    const auto one = make_cpu(GetParam(), 1);
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
       const Sampled alone = sample(*one, row, kVocab, params, int32_t(r));

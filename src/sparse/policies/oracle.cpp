@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sparse/draft_copy.h"
+#include "sparse/entry_scores.h"
 
 namespace hunch {
 namespace {
@@ -15,7 +16,8 @@ class Oracle final : public SparsePolicy {
         heads_(setup.heads),
         max_rows_(setup.max_draft + 1),
         sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
-        copy_(setup, sets_) {
+        copy_(setup, sets_),
+        scores_(backend_, sets_) {
     const size_t row_heads = size_t(max_rows_) * size_t(heads_);
     out_ = backend_.allocate(row_heads * size_t(geometry_.head_dim) * sizeof(float));
     lse_ = backend_.allocate(row_heads * sizeof(float));
@@ -27,10 +29,7 @@ class Oracle final : public SparsePolicy {
   size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
   void open(const Sequence& sequence) override {
     copy_.open(sequence);
-    if (sequence.max_len <= scores_len_) return;
-    scores_len_ = sequence.max_len;
-    scores_ = {};
-    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+    scores_.reserve(sequence.max_len);
   }
 
   Selection select(int layer, const DraftQueries& drafts, const PassInfo& info) override {
@@ -38,7 +37,7 @@ class Oracle final : public SparsePolicy {
     if (!drafts.q.data) return copy_.selection(layer, slot);
     const int64_t first = info.sequence->committed_len, own_entry = first + info.round_row;
     if (!copy_.begin(slot, first) || !copy_.selects(layer)) return {};
-    auto scores = scores_.view<float>(sets_, scores_len_);
+    auto scores = scores_.view();
     backend_.score_keys({.layer = layer,
                          .scale = drafts.scale,
                          .q = drafts.q,
@@ -77,8 +76,8 @@ class Oracle final : public SparsePolicy {
   KvGeometry geometry_;
   int heads_, max_rows_, sets_;
   DraftCopy copy_;
-  Buffer out_, lse_, last_, used_, scores_;
-  int64_t scores_len_ = 0;
+  EntryScores scores_;
+  Buffer out_, lse_, last_, used_;
 };
 
 Result<std::unique_ptr<SparsePolicy>> make_oracle(const SparsePolicy::Setup& setup) {

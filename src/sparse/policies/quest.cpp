@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sparse/draft_copy.h"
+#include "sparse/entry_scores.h"
 
 namespace hunch {
 namespace {
@@ -25,6 +26,7 @@ class Quest final : public SparsePolicy {
         shared_(setup.options.share == "layer"),
         sets_(shared_ ? 1 : setup.geometry.kv_heads),
         copy_(setup, sets_, page_),
+        scores_(backend_, sets_),
         slots_(size_t(setup.max_sequences)) {
     const int64_t query_rows = int64_t(max_rows_) * heads_;
     queries_ = backend_.allocate(size_t(query_rows * 2 * geometry_.head_dim) * sizeof(float));
@@ -54,10 +56,7 @@ class Quest final : public SparsePolicy {
       state.chunks.resize(size_t(chunks));
       std::iota(state.chunks.begin(), state.chunks.end(), 0);
     }
-    if (pages <= scores_len_) return;
-    scores_len_ = pages;
-    scores_ = {};
-    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+    scores_.reserve(pages);
   }
   void close(Slot slot) override {
     copy_.close(slot);
@@ -77,7 +76,7 @@ class Quest final : public SparsePolicy {
     const int64_t committed = info.sequence->committed_len;
     if (!copy_.begin(slot, committed) || !copy_.selects(layer)) return {};
     bound(layer, slot, committed, drafts.kv);
-    auto scores = scores_.view<float>(sets_, scores_len_);
+    auto scores = scores_.view();
     const auto q = shared_ ? layer_queries(drafts.q, info.num_rows) : head_queries(drafts.q, info.num_rows);
     SlotState& state = slots_[size_t(slot)];
     backend_.score_keys({.layer = layer,
@@ -143,8 +142,8 @@ class Quest final : public SparsePolicy {
   bool shared_;
   int sets_;
   DraftCopy copy_;
-  Buffer queries_, used_, scores_;
-  int64_t scores_len_ = 0;
+  EntryScores scores_;  // by page
+  Buffer queries_, used_;
   std::vector<SlotState> slots_;
 };
 

@@ -3,6 +3,7 @@
 // the request's coins (rule ratio).
 #include "base/random.h"
 #include "sparse/draft_copy.h"
+#include "sparse/entry_scores.h"
 
 namespace hunch {
 namespace {
@@ -12,21 +13,20 @@ constexpr NoiseKey kKey{.seed = 0x72616e646f6d};
 class Random final : public SparsePolicy {
  public:
   explicit Random(const Setup& setup)
-      : backend_(*setup.backend), sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads), copy_(setup, sets_) {}
+      : sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
+        copy_(setup, sets_),
+        scores_(*setup.backend, sets_) {}
 
   size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
   void open(const Sequence& sequence) override {
     copy_.open(sequence);
-    if (sequence.max_len <= scores_len_) return;
-    scores_len_ = sequence.max_len;
-    scores_ = {};
-    scores_ = backend_.allocate(size_t(sets_ * scores_len_) * sizeof(float));
+    scores_.reserve(sequence.max_len);
   }
   void learn(int layer, const PassInfo& info, const Observation& seen) override {
     if (info.draft) return;
     const Slot slot = info.sequence->slot;
     if (!copy_.begin(slot, info.first_position) || !copy_.selects(layer)) return;
-    auto scores = scores_.view<float>(sets_, scores_len_);
+    auto scores = scores_.view();
     for (int set = 0; set < sets_; ++set)
       for (int64_t j = 0; j < copy_.valid(slot); ++j)
         scores(set, j) = float(noise_bits(kKey, NoiseStream(uint32_t(layer * sets_ + set)), uint32_t(info.first_position),
@@ -47,11 +47,9 @@ class Random final : public SparsePolicy {
   View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
-  Backend& backend_;
   int sets_;
   DraftCopy copy_;
-  Buffer scores_;
-  int64_t scores_len_ = 0;
+  EntryScores scores_;
 };
 
 Result<std::unique_ptr<SparsePolicy>> make_random(const SparsePolicy::Setup& setup) {

@@ -1,0 +1,29 @@
+// EntryScores: scratch of a policy that rates entries (or pages): a score per set and entry, as long as the longest sequence it
+// was opened for. Used by policies; shared by all their sequences, since one layer of one sequence is chosen from at a time.
+#pragma once
+
+#include "backend/backend.h"
+
+namespace hunch {
+
+class EntryScores {
+ public:
+  EntryScores(Backend& backend, int sets) : backend_(&backend), sets_(sets) {}
+  // At admission: keeps what it has, or grows (contents are lost then).
+  void reserve(int64_t entries) {
+    if (entries <= entries_) return;
+    memory_ = {};  // first, so that both never exist at once
+    memory_ = backend_->allocate(size_t(sets_ * entries) * sizeof(float));
+    entries_ = entries;
+  }
+  View<float, 2> view() const { return memory_.view<float>(sets_, entries_); }  // [sets][entries]
+  size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  Backend* backend_;
+  int sets_;
+  int64_t entries_ = 0;
+  Buffer memory_;
+};
+
+}  // namespace hunch
