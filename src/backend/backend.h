@@ -27,6 +27,13 @@ struct BackendCounters {
   uint64_t weight_bytes = 0, kv_bytes = 0, score_bytes = 0, gather_bytes = 0;
 };
 
+// A kernel alone, for `hunch bench kernels`: what it must move and multiply at least, and how long it takes.
+struct KernelRow {
+  std::string name;  // "attention: 8 rows with scores, 4 x 131072"
+  double bytes = 0, flops = 0, ms = 0;
+  std::string note;
+};
+
 struct KvGeometry {
   DType dtype = DType::BF16;
   int layers = 0, kv_heads = 0, head_dim = 0;

@@ -53,6 +53,10 @@ struct AttentionRun {
   View<const int32_t, 1> last;  // [num_rows] newest entry each row reads; ascending for a chain or a chunk, any order for a tree
   TreeRows tree;
   int window = 0;  // 0: everything
+  // A selection read in place: the run's entry e is kv's entry index(set, e) for e < count = index.extent[1], and kv's entry
+  // tail_first + (e - count) from there on; `last`, windows and splits speak of the run's entries. Data null: entries are kv's.
+  View<const int32_t, 2> index;  // [kv_heads or 1 (shared)][count], ascending
+  int64_t tail_first = 0;
   ScoreArgs scores;
 };
 

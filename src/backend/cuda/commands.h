@@ -1,0 +1,128 @@
+// Commands: what ops ask of the device, as a list that runs later. An op appends kernels; a kernel's arguments lie in device
+// memory and are copied there once for the whole list. So a list that comes again with other arguments (same kernels, same grids,
+// same order) is the same CUDA graph: it is recorded the second time it is seen, and replayed from then on. Ops never launch
+// anything themselves, never wait, and never read device memory on the host.
+//
+//   struct NormDevice { const float* x; float* out; int64_t n; };       // trivially copyable; pointers to device memory
+//   __global__ void norm_kernel(const NormDevice* args) { wait_for_previous(); const NormDevice a = *args; ... }
+//   commands.launch(norm_kernel, {.blocks = dim3(rows), .threads = 256}, NormDevice{...});
+//
+// For graphs to match, grids, block sizes and shared memory must not depend on what changes from round to round (lengths of
+// contexts, counts of selected entries): those are arguments. They may depend on rows, shapes and numbers of sequences.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "tensor/view.h"
+
+namespace hunch {
+
+struct Grid {
+  dim3 blocks{1, 1, 1};
+  unsigned threads = 128;
+  size_t shared_bytes = 0;  // dynamic shared memory
+};
+
+class Commands {
+ public:
+  struct Counters {
+    uint64_t kernels = 0, launches = 0, graph_launches = 0,
+             waits = 0;  // kernels run; launched one by one; graphs; waits of the host
+  };
+
+  // Takes pinned and device memory for arguments. Errors: no device memory.
+  static Result<std::unique_ptr<Commands>> make();
+  ~Commands();
+  Commands(const Commands&) = delete;
+  Commands& operator=(const Commands&) = delete;
+
+  // Before every op: a list that is nearly full is submitted, so that an op's data and kernels stay in one list (3 MiB of data, 1
+  // MiB of arguments for one op).
+  void begin_op();
+
+  // Host values that kernels of this list read at the address returned (device memory, aligned to 16); copied now. The same array
+  // given again in one list (a page table, for every layer) is copied once if it still holds the same values.
+  template <class T>
+  const T* data(std::span<const T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return static_cast<const T*>(add_data(values.data(), values.size_bytes()));
+  }
+  template <class T>
+  const T* data(View<T, 1> values) {
+    HUNCH_CHECK(values.stride[0] == 1 || values.extent[0] <= 1);
+    return data(std::span<const std::remove_const_t<T>>(values.data, size_t(values.extent[0])));
+  }
+
+  template <class Args>
+  void launch(void (*kernel)(const Args*), const Grid& grid, const Args& args) {
+    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= 64);
+    add_launch(reinterpret_cast<const void*>(kernel), grid, &args, sizeof args);
+  }
+
+  // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
+  void* workspace(size_t bytes);
+
+  // Starts what was appended. Returns at once.
+  void submit();
+  // submit(), then waits until everything is done: what kernels wrote to shared memory may be read now. The error, if any kernel
+  // since the last wait failed; the device cannot be used any more then.
+  Status wait();
+
+  cudaStream_t stream() const { return stream_; }
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Launch {
+    const void* kernel;
+    Grid grid;
+    size_t args;  // offset in the argument region
+  };
+  struct Uploaded {
+    const void* from;
+    size_t bytes, offset;
+  };
+  struct Graph {
+    cudaGraphExec_t exec = nullptr;
+    uint64_t last_used = 0;
+    int seen = 0;
+  };
+  // One list's arguments and data on their way to the device.
+  struct Staging {
+    std::byte* host = nullptr;
+    cudaEvent_t copied = nullptr;
+    bool in_flight = false;
+  };
+  Commands() = default;
+  const void* add_data(const void* from, size_t bytes);
+  void add_launch(const void* kernel, const Grid&, const void* args, size_t bytes);
+  Staging& staging();
+  void run_launches();
+  void launch_graph(Graph&);
+  void drop_graphs();
+  void allow_shared(const void* kernel, size_t bytes);
+
+  cudaStream_t stream_ = nullptr;
+  std::byte* device_ = nullptr;  // [arguments | data]
+  std::vector<Staging> ring_;
+  size_t next_ = 0;
+  bool open_ = false;  // a staging buffer is being filled
+  size_t args_used_ = 0, data_used_ = 0;
+  std::vector<Launch> launches_;
+  std::vector<Uploaded> uploaded_;
+  uint64_t shape_ = 0;  // hash of kernels and grids so far
+  std::unordered_map<uint64_t, Graph> graphs_;
+  uint64_t clock_ = 0;
+  std::unordered_map<const void*, size_t> allowed_;
+  void* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
+  std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use
+  Counters counters_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,74 @@
+// The list of commands: order, data, graphs in place of launches.
+#include "backend/cuda/commands.h"
+
+#include <numeric>
+
+#include "backend/cuda/device_test.h"
+#include "backend/cuda/ptx.h"
+
+namespace hunch {
+namespace {
+
+struct AddArgs {
+  const float* a;
+  const float* b;
+  float* out;
+  int n;
+};
+__global__ void add_kernel(const AddArgs* args) {
+  wait_for_previous();
+  let_next_start();
+  const AddArgs x = *args;
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < x.n) x.out[i] = x.a[i] + x.b[i];
+}
+
+TEST(Commands, RunInOrderAndTheSecondTimeAsOneGraph) {
+  HUNCH_NEEDS_DEVICE();
+  auto made = Commands::make();
+  ASSERT_TRUE(made.ok());
+  Commands& commands = **made;
+  constexpr int kN = 1000;
+  test::DeviceArray<float> x(kN), y(kN);
+  std::vector<float> one(kN), step(kN);
+  for (int round = 0; round < 5; ++round) {
+    std::iota(one.begin(), one.end(), float(round));
+    std::fill(step.begin(), step.end(), float(100 * round));
+    const float* a = commands.data(std::span<const float>(one));
+    const float* b = commands.data(std::span<const float>(step));
+    EXPECT_EQ(a, commands.data(std::span<const float>(one)));  // the same values are copied once
+    commands.launch(add_kernel, {.blocks = dim3(8), .threads = 128}, AddArgs{a, b, x.data(), kN});
+    for (int i = 0; i < 3; ++i) {
+      commands.launch(add_kernel, {.blocks = dim3(8), .threads = 128}, AddArgs{x.data(), b, y.data(), kN});
+      commands.launch(add_kernel, {.blocks = dim3(8), .threads = 128}, AddArgs{y.data(), b, x.data(), kN});
+    }
+    one.assign(kN, -1), step.assign(kN, -1);  // copied already
+    ASSERT_TRUE(commands.wait().ok());
+    const auto out = x.get();
+    for (int i = 0; i < kN; ++i) ASSERT_EQ(out[size_t(i)], float(i + round + 700 * round));
+  }
+  EXPECT_EQ(commands.counters().kernels, 35u);
+  EXPECT_EQ(commands.counters().launches, 7u);
+  EXPECT_EQ(commands.counters().graph_launches, 4u);
+  EXPECT_EQ(commands.counters().waits, 5u);
+}
+
+TEST(Commands, ScratchGrowsWithoutHarmToKernelsInFlight) {
+  HUNCH_NEEDS_DEVICE();
+  auto made = Commands::make();
+  ASSERT_TRUE(made.ok());
+  Commands& commands = **made;
+  const std::vector<float> values(256, 2);
+  test::DeviceArray<float> out(256);
+  for (const size_t bytes : {size_t(1) << 20, size_t(80) << 20, size_t(160) << 20}) {
+    auto* scratch = static_cast<float*>(commands.workspace(bytes));
+    const float* a = commands.data(std::span<const float>(values));
+    commands.launch(add_kernel, {.blocks = dim3(2), .threads = 128}, AddArgs{a, a, scratch, 256});
+    commands.launch(add_kernel, {.blocks = dim3(2), .threads = 128}, AddArgs{scratch, a, out.data(), 256});
+  }
+  ASSERT_TRUE(commands.wait().ok());
+  for (const float x : out.get()) ASSERT_EQ(x, 6);
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,26 @@
+#include "backend/cuda/device.h"
+
+#include <fmt/format.h>
+
+namespace hunch {
+
+Error cuda_error(cudaError_t code, const std::string& doing) {
+  return Error{fmt::format("CUDA: {} ({}) while {}", cudaGetErrorString(code), cudaGetErrorName(code), doing)};
+}
+
+const DeviceFacts& device_facts() {
+  static const DeviceFacts facts = [] {
+    cudaDeviceProp prop;
+    HUNCH_CUDA_CHECK(cudaGetDeviceProperties(&prop, 0));
+    return DeviceFacts{.name = prop.name,
+                       .major = prop.major,
+                       .minor = prop.minor,
+                       .num_sms = prop.multiProcessorCount,
+                       .l2_bytes = size_t(prop.l2CacheSize),
+                       .shared_bytes = prop.sharedMemPerBlockOptin,
+                       .memory = prop.totalGlobalMem};
+  }();
+  return facts;
+}
+
+}  // namespace hunch

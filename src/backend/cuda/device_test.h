@@ -1,0 +1,42 @@
+// For tests of this backend: memory on the device, and a word when there is no device.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "backend/cuda/device.h"
+
+namespace hunch::test {
+
+inline bool have_device() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+#define HUNCH_NEEDS_DEVICE() \
+  if (!hunch::test::have_device()) GTEST_SKIP() << "no device"
+
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(size_t count) : count_(count) { HUNCH_CUDA_CHECK(cudaMalloc(&data_, count * sizeof(T) + 16)); }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
+    HUNCH_CUDA_CHECK(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  T* data() const { return data_; }
+  size_t size() const { return count_; }
+  std::vector<T> get() const {  // after Commands::wait()
+    std::vector<T> values(count_);
+    HUNCH_CUDA_CHECK(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+}  // namespace hunch::test

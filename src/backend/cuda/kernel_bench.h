@@ -1,0 +1,25 @@
+// Kernels alone against what the device's memory and tensor cores give, for `hunch bench kernels`. Each group of kernels has its
+// own file x_bench.cu; times are medians by CUDA events over data far larger than the L2.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/commands.h"
+
+namespace hunch {
+
+struct Ceilings {
+  double read_bytes = 0, copy_bytes = 0, bf16_flops = 0;  // per second, measured in this run
+};
+Ceilings measure_ceilings();
+
+// Median milliseconds of one run of `body` (which appends to `commands`): after a warm-up, `repeats` lists between two events.
+double time_commands(Commands& commands, int repeats, const std::function<void()>& body);
+
+std::vector<KernelRow> bench_attention(Commands&);  // dense, verify with scores, selected, prefill
+std::vector<KernelRow> bench_products(Commands&);   // few rows, many rows, every encoding
+std::vector<KernelRow> bench_rows(Commands&);       // top-k, sampling, norms
+
+}  // namespace hunch

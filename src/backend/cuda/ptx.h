@@ -1,0 +1,24 @@
+// PTX that several kernels use. Programmatic dependent launch: a kernel may be started while the one before it still runs.
+#pragma once
+
+#include <cstdint>
+
+namespace hunch {
+
+// Until here a kernel may read only its arguments and what no kernel ever writes (weights): returns when everything that the
+// kernels before it wrote is visible. EVERY kernel calls it, in every thread that touches memory of others, before it does.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the kernel behind start (it still waits for this one's end in wait_for_previous()). Best early: the next kernel's prologue
+// then hides behind this one's work.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace hunch
