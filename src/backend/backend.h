@@ -4,9 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "backend/ops/attention.h"
+#include "backend/ops/copy.h"
 #include "backend/ops/kv.h"
 #include "backend/ops/log_probs.h"
 #include "backend/ops/matmul.h"
@@ -25,6 +28,15 @@ namespace hunch {
 // where attention writes them and once where top-k reads them; a second look at K counts as KV.
 struct BackendCounters {
   uint64_t weight_bytes = 0, kv_bytes = 0, score_bytes = 0, gather_bytes = 0;
+  // Devices: kernels run; started one by one; graphs started; times that the host waited.
+  uint64_t kernels = 0, kernel_launches = 0, graph_launches = 0, waits = 0;
+};
+
+// Who touches memory. Ops run in call order, on a device some time after the call; what the host wrote to shared memory must stay
+// until synchronize(), what ops wrote there may be read after it. On a CPU all memory is host memory and nothing is late.
+enum class Memory : uint8_t {
+  Device,  // ops only
+  Shared,  // ops and host: tokens, probabilities, small results
 };
 
 // A kernel alone, for `hunch bench kernels`: what it must move and multiply at least, and how long it takes.
@@ -51,7 +63,17 @@ class Backend {
   virtual int threads() const = 0;
   virtual DType default_kv_dtype() const = 0;  // BF16 where the machine multiplies it, else F16
 
-  virtual Buffer allocate(size_t bytes) = 0;  // aligned to 64; at start-up only
+  // Aligned to 64; at start-up and admission only.
+  virtual Buffer allocate(size_t bytes, Memory = Memory::Device) = 0;
+  // Host values as memory that ops read (norm weights, biases, frequencies).
+  virtual Buffer constant(std::span<const float> values) = 0;
+  // True where ops run after the call: whoever reads results on the host calls synchronize() before. An error there means that
+  // ops since the last call failed.
+  virtual bool asynchronous() const { return false; }
+  virtual Status synchronize() { return {}; }
+  // True where attention reads selected entries where they lie (AttentionRun::index); else policies copy them together once.
+  virtual bool selects_in_place() const { return false; }
+  virtual size_t memory_bytes() const = 0;  // that weights and KV may take
   // The tensor in this backend's form; its file may be unmapped afterwards only if nothing is borrowed (borrows: see backend).
   virtual std::unique_ptr<Weight> load_weight(const Tensor& matrix) = 0;
   virtual size_t kv_page_bytes(const KvGeometry&) const = 0;
@@ -71,14 +93,20 @@ class Backend {
   virtual void attention(const AttentionArgs&) = 0;
   virtual void score_keys(const ScoreKeysArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;
+  virtual void reduce_scores(const ReduceScoresArgs&) = 0;
+  virtual void expand_blocks(const ExpandBlocksArgs&) = 0;
+  virtual void split_signs(const SplitSignsArgs&) = 0;
+  virtual void copy_rows(const CopyRowsArgs&) = 0;
+  virtual void copy_tokens(const CopyTokensArgs&) = 0;
   virtual void sample(const SampleArgs&) = 0;
   virtual void log_probs(const LogProbsArgs&) = 0;
 
-  // Runs `body` (device backends record it under `key` once and replay it as one graph). The body reads no device data on the
-  // host.
-  virtual void replay(uint64_t key, const std::function<void()>& body) {
-    (void)key;
-    body();
+  // Ops of the body are one unit of work: a device replays the same sequence of ops as one graph. Nothing in it waits.
+  virtual void replay(const std::function<void()>& body) { body(); }
+  // `hunch bench kernels`: kernels whose group's name holds `filter`; none on backends that have no such list.
+  virtual std::vector<KernelRow> bench_kernels(const std::string& filter) {
+    (void)filter;
+    return {};
   }
 
   const BackendCounters& counters() const { return counters_; }

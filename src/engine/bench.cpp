@@ -26,7 +26,7 @@ double median(std::vector<double> values) {
 
 DepthBench::DepthBench(EngineParts& parts, const RequestPlan& plan)
     : parts_(parts), plan_(plan), rows_(*parts.backend, parts.model->shape().vocab_size, plan.gamma + 1) {
-  ids_ = parts.backend->allocate(size_t(plan.gamma + 1) * sizeof(int32_t));
+  ids_ = parts.backend->allocate(size_t(plan.gamma + 1) * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(size_t(plan.gamma + 1) * size_t(parts.model->shape().hidden) * sizeof(float));
 }
 
@@ -79,6 +79,7 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
         phase == Segment::Phase::Draft ? std::span<const uint8_t>(plan_.proposing.skip_layers) : std::span<const uint8_t>{});
     model.logits(*parts_.backend, hidden, rows_.logits(0, rows));
     rows_.sample(sequence_, tree_, {}, 0, false);
+    HUNCH_CHECK(parts_.backend->synchronize().ok());
     const double ms = ms_since(start), select = parts_.pass->take_select_ms();
     if (i < 2) continue;
     times.push_back(ms);

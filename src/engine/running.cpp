@@ -62,11 +62,11 @@ Status Running::add_drafter(const std::string& name) {
   Drafter drafter{.name = name};
   HUNCH_TRY(drafter.proposer, parts_.drafting().acquire_proposer(name, plan.proposing, plan.draft_weights));
   drafter.tree.parents.resize(size_t(nodes));
-  drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t));
+  drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t), Memory::Shared);
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
   if (needs_probs() && passes) {
-    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float));
+    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), Memory::Shared);
     drafter.tree.q = drafter.q.view<float>(nodes, vocab);
   }
   drafters.push_back(std::move(drafter));

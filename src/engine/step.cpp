@@ -62,18 +62,18 @@ bool branches(const DraftTree& tree) {
 SampledRows::SampledRows(Backend& backend, int64_t vocab, int64_t max_rows)
     : backend_(backend), vocab_(vocab), max_rows_(max_rows) {
   logits_ = backend.allocate(size_t(max_rows) * size_t(vocab) * sizeof(float));
-  tokens_ = backend.allocate(size_t(max_rows) * sizeof(int32_t));
-  positions_ = backend.allocate(size_t(max_rows) * sizeof(int32_t));
+  tokens_ = backend.allocate(size_t(max_rows) * sizeof(int32_t), Memory::Shared);
+  positions_.resize(size_t(max_rows));
 }
 
 void SampledRows::want_probs() {
-  if (!probs_) probs_ = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float));
+  if (!probs_) probs_ = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), Memory::Shared);
 }
 
 void SampledRows::sample(const Sequence& sequence, const DraftTree& tree, std::span<const int32_t> parents, int64_t first,
                          bool want_probs) {
   const int rows = tree.size + 1;
-  auto positions = positions_.view<int32_t>(rows);
+  const View<int32_t, 1> positions(positions_.data(), rows);
   positions(0) = int32_t(sequence.len());
   for (int row = 1; row < rows; ++row) positions(row) = positions(tree.parents[size_t(row) - 1] + 1) + 1;
   backend_.sample({.logits = logits(first, rows),
@@ -93,10 +93,10 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
     : parts_(parts),
       // Every request's verified rows, and one row of each that ends its prompt in the same step.
       rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs) {
-  ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t));
+  ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
-  looked_ids_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(int32_t));
-  looked_values_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(float));
+  looked_ids_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(int32_t), Memory::Shared);
+  looked_values_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(float), Memory::Shared);
   const size_t most = size_t(limits.max_seqs);
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
 }
@@ -184,7 +184,7 @@ void Step::check_tree(Running& who, int granted) const {
   DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
   const int64_t vocab = parts_.model->shape().vocab_size;
   tree.size = std::min(tree.size, granted);
-  for (int node = 0; node < tree.size; ++node)
+  for (int node = 0; !tree.in_flight && node < tree.size; ++node)
     if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
         depth_at(tree, node) > who.plan.gamma)
       tree.size = node;
@@ -210,7 +210,13 @@ void Step::forward(const StepPlan& plan) {
     }
     HUNCH_CHECK(rows + who.tree().size + 1 <= capacity);
     ids(rows++) = who.sequence.pending();
-    for (int node = 0; node < who.tree().size; ++node) ids(rows++) = who.tree().tokens(node);
+    const DraftTree& tree = who.tree();
+    if (tree.in_flight) {
+      parts_.backend->copy_tokens({.from = tree.tokens.slice(0, tree.size), .to = ids.slice(rows, tree.size)});
+      rows += tree.size;
+    } else {
+      for (int node = 0; node < tree.size; ++node) ids(rows++) = tree.tokens(node);
+    }
     segments_.push_back({.phase = Segment::Phase::Verify,
                          .sequence = &who.sequence,
                          .first_position = who.sequence.committed_len,
@@ -249,17 +255,35 @@ void Step::forward(const StepPlan& plan) {
     int64_t first = 0;
     for (Running* who : verified_) {
       rows_.sample(who->sequence, who->tree(), who->row_parents, first, who->needs_probs() && who->tree().size > 0);
-      settle(*who, first);
       first += who->tree().size + 1;
     }
-    for (const auto& chunk : plan.chunks) {
-      settle_chunk(running(chunk), chunk, hidden.slice(first, chunk.rows));
+    for (size_t i = 0; i < plan.chunks.size(); ++i) {
+      const auto& chunk = plan.chunks[i];
+      if (ends_prompt(chunk)) sample_first(running(chunk), first_answer_row(i), hidden.slice(first + chunk.rows - 1, 1));
+      first += chunk.rows;
+    }
+    if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
+    first = 0;
+    for (Running* who : verified_) {
+      const int64_t next = first + who->tree().size + 1;
+      settle(*who, first);
+      first = next;
+    }
+    for (size_t i = 0; i < plan.chunks.size(); ++i) {
+      const auto& chunk = plan.chunks[i];
+      settle_chunk(running(chunk), chunk, first_answer_row(i), hidden.slice(first, chunk.rows));
       first += chunk.rows;
     }
   }
   const double select = parts_.pass->take_select_ms();
   report_.select_ms += select;
   report_.pass_ms += ms - select;
+}
+
+// The device failed: nothing of this step is known.
+void Step::fail_all(const StepPlan& plan, const Error& error) {
+  for (const auto& decode : plan.decodes) running(decode).failure = error;
+  for (const auto& chunk : plan.chunks) running(chunk).failure = error;
 }
 
 TokenLogprob Step::look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count) {
@@ -272,6 +296,7 @@ TokenLogprob Step::look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& t
                              .count = count,
                              .top_ids = View<int32_t, 2>(&ids(1), 1, count),
                              .top_values = View<float, 2>(&values(1), 1, count)});
+  (void)parts_.backend->synchronize();  // a failure shows at the next step
   top.clear();
   for (int i = 0; i < count && ids(1 + i) >= 0; ++i) top.push_back({ids(1 + i), values(1 + i)});
   return {id, values(0)};
@@ -290,17 +315,25 @@ void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const
   }
 }
 
-void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
+// A request that was preempted knows its pending token already.
+bool Step::ends_prompt(const StepPlan::Chunk& chunk) const {
+  const Sequence& sequence = chunk.who->sequence;
+  return chunk.last && sequence.len() == sequence.committed_len + chunk.rows;
+}
+
+void Step::sample_first(Running& who, int64_t row, View<const float, 2> hidden) {
+  parts_.model->logits(*parts_.backend, hidden, rows_.logits(row, 1));
+  who.chosen = -1;
+  rows_.sample(who.sequence, who.tree(), {}, row, false);
+}
+
+void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row, View<const float, 2> hidden) {
   Sequence& sequence = who.sequence;
+  const bool answered = ends_prompt(chunk);
   if (who.plan.prompt_logprobs >= 0) look_at_prompt(who, chunk, hidden);
   sequence.committed_len += chunk.rows;
   if (chunk.last) who.prepared = who.policy != nullptr;
-  // A request that was preempted knows its pending token already.
-  if (!chunk.last || sequence.len() > sequence.committed_len) return;
-  const int64_t row = rows_.max_rows() - 1;
-  parts_.model->logits(*parts_.backend, hidden.slice(chunk.rows - 1, 1), rows_.logits(row, 1));
-  who.chosen = -1;
-  rows_.sample(sequence, who.tree(), {}, row, false);
+  if (!answered) return;
   const int32_t first = SampledRows::Of(rows_, row).choice(0);
   if (first < 0) {
     who.failure = numerical_error(sequence.len());

@@ -39,7 +39,8 @@ class SampledRows {
  private:
   Backend& backend_;
   int64_t vocab_, max_rows_;
-  Buffer logits_, probs_, tokens_, positions_;
+  Buffer logits_, probs_, tokens_;
+  std::vector<int32_t> positions_;
 };
 
 // What a step was made of and what it took; the planner learns from it.
@@ -72,7 +73,12 @@ class Step {
   DraftTask task_of(Running&, size_t drafter, int drafts) const;
   void check_tree(Running&, int granted) const;
   void forward(const StepPlan&);
-  void settle_chunk(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
+  bool ends_prompt(const StepPlan::Chunk&) const;
+  // The rows of logits of prompts that end lie behind those of all verified rows.
+  int64_t first_answer_row(size_t chunk) const { return rows_.max_rows() - 1 - int64_t(chunk); }
+  void sample_first(Running&, int64_t row, View<const float, 2> hidden);
+  void settle_chunk(Running&, const StepPlan::Chunk&, int64_t row, View<const float, 2> hidden);
+  void fail_all(const StepPlan&, const Error&);
   void settle(Running&, int64_t first_row);
   // Log-probabilities of `id` in a row of logits, and of the most probable ones.
   TokenLogprob look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count);

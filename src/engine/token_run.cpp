@@ -14,7 +14,7 @@ constexpr int64_t kLogitRows = 32;  // rows of logits kept at once: a large voca
 void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
   const ModelShape& shape = parts.model->shape();
   const int64_t chunk = 256;
-  Buffer memory = parts.backend->allocate(size_t(chunk * shape.kv_heads * shape.head_dim) * sizeof(float));
+  Buffer memory = parts.backend->allocate(size_t(chunk * shape.kv_heads * shape.head_dim) * sizeof(float), Memory::Shared);
   auto rows = memory.view<float>(chunk, shape.kv_heads, shape.head_dim);
   uint32_t state = 1;
   for (int64_t i = 0; i < rows.size(); ++i) {
@@ -27,14 +27,15 @@ void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
       parts.backend->store_kv(
           {.layer = layer, .k = part, .v = part, .kv = {parts.store.get(), sequence.pages.view()}, .first_entry = first});
     }
+  (void)parts.backend->synchronize();  // the rows are needed until then
 }
 
 TokenRun::TokenRun(EngineParts& parts) : parts_(parts) {
   const size_t rows = size_t(parts.pass->max_rows());
   const ModelShape& shape = parts.model->shape();
-  ids_ = parts.backend->allocate(rows * sizeof(int32_t));
+  ids_ = parts.backend->allocate(rows * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(rows * size_t(shape.hidden) * sizeof(float));
-  logits_ = parts.backend->allocate(size_t(kLogitRows) * size_t(shape.vocab_size) * sizeof(float));
+  logits_ = parts.backend->allocate(size_t(kLogitRows) * size_t(shape.vocab_size) * sizeof(float), Memory::Shared);
 }
 
 TokenRun::~TokenRun() { sequence_.pages.release_past(0, *parts_.pool); }
@@ -76,6 +77,7 @@ void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits w
                           .num_rows = int(rows)};
     parts_.pass->begin(ids, std::span(&segment, 1));
     parts_.model->forward(*parts_.pass, hidden);
+    (void)parts_.backend->synchronize();  // before ids are written again
     sequence_.committed_len += rows;
     if (wanted == Logits::All) {
       logits_of(hidden, first, on_logits);
@@ -91,6 +93,7 @@ void TokenRun::logits_of(View<const float, 2> hidden, int64_t first, const OnLog
     const int64_t rows = std::min(kLogitRows, hidden.extent[0] - row);
     auto logits = logits_.view<float>(rows, vocab);
     parts_.model->logits(*parts_.backend, hidden.slice(row, rows), logits);
+    (void)parts_.backend->synchronize();
     if (on_logits) on_logits(first + row, logits);
   }
 }

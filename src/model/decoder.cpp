@@ -11,17 +11,19 @@
 namespace hunch {
 namespace {
 
+const float* floats(const Buffer& b) { return static_cast<const float*>(b.data()); }
+
 // Loads tensors by name; every name was checked against the shape when the checkpoint was opened.
 class Loader {
  public:
   explicit Loader(const Model::Setup& setup) : setup_(setup) {}
 
-  std::vector<float> vector(const std::string& name) {
+  Buffer vector(const std::string& name) {  // empty if the file has none
     const Tensor* tensor = setup_.checkpoint->find(name);
     if (!tensor) return {};
-    std::vector<float> out(size_t(tensor->shape.back()));
-    dequantise_row(tensor->dtype, tensor->data, out.data(), int64_t(out.size()));
-    return out;
+    row_.resize(size_t(tensor->shape.back()));
+    dequantise_row(tensor->dtype, tensor->data, row_.data(), int64_t(row_.size()));
+    return setup_.backend->constant(row_);
   }
   std::unique_ptr<Weight> matrix(const std::string& name, size_t& bytes) {
     const Tensor* tensor = setup_.checkpoint->find(name);
@@ -70,8 +72,7 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
   auto model = std::unique_ptr<Decoder>(new Decoder);
   model->shape_ = shape;
   const RopeFrequencies rope = rope_frequencies(shape);
-  model->inv_freq_ = setup.backend->allocate(rope.inv_freq.size() * sizeof(float));
-  std::copy(rope.inv_freq.begin(), rope.inv_freq.end(), static_cast<float*>(model->inv_freq_.data()));
+  model->inv_freq_ = setup.backend->constant(rope.inv_freq);
   model->rope_magnitude_ = rope.magnitude;
 
   Loader load(setup);
@@ -114,19 +115,18 @@ void Decoder::attention(Pass& pass, int index, Scratch& s) const {
   const Layer& layer = layers_[size_t(index)];
   Backend& backend = pass.backend();
   const int64_t rows = pass.num_rows(), dim = shape_.head_dim;
-  const auto bias = [](const std::vector<float>& b) { return b.empty() ? nullptr : b.data(); };
   const auto heads = [&](View<float, 2> x, int64_t n) { return View<float, 3>(x.data, rows, n, dim); };
   const auto flat = [&](View<float, 2> x, int64_t n) { return View<float, 2>(x.data, rows * n, dim); };
 
-  backend.norm({.x = s.x, .weight = layer.attention_norm.data(), .eps = shape_.norm_eps, .out = s.normed});
-  const Product qkv[] = {{layer.q.get(), bias(layer.q_bias), s.q},
-                         {layer.k.get(), bias(layer.k_bias), s.k},
-                         {layer.v.get(), bias(layer.v_bias), s.v}};
+  backend.norm({.x = s.x, .weight = floats(layer.attention_norm), .eps = shape_.norm_eps, .out = s.normed});
+  const Product qkv[] = {{layer.q.get(), floats(layer.q_bias), s.q},
+                         {layer.k.get(), floats(layer.k_bias), s.k},
+                         {layer.v.get(), floats(layer.v_bias), s.v}};
   backend.matmul({.x = s.normed, .products = qkv});
-  if (!layer.q_norm.empty()) {
+  if (layer.q_norm) {
     const auto q = flat(s.q, shape_.heads), k = flat(s.k, shape_.kv_heads);
-    backend.norm({.x = q, .weight = layer.q_norm.data(), .eps = shape_.norm_eps, .out = q});
-    backend.norm({.x = k, .weight = layer.k_norm.data(), .eps = shape_.norm_eps, .out = k});
+    backend.norm({.x = q, .weight = floats(layer.q_norm), .eps = shape_.norm_eps, .out = q});
+    backend.norm({.x = k, .weight = floats(layer.k_norm), .eps = shape_.norm_eps, .out = k});
   }
   backend.rope({.x = heads(s.q, shape_.heads), .cos_sin = s.cos_sin, .pairs = shape_.rope_pairs});
   backend.rope({.x = heads(s.k, shape_.kv_heads), .cos_sin = s.cos_sin, .pairs = shape_.rope_pairs});
@@ -135,14 +135,14 @@ void Decoder::attention(Pass& pass, int index, Scratch& s) const {
                       .v = heads(s.v, shape_.kv_heads),
                       .out = heads(s.mixed, shape_.heads),
                       .scale = 1.0f / std::sqrt(float(dim))});
-  const Product out[] = {{layer.o.get(), bias(layer.o_bias), s.x}};
+  const Product out[] = {{layer.o.get(), floats(layer.o_bias), s.x}};
   backend.matmul({.x = s.mixed, .products = out, .accumulate = true});
 }
 
 void Decoder::feed_forward(Pass& pass, int index, Scratch& s) const {
   const Layer& layer = layers_[size_t(index)];
   Backend& backend = pass.backend();
-  backend.norm({.x = s.x, .weight = layer.ffn_norm.data(), .eps = shape_.norm_eps, .out = s.normed});
+  backend.norm({.x = s.x, .weight = floats(layer.ffn_norm), .eps = shape_.norm_eps, .out = s.normed});
   const Product both[] = {{layer.gate.get(), nullptr, s.gate}, {layer.up.get(), nullptr, s.up}};
   backend.matmul({.x = s.normed, .products = both});
   backend.gate({.gate = s.gate, .up = s.up, .out = s.gate});
@@ -178,7 +178,7 @@ void Decoder::forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t
     attention(pass, layer, s);
     feed_forward(pass, layer, s);
   }
-  backend.norm({.x = s.x, .weight = output_norm_.data(), .eps = shape_.norm_eps, .out = hidden});
+  backend.norm({.x = s.x, .weight = floats(output_norm_), .eps = shape_.norm_eps, .out = hidden});
 }
 
 void Decoder::logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const {

@@ -24,9 +24,9 @@ class Decoder final : public Model {
 
  private:
   struct Layer {
-    std::vector<float> attention_norm, ffn_norm;  // [hidden]
-    std::vector<float> q_norm, k_norm;            // [head_dim], empty without qk_norm
-    std::vector<float> q_bias, k_bias, v_bias, o_bias;
+    Buffer attention_norm, ffn_norm;  // fp32 [hidden]
+    Buffer q_norm, k_norm;            // fp32 [head_dim], empty without qk_norm
+    Buffer q_bias, k_bias, v_bias, o_bias;
     std::unique_ptr<Weight> q, k, v, o;      // [heads head_dim][hidden] ... [hidden][heads head_dim]
     std::unique_ptr<Weight> gate, up, down;  // [ffn][hidden], [ffn][hidden], [hidden][ffn]
   };
@@ -38,7 +38,7 @@ class Decoder final : public Model {
   Buffer inv_freq_;
   float rope_magnitude_ = 1;
   std::unique_ptr<Weight> embedding_, head_;  // head_ null: tied
-  std::vector<float> output_norm_;
+  Buffer output_norm_;
   std::vector<Layer> layers_;
   size_t weight_bytes_ = 0;
 };

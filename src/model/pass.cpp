@@ -27,11 +27,12 @@ int offset_of(const Segment& segment, int row) {
 Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const PassLimits& limits)
     : backend_(backend), shape_(shape), store_(store), limits_(limits), arena_(backend.allocate(scratch_bytes(shape, limits))) {
   const size_t rows = size_t(limits.max_rows);
-  positions_ = backend.allocate(rows * sizeof(int32_t));
-  last_ = backend.allocate(rows * sizeof(int32_t));
+  positions_.resize(rows), last_.resize(rows), used_.resize(rows);
   lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
-  used_ = backend.allocate(rows);
-  scores_ = backend.allocate(size_t(limits.max_segments) * size_t(shape.kv_heads) * size_t(limits.context_len) * sizeof(float));
+  // A device chooses for all layers at once, when the pass is over: the scores of all of them stay until then.
+  score_layers_ = backend.asynchronous() ? shape.layers : 1;
+  scores_ = backend.allocate(size_t(score_layers_) * size_t(limits.max_segments) * size_t(shape.kv_heads) *
+                             size_t(limits.context_len) * sizeof(float));
   segments_.reserve(size_t(limits.max_segments));
   runs_.reserve(size_t(limits.max_segments));
 }
@@ -42,11 +43,10 @@ void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments) 
   ids_ = ids;
   segments_.assign(segments.begin(), segments.end());
   num_rows_ = 0;
-  auto positions = positions_.view<int32_t>(limits_.max_rows);
   for (const Segment& segment : segments_) {
     HUNCH_CHECK(segment.num_rows > 0 && num_rows_ + segment.num_rows <= limits_.max_rows);
     for (int row = 0; row < segment.num_rows; ++row)
-      positions(num_rows_++) = int32_t(segment.first_position + offset_of(segment, row));
+      positions_[size_t(num_rows_++)] = int32_t(segment.first_position + offset_of(segment, row));
   }
   HUNCH_CHECK(ids.extent[0] == num_rows_);
 }
@@ -75,13 +75,17 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
         layer, {.q = args.q.slice(first_row, segment.num_rows), .scale = args.scale, .kv = own}, info_of(segment));
     if (selection.grain == Selection::Grain::Token) {
       first_entry = selection.entry_of(segment.first_position);
-      run.kv = selection.kv;
-      backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = selection.kv, .first_entry = first_entry + skipped});
+      if (selection.index.data) {
+        run.index = selection.index, run.tail_first = selection.tail_first;
+      } else {
+        run.kv = selection.kv;
+        backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = selection.kv, .first_entry = first_entry + skipped});
+      }
     }
   }
-  auto last = last_.view<int32_t>(limits_.max_rows).slice(first_row, segment.num_rows);
-  for (int row = 0; row < segment.num_rows; ++row) last(row) = int32_t(first_entry + offset_of(segment, row));
-  run.last = last;
+  int32_t* last = last_.data() + first_row;
+  for (int row = 0; row < segment.num_rows; ++row) last[row] = int32_t(first_entry + offset_of(segment, row));
+  run.last = View<const int32_t, 1>(last, segment.num_rows);
   run.tree = {.parents = segment.parents, .first = segment.round_row, .first_entry = first_entry};
   return run;
 }
@@ -91,11 +95,12 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
   const ScoreRequest request = segment.policy->scores(layer, info);
   if (request.metric == ScoreMetric::None || run.window > 0) return;
   HUNCH_CHECK(request.metric == ScoreMetric::Logit || info.num_rows == run.num_rows);
-  auto used = used_.view<uint8_t>(limits_.max_rows).slice(run.first_row, run.num_rows);
+  const View<uint8_t, 1> used(used_.data() + run.first_row, run.num_rows);
   const int64_t skipped = run.num_rows - info.num_rows;
   for (int64_t row = 0; row < run.num_rows; ++row) used(row) = row >= skipped && request.row_used(row - skipped);
   const int64_t number = &run - runs_.data();
-  auto scores = scores_.view<float>(limits_.max_segments, shape_.kv_heads, limits_.context_len)[number];
+  auto scores = scores_.view<float>(score_layers_, limits_.max_segments, shape_.kv_heads,
+                                    limits_.context_len)[score_layers_ > 1 ? layer : 0][number];
   run.scores = {.metric = request.metric,
                 .combine = request.combine,
                 .row_used = used,

@@ -49,7 +49,7 @@ class Pass {
   int64_t num_rows() const { return num_rows_; }
   int max_rows() const { return limits_.max_rows; }
   View<const int32_t, 1> ids() const { return ids_; }
-  View<const int32_t, 1> positions() const { return positions_.view<int32_t>(num_rows_); }
+  View<const int32_t, 1> positions() const { return View<const int32_t, 1>(positions_.data(), num_rows_); }
 
   // Store K and V, select, attend, learn: every method meets here.
   struct Attend {
@@ -73,7 +73,10 @@ class Pass {
   KvStore& store_;
   PassLimits limits_;
   Arena arena_;
-  Buffer positions_, last_, lse_, used_, scores_;
+  std::vector<int32_t> positions_, last_;  // [max_rows]
+  std::vector<uint8_t> used_;              // [max_rows]
+  Buffer lse_, scores_;
+  int score_layers_ = 1;
   View<const int32_t, 1> ids_;
   std::vector<Segment> segments_;
   std::vector<AttentionRun> runs_;

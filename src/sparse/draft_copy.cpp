@@ -7,6 +7,7 @@ namespace hunch {
 
 DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block, int layer_step)
     : backend_(*setup.backend),
+      in_place_(backend_.selects_in_place()),
       options_(setup.options),
       geometry_(setup.geometry),
       window_(setup.window),
@@ -34,7 +35,7 @@ void DraftCopy::open(const Sequence& sequence, int64_t tail) {
     state.index = backend_.allocate(size_t(geometry_.layers * sets_ * max_count) * sizeof(int32_t) + 64);
     state.max_count = max_count;
   }
-  if (pages > int64_t(state.pages.size())) {
+  if (!in_place_ && pages > int64_t(state.pages.size())) {
     state.store.reset();  // before the larger one is taken
     state.store = backend_.make_kv_store(geometry_, pages);
     HUNCH_CHECK(state.store != nullptr);
@@ -73,15 +74,17 @@ void DraftCopy::choose(int layer, Slot slot, View<const float, 2> scores, int sp
                   .sinks = int(blocks_of(options_.sinks)),
                   .recent = int(blocks_of(options_.recent)),
                   .index = blocks});
-  if (block_ == 1) return;
-  for (int64_t set = 0; set < sets_; ++set)  // from the back: block b becomes the entries from b block_ on, in the same array
-    for (int64_t b = blocks.extent[1] - 1; b >= 0; --b) {
-      const int32_t first = list(set, b) * block_;
-      for (int i = 0; i < block_; ++i) list(set, b * block_ + i) = first + i;
-    }
+  if (block_ > 1) backend_.expand_blocks({.index = list, .blocks = blocks.extent[1], .block = block_});
+}
+
+void DraftCopy::choose_ends(int layer, Slot slot, int sinks) {
+  const int64_t kept = count(slot);
+  sinks = int(std::min<int64_t>(sinks, kept));
+  backend_.top_k({.n = valid(slot), .count = kept, .sinks = sinks, .recent = int(kept - sinks), .index = index(slot, layer)});
 }
 
 void DraftCopy::copy(int layer, Slot slot, int64_t tail_last, const KvRef& from) {
+  if (in_place_) return;
   const SlotState& state = slots_[size_t(slot)];
   backend_.gather_kv({.layer = layer,
                       .from = from,
@@ -93,7 +96,7 @@ void DraftCopy::copy(int layer, Slot slot, int64_t tail_last, const KvRef& from)
 
 void DraftCopy::close_up(Slot slot, int64_t first_position, std::span<const int32_t> rows) {
   const SlotState& state = slots_[size_t(slot)];
-  if (state.dense) return;
+  if (state.dense || in_place_) return;
   const int64_t first_entry = state.count + first_position - state.tail_first;
   move_from_.clear(), move_to_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -107,8 +110,10 @@ void DraftCopy::close_up(Slot slot, int64_t first_position, std::span<const int3
 Selection DraftCopy::selection(int layer, Slot slot) const {
   const SlotState& state = slots_[size_t(slot)];
   if (state.dense || !selects(layer)) return {};
-  return {
-      .grain = Selection::Grain::Token, .kv = ref(state), .prefix = state.count, .tail_first = state.tail_first, .block = block_};
+  Selection selection{.grain = Selection::Grain::Token, .prefix = state.count, .tail_first = state.tail_first, .block = block_};
+  if (in_place_) selection.index = index(slot, layer);
+  else selection.kv = ref(state);
+  return selection;
 }
 
 size_t DraftCopy::bytes() const {

@@ -1,5 +1,7 @@
-// DraftCopy: the compact stores of a selecting policy. Per sequence and layer a store holds the selected entries, ascending, then
-// the tail: every position from the first one that the selection could not choose from. Draft rows are appended to that tail; a
+// DraftCopy: what the draft rows of a selecting policy read. Per sequence and layer a compact store holds the selected entries,
+// ascending, then the tail: every position from the first one that the selection could not choose from. Where the backend reads
+// selections in place there is no store: the lists alone say what is read, and the tail is the sequence's own.
+// Draft rows are appended to that tail; a
 // rejection needs no work, since the next draft overwrites entries by position. Used by policies. A slot's memory is taken at
 // open() for the longest state of its sequence and kept for later sequences that need no more.
 #pragma once
@@ -34,6 +36,8 @@ class DraftCopy {
 
   // Makes the lists of a layer that chooses from scores of blocks, [sets][>= valid / block].
   void choose(int layer, Slot, View<const float, 2> scores, int spread);
+  // Makes them of the first `sinks` entries and the last ones.
+  void choose_ends(int layer, Slot, int sinks);
   // Copies the listed entries and the positions [valid, tail_last) of this layer.
   void copy(int layer, Slot, int64_t tail_last, const KvRef& from);
   // A tree's accepted rows of a verify pass at first_position, ascending, to consecutive entries of the tail, in every layer.
@@ -61,6 +65,7 @@ class DraftCopy {
   }
 
   Backend& backend_;
+  bool in_place_;  // no copies
   PolicyOptions options_;
   KvGeometry geometry_;
   std::vector<int> window_, lists_of_;  // [layers]; the layer that chose a layer's lists

@@ -8,12 +8,12 @@ namespace hunch {
 
 class EntryScores {
  public:
-  EntryScores(Backend& backend, int sets) : backend_(&backend), sets_(sets) {}
+  EntryScores(Backend& backend, int sets, Memory where = Memory::Device) : backend_(&backend), sets_(sets), where_(where) {}
   // At admission: keeps what it has, or grows (contents are lost then).
   void reserve(int64_t entries) {
     if (entries <= entries_) return;
     memory_ = {};  // first, so that both never exist at once
-    memory_ = backend_->allocate(size_t(sets_ * entries) * sizeof(float));
+    memory_ = backend_->allocate(size_t(sets_ * entries) * sizeof(float), where_);
     entries_ = entries;
   }
   View<float, 2> view() const { return memory_.view<float>(sets_, entries_); }  // [sets][entries]
@@ -22,6 +22,7 @@ class EntryScores {
  private:
   Backend* backend_;
   int sets_;
+  Memory where_;
   int64_t entries_ = 0;
   Buffer memory_;
 };

@@ -38,12 +38,14 @@ int64_t kept_entries(const PolicyOptions&, int64_t valid);
 struct Selection {
   enum class Grain : uint8_t {
     All,    // the sequence's own entries, all of them
-    Token,  // the compact copy: `prefix` selected entries, then the positions from tail_first on
+    Token,  // `prefix` selected entries, then the positions from tail_first on
   } grain = Grain::All;
-  KvRef kv;  // Token
+  // Token: a compact copy that holds just these (kv), or their lists: the sequence's own entries are read where they lie.
+  KvRef kv;
+  View<const int32_t, 2> index;  // [kv_heads or 1][prefix], ascending
   int64_t prefix = 0, tail_first = 0;
   int block = 1;  // the prefix is made of aligned blocks of so many entries; tail_first is a multiple of it
-  // The entry of the compact copy where the row at `position` stands.
+  // The row at `position` stands there in what is read.
   int64_t entry_of(int64_t position) const { return prefix + (position - tail_first); }
 };
 

@@ -36,7 +36,7 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       reduced_(backend_, sets_),
       slots_(size_t(setup.max_sequences)) {
   HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.block == 1 || how.spread == 0));
-  used_ = backend_.allocate(size_t(max_rows_));
+  used_.resize(size_t(max_rows_));
 }
 
 size_t ScoredPolicy::bytes() const {
@@ -113,10 +113,10 @@ void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
   state.noted_at = -1;
   if (!state.waiting) return copy_.close_up(sequence.slot, commit.first, commit.rows);
   state.waiting = false;
-  auto used = used_.view<uint8_t>(max_rows_).slice(0, commit.num_rows);
-  std::fill_n(used.data, commit.num_rows, uint8_t(0));
+  std::fill_n(used_.begin(), commit.num_rows, uint8_t(0));
   for (int i = how_.rows == Rows::Last ? commit.accepted : 0; i <= commit.accepted; ++i)
-    used(commit.rows.empty() ? i : commit.rows[size_t(i)]) = 1;
+    used_[size_t(commit.rows.empty() ? i : commit.rows[size_t(i)])] = 1;
+  const View<const uint8_t, 1> used(used_.data(), commit.num_rows);
   for (int layer = 0; layer < geometry_.layers; ++layer) {
     if (!copy_.selects(layer)) continue;
     if (!copy_.chooses(layer)) {
@@ -136,16 +136,16 @@ View<float, 2> ScoredPolicy::rows_of(const Buffer& buffer, int layer, int rows) 
 
 // Of a pass whose rows are scored as it runs. Of a prompt, rows `last` and `accepted` are its last row and all of them.
 View<const uint8_t, 1> ScoredPolicy::used_rows(int num_rows) {
-  auto used = used_.view<uint8_t>(max_rows_).slice(0, num_rows);
   const bool all = how_.rows == Rows::All || how_.rows == Rows::Accepted;
-  for (int row = 0; row < num_rows; ++row) used(row) = all || row == num_rows - 1 || (how_.rows == Rows::FirstLast && row == 0);
-  return used;
+  for (int row = 0; row < num_rows; ++row)
+    used_[size_t(row)] = all || row == num_rows - 1 || (how_.rows == Rows::FirstLast && row == 0);
+  return View<const uint8_t, 1>(used_.data(), num_rows);
 }
 
 void ScoredPolicy::note_last(int layer, Slot slot, const Observation& seen) {
   SlotState& state = slots_[size_t(slot)];
-  const auto last = state.last_lse.view<float>(geometry_.layers, heads_);
-  for (int head = 0; head < heads_; ++head) last(layer, head) = seen.lse(seen.lse.extent[0] - 1, head);
+  backend_.copy_rows({.from = seen.lse.slice(seen.lse.extent[0] - 1, 1),
+                      .to = state.last_lse.view<float>(geometry_.layers, heads_).slice(layer, 1)});
   state.has_last = true;
 }
 
@@ -158,11 +158,8 @@ void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation
   }
   HUNCH_CHECK(info.round_row >= 0 && info.round_row + info.num_rows <= max_rows_);
   auto to = rows_of(state.draft_lse, layer, max_rows_);
-  for (int i = 0; i < info.num_rows; ++i) {
-    const int row = info.round_row + i;
-    for (int head = 0; head < heads_; ++head) to(row, head) = seen.lse(i, head);
-    state.noted[size_t(row)] = 1;
-  }
+  backend_.copy_rows({.from = seen.lse, .to = to.slice(info.round_row, info.num_rows)});
+  std::fill_n(state.noted.begin() + info.round_row, info.num_rows, uint8_t(1));
 }
 
 void ScoredPolicy::forget_drafts(const Sequence& sequence, int first_row) {
@@ -179,8 +176,7 @@ View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info
   if (nearest >= info.num_rows) return {};
   for (int row = 0; row < info.num_rows; ++row) {
     if (state.noted[size_t(row)]) nearest = row;
-    else
-      for (int head = 0; head < heads_; ++head) lse(row, head) = lse(nearest, head);
+    else backend_.copy_rows({.from = lse.slice(nearest, 1), .to = lse.slice(row, 1)});
   }
   return lse;
 }
@@ -192,9 +188,7 @@ View<const float, 2> ScoredPolicy::lse_of_last(int layer, const PassInfo& info) 
   SlotState& state = slots_[size_t(info.sequence->slot)];
   if (!how_.drafts_lse || info.prompt || !state.has_last) return {};
   auto lse = rows_of(state.draft_lse, layer, info.num_rows);
-  const auto last = state.last_lse.view<float>(geometry_.layers, heads_);
-  for (int row = 0; row < info.num_rows; ++row)
-    for (int head = 0; head < heads_; ++head) lse(row, head) = last(layer, head);
+  backend_.copy_rows({.from = state.last_lse.view<float>(geometry_.layers, heads_).slice(layer, 1), .to = lse});
   return lse;
 }
 
@@ -204,13 +198,10 @@ void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observa
   state.scale = seen.scale;
   state.kv = seen.kv;
   state.had_drafts = how_.metric == ScoreMetric::Weight && lse_of_drafts(layer, info).data != nullptr;
-  auto q = state.q.view<float>(geometry_.layers, max_rows_, heads_, geometry_.head_dim)[layer];
-  auto lse = rows_of(state.true_lse, layer, info.num_rows);
-  for (int row = 0; row < info.num_rows; ++row)
-    for (int head = 0; head < heads_; ++head) {
-      lse(row, head) = seen.lse(row, head);
-      std::copy_n(&seen.q(row, head, 0), geometry_.head_dim, &q(row, head, 0));
-    }
+  const int64_t width = int64_t(heads_) * geometry_.head_dim;
+  auto q = state.q.view<float>(geometry_.layers, max_rows_, width)[layer].slice(0, info.num_rows);
+  backend_.copy_rows({.from = View<const float, 2>(seen.q.data, info.num_rows, width), .to = q});
+  backend_.copy_rows({.from = seen.lse, .to = rows_of(state.true_lse, layer, info.num_rows)});
 }
 
 View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
@@ -230,20 +221,7 @@ View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, Vie
 View<const float, 2> ScoredPolicy::reduced(Slot slot, View<const float, 2> scores) {
   if (how_.pool == 1 && how_.block == 1) return scores;
   auto out = reduced_.view();
-  const int64_t valid = copy_.valid(slot), reach = how_.pool / 2;
-  for (int64_t set = 0; set < sets_; ++set) {
-    const float* from = &scores(set, 0);
-    if (how_.block > 1) {
-      for (int64_t b = 0; b < valid / how_.block; ++b)
-        out(set, b) = *std::max_element(from + b * how_.block, from + (b + 1) * how_.block);
-      continue;
-    }
-    for (int64_t j = 0; j < valid; ++j) {
-      float sum = 0;
-      for (int64_t i = std::max<int64_t>(0, j - reach); i <= std::min(valid - 1, j + reach); ++i) sum += from[i];
-      out(set, j) = sum / float(how_.pool);
-    }
-  }
+  backend_.reduce_scores({.scores = scores, .n = copy_.valid(slot), .pool = how_.pool, .block = how_.block, .out = out});
   return out;
 }
 

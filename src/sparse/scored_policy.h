@@ -90,7 +90,7 @@ class ScoredPolicy : public SparsePolicy {
   int heads_, max_rows_, sets_;
   DraftCopy copy_;
   EntryScores scores_, reduced_;
-  Buffer used_;
+  std::vector<uint8_t> used_;  // [max_rows]
   std::vector<SlotState> slots_;
 };
 

@@ -30,7 +30,7 @@ std::string CpuBackend::description() const {
 
 DType CpuBackend::default_kv_dtype() const { return kernels_.attention.multiplies_bf16 ? DType::BF16 : DType::F16; }
 
-Buffer CpuBackend::allocate(size_t bytes) { return allocate_aligned(bytes); }
+Buffer CpuBackend::allocate(size_t bytes, Memory) { return allocate_aligned(bytes); }
 
 std::unique_ptr<Weight> CpuBackend::load_weight(const Tensor& matrix) { return matmul_.load_weight(matrix); }
 
@@ -79,6 +79,7 @@ void CpuBackend::score_keys(const ScoreKeysArgs& args) {
 }
 
 void CpuBackend::top_k(const TopKArgs& args) {
+  if (!args.scores.data) return ReferenceBackend::top_k(args);
   hunch::top_k(threads_, kernels_.top_k, args);
   counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
 }

@@ -25,7 +25,7 @@ class CpuBackend final : public ReferenceBackend {
   int threads() const override { return threads_.count(); }
   DType default_kv_dtype() const override;
 
-  Buffer allocate(size_t bytes) override;
+  Buffer allocate(size_t bytes, Memory = Memory::Device) override;
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
   size_t kv_page_bytes(const KvGeometry& geometry) const override;
   std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/cpu/logit_patch.h"
+#include "backend/ops/logit_patch.h"
 #include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/threads.h"
 #include "backend/ops/sample.h"

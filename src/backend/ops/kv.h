@@ -81,4 +81,13 @@ struct PageBoundsArgs {
   int64_t first_page = 0, last_page = 0;
 };
 
+// Queries in a form whose product with [greatest, least] bounds (page_bounds) is the greatest logit that a page can hold:
+// out[..][d] = max(q[d], 0), out[..][head_dim + d] = min(q[d], 0). A row of `out` per query row and head of a group, its columns
+// the groups (by_group), or the rows and heads of q as they are.
+struct SplitSignsArgs {
+  View<const float, 3> q;  // [rows][head][head_dim]
+  bool by_group = false;
+  View<float, 3> out;  // [rows][head][2 head_dim], or by group [rows * group][kv_head][2 head_dim]: row r * group + head % group
+};
+
 }  // namespace hunch

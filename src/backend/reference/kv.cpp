@@ -170,4 +170,15 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
   counters_.kv_bytes += size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.entry_bytes() / 2;
 }
 
+void ReferenceBackend::split_signs(const SplitSignsArgs& args) {
+  const int64_t heads = args.q.extent[1], dim = args.q.extent[2], groups = args.by_group ? args.out.extent[1] : heads;
+  const int64_t group = heads / groups;
+  for (int64_t row = 0; row < args.q.extent[0]; ++row)
+    for (int64_t head = 0; head < heads; ++head) {
+      const float* q = &args.q(row, head, 0);
+      float* to = args.by_group ? &args.out(row * group + head % group, head / group, 0) : &args.out(row, head, 0);
+      for (int64_t d = 0; d < dim; ++d) to[d] = std::max(q[d], 0.0f), to[dim + d] = std::min(q[d], 0.0f);
+    }
+}
+
 }  // namespace hunch

@@ -46,7 +46,9 @@ class ReferenceBackend : public Backend {
   int threads() const override { return 1; }
   DType default_kv_dtype() const override { return DType::F16; }
 
-  Buffer allocate(size_t bytes) override;
+  Buffer allocate(size_t bytes, Memory = Memory::Device) override;
+  Buffer constant(std::span<const float> values) override;
+  size_t memory_bytes() const override;
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
   size_t kv_page_bytes(const KvGeometry& geometry) const override;
   std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
@@ -64,6 +66,11 @@ class ReferenceBackend : public Backend {
   void attention(const AttentionArgs& args) override;
   void score_keys(const ScoreKeysArgs& args) override;
   void top_k(const TopKArgs& args) override;
+  void reduce_scores(const ReduceScoresArgs& args) override;
+  void expand_blocks(const ExpandBlocksArgs& args) override;
+  void split_signs(const SplitSignsArgs& args) override;
+  void copy_rows(const CopyRowsArgs& args) override;
+  void copy_tokens(const CopyTokensArgs& args) override;
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
 

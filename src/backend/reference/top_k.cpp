@@ -20,6 +20,12 @@ float ReferenceBackend::dilation_factor(int steps) {
 
 void ReferenceBackend::top_k(const TopKArgs& args) {
   HUNCH_CHECK(args.count >= 1 && args.count <= args.n);
+  if (!args.scores.data) {
+    HUNCH_CHECK(args.count == args.sinks + args.recent);
+    for (int64_t set = 0; set < args.index.extent[0]; ++set)
+      for (int64_t i = 0; i < args.count; ++i) args.index(set, i) = int32_t(i < args.sinks ? i : args.n - args.count + i);
+    return;
+  }
   counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
   std::vector<float> scores(size_t(args.n));
   std::vector<int32_t> order(size_t(args.n));
@@ -44,6 +50,32 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
     std::sort(order.begin(), order.begin() + args.count);
     std::copy_n(order.begin(), args.count, &args.index(set, 0));
   }
+}
+
+void ReferenceBackend::reduce_scores(const ReduceScoresArgs& args) {
+  HUNCH_CHECK(args.pool % 2 == 1 && (args.pool == 1 || args.block == 1));
+  const int64_t reach = args.pool / 2;
+  for (int64_t set = 0; set < args.scores.extent[0]; ++set) {
+    const float* from = &args.scores(set, 0);
+    if (args.block > 1) {
+      for (int64_t b = 0; b < args.n / args.block; ++b)
+        args.out(set, b) = *std::max_element(from + b * args.block, from + (b + 1) * args.block);
+      continue;
+    }
+    for (int64_t j = 0; j < args.n; ++j) {
+      float sum = 0;
+      for (int64_t i = std::max<int64_t>(0, j - reach); i <= std::min(args.n - 1, j + reach); ++i) sum += from[i];
+      args.out(set, j) = sum / float(args.pool);
+    }
+  }
+}
+
+void ReferenceBackend::expand_blocks(const ExpandBlocksArgs& args) {
+  for (int64_t set = 0; set < args.index.extent[0]; ++set)
+    for (int64_t b = args.blocks - 1; b >= 0; --b) {  // from the back: what is read is not yet overwritten
+      const int32_t first = args.index(set, b) * args.block;
+      for (int i = 0; i < args.block; ++i) args.index(set, b * args.block + i) = first + i;
+    }
 }
 
 }  // namespace hunch

@@ -35,17 +35,19 @@ class Self final : public Proposer {
     max_rows_ = std::min(pass_.max_rows(), std::max(setup.max_sequences, kWidest));
     hidden_ = backend_.allocate(size_t(max_rows_) * size_t(shape.hidden) * sizeof(float));
     logits_ = backend_.allocate(size_t(max_rows_) * size_t(shape.vocab_size) * sizeof(float));
-    ids_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t));
-    chosen_ = backend_.allocate(2 * size_t(max_rows_) * sizeof(int32_t));
-    leads_ = backend_.allocate(size_t(max_rows_) * sizeof(float));
-    positions_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t));
-    open_.reserve(size_t(setup.max_sequences));
+    ids_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
+    chosen_ = backend_.allocate(2 * size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
+    leads_ = backend_.allocate(size_t(max_rows_) * sizeof(float), Memory::Shared);
+    positions_.resize(size_t(max_rows_));
+    if (backend_.asynchronous())
+      levels_ = backend_.allocate(size_t(max_draft_ + 1) * size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
+    open_.reserve(size_t(setup.max_sequences)), blind_.reserve(size_t(setup.max_sequences));
     segments_.reserve(size_t(setup.max_sequences));
     for (Draft& draft : drafts_) draft.reserve(max_draft_);
     if (!lookup_) return;
     guesses_.reserve(size_t(setup.max_sequences));
     guess_tree_.resize(size_t(setup.max_sequences));
-    guess_ids_ = backend_.allocate(guess_tree_.size() * kMostGuessed * sizeof(int32_t));
+    guess_ids_ = backend_.allocate(guess_tree_.size() * kMostGuessed * sizeof(int32_t), Memory::Shared);
     auto ids = guess_ids_.view<int32_t>(int64_t(guess_tree_.size()), kMostGuessed);
     for (size_t slot = 0; slot < guess_tree_.size(); ++slot) {
       guess_tree_[slot].parents.resize(kMostGuessed);
@@ -63,19 +65,19 @@ class Self final : public Proposer {
     open_.clear();
     for (const DraftTask& task : tasks) {
       task.tree->size = task.tree->passes = 0;
+      task.tree->in_flight = false;
       task.tree->law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
       if (task.limits.max_tokens <= 0) continue;
       Draft& draft = drafts_[size_t(task.sequence->slot)];
       draft.begin(task);
       open_.push_back(&draft);
     }
+    if (backend_.asynchronous()) run_blind();
     if (lookup_) guess();
-    backend_.replay(uint64_t(open_.size()), [&] {
-      while (!open_.empty()) {
-        pass();
-        std::erase_if(open_, [](const Draft* draft) { return draft->done; });
-      }
-    });
+    while (!open_.empty()) {
+      pass();
+      std::erase_if(open_, [](const Draft* draft) { return draft->done; });
+    }
   }
 
   void observe(const Sequence& sequence, const Verdict& verdict) override {
@@ -148,6 +150,62 @@ class Self final : public Proposer {
     }
   }
 
+  // On a device, chains run blind: the choice of a step is the input of the next one without the host in between, all steps are
+  // one unit of work, and nobody waits. They are as long as was asked for: whether going on pays would have to be read first.
+  // What is left of open_ needs the host at every level.
+  void run_blind() {
+    const auto blind = [this](const Draft* draft) {
+      return draft->chain() && !draft->task->sequence->logit_state && !(lookup_ && !draft->given());
+    };
+    blind_.clear();
+    for (Draft* draft : open_)
+      if (blind(draft) && int(blind_.size()) < max_rows_) blind_.push_back(draft);
+    if (blind_.empty()) return;
+    std::erase_if(open_, [&](Draft* draft) { return std::find(blind_.begin(), blind_.end(), draft) != blind_.end(); });
+    std::stable_sort(blind_.begin(), blind_.end(), [](const Draft* a, const Draft* b) { return a->deepest() > b->deepest(); });
+    const ModelShape& shape = target_.shape();
+    auto levels = levels_.view<int32_t>(max_draft_ + 1, max_rows_);  // [level][draft] tokens that go in
+    for (size_t i = 0; i < blind_.size(); ++i) levels(0, i) = blind_[i]->task->sequence->pending();
+    backend_.replay([&] {
+      size_t open = blind_.size();
+      for (int level = 0; level < blind_[0]->deepest(); ++level) {
+        while (blind_[open - 1]->deepest() <= level) --open;
+        segments_.clear();
+        for (size_t i = 0; i < open; ++i) {
+          const DraftTask& task = *blind_[i]->task;
+          segments_.push_back({.phase = Segment::Phase::Draft,
+                               .sequence = task.sequence,
+                               .first_position = task.sequence->committed_len + level,
+                               .num_rows = 1,
+                               .policy = task.policy,
+                               .round_row = level});
+        }
+        const int64_t rows = int64_t(open);
+        pass_.begin(levels[level].slice(0, rows), segments_);
+        auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
+        weights_.forward(pass_, hidden, skip_layers_);
+        weights_.logits(backend_, hidden, logits);
+        for (int64_t i = 0; i < rows; ++i) {
+          Draft& draft = *blind_[size_t(i)];
+          draft.depth = draft.nodes = level;
+          sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1)});
+        }
+      }
+      for (size_t i = 0; i < blind_.size(); ++i) {
+        View<const int32_t, 1> column(&levels(1, i), blind_[i]->deepest());
+        column.stride[0] = max_rows_;
+        backend_.copy_tokens({.from = column, .to = blind_[i]->task->tree->tokens.slice(0, blind_[i]->deepest())});
+      }
+    });
+    for (Draft* draft : blind_) {
+      DraftTree& tree = *draft->task->tree;
+      tree.make_chain(draft->deepest());
+      tree.passes = tree.size;
+      tree.in_flight = true;
+      draft->nodes = 0;  // how sure the choices were is not looked at
+    }
+  }
+
   // One level of every open draft; of a chain with a guess, as many levels as the guess has.
   void pass() {
     const ModelShape& shape = target_.shape();
@@ -174,7 +232,16 @@ class Self final : public Proposer {
     int64_t row = 0;
     for (Draft* draft : open_) {
       const int count = draft->rows;
-      sample(*draft, row, View<const float, 2>(logits).slice(row, count));
+      sample(*draft, View<const float, 2>(logits).slice(row, count),
+             {.tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count),
+              .seconds = chosen_.view<int32_t>(2, max_rows_)[1].slice(row, count),
+              .leads = leads_.view<float>(max_rows_).slice(row, count)});
+      row += count;
+    }
+    if (!backend_.synchronize().ok()) return open_.clear();  // the pass that verifies fails with the reason
+    row = 0;
+    for (Draft* draft : open_) {
+      const int count = draft->rows;
       take(*draft, row);
       row += count;
     }
@@ -182,11 +249,15 @@ class Self final : public Proposer {
 
   // The children of a level. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
   // independent of every coin.
-  void sample(const Draft& draft, int64_t row, View<const float, 2> logits) {
+  struct Choices {
+    View<int32_t, 1> tokens, seconds;
+    View<float, 1> leads;
+  };
+  void sample(const Draft& draft, View<const float, 2> logits, const Choices& to) {
     const Sequence& sequence = *draft.task->sequence;
     const DraftTree& tree = *draft.task->tree;
     const int count = draft.rows;
-    auto positions = positions_.view<int32_t>(count);
+    const View<int32_t, 1> positions(positions_.data(), count);
     for (int i = 0; i < count; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1 + (draft.chain() ? i : 0));
     const bool given = draft.given();
     backend_.sample({.logits = logits,
@@ -194,14 +265,14 @@ class Self final : public Proposer {
                      .key = sequence.noise,
                      .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
                      .positions = positions,
-                     .tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count),
+                     .tokens = to.tokens,
                      .probs = given ? tree.q.slice(draft.nodes, 1) : View<float, 2>{},
                      .state = sequence.logit_state.get(),
                      .first_row = draft.first,
                      .drafts = tree.tokens,
                      .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
-                     .seconds = chosen_.view<int32_t>(2, max_rows_)[1].slice(row, count),
-                     .leads = leads_.view<float>(max_rows_).slice(row, count)});
+                     .seconds = to.seconds,
+                     .leads = to.leads});
   }
 
   // The rows of a guess are levels of one row each, taken for as long as the row before chose what this one was given.
@@ -267,9 +338,11 @@ class Self final : public Proposer {
   std::vector<DraftTree> guess_tree_;  // by slot
   Buffer guess_ids_;
   std::vector<DraftTask> guesses_;
-  Buffer hidden_, logits_, ids_, chosen_, leads_, positions_;
+  Buffer hidden_, logits_, ids_, chosen_, leads_;
+  Buffer levels_;  // [max_draft + 1][max_rows] of run_blind
+  std::vector<int32_t> positions_;
   std::vector<Draft> drafts_;  // by slot
-  std::vector<Draft*> open_;
+  std::vector<Draft*> open_, blind_;
   std::vector<Segment> segments_;
   Confidence by_noise_, by_draw_;  // a draft shares the noise of the target, or has its own
 };

@@ -1,6 +1,6 @@
 // oracle: at every draft step and layer the entries that the draft row itself attends to most, by its true weights: the ceiling
 // for any set of that size. Reads all of K and V twice to know. A tree's rows are weighed as if they followed each other.
-#include <algorithm>
+#include <vector>
 
 #include "sparse/draft_copy.h"
 #include "sparse/entry_scores.h"
@@ -21,9 +21,8 @@ class Oracle final : public SparsePolicy {
     const size_t row_heads = size_t(max_rows_) * size_t(heads_);
     out_ = backend_.allocate(row_heads * size_t(geometry_.head_dim) * sizeof(float));
     lse_ = backend_.allocate(row_heads * sizeof(float));
-    last_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t));
-    used_ = backend_.allocate(size_t(max_rows_));
-    std::fill_n(static_cast<uint8_t*>(used_.data()), max_rows_, uint8_t(1));
+    last_.resize(size_t(max_rows_));
+    used_.assign(size_t(max_rows_), 1);
   }
 
   size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
@@ -44,7 +43,7 @@ class Oracle final : public SparsePolicy {
                          .kv = drafts.kv,
                          .scores = {.metric = ScoreMetric::Weight,
                                     .combine = ScoreCombine::Sum,
-                                    .row_used = used_.view<const uint8_t>(info.num_rows),
+                                    .row_used = View<const uint8_t, 1>(used_.data(), info.num_rows),
                                     .lse = true_lse(layer, drafts, info.num_rows, own_entry),
                                     .prefix_len = first,
                                     .out = scores}});
@@ -59,10 +58,9 @@ class Oracle final : public SparsePolicy {
 
  private:
   View<const float, 2> true_lse(int layer, const DraftQueries& drafts, int rows, int64_t own_entry) {
-    auto last = last_.view<int32_t>(rows);
-    for (int row = 0; row < rows; ++row) last(row) = int32_t(own_entry + row);
+    for (int row = 0; row < rows; ++row) last_[size_t(row)] = int32_t(own_entry + row);
     auto lse = lse_.view<float>(rows, heads_);
-    const AttentionRun run{.num_rows = rows, .kv = drafts.kv, .last = last};
+    const AttentionRun run{.num_rows = rows, .kv = drafts.kv, .last = View<const int32_t, 1>(last_.data(), rows)};
     backend_.attention({.layer = layer,
                         .scale = drafts.scale,
                         .q = drafts.q,
@@ -77,7 +75,9 @@ class Oracle final : public SparsePolicy {
   int heads_, max_rows_, sets_;
   DraftCopy copy_;
   EntryScores scores_;
-  Buffer out_, lse_, last_, used_;
+  Buffer out_, lse_;
+  std::vector<int32_t> last_;
+  std::vector<uint8_t> used_;  // all of them
 };
 
 Result<std::unique_ptr<SparsePolicy>> make_oracle(const SparsePolicy::Setup& setup) {

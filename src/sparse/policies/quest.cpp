@@ -30,8 +30,7 @@ class Quest final : public SparsePolicy {
         slots_(size_t(setup.max_sequences)) {
     const int64_t query_rows = int64_t(max_rows_) * heads_;
     queries_ = backend_.allocate(size_t(query_rows * 2 * geometry_.head_dim) * sizeof(float));
-    used_ = backend_.allocate(size_t(query_rows));
-    std::fill_n(static_cast<uint8_t*>(used_.data()), query_rows, uint8_t(1));
+    used_.assign(size_t(query_rows), 1);
     for (SlotState& state : slots_) state.bounded.assign(size_t(geometry_.layers), 0);
   }
 
@@ -85,7 +84,7 @@ class Quest final : public SparsePolicy {
                          .kv = state.ref(),
                          .scores = {.metric = ScoreMetric::Logit,
                                     .combine = ScoreCombine::Max,
-                                    .row_used = used_.view<const uint8_t>(q.extent[0]),
+                                    .row_used = View<const uint8_t, 1>(used_.data(), q.extent[0]),
                                     .prefix_len = copy_.valid(slot) / page_,
                                     .out = scores}});
     copy_.choose(layer, slot, scores, 0);
@@ -115,24 +114,17 @@ class Quest final : public SparsePolicy {
     done = pages;
   }
 
-  void split(const float* q, float* to) const {
-    const int dim = geometry_.head_dim;
-    for (int d = 0; d < dim; ++d) to[d] = std::max(q[d], 0.0f), to[dim + d] = std::min(q[d], 0.0f);
-  }
   // A row per query head of the groups: the greatest of them counts. [rows group][kv_head][2 head_dim]
   View<const float, 3> head_queries(View<const float, 3> q, int rows) {
-    const int group = heads_ / geometry_.kv_heads;
-    auto out = queries_.view<float>(int64_t(rows) * group, geometry_.kv_heads, 2 * geometry_.head_dim);
-    for (int row = 0; row < rows; ++row)
-      for (int head = 0; head < heads_; ++head)
-        split(&q(row, head, 0), &out(int64_t(row) * group + head % group, head / group, 0));
+    const int64_t group = heads_ / geometry_.kv_heads;
+    auto out = queries_.view<float>(rows * group, geometry_.kv_heads, 2 * geometry_.head_dim);
+    backend_.split_signs({.q = q, .by_group = true, .out = out});
     return out;
   }
   // All query heads count by their mean. [rows][head][2 head_dim]
   View<const float, 3> layer_queries(View<const float, 3> q, int rows) {
     auto out = queries_.view<float>(rows, heads_, 2 * geometry_.head_dim);
-    for (int row = 0; row < rows; ++row)
-      for (int head = 0; head < heads_; ++head) split(&q(row, head, 0), &out(row, head, 0));
+    backend_.split_signs({.q = q, .out = out});
     return out;
   }
 
@@ -143,7 +135,8 @@ class Quest final : public SparsePolicy {
   int sets_;
   DraftCopy copy_;
   EntryScores scores_;  // by page
-  Buffer queries_, used_;
+  Buffer queries_;
+  std::vector<uint8_t> used_;  // all of them
   std::vector<SlotState> slots_;
 };
 

@@ -13,9 +13,10 @@ constexpr NoiseKey kKey{.seed = 0x72616e646f6d};
 class Random final : public SparsePolicy {
  public:
   explicit Random(const Setup& setup)
-      : sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
+      : backend_(*setup.backend),
+        sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
         copy_(setup, sets_),
-        scores_(*setup.backend, sets_) {}
+        scores_(backend_, sets_, Memory::Shared) {}
 
   size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
   void open(const Sequence& sequence) override {
@@ -26,6 +27,7 @@ class Random final : public SparsePolicy {
     if (info.draft) return;
     const Slot slot = info.sequence->slot;
     if (!copy_.begin(slot, info.first_position) || !copy_.selects(layer)) return;
+    HUNCH_CHECK(backend_.synchronize().ok());  // the last layer's scores may still be read
     auto scores = scores_.view();
     for (int set = 0; set < sets_; ++set)
       for (int64_t j = 0; j < copy_.valid(slot); ++j)
@@ -47,6 +49,7 @@ class Random final : public SparsePolicy {
   View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
+  Backend& backend_;
   int sets_;
   DraftCopy copy_;
   EntryScores scores_;

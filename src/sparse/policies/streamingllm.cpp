@@ -1,7 +1,5 @@
 // streamingllm: the first `sinks` positions and the last ones of the prefix (Xiao et al., 2023). Needs no scores; one list for
 // all layers and heads, made anew each time a pass that reads all ends.
-#include <algorithm>
-
 #include "sparse/draft_copy.h"
 
 namespace hunch {
@@ -18,9 +16,7 @@ class StreamingLlm final : public SparsePolicy {
     if (info.draft) return;
     const Slot slot = info.sequence->slot;
     if (!copy_.begin(slot, info.first_position) || !copy_.selects(layer)) return;
-    const int64_t count = copy_.count(slot), valid = copy_.valid(slot), sinks = std::min<int64_t>(sinks_, count);
-    auto index = copy_.index(slot, layer);
-    for (int64_t i = 0; i < count; ++i) index(0, i) = int32_t(i < sinks ? i : valid - count + i);
+    copy_.choose_ends(layer, slot, sinks_);
     copy_.copy(layer, slot, info.first_position + info.num_rows, seen.kv);
   }
   void committed(const Sequence& sequence, const Commit& commit) override {

@@ -1,5 +1,5 @@
 // See logit_patch.h. Memory for penalties is as long as the vocabulary, time is not: ids in prompt, output and drafts only.
-#include "backend/cpu/logit_patch.h"
+#include "backend/ops/logit_patch.h"
 
 #include <algorithm>
 #include <cmath>

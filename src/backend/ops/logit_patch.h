@@ -1,5 +1,5 @@
 // LogitPatch: a copy of one row of logits with its request's rules applied (backend/ops/logit_rules.h). The rules touch few ids,
-// so the copy is changed only there. The same values, bit for bit, as backend/reference/sample.cpp. One per worker of CpuSampler.
+// so the copy is changed only there. The same values, bit for bit, as backend/reference/sample.cpp..
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,179 @@
+#include "backend/cuda/small.h"
+
+#include <algorithm>
+
+#include "backend/cuda/ptx.h"
+
+namespace hunch {
+namespace {
+
+constexpr unsigned kThreads = 256;
+// Blocks for work whose length changes from round to round: enough to fill the device, each strides over what there is.
+constexpr unsigned kStriding = 264;
+
+__device__ int64_t first_index() { return int64_t(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ int64_t stride() { return int64_t(gridDim.x) * blockDim.x; }
+
+struct CopyRows {
+  const float* from;
+  float* to;
+  int64_t rows, columns, from_stride, to_stride;  // from_stride 0: one row for all
+};
+__global__ void copy_rows_kernel(const CopyRows* args) {
+  wait_for_previous();
+  let_next_start();
+  const CopyRows a = *args;
+  for (int64_t i = first_index(); i < a.rows * a.columns; i += stride()) {
+    const int64_t row = i / a.columns, column = i % a.columns;
+    a.to[row * a.to_stride + column] = a.from[row * a.from_stride + column];
+  }
+}
+
+struct CopyTokens {
+  const int32_t* from;
+  int32_t* to;
+  int64_t count, from_stride, to_stride;
+};
+__global__ void copy_tokens_kernel(const CopyTokens* args) {
+  wait_for_previous();
+  let_next_start();
+  const CopyTokens a = *args;
+  for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i * a.to_stride] = a.from[i * a.from_stride];
+}
+
+struct Reduce {
+  const float* from;
+  float* out;
+  int64_t n, from_stride, out_stride;
+  int pool, block;
+};
+__global__ void reduce_kernel(const Reduce* args) {
+  wait_for_previous();
+  let_next_start();
+  const Reduce a = *args;
+  const float* from = a.from + blockIdx.y * a.from_stride;
+  float* out = a.out + blockIdx.y * a.out_stride;
+  if (a.block > 1) {
+    for (int64_t b = first_index(); b < a.n / a.block; b += stride()) {
+      float best = from[b * a.block];
+      for (int i = 1; i < a.block; ++i) best = best < from[b * a.block + i] ? from[b * a.block + i] : best;
+      out[b] = best;
+    }
+    return;
+  }
+  const int64_t reach = a.pool / 2;
+  for (int64_t j = first_index(); j < a.n; j += stride()) {
+    const int64_t first = j > reach ? j - reach : 0, last = j + reach < a.n - 1 ? j + reach : a.n - 1;
+    float sum = 0;
+    for (int64_t i = first; i <= last; ++i) sum += from[i];
+    out[j] = sum / float(a.pool);
+  }
+}
+
+struct Expand {
+  const int32_t* from;  // [sets][blocks] copied aside: one array cannot be read and spread at once
+  int32_t* to;
+  int64_t blocks, from_stride, to_stride;
+  int block;
+};
+__global__ void take_blocks_kernel(const Expand* args) {
+  wait_for_previous();
+  let_next_start();
+  const Expand a = *args;
+  for (int64_t b = first_index(); b < a.blocks; b += stride())
+    const_cast<int32_t*>(a.from)[blockIdx.y * a.from_stride + b] = a.to[blockIdx.y * a.to_stride + b];
+}
+__global__ void spread_blocks_kernel(const Expand* args) {
+  wait_for_previous();
+  let_next_start();
+  const Expand a = *args;
+  for (int64_t i = first_index(); i < a.blocks * a.block; i += stride())
+    a.to[blockIdx.y * a.to_stride + i] =
+        a.from[blockIdx.y * a.from_stride + i / a.block] * a.block + int32_t(i % a.block);
+}
+
+struct Split {
+  const float* q;
+  float* out;
+  int64_t rows, heads, dim, groups;  // groups 0: rows and heads as they are
+  int64_t row_stride, head_stride;
+};
+__global__ void split_kernel(const Split* args) {
+  wait_for_previous();
+  let_next_start();
+  const Split a = *args;
+  for (int64_t i = first_index(); i < a.rows * a.heads * a.dim; i += stride()) {
+    const int64_t d = i % a.dim, head = i / a.dim % a.heads, row = i / (a.dim * a.heads);
+    const float x = a.q[row * a.row_stride + head * a.head_stride + d];
+    int64_t at = row * a.heads + head;
+    if (a.groups > 0) {
+      const int64_t group = a.heads / a.groups;
+      at = (row * group + head % group) * a.groups + head / group;
+    }
+    a.out[at * 2 * a.dim + d] = fmaxf(x, 0.0f);
+    a.out[at * 2 * a.dim + a.dim + d] = fminf(x, 0.0f);
+  }
+}
+
+struct Ends {
+  int32_t* to;
+  int64_t n, count, stride;
+  int sinks;
+};
+__global__ void ends_kernel(const Ends* args) {
+  wait_for_previous();
+  let_next_start();
+  const Ends a = *args;
+  for (int64_t i = first_index(); i < a.count; i += stride())
+    a.to[blockIdx.y * a.stride + i] = int32_t(i < a.sinks ? i : a.n - a.count + i);
+}
+
+}  // namespace
+
+void enqueue_copy_rows(Commands& commands, const CopyRowsArgs& args) {
+  const int64_t rows = args.to.extent[0], columns = args.to.extent[1];
+  HUNCH_CHECK(args.from.extent[1] == columns && (args.from.extent[0] == rows || args.from.extent[0] == 1));
+  if (rows * columns == 0) return;
+  const auto blocks = unsigned(std::min<int64_t>((rows * columns + kThreads - 1) / kThreads, kStriding));
+  commands.launch(copy_rows_kernel, {.blocks = dim3(blocks), .threads = kThreads},
+                  CopyRows{args.from.data, args.to.data, rows, columns, args.from.extent[0] == 1 ? 0 : args.from.stride[0],
+                           args.to.stride[0]});
+}
+
+void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
+  HUNCH_CHECK(args.from.extent[0] == args.to.extent[0]);
+  if (args.to.extent[0] == 0) return;
+  commands.launch(copy_tokens_kernel, {.threads = 64},
+                  CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0]});
+}
+
+void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {
+  HUNCH_CHECK(args.pool % 2 == 1 && (args.pool == 1 || args.block == 1));
+  commands.launch(reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
+                  Reduce{args.scores.data, args.out.data, args.n, args.scores.stride[0], args.out.stride[0], args.pool, args.block});
+}
+
+void enqueue_expand_blocks(Commands& commands, const ExpandBlocksArgs& args) {
+  const int64_t sets = args.index.extent[0];
+  auto* aside = static_cast<int32_t*>(commands.workspace(size_t(sets * args.index.extent[1]) * sizeof(int32_t)));
+  const Expand expand{aside, args.index.data, args.blocks, args.index.extent[1], args.index.stride[0], args.block};
+  const Grid grid{.blocks = dim3(kStriding / 4, unsigned(sets)), .threads = kThreads};
+  commands.launch(take_blocks_kernel, grid, expand);
+  commands.launch(spread_blocks_kernel, grid, expand);
+}
+
+void enqueue_split_signs(Commands& commands, const SplitSignsArgs& args) {
+  const int64_t rows = args.q.extent[0], heads = args.q.extent[1], dim = args.q.extent[2];
+  const auto blocks = unsigned((rows * heads * dim + kThreads - 1) / kThreads);
+  commands.launch(split_kernel, {.blocks = dim3(blocks), .threads = kThreads},
+                  Split{args.q.data, args.out.data, rows, heads, dim, args.by_group ? args.out.extent[1] : 0, args.q.stride[0],
+                        args.q.stride[1]});
+}
+
+void enqueue_ends(Commands& commands, const TopKArgs& args) {
+  HUNCH_CHECK(args.count == args.sinks + args.recent && args.count <= args.n);
+  commands.launch(ends_kernel, {.blocks = dim3(32, unsigned(args.index.extent[0])), .threads = kThreads},
+                  Ends{args.index.data, args.n, args.count, args.index.stride[0], args.sinks});
+}
+
+}  // namespace hunch

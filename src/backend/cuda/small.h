@@ -1,0 +1,17 @@
+// Small kernels: copies between ops, blocks of scores and of lists, queries against bounds. Contracts in backend/ops/.
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/cuda/commands.h"
+
+namespace hunch {
+
+void enqueue_copy_rows(Commands&, const CopyRowsArgs&);
+void enqueue_copy_tokens(Commands&, const CopyTokensArgs&);
+void enqueue_reduce_scores(Commands&, const ReduceScoresArgs&);
+void enqueue_expand_blocks(Commands&, const ExpandBlocksArgs&);
+void enqueue_split_signs(Commands&, const SplitSignsArgs&);
+// TopKArgs without scores: the first and the last entries.
+void enqueue_ends(Commands&, const TopKArgs&);
+
+}  // namespace hunch

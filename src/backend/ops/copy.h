@@ -1,0 +1,21 @@
+// Copies between memory of one backend, in order with the other ops.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/view.h"
+
+namespace hunch {
+
+// to[r] = from[r]; rows may be strided, the two do not overlap. With one row in `from`, every row of `to` becomes that.
+struct CopyRowsArgs {
+  View<const float, 2> from;  // [rows or 1][n]
+  View<float, 2> to;          // [rows][n]
+};
+
+struct CopyTokensArgs {
+  View<const int32_t, 1> from;
+  View<int32_t, 1> to;
+};
+
+}  // namespace hunch
