@@ -61,7 +61,7 @@ STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_en
 LAST = 'last(row) = int32_t(first_entry + offset_of(segment, row));'
 SAMPLED = '.leads = leads_.view<float>(max_rows_).slice(row, count)});\n  }'
 RULED = ('backend_test', '*Rules.*:LogitState.*')
-PATCH, SAMPLE, STATE = 'src/backend/cpu/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
+PATCH, SAMPLE, STATE = 'src/backend/ops/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
 NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
 PARENT = 'row = args.parents.empty() ? row - 1 : args.parents[size_t(row)]'
 

@@ -1,0 +1,259 @@
+// See cuda_backend.h: the ops forward to their kernels and keep the counters.
+#include "backend/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/kernel_bench.h"
+#include "backend/cuda/kv_ops.h"
+#include "backend/cuda/kv_store.h"
+#include "backend/cuda/log_probs.h"
+#include "backend/cuda/matmul.h"
+#include "backend/cuda/rows.h"
+#include "backend/cuda/sample.h"
+#include "backend/cuda/small.h"
+#include "backend/cuda/top_k.h"
+#include "backend/cuda/weights.h"
+
+namespace hunch {
+namespace {
+
+// Memory is planned before it is taken, so this is a plan that was wrong by little: say what was wanted, and end.
+[[noreturn]] void out_of_memory(size_t bytes, cudaError_t code) {
+  size_t free = 0, total = 0;
+  (void)cudaMemGetInfo(&free, &total);
+  fmt::print(stderr,
+             "hunch: the GPU has no {:.1f} MiB left ({:.1f} of {:.1f} GiB are free; {}): lower -c, --max-num-seqs or --kv-memory, "
+             "or end what else runs on it\n",
+             double(bytes) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30), cudaGetErrorString(code));
+  std::exit(1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> CudaBackend::make(const Setup& setup) {
+  if (!setup.isa.empty()) return usage_error("--isa chooses instructions of the CPU; leave it out with --device cuda");
+  int devices = 0;
+  if (const auto code = cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
+    const std::string why = code == cudaSuccess || code == cudaErrorNoDevice ? "none was found" : cudaGetErrorString(code);
+    return Error{fmt::format("no usable NVIDIA GPU: {}; use --device cpu, or install a driver for CUDA {}", why,
+                             CUDART_VERSION / 1000)};
+  }
+  if (const auto code = cudaSetDevice(0); code != cudaSuccess) return cuda_error(code, "opening the first GPU");
+  const DeviceFacts& facts = device_facts();
+  if (facts.major != 9)
+    return Error{fmt::format("the GPU {} has compute capability {}.{}; this build holds code for 9.0 (Hopper) only: use --device cpu",
+                             facts.name, facts.major, facts.minor)};
+  HUNCH_TRY(auto commands, Commands::make());
+  return std::unique_ptr<Backend>(new CudaBackend(std::move(commands)));
+}
+
+CudaBackend::~CudaBackend() { (void)commands_->wait(); }
+
+std::string CudaBackend::description() const {
+  const DeviceFacts& facts = device_facts();
+  return fmt::format("cuda ({}, {} SMs, {:.0f} GiB)", facts.name, facts.num_sms, double(facts.memory) / (1 << 30));
+}
+
+Buffer CudaBackend::allocate(size_t bytes, Memory where) {
+  bytes = std::max<size_t>(64, (bytes + 63) / 64 * 64);
+  void* data = nullptr;
+  if (where == Memory::Shared) {
+    if (const auto code = cudaMallocHost(&data, bytes); code != cudaSuccess) out_of_memory(bytes, code);
+    return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFreeHost(memory); });
+  }
+  if (const auto code = cudaMalloc(&data, bytes); code != cudaSuccess) out_of_memory(bytes, code);
+  return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFree(memory); });
+}
+
+Buffer CudaBackend::constant(std::span<const float> values) {
+  Buffer buffer = allocate(values.size_bytes());
+  HUNCH_CUDA_CHECK(cudaMemcpy(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+size_t CudaBackend::memory_bytes() const {
+  size_t free = 0, total = 0;
+  HUNCH_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+std::unique_ptr<Weight> CudaBackend::load_weight(const Tensor& matrix) { return load_cuda_weight(matrix); }
+
+size_t CudaBackend::kv_page_bytes(const KvGeometry& geometry) const { return CudaKvStore::page_bytes(geometry); }
+
+std::unique_ptr<KvStore> CudaBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {
+  return CudaKvStore::make(geometry, num_pages);
+}
+
+Commands& CudaBackend::next_op() {
+  commands_->begin_op();
+  return *commands_;
+}
+
+// Scores that a kept choice still has to read.
+bool CudaBackend::awaited(const View<float, 2>& scores) const {
+  if (!scores.data) return false;
+  return std::any_of(choices_.begin(), choices_.end(), [&](const TopKArgs& choice) {
+    const float* first = choice.scores.data;
+    const float* last = first + choice.scores.stride[0] * (choice.scores.extent[0] - 1) + choice.n;
+    const float* end = scores.data + scores.stride[0] * (scores.extent[0] - 1) + scores.extent[1];
+    return first && scores.data < last && first < end;
+  });
+}
+
+void CudaBackend::run_choices() {
+  if (choices_.empty()) return;
+  enqueue_top_k(next_op(), choices_);
+  choices_.clear();
+}
+
+void CudaBackend::submit() {
+  run_choices();
+  commands_->submit();
+  count();
+}
+
+void CudaBackend::count() {
+  const Commands::Counters& c = commands_->counters();
+  counters_.kernels = c.kernels, counters_.kernel_launches = c.launches, counters_.graph_launches = c.graph_launches,
+  counters_.waits = c.waits;
+}
+
+Status CudaBackend::synchronize() {
+  run_choices();
+  const Status done = commands_->wait();
+  count();
+  return done;
+}
+
+void CudaBackend::replay(const std::function<void()>& body) {
+  submit();
+  body();
+  submit();
+}
+
+void CudaBackend::matmul(const MatmulArgs& args) {
+  enqueue_matmul(next_op(), args);
+  for (const Product& product : args.products) counters_.weight_bytes += product.weight->bytes;
+}
+
+void CudaBackend::embed(const EmbedArgs& args) { enqueue_embed(next_op(), args); }
+
+void CudaBackend::norm(const NormArgs& args) { enqueue_norm(next_op(), args); }
+
+void CudaBackend::gate(const GateArgs& args) { enqueue_gate(next_op(), args); }
+
+void CudaBackend::rope_angles(const RopeAnglesArgs& args) { enqueue_rope_angles(next_op(), args); }
+
+void CudaBackend::rope(const RopeArgs& args) { enqueue_rope(next_op(), args); }
+
+void CudaBackend::store_kv(const StoreKvArgs& args) { enqueue_store_kv(next_op(), args); }
+
+void CudaBackend::gather_kv(const GatherKvArgs& args) {
+  run_choices();
+  enqueue_gather_kv(next_op(), args);
+  const KvStore& store = *args.from.store;
+  const int64_t entries = args.index.extent[1] + std::max<int64_t>(0, args.tail_last - args.tail_first);
+  counters_.gather_bytes += size_t(entries * store.kv_heads) * 4 * kv_row_bytes(store.dtype, store.head_dim);
+}
+
+void CudaBackend::move_kv(const MoveKvArgs& args) { enqueue_move_kv(next_op(), args); }
+
+void CudaBackend::page_bounds(const PageBoundsArgs& args) { enqueue_page_bounds(next_op(), args); }
+
+void CudaBackend::attention(const AttentionArgs& args) {
+  for (const AttentionRun& run : args.runs) {
+    if (run.index.data || awaited(run.scores.out)) run_choices();
+    int64_t entries = 0;
+    for (int64_t row = 0; row < run.num_rows; ++row) entries = std::max<int64_t>(entries, run.last(row) + 1);
+    if (run.window > 0) entries = std::min<int64_t>(entries, run.window + run.num_rows - 1);
+    const KvStore& store = *run.kv.store;
+    counters_.kv_bytes += size_t(entries * store.kv_heads) * 2 * kv_row_bytes(store.dtype, store.head_dim);
+    counters_.score_bytes += bytes_of(run.scores);
+  }
+  enqueue_attention(next_op(), args);
+}
+
+void CudaBackend::score_keys(const ScoreKeysArgs& args) {
+  if (awaited(args.scores.out)) run_choices();
+  enqueue_score_keys(next_op(), args);
+  const KvStore& store = *args.kv.store;
+  counters_.score_bytes += bytes_of(args.scores);
+  counters_.kv_bytes += size_t(args.scores.prefix_len * store.kv_heads) * kv_row_bytes(store.dtype, store.head_dim);
+}
+
+void CudaBackend::top_k(const TopKArgs& args) {
+  if (!args.scores.data) return enqueue_ends(next_op(), args);
+  choices_.push_back(args);
+  counters_.score_bytes += size_t(args.scores.extent[0] * args.n) * sizeof(float);
+}
+
+void CudaBackend::reduce_scores(const ReduceScoresArgs& args) {
+  if (awaited(args.out)) run_choices();
+  enqueue_reduce_scores(next_op(), args);
+}
+
+void CudaBackend::expand_blocks(const ExpandBlocksArgs& args) {
+  run_choices();
+  enqueue_expand_blocks(next_op(), args);
+}
+
+void CudaBackend::split_signs(const SplitSignsArgs& args) { enqueue_split_signs(next_op(), args); }
+
+void CudaBackend::copy_rows(const CopyRowsArgs& args) { enqueue_copy_rows(next_op(), args); }
+
+void CudaBackend::copy_tokens(const CopyTokensArgs& args) { enqueue_copy_tokens(next_op(), args); }
+
+void CudaBackend::sample(const SampleArgs& args) {
+  if (!args.state) return enqueue_sample(next_op(), args);
+  const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];
+  const size_t bytes = size_t(rows * vocab) * sizeof(float);
+  host_logits_.resize(size_t(rows * vocab));
+  if (patched_.bytes() < bytes) patched_ = allocate(bytes);
+  if (!synchronize().ok()) return;  // the caller's own synchronize() says so
+  for (int64_t row = 0; row < rows; ++row)
+    HUNCH_CUDA_CHECK(cudaMemcpy(host_logits_.data() + row * vocab, &args.logits(row, 0), size_t(vocab) * sizeof(float),
+                                cudaMemcpyDeviceToHost));
+  SampleArgs host = args, device = args;
+  host.logits = View<const float, 2>(host_logits_.data(), rows, vocab);
+  patch_.reserve(vocab, args.drafts.extent[0]);
+  auto* to = static_cast<float*>(patched_.data());
+  for (int64_t row = 0; row < rows; ++row)
+    HUNCH_CUDA_CHECK(
+        cudaMemcpy(to + row * vocab, patch_.apply(host, row), size_t(vocab) * sizeof(float), cudaMemcpyHostToDevice));
+  device.logits = View<const float, 2>(to, rows, vocab);
+  device.state = nullptr;
+  enqueue_sample(next_op(), device);
+}
+
+void CudaBackend::log_probs(const LogProbsArgs& args) { enqueue_log_probs(next_op(), args); }
+
+std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
+  std::vector<KernelRow> rows;
+  const Ceilings ceilings = measure_ceilings();
+  rows.push_back({.name = "ceiling: read", .bytes = ceilings.read_bytes, .ms = 1000});
+  rows.push_back({.name = "ceiling: copy", .bytes = ceilings.copy_bytes, .ms = 1000});
+  rows.push_back({.name = "ceiling: bf16 product", .flops = ceilings.bf16_flops, .ms = 1000});
+  const auto add = [&](const char* group, std::vector<KernelRow> (*bench)(Commands&)) {
+    if (std::strstr(group, filter.c_str()) == nullptr) return;
+    for (KernelRow& row : bench(*commands_)) rows.push_back(std::move(row));
+  };
+  add("attention", bench_attention);
+  add("products", bench_products);
+  add("rows", bench_rows);
+  return rows;
+}
+
+namespace {
+
+const Register<Backend> cuda{"cuda", "one NVIDIA GPU", CudaBackend::make};
+
+}  // namespace
+
+}  // namespace hunch

@@ -1,0 +1,78 @@
+// CudaBackend: every op on one GPU. Ops append to a list of commands (commands.h); synchronize() runs it and waits. Registered as
+// `cuda`. Not thread-safe: one engine thread calls it, as all backends.
+//
+// Choices of entries (top_k) and stores of rows come one call per layer and sequence, and nothing needs them at once: they are kept
+// and run together, choices for all layers of a pass in one launch.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/commands.h"
+#include "backend/ops/logit_patch.h"
+
+namespace hunch {
+
+class CudaBackend final : public Backend {
+ public:
+  // Errors: no device, a driver that does not fit, a device that this build holds no code for, no memory.
+  static Result<std::unique_ptr<Backend>> make(const Setup& setup);
+  ~CudaBackend() override;
+
+  std::string description() const override;
+  int threads() const override { return 1; }
+  DType default_kv_dtype() const override { return DType::BF16; }
+
+  Buffer allocate(size_t bytes, Memory = Memory::Device) override;
+  Buffer constant(std::span<const float> values) override;
+  bool asynchronous() const override { return true; }
+  Status synchronize() override;
+  bool selects_in_place() const override { return true; }
+  size_t memory_bytes() const override;
+  std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
+  size_t kv_page_bytes(const KvGeometry& geometry) const override;
+  std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
+
+  void matmul(const MatmulArgs& args) override;
+  void embed(const EmbedArgs& args) override;
+  void norm(const NormArgs& args) override;
+  void gate(const GateArgs& args) override;
+  void rope_angles(const RopeAnglesArgs& args) override;
+  void rope(const RopeArgs& args) override;
+  void store_kv(const StoreKvArgs& args) override;
+  void gather_kv(const GatherKvArgs& args) override;
+  void move_kv(const MoveKvArgs& args) override;
+  void page_bounds(const PageBoundsArgs& args) override;
+  void attention(const AttentionArgs& args) override;
+  void score_keys(const ScoreKeysArgs& args) override;
+  void top_k(const TopKArgs& args) override;
+  void reduce_scores(const ReduceScoresArgs& args) override;
+  void expand_blocks(const ExpandBlocksArgs& args) override;
+  void split_signs(const SplitSignsArgs& args) override;
+  void copy_rows(const CopyRowsArgs& args) override;
+  void copy_tokens(const CopyTokensArgs& args) override;
+  void sample(const SampleArgs& args) override;
+  void log_probs(const LogProbsArgs& args) override;
+
+  void replay(const std::function<void()>& body) override;
+  std::vector<KernelRow> bench_kernels(const std::string& filter) override;
+
+ private:
+  explicit CudaBackend(std::unique_ptr<Commands> commands) : commands_(std::move(commands)) {}
+  Commands& next_op();
+  void run_choices();
+  bool awaited(const View<float, 2>& scores) const;
+  void submit();
+  void count();
+
+  std::unique_ptr<Commands> commands_;
+  std::vector<TopKArgs> choices_;  // asked for, not yet appended
+  // Sampling with rules that only the host has (penalties, bans): logits go there and back.
+  LogitPatch patch_;
+  std::vector<float> host_logits_;
+  Buffer patched_;
+};
+
+}  // namespace hunch
