@@ -21,16 +21,17 @@ namespace hunch {
 using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
 struct EngineOptions {
-  std::string model;               // Hugging Face folder or GGUF file
-  std::string device = "cpu";      // a registered backend: cpu, reference
-  std::string isa;                 // cpu only: portable, avx2, avx512, avx512_bf16; empty: best
-  int threads = 0;                 // 0: all cores this process may use
-  std::string kv_dtype;            // bf16, f16, f32, q8_0; empty: the backend's default
-  int64_t context_len = 0;         // tokens a request may reach; 0: the model's
-  int64_t kv_memory_bytes = 0;     // 0: what context_len needs
-  int chunk_len = 512;             // most prompt rows of one request per pass
-  int max_draft = 64;              // most drafted tokens a request may ask for
-  int max_num_seqs = 16;           // requests that run at once; more wait
+  std::string model;            // Hugging Face folder or GGUF file; a known shape or a config.json with random_weights
+  std::string random_weights;   // a type: the model has random matrices of it and no tokenizer, for measurements; empty: a file
+  std::string device = "cpu";   // a registered backend: cpu, cuda, reference
+  std::string isa;              // cpu only: portable, avx2, avx512, avx512_bf16; empty: best
+  int threads = 0;              // 0: all cores this process may use
+  std::string kv_dtype;         // bf16, f16, f32, q8_0; empty: the backend's default
+  int64_t context_len = 0;      // tokens a request may reach; 0: the model's
+  int64_t kv_memory_bytes = 0;  // 0: what context_len needs
+  int chunk_len = 512;          // most prompt rows of one request per pass
+  int max_draft = 64;           // most drafted tokens a request may ask for
+  int max_num_seqs = 16;        // requests that run at once; more wait
   int max_num_batched_tokens = 0;  // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
   int max_waiting = 4096;          // requests that may wait; more are refused
   bool keep_costs = true;          // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto

@@ -76,6 +76,9 @@ class Backend {
   virtual size_t memory_bytes() const = 0;  // that weights and KV may take
   // The tensor in this backend's form; its file may be unmapped afterwards only if nothing is borrowed (borrows: see backend).
   virtual std::unique_ptr<Weight> load_weight(const Tensor& matrix) = 0;
+  // A matrix of seeded random values of a spread that keeps activations finite; the same seed gives the same values on one
+  // backend.
+  virtual std::unique_ptr<Weight> random_weight(DType, int64_t out_dim, int64_t in_dim, uint64_t seed) = 0;
   virtual size_t kv_page_bytes(const KvGeometry&) const = 0;
   // nullptr if the memory cannot be had.
   virtual std::unique_ptr<KvStore> make_kv_store(const KvGeometry&, int64_t num_pages) = 0;

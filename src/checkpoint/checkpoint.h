@@ -24,6 +24,7 @@ struct Tensor {
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
   size_t bytes = 0;
+  uint64_t seed = 0;  // data null: random values, made by the backend (random_checkpoint.h)
 };
 
 // Defaults a model brings along (generation_config.json, GGUF `general.sampling.*`); absent keys are the caller's defaults.

@@ -389,7 +389,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
 int llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
   FlagSet set(
-      "hunch bench [flags] | hunch bench passes|batch|accept [flags]",
+      "hunch bench [flags] | hunch bench passes|rounds|kernels|batch|accept|breakeven [flags]",
       "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
       "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
       "(acceptance over a file of prompts); each has its own --help.");
@@ -450,6 +450,8 @@ int bench_command(Arguments arguments) {
     if (arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));
     if (arguments[0] == "batch") return bench_batch_command(arguments.subspan(1));
     if (arguments[0] == "breakeven") return bench_breakeven_command(arguments.subspan(1));
+    if (arguments[0] == "kernels") return bench_kernels_command(arguments.subspan(1));
+    if (arguments[0] == "rounds") return bench_rounds_command(arguments.subspan(1));
     if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
   }
   // --only was this command's own before `passes` had a name.

@@ -1,5 +1,6 @@
 // hunch bench and its parts. bench.cpp: llama-bench's tests; bench_batch.cpp: many requests at once; bench_accept.cpp: acceptance
-// over a prompt file; bench_breakeven.cpp: the acceptance that pays; `bench passes`: bench_sections.cpp (flags, tables),
+// over a prompt file; bench_breakeven.cpp: the acceptance that pays; bench_rounds.cpp: whole rounds at a
+// given acceptance, kernels alone; `bench passes`: bench_sections.cpp (flags, tables),
 // bench_passes.cpp (passes), bench_requests.cpp (whole requests and processes).
 #pragma once
 
@@ -60,6 +61,8 @@ nlohmann::ordered_json time_split(const Generation& g);
 int bench_accept_command(std::span<const std::string> arguments);
 int bench_breakeven_command(std::span<const std::string> arguments);
 int bench_batch_command(std::span<const std::string> arguments);
+int bench_rounds_command(std::span<const std::string> arguments);
+int bench_kernels_command(std::span<const std::string> arguments);
 int bench_passes_command(std::span<const std::string> arguments);
 
 }  // namespace hunch

@@ -129,7 +129,11 @@ void add_output_flags(FlagSet& set, OutputFlags& flags) {
 
 Result<EngineOptions> engine_options(const ModelFlags& flags) {
   EngineOptions options;
-  HUNCH_TRY(options.model, model_path(flags.model));
+  if (flags.random) {
+    options.model = *flags.random, options.random_weights = flags.random_type;
+  } else {
+    HUNCH_TRY(options.model, model_path(flags.model));
+  }
   if (flags.key_dtype != flags.value_dtype) {  // one given alone would leave the other to a default that may differ
     return usage_error(
         fmt::format("keys and values of the KV cache have one type here: -ctk {} -ctv {} do not agree; use --kv-type",

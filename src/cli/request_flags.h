@@ -21,6 +21,8 @@ struct ModelFlags {
   int64_t kv_memory_bytes = 0;
   std::optional<std::string> key_dtype, value_dtype;  // must agree
   std::string device = "cpu", isa;
+  std::optional<std::string> random;  // a known shape with random weights of random_type, in place of a model
+  std::string random_type;
 };
 
 struct PromptFlags {

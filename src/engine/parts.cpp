@@ -1,11 +1,11 @@
 #include "engine/parts.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
 
@@ -19,8 +19,6 @@ std::string human_bytes(double bytes) {
   }
   return {};
 }
-
-double physical_bytes() { return double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE)); }
 
 Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_dtype();
@@ -45,9 +43,16 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (!device) return usage_error(fmt::format("unknown device '{}'; known: {}", options.device, Register<Backend>::names()));
   HUNCH_TRY(parts->backend, device->make({.threads = options.threads, .isa = options.isa}));
 
-  HUNCH_TRY(parts->checkpoint, Checkpoint::open(options.model));
+  if (options.random_weights.empty()) {
+    HUNCH_TRY(parts->checkpoint, Checkpoint::open(options.model));
+    HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint));
+  } else {
+    const auto type = dtype_named(options.random_weights);
+    if (!type)
+      return usage_error(fmt::format("unknown type of weights '{}'; known: bf16, f16, q8_0, q4_0, ...", options.random_weights));
+    HUNCH_TRY(parts->checkpoint, random_checkpoint(options.model, *type));
+  }
   const ModelShape& shape = parts->checkpoint->shape();
-  HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint));
   const auto* family = Register<Model>::find(shape.family);
   if (!family) return Error{fmt::format("unknown architecture '{}'; known: {}", shape.family, Register<Model>::names())};
   Model::Setup setup{.backend = parts->backend.get(), .checkpoint = parts->checkpoint.get()};
@@ -109,9 +114,9 @@ Status EngineParts::plan_memory() {
     context_len = std::min(context_len, affordable * kPageLen);
     num_pages = std::min(num_pages * options.max_num_seqs, affordable);
   }
-  const double needed = double(num_pages) * double(page_bytes), memory = physical_bytes();
+  const double needed = double(num_pages) * double(page_bytes), memory = double(backend->memory_bytes());
   if (needed > 0.9 * memory)
-    return Error{fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, the machine has {}; lower -c",
+    return Error{fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c",
                              context_len, human_bytes(needed), human_bytes(memory))};
   store = backend->make_kv_store(geometry, num_pages);
   if (!store)

@@ -22,13 +22,17 @@ class Loader {
     const Tensor* tensor = setup_.checkpoint->find(name);
     if (!tensor) return {};
     row_.resize(size_t(tensor->shape.back()));
-    dequantise_row(tensor->dtype, tensor->data, row_.data(), int64_t(row_.size()));
+    if (!tensor->data) std::fill(row_.begin(), row_.end(), name.ends_with("norm.weight") ? 1.0f : 0.0f);
+    else dequantise_row(tensor->dtype, tensor->data, row_.data(), int64_t(row_.size()));
     return setup_.backend->constant(row_);
   }
   std::unique_ptr<Weight> matrix(const std::string& name, size_t& bytes) {
     const Tensor* tensor = setup_.checkpoint->find(name);
     if (!tensor) return nullptr;
-    auto weight = requantise(*tensor) ? setup_.backend->load_weight(requantised_) : setup_.backend->load_weight(*tensor);
+    auto weight = !tensor->data ? setup_.backend->random_weight(setup_.requantise.value_or(tensor->dtype), tensor->shape.front(),
+                                                                tensor->shape.back(), tensor->seed)
+                  : requantise(*tensor) ? setup_.backend->load_weight(requantised_)
+                                        : setup_.backend->load_weight(*tensor);
     bytes += weight->bytes;
     return weight;
   }

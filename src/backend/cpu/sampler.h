@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "backend/ops/logit_patch.h"
 #include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/threads.h"
+#include "backend/ops/logit_patch.h"
 #include "backend/ops/sample.h"
 
 namespace hunch {

@@ -27,10 +27,11 @@ namespace {
 [[noreturn]] void out_of_memory(size_t bytes, cudaError_t code) {
   size_t free = 0, total = 0;
   (void)cudaMemGetInfo(&free, &total);
-  fmt::print(stderr,
-             "hunch: the GPU has no {:.1f} MiB left ({:.1f} of {:.1f} GiB are free; {}): lower -c, --max-num-seqs or --kv-memory, "
-             "or end what else runs on it\n",
-             double(bytes) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30), cudaGetErrorString(code));
+  fmt::print(
+      stderr,
+      "hunch: the GPU has no {:.1f} MiB left ({:.1f} of {:.1f} GiB are free; {}): lower -c, --max-num-seqs or --kv-memory, "
+      "or end what else runs on it\n",
+      double(bytes) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30), cudaGetErrorString(code));
   std::exit(1);
 }
 
@@ -41,14 +42,15 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Setup& setup) {
   int devices = 0;
   if (const auto code = cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
     const std::string why = code == cudaSuccess || code == cudaErrorNoDevice ? "none was found" : cudaGetErrorString(code);
-    return Error{fmt::format("no usable NVIDIA GPU: {}; use --device cpu, or install a driver for CUDA {}", why,
-                             CUDART_VERSION / 1000)};
+    return Error{
+        fmt::format("no usable NVIDIA GPU: {}; use --device cpu, or install a driver for CUDA {}", why, CUDART_VERSION / 1000)};
   }
   if (const auto code = cudaSetDevice(0); code != cudaSuccess) return cuda_error(code, "opening the first GPU");
   const DeviceFacts& facts = device_facts();
   if (facts.major != 9)
-    return Error{fmt::format("the GPU {} has compute capability {}.{}; this build holds code for 9.0 (Hopper) only: use --device cpu",
-                             facts.name, facts.major, facts.minor)};
+    return Error{
+        fmt::format("the GPU {} has compute capability {}.{}; this build holds code for 9.0 (Hopper) only: use --device cpu",
+                    facts.name, facts.major, facts.minor)};
   HUNCH_TRY(auto commands, Commands::make());
   return std::unique_ptr<Backend>(new CudaBackend(std::move(commands)));
 }

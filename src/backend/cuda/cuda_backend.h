@@ -1,8 +1,8 @@
 // CudaBackend: every op on one GPU. Ops append to a list of commands (commands.h); synchronize() runs it and waits. Registered as
 // `cuda`. Not thread-safe: one engine thread calls it, as all backends.
 //
-// Choices of entries (top_k) and stores of rows come one call per layer and sequence, and nothing needs them at once: they are kept
-// and run together, choices for all layers of a pass in one launch.
+// Choices of entries (top_k) and stores of rows come one call per layer and sequence, and nothing needs them at once: they are
+// kept and run together, choices for all layers of a pass in one launch.
 #pragma once
 
 #include <memory>

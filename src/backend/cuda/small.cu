@@ -88,8 +88,7 @@ __global__ void spread_blocks_kernel(const Expand* args) {
   let_next_start();
   const Expand a = *args;
   for (int64_t i = first_index(); i < a.blocks * a.block; i += stride())
-    a.to[blockIdx.y * a.to_stride + i] =
-        a.from[blockIdx.y * a.from_stride + i / a.block] * a.block + int32_t(i % a.block);
+    a.to[blockIdx.y * a.to_stride + i] = a.from[blockIdx.y * a.from_stride + i / a.block] * a.block + int32_t(i % a.block);
 }
 
 struct Split {
@@ -149,8 +148,9 @@ void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {
   HUNCH_CHECK(args.pool % 2 == 1 && (args.pool == 1 || args.block == 1));
-  commands.launch(reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
-                  Reduce{args.scores.data, args.out.data, args.n, args.scores.stride[0], args.out.stride[0], args.pool, args.block});
+  commands.launch(
+      reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
+      Reduce{args.scores.data, args.out.data, args.n, args.scores.stride[0], args.out.stride[0], args.pool, args.block});
 }
 
 void enqueue_expand_blocks(Commands& commands, const ExpandBlocksArgs& args) {

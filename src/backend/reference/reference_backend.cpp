@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "checkpoint/quantise.h"
+
 namespace hunch {
 
 Buffer ReferenceBackend::allocate(size_t bytes, Memory) {
@@ -18,6 +20,22 @@ Buffer ReferenceBackend::constant(std::span<const float> values) {
   Buffer buffer = allocate(values.size_bytes());
   std::copy(values.begin(), values.end(), static_cast<float*>(buffer.data()));
   return buffer;
+}
+
+std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out_dim, int64_t in_dim, uint64_t seed) {
+  constexpr float kSpread = 0.02f;
+  const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
+  std::vector<std::byte> bytes(row_bytes * size_t(out_dim));
+  std::vector<float> row(static_cast<size_t>(in_dim));
+  uint64_t state = seed;
+  for (int64_t i = 0; i < out_dim; ++i) {
+    for (float& x : row) {  // Knuth's MMIX generator; uniform with the wanted deviation
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      x = float(int32_t(state >> 32)) * (0x1p-31f * 1.7320508f * kSpread);
+    }
+    quantise_row(dtype, row.data(), bytes.data() + size_t(i) * row_bytes, in_dim);
+  }
+  return load_weight({.dtype = dtype, .shape = {out_dim, in_dim}, .data = bytes.data(), .bytes = bytes.size()});
 }
 
 size_t ReferenceBackend::memory_bytes() const { return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE)); }

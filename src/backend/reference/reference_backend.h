@@ -50,6 +50,7 @@ class ReferenceBackend : public Backend {
   Buffer constant(std::span<const float> values) override;
   size_t memory_bytes() const override;
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
+  std::unique_ptr<Weight> random_weight(DType, int64_t out_dim, int64_t in_dim, uint64_t seed) override;
   size_t kv_page_bytes(const KvGeometry& geometry) const override;
   std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
 

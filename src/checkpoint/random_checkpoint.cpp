@@ -1,0 +1,122 @@
+#include "checkpoint/random_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "checkpoint/config.h"
+
+namespace hunch {
+namespace {
+
+struct Known {
+  const char* name;
+  const char* config;  // the keys of the model's own config.json that its shape needs
+};
+constexpr Known kKnown[] = {
+    {"qwen3-8b",
+     R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+         "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": false})"},
+    {"qwen3-4b",
+     R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+         "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true})"},
+    {"llama-3.1-8b",
+     R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+         "rope_theta": 500000, "tie_word_embeddings": false, "rope_scaling": {"rope_type": "llama3", "factor": 8,
+         "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"},
+    {"llama-3.2-1b",
+     R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
+         "rms_norm_eps": 1e-5, "rope_theta": 500000, "tie_word_embeddings": true, "rope_scaling": {"rope_type": "llama3",
+         "factor": 32, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"},
+};
+
+Result<std::string> config_of(const std::string& name) {
+  for (const Known& known : kKnown)
+    if (name == known.name) return std::string(known.config);
+  if (!name.ends_with(".json")) {
+    std::string names;
+    for (const Known& known : kKnown) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+    return usage_error(fmt::format("no shape is known as '{}'; there are {}, or give a path that ends in .json", name, names));
+  }
+  std::ifstream file(name, std::ios::binary);
+  if (!file) return Error{fmt::format("{}: cannot be read", name)};
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+class RandomCheckpoint final : public Checkpoint {
+ public:
+  RandomCheckpoint(ModelDescription description, std::string name, DType dtype, uint64_t seed)
+      : description_(std::move(description)), dtype_(dtype), seed_(seed) {
+    ModelShape& s = description_.shape;
+    s.name = fmt::format("{} (random weights)", name);
+    const int64_t q = int64_t(s.heads) * s.head_dim, kv = int64_t(s.kv_heads) * s.head_dim;
+    add("token_embd.weight", {s.vocab_size, s.hidden});
+    add("output_norm.weight", {s.hidden});
+    if (!s.tied_head) add("output.weight", {s.vocab_size, s.hidden});
+    for (int i = 0; i < s.layers; ++i) {
+      const auto part = [&](const char* what, std::vector<int64_t> shape) {
+        add(fmt::format("blk.{}.{}", i, what), std::move(shape));
+      };
+      part("attn_norm.weight", {s.hidden}), part("ffn_norm.weight", {s.hidden});
+      part("attn_q.weight", {q, s.hidden}), part("attn_k.weight", {kv, s.hidden}), part("attn_v.weight", {kv, s.hidden});
+      part("attn_output.weight", {s.hidden, q});
+      part("ffn_gate.weight", {s.ffn, s.hidden}), part("ffn_up.weight", {s.ffn, s.hidden}),
+          part("ffn_down.weight", {s.hidden, s.ffn});
+      if (s.qk_norm) part("attn_q_norm.weight", {s.head_dim}), part("attn_k_norm.weight", {s.head_dim});
+      if (s.qkv_bias) part("attn_q.bias", {q}), part("attn_k.bias", {kv}), part("attn_v.bias", {kv});
+      if (s.output_bias) part("attn_output.bias", {s.hidden});
+    }
+  }
+  const ModelShape& shape() const override { return description_.shape; }
+  const Tensor* find(std::string_view name) const override {
+    for (const Tensor& tensor : tensors_)
+      if (tensor.name == name) return &tensor;
+    return nullptr;
+  }
+  const std::vector<Tensor>& tensors() const override { return tensors_; }
+  const TokenizerSource& tokenizer() const override { return description_.tokenizer; }
+  const SamplingDefaults& sampling() const override { return description_.sampling; }
+  std::string_view format() const override { return "random"; }
+  size_t file_bytes() const override {
+    size_t bytes = 0;
+    for (const Tensor& tensor : tensors_) bytes += tensor.bytes;
+    return bytes;
+  }
+
+ private:
+  void add(std::string name, std::vector<int64_t> shape) {
+    Tensor tensor{.name = std::move(name), .dtype = shape.size() > 1 ? dtype_ : DType::F32, .shape = std::move(shape)};
+    tensor.seed = seed_ * 0x9e3779b97f4a7c15ull + tensors_.size() + 1;
+    tensor.bytes = dtype_bytes(tensor.dtype, size_t(tensor.shape.back()));
+    if (tensor.shape.size() > 1) tensor.bytes *= size_t(tensor.shape.front());
+    tensors_.push_back(std::move(tensor));
+  }
+
+  ModelDescription description_;
+  DType dtype_;
+  uint64_t seed_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace
+
+std::vector<std::string> random_model_names() {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown) names.emplace_back(known.name);
+  return names;
+}
+
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& name, DType dtype, uint64_t seed) {
+  HUNCH_TRY(std::string config, config_of(name));
+  HUNCH_TRY(ModelDescription description, describe_folder({.config = std::move(config)}, name));
+  auto made = std::make_unique<RandomCheckpoint>(std::move(description), name, dtype, seed);
+  HUNCH_OK(check_tensors(*made, name));
+  return std::unique_ptr<Checkpoint>(std::move(made));
+}
+
+}  // namespace hunch

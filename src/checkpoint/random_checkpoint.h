@@ -1,0 +1,19 @@
+// A model of a known shape without a file: its weights are random, made by the backend from a seed where they are needed. For
+// measurements, whose times do not depend on what the weights say. It has no tokenizer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+
+namespace hunch {
+
+std::vector<std::string> random_model_names();  // "qwen3-8b", ...
+
+// `name`: one of those, or the path of a config.json. `dtype` is that of the matrices. Errors: unknown names, unreadable configs.
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& name, DType dtype, uint64_t seed = 1);
+
+}  // namespace hunch

@@ -1,0 +1,158 @@
+#include "engine/round_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/plan.h"
+#include "engine/token_run.h"
+
+namespace hunch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+BackendCounters difference(const BackendCounters& a, const BackendCounters& b, uint64_t over) {
+  return {(a.weight_bytes - b.weight_bytes) / over,
+          (a.kv_bytes - b.kv_bytes) / over,
+          (a.score_bytes - b.score_bytes) / over,
+          (a.gather_bytes - b.gather_bytes) / over,
+          (a.kernels - b.kernels) / over,
+          (a.kernel_launches - b.kernel_launches) / over,
+          (a.graph_launches - b.graph_launches) / over,
+          (a.waits - b.waits) / over};
+}
+
+// Keeps drafts by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".
+class Synthetic final : public AcceptanceRule {
+ public:
+  explicit Synthetic(std::vector<double> odds) : odds_(std::move(odds)) {}
+  Guarantee guarantee() const override { return Guarantee::Lossy; }
+  bool needs_q() const override { return false; }
+  void accept(const DraftTree& tree, int64_t, TargetProbs&, Chance&, Verdict& out) const override {
+    out.path.clear(), out.tokens.clear();
+    for (int node = 0; node < tree.size && coin() < odds_[std::min(size_t(node), odds_.size() - 1)]; ++node)
+      out.path.push_back(node), out.tokens.push_back(1 + node);
+    out.next = 1;
+  }
+
+ private:
+  double coin() const {  // xorshift: the same rounds in every run
+    state_ ^= state_ << 13, state_ ^= state_ >> 7, state_ ^= state_ << 17;
+    return double(state_ >> 11) * 0x1p-53;
+  }
+  std::vector<double> odds_;
+  mutable uint64_t state_ = 0x2545f4914f6cdd1d;
+};
+
+}  // namespace
+
+RoundBench::~RoundBench() {
+  (void)parts_.backend->synchronize();
+  for (auto& request : requests_) {
+    request->unseated();
+    request->sequence.pages.release_past(0, *parts_.pool);
+  }
+}
+
+Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const Request& wanted, const RoundOptions& options) {
+  if (options.batch > parts.limits.max_seqs)
+    return usage_error(fmt::format("{} requests at once, the engine was made for {}", options.batch, parts.limits.max_seqs));
+  if (options.batch * (options.gamma + 1) > parts.limits.verify_rows)
+    return usage_error(fmt::format("{} requests with {} drafts are more rows than the {} of a verify pass", options.batch,
+                                   options.gamma, parts.limits.verify_rows));
+  const int64_t most = options.depth + options.gamma + 2;
+  if (most > parts.context_len)
+    return usage_error(fmt::format("a depth of {} tokens does not fit the context of {}", options.depth, parts.context_len));
+  parts.forget_prefixes();
+  auto bench = std::unique_ptr<RoundBench>(new RoundBench(parts, options));
+  Request request = wanted;
+  request.prompt.resize(size_t(options.depth));
+  for (int64_t i = 0; i < options.depth; ++i) request.prompt[size_t(i)] = int32_t(i % 1000);
+  request.speculation.num_tokens = options.gamma;
+  for (int slot = 0; slot < options.batch; ++slot) {
+    HUNCH_TRY(const RequestPlan plan, plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft,
+                                                   parts.model->shape().layers, parts.bits_per_weight()));
+    HUNCH_TRY(auto made, Running::make(parts, plan, request));
+    made->rule = std::make_unique<Synthetic>(options.acceptance);
+    Sequence& sequence = made->sequence;
+    sequence.slot = slot;
+    sequence.max_len = most;
+    sequence.pages = PageTable(parts.context_len);
+    const bool fits = sequence.pages.grow_to(most, *parts.pool);
+    bench->requests_.push_back(std::move(made));
+    if (!fits) return Error{fmt::format("no KV pages for {} requests of {} tokens; raise --kv-memory", options.batch, most)};
+    fill_entries(parts, sequence, options.depth);
+    bench->requests_.back()->seated();
+    bench->step_.prepare(*bench->requests_.back());
+  }
+  bench->rewind();
+  return bench;
+}
+
+// Every round starts at the same depth.
+void RoundBench::rewind() {
+  for (auto& request : requests_) {
+    Sequence& sequence = request->sequence;
+    sequence.tokens.resize(size_t(options_.depth) + 1, 1);
+    sequence.committed_len = options_.depth;
+  }
+}
+
+Status RoundBench::one_round(int gamma) {
+  plan_.decodes.clear();
+  for (auto& request : requests_) {
+    request->want_drafts = gamma;
+    request->chosen = gamma > 0 && request->drafting() ? 0 : -1;
+    request->learns = gamma > 0 && request->policy != nullptr;
+    request->looked_up = false;
+    plan_.decodes.push_back({request.get(), gamma});
+  }
+  step_.run(plan_);
+  for (auto& request : requests_) HUNCH_OK(request->failure);
+  return {};
+}
+
+Result<RoundCost> RoundBench::run(int gamma, int rounds) {
+  RoundCost cost;
+  // A pass that learns comes first: drafts need a selection.
+  for (int warm = 0; warm < 3; ++warm) {
+    HUNCH_OK(one_round(gamma));
+    rewind();
+  }
+  HUNCH_OK(parts_.backend->synchronize());
+  std::vector<double> whole, drafts;
+  const BackendCounters before = parts_.backend->counters();
+  int64_t tokens = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const auto start = Clock::now();
+    HUNCH_OK(one_round(gamma));
+    whole.push_back(ms_since(start));
+    for (auto& request : requests_) tokens += request->sequence.len() - request->emitted_first;
+    rewind();
+  }
+  cost.per_round = difference(parts_.backend->counters(), before, uint64_t(rounds));
+  cost.round_ms = median(whole);
+  cost.tokens = double(tokens) / double(rounds * options_.batch);
+  if (gamma == 0) return cost;
+  // The same again with a wait between drafts and pass.
+  step_.after_drafts = [this](Running&) { (void)parts_.backend->synchronize(); };
+  for (int round = 0; round < rounds; ++round) {
+    HUNCH_OK(one_round(gamma));
+    drafts.push_back(step_.report().draft_ms);
+    rewind();
+  }
+  step_.after_drafts = nullptr;
+  cost.draft_ms = median(drafts);
+  cost.verify_ms = cost.round_ms - cost.draft_ms;
+  return cost;
+}
+
+}  // namespace hunch
