@@ -1,4 +1,4 @@
-// Norms, gate, rotation and copies of rows: bound by launches for few rows, by memory for many. Sums of squares run in fp32 over
+// Norms, gate and rotation of rows: bound by launches for few rows, by memory for many. Sums of squares run in fp32 over
 // fixed lanes and one fixed tree, whatever the alignment.
 #include "backend/cuda/rows.h"
 
@@ -54,6 +54,9 @@ __global__ void __launch_bounds__(kWarp ? kRowsOfBlock * 32 : 512) norm_kernel(c
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int threads = kWarp ? 32 : int(blockDim.x), t = kWarp ? lane : int(threadIdx.x);
   let_next_start();
+  float4 weight[kHeld];  // no kernel writes weights
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) weight[h] = load4(a.weight, (t + h * threads) * 4, a.n, a.weight_aligned);
   wait_for_previous();
   const int64_t r = kWarp ? int64_t(blockIdx.x) * kRowsOfBlock + warp : int64_t(blockIdx.x);
   if (kWarp && r >= a.rows) return;
@@ -79,14 +82,13 @@ __global__ void __launch_bounds__(kWarp ? kRowsOfBlock * 32 : 512) norm_kernel(c
     for (int w = 0; w < int(blockDim.x) / 32; ++w) sum += sums[w];
   }
   const float scale = 1 / sqrtf(sum / float(a.n) + a.eps);
-  const auto write = [&](int i, const float4& v) {
-    const float4 w = load4(a.weight, i, a.n, a.weight_aligned);
+  const auto write = [&](int i, const float4& v, const float4& w) {
     store4(out, i, a.n, a.out_aligned, {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w});
   };
 #pragma unroll
   for (int h = 0; h < kHeld; ++h)
-    if ((t + h * threads) * 4 < a.n) write((t + h * threads) * 4, held[h]);
-  for (int i = (t + kHeld * threads) * 4; i < a.n; i += threads * 4) write(i, load4(x, i, a.n, a.x_aligned));
+    if ((t + h * threads) * 4 < a.n) write((t + h * threads) * 4, held[h], weight[h]);
+  for (int i = (t + kHeld * threads) * 4; i < a.n; i += threads * 4) write(i, load4(x, i, a.n, a.x_aligned), load4(a.weight, i, a.n, a.weight_aligned));
 }
 
 struct GateDevice {
@@ -150,21 +152,6 @@ __global__ void __launch_bounds__(256) rope_kernel(const RopeDevice* args) {
   first = x * cos - y * sin, second = y * cos + x * sin;
 }
 
-struct CopyDevice {
-  const float* from;
-  float* to;
-  int64_t from_stride, to_stride;
-  int n, aligned;
-};
-__global__ void __launch_bounds__(256) copy_kernel(const CopyDevice* args) {
-  const CopyDevice a = *args;
-  let_next_start();
-  wait_for_previous();
-  const int64_t r = blockIdx.y;
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x) * 4;
-  if (i < a.n) store4(a.to + r * a.to_stride, i, a.n, a.aligned, load4(a.from + r * a.from_stride, i, a.n, a.aligned));
-}
-
 // Blocks of `threads` for n pieces of work; rows along y.
 dim3 blocks_for(int64_t n, int64_t threads, int64_t rows) {
   HUNCH_CHECK(rows <= 65535);
@@ -224,15 +211,6 @@ void enqueue_rope(Commands& commands, const RopeArgs& args) {
   commands.launch(rope_kernel, {.blocks = blocks_for(heads * half, 256, rows), .threads = 256},
                   RopeDevice{args.x.data, args.cos_sin.data, args.x.stride[0], args.x.stride[1], args.cos_sin.stride[0],
                              int(heads), int(half), args.pairs == RopePairs::Halves});
-}
-
-void enqueue_copy_rows(Commands& commands, View<const float, 2> from, View<float, 2> to) {
-  const int64_t rows = from.extent[0], n = from.extent[1];
-  if (rows == 0 || n == 0) return;
-  HUNCH_CHECK(to.extent[0] == rows && to.extent[1] == n && from.stride[1] == 1 && to.stride[1] == 1);
-  commands.launch(copy_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
-                  CopyDevice{from.data, to.data, from.stride[0], to.stride[0], int(n),
-                             is_aligned(from.data, from.stride[0]) && is_aligned(to.data, to.stride[0])});
 }
 
 }  // namespace hunch

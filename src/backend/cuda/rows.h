@@ -12,6 +12,5 @@ void enqueue_norm(Commands& commands, const NormArgs& args);  // weight: device 
 void enqueue_gate(Commands& commands, const GateArgs& args);
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args);  // positions: host memory, copied now
 void enqueue_rope(Commands& commands, const RopeArgs& args);
-void enqueue_copy_rows(Commands& commands, View<const float, 2> from, View<float, 2> to);
 
 }  // namespace hunch

@@ -61,7 +61,7 @@ __device__ __forceinline__ void clear_bins(SelectShared& s) {
 struct Found {
   uint32_t bin, remaining, inside;
 };
-__device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
+inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
   const auto cluster = cooperative_groups::this_cluster();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;

@@ -246,22 +246,36 @@ std::vector<int> steps_of(int spread) {
   return steps;
 }
 
-// Sets of far spread are dilated into scratch first; all calls of one span have the same spread then.
-void spread_far(Commands& commands, std::vector<TopKSet>& sets, int spread) {
+// Sets whose spread is too far for the registers are dilated into scratch first, a launch per step of each such spread.
+void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vector<int>& spreads) {
+  const auto padded = [](const TopKSet& set) { return (size_t(set.n) + 3) / 4 * 4; };
   size_t total = 0;
-  for (const TopKSet& set : sets) total += (size_t(set.n) + 3) / 4 * 4;
-  auto* scratch = static_cast<float*>(commands.workspace(2 * total * sizeof(float)));
-  std::vector<DilateSet> moves(sets.size());
-  int round = 0;
-  for (const int step : steps_of(spread)) {
-    float* to = scratch + (round++ % 2 ? total : 0);
-    for (size_t i = 0; i < sets.size(); ++i) {
-      moves[i] = {sets[i].scores, to, sets[i].n, step, ReferenceBackend::dilation_factor(step)};
-      sets[i].scores = to, sets[i].aligned = 1;
-      to += (size_t(sets[i].n) + 3) / 4 * 4;
+  std::vector<int> far;  // the spreads there are
+  for (size_t i = 0; i < sets.size(); ++i) {
+    if (spreads[i] <= kFusedSpread) continue;
+    total += padded(sets[i]);
+    if (std::find(far.begin(), far.end(), spreads[i]) == far.end()) far.push_back(spreads[i]);
+  }
+  if (far.empty()) return;
+  float* scratch = static_cast<float*>(commands.workspace(2 * total * sizeof(float)));
+  for (const int spread : far) {
+    std::vector<DilateSet> moves;
+    size_t used = 0;
+    int round = 0;
+    for (const int step : steps_of(spread)) {
+      float* to = scratch + (round++ % 2 ? total : 0);
+      moves.clear();
+      for (size_t i = 0; i < sets.size(); ++i) {
+        if (spreads[i] != spread) continue;
+        moves.push_back({sets[i].scores, to, sets[i].n, step, ReferenceBackend::dilation_factor(step)});
+        sets[i].scores = to, sets[i].aligned = 1;
+        to += padded(sets[i]);
+      }
+      used = size_t(to - scratch) - (round % 2 ? 0 : total);
+      commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(moves.size())), .threads = 256},
+                      DilateDevice{commands.data(std::span<const DilateSet>(moves))});
     }
-    commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(sets.size())), .threads = 256},
-                    DilateDevice{commands.data(std::span<const DilateSet>(moves))});
+    scratch += used;
   }
 }
 
@@ -269,7 +283,7 @@ void spread_far(Commands& commands, std::vector<TopKSet>& sets, int spread) {
 
 void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
   std::vector<TopKSet> sets;
-  int spread = 0;
+  std::vector<int> spreads;
   for (const TopKArgs& args : calls) {
     HUNCH_CHECK(args.count >= 1 && args.count <= args.n && args.n < kMostEntries);
     HUNCH_CHECK(args.scores.stride[1] == 1 && args.index.stride[1] == 1 && args.index.extent[0] >= args.scores.extent[0]);
@@ -285,12 +299,11 @@ void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
           set.factor[set.num_steps++] = ReferenceBackend::dilation_factor(step);
         }
       sets.push_back(set);
+      spreads.push_back(args.spread);
     }
-    HUNCH_CHECK(spread == 0 || spread == args.spread || (spread <= kFusedSpread && args.spread <= kFusedSpread));
-    spread = std::max(spread, args.spread);
   }
   if (sets.empty()) return;
-  if (spread > kFusedSpread) spread_far(commands, sets, spread);
+  spread_far(commands, sets, spreads);
   const bool few = int(sets.size()) * kClusterBlocks <= device_facts().num_sms;
   const int warps = few ? kFewSets : kManySets;
   commands.launch(top_k_kernel,

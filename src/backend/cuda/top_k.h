@@ -9,7 +9,7 @@
 
 namespace hunch {
 
-// One launch for all of them, whatever their lengths (two or more where spread > 32). n < 4 Mi.
+// One launch for all of them, whatever their lengths (and one before it per step of each spread > 32). n < 4 Mi.
 void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls);
 inline void enqueue_top_k(Commands& commands, const TopKArgs& args) { enqueue_top_k(commands, std::span(&args, 1)); }
 
