@@ -31,12 +31,19 @@ struct RowSlice {
   // op(four keys, id of the first)
   template <class Op>
   __device__ __forceinline__ void each_four(const Op& op) const {
-#pragma unroll 2
-    for (int i = threadIdx.x * 4; i < len; i += kRowThreads * 4) op(*reinterpret_cast<const uint4*>(keys + i), uint32_t(first + i));
+    constexpr int kStep = kRowThreads * 4, kFlight = 4;  // loads in flight; those past the end are of the last ids
+    for (int base = threadIdx.x * 4; base < len; base += kStep * kFlight) {
+      uint4 k[kFlight];
+#pragma unroll
+      for (int f = 0; f < kFlight; ++f) k[f] = load_four(keys + min(base + f * kStep, len - 4));
+#pragma unroll
+      for (int f = 0; f < kFlight; ++f)
+        if (base + f * kStep < len) op(k[f], uint32_t(first + base + f * kStep));
+    }
   }
   template <class Op>
   __device__ __forceinline__ void each(const Op& op) const {
-    each_four([&](const uint4& k, uint32_t id) { op(k.x, id), op(k.y, id + 1), op(k.z, id + 2), op(k.w, id + 3); });
+    each_four([&](uint4 k, uint32_t id) { op(k.x, id), op(k.y, id + 1), op(k.z, id + 2), op(k.w, id + 3); });
   }
 };
 

@@ -152,7 +152,7 @@ __device__ __forceinline__ void choose(Shared& s, const SampleRow& row, const Tw
 template <class Prob>
 __device__ __forceinline__ void write_probs(const SampleRow& row, const RowSlice& slice, const Prob& prob) {
   const bool aligned = reinterpret_cast<uintptr_t>(row.probs) % 16 == 0;
-  slice.each_four([&](const uint4& k, uint32_t id) {
+  slice.each_four([&](uint4 k, uint32_t id) {
     const float p[4] = {prob(k.x, id), prob(k.y, id + 1), prob(k.z, id + 2), prob(k.w, id + 3)};
     if (aligned && int(id) + 4 <= row.vocab) {
       *reinterpret_cast<float4*>(row.probs + id) = {p[0], p[1], p[2], p[3]};
@@ -242,7 +242,7 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
   f = find_mass(m, f.remaining);
   const uint32_t key = middle << 10 | (1023u - f.bin);
   const uint64_t each = max(mass_of(law, key), uint64_t(1)), wanted = (f.remaining + each - 1) / each, equals = f.inside / each;
-  if (wanted >= equals) return {key, key == kept.key ? kept.id : 0xffffffffu};
+  if (wanted >= equals) return {key, key == kept.key ? kept.id : kEveryId};
   return select_ids(s.row.select, key, uint32_t(wanted), [&](const auto& op) { slice.each(op); });
 }
 
@@ -328,7 +328,7 @@ __device__ __noinline__ void finish_many(Shared& s, const SampleRow& row, const 
     }
     if (row.probs) sum += double(k == law.best_key ? 1.0f : exp2_of((double(value_of(k)) - law.best) * log2_scale));
   };
-  slice.each_four([&](const uint4& k, uint32_t id) {
+  slice.each_four([&](uint4 k, uint32_t id) {
     if (max(max(k.x, k.y), max(k.z, k.w)) < kept.key) return;
     const uint4 bits = row.noise.bits_of_four(id / 4);
     score(k.x, id, bits.x), score(k.y, id + 1, bits.y), score(k.z, id + 2, bits.z), score(k.w, id + 3, bits.w);
@@ -408,7 +408,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
   }
 
   const Law law{double(value_of(stats.best)), row.temperature, row.least, stats.best};
-  Threshold kept{lowest_passing(law), 0xffffffffu};
+  Threshold kept{lowest_passing(law), kEveryId};
   const auto each = [&](const auto& op) { slice.each(op); };
   uint32_t most = 0xffffffffu;  // how many are kept at most
   if (top_k) {

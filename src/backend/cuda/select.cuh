@@ -27,10 +27,30 @@ __device__ __forceinline__ float value_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
 }
 
+// Four keys in one access: left to itself the compiler loads them one by one as they are looked at, each with conflicts of banks.
+__device__ __forceinline__ uint4 load_four(const void* keys) {
+  uint4 k;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(k.x), "=r"(k.y), "=r"(k.z), "=r"(k.w)
+               : "r"(uint32_t(__cvta_generic_to_shared(keys)))
+               : "memory");
+  return k;
+}
+
+constexpr uint32_t kEveryId = 0xffffffffu;
+
 // The entries that are kept: greater keys, and of the equal ones those up to an index.
 struct Threshold {
   uint32_t key, id;
   __device__ __forceinline__ bool keeps(uint32_t k, uint32_t i) const { return k > key || (k == key && i <= id); }
+  struct Four {
+    bool x, y, z, w;
+  };
+  // Of indices i .. i + 3. Most often equal keys are all kept.
+  __device__ __forceinline__ Four keeps_four(const uint4& k, uint32_t i) const {
+    if (id == kEveryId) return {k.x >= key, k.y >= key, k.z >= key, k.w >= key};
+    return {keeps(k.x, i), keeps(k.y, i + 1), keeps(k.z, i + 2), keeps(k.w, i + 3)};
+  }
 };
 
 struct SelectShared {
@@ -92,40 +112,46 @@ inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remainin
   return {s.found.bin, s.found.remaining, s.found.inside};
 }
 
+// One more in a bin where `in`; a predicate instead of a branch.
+__device__ __forceinline__ void count_where(bool in, const uint32_t* bin) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p red.shared.add.u32 [%0], 1;\n}" ::"r"(
+                   uint32_t(__cvta_generic_to_shared(bin))),
+               "r"(uint32_t(in))
+               : "memory");
+}
+
 // Of the entries with `key`, the `count`-th lowest index. each(op) calls op(key, index) for every entry of this thread.
 template <class Each>
 __device__ __forceinline__ Threshold select_ids(SelectShared& s, uint32_t key, uint32_t count, const Each& each) {
-  each([&](uint32_t k, uint32_t i) {
-    if (k == key) atomicAdd(&s.bins[i >> 11], 1u);
-  });
+  each([&](uint32_t k, uint32_t i) { count_where(k == key, &s.bins[i >> 11]); });
   const Found high = find_bin(s, count);
   if (high.remaining == high.inside) return {key, high.bin << 11 | 2047u};
-  each([&](uint32_t k, uint32_t i) {
-    if (k == key && i >> 11 == high.bin) atomicAdd(&s.bins[i & 2047u], 1u);
-  });
+  each([&](uint32_t k, uint32_t i) { count_where(k == key && i >> 11 == high.bin, &s.bins[i & 2047u]); });
   return {key, high.bin << 11 | find_bin(s, high.remaining).bin};
 }
 
-__device__ __forceinline__ void count_high(SelectShared& s, uint32_t key) { atomicAdd(&s.bins[2047u - (key >> 21)], 1u); }
+__device__ __forceinline__ void count_high(SelectShared& s, uint32_t key) { count_where(true, &s.bins[2047u - (key >> 21)]); }
 
 // What keeps exactly the `count` best. Expects count_high() done for every entry, in the calling order of find_bin's promise.
 template <class Each>
 __device__ __forceinline__ Threshold select_best(SelectShared& s, uint32_t count, const Each& each) {
   Found f = find_bin(s, count);
   const uint32_t high = 2047u - f.bin;
-  if (f.remaining == f.inside) return {high << 21, 0xffffffffu};
+  if (f.remaining == f.inside) return {high << 21, kEveryId};
   each([&](uint32_t k, uint32_t) {
-    if (k >> 21 == high) atomicAdd(&s.bins[2047u - (k >> 10 & 2047u)], 1u);
+    const uint32_t above = k - (high << 21);
+    count_where(above < 1u << 21, &s.bins[2047u - (above >> 10)]);
   });
   f = find_bin(s, f.remaining);
   const uint32_t middle = high << 11 | (2047u - f.bin);
-  if (f.remaining == f.inside) return {middle << 10, 0xffffffffu};
+  if (f.remaining == f.inside) return {middle << 10, kEveryId};
   each([&](uint32_t k, uint32_t) {
-    if (k >> 10 == middle) atomicAdd(&s.bins[1023u - (k & 1023u)], 1u);
+    const uint32_t above = k - (middle << 10);
+    count_where(above < 1u << 10, &s.bins[1023u - above]);
   });
   f = find_bin(s, f.remaining);
   const uint32_t key = middle << 10 | (1023u - f.bin);
-  if (f.remaining == f.inside) return {key, 0xffffffffu};
+  if (f.remaining == f.inside) return {key, kEveryId};
   return select_ids(s, key, f.remaining, each);
 }
 

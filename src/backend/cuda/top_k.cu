@@ -153,13 +153,20 @@ struct WarpRows {
       uint4* slot = keys + (kept ? b - first : held) * 32;
       const int end = min(b + kBatch, last);
       if (load_all || !kept) load_batch(set, b, end, slot);
-#pragma unroll 4
-      for (int r = b; r < end; ++r) op(slot[(r - b) * 32 + lane], uint32_t(r * kRow + lane * 4));
+#pragma unroll 1
+      for (int r = b; r < end; r += 4) {  // four loads in flight; rows past the end hold anything
+        uint4 k[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) k[i] = load_four(slot + (r - b + i) * 32 + lane);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (r + i < end) op(k[i], uint32_t((r + i) * kRow + lane * 4));
+      }
     }
   }
   template <class Op>
   __device__ __forceinline__ void each(const Op& op) const {
-    each_row(false, [&](const uint4& k, uint32_t j) { op(k.x, j), op(k.y, j + 1), op(k.z, j + 2), op(k.w, j + 3); });
+    each_row(false, [&](uint4 k, uint32_t j) { op(k.x, j), op(k.y, j + 1), op(k.z, j + 2), op(k.w, j + 3); });
   }
 };
 
@@ -180,7 +187,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   const int first = min((rank * warps + warp) * share, rows), last = min(first + share, rows);
   const WarpRows mine{set, s.keys + warp * kHeldRows * 32, first, last, share <= kHeldRows ? kHeldRows : kHeldRows - kBatch};
 
-  mine.each_row(true, [&](const uint4& k, uint32_t) {
+  mine.each_row(true, [&](uint4 k, uint32_t) {
     count_high(s.select, k.x), count_high(s.select, k.y), count_high(s.select, k.z), count_high(s.select, k.w);
   });
   const Threshold kept =
@@ -188,7 +195,10 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
 
   // Where each warp's indices begin.
   uint32_t count = 0;
-  mine.each([&](uint32_t k, uint32_t j) { count += kept.keeps(k, j) ? 1 : 0; });
+  mine.each_row(false, [&](uint4 k, uint32_t j) {
+    const auto keep = kept.keeps_four(k, j);
+    count += uint32_t(keep.x) + uint32_t(keep.y) + uint32_t(keep.z) + uint32_t(keep.w);
+  });
   count = __reduce_add_sync(kAllLanes, count);
   if (lane == 0) s.warp_counts[warp] = count;
   __syncthreads();
@@ -202,8 +212,9 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   for (int w = 0; w < warp; ++w) at += s.warp_counts[w];
 
   const uint32_t before = (1u << lane) - 1;
-  mine.each_row(false, [&](const uint4& k, uint32_t j) {
-    const bool keep[4] = {kept.keeps(k.x, j), kept.keeps(k.y, j + 1), kept.keeps(k.z, j + 2), kept.keeps(k.w, j + 3)};
+  mine.each_row(false, [&](uint4 k, uint32_t j) {
+    const auto four = kept.keeps_four(k, j);
+    const bool keep[4] = {four.x, four.y, four.z, four.w};
     uint32_t to = at;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
