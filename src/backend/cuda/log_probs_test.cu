@@ -1,0 +1,79 @@
+// Log-probabilities on the device against the reference.
+#include "backend/cuda/log_probs.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "backend/cuda/device_test.h"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Result {
+  std::vector<float> values, top_values;
+  std::vector<int32_t> top_ids;
+};
+template <class T>
+std::vector<T> filled(int64_t n, T value) {
+  return std::vector<T>(size_t(n), value);
+}
+
+Result on_device(Commands& commands, const std::vector<float>& logits, int64_t rows, int64_t vocab, const std::vector<int32_t>& ids,
+                 int count) {
+  test::DeviceArray<float> x(logits), values(filled(rows, -5.0f)), top_values(filled(rows * count, -5.0f));
+  test::DeviceArray<int32_t> wanted(ids), top_ids(filled<int32_t>(rows * count, -5));
+  enqueue_log_probs(commands, {View<const float, 2>(x.data(), rows, vocab), View<const int32_t, 1>(wanted.data(), rows),
+                               View<float, 1>(values.data(), rows), count, View<int32_t, 2>(top_ids.data(), rows, count),
+                               View<float, 2>(top_values.data(), rows, count)});
+  EXPECT_TRUE(commands.wait().ok());
+  return {values.get(), top_values.get(), top_ids.get()};
+}
+
+void expect_same(const std::vector<float>& got, const std::vector<float>& want) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << i;
+    if (std::isinf(want[i])) { ASSERT_EQ(got[i], want[i]) << i; }
+    if (std::isfinite(want[i])) { ASSERT_NEAR(got[i], want[i], 1e-6 * std::max(1.0, std::abs(double(want[i])))) << i; }
+  }
+}
+
+TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  ReferenceBackend reference;
+  for (const int64_t vocab : {1, 3, 50, 1001, 5003, 151936}) {
+    for (const int count : {0, 1, 20, 1500, 2100}) {
+      if (vocab > 10000 && count > 1500) continue;
+      const int64_t rows = 6;
+      std::mt19937 random(uint32_t(vocab) + 7);
+      std::normal_distribution<float> normal(0, 3);
+      std::vector<float> logits(size_t(rows * vocab));
+      for (float& x : logits) x = normal(random);
+      for (int64_t i = 0; i < vocab; ++i) logits[size_t(vocab + i)] = float(random() % 3);  // ties
+      logits[size_t(2 * vocab + vocab / 2)] = kNan;
+      for (int64_t i = 0; i < vocab; ++i) logits[size_t(3 * vocab + i)] = i % 3 ? -kInf : 1.5f;
+      for (int64_t i = 0; i < vocab; ++i) logits[size_t(4 * vocab + i)] = -kInf;
+      std::vector<int32_t> ids;
+      for (int64_t r = 0; r < rows; ++r) ids.push_back(int32_t(random() % uint32_t(vocab)));
+      Result want{filled(rows, 0.0f), filled(rows * count, 0.0f), filled<int32_t>(rows * count, 0)};
+      reference.log_probs({View<const float, 2>(logits.data(), rows, vocab), View<const int32_t, 1>(ids.data(), rows),
+                           View<float, 1>(want.values.data(), rows), count, View<int32_t, 2>(want.top_ids.data(), rows, count),
+                           View<float, 2>(want.top_values.data(), rows, count)});
+      const Result got = on_device(*commands, logits, rows, vocab, ids, count);
+      expect_same(got.values, want.values);
+      expect_same(got.top_values, want.top_values);
+      ASSERT_EQ(got.top_ids, want.top_ids);
+      const Result alone = on_device(*commands, {logits.end() - vocab, logits.end()}, 1, vocab, {ids.back()}, count);
+      ASSERT_EQ(alone.values[0], got.values.back());
+      if (count > 0) ASSERT_EQ(std::memcmp(alone.top_values.data(), got.top_values.data() + 5 * count, size_t(count) * 4), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,108 @@
+// Norms, gate and rotation on the device against the reference, and alone against among others.
+#include "backend/cuda/rows.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cuda/device_test.h"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+std::vector<float> gaussian(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::abs(double(want[i])))) << "element " << i;
+}
+
+template <class T>
+View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {
+  View<T, 2> view(data, rows, n);
+  view.stride[0] = stride;
+  return view;
+}
+
+TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  ReferenceBackend reference;
+  for (const int64_t n : {1, 3, 64, 80, 128, 1000, 1024, 1027, 2048, 4096, 5003, 8192, 12288}) {
+    for (const int64_t rows : {1, 2, 7, 33}) {
+      for (const int64_t pad : {0, 1, 4}) {
+        const int64_t stride = n + pad;
+        const std::vector<float> x = gaussian(size_t(rows * stride), uint32_t(n)), weight = gaussian(size_t(n), 3);
+        test::DeviceArray<float> device(x), weights(weight), out(x.size());
+        std::vector<float> want = x;
+        reference.norm({strided<const float>(x.data(), rows, n, stride), weight.data(), 1e-6, strided(want.data(), rows, n, stride)});
+        // The last row alone, then all in place.
+        enqueue_norm(*commands, {strided<const float>(device.data() + (rows - 1) * stride, 1, n, stride), weights.data(), 1e-6,
+                                 strided(out.data(), 1, n, stride)});
+        enqueue_norm(*commands, {strided<const float>(device.data(), rows, n, stride), weights.data(), 1e-6,
+                                 strided(device.data(), rows, n, stride)});
+        ASSERT_TRUE(commands->wait().ok());
+        const std::vector<float> got = device.get(), alone = out.get();
+        expect_near(got, want, 2e-6);
+        ASSERT_EQ(std::memcmp(alone.data(), got.data() + (rows - 1) * stride, size_t(n) * 4), 0);
+      }
+    }
+  }
+}
+
+TEST(CudaGate, EqualsTheReference) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  ReferenceBackend reference;
+  for (const int64_t n : {1, 5, 1000, 12288})
+    for (const int64_t pad : {0, 1}) {
+      const int64_t rows = 3, stride = 2 * n + pad;  // gate and up side by side
+      std::vector<float> both = gaussian(size_t(rows * stride), 5);
+      both[0] = 100, both[size_t(stride)] = -200;
+      test::DeviceArray<float> device(both);
+      const auto args = [&](float* data) {
+        return GateArgs{strided<const float>(data, rows, n, stride), strided<const float>(data + n, rows, n, stride),
+                        strided(data, rows, n, stride)};
+      };
+      enqueue_gate(*commands, args(device.data()));
+      ASSERT_TRUE(commands->wait().ok());
+      reference.gate(args(both.data()));
+      expect_near(device.get(), both, 1e-6);
+    }
+}
+
+TEST(CudaRope, EqualsTheReferenceInBothPairings) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  ReferenceBackend reference;
+  const std::vector<int32_t> positions{0, 1, 77, 30001, 131071, 1000000};
+  const int64_t rows = int64_t(positions.size());
+  for (const int64_t dim : {64, 96, 128})
+    for (const int64_t half : {dim / 2, dim / 4})
+      for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
+        const int64_t heads = 5;
+        std::vector<float> inv_freq(static_cast<size_t>(half)), x = gaussian(size_t(rows * heads * dim), 2);
+        for (int64_t i = 0; i < half; ++i) inv_freq[size_t(i)] = std::pow(1e6f, -float(i) / float(half));
+        std::vector<float> angles(size_t(rows * half * 2));
+        test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());
+        const View<const int32_t, 1> at(positions.data(), rows);
+        enqueue_rope_angles(*commands, {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
+        enqueue_rope(*commands, {View<float, 3>(device.data(), rows, heads, dim), View<const float, 3>(cos_sin.data(), rows, half, 2), pairs});
+        ASSERT_TRUE(commands->wait().ok());
+        reference.rope_angles({at, View<const float, 1>(inv_freq.data(), half), 1.25f, View<float, 3>(angles.data(), rows, half, 2)});
+        expect_near(cos_sin.get(), angles, 3e-7);
+        reference.rope({View<float, 3>(x.data(), rows, heads, dim), View<const float, 3>(angles.data(), rows, half, 2), pairs});
+        expect_near(device.get(), x, 3e-6);
+      }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,223 @@
+// Sampling on the device: the reference's tokens, seconds and supports.
+#include "backend/cuda/sample.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "backend/cuda/device_test.h"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Sampled {
+  std::vector<int32_t> tokens, seconds;
+  std::vector<float> probs, leads;
+};
+
+SampleArgs args_of(const float* logits, int64_t rows, int64_t vocab, const SamplingParams& params, const int32_t* positions) {
+  SampleArgs args;
+  args.logits = View<const float, 2>(logits, rows, vocab);
+  args.params = params;
+  args.key = {0x0123456789abcdef, 5};
+  args.stream = NoiseStream::Draft;
+  args.positions = View<const int32_t, 1>(positions, rows);
+  return args;
+}
+
+std::vector<int32_t> positions_from(int32_t first, int64_t rows) {
+  std::vector<int32_t> positions;
+  for (int64_t r = 0; r < rows; ++r) positions.push_back(first + int32_t(r));
+  return positions;
+}
+
+Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
+                  int32_t first_position = 0, bool want_probs = true) {
+  const int64_t rows = int64_t(logits.size()) / vocab;
+  test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(static_cast<size_t>(rows));
+  test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), seconds(static_cast<size_t>(rows));
+  if (want_probs) HUNCH_CUDA_CHECK(cudaMemset(probs.data(), 0xff, logits.size() * 4));
+  const std::vector<int32_t> positions = positions_from(first_position, rows);
+  SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
+  args.tokens = View<int32_t, 1>(tokens.data(), rows), args.seconds = View<int32_t, 1>(seconds.data(), rows);
+  args.leads = View<float, 1>(leads.data(), rows);
+  if (want_probs) args.probs = View<float, 2>(probs.data(), rows, vocab);
+  enqueue_sample(commands, args);
+  EXPECT_TRUE(commands.wait().ok());
+  return {tokens.get(), seconds.get(), probs.get(), leads.get()};
+}
+
+Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0) {
+  const int64_t rows = int64_t(logits.size()) / vocab;
+  const std::vector<int32_t> positions = positions_from(first_position, rows);
+  const size_t count = static_cast<size_t>(rows);
+  Sampled out{std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()), std::vector<float>(count)};
+  SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
+  args.tokens = View<int32_t, 1>(out.tokens.data(), rows), args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
+  args.leads = View<float, 1>(out.leads.data(), rows), args.probs = View<float, 2>(out.probs.data(), rows, vocab);
+  ReferenceBackend reference;
+  reference.sample(args);
+  return out;
+}
+
+std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+constexpr SamplingParams kParams[] = {
+    {0, 40, 0.9f, 0},     {1, 0, 1, 0},          {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0},         {1, 600, 1, 0},     {1, 2000, 0.9f, 0},
+    {1, 0, 0.95f, 0},     {1.3f, 0, 0.5f, 0},    {1, 0, 1, 0.001f},        {1, 0, 1, 0.3f},      {2, 0, 0.99f, 1e-4f}, {0.3f, 1000, 0.8f, 0},
+    {1, 1, 1, 0},         {5, 0, 0.999f, 0},     {1, 0, 0, 0},             {1, 1 << 20, 0.7f, 0}, {0.01f, 0, 1, 0.9f}, {1, 1500, 1, 1},
+    {2e-5f, 0, 0.9f, 0.5f}};
+
+void expect_reference(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t position = 0) {
+  const Sampled got = on_device(commands, logits, vocab, params, position), want = by_reference(logits, vocab, params, position);
+  const auto where = [&](size_t i) {
+    return testing::Message() << "at " << i << ", vocabulary " << vocab << ", temperature " << params.temperature << ", top_k "
+                              << params.top_k << ", top_p " << params.top_p << ", min_p " << params.min_p;
+  };
+  for (size_t r = 0; r < want.tokens.size(); ++r) {
+    if (want.leads[r] >= 1e-4f || params.temperature == 0) ASSERT_EQ(got.tokens[r], want.tokens[r]) << where(r);
+    else ASSERT_TRUE(got.tokens[r] == want.tokens[r] || got.tokens[r] == want.seconds[r]) << where(r);
+    if (got.tokens[r] == want.tokens[r]) ASSERT_EQ(got.seconds[r], want.seconds[r]) << where(r);
+    ASSERT_EQ(std::isinf(got.leads[r]), std::isinf(want.leads[r])) << where(r);
+    if (std::isfinite(want.leads[r])) ASSERT_NEAR(got.leads[r], want.leads[r], 1e-4) << where(r);
+  }
+  for (size_t i = 0; i < want.probs.size(); ++i) {
+    if (want.probs[i] > 1e-38f || got.probs[i] > 1e-38f) ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << where(i) << " probs " << got.probs[i] << " " << want.probs[i];
+    ASSERT_NEAR(got.probs[i], want.probs[i], 1e-5 * double(want.probs[i]) + 1e-37) << where(i);
+  }
+}
+
+TEST(CudaSample, ChoosesTheTokensOfTheReference) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int64_t vocab : {1, 2, 15, 32, 63, 65, 257, 1000, 5003})
+    for (const SamplingParams& params : kParams) {
+      expect_reference(*commands, gaussian(vocab * 12, 2.5f), vocab, params);
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(CudaSample, ChoosesTheTokensOfTheReferenceInLargeVocabularies) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int64_t vocab : {151936, 262144, 128007})
+    for (const SamplingParams& params : kParams) {
+      expect_reference(*commands, gaussian(vocab * 3, 1.0f + float(vocab % 3)), vocab, params, 100000);
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  std::mt19937 random(8);
+  for (const int64_t vocab : {40, 700, 3000, 20000}) {
+    std::vector<float> logits(static_cast<size_t>(vocab * 2));
+    for (float& x : logits) x = float(random() % 4) - 1;  // a quarter of the ids share each value
+    for (const SamplingParams& params : kParams) {
+      expect_reference(*commands, logits, vocab, params);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(CudaSample, FindsTheWinnerAmongThousandsOfDraws) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f})
+    for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
+      expect_reference(*commands, gaussian(700 * 800, spread), 700, params);
+      if (HasFatalFailure()) return;
+    }
+  std::vector<float> far(700, -3e38f);
+  far.back() = 3e38f;
+  EXPECT_EQ(on_device(*commands, far, 700, {1, 0, 1, 0}).tokens[0], 699);
+}
+
+TEST(CudaSample, ReachesTopPExactlyAmongManyEquals) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int64_t vocab : {512, 2048, 16384})
+    for (const float top_p : {0.5f, 0.75f, 0.25f}) {
+      const Sampled sampled = on_device(*commands, std::vector<float>(size_t(vocab), 1.5f), vocab, {1, 0, top_p, 0});
+      for (int64_t i = 0; i < vocab; ++i) ASSERT_EQ(sampled.probs[size_t(i)] > 0, float(i) < float(vocab) * top_p) << i;
+    }
+}
+
+TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int64_t vocab : {20, 1100})
+    for (const float odd : {kInf, -kInf, kNan})
+      for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
+        std::vector<float> logits = gaussian(vocab, 1);
+        for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
+        for (const SamplingParams& params : kParams) {
+          const Sampled got = on_device(*commands, logits, vocab, params), want = by_reference(logits, vocab, params);
+          ASSERT_EQ(got.tokens, want.tokens) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
+          ASSERT_EQ(got.seconds, want.seconds) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
+          for (size_t i = 0; i < want.probs.size(); ++i) ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6);
+        }
+      }
+}
+
+TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  constexpr int64_t kVocab = 5001, kRows = 40;
+  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  for (const SamplingParams& params : kParams) {
+    const Sampled all = on_device(*commands, logits, kVocab, params);
+    for (int64_t r = 0; r < kRows; r += 3) {
+      const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+      const Sampled alone = on_device(*commands, row, kVocab, params, int32_t(r));
+      ASSERT_EQ(alone.tokens[0], all.tokens[size_t(r)]);
+      ASSERT_EQ(std::memcmp(alone.probs.data(), all.probs.data() + r * kVocab, kVocab * 4), 0);
+      ASSERT_EQ(std::memcmp(alone.leads.data(), &all.leads[size_t(r)], 4), 0);
+      ASSERT_EQ(on_device(*commands, row, kVocab, params, int32_t(r), false).tokens, alone.tokens);
+    }
+  }
+}
+
+TEST(CudaSample, TakesManyCallsInOneLaunch) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  constexpr int64_t kVocab = 3000;
+  const int64_t calls = int64_t(std::size(kParams));
+  const std::vector<float> logits = gaussian(kVocab * 2 * calls, 2);
+  test::DeviceArray<float> x(logits);
+  test::DeviceArray<int32_t> tokens(size_t(2 * calls));
+  std::vector<SampleArgs> all;
+  const std::vector<int32_t> positions{7, 9};
+  for (int64_t i = 0; i < calls; ++i) {
+    all.push_back(args_of(x.data() + i * 2 * kVocab, 2, kVocab, kParams[i], positions.data()));
+    all.back().key.seed = uint64_t(i);
+    all.back().tokens = View<int32_t, 1>(tokens.data() + 2 * i, 2);
+  }
+  enqueue_sample(*commands, all);
+  ASSERT_TRUE(commands->wait().ok());
+  EXPECT_EQ(commands->counters().kernels, 1u);
+  const std::vector<int32_t> got = tokens.get();
+  ReferenceBackend reference;
+  for (int64_t i = 0; i < calls; ++i) {
+    std::vector<int32_t> want(2);
+    SampleArgs args = all[size_t(i)];
+    args.logits.data = logits.data() + i * 2 * kVocab, args.tokens.data = want.data();
+    reference.sample(args);
+    EXPECT_EQ(got[size_t(2 * i)], want[0]) << i;
+    EXPECT_EQ(got[size_t(2 * i + 1)], want[1]) << i;
+  }
+}
+
+}  // namespace
+}  // namespace hunch

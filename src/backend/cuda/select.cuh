@@ -1,0 +1,158 @@
+// What selections share (top_k.cu, sample.cu, log_probs.cu): floats as integers in the same order, and the count-th best of what a
+// cluster of blocks holds, by radix: histograms of 11, 11 and 10 bits of the key in each block's shared memory, added across the
+// cluster; equal keys are told apart by 11 + 11 bits of the index. Counts are integers: no order of additions shows in the result.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <cfloat>
+#include <cstdint>
+
+namespace hunch {
+
+constexpr int kClusterBlocks = 8;  // the most that every Hopper device places
+constexpr int kBins = 2048, kSliceBins = kBins / kClusterBlocks;
+constexpr int64_t kMostEntries = int64_t(1) << 22;  // indices have 22 bits
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Keys: greater is better. Absent entries have key 0, NaN key 1: neither is the key of a number.
+constexpr uint32_t kAbsentKey = 0, kNanKey = 1, kLeastFiniteKey = 0x00800000u, kInfKey = 0xff800000u;
+
+__device__ __forceinline__ uint32_t key_of_number(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 + 0 is +0
+  return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
+}
+__device__ __forceinline__ uint32_t key_of(float x) { return x != x ? kNanKey : key_of_number(x); }
+__device__ __forceinline__ float value_of(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+// Four keys in one access: left to itself the compiler loads them one by one as they are looked at, each with conflicts of banks.
+__device__ __forceinline__ uint4 load_four(const void* keys) {
+  uint4 k;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(k.x), "=r"(k.y), "=r"(k.z), "=r"(k.w)
+               : "r"(uint32_t(__cvta_generic_to_shared(keys)))
+               : "memory");
+  return k;
+}
+
+constexpr uint32_t kEveryId = 0xffffffffu;
+
+// The entries that are kept: greater keys, and of the equal ones those up to an index.
+struct Threshold {
+  uint32_t key, id;
+  __device__ __forceinline__ bool keeps(uint32_t k, uint32_t i) const { return k > key || (k == key && i <= id); }
+  struct Four {
+    bool x, y, z, w;
+  };
+  // Of indices i .. i + 3. Most often equal keys are all kept.
+  __device__ __forceinline__ Four keeps_four(const uint4& k, uint32_t i) const {
+    if (id == kEveryId) return {k.x >= key, k.y >= key, k.z >= key, k.w >= key};
+    return {keeps(k.x, i), keeps(k.y, i + 1), keeps(k.z, i + 2), keeps(k.w, i + 3)};
+  }
+};
+
+struct SelectShared {
+  uint32_t bins[kBins];  // best first; zero between selections
+  uint32_t warp_sums[kSliceBins / 32];
+  uint32_t slice_sums[kClusterBlocks];  // of every block, in every block
+  struct {
+    uint32_t bin, remaining, inside;
+  } found;
+};
+
+__device__ __forceinline__ uint32_t warp_scan(uint32_t x) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const uint32_t y = __shfl_up_sync(kAllLanes, x, d);
+    if (lane >= d) x += y;
+  }
+  return x;
+}
+
+__device__ __forceinline__ void clear_bins(SelectShared& s) {
+  for (int i = threadIdx.x; i < kBins; i += blockDim.x) s.bins[i] = 0;
+}
+
+// The bin of the `remaining`-th entry (from 1) of all blocks' bins, how many are still wanted of it, and how many it holds. Clears
+// the bins. At least 256 threads; all of them, of all blocks, call it. Needs remaining <= entries counted.
+struct Found {
+  uint32_t bin, remaining, inside;
+};
+inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
+  const auto cluster = cooperative_groups::this_cluster();
+  const unsigned rank = cluster.block_rank();
+  const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
+  cluster.sync();  // all have counted
+  uint32_t value = 0, upto = 0;
+  if (t < kSliceBins) {  // each block adds up its share of the bins
+    uint32_t* bin = &s.bins[rank * kSliceBins + t];
+#pragma unroll
+    for (int b = 0; b < kClusterBlocks; ++b) value += *cluster.map_shared_rank(bin, b);
+    upto = warp_scan(value);
+    if (lane == 31) s.warp_sums[warp] = upto;
+  }
+  __syncthreads();
+  if (t < kSliceBins) {
+    for (int w = 0; w < warp; ++w) upto += s.warp_sums[w];
+    if (t == kSliceBins - 1)
+      for (int b = 0; b < kClusterBlocks; ++b) *cluster.map_shared_rank(&s.slice_sums[rank], b) = upto;
+  }
+  cluster.sync();  // nobody reads others' bins any more
+  clear_bins(s);
+  for (unsigned b = 0; b < rank; ++b) upto += s.slice_sums[b];
+  if (t < kSliceBins && upto - value < remaining && remaining <= upto)
+    for (int b = 0; b < kClusterBlocks; ++b) {
+      auto* found = cluster.map_shared_rank(&s.found, b);
+      found->bin = rank * kSliceBins + t, found->remaining = remaining - (upto - value), found->inside = value;
+    }
+  cluster.sync();
+  return {s.found.bin, s.found.remaining, s.found.inside};
+}
+
+// One more in a bin where `in`; a predicate instead of a branch.
+__device__ __forceinline__ void count_where(bool in, const uint32_t* bin) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p red.shared.add.u32 [%0], 1;\n}" ::"r"(
+                   uint32_t(__cvta_generic_to_shared(bin))),
+               "r"(uint32_t(in))
+               : "memory");
+}
+
+// Of the entries with `key`, the `count`-th lowest index. each(op) calls op(key, index) for every entry of this thread.
+template <class Each>
+__device__ __forceinline__ Threshold select_ids(SelectShared& s, uint32_t key, uint32_t count, const Each& each) {
+  each([&](uint32_t k, uint32_t i) { count_where(k == key, &s.bins[i >> 11]); });
+  const Found high = find_bin(s, count);
+  if (high.remaining == high.inside) return {key, high.bin << 11 | 2047u};
+  each([&](uint32_t k, uint32_t i) { count_where(k == key && i >> 11 == high.bin, &s.bins[i & 2047u]); });
+  return {key, high.bin << 11 | find_bin(s, high.remaining).bin};
+}
+
+__device__ __forceinline__ void count_high(SelectShared& s, uint32_t key) { count_where(true, &s.bins[2047u - (key >> 21)]); }
+
+// What keeps exactly the `count` best. Expects count_high() done for every entry, in the calling order of find_bin's promise.
+template <class Each>
+__device__ __forceinline__ Threshold select_best(SelectShared& s, uint32_t count, const Each& each) {
+  Found f = find_bin(s, count);
+  const uint32_t high = 2047u - f.bin;
+  if (f.remaining == f.inside) return {high << 21, kEveryId};
+  each([&](uint32_t k, uint32_t) {
+    const uint32_t above = k - (high << 21);
+    count_where(above < 1u << 21, &s.bins[2047u - (above >> 10)]);
+  });
+  f = find_bin(s, f.remaining);
+  const uint32_t middle = high << 11 | (2047u - f.bin);
+  if (f.remaining == f.inside) return {middle << 10, kEveryId};
+  each([&](uint32_t k, uint32_t) {
+    const uint32_t above = k - (middle << 10);
+    count_where(above < 1u << 10, &s.bins[1023u - above]);
+  });
+  f = find_bin(s, f.remaining);
+  const uint32_t key = middle << 10 | (1023u - f.bin);
+  if (f.remaining == f.inside) return {key, kEveryId};
+  return select_ids(s, key, f.remaining, each);
+}
+
+}  // namespace hunch

@@ -1,0 +1,327 @@
+// Selection of the best entries: contract in backend/ops/top_k.h. A cluster of eight blocks takes one set. Each warp owns a run of
+// rows of 128 entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the
+// threshold (select.cuh), then writes its indices behind those of the warps before it.
+#include "backend/cuda/top_k.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/cuda/ptx.h"
+#include "backend/cuda/select.cuh"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kRow = 128;        // entries of one warp-wide load, four per lane
+constexpr int kBatch = 8;        // rows in flight per warp: 8 x 16 bytes per lane
+constexpr int kHeldRows = 16;    // rows of keys that a warp keeps
+constexpr int kManySets = 8, kFewSets = 24;  // warps of a block: three blocks of 64 KiB per multiprocessor, or one of 192 KiB
+constexpr int kFusedSpread = 32;  // farther than the 32 entries before a batch nothing is read
+constexpr int kMostSteps = 6;    // 1 + 2 + 4 + 8 + 16 + 1
+
+struct TopKSet {
+  const float* scores;
+  int32_t* index;
+  int32_t n, count, sinks, recent_from;
+  int32_t aligned, num_steps;
+  int32_t step[kMostSteps];
+  float factor[kMostSteps];
+};
+struct TopKDevice {
+  const TopKSet* sets;
+};
+
+struct Shared {
+  SelectShared select;
+  TopKSet set;
+  uint32_t warp_counts[32];
+  uint32_t block_counts[kClusterBlocks];
+  alignas(16) uint4 keys[1];  // [warps][kHeldRows][32]
+};
+
+// One step of the dilation in registers: y[i][c] of lane l is entry 128 i + 4 l + c of the batch; y[0] holds the entries before
+// it. The step is 4 * lanes + kRest entries. Rows go last to first, so that the row before still has its old values.
+template <bool kNan, int kRest, bool kNear>
+__device__ __forceinline__ void dilate(float (&y)[kBatch + 1][4], int lanes, float factor) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int i = kBatch; i >= 0; --i) {
+    float moved[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int from = (c + 4 - kRest) & 3;
+      if (kNear && c >= kRest) {
+        moved[c] = y[i][from];
+      } else {
+        const int d = lanes + (c < kRest ? 1 : 0);  // lanes back; the first d lanes read the end of the row before
+        const float given = lane >= 32 - d ? (i > 0 ? y[i > 0 ? i - 1 : 0][from] : -INFINITY) : y[i][from];
+        moved[c] = __shfl_sync(kAllLanes, given, (lane - d) & 31);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float x = factor * moved[c];
+      // A NaN stays where it is and never spreads; fmaxf() would let a number take its place.
+      if (kNan) y[i][c] = x > y[i][c] ? x : y[i][c];
+      else y[i][c] = fmaxf(y[i][c], x);
+    }
+  }
+}
+
+template <bool kNan>
+__device__ __forceinline__ void dilate_all(float (&y)[kBatch + 1][4], const TopKSet& set) {
+  for (int s = 0; s < set.num_steps; ++s) {
+    const int lanes = set.step[s] >> 2;
+    const float factor = set.factor[s];
+    switch (set.step[s] & 3) {
+      case 0: dilate<kNan, 0, false>(y, lanes, factor); break;
+      case 1:
+        if (lanes == 0) dilate<kNan, 1, true>(y, 0, factor);
+        else dilate<kNan, 1, false>(y, lanes, factor);
+        break;
+      case 2:
+        if (lanes == 0) dilate<kNan, 2, true>(y, 0, factor);
+        else dilate<kNan, 2, false>(y, lanes, factor);
+        break;
+      default:
+        if (lanes == 0) dilate<kNan, 3, true>(y, 0, factor);
+        else dilate<kNan, 3, false>(y, lanes, factor);
+    }
+  }
+}
+
+// Keys of rows [first, last) (at most kBatch), [row][lane] in shared memory; each lane writes what it alone reads later.
+__device__ __noinline__ void load_batch(const TopKSet& set, int first, int last, uint4* keys) {
+  const int lane = threadIdx.x & 31;
+  float y[kBatch + 1][4];
+#pragma unroll
+  for (int i = 0; i <= kBatch; ++i) {
+    const int row = first + i - 1;
+    const int j = row * kRow + lane * 4;
+    // Before the batch only the 32 entries that may spread into it are read.
+    const bool wanted = i > 0 ? row < last : set.num_steps > 0 && row >= 0 && lane >= 24;
+    if (wanted && set.aligned && j + 4 <= set.n) {
+      const float4 x = __ldg(reinterpret_cast<const float4*>(set.scores + j));
+      y[i][0] = x.x, y[i][1] = x.y, y[i][2] = x.z, y[i][3] = x.w;
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) y[i][c] = wanted && j + c < set.n ? __ldg(set.scores + j + c) : -INFINITY;
+    }
+  }
+  bool odd = false;
+#pragma unroll
+  for (int i = 0; i <= kBatch; ++i)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) odd = odd || y[i][c] != y[i][c];
+  const bool nan = __any_sync(kAllLanes, odd);
+  if (nan) dilate_all<true>(y, set);
+  else dilate_all<false>(y, set);
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    const int row = first + i, j = row * kRow + lane * 4;
+    if (row >= last) break;
+    uint32_t k[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) k[c] = key_of_number(y[i + 1][c]);
+    const bool edge = row * kRow < set.sinks || (row + 1) * kRow > set.recent_from;  // recent_from <= n
+    if (nan || edge) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (y[i + 1][c] != y[i + 1][c]) k[c] = kNanKey;
+        if (j + c < set.sinks || j + c >= set.recent_from) k[c] = kInfKey;
+        if (j + c >= set.n) k[c] = kAbsentKey;
+      }
+    }
+    keys[i * 32 + lane] = make_uint4(k[0], k[1], k[2], k[3]);
+  }
+}
+
+// The rows of one warp. Rows past those held are read again by every pass, into the last batch of the warp's memory.
+struct WarpRows {
+  const TopKSet& set;
+  uint4* keys;
+  int first, last, held;
+
+  template <class Op>
+  __device__ __forceinline__ void each_row(bool load_all, const Op& op) const {
+    const int lane = threadIdx.x & 31;
+    for (int b = first; b < last; b += kBatch) {
+      const bool kept = b - first < held;
+      uint4* slot = keys + (kept ? b - first : held) * 32;
+      const int end = min(b + kBatch, last);
+      if (load_all || !kept) load_batch(set, b, end, slot);
+#pragma unroll 1
+      for (int r = b; r < end; r += 4) {  // four loads in flight; rows past the end hold anything
+        uint4 k[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) k[i] = load_four(slot + (r - b + i) * 32 + lane);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (r + i < end) op(k[i], uint32_t((r + i) * kRow + lane * 4));
+      }
+    }
+  }
+  template <class Op>
+  __device__ __forceinline__ void each(const Op& op) const {
+    each_row(false, [&](uint4 k, uint32_t j) { op(k.x, j), op(k.y, j + 1), op(k.z, j + 2), op(k.w, j + 3); });
+  }
+};
+
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1)
+    top_k_kernel(const TopKDevice* args) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory);
+  const auto cluster = cg::this_cluster();
+  const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+  clear_bins(s.select);
+  if (threadIdx.x == 0) s.set = args->sets[blockIdx.x / kClusterBlocks];
+  __syncthreads();
+  wait_for_previous();
+  let_next_start();
+  const TopKSet& set = s.set;
+
+  const int rows = (set.n + kRow - 1) / kRow, share = (rows + kClusterBlocks * warps - 1) / (kClusterBlocks * warps);
+  const int first = min((rank * warps + warp) * share, rows), last = min(first + share, rows);
+  const WarpRows mine{set, s.keys + warp * kHeldRows * 32, first, last, share <= kHeldRows ? kHeldRows : kHeldRows - kBatch};
+
+  mine.each_row(true, [&](uint4 k, uint32_t) {
+    count_high(s.select, k.x), count_high(s.select, k.y), count_high(s.select, k.z), count_high(s.select, k.w);
+  });
+  const Threshold kept =
+      select_best(s.select, uint32_t(set.count), [&](const auto& op) { mine.each(op); });
+
+  // Where each warp's indices begin.
+  uint32_t count = 0;
+  mine.each_row(false, [&](uint4 k, uint32_t j) {
+    const auto keep = kept.keeps_four(k, j);
+    count += uint32_t(keep.x) + uint32_t(keep.y) + uint32_t(keep.z) + uint32_t(keep.w);
+  });
+  count = __reduce_add_sync(kAllLanes, count);
+  if (lane == 0) s.warp_counts[warp] = count;
+  __syncthreads();
+  if (warp == 0) {
+    const uint32_t total = __reduce_add_sync(kAllLanes, lane < warps ? s.warp_counts[lane] : 0u);
+    if (lane < kClusterBlocks) *cluster.map_shared_rank(&s.block_counts[rank], lane) = total;
+  }
+  cluster.sync();
+  uint32_t at = 0;
+  for (int b = 0; b < rank; ++b) at += s.block_counts[b];
+  for (int w = 0; w < warp; ++w) at += s.warp_counts[w];
+
+  const uint32_t before = (1u << lane) - 1;
+  mine.each_row(false, [&](uint4 k, uint32_t j) {
+    const auto four = kept.keeps_four(k, j);
+    const bool keep[4] = {four.x, four.y, four.z, four.w};
+    uint32_t to = at;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const uint32_t votes = __ballot_sync(kAllLanes, keep[c]);
+      to += __popc(votes & before), at += __popc(votes);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (keep[c]) set.index[to++] = int32_t(j) + c;
+  });
+}
+
+// Spreads too far for the registers: one step over all sets, from one array into another.
+struct DilateSet {
+  const float* from;
+  float* to;
+  int32_t n, step;
+  float factor;
+};
+struct DilateDevice {
+  const DilateSet* sets;
+};
+__global__ void __launch_bounds__(256) dilate_kernel(const DilateDevice* args) {
+  wait_for_previous();
+  let_next_start();
+  const DilateSet set = args->sets[blockIdx.y];
+  for (int j = int(blockIdx.x * blockDim.x + threadIdx.x); j < set.n; j += int(gridDim.x * blockDim.x)) {
+    const float old = set.from[j], x = j >= set.step ? set.factor * set.from[j - set.step] : -INFINITY;
+    set.to[j] = x > old ? x : old;
+  }
+}
+
+// The steps of the doubling scheme.
+std::vector<int> steps_of(int spread) {
+  std::vector<int> steps;
+  for (int reach = 0; reach < spread;) {
+    steps.push_back(std::min(reach + 1, spread - reach));
+    reach += steps.back();
+  }
+  return steps;
+}
+
+// Sets whose spread is too far for the registers are dilated into scratch first, a launch per step of each such spread.
+void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vector<int>& spreads) {
+  const auto padded = [](const TopKSet& set) { return (size_t(set.n) + 3) / 4 * 4; };
+  size_t total = 0;
+  std::vector<int> far;  // the spreads there are
+  for (size_t i = 0; i < sets.size(); ++i) {
+    if (spreads[i] <= kFusedSpread) continue;
+    total += padded(sets[i]);
+    if (std::find(far.begin(), far.end(), spreads[i]) == far.end()) far.push_back(spreads[i]);
+  }
+  if (far.empty()) return;
+  float* scratch = static_cast<float*>(commands.workspace(2 * total * sizeof(float)));
+  for (const int spread : far) {
+    std::vector<DilateSet> moves;
+    size_t used = 0;
+    int round = 0;
+    for (const int step : steps_of(spread)) {
+      float* to = scratch + (round++ % 2 ? total : 0);
+      moves.clear();
+      for (size_t i = 0; i < sets.size(); ++i) {
+        if (spreads[i] != spread) continue;
+        moves.push_back({sets[i].scores, to, sets[i].n, step, ReferenceBackend::dilation_factor(step)});
+        sets[i].scores = to, sets[i].aligned = 1;
+        to += padded(sets[i]);
+      }
+      used = size_t(to - scratch) - (round % 2 ? 0 : total);
+      commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(moves.size())), .threads = 256},
+                      DilateDevice{commands.data(std::span<const DilateSet>(moves))});
+    }
+    scratch += used;
+  }
+}
+
+}  // namespace
+
+void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
+  std::vector<TopKSet> sets;
+  std::vector<int> spreads;
+  for (const TopKArgs& args : calls) {
+    HUNCH_CHECK(args.count >= 1 && args.count <= args.n && args.n < kMostEntries);
+    HUNCH_CHECK(args.scores.stride[1] == 1 && args.index.stride[1] == 1 && args.index.extent[0] >= args.scores.extent[0]);
+    for (int64_t i = 0; i < args.scores.extent[0]; ++i) {
+      TopKSet set{};
+      set.scores = args.scores.data + i * args.scores.stride[0], set.index = args.index.data + i * args.index.stride[0];
+      set.n = int32_t(args.n), set.count = int32_t(args.count);
+      set.sinks = args.sinks, set.recent_from = int32_t(std::max<int64_t>(args.n - args.recent, 0));
+      set.aligned = reinterpret_cast<uintptr_t>(set.scores) % 16 == 0;
+      if (args.spread <= kFusedSpread)
+        for (const int step : steps_of(args.spread)) {
+          set.step[set.num_steps] = step;
+          set.factor[set.num_steps++] = ReferenceBackend::dilation_factor(step);
+        }
+      sets.push_back(set);
+      spreads.push_back(args.spread);
+    }
+  }
+  if (sets.empty()) return;
+  spread_far(commands, sets, spreads);
+  const bool few = int(sets.size()) * kClusterBlocks <= device_facts().num_sms;
+  const int warps = few ? kFewSets : kManySets;
+  commands.launch(top_k_kernel,
+                  {.blocks = dim3(unsigned(sets.size()) * kClusterBlocks),
+                   .threads = unsigned(warps) * 32,
+                   .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
+                  TopKDevice{commands.data(std::span<const TopKSet>(sets))});
+}
+
+}  // namespace hunch

@@ -1,0 +1,139 @@
+// Selection on the device: the reference's indices, every one.
+#include "backend/cuda/top_k.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "backend/cuda/device_test.h"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+enum class Kind { Uniform, Wide, Ties, Signed, Odd, Equal };
+constexpr Kind kKinds[] = {Kind::Uniform, Kind::Wide, Kind::Ties, Kind::Signed, Kind::Odd, Kind::Equal};
+
+std::vector<float> scores_of(Kind kind, size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> unit(0, 1);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> out(count);
+  for (float& x : out) {
+    if (kind == Kind::Uniform) x = unit(random);
+    if (kind == Kind::Wide) x = std::exp(4 * normal(random));
+    if (kind == Kind::Ties) x = float(random() % 5) * 0.25f;
+    if (kind == Kind::Signed) x = normal(random);
+    if (kind == Kind::Equal) x = 0.5f;
+    if (kind == Kind::Odd) {
+      const uint32_t what = random() % 16;
+      x = what == 0 ? kNan : what == 1 ? kInf : what == 2 ? -0.0f : what == 3 ? 0.0f : unit(random);
+    }
+  }
+  return out;
+}
+
+struct Set {
+  Kind kind;
+  int64_t n, count;
+  int spread = 0, sinks = 0, recent = 0;
+  int64_t sets = 1, pitch = 0;  // pitch: elements between rows beyond n
+};
+
+// All of them in one launch, against the reference one by one.
+void expect_reference(Commands& commands, const std::vector<Set>& all) {
+  std::vector<std::unique_ptr<test::DeviceArray<float>>> scores;
+  std::vector<std::unique_ptr<test::DeviceArray<int32_t>>> lists;
+  std::vector<std::vector<float>> values;
+  std::vector<TopKArgs> calls;
+  uint32_t seed = 1;
+  for (const Set& set : all) {
+    const int64_t stride = set.n + set.pitch;
+    values.push_back(scores_of(set.kind, size_t(set.sets * stride), seed++));
+    scores.push_back(std::make_unique<test::DeviceArray<float>>(values.back()));
+    lists.push_back(std::make_unique<test::DeviceArray<int32_t>>(std::vector<int32_t>(size_t(set.sets * set.count), -1)));
+    calls.push_back({.scores = View<const float, 2>(scores.back()->data(), set.sets, stride),
+                     .n = set.n,
+                     .count = set.count,
+                     .spread = set.spread,
+                     .sinks = set.sinks,
+                     .recent = set.recent,
+                     .index = View<int32_t, 2>(lists.back()->data(), set.sets, set.count)});
+  }
+  enqueue_top_k(commands, calls);
+  ASSERT_TRUE(commands.wait().ok());
+  ReferenceBackend reference;
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<int32_t> want(size_t(all[i].sets * all[i].count));
+    TopKArgs args = calls[i];
+    args.scores.data = values[i].data();
+    args.index.data = want.data();
+    reference.top_k(args);
+    const std::vector<int32_t> got = lists[i]->get();
+    for (size_t j = 0; j < want.size(); ++j)
+      ASSERT_EQ(got[j], want[j]) << "entry " << j << " of " << all[i].count << ", n " << all[i].n << ", kind "
+                                 << int(all[i].kind) << ", spread " << all[i].spread << ", set " << i;
+  }
+}
+
+TEST(CudaTopK, ChoosesWhatTheReferenceChooses) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const bool many : {false, true}) {
+    std::vector<Set> all;
+    for (const int64_t n : {1, 2, 3, 127, 128, 129, 1000, 4099, 20000})
+      for (const Kind kind : kKinds)
+        for (const int64_t count : {int64_t(1), (n + 13) / 14, n - n / 3, n})
+          all.push_back({kind, n, count, 0, int(n % 5), int(n % 9), 1 + n % 2, n % 4});
+    if (many) {
+      expect_reference(*commands, all);
+    } else {
+      for (size_t i = 0; i < all.size(); i += 13)
+        expect_reference(*commands, {all.begin() + int64_t(i), all.begin() + int64_t(std::min(i + 7, all.size()))});
+    }
+  }
+}
+
+TEST(CudaTopK, SpreadsForwardBitForBit) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  std::vector<Set> all;
+  for (const int spread : {1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 17, 22, 29, 31, 32})
+    for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Ties, Kind::Odd})
+      for (const int64_t n : {7, 130, 1029, 2500, 9000})
+        all.push_back({kind, n, (n + 9) / 10, spread, 2, 3, 1, n % 3});
+  expect_reference(*commands, all);
+  expect_reference(*commands, {all.begin(), all.begin() + 15});
+  // Farther than registers reach; together with near ones.
+  std::vector<Set> far;
+  for (const int spread : {33, 100, 1024, 5})
+    for (const Kind kind : {Kind::Uniform, Kind::Odd})
+      for (const int64_t n : {50, 3001}) far.push_back({kind, n, n / 4, spread, 1, 2, 2, 1});
+  expect_reference(*commands, far);
+}
+
+TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  // Few sets: 393,216 entries are held; many: 131,072.
+  expect_reference(*commands, {{Kind::Uniform, 131072, 9175, 16, 4, 64}, {Kind::Wide, 420001, 30000, 16, 4, 64, 1, 3}, {Kind::Ties, 400000, 77777}});
+  expect_reference(*commands, {{Kind::Uniform, 1000003, 70000, 7, 4, 64}});
+  std::vector<Set> all(18, Set{Kind::Uniform, 3000, 100, 16});
+  all[3] = {Kind::Wide, 131072, 9175, 16, 4, 64};
+  all[7] = {Kind::Odd, 150000, 60000, 16, 4, 64};
+  all[11] = {Kind::Equal, 300001, 100000, 0, 4, 64};
+  all[12] = {Kind::Signed, 262144, 2000, 0, 0, 0, 1, 1};
+  expect_reference(*commands, all);
+}
+
+TEST(CudaTopK, RepeatsAsOneGraph) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (int64_t n = 1000; n < 1005; ++n) expect_reference(*commands, {{Kind::Uniform, n, n / 9, 16, 4, 8, 20}});
+  EXPECT_EQ(commands->counters().graph_launches, 4u);
+}
+
+}  // namespace
+}  // namespace hunch
