@@ -23,15 +23,14 @@ __global__ void combine_kernel(const CombineDevice* args) {
   const int head = at % a.heads, listed = at / a.heads, run_index = a.row_runs[listed], row = a.row_in_run[listed];
   const AttentionRunDevice& run = a.runs[run_index];
   const int packed = (row << a.group_shift) + head % a.group, in_tile = packed % kTileRows;
-  const AttentionUnitDevice unit =
-      a.units[a.run_units[run_index] + head / a.group * a.run_tiles[run_index] + packed / kTileRows];
+  const AttentionUnitDevice unit = a.units[a.run_units[run_index] + head / a.group * a.run_tiles[run_index] + packed / kTileRows];
   float* out = a.out + (run.first_row + row) * a.out_row + head * a.out_head;
   for (int first_d = 0; first_d < a.head_dim; first_d += 128) {  // a lane has 4 elements
     const int d = first_d + lane * 4;
     const bool mine = d < a.head_dim;
     float all[4] = {0, 0, 0, 0}, super[4] = {0, 0, 0, 0};
     float all_top = -INFINITY, all_total = 0, super_top = -INFINITY, super_total = 0;
-    const auto fold = [&](float (&to)[4], float& to_top, float& to_total, const float4& x, float top, float total) {
+    const auto fold = [&](float(&to)[4], float& to_top, float& to_total, const float4& x, float top, float total) {
       const MergeWeights w = merge_weights(to_top, top);
       to_top = w.top, to_total = merge(w, to_total, total);
       to[0] = merge(w, to[0], x.x), to[1] = merge(w, to[1], x.y), to[2] = merge(w, to[2], x.z), to[3] = merge(w, to[3], x.w);
@@ -62,8 +61,8 @@ __global__ void combine_kernel(const CombineDevice* args) {
     }
     fold(all, all_top, all_total, make_float4(super[0], super[1], super[2], super[3]), super_top, super_total);
     if (mine) {
-      const float4 result = make_float4(all[0] / all_total + 0.0f, all[1] / all_total + 0.0f, all[2] / all_total + 0.0f,
-                                        all[3] / all_total + 0.0f);
+      const float4 result =
+          make_float4(all[0] / all_total + 0.0f, all[1] / all_total + 0.0f, all[2] / all_total + 0.0f, all[3] / all_total + 0.0f);
       *reinterpret_cast<float4*>(out + d) = result;
     }
     if (first_d == 0 && lane == 0 && a.lse)
@@ -102,7 +101,9 @@ int shift_of(int group) {
 template <int D, class T>
 void launch_tensor(Commands& commands, const AttentionDevice& device) {
   commands.launch(attention_kernel<D, T>,
-                  {.blocks = dim3(unsigned(device_facts().num_sms)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
+                  {.blocks = dim3(unsigned(device_facts().num_sms)),
+                   .threads = kAttentionThreads,
+                   .shared_bytes = AttentionShared<D>::kBytes},
                   device);
 }
 
@@ -175,8 +176,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     const bool general = !kv_plane(run.kv, args.layer).maps || (1 << shift) > kMostTensorGroup;
     if (general || (run.num_rows << shift) > 2 * kTileRows)
       score(commands, args.layer, args.scale, args.q, run.first_row, run.kv, run.scores);
-    else
-      score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.prefix_len) * sizeof(float);
+    else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.prefix_len) * sizeof(float);
   }
 }
 
@@ -256,8 +256,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.weight = scores.metric == ScoreMetric::Weight, device.sum = scores.combine == ScoreCombine::Sum;
       device.prefix_len = int32_t(scores.prefix_len);
       device.mean = 1.0f / float(shared ? kv_heads * call.group : call.group);
-      auto &used = launch.used[r];
-      auto &used_index = launch.used_index[r];
+      auto& used = launch.used[r];
+      auto& used_index = launch.used_index[r];
       used.assign(size_t(run.num_rows), 0), used_index.assign(size_t(run.num_rows), 0);
       int num_used = 0;
       for (int64_t row = 0; row < run.num_rows; ++row)
@@ -272,7 +272,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
         reduce.prefix_len = device.prefix_len, reduce.sum = device.sum, reduce.kv_heads = kv_heads;
         reduce.by_rows = shared, reduce.mean = device.mean;
         reduce.groups = shared ? num_used : int((packed + 2 * kTileRows - 1) / (2 * kTileRows));
-        reduce.planes = reinterpret_cast<const float*>(floats * int64_t(sizeof(float)));  // an offset until the workspace is known
+        reduce.planes =
+            reinterpret_cast<const float*>(floats * int64_t(sizeof(float)));  // an offset until the workspace is known
         device.scores = reinterpret_cast<float*>(floats * int64_t(sizeof(float)));
         device.scores_stride = reduce.plane_stride;
         floats += int64_t(reduce.groups) * kv_heads * reduce.plane_stride;
@@ -284,7 +285,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   auto* workspace = static_cast<float*>(commands.workspace(size_t(floats) * sizeof(float)));
   const auto place = [&](const float* offset) { return workspace + reinterpret_cast<int64_t>(offset) / int64_t(sizeof(float)); };
   for (AttentionRunDevice& device : devices)
-    if (!launch.general && (device.sink == ScoreSink::Rows || device.sink == ScoreSink::Groups)) device.scores = place(device.scores);
+    if (!launch.general && (device.sink == ScoreSink::Rows || device.sink == ScoreSink::Groups))
+      device.scores = place(device.scores);
 
   AttentionDevice device;
   device.runs = upload(devices), device.items = upload(plan.items), device.worker_items = upload(plan.worker_items);
@@ -299,8 +301,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   }
   if (launch.general) {
     const size_t shared = size_t(kGeneralWarps) * 2 * size_t(call.head_dim) * sizeof(float);
-    commands.launch(general_attention_kernel, {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared},
-                    device);
+    commands.launch(general_attention_kernel,
+                    {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
     if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, device);
     else launch_tensor<64, __nv_bfloat16>(commands, device);
@@ -321,7 +323,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim;
     const int64_t warps = int64_t(combine.rows) * combine.heads;
     commands.launch(combine_kernel,
-                    {.blocks = dim3(unsigned((warps + kCombineWarps - 1) / kCombineWarps)), .threads = kCombineWarps * 32}, combine);
+                    {.blocks = dim3(unsigned((warps + kCombineWarps - 1) / kCombineWarps)), .threads = kCombineWarps * 32},
+                    combine);
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

@@ -1,6 +1,6 @@
-// Attention and score_keys of the CUDA backend (contracts: backend/ops/attention.h). K and V of every (sequence, KV head) are read
-// once per pass for all its rows; BF16 and F16 heads of 64 and 128 run on the tensor cores (queries and weights rounded to the
-// type of the store), everything else in fp32 by a slower general kernel.
+// Attention and score_keys of the CUDA backend (contracts: backend/ops/attention.h). K and V of every (sequence, KV head) are
+// read once per pass for all its rows; BF16 and F16 heads of 64 and 128 run on the tensor cores (queries and weights rounded to
+// the type of the store), everything else in fp32 by a slower general kernel.
 //
 // Device memory: q, out, lse, scores.lse, scores.out, index. Host memory: runs, last, tree, scores.row_used, page tables.
 // Strides of q and out rows and heads are multiples of 4 floats. No scores of runs with a selection.
@@ -35,8 +35,8 @@ class CudaAttention {
     // Made of these.
     bool planned_already = false;
     AttentionPlan plan;
-    std::vector<int32_t> row_runs, row_in_run;         // of the rows in all runs
-    std::vector<std::vector<uint8_t>> used;            // [run][row]
+    std::vector<int32_t> row_runs, row_in_run;  // of the rows in all runs
+    std::vector<std::vector<uint8_t>> used;     // [run][row]
     std::vector<std::vector<int32_t>> used_index;
     bool same_kind(const Launch& o) const {
       return general == o.general && paired == o.paired && keys_only == o.keys_only && dtype == o.dtype &&

@@ -67,9 +67,9 @@ struct AttentionRunDevice {
 struct AttentionItemDevice {
   int32_t run = 0, kv_head = 0, mgroup = 0;
   int32_t first_split = 0, num_splits = 0;
-  int32_t fold = 0;                        // starts a super-split: one partial for all; else one for each split
-  int32_t block_begin = 0, block_end = 0;  // read by some row of the group in the order of entries
-  int32_t clean_begin = 0, clean_end = 0;  // entries that every row of the group reads there
+  int32_t fold = 0;                                      // starts a super-split: one partial for all; else one for each split
+  int32_t block_begin = 0, block_end = 0;                // read by some row of the group in the order of entries
+  int32_t clean_begin = 0, clean_end = 0;                // entries that every row of the group reads there
   int32_t leaf_begin = 0, leaf_end = 0, leaf_block = 0;  // of the group's tree paths, and the first block read along them
   int32_t end_entry = 0;                                 // past what any row reads
   int32_t rows[2] = {0, 0};                              // packed rows of each tile of the group
@@ -90,7 +90,7 @@ struct AttentionDevice {
   const float* q = nullptr;
   int64_t q_row = 0, q_head = 0;  // strides
   float* partials = nullptr;
-  float scale_log2 = 0;  // scale log2(e)
+  float scale_log2 = 0;                // scale log2(e)
   int32_t group = 1, group_shift = 0;  // query heads of a KV head, and the logarithm of their padded number
   int32_t paired = 0;                  // two M tiles share what is read
   int32_t keys_only = 0;               // scores without attention
@@ -118,8 +118,8 @@ struct ReduceScoresDevice {
   int64_t plane_stride = 0, out_stride = 0;
   float* out = nullptr;
   int32_t prefix_len = 0, sum = 0, kv_heads = 0;
-  int32_t groups = 0;     // planes [groups][kv_heads]
-  int32_t by_rows = 0;    // Rows: sum over KV heads, times mean, combined over groups into one set; else sets are KV heads
+  int32_t groups = 0;   // planes [groups][kv_heads]
+  int32_t by_rows = 0;  // Rows: sum over KV heads, times mean, combined over groups into one set; else sets are KV heads
   float mean = 0;
 };
 

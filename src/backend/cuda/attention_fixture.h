@@ -51,7 +51,8 @@ struct KvPair {
     expected->poison(pages(), 0, num_pages * kPageLen);
     const size_t n = size_t(len * shape.kv_heads * shape.head_dim);
     for (int layer = 0; layer < shape.layers; ++layer)
-      put(commands, layer, 0, random_floats(n, seed + 1 + uint32_t(10 * layer)), random_floats(n, seed + 2 + uint32_t(10 * layer)));
+      put(commands, layer, 0, random_floats(n, seed + 1 + uint32_t(10 * layer)),
+          random_floats(n, seed + 2 + uint32_t(10 * layer)));
   }
   void put(Commands& commands, int layer, int64_t first, const std::vector<float>& k, const std::vector<float>& v) {
     const int64_t rows = int64_t(k.size()) / (shape.kv_heads * shape.head_dim);
@@ -124,7 +125,7 @@ inline Request rows_of(const Request& request, int64_t first, int64_t count, con
 
 // One pass of several sequences, through the device (attention not null) or the reference.
 inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention, const std::vector<KvPair*>& pairs,
-                                   const std::vector<Request>& requests, int layer = 1, bool keys_only = false) {
+                                    const std::vector<Request>& requests, int layer = 1, bool keys_only = false) {
   const KvShape& shape = pairs[0]->shape;
   const int64_t heads = shape.heads(), dim = shape.head_dim;
   // Each array once on the host and, for the device, a copy.

@@ -106,7 +106,8 @@ __global__ void general_scores_kernel(const AttentionDevice* args) {
   const int kv_heads = run.plane.kv_heads, dim = run.plane.head_dim;
   const bool shared = run.sink == ScoreSink::Rows;  // one set for all KV heads
   const int64_t sets = shared ? 1 : kv_heads;
-  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < sets * run.prefix_len; at += int64_t(gridDim.x) * blockDim.x) {
+  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < sets * run.prefix_len;
+       at += int64_t(gridDim.x) * blockDim.x) {
     const int entry = int(at % run.prefix_len), set = int(at / run.prefix_len);
     float score = run.sum ? 0.0f : -INFINITY;
     for (int listed = 0; listed < run.num_rows; ++listed) {
@@ -115,8 +116,9 @@ __global__ void general_scores_kernel(const AttentionDevice* args) {
       for (int head = shared ? 0 : set * a.group; head < (shared ? kv_heads * a.group : (set + 1) * a.group); ++head) {
         const float x = dot(run.plane.dtype, a.q + (run.first_row + row) * a.q_row + head * a.q_head,
                             kv_row(run.plane, run.pages, head / a.group, entry, 0), dim);
-        sum += run.weight ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
-                          : x * a.scale_log2 * kLn2;
+        sum += run.weight
+                   ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
+                   : x * a.scale_log2 * kLn2;
       }
       score = run.sum ? score + sum * run.mean : fmaxf(score, sum * run.mean);
     }

@@ -24,7 +24,7 @@ struct AttentionShared {
   static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kScratch = kRings + 2 * kStages * kStageBytes;
   static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;  // [consumer][warp][entry] scores
   static constexpr int kBad = kScratch + kScratchBytes;       // [two tiles][consumer][warp] entries of V that are not finite
-  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;          // [ring][full, empty][stage]
+  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;      // [ring][full, empty][stage]
   static constexpr int kBytes = kBarriers + 2 * 2 * kStages * 8;
 };
 
@@ -41,20 +41,24 @@ __device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) 
 // Calls tile(block, leaf) for every tile of keys of a split of an item, in the order of folding; leaf -1: entries in order.
 template <class F>
 __device__ __forceinline__ void for_tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int split, F tile) {
-  const int begin = split * kSplitBlocks, end = begin + kSplitBlocks;
-  const int last = min(item.block_end, end);
-  for (int block = max(item.block_begin, begin); block < last; ++block) tile(block, -1);
-  for (int leaf = item.leaf_begin; leaf < item.leaf_end; ++leaf) {
-    const int leaf_end = min(leaves[leaf].end_block, end);
-    for (int block = max(item.leaf_block, begin); block < leaf_end; ++block) tile(block, leaf);
+  const int begin = split * kSplitBlocks, end = begin + kSplitBlocks, leaf_end = item.leaf_end;
+  int block = max(item.block_begin, begin), last = min(item.block_end, end), next_leaf = item.leaf_begin, leaf = -1;
+  while (true) {  // one call of `tile` in the code, which is long
+    if (block < last) {
+      tile(block++, leaf);
+    } else {
+      if (next_leaf == leaf_end) return;
+      leaf = next_leaf++;
+      block = max(item.leaf_block, begin), last = min(leaves[leaf].end_block, end);
+    }
   }
 }
 
 // The entry of the store that place `place` of a run is.
-__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place, int end) {
+__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place,
+                                            int end) {
   place = min(place, end - 1);
-  if (leaf && place >= run.tree_entry)
-    place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
+  if (leaf && place >= run.tree_entry) place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
   if (!run.index) return place;
   return place < run.count ? run.index[kv_head * run.index_stride + place] : run.tail_first + (place - run.count);
 }
@@ -190,7 +194,8 @@ class Consumer {
       if (run.leaf_of_row) rows_.leaf[half] = run.leaf_of_row[row];
       if (run.sink != ScoreSink::None && run.row_used[row]) {
         rows_.used[half] = true;
-        if (run.weight) rows_.minus_lse[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head) * run.lse_head];
+        if (run.weight)
+          rows_.minus_lse[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head) * run.lse_head];
       }
     }
     active_ = warp_ * 16 < rows_in_tile_;
@@ -243,8 +248,8 @@ class Consumer {
     if (item.fold && !args_.keys_only) store_partial(base, super, super_top, super_total);
   }
 
-  __device__ __forceinline__ void store_partial(int64_t offset, const float (&sums)[D / 2],
-                                                const float (&top)[2], const float (&total)[2]) {
+  __device__ __forceinline__ void store_partial(int64_t offset, const float (&sums)[D / 2], const float (&top)[2],
+                                                const float (&total)[2]) {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
 #pragma unroll
@@ -277,15 +282,14 @@ class Consumer {
     wgmma_commit();
     const int entry = block * kPageLen;
     const bool clean = leaf < 0 && entry >= clean_begin_ && entry + kPageLen <= clean_end_;
-    uint32_t bad[4] = {0, 0, 0, 0};
-    if (!clean && !args_.keys_only) clean_values(keys + Shared::kStageBytes / 2, bad);
+    bool bad = false;
+    if (!clean && !args_.keys_only) bad = clean_values(keys + Shared::kStageBytes / 2);
     wgmma_wait<0>();
     wgmma_hold(s);
-    const bool scored = entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_);
     if (!args_.keys_only) {
       uint32_t p[16];
       softmax(s, p, entry, leaf, clean, sums, top, total);
-      if (!clean && (bad[0] | bad[1] | bad[2] | bad[3])) spoil(bad, entry, leaf, total);
+      if (bad) spoil(entry, leaf, total);
       wgmma_hold(sums);
       wgmma_fence();
 #pragma unroll
@@ -293,12 +297,10 @@ class Consumer {
         wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3],
                         wgmma_operand(keys + Shared::kStageBytes / 2 + uint32_t(k * 2048), 8192, 1024));
       wgmma_commit();
-      if (scored) score(run, item, entry, s);
-      wgmma_wait<0>();
-      wgmma_hold(sums);
-    } else if (scored) {
-      score(run, item, entry, s);
     }
+    if (entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_)) score(run, item, entry, s);
+    wgmma_wait<0>();
+    wgmma_hold(sums);
     if (lane_ == 0) barrier_arrive(full + kStages * 8);
     if (args_.paired) ring_ ^= 1;
     if (!args_.paired || ring_ == 0)
@@ -307,7 +309,7 @@ class Consumer {
 
   // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
   // zeroed, and remembered for the rows that do read them.
-  __device__ __forceinline__ void clean_values(uint32_t values, uint32_t (&bad)[4]) {
+  __device__ __forceinline__ bool clean_values(uint32_t values) {
     char* at = memory_ + (values - shared_) + t_ / 2 * 128;
     constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
     constexpr int kParts = D / 64;
@@ -330,16 +332,17 @@ class Consumer {
     fence_async();
     if (args_.paired) sync_threads(3, 256);
     else sync();
-    for (int w = 0; w < 4; ++w) bad[w] = found[w];
+    found_ = found;
+    return found[0] | found[1] | found[2] | found[3];
   }
 
   __device__ __forceinline__ bool reads(int half, int entry, int leaf) const {
     return entry >= rows_.first[half] && entry <= rows_.last[half] && (leaf < 0 || leaf == rows_.leaf[half]);
   }
 
-  __device__ __forceinline__ void spoil(const uint32_t (&bad)[4], int entry, int leaf, float (&total)[2]) const {
+  __device__ __forceinline__ void spoil(int entry, int leaf, float (&total)[2]) const {
     for (int e = 0; e < kPageLen; ++e)
-      if (bad[e / 16] >> (e % 16 * 2) & 1)
+      if (found_[e / 16] >> (e % 16 * 2) & 1)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           if (reads(half, entry + e, leaf)) total[half] = __int_as_float(0x7fffffff);
@@ -402,8 +405,8 @@ class Consumer {
     }
   }
 
-  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after
-  // three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
+  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that
+  // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
                                         const float (&s)[32]) {
     const float c = args_.scale_log2;
@@ -522,6 +525,7 @@ class Consumer {
   int ring_ = 0, stage_ = 0, odd_ = 0;
   int rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
   bool gathered_ = false;
+  const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
   bool active_ = false;
   TileRows rows_;

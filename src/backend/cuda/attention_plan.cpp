@@ -155,10 +155,9 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
   }
   Cutter cutter(plan, head_dim);
   const auto add = [&](const Group& group, int kv_head, int begin, int end) {
-    const int r = group.item.run, unit = plan.run_units[size_t(r)] + kv_head * plan.run_tiles[size_t(r)] +
-                                         group.item.mgroup * plan.tiles_per_group;
-    AttentionUnitDevice* const units[2] = {&plan.units[size_t(unit)],
-                                           group.tiles > 1 ? &plan.units[size_t(unit + 1)] : nullptr};
+    const int r = group.item.run,
+              unit = plan.run_units[size_t(r)] + kv_head * plan.run_tiles[size_t(r)] + group.item.mgroup * plan.tiles_per_group;
+    AttentionUnitDevice* const units[2] = {&plan.units[size_t(unit)], group.tiles > 1 ? &plan.units[size_t(unit + 1)] : nullptr};
     for (int t = 0; t < group.tiles; ++t) units[t]->rows = group.item.rows[t];
     cutter.add(group, kv_head, begin, end, units);
   };

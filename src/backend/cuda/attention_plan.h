@@ -28,8 +28,8 @@ struct AttentionPlan {
   std::vector<int32_t> worker_items;
   std::vector<AttentionUnitDevice> units;
   std::vector<int32_t> run_units, run_tiles;
-  std::vector<uint8_t> new_super;      // [slots]
-  std::vector<int64_t> slot_partial;   // [slots] offset of the slot's partial in floats
+  std::vector<uint8_t> new_super;     // [slots]
+  std::vector<int64_t> slot_partial;  // [slots] offset of the slot's partial in floats
   int64_t partial_floats = 0;
   bool reread = false;
   // Trees.
@@ -39,7 +39,8 @@ struct AttentionPlan {
 };
 
 // `workers` without pairing is the number of consumers, with pairing that of blocks. head_dim 0: no partials (scores only).
-void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired, int workers);
+void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
+                    int workers);
 
 // Whether every row reads what stands before it in the order of entries.
 bool is_chain(const TreeRows& tree, int64_t num_rows);

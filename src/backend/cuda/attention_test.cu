@@ -4,6 +4,7 @@
 #include <set>
 
 #include "backend/cuda/attention_fixture.h"
+#include "backend/cuda/kernel_bench.h"
 
 namespace hunch {
 namespace {
@@ -24,9 +25,7 @@ struct Device {
     return attend(commands.get(), &attention, kv, requests);
   }
   Attended run(KvPair& kv, const Request& request) { return run({&kv}, {request})[0]; }
-  Attended keys(KvPair& kv, const Request& request) {
-    return attend(commands.get(), &attention, {&kv}, {request}, 1, true)[0];
-  }
+  Attended keys(KvPair& kv, const Request& request) { return attend(commands.get(), &attention, {&kv}, {request}, 1, true)[0]; }
   std::unique_ptr<Commands> commands;
   CudaAttention attention;
 };
@@ -50,9 +49,10 @@ void expect_reference(Device& device, KvPair& kv, const Request& request, const 
 }
 
 const std::vector<KvShape> kTensorShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128}};
-const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128}, {DType::F16, 2, 1, 64},
-                                   {DType::BF16, 2, 5, 128}, {DType::BF16, 1, 16, 64}, {DType::F32, 2, 2, 80}, {DType::Q8_0, 2, 2, 64},
-                                   {DType::BF16, 1, 2, 48}, {DType::BF16, 1, 32, 64}};
+const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64},  {DType::F16, 1, 4, 128},
+                                   {DType::F16, 2, 1, 64},   {DType::BF16, 2, 5, 128}, {DType::BF16, 1, 16, 64},
+                                   {DType::F32, 2, 2, 80},   {DType::Q8_0, 2, 2, 64},  {DType::BF16, 1, 2, 48},
+                                   {DType::BF16, 1, 32, 64}};
 
 TEST(CudaAttention, EqualsReferenceForEveryTypeAndHeadShape) {
   HUNCH_NEEDS_DEVICE();
@@ -190,15 +190,14 @@ void store_row(Device& device, KvPair& kv, int64_t entry, int row) {
 
 void expect_chains(Device& device, const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
   const int rows = int(parents.size());
-  KvPair kv(*device.commands, shape, first_entry), chain(*device.commands, shape, first_entry);
-  kv = KvPair(*device.commands, shape, first_entry + rows + 64), chain = KvPair(*device.commands, shape, first_entry + rows + 64);
+  KvPair kv(*device.commands, shape, first_entry + rows + 64), chain(*device.commands, shape, first_entry + rows + 64);
   kv.store->poison(kv.pages(), first_entry, int64_t(kv.table.size()) * kPageLen);
   for (int x = 0; x < rows; ++x) store_row(device, kv, first_entry + x, x);
   const Request request = tree_request(shape, parents, first_entry, window);
   const Attended whole = device.run(kv, request);
   const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
-  const std::string what = shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(first_entry) + " window " +
-                           std::to_string(window);
+  const std::string what =
+      shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(first_entry) + " window " + std::to_string(window);
   int leaves = 0;
   for (int x = rows - 1; x >= 0 && leaves < 6; --x) {
     if (std::find(parents.begin(), parents.end(), x) != parents.end()) continue;  // a leaf's chain holds its ancestors
@@ -217,7 +216,8 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
     for (size_t d = 0; d < path.size(); ++d) {
       const size_t row = size_t(path[d]);
       ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
-      ASSERT_TRUE(test::same_bits(&whole.out[row * width], &right.out[d * width], width)) << what << " row " << row << " depth " << d;
+      ASSERT_TRUE(test::same_bits(&whole.out[row * width], &right.out[d * width], width))
+          << what << " row " << row << " depth " << d;
       ASSERT_TRUE(test::same_bits(&whole.lse[row * heads], &right.lse[d * heads], heads)) << what << " row " << row;
     }
   }
@@ -275,11 +275,14 @@ void expect_scores(const Attended& got, const Attended& right, int64_t prefix_le
 TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
   HUNCH_NEEDS_DEVICE();
   Device device;
-  struct Case { int64_t len, rows, prefix; };
+  struct Case {
+    int64_t len, rows, prefix;
+  };
   for (const KvShape& shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 2, 8, 64}, KvShape{DType::F16, 2, 1, 64},
                                KvShape{DType::BF16, 2, 2, 64}, KvShape{DType::BF16, 1, 16, 64}, KvShape{DType::BF16, 2, 5, 128},
                                KvShape{DType::F32, 2, 3, 24}})
-    for (const Case c : {Case{100, 8, 92}, Case{1200, 3, 1197}, Case{1200, 12, 1024}, Case{70, 1, 64}, Case{200, 70, 20}, Case{300, 20, 280}}) {
+    for (const Case c :
+         {Case{100, 8, 92}, Case{1200, 3, 1197}, Case{1200, 12, 1024}, Case{70, 1, 64}, Case{200, 70, 20}, Case{300, 20, 280}}) {
       KvPair kv(*device.commands, shape, c.len);
       for (const ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
         for (const ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})
@@ -346,14 +349,27 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         KvPair copy(*device.commands, shape, count + tail);
         copy.store->poison(copy.pages(), 0, count + tail);
         const test::DeviceArray<int32_t> index(request.index);
-        enqueue_gather_kv(*device.commands, {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count),
-                                             tail_first, tail_first + tail});
+        enqueue_gather_kv(*device.commands,
+                          {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count), tail_first,
+                           tail_first + tail});
         Request dense = request;
         dense.index_sets = 0;
         const Attended gathered = device.run(copy, dense);
         EXPECT_EQ(distance(got.out, gathered.out), 0) << what;
         EXPECT_EQ(distance(got.lse, gathered.lse), 0) << what;
       }
+}
+
+// Not a test: prints what `hunch bench kernels` would, with --gtest_also_run_disabled_tests.
+TEST(CudaAttention, DISABLED_Bench) {
+  HUNCH_NEEDS_DEVICE();
+  const Ceilings ceilings = measure_ceilings();
+  std::printf("%s: read %.1f GB/s, copy %.1f GB/s\n", device_facts().name.c_str(), ceilings.read_bytes / 1e9,
+              ceilings.copy_bytes / 1e9);
+  auto commands = std::move(*Commands::make());
+  for (const KernelRow& row : bench_attention(*commands))
+    std::printf("%-72s %8.4f ms %7.1f GB/s %5.1f %% of read %6.1f TFLOP/s\n", row.name.c_str(), row.ms, row.bytes / row.ms / 1e6,
+                row.bytes / row.ms * 1e3 / ceilings.read_bytes * 100, row.flops / row.ms / 1e9);
 }
 
 }  // namespace

@@ -99,15 +99,15 @@ __global__ void move_kernel(const MoveDevice* args) {
       uint32_t bits[kMovesAtOnce];
 #pragma unroll
       for (int i = 0; i < kMovesAtOnce; ++i)
-        if (i < n)
-          bits[i] = reinterpret_cast<const uint32_t*>(kv_row(plane, a.pages, head, a.from[first + i], 0).data)[w];
+        if (i < n) bits[i] = reinterpret_cast<const uint32_t*>(kv_row(plane, a.pages, head, a.from[first + i], 0).data)[w];
 #pragma unroll
       for (int i = 0; i < kMovesAtOnce; ++i)
         if (i < n) reinterpret_cast<uint32_t*>(kv_row(plane, a.pages, head, a.to[first + i], 0).data)[w] = bits[i];
     }
     if (plane.dtype == DType::Q8_0 && lane < 2)
       for (int i = 0; i < n; ++i)
-        kv_row(plane, a.pages, head, a.to[first + i], lane).scale[0] = kv_row(plane, a.pages, head, a.from[first + i], lane).scale[0];
+        kv_row(plane, a.pages, head, a.to[first + i], lane).scale[0] =
+            kv_row(plane, a.pages, head, a.from[first + i], lane).scale[0];
   }
 }
 
@@ -157,9 +157,16 @@ void enqueue_store_kv(Commands& commands, const StoreKvArgs& args) {
   const KvPlane plane = kv_plane(args.kv, args.layer);
   HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
   HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
-  const StoreDevice device{args.k.data,      args.v.data,      args.k.stride[0], args.k.stride[1],
-                           args.v.stride[0], args.v.stride[1], plane,            commands.data(args.kv.pages),
-                           rows,             args.first_entry};
+  const StoreDevice device{args.k.data,
+                           args.v.data,
+                           args.k.stride[0],
+                           args.k.stride[1],
+                           args.v.stride[0],
+                           args.v.stride[1],
+                           plane,
+                           commands.data(args.kv.pages),
+                           rows,
+                           args.first_entry};
   commands.launch(store_kernel, {.blocks = dim3(blocks_of(rows * plane.kv_heads * 2)), .threads = kThreads}, device);
 }
 
@@ -193,16 +200,21 @@ void enqueue_move_kv(Commands& commands, const MoveKvArgs& args) {
                           commands.data(args.to),
                           args.kv.store->layers,
                           int(args.from.size())};
-  commands.launch(move_kernel,
-                  {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads}, device);
+  commands.launch(move_kernel, {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads},
+                  device);
 }
 
 void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
   const KvPlane from = kv_plane(args.from, args.layer), to = kv_plane(args.to, args.layer);
   HUNCH_CHECK(to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && to.head_dim == 2 * from.head_dim);
   commands.begin_op();
-  const BoundsDevice device{from,           to, commands.data(args.from.pages), commands.data(args.to.pages), args.first_page,
-                            args.last_page - args.first_page, args.page_len};
+  const BoundsDevice device{from,
+                            to,
+                            commands.data(args.from.pages),
+                            commands.data(args.to.pages),
+                            args.first_page,
+                            args.last_page - args.first_page,
+                            args.page_len};
   commands.launch(bounds_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
 }
 

@@ -9,8 +9,8 @@ namespace {
 using test::KvPair;
 using test::KvShape;
 
-const std::vector<KvShape> kShapes{{DType::BF16, 2, 1, 128}, {DType::F16, 3, 1, 64}, {DType::F32, 2, 1, 24}, {DType::Q8_0, 2, 1, 64},
-                                   {DType::BF16, 1, 1, 20}};
+const std::vector<KvShape> kShapes{
+    {DType::BF16, 2, 1, 128}, {DType::F16, 3, 1, 64}, {DType::F32, 2, 1, 24}, {DType::Q8_0, 2, 1, 64}, {DType::BF16, 1, 1, 20}};
 
 // Elements of both stores, NaN equal to NaN.
 int64_t differences(const KvStore& a, const KvStore& b, View<const int32_t, 1> pages, int64_t len) {
@@ -83,7 +83,8 @@ TEST(CudaKv, MakesTheBoundsOfPages) {
     std::vector<float> a(dim), b(dim), v(dim);
     for (int head = 0; head < shape.kv_heads; ++head)
       for (int64_t page = 0; page < 20; ++page) {
-        to.store->read(1, head, to.pages(), page, a.data(), v.data()), to.expected->read(1, head, to.pages(), page, b.data(), v.data());
+        to.store->read(1, head, to.pages(), page, a.data(), v.data()),
+            to.expected->read(1, head, to.pages(), page, b.data(), v.data());
         EXPECT_EQ(a, b) << shape.name() << " page " << page;
       }
   }

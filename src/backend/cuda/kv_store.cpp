@@ -102,8 +102,8 @@ void CudaKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t la
       for (int head = 0; head < kv_heads; ++head) {  // all ones is a NaN in every type
         HUNCH_CUDA_CHECK(cudaMemset(row(layer, head, page, in_page), 0xff, size_t(count) * row_bytes_));
         if (dtype == DType::Q8_0)
-          HUNCH_CUDA_CHECK(cudaMemset(row(layer, head, page, kPageLen) + size_t(in_page) * kScaleBytes, 0xff,
-                                      size_t(count) * kScaleBytes));
+          HUNCH_CUDA_CHECK(
+              cudaMemset(row(layer, head, page, kPageLen) + size_t(in_page) * kScaleBytes, 0xff, size_t(count) * kScaleBytes));
       }
     e += count;
   }
