@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
@@ -44,6 +45,14 @@ std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row) {
   for (int32_t x = run.tree.first + int32_t(row); x >= 0; x = run.tree.parents[size_t(x)], --place)
     if (place >= first) entries[size_t(place - first)] = run.tree.first_entry + x;
   HUNCH_CHECK(place == run.tree.first_entry - 1);
+  return entries;
+}
+
+// The entries of the store that a row's entries are, for one KV head.
+std::vector<int64_t> stored(const AttentionRun& run, int kv_head, std::vector<int64_t> entries) {
+  if (!run.index.data) return entries;
+  const int64_t set = run.index.extent[0] == 1 ? 0 : kv_head, count = run.index.extent[1];
+  for (int64_t& e : entries) e = e < count ? run.index(set, e) : run.tail_first + (e - count);
   return entries;
 }
 
@@ -112,13 +121,17 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const int group = heads / run.kv.store->kv_heads;
-    std::vector<std::vector<int64_t>> read;
-    int64_t first = run.last(0), end = 0;
-    for (int64_t row = 0; row < run.num_rows; ++row) {
-      read.push_back(entries_of(run, row));
-      for (int64_t e : read.back()) first = std::min(first, e), end = std::max(end, e + 1);
-    }
+    HUNCH_CHECK(!run.index.data || run.index.extent[0] == 1 || run.index.extent[0] == run.kv.store->kv_heads);
+    std::set<int64_t> asked;
+    for (int64_t row = 0; row < run.num_rows; ++row)
+      for (int64_t e : entries_of(run, row)) asked.insert(e);
     for (int kv_head = 0; kv_head < run.kv.store->kv_heads; ++kv_head) {
+      std::vector<std::vector<int64_t>> read;
+      int64_t first = std::numeric_limits<int64_t>::max(), end = 0;
+      for (int64_t row = 0; row < run.num_rows; ++row) {
+        read.push_back(stored(run, kv_head, entries_of(run, row)));
+        for (int64_t e : read.back()) first = std::min(first, e), end = std::max(end, e + 1);
+      }
       const Entries entries(run.kv, args.layer, kv_head, first, end);
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -127,7 +140,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }
       }
-      counters_.kv_bytes += size_t(end - first) * 2 * kv_row_bytes(run.kv.store->dtype, run.kv.store->head_dim);
+      counters_.kv_bytes += asked.size() * 2 * kv_row_bytes(run.kv.store->dtype, run.kv.store->head_dim);
     }
     collect_scores(run.scores, args.layer, args.scale, args.q.slice(run.first_row, run.num_rows), run.kv);
     counters_.score_bytes += bytes_of(run.scores);

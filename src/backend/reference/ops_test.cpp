@@ -147,6 +147,34 @@ TEST(Reference, LetsARowOfATreeReadThePrefixItsAncestorsAndItself) {
   EXPECT_FLOAT_EQ(out[2], (2 * 32 + 4 * 64) / 6.0f);
 }
 
+TEST(Reference, ReadsASelectionInPlace) {
+  OneHead head;
+  head.put(0, kNan, kNan);  // not selected
+  head.put(1, 0, 8);
+  head.put(2, kNan, kNan);
+  head.put(3, std::log(2.0f), 16);
+  head.put(4, kNan, kNan);
+  head.put(70, std::log(4.0f), 32);  // the tail
+  head.put(71, std::log(8.0f), 64);
+  head.put(72, kNan, kNan);
+  const std::vector<float> q = {1, 0, 1, 0};
+  const std::vector<int32_t> last = {2, 3}, index = {1, 3};  // of the run's entries 1, 3, 70, 71
+  std::vector<float> out(4), lse(2);
+  AttentionRun run;
+  run.num_rows = 2, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 2);
+  run.index = View<const int32_t, 2>(index.data(), 1, 2), run.tail_first = 70;
+  AttentionArgs args;
+  args.q = View<const float, 3>(q.data(), 2, 1, 2), args.out = View<float, 3>(out.data(), 2, 1, 2);
+  args.lse = View<float, 2>(lse.data(), 2, 1), args.runs = {&run, 1};
+  head.backend.attention(args);
+  EXPECT_FLOAT_EQ(out[0], (8 + 2 * 16 + 4 * 32) / 7.0f);
+  EXPECT_FLOAT_EQ(out[2], (8 + 2 * 16 + 4 * 32 + 8 * 64) / 15.0f);
+  EXPECT_FLOAT_EQ(lse[1], std::log(15.0f));
+  run.window = 3;  // of the run's entries
+  head.backend.attention(args);
+  EXPECT_FLOAT_EQ(out[2], (2 * 16 + 4 * 32 + 8 * 64) / 14.0f);
+}
+
 TEST(Reference, ScoresKeysByLogitAndByWeight) {
   OneHead head;
   head.put(0, 1, 0), head.put(1, -2, 0);

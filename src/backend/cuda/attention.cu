@@ -1,0 +1,335 @@
+// See attention.h. Here: which runs go together, what the kernels are told, the folding of partials and of score planes.
+#include "backend/cuda/attention.h"
+
+#include <algorithm>
+
+#include "backend/cuda/attention_general.cuh"
+#include "backend/cuda/attention_kernel.cuh"
+
+namespace hunch {
+namespace {
+
+constexpr int kCombineWarps = 4;
+constexpr int kMostTensorGroup = 16;
+constexpr size_t kMostPlans = 12;
+
+// One warp folds one row of one head: splits within supers left to right, then supers left to right.
+__global__ void combine_kernel(const CombineDevice* args) {
+  const CombineDevice a = *args;
+  wait_for_previous();
+  let_next_start();
+  const int at = int(blockIdx.x) * kCombineWarps + int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  if (at >= a.rows * a.heads) return;
+  const int head = at % a.heads, listed = at / a.heads, run_index = a.row_runs[listed], row = a.row_in_run[listed];
+  const AttentionRunDevice& run = a.runs[run_index];
+  const int packed = (row << a.group_shift) + head % a.group, in_tile = packed % kTileRows;
+  const AttentionUnitDevice unit = a.units[a.run_units[run_index] + head / a.group * a.run_tiles[run_index] + packed / kTileRows];
+  float* out = a.out + (run.first_row + row) * a.out_row + head * a.out_head;
+  for (int first_d = 0; first_d < a.head_dim; first_d += 128) {  // a lane has 4 elements
+    const int d = first_d + lane * 4;
+    const bool mine = d < a.head_dim;
+    float all[4] = {0, 0, 0, 0}, super[4] = {0, 0, 0, 0};
+    float all_top = -INFINITY, all_total = 0, super_top = -INFINITY, super_total = 0;
+    const auto fold = [&](float(&to)[4], float& to_top, float& to_total, const float4& x, float top, float total) {
+      const MergeWeights w = merge_weights(to_top, top);
+      to_top = w.top, to_total = merge(w, to_total, total);
+      to[0] = merge(w, to[0], x.x), to[1] = merge(w, to[1], x.y), to[2] = merge(w, to[2], x.z), to[3] = merge(w, to[3], x.w);
+    };
+    constexpr int kAhead = 4;  // partials on their way
+    for (int first = 0; first < unit.num_slots; first += kAhead) {
+      float4 x[kAhead];
+      float2 state[kAhead];
+      uint8_t starts[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int slot = unit.first_slot + min(first + i, unit.num_slots - 1);
+        const float* from = a.partials + a.slot_partial[slot];
+        x[i] = mine ? *reinterpret_cast<const float4*>(from + in_tile * a.head_dim + d) : make_float4(0, 0, 0, 0);
+        state[i] = *reinterpret_cast<const float2*>(from + unit.rows * a.head_dim + in_tile * 2);
+        starts[i] = a.new_super[slot];
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i >= unit.num_slots) break;
+        if (starts[i]) {
+          fold(all, all_top, all_total, make_float4(super[0], super[1], super[2], super[3]), super_top, super_total);
+          super[0] = super[1] = super[2] = super[3] = 0;
+          super_top = -INFINITY, super_total = 0;
+        }
+        fold(super, super_top, super_total, x[i], state[i].x, state[i].y);
+      }
+    }
+    fold(all, all_top, all_total, make_float4(super[0], super[1], super[2], super[3]), super_top, super_total);
+    if (mine) {
+      const float4 result =
+          make_float4(all[0] / all_total + 0.0f, all[1] / all_total + 0.0f, all[2] / all_total + 0.0f, all[3] / all_total + 0.0f);
+      *reinterpret_cast<float4*>(out + d) = result;
+    }
+    if (first_d == 0 && lane == 0 && a.lse)
+      a.lse[(run.first_row + row) * a.lse_row + head * a.lse_head] = (all_top + log2f(all_total)) * kLn2;
+  }
+}
+
+__global__ void reduce_scores_kernel(const ReduceScoresDevice* args) {
+  const ReduceScoresDevice a = *args;
+  wait_for_previous();
+  let_next_start();
+  const int64_t sets = a.by_rows ? 1 : a.kv_heads, total = sets * a.prefix_len;
+  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += int64_t(gridDim.x) * blockDim.x) {
+    const int64_t set = at / a.prefix_len, entry = at % a.prefix_len;
+    float score = a.sum ? 0.0f : -INFINITY;
+    for (int g = 0; g < a.groups; ++g) {
+      float value = 0;
+      if (a.by_rows) {
+        for (int h = 0; h < a.kv_heads; ++h) value += a.planes[(int64_t(g) * a.kv_heads + h) * a.plane_stride + entry];
+        value *= a.mean;
+      } else {
+        value = a.planes[(int64_t(g) * a.kv_heads + set) * a.plane_stride + entry];
+      }
+      score = a.sum ? score + value : fmaxf(score, value);
+    }
+    a.out[set * a.out_stride + entry] = score;
+  }
+}
+
+int shift_of(int group) {
+  int shift = 0;
+  while ((1 << shift) < group) ++shift;
+  return shift;
+}
+
+template <int D, class T>
+void launch_tensor(Commands& commands, const AttentionDevice& device) {
+  commands.launch(attention_kernel<D, T>,
+                  {.blocks = dim3(unsigned(device_facts().num_sms)),
+                   .threads = kAttentionThreads,
+                   .shared_bytes = AttentionShared<D>::kBytes},
+                  device);
+}
+
+int64_t plane_stride(int64_t prefix_len) { return (prefix_len + kPageLen - 1) / kPageLen * kPageLen; }
+
+}  // namespace
+
+struct CudaAttention::Call {
+  int layer = 0;
+  float scale = 1;
+  View<const float, 3> q;
+  View<float, 3> out;
+  View<float, 2> lse;
+  int group = 1, shift = 0, head_dim = 0;
+};
+
+// The plan of earlier calls that fits, or a place for a new one.
+CudaAttention::Launch& CudaAttention::place_for(const Launch& wanted) {
+  for (Launch& known : launches_)
+    if (known.same_plan(wanted)) {
+      known.runs = wanted.runs;
+      return known;
+    }
+  if (launches_.size() < kMostPlans) launches_.emplace_back();
+  Launch& place = launches_[next_];
+  next_ = (next_ + 1) % kMostPlans;
+  place = wanted;
+  place.planned_already = false;
+  return place;
+}
+
+void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
+  std::vector<Launch> wanted;
+  for (const AttentionRun& run : args.runs) {
+    if (run.num_rows == 0) continue;
+    const auto& store = *run.kv.store;
+    const int group = int(args.q.extent[1]) / store.kv_heads, shift = shift_of(group);
+    HUNCH_CHECK(group * store.kv_heads == args.q.extent[1] && args.q.extent[2] == store.head_dim && args.scale > 0);
+    PlannedRun planned;
+    planned.kv_heads = store.kv_heads, planned.window = run.window;
+    for (int64_t row = 0; row < run.num_rows; ++row) planned.rows.push_back(int32_t(row)), planned.last.push_back(run.last(row));
+    if (!run.tree.parents.empty() && !is_chain(run.tree, run.num_rows)) {
+      planned.parents.assign(run.tree.parents.begin(), run.tree.parents.end());
+      planned.tree_first = run.tree.first, planned.tree_entry = run.tree.first_entry;
+    }
+    HUNCH_CHECK(run.scores.metric == ScoreMetric::None || !run.index.data);
+    Launch launch;
+    launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
+    launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
+    launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
+    const auto place = std::find_if(wanted.begin(), wanted.end(), [&](const Launch& l) { return l.same_kind(launch); });
+    Launch& to = place == wanted.end() ? wanted.emplace_back(launch) : *place;
+    to.runs.push_back(&run), to.planned.push_back(std::move(planned));
+    const int64_t heads = store.kv_heads, row_bytes = int64_t(2 * kv_row_bytes(store.dtype, store.head_dim));
+    int32_t least = kFarFuture, most = 0;
+    for (int64_t row = 0; row < run.num_rows; ++row) least = std::min(least, run.last(row)), most = std::max(most, run.last(row));
+    const int64_t begin = run.window ? std::max(0, least + 1 - run.window) : 0;
+    kv_bytes_ += uint64_t(heads * row_bytes * (most + 1 - begin));
+  }
+  for (const Launch& launch : wanted) {
+    Call call{args.layer, args.scale, args.q, args.out, args.lse};
+    call.shift = launch.shift, call.head_dim = launch.head_dim;
+    call.group = int(args.q.extent[1]) / launch.runs[0]->kv.store->kv_heads;
+    run(commands, place_for(launch), call);
+  }
+  // Rows of many M tiles leave their scores in a second look at K, only the rows that are used.
+  for (const AttentionRun& run : args.runs) {
+    if (run.num_rows == 0 || run.scores.metric == ScoreMetric::None || run.scores.prefix_len == 0) continue;
+    const int shift = shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads);
+    const bool general = !kv_plane(run.kv, args.layer).maps || (1 << shift) > kMostTensorGroup;
+    if (general || (run.num_rows << shift) > 2 * kTileRows)
+      score(commands, args.layer, args.scale, args.q, run.first_row, run.kv, run.scores);
+    else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.prefix_len) * sizeof(float);
+  }
+}
+
+void CudaAttention::enqueue(Commands& commands, const ScoreKeysArgs& args) {
+  if (args.scores.metric == ScoreMetric::None || args.scores.prefix_len == 0) return;
+  score(commands, args.layer, args.scale, args.q, 0, args.kv, args.scores);
+}
+
+void CudaAttention::score(Commands& commands, int layer, float scale, View<const float, 3> q, int64_t first_row, const KvRef& kv,
+                          const ScoreArgs& scores) {
+  const auto& store = *kv.store;
+  Call call;
+  call.layer = layer, call.scale = scale, call.q = q, call.head_dim = store.head_dim;
+  call.group = int(q.extent[1]) / store.kv_heads, call.shift = shift_of(call.group);
+  AttentionRun run;
+  run.first_row = first_row, run.num_rows = scores.row_used.extent[0], run.kv = kv, run.scores = scores;
+  Launch launch;
+  launch.keys_only = true;
+  PlannedRun planned;
+  planned.kv_heads = store.kv_heads, planned.end_entry = scores.prefix_len;
+  for (int64_t row = 0; row < run.num_rows; ++row)
+    if (scores.row_used(row)) planned.rows.push_back(int32_t(row));
+  if (planned.rows.empty()) planned.rows.push_back(0);  // not used, but somebody must write the scores of nobody
+  launch.general = !kv_plane(kv, layer).maps || call.group > kMostTensorGroup;
+  launch.paired = !launch.general && (int64_t(planned.rows.size()) << call.shift) > kTileRows;
+  launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
+  launch.runs = {&run}, launch.planned = {planned};
+  this->run(commands, place_for(launch), call);
+  kv_bytes_ += uint64_t(scores.prefix_len) * uint64_t(store.kv_heads) * kv_row_bytes(store.dtype, store.head_dim);
+  score_bytes_ += uint64_t(scores.out.extent[0] * scores.prefix_len) * sizeof(float);
+}
+
+void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
+  commands.begin_op();
+  const int sms = device_facts().num_sms;
+  if (!launch.planned_already) {
+    const int workers = launch.general ? 2 * sms : launch.paired ? sms : 2 * sms;
+    plan_attention(launch.plan, launch.planned, 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired, workers);
+    launch.row_runs.clear(), launch.row_in_run.clear(), launch.used.clear(), launch.used_index.clear();
+    for (size_t r = 0; r < launch.runs.size(); ++r)
+      for (const int32_t row : launch.planned[r].rows) launch.row_runs.push_back(int32_t(r)), launch.row_in_run.push_back(row);
+    launch.planned_already = true;
+  }
+  const AttentionPlan& plan = launch.plan;
+  const auto upload = [&](const auto& values) { return commands.data(std::span(values.data(), values.size())); };
+
+  std::vector<AttentionRunDevice> devices;
+  std::vector<ReduceScoresDevice> reductions;
+  int64_t floats = plan.partial_floats;
+  launch.used.resize(launch.runs.size()), launch.used_index.resize(launch.runs.size());
+  for (size_t r = 0; r < launch.runs.size(); ++r) {
+    const AttentionRun& run = *launch.runs[r];
+    AttentionRunDevice device;
+    device.plane = kv_plane(run.kv, call.layer);
+    device.pages = commands.data(run.kv.pages);
+    device.first_row = int32_t(run.first_row), device.num_rows = int32_t(launch.planned[r].rows.size());
+    device.window = run.window;
+    if (run.index.data) {
+      HUNCH_CHECK(run.index.stride[1] == 1);
+      device.index = run.index.data, device.index_stride = run.index.extent[0] == 1 ? 0 : run.index.stride[0];
+      device.count = int32_t(run.index.extent[1]), device.tail_first = int32_t(run.tail_first);
+    }
+    if (launch.keys_only) device.rows = upload(launch.planned[r].rows);
+    else device.last = upload(launch.planned[r].last);
+    if (!launch.planned[r].parents.empty()) {
+      device.tree_entry = int32_t(run.tree.first_entry), device.leaf_of_row = upload(plan.leaf_of_row[r]);
+      device.leaves = upload(plan.leaves), device.paths = upload(plan.paths);
+    }
+    const ScoreArgs& scores = run.scores;
+    const int64_t packed = int64_t(launch.planned[r].rows.size()) << call.shift;
+    const bool here = launch.keys_only || (!launch.general && packed <= 2 * kTileRows);
+    if (here && scores.metric != ScoreMetric::None && scores.prefix_len > 0) {
+      const int kv_heads = device.plane.kv_heads;
+      const bool shared = scores.out.extent[0] == 1 && kv_heads > 1;
+      HUNCH_CHECK(scores.out.extent[0] == 1 || scores.out.extent[0] == kv_heads);
+      device.sink = shared ? ScoreSink::Rows : packed <= 2 * kTileRows || launch.general ? ScoreSink::Direct : ScoreSink::Groups;
+      device.weight = scores.metric == ScoreMetric::Weight, device.sum = scores.combine == ScoreCombine::Sum;
+      device.prefix_len = int32_t(scores.prefix_len);
+      device.mean = 1.0f / float(shared ? kv_heads * call.group : call.group);
+      auto& used = launch.used[r];
+      auto& used_index = launch.used_index[r];
+      used.assign(size_t(run.num_rows), 0), used_index.assign(size_t(run.num_rows), 0);
+      int num_used = 0;
+      for (int64_t row = 0; row < run.num_rows; ++row)
+        if (scores.row_used(row)) used[size_t(row)] = 1, used_index[size_t(row)] = num_used++;
+      device.row_used = upload(used), device.used_index = upload(used_index);
+      device.lse = scores.lse.data, device.lse_row = scores.lse.stride[0], device.lse_head = scores.lse.stride[1];
+      device.scores = scores.out.data, device.scores_stride = scores.out.stride[0];
+      if (!launch.general && device.sink != ScoreSink::Direct) {
+        ReduceScoresDevice reduce;
+        reduce.plane_stride = plane_stride(scores.prefix_len), reduce.out_stride = scores.out.stride[0];
+        reduce.out = scores.out.data;
+        reduce.prefix_len = device.prefix_len, reduce.sum = device.sum, reduce.kv_heads = kv_heads;
+        reduce.by_rows = shared, reduce.mean = device.mean;
+        reduce.groups = shared ? num_used : int((packed + 2 * kTileRows - 1) / (2 * kTileRows));
+        reduce.planes =
+            reinterpret_cast<const float*>(floats * int64_t(sizeof(float)));  // an offset until the workspace is known
+        device.scores = reinterpret_cast<float*>(floats * int64_t(sizeof(float)));
+        device.scores_stride = reduce.plane_stride;
+        floats += int64_t(reduce.groups) * kv_heads * reduce.plane_stride;
+        reductions.push_back(reduce);
+      }
+    }
+    devices.push_back(device);
+  }
+  auto* workspace = static_cast<float*>(commands.workspace(size_t(floats) * sizeof(float)));
+  const auto place = [&](const float* offset) { return workspace + reinterpret_cast<int64_t>(offset) / int64_t(sizeof(float)); };
+  for (AttentionRunDevice& device : devices)
+    if (!launch.general && (device.sink == ScoreSink::Rows || device.sink == ScoreSink::Groups))
+      device.scores = place(device.scores);
+
+  AttentionDevice device;
+  device.runs = upload(devices), device.items = upload(plan.items), device.worker_items = upload(plan.worker_items);
+  device.q = call.q.data, device.q_row = call.q.stride[0], device.q_head = call.q.stride[1];
+  HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
+  device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
+  device.group = call.group, device.group_shift = call.shift;
+  device.paired = launch.paired, device.keys_only = launch.keys_only, device.reread = plan.reread;
+  if (launch.general && launch.keys_only) {
+    commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 128}, device);
+    return;
+  }
+  if (launch.general) {
+    const size_t shared = size_t(kGeneralWarps) * 2 * size_t(call.head_dim) * sizeof(float);
+    commands.launch(general_attention_kernel,
+                    {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
+  } else if (launch.dtype == DType::BF16) {
+    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, device);
+  } else {
+    if (call.head_dim == 128) launch_tensor<128, __half>(commands, device);
+    else launch_tensor<64, __half>(commands, device);
+  }
+  if (!launch.keys_only) {
+    CombineDevice combine;
+    combine.runs = device.runs, combine.units = upload(plan.units), combine.run_units = upload(plan.run_units);
+    combine.run_tiles = upload(plan.run_tiles);
+    combine.row_runs = upload(launch.row_runs), combine.row_in_run = upload(launch.row_in_run);
+    combine.new_super = upload(plan.new_super), combine.slot_partial = upload(plan.slot_partial), combine.partials = workspace;
+    combine.out = call.out.data, combine.out_row = call.out.stride[0], combine.out_head = call.out.stride[1];
+    HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
+    combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
+    combine.rows = int32_t(launch.row_runs.size()), combine.heads = int32_t(call.q.extent[1]);
+    combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim;
+    const int64_t warps = int64_t(combine.rows) * combine.heads;
+    commands.launch(combine_kernel,
+                    {.blocks = dim3(unsigned((warps + kCombineWarps - 1) / kCombineWarps)), .threads = kCombineWarps * 32},
+                    combine);
+  }
+  for (ReduceScoresDevice& reduce : reductions) {
+    reduce.planes = place(reduce.planes);
+    commands.launch(reduce_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 256}, reduce);
+  }
+}
+
+}  // namespace hunch

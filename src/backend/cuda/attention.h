@@ -1,0 +1,56 @@
+// Attention and score_keys of the CUDA backend (contracts: backend/ops/attention.h). K and V of every (sequence, KV head) are
+// read once per pass for all its rows; BF16 and F16 heads of 64 and 128 run on the tensor cores (queries and weights rounded to
+// the type of the store), everything else in fp32 by a slower general kernel.
+//
+// Device memory: q, out, lse, scores.lse, scores.out, index. Host memory: runs, last, tree, scores.row_used, page tables.
+// Strides of q and out rows and heads are multiples of 4 floats. No scores of runs with a selection.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/attention_plan.h"
+#include "backend/cuda/commands.h"
+
+namespace hunch {
+
+class CudaAttention {
+ public:
+  void enqueue(Commands& commands, const AttentionArgs& args);
+  void enqueue(Commands& commands, const ScoreKeysArgs& args);
+
+  // What the calls so far asked memory for, as BackendCounters wants it.
+  uint64_t kv_bytes() const { return kv_bytes_; }
+  uint64_t score_bytes() const { return score_bytes_; }
+
+ private:
+  struct Call;
+  // Runs of a call that run in one launch: one type of store, all with one M tile or all with several.
+  struct Launch {
+    bool general = false, paired = false, keys_only = false;
+    DType dtype = DType::BF16;
+    int head_dim = 0, shift = 0;
+    std::vector<const AttentionRun*> runs;
+    std::vector<PlannedRun> planned;
+    // Made of these.
+    bool planned_already = false;
+    AttentionPlan plan;
+    std::vector<int32_t> row_runs, row_in_run;  // of the rows in all runs
+    std::vector<std::vector<uint8_t>> used;     // [run][row]
+    std::vector<std::vector<int32_t>> used_index;
+    bool same_kind(const Launch& o) const {
+      return general == o.general && paired == o.paired && keys_only == o.keys_only && dtype == o.dtype &&
+             head_dim == o.head_dim && shift == o.shift;
+    }
+    bool same_plan(const Launch& o) const { return planned_already && same_kind(o) && planned == o.planned; }
+  };
+  void score(Commands&, int layer, float scale, View<const float, 3> q, int64_t first_row, const KvRef&, const ScoreArgs&);
+  void run(Commands&, Launch&, const Call&);
+  Launch& place_for(const Launch& wanted);
+
+  std::vector<Launch> launches_;  // kept: a plan that fits again (the next layer's) is not made again
+  size_t next_ = 0;               // to be replaced
+  uint64_t kv_bytes_ = 0, score_bytes_ = 0;
+};
+
+}  // namespace hunch

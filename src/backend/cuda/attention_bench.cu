@@ -1,0 +1,171 @@
+// Attention alone: plain steps, verifies with pooled scores, drafts over a selection, prompt chunks. Bytes are those that must
+// move once: K and V of every entry read, queries and outputs, a score where there is one.
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/device_test.h"
+#include "backend/cuda/kernel_bench.h"
+#include "backend/cuda/ptx.h"
+
+namespace hunch {
+namespace {
+
+struct FillDevice {
+  uint16_t* to;
+  int64_t count;
+};
+__global__ void fill_kernel(const FillDevice* args) {  // bf16 of about unit variance
+  const FillDevice a = *args;
+  wait_for_previous();
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < a.count; i += int64_t(gridDim.x) * blockDim.x) {
+    uint64_t x = uint64_t(i) * 0x9e3779b97f4a7c15ull + 0x1234567;
+    x ^= x >> 32, x *= 0xd6e8feb86659fd93ull, x ^= x >> 32, x *= 0xd6e8feb86659fd93ull, x ^= x >> 32;
+    const float u = float(uint32_t(x) >> 8) * 0x1p-24f + float(uint32_t(x >> 40)) * 0x1p-24f - 1;
+    a.to[i] = uint16_t(__float_as_uint(2.4f * u) >> 16);
+  }
+}
+
+struct Case {
+  std::string name;
+  int64_t sequences = 4, entries = 131072;
+  int rows = 1, q_heads = 32, kv_heads = 8, head_dim = 128, layers = 1;
+  bool scores = false, shared = false;
+  int64_t selected = 0;  // 0: dense
+};
+
+class Bench {
+ public:
+  Bench(Commands& commands, const Case& c) : commands_(commands), c_(c) {
+    const KvGeometry geometry{DType::BF16, c.layers, c.kv_heads, c.head_dim};
+    const int64_t pages = (c.entries + kPageLen - 1) / kPageLen;
+    store_ = CudaKvStore::make(commands, geometry, pages * c.sequences);
+    HUNCH_CHECK(store_);
+    commands.launch(fill_kernel, {.blocks = dim3(2048), .threads = 256},
+                    FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2)});
+    std::vector<int32_t> all(size_t(pages * c.sequences));
+    std::iota(all.begin(), all.end(), 0);
+    std::mt19937 random(1);
+    std::shuffle(all.begin(), all.end(), random);
+    const int64_t rows = c.rows * c.sequences, reads = c.selected ? c.selected : c.entries;
+    std::vector<float> q(size_t(rows * c.q_heads * c.head_dim));
+    std::normal_distribution<float> normal;
+    for (float& x : q) x = normal(random);
+    q_ = std::make_unique<test::DeviceArray<float>>(q);
+    out_ = std::make_unique<test::DeviceArray<float>>(q.size());
+    lse_ = std::make_unique<test::DeviceArray<float>>(std::vector<float>(size_t(rows * c.q_heads), 12.0f));
+    prefix_ = c.entries - c.rows;
+    if (c.scores) scores_ = std::make_unique<test::DeviceArray<float>>(size_t(c.sequences * c.kv_heads * c.entries));
+    if (c.selected) {
+      const int sets = c.shared ? 1 : c.kv_heads;
+      std::vector<int32_t> index;
+      for (int64_t list = 0; list < c.sequences * sets; ++list) {  // every entry with the same chance, ascending
+        int64_t left = c.selected;
+        for (int64_t e = 0; e < c.entries && left > 0; ++e)
+          if (int64_t(random() % uint64_t(c.entries - e)) < left) index.push_back(int32_t(e)), --left;
+      }
+      index_ = std::make_unique<test::DeviceArray<int32_t>>(index);
+    }
+    used_.assign(size_t(c.rows), 1);
+    for (int64_t s = 0; s < c.sequences; ++s) {
+      tables_.emplace_back(all.begin() + s * pages, all.begin() + (s + 1) * pages);
+      last_.emplace_back();
+      for (int r = 0; r < c.rows; ++r) last_.back().push_back(int32_t(reads - c.rows + r));
+    }
+    for (int64_t s = 0; s < c.sequences; ++s) {
+      AttentionRun run;
+      run.first_row = s * c.rows, run.num_rows = c.rows;
+      run.kv = {store_.get(), View<const int32_t, 1>(tables_[size_t(s)].data(), pages)};
+      run.last = View<const int32_t, 1>(last_[size_t(s)].data(), c.rows);
+      if (c.selected) {
+        const int sets = c.shared ? 1 : c.kv_heads;
+        run.index = View<const int32_t, 2>(index_->data() + s * sets * c.selected, sets, c.selected);
+        run.tail_first = c.entries;
+      }
+      if (c.scores) {
+        run.scores.metric = ScoreMetric::Weight, run.scores.combine = ScoreCombine::Max, run.scores.prefix_len = prefix_;
+        run.scores.row_used = View<const uint8_t, 1>(used_.data(), c.rows);
+        run.scores.lse = View<const float, 2>(lse_->data() + s * c.rows * c.q_heads, c.rows, c.q_heads);
+        run.scores.out = View<float, 2>(scores_->data() + s * c.kv_heads * c.entries, c.shared ? 1 : c.kv_heads, c.entries);
+      }
+      runs_.push_back(run);
+    }
+  }
+
+  KernelRow measure(int repeats = 5) {
+    const int64_t rows = c_.rows * c_.sequences, reads = c_.selected ? c_.selected : c_.entries;
+    AttentionArgs args;
+    args.scale = 1 / std::sqrt(float(c_.head_dim));
+    args.q = View<const float, 3>(q_->data(), rows, c_.q_heads, c_.head_dim);
+    args.out = View<float, 3>(out_->data(), rows, c_.q_heads, c_.head_dim);
+    args.runs = runs_;
+    CudaAttention attention;
+    int layer = 0;
+    const double ms = time_commands(commands_, repeats, [&] {
+      args.layer = layer++ % c_.layers;
+      attention.enqueue(commands_, args);
+    });
+    KernelRow row;
+    row.name = c_.name, row.ms = ms;
+    row.bytes = double(c_.sequences * reads * c_.kv_heads) * c_.head_dim * 4 + double(rows * c_.q_heads * c_.head_dim) * 8;
+    if (c_.scores) row.bytes += double(c_.sequences * (c_.shared ? 1 : c_.kv_heads) * prefix_) * 4;
+    row.flops = 4.0 * double(rows * c_.q_heads * c_.head_dim) * double(reads);
+    return row;
+  }
+
+ private:
+  Commands& commands_;
+  const Case c_;
+  std::unique_ptr<CudaKvStore> store_;
+  std::unique_ptr<test::DeviceArray<float>> q_, out_, lse_, scores_;
+  std::unique_ptr<test::DeviceArray<int32_t>> index_;
+  std::vector<std::vector<int32_t>> tables_, last_;
+  std::vector<uint8_t> used_;
+  int64_t prefix_ = 0;
+  std::vector<AttentionRun> runs_;
+};
+
+}  // namespace
+
+std::vector<KernelRow> bench_attention(Commands& commands) {
+  std::vector<Case> cases;
+  for (const int rows : {1, 8, 12})
+    for (const bool scores : {false, true})
+      cases.push_back({.name = "attention: " + std::to_string(rows) + " rows" + (scores ? " with scores" : "") + ", 4 x 131072",
+                       .rows = rows,
+                       .scores = scores});
+  cases.push_back({.name = "attention: 8 rows with shared scores, 4 x 131072", .rows = 8, .scores = true, .shared = true});
+  for (const int rows : {1, 8, 12})
+    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 4 x 131072, 64 / 8 heads of 64",
+                     .rows = rows,
+                     .q_heads = 64,
+                     .head_dim = 64,
+                     .scores = true});
+  for (const int rows : {1, 8}) {
+    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 1 x 32768",
+                     .sequences = 1,
+                     .entries = 32768,
+                     .rows = rows,
+                     .layers = 8,
+                     .scores = true});
+    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 32 x 10240",
+                     .sequences = 32,
+                     .entries = 10240,
+                     .rows = rows,
+                     .scores = true});
+  }
+  cases.push_back({.name = "attention: 1 row, 16 x 8192", .sequences = 16, .entries = 8192, .layers = 4});
+  cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072", .sequences = 16, .selected = 8192});
+  cases.push_back(
+      {.name = "attention: 1 row, 16 x 8192 selected of 131072, shared", .sequences = 16, .shared = true, .selected = 8192});
+  cases.push_back({.name = "attention: chunk of 512 rows at 32768", .sequences = 1, .entries = 32768, .rows = 512, .layers = 4});
+  cases.push_back({.name = "attention: chunk of 512 rows at 4096", .sequences = 1, .entries = 4096, .rows = 512, .layers = 4});
+  std::vector<KernelRow> rows;
+  for (const Case& c : cases) rows.push_back(Bench(commands, c).measure());
+  return rows;
+}
+
+}  // namespace hunch

@@ -1,0 +1,219 @@
+// For tests and benches of attention: random K and V in a CUDA store and in the reference's, and one pass through either.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/device_test.h"
+#include "backend/cuda/kv_ops.h"
+#include "backend/reference/reference_backend.h"
+#include "base/half.h"
+
+namespace hunch::test {
+
+struct KvShape {
+  DType dtype = DType::BF16;
+  int kv_heads = 2, group = 4, head_dim = 128, layers = 2;
+  int heads() const { return kv_heads * group; }
+  std::string name() const {
+    return std::string(dtype_info(dtype).name) + " kv_heads " + std::to_string(kv_heads) + " group " + std::to_string(group) +
+           " dim " + std::to_string(head_dim);
+  }
+};
+
+inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(n);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+// The same entries in both stores, in a shuffled page table; what is not written is NaN.
+struct KvPair {
+  KvPair(Commands& commands, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
+    const int64_t num_pages = len / kPageLen + 3;
+    const KvGeometry geometry{shape.dtype, shape.layers, shape.kv_heads, shape.head_dim};
+    expected = reference.make_kv_store(geometry, num_pages);
+    store = CudaKvStore::make(commands, geometry, num_pages);
+    HUNCH_CHECK(store && expected);
+    table.resize(size_t(num_pages));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(seed));
+    store->poison(pages(), 0, num_pages * kPageLen);
+    expected->poison(pages(), 0, num_pages * kPageLen);
+    const size_t n = size_t(len * shape.kv_heads * shape.head_dim);
+    for (int layer = 0; layer < shape.layers; ++layer)
+      put(commands, layer, 0, random_floats(n, seed + 1 + uint32_t(10 * layer)),
+          random_floats(n, seed + 2 + uint32_t(10 * layer)));
+  }
+  void put(Commands& commands, int layer, int64_t first, const std::vector<float>& k, const std::vector<float>& v) {
+    const int64_t rows = int64_t(k.size()) / (shape.kv_heads * shape.head_dim);
+    const auto view = [&](const float* p) { return View<const float, 3>(p, rows, shape.kv_heads, shape.head_dim); };
+    const DeviceArray<float> device_k(k), device_v(v);
+    enqueue_store_kv(commands, {layer, view(device_k.data()), view(device_v.data()), ref(), first});
+    HUNCH_CHECK(commands.wait().ok());
+    reference.store_kv({layer, view(k.data()), view(v.data()), expected_ref(), first});
+  }
+  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(table.data(), table.size()); }
+  KvRef ref() const { return {store.get(), pages()}; }
+  KvRef expected_ref() const { return {expected.get(), pages()}; }
+
+  KvShape shape;
+  int64_t len = 0;
+  ReferenceBackend reference;
+  std::unique_ptr<KvStore> store, expected;
+  std::vector<int32_t> table;
+};
+
+struct Request {
+  std::vector<int32_t> last;
+  int window = 0;
+  std::vector<float> q;  // [row][head][head_dim]
+  ScoreMetric metric = ScoreMetric::None;
+  ScoreCombine combine = ScoreCombine::Sum;
+  std::vector<uint8_t> row_used;
+  std::vector<float> lse;  // given, [row][head]
+  int64_t prefix_len = 0;
+  int sets = 0;
+  std::vector<int32_t> parents;  // of a tree
+  int tree_first = 0;
+  int64_t tree_entry = 0;
+  std::vector<int32_t> index;  // [index_sets][count]
+  int index_sets = 0;
+  int64_t tail_first = 0;
+};
+struct Attended {
+  std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
+  std::vector<std::vector<float>> scores;  // [set][prefix_len + kGuard]
+};
+inline constexpr int64_t kGuard = 5;  // scores past the prefix that must stay
+inline constexpr float kUntouched = 1234.5f;
+
+// Queries that are exact in bf16, so that the products are those of the reference.
+inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
+  std::vector<float> q = random_floats(size_t(rows * shape.heads() * shape.head_dim), seed, 1.5f);
+  for (float& x : q) x = bf16_to_f32(f32_to_bf16(x));
+  return q;
+}
+
+// Rows at entries first, first + 1, ...
+inline Request chunk(const KvShape& shape, int64_t first, int64_t rows, uint32_t seed = 9, int window = 0) {
+  Request request;
+  for (int64_t r = 0; r < rows; ++r) request.last.push_back(int32_t(first + r));
+  request.window = window;
+  request.q = random_queries(shape, rows, seed);
+  return request;
+}
+inline Request rows_of(const Request& request, int64_t first, int64_t count, const KvShape& shape) {
+  Request part;
+  part.window = request.window;
+  part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
+  part.index = request.index, part.index_sets = request.index_sets, part.tail_first = request.tail_first;
+  part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
+  const int64_t width = int64_t(shape.heads()) * shape.head_dim;
+  part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
+  return part;
+}
+
+// One pass of several sequences, through the device (attention not null) or the reference.
+inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention, const std::vector<KvPair*>& pairs,
+                                    const std::vector<Request>& requests, int layer = 1, bool keys_only = false) {
+  const KvShape& shape = pairs[0]->shape;
+  const int64_t heads = shape.heads(), dim = shape.head_dim;
+  // Each array once on the host and, for the device, a copy.
+  std::vector<std::unique_ptr<DeviceArray<float>>> floats;
+  std::vector<std::unique_ptr<DeviceArray<int32_t>>> ints;
+  const auto placed = [&](const std::vector<float>& v) -> const float* {
+    if (!attention) return v.data();
+    floats.push_back(std::make_unique<DeviceArray<float>>(v));
+    return floats.back()->data();
+  };
+  std::vector<float> q;
+  for (const Request& r : requests) q.insert(q.end(), r.q.begin(), r.q.end());
+  const int64_t rows = int64_t(q.size()) / heads / dim;
+  std::vector<float> out(q.size(), -77.0f), lse(size_t(rows * heads), -77.0f);
+  std::vector<std::vector<float>> scores(requests.size());
+  std::vector<float*> device_scores(requests.size());
+  std::vector<AttentionRun> runs;
+  int64_t row = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Request& r = requests[i];
+    AttentionRun run;
+    run.first_row = row, run.num_rows = int64_t(r.last.size());
+    run.kv = attention ? pairs[i]->ref() : pairs[i]->expected_ref();
+    run.last = View<const int32_t, 1>(r.last.data(), r.last.size());
+    run.window = r.window, run.tree = {r.parents, r.tree_first, r.tree_entry};
+    if (r.index_sets > 0) {
+      const int64_t count = int64_t(r.index.size()) / r.index_sets;
+      const int32_t* list = r.index.data();
+      if (attention) ints.push_back(std::make_unique<DeviceArray<int32_t>>(r.index)), list = ints.back()->data();
+      run.index = View<const int32_t, 2>(list, r.index_sets, count);
+      run.tail_first = r.tail_first;
+    }
+    if (r.metric != ScoreMetric::None) {
+      run.scores.metric = r.metric, run.scores.combine = r.combine, run.scores.prefix_len = r.prefix_len;
+      run.scores.row_used = View<const uint8_t, 1>(r.row_used.data(), r.row_used.size());
+      run.scores.lse = View<const float, 2>(placed(r.lse), run.num_rows, heads);
+      scores[i].assign(size_t(r.sets * (r.prefix_len + kGuard)), kUntouched);
+      device_scores[i] = const_cast<float*>(placed(scores[i]));
+      run.scores.out = View<float, 2>(attention ? device_scores[i] : scores[i].data(), r.sets, r.prefix_len + kGuard);
+    }
+    row += run.num_rows;
+    runs.push_back(run);
+  }
+  AttentionArgs args;
+  args.layer = layer, args.scale = 1 / std::sqrt(float(dim)), args.runs = runs;
+  auto *device_out = const_cast<float*>(placed(out)), *device_lse = const_cast<float*>(placed(lse));
+  args.q = View<const float, 3>(placed(q), rows, heads, dim);
+  args.out = View<float, 3>(attention ? device_out : out.data(), rows, heads, dim);
+  args.lse = View<float, 2>(attention ? device_lse : lse.data(), rows, heads);
+  ScoreKeysArgs keys{args.layer, args.scale, args.q, runs[0].kv, runs[0].scores};
+  if (attention) {
+    if (keys_only) attention->enqueue(*commands, keys);
+    else attention->enqueue(*commands, args);
+    const Status status = commands->wait();
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+    const auto fetch = [](std::vector<float>& to, const float* from) {
+      if (!to.empty()) HUNCH_CUDA_CHECK(cudaMemcpy(to.data(), from, to.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    };
+    fetch(out, device_out), fetch(lse, device_lse);
+    for (size_t i = 0; i < scores.size(); ++i) fetch(scores[i], device_scores[i]);
+  } else if (keys_only) {
+    pairs[0]->reference.score_keys(keys);
+  } else {
+    pairs[0]->reference.attention(args);
+  }
+  std::vector<Attended> results;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Attended result;
+    const int64_t first = runs[i].first_row, n = runs[i].num_rows, stride = requests[i].prefix_len + kGuard;
+    result.out.assign(out.begin() + first * heads * dim, out.begin() + (first + n) * heads * dim);
+    result.lse.assign(lse.begin() + first * heads, lse.begin() + (first + n) * heads);
+    for (int set = 0; set < (requests[i].metric == ScoreMetric::None ? 0 : requests[i].sets); ++set)
+      result.scores.emplace_back(scores[i].begin() + set * stride, scores[i].begin() + (set + 1) * stride);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+// Greatest difference; NaN anywhere counts as infinite.
+inline float distance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  float most = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float d = std::fabs(a[i] - b[i]);
+    most = std::isnan(d) ? INFINITY : std::max(most, d);
+  }
+  return most;
+}
+inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+
+}  // namespace hunch::test

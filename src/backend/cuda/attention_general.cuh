@@ -1,0 +1,129 @@
+// Attention and scores in plain fp32 for stores and shapes that the tensor cores have no form for: F32, Q8_0, other head widths,
+// groups of more than 16. One warp takes one packed row; items, partials and their folding are those of attention_args.h.
+// Included by attention.cu.
+#pragma once
+
+#include "backend/cuda/attention_kernel.cuh"
+#include "backend/cuda/kv_rows.cuh"
+
+namespace hunch {
+
+constexpr int kGeneralWarps = 8;
+
+__device__ __forceinline__ float dot(DType dtype, const float* q, const KvRow& k, int head_dim) {
+  float sum = 0;
+  for (int d = 0; d < head_dim; ++d) sum = fmaf(q[d], kv_element(dtype, k, d), sum);
+  return sum;
+}
+__device__ __forceinline__ float warp_max(float x) {
+  for (int step = 16; step; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int step = 16; step; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+// Shared memory: [warp][split, super][head_dim] sums.
+__global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(const AttentionDevice* args) {
+  extern __shared__ float general_sums[];
+  const AttentionDevice a = *args;
+  wait_for_previous();
+  let_next_start();
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  for (int i = a.worker_items[blockIdx.x]; i < a.worker_items[blockIdx.x + 1]; ++i) {
+    const AttentionItemDevice& item = a.items[i];
+    const AttentionRunDevice& run = a.runs[item.run];
+    const int dim = run.plane.head_dim, rows = item.rows[0];
+    float *sums = general_sums + warp * 2 * dim, *super = sums + dim;
+    for (int in_tile = warp; in_tile < rows; in_tile += kGeneralWarps) {
+      const int packed = item.mgroup * kTileRows + in_tile, row = packed >> a.group_shift;
+      const int head = packed & ((1 << a.group_shift) - 1);
+      if (head >= a.group) continue;
+      const float* q = a.q + (run.first_row + row) * a.q_row + (item.kv_head * a.group + head) * a.q_head;
+      const int last = run.last[row], first = run.window ? max(0, last + 1 - run.window) : 0;
+      const int own_leaf = run.leaf_of_row ? run.leaf_of_row[row] : -1;
+      float super_top = -INFINITY, super_total = 0;
+      for (int d = lane; d < dim; d += 32) super[d] = 0;
+      for (int split = item.first_split; split < item.first_split + item.num_splits; ++split) {
+        float top = -INFINITY, total = 0;
+        for (int d = lane; d < dim; d += 32) sums[d] = 0;
+        for_tiles(item, run.leaves, split, [&](int block, int leaf) {
+          if (leaf >= 0 && leaf != own_leaf) return;
+          float weight[2], logit[2];
+          int entry[2];
+          bool read[2];
+          for (int h = 0; h < 2; ++h) {
+            const int place = block * kPageLen + h * 32 + lane;
+            read[h] = place >= first && place <= last;
+            entry[h] = stored_entry(run, leaf < 0 ? nullptr : run.leaves + leaf, item.kv_head, place, last + 1);
+            logit[h] = -INFINITY;
+            if (read[h])
+              logit[h] = a.scale_log2 * dot(run.plane.dtype, q, kv_row(run.plane, run.pages, item.kv_head, entry[h], 0), dim);
+          }
+          const float next = fmaxf(top, warp_max(fmaxf(logit[0], logit[1]))), base = next == -INFINITY ? 0.0f : next;
+          const float alpha = exp2_fast(top - base);
+          for (int h = 0; h < 2; ++h) weight[h] = read[h] ? exp2_fast(logit[h] - base) : 0.0f;
+          total = fmaf(total, alpha, warp_sum(weight[0] + weight[1]));
+          top = next;
+          const uint32_t reads[2] = {__ballot_sync(~0u, read[0]), __ballot_sync(~0u, read[1])};
+          for (int first_d = 0; first_d < dim; first_d += 32) {
+            const int d = first_d + lane;
+            float sum = d < dim ? sums[d] * alpha : 0.0f;
+            for (int j = 0; j < kPageLen; ++j) {
+              const float w = __shfl_sync(~0u, j < 32 ? weight[0] : weight[1], j % 32);
+              const int from = __shfl_sync(~0u, j < 32 ? entry[0] : entry[1], j % 32);
+              if ((reads[j / 32] >> (j % 32) & 1) && d < dim)
+                sum = fmaf(w, kv_element(run.plane.dtype, kv_row(run.plane, run.pages, item.kv_head, from, 1), d), sum);
+            }
+            if (d < dim) sums[d] = sum;
+          }
+        });
+        const auto store = [&](int64_t offset, const float* values, float top_value, float total_value) {
+          float* to = a.partials + offset;
+          for (int d = lane; d < dim; d += 32) to[in_tile * dim + d] = values[d];
+          if (lane == 0) to[rows * dim + in_tile * 2] = top_value, to[rows * dim + in_tile * 2 + 1] = total_value;
+        };
+        if (!item.fold) {
+          store(item.partial[0] + (split - item.first_split) * partial_floats(rows, dim), sums, top, total);
+          continue;
+        }
+        const MergeWeights w = merge_weights(super_top, top);
+        super_top = w.top, super_total = merge(w, super_total, total);
+        for (int d = lane; d < dim; d += 32) super[d] = merge(w, super[d], sums[d]);
+        if (split + 1 == item.first_split + item.num_splits) store(item.partial[0], super, super_top, super_total);
+      }
+    }
+  }
+}
+
+// One thread an entry. out [sets][prefix_len].
+__global__ void general_scores_kernel(const AttentionDevice* args) {
+  const AttentionDevice a = *args;
+  wait_for_previous();
+  let_next_start();
+  const AttentionRunDevice run = a.runs[0];
+  const int kv_heads = run.plane.kv_heads, dim = run.plane.head_dim;
+  const bool shared = run.sink == ScoreSink::Rows;  // one set for all KV heads
+  const int64_t sets = shared ? 1 : kv_heads;
+  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < sets * run.prefix_len;
+       at += int64_t(gridDim.x) * blockDim.x) {
+    const int entry = int(at % run.prefix_len), set = int(at / run.prefix_len);
+    float score = run.sum ? 0.0f : -INFINITY;
+    for (int listed = 0; listed < run.num_rows; ++listed) {
+      const int row = run.rows[listed];
+      float sum = 0;
+      for (int head = shared ? 0 : set * a.group; head < (shared ? kv_heads * a.group : (set + 1) * a.group); ++head) {
+        const float x = dot(run.plane.dtype, a.q + (run.first_row + row) * a.q_row + head * a.q_head,
+                            kv_row(run.plane, run.pages, head / a.group, entry, 0), dim);
+        sum += run.weight
+                   ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
+                   : x * a.scale_log2 * kLn2;
+      }
+      score = run.sum ? score + sum * run.mean : fmaxf(score, sum * run.mean);
+    }
+    run.scores[set * run.scores_stride + entry] = score;
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,561 @@
+// Attention on the tensor cores: a persistent grid of one producer warpgroup and two consumers a block. The producers stream
+// pages of K and V (a TMA box each, or 16-byte copies of selected rows) through two rings of shared memory; a consumer holds one
+// M tile of 64 packed rows (row x query head of one KV head) and folds tile after tile: S = Q K^T, online softmax, O += P V.
+// Unpaired, each consumer has its own ring and its own work. Paired, both read the same tiles, alternately from both rings, with
+// an M tile each. Included by attention.cu; the order of arithmetic stands in attention_args.h.
+#pragma once
+
+#include "backend/cuda/attention_args.h"
+#include "backend/cuda/attention_ptx.cuh"
+#include "backend/cuda/attention_wgmma.cuh"
+#include "backend/cuda/ptx.h"
+
+namespace hunch {
+
+constexpr float kLog2E = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f;
+constexpr int kAttentionThreads = 384;
+constexpr int kRingThreads = 64;  // producers of a ring
+
+template <int D>
+struct AttentionShared {
+  static constexpr int kStages = D == 128 ? 3 : 6;  // of a ring
+  static constexpr int kStageBytes = kPageLen * D * 2 * 2;
+  static constexpr int kQueryBytes = kTileRows * D * 2;
+  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kScratch = kRings + 2 * kStages * kStageBytes;
+  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;  // [consumer][warp][entry] scores
+  static constexpr int kBad = kScratch + kScratchBytes;       // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;      // [ring][full, empty][stage]
+  static constexpr int kBytes = kBarriers + 2 * 2 * kStages * 8;
+};
+
+// The state of a row over a set of entries and how two of them become one; the same code in attention and combine kernels.
+struct MergeWeights {
+  float a, b, top;
+};
+__device__ __forceinline__ MergeWeights merge_weights(float top_a, float top_b) {
+  const float top = fmaxf(top_a, top_b), base = top == -INFINITY ? 0.0f : top;
+  return {exp2_fast(top_a - base), exp2_fast(top_b - base), top};
+}
+__device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) { return fmaf(a, w.a, b * w.b); }
+
+// Calls tile(block, leaf) for every tile of keys of a split of an item, in the order of folding; leaf -1: entries in order.
+template <class F>
+__device__ __forceinline__ void for_tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int split, F tile) {
+  const int begin = split * kSplitBlocks, end = begin + kSplitBlocks, leaf_end = item.leaf_end;
+  int block = max(item.block_begin, begin), last = min(item.block_end, end), next_leaf = item.leaf_begin, leaf = -1;
+  while (true) {  // one call of `tile` in the code, which is long
+    if (block < last) {
+      tile(block++, leaf);
+    } else {
+      if (next_leaf == leaf_end) return;
+      leaf = next_leaf++;
+      block = max(item.leaf_block, begin), last = min(leaves[leaf].end_block, end);
+    }
+  }
+}
+
+// The entry of the store that place `place` of a run is.
+__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place,
+                                            int end) {
+  place = min(place, end - 1);
+  if (leaf && place >= run.tree_entry) place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
+  if (!run.index) return place;
+  return place < run.count ? run.index[kv_head * run.index_stride + place] : run.tail_first + (place - run.count);
+}
+
+template <int D>
+__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared) {
+  using Shared = AttentionShared<D>;
+  const int ring = int(threadIdx.x) / kRingThreads, t = int(threadIdx.x) % kRingThreads, lane = t % 32, warp = t / 32;
+  const int worker = int(blockIdx.x) + (args.paired ? 0 : ring * int(gridDim.x));
+  const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
+  const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
+  const uint64_t policy = args.reread ? policy_keep() : policy_read_once();
+  const int end_item = args.worker_items[worker + 1];
+  int stage = 0, skip = args.paired ? ring : 0;  // tiles of the other ring
+  uint32_t phase = 0;
+  for (int i = args.worker_items[worker]; i < end_item; ++i) {
+    const AttentionItemDevice& item = args.items[i];
+    const AttentionRunDevice& run = args.runs[item.run];
+    const bool boxes = run.index == nullptr;
+    const int end_entry = item.end_entry;
+    for (int split = item.first_split; split < item.first_split + item.num_splits; ++split)
+      for_tiles(item, run.leaves, split, [&](int block, int leaf) {
+        if (args.paired && skip++ % 2) return;
+        const uint32_t to = stages + uint32_t(stage * Shared::kStageBytes), ready = full + uint32_t(stage * 8);
+        if (boxes && leaf < 0) {
+          const int page = run.pages[block];
+          barrier_wait(empty + uint32_t(stage * 8), phase ^ 1);
+          if (t == 0) {
+            barrier_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
+            copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
+                     run.plane.first_row + item.kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
+          } else {
+            barrier_arrive(ready);
+          }
+        } else {
+          // Lane l looks up row l of the warp's 32; then the warp copies them row by row.
+          const LeafDevice* path = leaf < 0 ? nullptr : run.leaves + leaf;
+          const int places_end = path ? run.tree_entry + path->depth + 1 : end_entry;
+          const int entry = stored_entry(run, path, item.kv_head, block * kPageLen + warp * 32 + lane, places_end);
+          const int row = run.pages[entry / kPageLen] * kPageLen + entry % kPageLen;
+          const std::byte* head = run.plane.keys + item.kv_head * run.plane.head_bytes;
+          barrier_wait(empty + uint32_t(stage * 8), phase ^ 1);
+          constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
+          const int chunk = lane % kChunks, part = chunk / 8;
+#pragma unroll 8
+          for (int r = 0; r < 32; r += kRowsAtOnce) {
+            const int at = r + lane / kChunks, from = __shfl_sync(~0u, row, at), in_tile = warp * 32 + at;
+            if (!args.keys_only || chunk < kChunks / 2)
+              copy_16(to + uint32_t(part * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16),
+                      head + int64_t(from) * (D * 4) + chunk * 16);
+          }
+          barrier_arrive_copies(ready);
+        }
+        if (++stage == Shared::kStages) stage = 0, phase ^= 1;
+      });
+  }
+}
+
+// One consumer's view of its M tile.
+struct TileRows {
+  int first[2], last[2], leaf[2];  // of the thread's two rows
+  bool valid[2];                   // rows of the call, not padding
+  bool used[2];                    // by scores
+  float minus_lse[2];              // base 2
+  int row[2];                      // of the run
+};
+
+template <int D, class T>
+class Consumer {
+  using Shared = AttentionShared<D>;
+  static constexpr int kStages = Shared::kStages;
+
+ public:
+  __device__ __forceinline__ Consumer(const AttentionDevice& args, uint32_t shared, char* memory)
+      : args_(args), shared_(shared), memory_(memory) {
+    consumer_ = int(threadIdx.x) / 128 - 1, t_ = int(threadIdx.x) % 128, lane_ = t_ % 32, warp_ = t_ / 32;
+  }
+
+  __device__ __forceinline__ void run() {
+    const int worker = int(blockIdx.x) + (args_.paired ? 0 : consumer_ * int(gridDim.x));
+    const int end_item = args_.worker_items[worker + 1];
+    ring_ = args_.paired ? 0 : consumer_;
+    int last_run = -1, last_head = -1, last_group = -1;
+    for (int i = args_.worker_items[worker]; i < end_item; ++i) {
+      const AttentionItemDevice& item = args_.items[i];
+      const AttentionRunDevice& run = args_.runs[item.run];
+      const int tile = item.mgroup * (args_.paired ? 2 : 1) + (args_.paired ? consumer_ : 0);
+      rows_in_tile_ = args_.paired && consumer_ ? item.rows[1] : item.rows[0];
+      clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
+      scored_end_ = run.sink == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
+      gathered_ = run.index != nullptr;
+      if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
+        load_queries(run, item, tile);
+        last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
+      }
+      attend(run, item);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void sync() const { sync_threads(1 + consumer_, 128); }
+
+  // Queries of the tile, rounded, in the swizzle; zeros where there is no row. All earlier products are done.
+  __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item, int tile) {
+    sync();
+    const uint32_t padded = 1u << args_.group_shift;
+    constexpr int kChunks = D / 8;
+    char* to = memory_ + Shared::kQueries + consumer_ * Shared::kQueryBytes;
+    for (int i = t_; i < kTileRows * kChunks; i += 128) {
+      const int in_tile = i / kChunks, chunk = i % kChunks, packed = tile * kTileRows + in_tile;
+      const int listed = packed >> args_.group_shift, head = packed & int(padded - 1);
+      uint4 bits = make_uint4(0, 0, 0, 0);
+      if (in_tile < rows_in_tile_ && head < args_.group) {
+        const int row = run.first_row + (run.rows ? run.rows[listed] : listed);
+        const float* from = args_.q + row * args_.q_row + (item.kv_head * args_.group + head) * args_.q_head + chunk * 8;
+        const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+        bits = make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+      }
+      *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16) = bits;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half, packed = tile * kTileRows + in_tile;
+      const int listed = packed >> args_.group_shift, head = packed & int(padded - 1);
+      const bool valid = in_tile < rows_in_tile_ && head < args_.group;
+      rows_.valid[half] = valid, rows_.used[half] = false, rows_.row[half] = 0;
+      rows_.first[half] = 0, rows_.last[half] = -1, rows_.leaf[half] = -1, rows_.minus_lse[half] = 0;
+      if (!valid) continue;
+      const int row = run.rows ? run.rows[listed] : listed;
+      rows_.row[half] = row;
+      rows_.last[half] = args_.keys_only ? kFarFuture : run.last[row];
+      rows_.first[half] = run.window ? max(0, rows_.last[half] + 1 - run.window) : 0;
+      if (run.leaf_of_row) rows_.leaf[half] = run.leaf_of_row[row];
+      if (run.sink != ScoreSink::None && run.row_used[row]) {
+        rows_.used[half] = true;
+        if (run.weight)
+          rows_.minus_lse[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head) * run.lse_head];
+      }
+    }
+    active_ = warp_ * 16 < rows_in_tile_;
+    fence_async();
+    sync();
+  }
+
+  __device__ __forceinline__ static uint32_t pack(float a, float b) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+      return *reinterpret_cast<const uint32_t*>(&both);
+    } else {
+      const __half2 both = __floats2half2_rn(a, b);
+      return *reinterpret_cast<const uint32_t*>(&both);
+    }
+  }
+
+  __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+    float super[D / 2], super_top[2] = {-INFINITY, -INFINITY}, super_total[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) super[i] = 0;
+    const int64_t base = args_.paired && consumer_ ? item.partial[1] : item.partial[0];
+    for (int split = item.first_split; split < item.first_split + item.num_splits; ++split) {
+      float sums[D / 2], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) sums[i] = 0;
+      for_tiles(item, run.leaves, split, [&](int block, int leaf) { fold_tile(run, item, block, leaf, sums, top, total); });
+      if (args_.keys_only) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // a thread has summed its own columns so far
+        total[half] += __shfl_xor_sync(~0u, total[half], 1);
+        total[half] += __shfl_xor_sync(~0u, total[half], 2);
+      }
+      if (!item.fold) {
+        store_partial(base + (split - item.first_split) * partial_floats(rows_in_tile_, D), sums, top, total);
+        continue;
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const MergeWeights w = merge_weights(super_top[half], top[half]);
+        super_top[half] = w.top;
+        super_total[half] = merge(w, super_total[half], total[half]);
+#pragma unroll
+        for (int i = 0; i < D / 2; i += 4) {
+          super[i + 2 * half] = merge(w, super[i + 2 * half], sums[i + 2 * half]);
+          super[i + 2 * half + 1] = merge(w, super[i + 2 * half + 1], sums[i + 2 * half + 1]);
+        }
+      }
+    }
+    if (item.fold && !args_.keys_only) store_partial(base, super, super_top, super_total);
+  }
+
+  __device__ __forceinline__ void store_partial(int64_t offset, const float (&sums)[D / 2], const float (&top)[2],
+                                                const float (&total)[2]) {
+    const int rows = rows_in_tile_;
+    float* to = args_.partials + offset;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half;
+      if (in_tile >= rows) continue;
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j)
+        *reinterpret_cast<float2*>(to + in_tile * D + j * 8 + lane_ % 4 * 2) =
+            make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
+      if (lane_ % 4 == 0) *reinterpret_cast<float2*>(to + rows * D + in_tile * 2) = make_float2(top[half], total[half]);
+    }
+  }
+
+  // One tile of 64 keys. sums: [8 columns j][row, row + 8][2] of the accumulator of O.
+  __device__ __forceinline__ void fold_tile(const AttentionRunDevice& run, const AttentionItemDevice& item, int block, int leaf,
+                                            float (&sums)[D / 2], float (&top)[2], float (&total)[2]) {
+    const uint32_t full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
+    const uint32_t keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
+    const uint32_t queries = shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
+    barrier_wait(full, phase_);
+    if (gathered_ || leaf >= 0) fence_async();
+    float s[32];
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const uint32_t at = uint32_t(k / 4 * 8192 + k % 4 * 32);
+      wgmma_scores<T>(s, wgmma_operand(queries + at, 16, 1024), wgmma_operand(keys + at, 16, 1024), k > 0);
+    }
+    wgmma_commit();
+    const int entry = block * kPageLen;
+    const bool clean = leaf < 0 && entry >= clean_begin_ && entry + kPageLen <= clean_end_;
+    bool bad = false;
+    if (!clean && !args_.keys_only) bad = clean_values(keys + Shared::kStageBytes / 2);
+    wgmma_wait<0>();
+    wgmma_hold(s);
+    if (!args_.keys_only) {
+      uint32_t p[16];
+      softmax(s, p, entry, leaf, clean, sums, top, total);
+      if (bad) spoil(entry, leaf, total);
+      wgmma_hold(sums);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kPageLen / 16; ++k)
+        wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3],
+                        wgmma_operand(keys + Shared::kStageBytes / 2 + uint32_t(k * 2048), 8192, 1024));
+      wgmma_commit();
+    }
+    if (entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_)) score(run, item, entry, s);
+    wgmma_wait<0>();
+    wgmma_hold(sums);
+    if (lane_ == 0) barrier_arrive(full + kStages * 8);
+    if (args_.paired) ring_ ^= 1;
+    if (!args_.paired || ring_ == 0)
+      if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+  }
+
+  // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
+  // zeroed, and remembered for the rows that do read them.
+  __device__ __forceinline__ bool clean_values(uint32_t values) {
+    char* at = memory_ + (values - shared_) + t_ / 2 * 128;
+    constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
+    constexpr int kParts = D / 64;
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < kParts * 4; ++i) {
+      const uint4 x = *reinterpret_cast<const uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16);
+      for (uint32_t word : {x.x, x.y, x.z, x.w})
+        finite = finite && (word & kExponent) != kExponent && (word >> 16 & kExponent) != kExponent;
+    }
+    finite = __shfl_xor_sync(~0u, int(finite), 1) && finite;
+    const uint32_t entries = __ballot_sync(~0u, !finite);  // two lanes an entry
+    auto* found = reinterpret_cast<uint32_t*>(memory_ + Shared::kBad) + (odd_ * 2 + consumer_) * 4;
+    odd_ ^= 1;
+    if (lane_ == 0) found[warp_] = entries;
+    if (args_.paired) sync_threads(3, 256);  // both consumers have looked
+    if (!finite)
+      for (int i = 0; i < kParts * 4; ++i)
+        *reinterpret_cast<uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16) = make_uint4(0, 0, 0, 0);
+    fence_async();
+    if (args_.paired) sync_threads(3, 256);
+    else sync();
+    found_ = found;
+    return found[0] | found[1] | found[2] | found[3];
+  }
+
+  __device__ __forceinline__ bool reads(int half, int entry, int leaf) const {
+    return entry >= rows_.first[half] && entry <= rows_.last[half] && (leaf < 0 || leaf == rows_.leaf[half]);
+  }
+
+  __device__ __forceinline__ void spoil(int entry, int leaf, float (&total)[2]) const {
+    for (int e = 0; e < kPageLen; ++e)
+      if (found_[e / 16] >> (e % 16 * 2) & 1)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (reads(half, entry + e, leaf)) total[half] = __int_as_float(0x7fffffff);
+  }
+
+  // s stays as it is; p: its weights rounded, as the A operand of the second product.
+  __device__ __forceinline__ void softmax(const float (&s)[32], uint32_t (&p)[16], int entry, int leaf, bool clean,
+                                          float (&sums)[D / 2], float (&top)[2], float (&total)[2]) const {
+    if (!active_) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) p[i] = 0;
+      return;
+    }
+    const float c = args_.scale_log2;
+    float alpha[2], base[2];
+    uint32_t mask[2] = {0xffffu, 0xffffu};  // of the 16 columns of each row
+    if (!clean) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        mask[half] = 0;
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+          if (reads(half, entry + i / 2 * 8 + lane_ % 4 * 2 + i % 2, leaf)) mask[half] |= 1u << i;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float most = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float x = s[i / 2 * 4 + half * 2 + i % 2];
+        most = fmaxf(most, clean || (mask[half] >> i & 1) ? x : -INFINITY);
+      }
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      const float next = fmaxf(top[half], most * c);
+      base[half] = next == -INFINITY ? 0.0f : next;
+      alpha[half] = exp2_fast(top[half] - base[half]);
+      top[half] = next;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float w[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x = exp2_fast(fmaf(s[j * 4 + half * 2 + i], c, -base[half]));
+          w[i] = clean || (mask[half] >> (2 * j + i) & 1) ? x : 0.0f;
+          sum += w[i];
+        }
+        p[j * 2 + half] = pack(w[0], w[1]);  // k step j / 2: [row, row + 8] of its low 8 keys, then of its high 8
+      }
+      total[half] = fmaf(total[half], alpha[half], sum);
+    }
+    if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) sums[i] *= alpha[i / 2 % 2];
+    }
+  }
+
+  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that
+  // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
+  __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
+                                        const float (&s)[32]) {
+    const float c = args_.scale_log2;
+    const bool sum = run.sum != 0;
+    const int shift = args_.group_shift;
+    const float neutral = sum ? 0.0f : -INFINITY;
+    auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
+    if (active_) {
+      float v[2][16];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const float x = s[i / 2 * 4 + half * 2 + i % 2];
+          const float metric = run.weight ? fminf(1.0f, exp2_fast(fmaf(x, c, rows_.minus_lse[half]))) : x * c * kLn2;
+          v[half][i] = rows_.used[half] ? metric : 0.0f;
+        }
+      if (run.sink == ScoreSink::Rows) {
+        score_rows(run, item, entry, v);
+        return;
+      }
+      // Heads of a row stand in neighbouring rows of the tile: steps 0 to 2 join lanes, step 3 a lane's two rows, 4 and 5 warps.
+      const bool used[2] = {any_head(rows_.used[0], shift), any_head(rows_.used[1], shift)};
+      if (shift == 0) end_heads<16>(v, run.mean, used, neutral);
+      exchange<16, 4>(v, shift > 0 || sum);
+      if (shift == 1) end_heads<8>(v, run.mean, used, neutral);
+      exchange<8, 8>(v, shift > 1 || sum);
+      if (shift == 2) end_heads<4>(v, run.mean, used, neutral);
+      exchange<4, 16>(v, shift > 2 || sum);
+      if (shift == 3) end_heads<2>(v, run.mean, used, neutral);
+      const bool add = shift > 3 || sum;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) v[0][i] = add ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
+      if (shift == 4) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) v[0][i] = used[0] ? v[0][i] * run.mean : neutral;
+      }
+      const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
+      *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
+    } else if (run.sink == ScoreSink::Rows) {
+      return;
+    }
+    const bool both = args_.paired != 0;
+    if (both) sync_threads(3, 256);
+    else sync();
+    if (t_ < kPageLen && (!both || consumer_ == 0) && entry + t_ < run.prefix_len) {
+      float most = scratch[t_];
+      for (int w = 1; w * 16 < rows_in_tile_; ++w)
+        most = sum ? most + scratch[w * kPageLen + t_] : fmaxf(most, scratch[w * kPageLen + t_]);
+      if (both)
+        for (int w = 0; w * 16 < item.rows[1]; ++w)
+          most = sum ? most + scratch[(4 + w) * kPageLen + t_] : fmaxf(most, scratch[(4 + w) * kPageLen + t_]);
+      const int plane = run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head;
+      run.scores[plane * run.scores_stride + entry + t_] = most;
+    }
+    if (both) sync_threads(3, 256);
+    else sync();
+  }
+
+  __device__ __forceinline__ static bool any_head(bool used, int shift) {  // padding heads of a used row are not used themselves
+    for (int step = 4; step <= 16; step *= 2)
+      if (shift > (step == 4 ? 0 : step == 8 ? 1 : 2)) used = __shfl_xor_sync(~0u, int(used), step) || used;
+    return used;
+  }
+  template <int N>
+  __device__ __forceinline__ static void end_heads(float (&v)[2][16], float mean, const bool (&used)[2], float neutral) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[half][i] = used[half] ? v[half][i] * mean : neutral;
+  }
+  template <int N, int kStep>
+  __device__ __forceinline__ void exchange(float (&v)[2][16], bool add) const {
+    const bool high = lane_ & kStep;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) {
+        const float mine = high ? v[half][i + N / 2] : v[half][i], given = high ? v[half][i] : v[half][i + N / 2];
+        const float got = __shfl_xor_sync(~0u, given, kStep);
+        v[half][i] = add ? mine + got : fmaxf(mine, got);
+      }
+  }
+
+  // One score per row, entry and KV head: sums over the group, rows apart. Groups of up to 8 heads stay inside a warp's lanes.
+  __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
+                                             float (&v)[2][16]) {
+    const int shift = args_.group_shift;
+    for (int step = 0; step < 3; ++step)
+      if (shift > step)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int i = 0; i < 16; ++i) v[half][i] += __shfl_xor_sync(~0u, v[half][i], 4 << step);
+    if (shift == 4)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[0][i] += v[1][i];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half;
+      if (in_tile & ((1 << shift) - 1) || !rows_.used[half]) continue;
+      const int plane = run.used_index[rows_.row[half]] * run.plane.kv_heads + item.kv_head;
+      float* to = run.scores + plane * run.scores_stride + entry + lane_ % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (entry + j * 8 + lane_ % 4 * 2 + i < run.prefix_len) to[j * 8 + i] = v[half][2 * j + i];
+    }
+  }
+
+  const AttentionDevice& args_;
+  const uint32_t shared_;
+  char* memory_;
+  int consumer_, t_, lane_, warp_;
+  int ring_ = 0, stage_ = 0, odd_ = 0;
+  int rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
+  bool gathered_ = false;
+  const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
+  uint32_t phase_ = 0;
+  bool active_ = false;
+  TileRows rows_;
+};
+
+template <int D, class T>
+__global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const AttentionDevice* args) {
+  using Shared = AttentionShared<D>;
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = shared_address(memory);
+  const AttentionDevice a = *args;
+  if (threadIdx.x == 0) {
+    for (int ring = 0; ring < 2; ++ring)
+      for (int stage = 0; stage < Shared::kStages; ++stage) {
+        const uint32_t full = shared + Shared::kBarriers + uint32_t((ring * 2 * Shared::kStages + stage) * 8);
+        barrier_init(full, kRingThreads);
+        barrier_init(full + Shared::kStages * 8, a.paired ? 8 : 4);  // a lane of every warp that reads the stage
+      }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  wait_for_previous();
+  let_next_start();
+  if (threadIdx.x < 128) {
+    give_registers<40>();
+    produce<D>(a, shared);
+  } else {
+    take_registers<232>();
+    Consumer<D, T>(a, shared, memory).run();
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,228 @@
+// See attention_plan.h. Nothing here changes a bit of the results: items are whole splits, and partials are exact.
+#include "backend/cuda/attention_plan.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hunch {
+namespace {
+
+// One M group of a run: its rows, and the entries they read.
+struct Group {
+  AttentionItemDevice item;  // all but the splits and the KV head
+  int first_split = 0, end_split = 0;
+  int tiles = 0;
+};
+
+void plan_paths(AttentionPlan& plan, const PlannedRun& run, int first, int end, std::vector<int32_t>& leaf_of_row, Group& group) {
+  group.item.leaf_begin = int32_t(plan.leaves.size());
+  group.item.leaf_block = int32_t(run.tree_entry / kPageLen);
+  // Parents come before children: from the last row backwards, a row without a leaf below it is one.
+  std::vector<int32_t> leaf(run.parents.size(), -1);
+  for (int i = end - 1; i >= first; --i) {
+    const int row = run.rows[size_t(i)], x = run.tree_first + row;
+    if (leaf[size_t(x)] < 0) {
+      const int32_t index = int32_t(plan.leaves.size());
+      LeafDevice added;
+      added.depth = run.last[size_t(i)] - int32_t(run.tree_entry);
+      added.path = int32_t(plan.paths.size());
+      added.end_block = int32_t((run.tree_entry + added.depth) / kPageLen + 1);
+      plan.paths.resize(plan.paths.size() + size_t(added.depth) + 1);
+      int at = added.depth;
+      for (int y = x; y >= 0; y = run.parents[size_t(y)], --at) {
+        plan.paths[size_t(added.path + at)] = y;
+        if (leaf[size_t(y)] < 0) leaf[size_t(y)] = index;
+      }
+      HUNCH_CHECK(at == -1);  // last says what the tree says
+      plan.leaves.push_back(added);
+    }
+    leaf_of_row[size_t(row)] = leaf[size_t(x)];
+  }
+  group.item.leaf_end = int32_t(plan.leaves.size());
+}
+
+Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int mgroup, int padded_group) {
+  Group group;
+  AttentionItemDevice& item = group.item;
+  item.run = run_index, item.mgroup = mgroup;
+  const int packed = int(run.rows.size()) * padded_group, per_group = plan.tiles_per_group * kTileRows;
+  const int begin = mgroup * per_group, end = std::min(packed, begin + per_group);
+  group.tiles = (end - begin + kTileRows - 1) / kTileRows;
+  for (int t = 0; t < 2; ++t) item.rows[t] = std::clamp(end - begin - t * kTileRows, 0, kTileRows);
+  const int first = begin / padded_group, last_row = (end - 1) / padded_group;
+  if (run.end_entry > 0) {
+    item.block_end = int32_t((run.end_entry + kPageLen - 1) / kPageLen);
+    item.clean_end = item.end_entry = int32_t(run.end_entry);
+    group.end_split = (item.block_end + kSplitBlocks - 1) / kSplitBlocks;
+    return group;
+  }
+  int64_t begin_entry = kFarFuture, end_entry = 0, clean_begin = 0, clean_end = kFarFuture;
+  for (int i = first; i <= last_row; ++i) {
+    const int64_t last = run.last[size_t(i)], from = run.window ? std::max<int64_t>(0, last + 1 - run.window) : 0;
+    begin_entry = std::min(begin_entry, from), clean_begin = std::max(clean_begin, from);
+    end_entry = std::max(end_entry, last + 1), clean_end = std::min(clean_end, last + 1);
+  }
+  item.clean_begin = int32_t(clean_begin), item.clean_end = int32_t(clean_end), item.end_entry = int32_t(end_entry);
+  item.block_begin = int32_t(begin_entry / kPageLen), item.block_end = int32_t((end_entry + kPageLen - 1) / kPageLen);
+  group.first_split = item.block_begin / kSplitBlocks;
+  group.end_split = (item.block_end + kSplitBlocks - 1) / kSplitBlocks;
+  if (!run.parents.empty()) {
+    plan_paths(plan, run, first, last_row + 1, plan.leaf_of_row[size_t(run_index)], group);
+    item.block_end = std::min(item.block_end, item.leaf_block);
+  }
+  return group;
+}
+
+// Tiles of keys that a split of a group has.
+int64_t cost(const AttentionPlan& plan, const AttentionItemDevice& item, int split) {
+  const int begin = split * kSplitBlocks, end = begin + kSplitBlocks;
+  int64_t tiles = std::max(0, std::min(end, item.block_end) - std::max(begin, item.block_begin));
+  for (int leaf = item.leaf_begin; leaf < item.leaf_end; ++leaf)
+    tiles += std::max(0, std::min(end, plan.leaves[size_t(leaf)].end_block) - std::max(begin, item.leaf_block));
+  return tiles;
+}
+
+// The splits [begin, end) of one M group and KV head, appended as items; slots of partials are taken in order.
+class Cutter {
+ public:
+  Cutter(AttentionPlan& plan, int head_dim) : plan_(plan), head_dim_(head_dim) {}
+  // Starts the units of a group: its tiles' partials follow each other tile by tile, so their number must be known.
+  void add(const Group& group, int kv_head, int begin, int end, AttentionUnitDevice* const units[2]) {
+    for (int split = begin; split < end;) {
+      AttentionItemDevice item = group.item;
+      item.kv_head = kv_head, item.first_split = split;
+      item.fold = split % kSuperSplits == 0 || split == group.first_split;
+      const int super_end = (split / kSuperSplits + 1) * kSuperSplits;
+      item.num_splits = std::min(end, super_end) - split;
+      const int slots = item.fold ? 1 : item.num_splits;
+      for (int t = 0; t < group.tiles && head_dim_ > 0; ++t) {
+        item.partial[t] = plan_.partial_floats;
+        plan_.partial_floats += slots * partial_floats(item.rows[t], head_dim_);
+        slots_.push_back({units[t], item.partial[t], slots, item.fold != 0});
+      }
+      plan_.items.push_back(item);
+      split += item.num_splits;
+    }
+  }
+  struct Slots {
+    AttentionUnitDevice* unit;
+    int64_t partial;
+    int count;
+    bool starts_super;
+  };
+  std::vector<Slots> slots_;
+
+ private:
+  AttentionPlan& plan_;
+  int head_dim_;
+};
+
+}  // namespace
+
+bool is_chain(const TreeRows& tree, int64_t num_rows) {
+  for (int64_t x = 0; x < tree.first + num_rows; ++x)
+    if (tree.parents[size_t(x)] != x - 1) return false;
+  return true;
+}
+
+void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
+                    int workers) {
+  plan = AttentionPlan{};
+  plan.tiles_per_group = paired ? 2 : 1;
+  struct Work {  // an M group of one KV head
+    int group, kv_head;
+    int64_t cost;
+  };
+  std::vector<Group> groups;
+  std::vector<std::pair<int, int>> run_groups;  // first and end, by run
+  int64_t total = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const int packed = int(runs[r].rows.size()) * padded_group, tiles = (packed + kTileRows - 1) / kTileRows;
+    const int mgroups = (tiles + plan.tiles_per_group - 1) / plan.tiles_per_group;
+    plan.leaf_of_row.emplace_back();
+    if (!runs[r].parents.empty()) plan.leaf_of_row.back().assign(runs[r].rows.size(), 0);
+    plan.run_units.push_back(int32_t(plan.units.size())), plan.run_tiles.push_back(tiles);
+    plan.units.resize(plan.units.size() + size_t(tiles * runs[r].kv_heads));
+    plan.reread = plan.reread || mgroups > 1;
+    run_groups.push_back({int(groups.size()), int(groups.size()) + mgroups});
+    for (int m = 0; m < mgroups; ++m) {
+      groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group));
+      const Group& group = groups.back();
+      for (int split = group.first_split; split < group.end_split; ++split)
+        total += runs[r].kv_heads * cost(plan, group.item, split);
+    }
+  }
+  Cutter cutter(plan, head_dim);
+  const auto add = [&](const Group& group, int kv_head, int begin, int end) {
+    const int r = group.item.run,
+              unit = plan.run_units[size_t(r)] + kv_head * plan.run_tiles[size_t(r)] + group.item.mgroup * plan.tiles_per_group;
+    AttentionUnitDevice* const units[2] = {&plan.units[size_t(unit)], group.tiles > 1 ? &plan.units[size_t(unit + 1)] : nullptr};
+    for (int t = 0; t < group.tiles; ++t) units[t]->rows = group.item.rows[t];
+    cutter.add(group, kv_head, begin, end, units);
+  };
+  plan.worker_items.assign(1, 0);
+  if (!plan.reread) {
+    // Each worker takes the next stretch of all splits in a row, up to its share of the cost.
+    int64_t done = 0;
+    for (size_t r = 0; r < runs.size(); ++r)
+      for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head)
+        for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
+          const Group& group = groups[size_t(g)];
+          int begin = group.first_split;
+          for (int split = group.first_split; split < group.end_split; ++split) {
+            done += cost(plan, group.item, split);
+            const int64_t workers_done = int64_t(plan.worker_items.size());
+            if (done * workers >= total * workers_done || split + 1 == group.end_split) {
+              add(group, kv_head, begin, split + 1);
+              begin = split + 1;
+              while (int64_t(plan.worker_items.size()) < workers && done * workers >= total * int64_t(plan.worker_items.size()))
+                plan.worker_items.push_back(int32_t(plan.items.size()));
+            }
+          }
+        }
+    while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(int32_t(plan.items.size()));
+  } else {
+    // Groups that read the same keys run side by side, super by super (split by split where those are few), so that the L2 has
+    // what the first of them fetched. Workers take every so manieth item.
+    std::vector<AttentionItemDevice> dealt;
+    int64_t supers = 0;
+    for (size_t r = 0; r < runs.size(); ++r)
+      for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
+        supers += int64_t(runs[r].kv_heads) * ((groups[size_t(g)].end_split + kSuperSplits - 1) / kSuperSplits -
+                                               groups[size_t(g)].first_split / kSuperSplits);
+    const int step = supers >= 2 * workers ? kSuperSplits : supers * 4 >= 2 * workers ? kSuperSplits / 4 : 1;
+    for (size_t r = 0; r < runs.size(); ++r)
+      for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head) {
+        int first = kFarFuture, end = 0;
+        for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
+          first = std::min(first, groups[size_t(g)].first_split / step * step), end = std::max(end, groups[size_t(g)].end_split);
+        for (int split = first; split < end; split += step)
+          for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
+            const Group& group = groups[size_t(g)];
+            const int from = std::max(split, group.first_split), to = std::min(split + step, group.end_split);
+            if (from < to) add(group, kv_head, from, to);
+          }
+      }
+    const size_t n = plan.items.size();
+    for (int w = 0; w < workers; ++w) {
+      for (size_t i = size_t(w); i < n; i += size_t(workers)) dealt.push_back(plan.items[i]);
+      plan.worker_items.push_back(int32_t(dealt.size()));
+    }
+    plan.items = std::move(dealt);
+  }
+  // Slots of a unit lie in one stretch of new_super, in the order of splits; their partials may lie anywhere.
+  for (const auto& slots : cutter.slots_) slots.unit->num_slots += slots.count;
+  int32_t next = 0;
+  for (AttentionUnitDevice& unit : plan.units) unit.first_slot = next, next += unit.num_slots, unit.num_slots = 0;
+  plan.new_super.resize(size_t(next));
+  plan.slot_partial.resize(size_t(next));
+  for (const auto& slots : cutter.slots_)
+    for (int i = 0; i < slots.count; ++i) {
+      const size_t slot = size_t(slots.unit->first_slot + slots.unit->num_slots++);
+      plan.new_super[slot] = i == 0 && slots.starts_super;
+      plan.slot_partial[slot] = slots.partial + i * partial_floats(slots.unit->rows, head_dim);
+    }
+}
+
+}  // namespace hunch

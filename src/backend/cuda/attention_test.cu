@@ -1,0 +1,376 @@
+// Attention and scores on the device: the reference's values, and a row's bits alone, in a verify, in a chunk, in a tree.
+#include "backend/cuda/attention.h"
+
+#include <set>
+
+#include "backend/cuda/attention_fixture.h"
+#include "backend/cuda/kernel_bench.h"
+
+namespace hunch {
+namespace {
+
+using test::attend;
+using test::Attended;
+using test::chunk;
+using test::distance;
+using test::KvPair;
+using test::KvShape;
+using test::random_floats;
+using test::Request;
+using test::rows_of;
+
+struct Device {
+  Device() { commands = std::move(*Commands::make()); }
+  std::vector<Attended> run(const std::vector<KvPair*>& kv, const std::vector<Request>& requests) {
+    return attend(commands.get(), &attention, kv, requests);
+  }
+  Attended run(KvPair& kv, const Request& request) { return run({&kv}, {request})[0]; }
+  Attended keys(KvPair& kv, const Request& request) { return attend(commands.get(), &attention, {&kv}, {request}, 1, true)[0]; }
+  std::unique_ptr<Commands> commands;
+  CudaAttention attention;
+};
+Attended expected(KvPair& kv, const Request& request, bool keys_only = false) {
+  return attend(nullptr, nullptr, {&kv}, {request}, 1, keys_only)[0];
+}
+
+bool on_tensor_cores(DType t, int dim) { return (t == DType::BF16 || t == DType::F16) && (dim == 64 || dim == 128); }
+// Weights are rounded to 8 or 11 bits, an error of at most 2^-9 or 2^-12 of a mean of values up to 4.
+float out_tolerance(const KvShape& s) {
+  return !on_tensor_cores(s.dtype, s.head_dim) ? 5e-5f : s.dtype == DType::BF16 ? 1.2e-2f : 2e-3f;
+}
+constexpr float kLogitTolerance = 4e-5f;
+
+void expect_reference(Device& device, KvPair& kv, const Request& request, const std::string& what = "") {
+  const Attended right = expected(kv, request), got = device.run(kv, request);
+  const std::string all = what + " " + kv.shape.name() + " len " + std::to_string(kv.len) + " rows " +
+                          std::to_string(request.last.size()) + " window " + std::to_string(request.window);
+  EXPECT_LE(distance(got.out, right.out), out_tolerance(kv.shape)) << all;
+  EXPECT_LE(distance(got.lse, right.lse), kLogitTolerance) << all;
+}
+
+const std::vector<KvShape> kTensorShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128}};
+const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64},  {DType::F16, 1, 4, 128},
+                                   {DType::F16, 2, 1, 64},   {DType::BF16, 2, 5, 128}, {DType::BF16, 1, 16, 64},
+                                   {DType::F32, 2, 2, 80},   {DType::Q8_0, 2, 2, 64},  {DType::BF16, 1, 2, 48},
+                                   {DType::BF16, 1, 32, 64}};
+
+TEST(CudaAttention, EqualsReferenceForEveryTypeAndHeadShape) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kShapes) {
+    KvPair kv(*device.commands, shape, 203);
+    expect_reference(device, kv, chunk(shape, 64, 1), "a block and one");
+    expect_reference(device, kv, chunk(shape, 202, 1));
+    expect_reference(device, kv, chunk(shape, 198, 5));
+    expect_reference(device, kv, chunk(shape, 0, 203));
+  }
+}
+
+TEST(CudaAttention, EqualsReferenceAroundBlockSplitAndSuperEdges) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : {KvShape{DType::BF16, 1, 4, 128}, KvShape{DType::F32, 1, 2, 16}})
+    for (const int64_t len : {1, 2, 63, 64, 65, 127, 129, 1023, 1024, 1025, 2049, 8192, 8193, 9300}) {
+      KvPair kv(*device.commands, shape, len);
+      expect_reference(device, kv, chunk(shape, len - 1, 1));
+      if (len > 20) expect_reference(device, kv, chunk(shape, len - 20, 20));
+    }
+}
+
+TEST(CudaAttention, EqualsReferenceWithinWindows) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : {KvShape{DType::BF16, 1, 4, 64}, KvShape{DType::F32, 1, 2, 16}}) {
+    KvPair kv(*device.commands, shape, 2200);
+    for (const int window : {1, 2, 63, 64, 65, 200, 1024, 1500}) {
+      expect_reference(device, kv, chunk(shape, 2190, 10, 5, window));
+      expect_reference(device, kv, chunk(shape, 0, 150, 5, window));
+    }
+  }
+}
+
+// One row alone, against the same row in passes of every form.
+TEST(CudaAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kShapes)
+    for (const int window : {0, 70, 1010}) {
+      const int64_t len = 1080, first = 985;  // rows on both sides of a split's end
+      KvPair kv(*device.commands, shape, len);
+      const Request all = chunk(shape, first, len - first, 3, window);
+      const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
+      std::vector<float> alone, alone_lse;
+      for (int64_t r = 0; r < len - first; ++r) {
+        const Attended row = device.run(kv, rows_of(all, r, 1, shape));
+        alone.insert(alone.end(), row.out.begin(), row.out.end());
+        alone_lse.insert(alone_lse.end(), row.lse.begin(), row.lse.end());
+      }
+      ASSERT_FALSE(std::isnan(std::accumulate(alone.begin(), alone.end(), 0.0f)));
+      for (const int64_t size : {2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 95}) {
+        int64_t wrong = 0;
+        for (int64_t r = 0; r < len - first; r += size) {
+          const int64_t rows = std::min(size, len - first - r);
+          const Attended part = device.run(kv, rows_of(all, r, rows, shape));
+          wrong += !test::same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size());
+          wrong += !test::same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size());
+        }
+        ASSERT_EQ(wrong, 0) << shape.name() << " chunks of " << size << " window " << window;
+      }
+    }
+}
+
+// Long contexts are dealt to workers in other stretches than short ones, and many sequences in others than one.
+TEST(CudaAttention, GivesARowTheSameBitsBesideOtherSequences) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kTensorShapes) {
+    std::vector<std::unique_ptr<KvPair>> kv;
+    std::vector<KvPair*> pairs;
+    std::vector<Request> requests;
+    std::vector<Attended> alone;
+    const std::vector<int64_t> lengths{20000, 70, 3000, 1, 9000, 1024}, rows{8, 3, 1, 1, 200, 12};
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      kv.push_back(std::make_unique<KvPair>(*device.commands, shape, lengths[i], uint32_t(i)));
+      pairs.push_back(kv.back().get());
+      requests.push_back(chunk(shape, lengths[i] - rows[i], rows[i], 30 + uint32_t(i), i == 2 ? 500 : 0));
+      alone.push_back(device.run(*pairs.back(), requests.back()));
+    }
+    const auto together = device.run(pairs, requests);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      EXPECT_EQ(distance(together[i].out, alone[i].out), 0) << shape.name() << " sequence " << i;
+      EXPECT_EQ(distance(together[i].lse, alone[i].lse), 0) << shape.name() << " sequence " << i;
+      EXPECT_LE(distance(alone[i].out, expected(*pairs[i], requests[i]).out), out_tolerance(shape)) << " sequence " << i;
+    }
+  }
+}
+
+// NaN in K and V that one row reads harms no other row.
+TEST(CudaAttention, KeepsNaNToTheRowsThatReadIt) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kShapes) {
+    KvPair kv(*device.commands, shape, 300);
+    for (const int rows : {5, 40}) {
+      const Request all = chunk(shape, 300 - rows, rows);
+      const Attended clean = device.run(kv, all);
+      kv.store->poison(kv.pages(), 298, 299);
+      const Attended got = device.run(kv, all);
+      const size_t width = size_t(shape.heads() * shape.head_dim), read = size_t(rows - 2) * width;
+      EXPECT_TRUE(test::same_bits(got.out.data(), clean.out.data(), read)) << shape.name() << " rows " << rows;
+      EXPECT_TRUE(std::isnan(got.out[read]) && std::isnan(got.out[read + width])) << shape.name();
+      kv = KvPair(*device.commands, shape, 300);
+    }
+  }
+}
+
+std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
+  std::vector<int32_t> parents{-1};
+  for (int x = 1; x < rows; ++x)
+    parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
+  return parents;
+}
+std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
+  std::vector<int> path;
+  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
+  return {path.rbegin(), path.rend()};
+}
+Request tree_request(const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
+  Request request;
+  request.window = window;
+  request.parents = parents, request.tree_entry = first_entry;
+  for (size_t x = 0; x < parents.size(); ++x)
+    request.last.push_back(int32_t(first_entry) + int32_t(path_to(parents, int(x)).size()) - 1);
+  request.q = test::random_queries(shape, int64_t(parents.size()), 21);
+  return request;
+}
+void store_row(Device& device, KvPair& kv, int64_t entry, int row) {
+  const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
+  kv.put(*device.commands, 1, entry, random_floats(width, 1000 + uint32_t(row)), random_floats(width, 2000 + uint32_t(row)));
+}
+
+void expect_chains(Device& device, const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
+  const int rows = int(parents.size());
+  KvPair kv(*device.commands, shape, first_entry + rows + 64), chain(*device.commands, shape, first_entry + rows + 64);
+  kv.store->poison(kv.pages(), first_entry, int64_t(kv.table.size()) * kPageLen);
+  for (int x = 0; x < rows; ++x) store_row(device, kv, first_entry + x, x);
+  const Request request = tree_request(shape, parents, first_entry, window);
+  const Attended whole = device.run(kv, request);
+  const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
+  const std::string what =
+      shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(first_entry) + " window " + std::to_string(window);
+  int leaves = 0;
+  for (int x = rows - 1; x >= 0 && leaves < 6; --x) {
+    if (std::find(parents.begin(), parents.end(), x) != parents.end()) continue;  // a leaf's chain holds its ancestors
+    ++leaves;
+    const std::vector<int> path = path_to(parents, x);
+    chain.store->poison(chain.pages(), first_entry, int64_t(chain.table.size()) * kPageLen);
+    Request of_path;
+    of_path.window = window;
+    for (size_t d = 0; d < path.size(); ++d) {
+      store_row(device, chain, first_entry + int64_t(d), path[d]);
+      of_path.last.push_back(int32_t(first_entry) + int32_t(d));
+      of_path.q.insert(of_path.q.end(), request.q.begin() + int64_t(size_t(path[d]) * width),
+                       request.q.begin() + int64_t(size_t(path[d] + 1) * width));
+    }
+    const Attended right = device.run(chain, of_path);
+    for (size_t d = 0; d < path.size(); ++d) {
+      const size_t row = size_t(path[d]);
+      ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
+      ASSERT_TRUE(test::same_bits(&whole.out[row * width], &right.out[d * width], width))
+          << what << " row " << row << " depth " << d;
+      ASSERT_TRUE(test::same_bits(&whole.lse[row * heads], &right.lse[d * heads], heads)) << what << " row " << row;
+    }
+  }
+  const Attended right = expected(kv, request);
+  EXPECT_LE(distance(whole.out, right.out), out_tolerance(shape)) << what;
+  // A part of the tree, with NaN in every row that is no ancestor of the part's one row.
+  const int x = rows - 1;
+  const std::vector<int> path = path_to(parents, x);
+  for (int other = 0; other < rows; ++other)
+    if (std::find(path.begin(), path.end(), other) == path.end())
+      kv.store->poison(kv.pages(), first_entry + other, first_entry + other + 1);
+  const Attended part = device.run(kv, rows_of(request, x, 1, shape));
+  ASSERT_TRUE(test::same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
+}
+
+TEST(CudaAttention, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  std::mt19937 random(3);
+  for (const KvShape& shape : {KvShape{DType::BF16, 1, 4, 128}, KvShape{DType::F16, 2, 8, 64}, KvShape{DType::F32, 1, 2, 16}})
+    for (const int64_t first_entry : {1, 37, 63, 64, 960, 1000, 1022, 1024})
+      for (const double chain : {0.2, 0.8})
+        expect_chains(device, shape, random_tree(2 + int(random() % 40), chain, random), first_entry,
+                      first_entry == 1000 ? 60 : 0);
+  expect_chains(device, {DType::BF16, 1, 4, 128}, random_tree(256, 0.9, random), 1000, 0);
+  expect_chains(device, {DType::BF16, 1, 4, 128}, random_tree(256, 0.3, random), 8190, 0);
+}
+
+Request scored(const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared,
+               int64_t prefix_len) {
+  Request request = chunk(shape, len - rows, rows, 11);
+  request.metric = metric, request.combine = combine, request.prefix_len = prefix_len;
+  request.sets = shared ? 1 : shape.kv_heads;
+  for (int64_t r = 0; r < rows; ++r) request.row_used.push_back(uint8_t(r % 3 != 1));
+  // Log-sum-exps as a draft leaves them: near the truth, and now and then far below or above it.
+  request.lse = random_floats(size_t(rows * shape.heads()), 12, 0.5f);
+  for (float& x : request.lse) x += 8;
+  request.lse[0] = -60, request.lse[1 % request.lse.size()] = 40;
+  return request;
+}
+
+void expect_scores(const Attended& got, const Attended& right, int64_t prefix_len, float tolerance, const std::string& what) {
+  ASSERT_EQ(got.scores.size(), right.scores.size());
+  for (size_t set = 0; set < got.scores.size(); ++set)
+    for (size_t e = 0; e < got.scores[set].size(); ++e) {
+      if (int64_t(e) >= prefix_len) {
+        ASSERT_EQ(got.scores[set][e], test::kUntouched) << what << ": written past the prefix at " << e;
+      } else {
+        const float x = right.scores[set][e];
+        ASSERT_NEAR(got.scores[set][e], x, tolerance * std::max(1.0f, std::fabs(x))) << what << " set " << set << " entry " << e;
+      }
+    }
+}
+
+TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  struct Case {
+    int64_t len, rows, prefix;
+  };
+  for (const KvShape& shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 2, 8, 64}, KvShape{DType::F16, 2, 1, 64},
+                               KvShape{DType::BF16, 2, 2, 64}, KvShape{DType::BF16, 1, 16, 64}, KvShape{DType::BF16, 2, 5, 128},
+                               KvShape{DType::F32, 2, 3, 24}})
+    for (const Case c :
+         {Case{100, 8, 92}, Case{1200, 3, 1197}, Case{1200, 12, 1024}, Case{70, 1, 64}, Case{200, 70, 20}, Case{300, 20, 280}}) {
+      KvPair kv(*device.commands, shape, c.len);
+      for (const ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
+        for (const ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})
+          for (const bool shared : {false, true}) {
+            const Request request = scored(shape, c.len, c.rows, metric, combine, shared, c.prefix);
+            const Attended right = expected(kv, request);
+            const float tolerance = kLogitTolerance * std::sqrt(float(c.rows));  // of a sum over rows
+            const std::string what = shape.name() + " rows " + std::to_string(c.rows) + " metric " + std::to_string(int(metric)) +
+                                     " combine " + std::to_string(int(combine)) + " shared " + std::to_string(shared);
+            const Attended got = device.run(kv, request);
+            expect_scores(got, right, c.prefix, tolerance, what);
+            expect_scores(device.keys(kv, request), right, c.prefix, tolerance, what + " by keys");
+            Request without = request;
+            without.metric = ScoreMetric::None;
+            const Attended plain = device.run(kv, without);
+            ASSERT_TRUE(test::same_bits(plain.out.data(), got.out.data(), got.out.size())) << what;
+          }
+    }
+}
+
+TEST(CudaScores, OfATreeAreThoseOfAChain) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  std::mt19937 random(7);
+  for (const bool shared : {false, true})
+    for (const int64_t first_entry : {70, 1022}) {
+      const KvShape shape{DType::BF16, 2, 4, 128};
+      KvPair kv(*device.commands, shape, first_entry + 12);
+      Request tree = tree_request(shape, random_tree(10, 0.4, random), first_entry, 0);
+      tree.metric = ScoreMetric::Weight, tree.combine = ScoreCombine::Max, tree.prefix_len = first_entry;
+      tree.sets = shared ? 1 : 2, tree.row_used = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
+      tree.lse.assign(size_t(10 * shape.heads()), 6);
+      Request chain = tree;
+      chain.parents.clear();
+      std::iota(chain.last.begin(), chain.last.end(), int32_t(first_entry));
+      const Attended a = device.run(kv, tree), b = device.run(kv, chain);
+      for (size_t set = 0; set < a.scores.size(); ++set) EXPECT_EQ(distance(a.scores[set], b.scores[set]), 0);
+    }
+}
+
+// A selection read in place has the bits of the same entries gathered into a store of their own.
+TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  std::mt19937 random(8);
+  for (const KvShape& shape : kShapes)
+    for (const bool shared : {false, true})
+      for (const int64_t count : {1, 63, 150, 1100}) {
+        KvPair kv(*device.commands, shape, 2500);
+        const int64_t tail_first = 2490, tail = 7;
+        Request request = chunk(shape, count + tail - 3, 3);
+        request.index_sets = shared ? 1 : shape.kv_heads, request.tail_first = tail_first;
+        for (int set = 0; set < request.index_sets; ++set) {
+          std::set<int32_t> chosen;
+          while (int64_t(chosen.size()) < count) chosen.insert(int32_t(random() % uint32_t(tail_first)));
+          request.index.insert(request.index.end(), chosen.begin(), chosen.end());
+        }
+        std::set<int32_t> all(request.index.begin(), request.index.end());
+        for (int32_t e = 0; e < tail_first && int64_t(all.size()) < 400; ++e)  // what is not selected does not matter
+          if (!all.contains(e)) kv.store->poison(kv.pages(), e, e + 1);
+        const Attended got = device.run(kv, request);
+        const std::string what = shape.name() + " shared " + std::to_string(shared) + " count " + std::to_string(count);
+        EXPECT_LE(distance(got.out, expected(kv, request).out), out_tolerance(shape)) << what;
+        KvPair copy(*device.commands, shape, count + tail);
+        copy.store->poison(copy.pages(), 0, count + tail);
+        const test::DeviceArray<int32_t> index(request.index);
+        enqueue_gather_kv(*device.commands,
+                          {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count), tail_first,
+                           tail_first + tail});
+        Request dense = request;
+        dense.index_sets = 0;
+        const Attended gathered = device.run(copy, dense);
+        EXPECT_EQ(distance(got.out, gathered.out), 0) << what;
+        EXPECT_EQ(distance(got.lse, gathered.lse), 0) << what;
+      }
+}
+
+// Not a test: prints what `hunch bench kernels` would, with --gtest_also_run_disabled_tests.
+TEST(CudaAttention, DISABLED_Bench) {
+  HUNCH_NEEDS_DEVICE();
+  const Ceilings ceilings = measure_ceilings();
+  std::printf("%s: read %.1f GB/s, copy %.1f GB/s\n", device_facts().name.c_str(), ceilings.read_bytes / 1e9,
+              ceilings.copy_bytes / 1e9);
+  auto commands = std::move(*Commands::make());
+  for (const KernelRow& row : bench_attention(*commands))
+    std::printf("%-72s %8.4f ms %7.1f GB/s %5.1f %% of read %6.1f TFLOP/s\n", row.name.c_str(), row.ms, row.bytes / row.ms / 1e6,
+                row.bytes / row.ms * 1e3 / ceilings.read_bytes * 100, row.flops / row.ms / 1e9);
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,15 @@
+// store_kv, gather_kv, move_kv and page_bounds (contracts: backend/ops/kv.h) as kernels. Index lists, K and V rows are device
+// memory, page tables and the entries to move host memory.
+#pragma once
+
+#include "backend/cuda/commands.h"
+#include "backend/ops/kv.h"
+
+namespace hunch {
+
+void enqueue_store_kv(Commands&, const StoreKvArgs&);
+void enqueue_gather_kv(Commands&, const GatherKvArgs&);
+void enqueue_move_kv(Commands&, const MoveKvArgs&);
+void enqueue_page_bounds(Commands&, const PageBoundsArgs&);
+
+}  // namespace hunch

@@ -1,0 +1,67 @@
+// Token rows of KV stores inside kernels: a warp encodes and decodes K or V of one entry and head. Included by the kernels of
+// store, gather and bounds, and by the general attention.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backend/cuda/kv_store.h"
+
+namespace hunch {
+
+// The row of K (part 0) or V (part 1) of an entry.
+struct KvRow {
+  std::byte* data;
+  float* scale;  // Q8_0 only
+};
+
+__device__ __forceinline__ int64_t kv_part_bytes(DType dtype, int head_dim) {
+  return dtype == DType::F32 ? int64_t(head_dim) * 4 : dtype == DType::Q8_0 ? int64_t(head_dim) : int64_t(head_dim) * 2;
+}
+
+__device__ __forceinline__ KvRow kv_row(const KvPlane& plane, const int32_t* pages, int kv_head, int64_t entry, int part) {
+  std::byte* chunk = plane.keys + kv_head * plane.head_bytes + pages[entry / kPageLen] * plane.chunk_bytes;
+  const int64_t in_page = entry % kPageLen, bytes = kv_part_bytes(plane.dtype, plane.head_dim);
+  return {chunk + (2 * in_page + part) * bytes,
+          reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part};
+}
+
+__device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d) {
+  switch (dtype) {
+    case DType::F32: return reinterpret_cast<const float*>(row.data)[d];
+    case DType::F16: return __half2float(reinterpret_cast<const __half*>(row.data)[d]);
+    case DType::BF16: return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row.data)[d]);
+    default: return *row.scale * float(reinterpret_cast<const int8_t*>(row.data)[d]);
+  }
+}
+
+// One warp; from(d) gives element d. Codes as ops/kv.h says.
+template <class From>
+__device__ __forceinline__ void encode_row(DType dtype, const KvRow& to, int head_dim, From from) {
+  const int lane = int(threadIdx.x % 32);
+  if (dtype != DType::Q8_0) {
+    for (int d = lane; d < head_dim; d += 32) {
+      const float x = from(d);
+      if (dtype == DType::F32) reinterpret_cast<float*>(to.data)[d] = x;
+      if (dtype == DType::F16) reinterpret_cast<__half*>(to.data)[d] = __float2half_rn(x);
+      if (dtype == DType::BF16) reinterpret_cast<__nv_bfloat16*>(to.data)[d] = __float2bfloat16_rn(x);
+    }
+    return;
+  }
+  float greatest = 0;
+  bool finite = true;
+  for (int d = lane; d < head_dim; d += 32) {
+    const float x = from(d);
+    finite = finite && isfinite(x);
+    greatest = fmaxf(greatest, fabsf(x));
+  }
+  for (int step = 16; step; step /= 2) greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, step));
+  finite = __all_sync(~0u, finite);
+  const bool coded = finite && greatest >= kLeastCoded;
+  const float inverse = coded ? 127 / greatest : 0;
+  for (int d = lane; d < head_dim; d += 32)
+    reinterpret_cast<int8_t*>(to.data)[d] = finite ? int8_t(rintf(from(d) * inverse)) : int8_t(0);
+  if (lane == 0) *to.scale = coded ? greatest / 127 : finite ? 0 : __int_as_float(0x7fffffff);
+}
+
+}  // namespace hunch
