@@ -1,9 +1,8 @@
-// Not a test: prints the bench of products with details that choose between forms. Run with --gtest_also_run_disabled_tests.
-#include <fmt/format.h>
+// The read bound of the device for matmul_bench_test.cpp: a plain sum over 4 GiB.
+#include <algorithm>
 
+#include "backend/cuda/commands.h"
 #include "backend/cuda/device_test.h"
-#include "backend/cuda/kernel_bench.h"
-#include "backend/cuda/matmul.h"
 #include "backend/cuda/ptx.h"
 
 namespace hunch {
@@ -30,10 +29,9 @@ __global__ void __launch_bounds__(512) sum_kernel(const SumArgs* args) {
   if (sum == 0x12345) *a.out = sum;
 }
 
-TEST(BenchProducts, DISABLED_Print) {
-  HUNCH_NEEDS_DEVICE();
-  auto made = Commands::make();
-  Commands& commands = **made;
+}  // namespace
+
+double measured_read_bound(Commands& commands) {
   double read = 0;
   {
     const size_t bytes = size_t(4) << 30;
@@ -53,11 +51,7 @@ TEST(BenchProducts, DISABLED_Print) {
       read = std::max(read, double(bytes) / ms / 1e9);
     }
   }
-  fmt::print("{}: read {:.3f} TB/s\n", device_facts().name, read);
-  for (const KernelRow& row : bench_products(commands))
-    fmt::print("{:50} {:8.4f} ms {:6.3f} TB/s {:5.1f} % {:6.1f} TFLOP/s\n", row.name, row.ms, row.bytes / row.ms / 1e9,
-               row.bytes / row.ms / 1e7 / read, row.flops / row.ms / 1e9);
+  return read;
 }
 
-}  // namespace
 }  // namespace hunch
