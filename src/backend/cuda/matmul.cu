@@ -11,6 +11,7 @@ namespace {
 constexpr int kBlocksPerSm = 2;                    // of few-row products: the next call's first stages load behind this one's end
 constexpr size_t kSharedOfTwo = 113 * 1024;        // what each of two blocks on an SM may have
 constexpr size_t kSharedOfOne = 224 * 1024;
+constexpr int kStageOfTwo = 28 * 1024, kStageOfOne = 48 * 1024;  // at most, where a stage may have several records
 constexpr int64_t kFewRows = 64, kRowsOfBlocks = 16;  // up to kRowsOfBlocks rows blocks read fp32 activations themselves
 
 const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
@@ -77,7 +78,7 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.rows = int(rows), a.accumulate = args.accumulate;
   a.num_products = int(products.size());
   a.num_records = first.num_records, a.splits = first.splits;
-  a.parts_shift = first.records_per_input == 2 ? -1 : shape.inputs == 64 ? 0 : 2;
+  a.records_per_input = first.records_per_input;
   for (const Product& product : products) a.num_tiles += weight_of(product).num_tiles;
 
   // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
@@ -97,8 +98,20 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.keep_weights = a.row_tiles > 1;
 
   const int parts_of_record = shape.inputs / 64;
-  a.x_offset = (group * shape.bytes + 1023) / 1024 * 1024;
-  a.stage_bytes = a.x_offset + parts_of_record * form.n * 128;
+  const auto stage_of = [&](int records) {
+    a.stage_records = records;
+    a.tile_bytes = records * shape.bytes;
+    a.x_offset = (group * a.tile_bytes + 1023) / 1024 * 1024;
+    a.stage_bytes = a.x_offset + records * parts_of_record * form.n * 128;
+  };
+  // As many records as make a stage worth its barriers; values and rests meet the same activations: one at a time.
+  stage_of(1);
+  while (a.records_per_input == 1 && first.form != DType::BF16 && a.stage_records < 8) {
+    stage_of(a.stage_records * 2);
+    if (a.stage_bytes <= (whole ? kStageOfOne : kStageOfTwo)) continue;
+    stage_of(a.stage_records / 2);
+    break;
+  }
   const size_t shared = whole ? kSharedOfOne : kSharedOfTwo;
   a.stages = std::min(int((shared - 64) / size_t(a.stage_bytes + 16)), 12);
   HUNCH_CHECK(a.stages >= 2);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "backend/cuda/kernel_bench.h"
@@ -28,7 +29,11 @@ double median_ms(Commands& commands, int repeats, const std::function<void()>& b
     body();
     commands.submit();
     HUNCH_CUDA_CHECK(cudaEventRecord(end, commands.stream()));
-    HUNCH_CUDA_CHECK(cudaEventSynchronize(end));
+    if (const auto code = cudaEventSynchronize(end); code != cudaSuccess) {
+      fmt::print("list {}: {}\n", i, cuda_error(code, "bench").message);
+      std::fflush(stdout);
+      std::_Exit(1);
+    }
     float ms = 0;
     HUNCH_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
     if (i >= 3) times.push_back(ms);
@@ -91,7 +96,11 @@ class Products {
 
 std::vector<KernelRow> bench_products(Commands& commands) {
   std::vector<KernelRow> rows;
-  const auto add = [&](std::string name, double bytes, double flops, double ms) { rows.push_back({std::move(name), bytes, flops, ms}); };
+  const auto add = [&](std::string name, double bytes, double flops, double ms) {
+    fmt::print("{:50} {:8.4f} ms {:6.3f} TB/s {:6.1f} TFLOP/s\n", name, ms, bytes / ms / 1e9, flops / ms / 1e9);
+    std::fflush(stdout);
+    rows.push_back({std::move(name), bytes, flops, ms});
+  };
   for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K}) {
     Products products(commands, dtype, kLayers);
     const std::string_view name = dtype_info(dtype).name;
@@ -99,6 +108,17 @@ std::vector<KernelRow> bench_products(Commands& commands) {
     for (const int n : plain ? std::vector<int>{1, 4, 8, 16, 32, 48, 64, 128} : std::vector<int>{1, 8, 32}) {
       add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2 * n * products.parameters(),
           median_ms(commands, 12, [&] { products.run(n, 15); }));
+    }
+    if (std::getenv("HUNCH_DETAILS")) {
+      for (const int n : {1, 8, 16})
+        add(fmt::format("  packed: {} rows, {}", n, name), products.bytes(), 2 * n * products.parameters(),
+            median_ms(commands, 8, [&] { products.run(n, 15, ActivationPath::Packed); }));
+      for (const int n : {8, 64, 512, 2048})
+        for (const int which : {1, 2, 4, 8}) {
+          const double share = (which == 1 ? 6.0 : which == 2 ? 4.0 : which == 4 ? 24.0 : 12.0) / 46.0;
+          add(fmt::format("  which {}: {} rows, {}", which, n, name), share * products.bytes(), 2 * n * share * products.parameters(),
+              median_ms(commands, 6, [&] { products.run(n, which); }));
+        }
     }
     for (const int n : plain ? std::vector<int>{512, 2048, 8192} : std::vector<int>{512, 2048})
       add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2.0 * n * products.parameters(),

@@ -16,7 +16,8 @@ TEST(BenchProducts, DISABLED_Print) {
   auto made = Commands::make();
   Commands& commands = **made;
   const double read = measured_read_bound(commands);
-  fmt::print("{}: read {:.3f} TB/s\n", device_facts().name, read);
+  fmt::print("{}, {} SMs: read {:.3f} TB/s\n", device_facts().name, device_facts().num_sms, read);
+  std::fflush(stdout);
   for (const KernelRow& row : bench_products(commands))
     fmt::print("{:50} {:8.4f} ms {:6.3f} TB/s {:5.1f} % {:6.1f} TFLOP/s\n", row.name, row.ms, row.bytes / row.ms / 1e9,
                row.bytes / row.ms / 1e7 / read, row.flops / row.ms / 1e9);

@@ -3,8 +3,8 @@
 // Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N of
 // them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
 // runs of records, and the runs' sums in order. A unit of work is (group of G tiles, run or all runs, row tile of N rows); blocks
-// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is one record of each of
-// the G tiles and the activations it meets.
+// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each of
+// the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
 //   3 more warps    (few rows) read fp32 activations themselves, round them and write them into stages
@@ -35,17 +35,17 @@ struct ProductsOnDevice {
   int64_t x_stride, in_dim;
   int num_products, num_tiles;  // tiles of all products
   int rows, row_tiles, row_band, x_blocks;
-  int num_records, parts_shift;  // records of a tile; parts of record r begin at r << parts_shift (or r >> 1 if -1)
+  int num_records, records_per_input, stage_records;  // of a tile; 2 of the same inputs (values, rests); most of a stage
   int splits, groups, units;
-  int stages, stage_bytes, x_offset;  // of shared memory
+  int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
   bool accumulate, keep_weights;
 };
 
-// Walks over the records of a block's units, in order.
+// Walks over the records of a block's units, in order, a stage at a time.
 template <bool kWhole>
 struct Cursor {
   const ProductsOnDevice& a;
-  int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;
+  int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
 
   __device__ Cursor(const ProductsOnDevice& args, int tiles) : a(args), group_tiles(tiles), unit(int(blockIdx.x)) { open(); }
   __device__ bool valid() const { return unit < a.units; }
@@ -57,22 +57,34 @@ struct Cursor {
       const int width = left < a.row_band ? left : a.row_band, i = unit - band * in_band;
       row_tile = band * a.row_band + i % width;
       group = i / width;
-      split = 0, record = 0, end = a.num_records;
+      split = 0;
     } else {
       row_tile = unit % a.row_tiles;
       const int i = unit / a.row_tiles;
       split = i % a.splits;
       group = i / a.splits;
-      record = first_record(a.num_records, a.splits, split);
-      end = first_record(a.num_records, a.splits, split + 1);
     }
+    open_run();
   }
+  __device__ void open_run() {
+    record = first_record(a.num_records, a.splits, split);
+    end = first_record(a.num_records, a.splits, split + 1);
+  }
+  __device__ int count() const { return end - record < a.stage_records ? end - record : a.stage_records; }
   __device__ void next() {
-    if (++record < end) return;
+    record += count();
+    if (record < end) return;
+    if (kWhole && split + 1 < a.splits) {
+      ++split;
+      open_run();
+      return;
+    }
+    next_unit();
+  }
+  __device__ void next_unit() {
     unit += int(gridDim.x);
     open();
   }
-  __device__ int part() const { return a.parts_shift < 0 ? record >> 1 : record << a.parts_shift; }
   __device__ int tiles() const {  // of this group
     const int left = a.num_tiles - group * group_tiles;
     return left < group_tiles ? left : group_tiles;
@@ -182,36 +194,35 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
   }
 }
 
-// Adds one record of a tile to `sums`; the weights of a coded record are read when it returns, the rest when the group is done.
+// Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read stays in use
+// until the group committed last is done.
 template <DType kType, int N>
-__device__ __forceinline__ void multiply_record(float (&sums)[N / 2], const std::byte* record, uint32_t x, bool first, int t) {
-  if constexpr (record_shape(kType).inputs == 64) {
+__device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first,
+                                                 int t) {
+  constexpr RecordShape kShape = record_shape(kType);
+  if constexpr (kType == DType::BF16) {
     const uint64_t a = tile_descriptor(shared_address(record)), b = tile_descriptor(x);
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < 4; ++step) wgmma<N>(sums, a + uint64_t(step * 2), b + uint64_t(step * 2), step > 0 || !first);
     wgmma_commit();
   } else {
-    // Two sets of operand registers where there is room: one is decoded while the tensor cores read the other.
-    constexpr int kSets = N >= 128 ? 2 : 1;
-    uint32_t operands[kSets][4][4];
+    for (int i = 0; i < count; ++i, record += kShape.bytes) {
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      uint32_t(&a)[4][4] = operands[part % kSets];
-      decode_part<kType>(record, part, t, a);
-      const uint64_t b = tile_descriptor(x + uint32_t(part) * N * 128);
-      hold(sums);
-      wgmma_begin();
+      for (int part = 0; part < kShape.inputs / 64; ++part, x += N * 128, first = false) {
+        uint32_t a[4][4];
+        decode_part<kType>(record, part, t, a);
+        const uint64_t b = tile_descriptor(x);
+        wgmma_begin();
 #pragma unroll
-      for (int step = 0; step < 4; ++step) wgmma<N>(sums, a[step], b + uint64_t(step * 2), part + step > 0 || !first);
-      wgmma_commit();
-      if (kSets == 1 || part == 3) wgmma_wait<0>();
-      else wgmma_wait<1>();  // the part before has read its registers
-      if (kSets == 1 || part > 0)
+        for (int step = 0; step < 4; ++step) wgmma<N>(sums, a[step], b + uint64_t(step * 2), step > 0 || !first);
+        wgmma_commit();
+        wgmma_wait<0>();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) hold(operands[(part + 1) % kSets][step]);
+        for (int step = 0; step < 4; ++step) hold(a[step]);
+        hold(sums);
+      }
     }
-    hold(sums);
   }
 }
 
@@ -267,14 +278,14 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
       if (lane > 0) return;
       const uint64_t weight_policy = a.keep_weights ? policy_keep() : policy_read_once(), x_policy = policy_keep();
       const auto copy_weights = [&](const Cursor<kWhole>& at, int stage) {
-        const int tiles = at.tiles();
+        const int tiles = at.tiles(), count = at.count();
         const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes);
-        barrier_arrive_and_expect(barrier, uint32_t(tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128)));
+        barrier_arrive_and_expect(barrier, uint32_t(count * (tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128))));
         for (int i = 0; i < tiles; ++i) {
           int tile = at.group * group_tiles + i;
           const ProductOnDevice& p = product_of(a, tile);
-          copy_to_shared(to + uint32_t(i * kShape.bytes), p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes,
-                         uint32_t(kShape.bytes), barrier, weight_policy);
+          copy_to_shared(to + uint32_t(i * a.tile_bytes), p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes,
+                         uint32_t(count * kShape.bytes), barrier, weight_policy);
         }
       };
       Cursor<kWhole> ahead(a, group_tiles);
@@ -290,9 +301,10 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
         }
         if constexpr (!kReadX) {
           const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + x_offset), barrier = full + uint32_t(ring.stage * 8);
-          for (int part = 0; part < kParts; ++part)
+          const int first = at.record / a.records_per_input * kParts, parts = at.count() * kParts;
+          for (int part = 0; part < parts; ++part)
             copy_to_shared(to + uint32_t(part * N * 128),
-                           a.packed_x + (int64_t(at.part() + part) * a.x_blocks + at.row_tile * (N / 8)) * 1024, N * 128, barrier,
+                           a.packed_x + (int64_t(first + part) * a.x_blocks + at.row_tile * (N / 8)) * 1024, N * 128, barrier,
                            x_policy);
         }
       }
@@ -305,9 +317,9 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
         if (step % 3 != mine) continue;
         if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
         std::byte* to = shared + ring.stage * stage_bytes + x_offset;
-        const int64_t first = int64_t(at.part()) * 64;
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
+        const int64_t first = int64_t(at.record / a.records_per_input) * kShape.inputs;
+        const int parts = at.count() * kParts;
+        for (int part = 0; part < parts; ++part) {
           float4 values[N / 2];  // 4 inputs each: 16 of them are a row's part
 #pragma unroll
           for (int i = 0; i < N / 2; ++i) {
@@ -342,18 +354,16 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
   Cursor<kWhole> at(a, group_tiles);
   float sums[N / 2], total[kWhole ? N / 2 : 1];
   while (at.valid()) {
-    const int splits = kWhole ? a.splits : 1;
-    for (int run = 0; run < splits; ++run) {
-      const int begin = kWhole ? first_record(a.num_records, a.splits, run) : at.record;
-      const int end = kWhole ? first_record(a.num_records, a.splits, run + 1) : at.end;
+    while (true) {
+      const int begin = at.record;
       int before = -1;
-      for (int record = begin; record < end; ++record, ring.next(stages)) {
+      for (; at.record < at.end; at.record += at.count(), ring.next(stages)) {
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
-        const std::byte* stage = shared + ring.stage * stage_bytes;
+        const int at_stage = ring.stage * stage_bytes;
         hold(sums);
-        multiply_record<kType, N>(sums, stage + group_warp * kShape.bytes, memory + uint32_t(ring.stage * stage_bytes + x_offset),
-                                  record == begin, t);
-        if constexpr (kParts == 1) {
+        multiply_records<kType, N>(sums, shared + at_stage + group_warp * a.tile_bytes, memory + uint32_t(at_stage + x_offset),
+                                   at.count(), at.record == begin, t);
+        if constexpr (kType == DType::BF16) {
           if (before >= 0) {
             wgmma_wait<1>();
             release(before);
@@ -366,9 +376,12 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
       wgmma_wait<0>();
       hold(sums);
       if (before >= 0) release(before);
+      if constexpr (!kWhole) break;
       if constexpr (kWhole) {
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) total[i] = run == 0 ? sums[i] : total[i] + sums[i];
+        for (int i = 0; i < N / 2; ++i) total[i] = at.split == 0 ? sums[i] : total[i] + sums[i];
+        if (++at.split == a.splits) break;
+        at.open_run();
       }
     }
     int tile = at.group * group_tiles + group_warp;
@@ -403,8 +416,7 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
         }
       }
     }
-    at.unit += int(gridDim.x);
-    at.open();
+    at.next_unit();
   }
 }
 

@@ -101,12 +101,12 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
   constexpr RecordShape kShape = record_shape(kType);
   const int t = int(threadIdx.x), tile = first_tile + int(blockIdx.y);
   std::byte* record = tiles + (int64_t(tile) * num_records + blockIdx.x) * kShape.bytes;
-  const int64_t first = int64_t(blockIdx.x) * 256, padded = int64_t(num_records) * 256;
+  const int64_t first = int64_t(blockIdx.x) * kShape.inputs, padded = int64_t(num_records) * kShape.inputs;
   const auto row_at = [&](int feature) {
     return Blocks<kType>(source, int(blockIdx.y) * 64 + feature, uint64_t(tile) * 64 + uint64_t(feature), padded);
   };
   const Blocks<kType> rows[2] = {row_at(t / 32 * 16 + t % 32 / 4), row_at(t / 32 * 16 + t % 32 / 4 + 8)};
-  for (int part = 0; part < 4; ++part) {
+  for (int part = 0; part < kShape.inputs / 64; ++part) {
     uint32_t words[8] = {}, fifth = 0, high[2] = {};
     for (int step = 0; step < 4; ++step)
       for (int i = 0; i < 4; ++i)
@@ -128,6 +128,7 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
       for (int w = 0; w < 2; ++w) reinterpret_cast<uint32_t*>(record + kShape.high)[(part * 128 + t) * 2 + w] = high[w];
   }
   const int part = t / 32, pair = t % 32;  // thread t packs the scales of part t / 32, features of pair t % 32
+  if (part >= kShape.inputs / 64) return;
   for (int below = 0; below < 2; ++below) {
     const Blocks<kType> row = row_at(pair / 8 * 16 + pair % 8 + 8 * below);
     std::byte* scales = record + kShape.scales + (part * 32 + pair) * 8;

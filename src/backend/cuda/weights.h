@@ -1,11 +1,11 @@
 // Weights in the form the tensor cores eat: tiles of 64 output features, each one stream of whole records along the inputs. Made
 // once by weights.cu, read by products_kernel.cuh. A matrix is padded with zeros to whole tiles and records. A record of a tile is
-//   BF16        64 inputs   [64 features][64] bf16, swizzled as wgmma.h's tile_descriptor wants it                    8192 bytes
-//   Q8_0       256 inputs   codes [4 parts][2][128 threads][16] = q + 128; f16 d [4 parts][32][2][2]                    17408
-//   Q4_0       256          codes [4][128][16 bytes]; f16 d [4][32][2][2]                                                9216
-//   Q4_K       256          codes as Q4_0; {u8 scale, u8 min} [4][32][2][2]; {f16 d, f16 dmin} [32][2]                   9472
-//   Q5_K       256          codes as Q4_0; fifth bits [4][128] u32; scales as Q4_K                                      11520
-//   Q6_K       256          codes as Q4_0; high bits [4][128] u64; int8 scales [4][32][2][4]; f16 d [32][2]             13440
+//   BF16        64 inputs   [64 features][64] bf16, swizzled as wgmma.h's tile_descriptor wants it                8192 bytes
+//   Q8_0        64          codes [2][128 threads][16 bytes] = q + 128; f16 d [32][2][2]                             4352
+//   Q4_0        64          codes [128][16 bytes]; f16 d [32][2][2]                                                  2304
+//   Q4_K       128          codes [2 parts][128][16 bytes]; {u8 scale, u8 min} [2][32][2][2]; {f16 d, f16 dmin} [32][2]  4864
+//   Q5_K       128          codes as Q4_K; fifth bits [2][128] u32; scales as Q4_K                                   5888
+//   Q6_K       128          codes as Q4_K; high bits [2][128] u64; int8 scales [2][32][2][4]; f16 d [32][2]          6784
 // A part is 64 inputs. "thread" is the thread of a warpgroup whose operand registers hold the code (wgmma.h); [32][2] is feature
 // 16 (i / 8) + i % 8 + 8 j. For operand register i of step s (16 inputs) of a part, code words hold the input pair as
 //   nibbles: word s, bits 4 i and 16 + 4 i; fifth bits: bits 4 s + i and 16 + 4 s + i; high bits: word s / 2, bits 2 (4 (s % 2) + i)
@@ -38,11 +38,11 @@ constexpr RecordShape record_shape(DType t) {
     case DType::F32:
     case DType::F16:
     case DType::BF16: return {64, 8192, 0, 0, 0};
-    case DType::Q8_0: return {256, 17408, 0, 16384, 0};
-    case DType::Q4_0: return {256, 9216, 0, 8192, 0};
-    case DType::Q4_K: return {256, 9472, 0, 8192, 9216};
-    case DType::Q5_K: return {256, 11520, 8192, 10240, 11264};
-    case DType::Q6_K: return {256, 13440, 8192, 12288, 13312};
+    case DType::Q8_0: return {64, 4352, 0, 4096, 0};
+    case DType::Q4_0: return {64, 2304, 0, 2048, 0};
+    case DType::Q4_K: return {128, 4864, 0, 4096, 4608};
+    case DType::Q5_K: return {128, 5888, 4096, 5120, 5632};
+    case DType::Q6_K: return {128, 6784, 4096, 6144, 6656};
   }
   return {};
 }
