@@ -1,0 +1,244 @@
+// See matmul.h: which form of products_kernel.cuh a call takes, and where its pieces lie.
+#include "backend/cuda/matmul.h"
+
+#include <algorithm>
+
+#include "backend/cuda/products_kernel.cuh"
+
+namespace hunch {
+namespace {
+
+constexpr int kBlocksPerSm = 2;                    // of few-row products: the next call's first stages load behind this one's end
+constexpr size_t kSharedOfTwo = 113 * 1024;        // what each of two blocks on an SM may have
+constexpr size_t kSharedOfOne = 224 * 1024;
+constexpr int kStageOfTwo = 28 * 1024, kStageOfOne = 48 * 1024;  // at most, where a stage may have several records
+constexpr int64_t kFewRows = 64, kRowsOfBlocks = 16;  // up to kRowsOfBlocks rows blocks read fp32 activations themselves
+
+const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
+
+using Kernel = void (*)(const ProductsOnDevice*);
+struct Form {
+  Kernel kernel = nullptr;
+  int n = 0;
+  bool whole = false, read_x = false;
+};
+
+template <DType kType>
+Form form_of(int n, bool whole, bool read_x) {
+  constexpr bool kBf16 = kType == DType::BF16;
+  if (whole) return {products_kernel<kType, 128, true, false>, 128, true, false};
+  if (n <= 8 && read_x) return {products_kernel<kType, 8, false, true>, 8, false, true};
+  if (n <= 8) return {products_kernel<kType, 8, false, false>, 8};
+  if constexpr (kBf16) {
+    if (n <= 16 && read_x) return {products_kernel<kType, 16, false, true>, 16, false, true};
+    if (n <= 16) return {products_kernel<kType, 16, false, false>, 16};
+  }
+  if constexpr (kBf16) {
+    if (n > 32) return {products_kernel<kType, 64, false, false>, 64};
+  }
+  return {products_kernel<kType, 32, false, false>, 32};  // codes and sums of 64 rows would not fit into registers
+}
+
+Form form_of(DType type, int n, bool whole, bool read_x) {
+  switch (type) {
+    case DType::Q8_0: return form_of<DType::Q8_0>(n, whole, read_x);
+    case DType::Q4_0: return form_of<DType::Q4_0>(n, whole, read_x);
+    case DType::Q4_K: return form_of<DType::Q4_K>(n, whole, read_x);
+    case DType::Q5_K: return form_of<DType::Q5_K>(n, whole, read_x);
+    case DType::Q6_K: return form_of<DType::Q6_K>(n, whole, read_x);
+    default: return form_of<DType::BF16>(n, whole, read_x);
+  }
+}
+
+int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
+
+// Tiles of a group. Few rows: as many as leave a unit for every SM, as full waves as possible. Many rows: fewest tile times.
+int choose_group(int tiles, int splits, int row_tiles, bool whole) {
+  const int sms = device_facts().num_sms;
+  int best = 1;
+  double best_cost = 1e30;
+  for (int g = 1; g <= 3; ++g) {
+    const int units = divide_up(tiles, g) * (whole ? 1 : splits) * row_tiles, slots = whole ? sms : kBlocksPerSm * sms;
+    double cost;
+    if (whole) cost = double(divide_up(units, slots)) * g * (g == 1 ? 1.3 : g == 2 ? 1.1 : 1.0);
+    else if (units <= slots) cost = std::max(1.0, 0.95 * sms / units) * (1 + 0.02 * (3 - g));
+    else cost = double(divide_up(units, slots)) * slots * g / (double(tiles) * splits * row_tiles) * (1 + 0.02 * (3 - g));
+    if (cost <= best_cost) best = g, best_cost = cost;
+  }
+  return best;
+}
+
+// Products of one encoding and one number of splits.
+void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, ActivationPath path) {
+  const CudaWeight& first = weight_of(products[0]);
+  const RecordShape shape = record_shape(first.form);
+  const int64_t rows = args.x.extent[0];
+  ProductsOnDevice a{};
+  a.x = args.x.data, a.x_stride = args.x.stride[0], a.in_dim = first.in_dim;
+  a.rows = int(rows), a.accumulate = args.accumulate;
+  a.num_products = int(products.size());
+  a.num_records = first.num_records, a.splits = first.splits;
+  a.records_per_input = first.records_per_input;
+  for (const Product& product : products) a.num_tiles += weight_of(product).num_tiles;
+
+  // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
+  const int sms = device_facts().num_sms;
+  const int64_t widest = first.form == DType::BF16 ? 64 : 32;
+  const bool whole = rows > widest * kMaxRowTiles ||
+                     (rows > kFewRows && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
+  const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
+  const int64_t most_read = first.form == DType::BF16 ? kRowsOfBlocks : 8;
+  const bool read_x = !whole && can_read && rows <= most_read && path != ActivationPath::Packed;
+  const Form form = form_of(first.form, int(std::min<int64_t>(rows, kFewRows)), whole, read_x);
+  a.row_tiles = divide_up(rows, form.n);
+  a.row_band = std::min(a.row_tiles, 8);
+  const int group = choose_group(a.num_tiles, a.splits, a.row_tiles, whole);
+  a.groups = divide_up(a.num_tiles, group);
+  a.units = a.groups * (whole ? 1 : a.splits) * a.row_tiles;
+  a.keep_weights = a.row_tiles > 1;
+
+  const int parts_of_record = shape.inputs / 64;
+  const auto stage_of = [&](int records) {
+    a.stage_records = records;
+    a.tile_bytes = records * shape.bytes;
+    a.x_offset = (group * a.tile_bytes + 1023) / 1024 * 1024;
+    a.stage_bytes = a.x_offset + records * parts_of_record * form.n * 128;
+  };
+  // As many records as make a stage worth its barriers; values and rests meet the same activations: one at a time.
+  stage_of(1);
+  while (a.records_per_input == 1 && first.form != DType::BF16 && a.stage_records < 8) {
+    stage_of(a.stage_records * 2);
+    if (a.stage_bytes <= (whole ? kStageOfOne : kStageOfTwo)) continue;
+    stage_of(a.stage_records / 2);
+    break;
+  }
+  const size_t shared = whole ? kSharedOfOne : kSharedOfTwo;
+  a.stages = std::min(int((shared - 64) / size_t(a.stage_bytes + 16)), 12);
+  HUNCH_CHECK(a.stages >= 2);
+
+  // Workspace: activations, then sums of runs.
+  a.x_blocks = a.row_tiles * form.n / 8;
+  const int parts = a.num_records / first.records_per_input * parts_of_record;
+  const size_t x_bytes = read_x ? 0 : size_t(parts) * size_t(a.x_blocks) * 1024;
+  const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
+  const bool cut = !whole && a.splits > 1;
+  const size_t partial_bytes = cut ? size_t(a.row_tiles) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
+  auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + partial_bytes));
+  a.packed_x = workspace;
+  auto* partials = reinterpret_cast<float*>(workspace + x_bytes);
+  for (size_t i = 0; i < products.size(); ++i) {
+    const CudaWeight& weight = weight_of(products[i]);
+    HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);
+    HUNCH_CHECK(products[i].out.extent[0] == rows && products[i].out.stride[1] == 1);
+    a.products[i] = {.tiles = weight.tiles,
+                     .bias = products[i].bias,
+                     .out = products[i].out.data,
+                     .partials = partials,
+                     .counters = weight.counters,
+                     .out_stride = products[i].out.stride[0],
+                     .num_tiles = weight.num_tiles,
+                     .out_dim = int(weight.out_dim)};
+    partials += size_t(a.row_tiles) * size_t(weight.num_tiles) * tile_partials;
+  }
+  if (!read_x) {
+    const int units = parts * a.x_blocks * 64;
+    commands.launch(pack_activations_kernel, {.blocks = dim3(unsigned(std::min(divide_up(units, 256), 8 * sms))), .threads = 256},
+                    PackActivations{.x = a.x,
+                                    .packed = workspace,
+                                    .x_stride = a.x_stride,
+                                    .in_dim = a.in_dim,
+                                    .rows = a.rows,
+                                    .x_blocks = a.x_blocks,
+                                    .parts = parts});
+  }
+  const int slots = whole ? sms : kBlocksPerSm * sms;
+  commands.launch(form.kernel,
+                  {.blocks = dim3(unsigned(std::min(a.units, slots))),
+                   .threads = unsigned(group * 128 + helper_threads(form.whole, form.read_x)),
+                   .shared_bytes = size_t(a.stages) * size_t(a.stage_bytes + 16) + 64},
+                  a);
+}
+
+struct EmbedOnDevice {
+  const int32_t* ids;
+  const std::byte* tiles;
+  float* out;
+  int64_t id_stride, out_stride, out_dim, in_dim;
+  int num_records, per_input;
+};
+
+template <DType kType>
+__global__ void embed_kernel(const EmbedOnDevice* args) {
+  constexpr RecordShape kShape = record_shape(kType);
+  let_next_start();
+  const EmbedOnDevice a = *args;
+  wait_for_previous();
+  const int64_t id = a.ids[blockIdx.x * a.id_stride];
+  const bool known = id >= 0 && id < a.out_dim;
+  const int feature = known ? int(id % kTileFeatures) : 0;
+  const std::byte* tile = a.tiles + (known ? id / kTileFeatures : 0) * a.num_records * kShape.bytes;
+  float* out = a.out + blockIdx.x * a.out_stride;
+  for (int64_t k = blockIdx.y * blockDim.x + threadIdx.x; k < a.in_dim; k += gridDim.y * blockDim.x) {
+    float value = 0;
+    if (known) {
+      const std::byte* record = tile + k / kShape.inputs * a.per_input * kShape.bytes;
+      if constexpr (kType == DType::BF16) {
+        const int at = swizzled(feature, int(k % 64));
+        value = __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(record + at));
+        if (a.per_input == 2) value += __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(record + kShape.bytes + at));
+      } else {
+        value = coded_element<kType>(record, feature, int(k % kShape.inputs));
+      }
+    }
+    out[k] = value;
+  }
+}
+
+}  // namespace
+
+void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path) {
+  if (args.x.extent[0] == 0 || args.products.empty()) return;
+  commands.begin_op();
+  Product alike[kMaxProducts];
+  const auto same = [](const CudaWeight& a, const CudaWeight& b) {
+    return a.form == b.form && a.records_per_input == b.records_per_input && a.splits == b.splits;
+  };
+  for (size_t i = 0; i < args.products.size(); ++i) {
+    const CudaWeight& weight = weight_of(args.products[i]);
+    size_t count = 0, earlier = 0;
+    for (size_t j = 0; j < i; ++j) earlier += same(weight_of(args.products[j]), weight);
+    if (earlier % kMaxProducts != 0) continue;  // went with those before
+    for (size_t j = i; j < args.products.size() && count < size_t(kMaxProducts); ++j)
+      if (same(weight_of(args.products[j]), weight)) alike[count++] = args.products[j];
+    enqueue_alike(commands, args, std::span<const Product>(alike, count), path);
+  }
+}
+
+void enqueue_matmul(Commands& commands, const MatmulArgs& args) { enqueue_matmul(commands, args, ActivationPath::Auto); }
+
+void enqueue_embed(Commands& commands, const EmbedArgs& args) {
+  if (args.ids.extent[0] == 0) return;
+  commands.begin_op();
+  const auto& table = static_cast<const CudaWeight&>(*args.table);
+  HUNCH_CHECK(args.out.extent[1] == table.in_dim && args.out.stride[1] == 1);
+  const EmbedOnDevice a{.ids = args.ids.data,
+                        .tiles = table.tiles,
+                        .out = args.out.data,
+                        .id_stride = args.ids.stride[0],
+                        .out_stride = args.out.stride[0],
+                        .out_dim = table.out_dim,
+                        .in_dim = table.in_dim,
+                        .num_records = table.num_records,
+                        .per_input = table.records_per_input};
+  const Grid grid{.blocks = dim3(unsigned(args.ids.extent[0]), unsigned(divide_up(table.in_dim, 1024))), .threads = 256};
+  switch (table.form) {
+    case DType::Q8_0: return commands.launch(embed_kernel<DType::Q8_0>, grid, a);
+    case DType::Q4_0: return commands.launch(embed_kernel<DType::Q4_0>, grid, a);
+    case DType::Q4_K: return commands.launch(embed_kernel<DType::Q4_K>, grid, a);
+    case DType::Q5_K: return commands.launch(embed_kernel<DType::Q5_K>, grid, a);
+    case DType::Q6_K: return commands.launch(embed_kernel<DType::Q6_K>, grid, a);
+    default: return commands.launch(embed_kernel<DType::BF16>, grid, a);
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,19 @@
+// Products with weights and embedding look-ups on the device: contract in backend/ops/matmul.h. Activations are rounded to bf16
+// (weights: weights.h), sums are fp32. One launch for all products of a call that share encoding and splits (two with more than 16
+// rows: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few, up to
+// 2 bytes of workspace per activation.
+#pragma once
+
+#include "backend/cuda/commands.h"
+#include "backend/ops/matmul.h"
+
+namespace hunch {
+
+void enqueue_matmul(Commands& commands, const MatmulArgs& args);
+void enqueue_embed(Commands& commands, const EmbedArgs& args);
+
+// How few-row products get their activations; for measurements.
+enum class ActivationPath { Auto, Packed, ReadByBlocks };
+void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path);
+
+}  // namespace hunch

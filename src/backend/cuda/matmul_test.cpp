@@ -1,0 +1,291 @@
+// Products and embedding look-ups of the device: against plain fp32 loops for every encoding, and row invariance bit for bit.
+#include "backend/cuda/matmul.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cuda/device_test.h"
+#include "backend/cuda/weights.h"
+#include "backend/reference/reference_backend.h"
+#include "base/half.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch {
+namespace {
+
+using test::DeviceArray;
+
+constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
+                                DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+
+std::vector<float> gaussian(int64_t n, uint32_t seed = 2) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+// A random matrix in the file's encoding; its storage is kept beside it.
+struct Matrix {
+  Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 1);
+    const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
+    bytes.resize(row_bytes * size_t(out_dim));
+    std::vector<float> row(static_cast<size_t>(in_dim));
+    for (int64_t i = 0; i < out_dim; ++i) {
+      std::byte* to = bytes.data() + size_t(i) * row_bytes;
+      if (can_quantise(dtype) && dtype != DType::Q4_K) {
+        for (float& x : row) x = normal(random);
+        quantise_row(dtype, row.data(), to, in_dim);
+        continue;
+      }
+      // K-quants: every bit pattern is a valid code, but the f16 scales must be finite and small.
+      for (size_t j = 0; j < row_bytes; ++j) to[j] = std::byte(random());
+      const size_t block_bytes = size_t(dtype_info(dtype).block_bytes);
+      for (size_t block = 0; block < row_bytes; block += block_bytes) {
+        const uint16_t d = f32_to_f16(normal(random) / 1000), d_min = f32_to_f16(normal(random) / 100);
+        std::memcpy(to + block + (dtype == DType::Q6_K ? 208 : 0), &d, 2);
+        if (dtype != DType::Q6_K) std::memcpy(to + block + 2, &d_min, 2);
+      }
+    }
+    tensor.dtype = dtype, tensor.shape = {out_dim, in_dim}, tensor.data = bytes.data(), tensor.bytes = bytes.size();
+  }
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+};
+
+class CudaMatmul : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    HUNCH_NEEDS_DEVICE();
+    auto made = Commands::make();
+    ASSERT_TRUE(made.ok());
+    commands = std::move(*made);
+  }
+  // Rows first .. first + rows - 1 of x.
+  std::vector<float> product(const Weight& weight, const DeviceArray<float>& x, int64_t first, int64_t rows,
+                             const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
+    DeviceArray<float> out(std::vector<float>(size_t(rows * weight.out_dim), 0.25f));
+    const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
+    enqueue_matmul(*commands,
+                   {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate}, path);
+    EXPECT_TRUE(commands->wait().ok());
+    return out.get();
+  }
+  std::vector<float> embedded(const Weight& weight, const std::vector<int32_t>& ids) {
+    DeviceArray<int32_t> list(ids);
+    const int64_t rows = int64_t(ids.size());
+    DeviceArray<float> out(size_t(rows * weight.in_dim));
+    enqueue_embed(*commands, {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
+    EXPECT_TRUE(commands->wait().ok());
+    return out.get();
+  }
+  std::unique_ptr<Commands> commands;
+};
+class CudaEncodings : public CudaMatmul {};
+std::string name_of(const testing::TestParamInfo<DType>& info) { return std::string(dtype_info(info.param).name); }
+INSTANTIATE_TEST_SUITE_P(Encodings, CudaEncodings, testing::ValuesIn(kEncodings), name_of);
+
+// Relative to the terms of a sum: rounding of sums, and of weights where they do not fit into bf16.
+double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::F32: return 2e-5;
+    case DType::BF16: return 4e-6;
+    case DType::Q8_0:
+    case DType::F16: return 0.0025;
+    default: return 0.008;
+  }
+}
+
+float rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
+
+TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
+  const DType dtype = GetParam();
+  const int block = dtype_info(dtype).block;
+  std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 256}, {63, 512}, {64, 256}, {65, 256}, {200, 1024}, {130, 2304}, {70, 4096}};
+  if (block == 1) shapes.insert(shapes.end(), {{3, 1}, {5, 7}, {80, 33}, {100, 64}, {40, 1100}, {40, 2060}});
+  if (block == 32) shapes.insert(shapes.end(), {{3, 32}, {80, 96}, {100, 288}, {40, 2080}});
+  ReferenceBackend reference;
+  for (const auto& [n, k] : shapes) {
+    const Matrix matrix(dtype, n, k);
+    const auto exact = reference.load_weight(matrix.tensor), weight = load_cuda_weight(matrix.tensor);
+    ASSERT_TRUE(weight);
+    for (const int64_t rows : {1, 9, 40, 70, 600}) {
+      if (rows == 600 && n > 65) continue;
+      const auto x = gaussian(rows * k), bias = gaussian(n, 5);
+      const DeviceArray<float> in(x), device_bias(bias);
+      for (const bool accumulate : {false, true}) {
+        const auto got = product(*weight, in, 0, rows, accumulate ? nullptr : device_bias.data(), accumulate);
+        double worst = 0;
+        int64_t worst_row = 0, worst_column = 0;
+        for (int64_t r = 0; r < rows; r += rows > 100 ? 37 : 1)
+          for (int64_t i = 0; i < n; ++i) {
+            double sum = accumulate ? 0.25 : bias[size_t(i)], size = 1;
+            const float* w = static_cast<const ReferenceWeight&>(*exact).row(i);
+            for (int64_t j = 0; j < k; ++j) {
+              const double term = double(w[j]) * double(rounded(x[size_t(r * k + j)]));
+              sum += term, size += std::abs(term);
+            }
+            const double off = std::abs(sum - double(got[size_t(r * n + i)])) / size;
+            if (!(off <= worst)) worst = off, worst_row = r, worst_column = i;
+          }
+        ASSERT_LE(worst, tolerance(dtype)) << "row " << worst_row << " of " << rows << ", feature " << worst_column << " of " << n
+                                           << ", " << k << " inputs, accumulate " << accumulate;
+      }
+    }
+  }
+}
+
+TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
+  const DType dtype = GetParam();
+  constexpr int64_t kRows = 1100;
+  const std::pair<int64_t, int64_t> shapes[] = {{4096, 4096}, {1024, 4096}, {12288, 1024}, {512, 1536}, {300, 512}, {4096, 12288}};
+  for (const auto& [n, k] : shapes) {
+    const auto weight = random_weight(dtype, n, k, 7, 0.02f);
+    ASSERT_TRUE(weight);
+    const DeviceArray<float> x(gaussian(kRows * k)), bias(gaussian(n, 5));
+    const auto all = product(*weight, x, 0, kRows, bias.data(), true);
+    for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 256, 512, 513}) {
+      for (const ActivationPath path : {ActivationPath::Packed, ActivationPath::Auto}) {
+        if (path == ActivationPath::Auto && rows > 17) continue;
+        const int64_t first = rows == 1 ? 77 : 5 * rows % (kRows - rows);
+        const auto some = product(*weight, x, first, rows, bias.data(), true, path);
+        int64_t different = 0, at = -1;
+        for (size_t i = 0; i < some.size(); ++i)
+          if (std::memcmp(&some[i], &all[size_t(first * n) + i], 4) != 0 && different++ == 0) at = int64_t(i);
+        EXPECT_EQ(different, 0) << rows << " rows of " << n << " x " << k << ", path " << int(path) << ": row " << at / n
+                                << " feature " << at % n << ": " << some[size_t(std::max<int64_t>(at, 0))] << " and "
+                                << all[size_t(first * n + std::max<int64_t>(at, 0))];
+      }
+    }
+  }
+}
+
+TEST_P(CudaEncodings, EmbedTheDequantiser) {
+  const DType dtype = GetParam();
+  const Matrix matrix(dtype, 70, 512);
+  ReferenceBackend reference;
+  const auto table = load_cuda_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
+  std::vector<int32_t> ids;
+  for (int32_t id = 71; id >= -2; --id) ids.push_back(id);
+  const auto got = embedded(*table, ids);
+  for (size_t r = 0; r < ids.size(); ++r)
+    for (size_t j = 0; j < 512; ++j) {
+      const bool known = ids[r] >= 0 && ids[r] < 70;
+      const float want = known ? static_cast<const ReferenceWeight&>(*exact).row(ids[r])[j] : 0.0f, value = got[r * 512 + j];
+      if (dtype == DType::F32) ASSERT_NEAR(value, want, std::abs(want) * 0x1p-16);
+      else if (dtype == DType::F16) ASSERT_EQ(value, rounded(want));
+      else ASSERT_EQ(value, want) << "row " << ids[r] << " input " << j;
+    }
+}
+
+TEST_P(CudaEncodings, ShowANanInItsOwnRowOnly) {
+  const DType dtype = GetParam();
+  const auto weight = random_weight(dtype, 100, 2304, 3, 1);
+  for (const int64_t rows : {3, 30, 700}) {
+    auto x = gaussian(rows * 2304);
+    const auto clean = product(*weight, DeviceArray<float>(x), 0, rows);
+    x[2304 + 77] = NAN;
+    const auto got = product(*weight, DeviceArray<float>(x), 0, rows);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (i / 100 == 1) ASSERT_FALSE(std::isfinite(got[i]));
+      else ASSERT_EQ(got[i], clean[i]) << i;
+    }
+  }
+}
+
+TEST_P(CudaEncodings, RandomWeightsHaveTheirSpread) {
+  const auto weight = random_weight(GetParam(), 300, 1024, 11, 0.5f);
+  const auto rows = embedded(*weight, {0, 1, 64, 100, 299});
+  double sum = 0, square = 0;
+  for (const float v : rows) sum += v, square += double(v) * v;
+  const double n = double(rows.size());
+  EXPECT_NEAR(std::sqrt(square / n), 0.5, 0.03);
+  EXPECT_NEAR(sum / n, 0, 0.05);
+  EXPECT_NE(rows[0], rows[1024]);
+}
+
+using CudaProducts = CudaMatmul;
+INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(DType::BF16));
+
+TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
+  for (const int64_t rows : {1, 8, 20, 64, 130, 1100}) {
+    const std::pair<DType, int64_t> parts[] = {{DType::BF16, 4096}, {DType::BF16, 1000}, {DType::Q4_0, 1024}, {DType::BF16, 1024},
+                                               {DType::Q6_K, 70},   {DType::Q4_0, 64},   {DType::BF16, 9000}, {DType::F32, 65}};
+    std::vector<std::unique_ptr<Weight>> weights;
+    std::vector<std::unique_ptr<DeviceArray<float>>> together;
+    std::vector<Product> products;
+    const DeviceArray<float> x(gaussian(rows * 2048));
+    for (const auto& [dtype, n] : parts) {
+      weights.push_back(random_weight(dtype, n, 2048, uint64_t(n), 0.1f));
+      together.push_back(std::make_unique<DeviceArray<float>>(size_t(rows * n)));
+      products.push_back({weights.back().get(), nullptr, View<float, 2>(together.back()->data(), rows, n)});
+    }
+    enqueue_matmul(*commands, {View<const float, 2>(x.data(), rows, 2048), products});
+    ASSERT_TRUE(commands->wait().ok());
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(together[i]->get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
+  }
+}
+
+TEST_P(CudaProducts, OfAVocabularyEqualPlainLoopsWhereSampled) {
+  const auto head = random_weight(DType::BF16, 151936, 4096, 3, 0.02f);
+  const std::vector<int32_t> ids = {0, 63, 64, 100000, 151935};
+  const auto rows = embedded(*head, ids);
+  const auto x = gaussian(5 * 4096);
+  const auto logits = product(*head, DeviceArray<float>(x), 0, 5);
+  for (size_t r = 0; r < 5; ++r)
+    for (size_t i = 0; i < ids.size(); ++i) {
+      double sum = 0;
+      for (size_t j = 0; j < 4096; ++j) sum += double(rows[i * 4096 + j]) * double(rounded(x[r * 4096 + j]));
+      EXPECT_NEAR(logits[r * 151936 + size_t(ids[i])], sum, 1e-4);
+    }
+}
+
+TEST_P(CudaProducts, WriteStridedRowsAndNothingElse) {
+  const auto weight = random_weight(DType::Q8_0, 20, 64, 3, 1);
+  for (const int64_t stride : {100, 101}) {
+    const auto x = gaussian(3 * stride);
+    std::vector<float> dense;
+    for (int64_t r = 0; r < 3; ++r) dense.insert(dense.end(), x.begin() + r * stride, x.begin() + r * stride + 64);
+    const DeviceArray<float> in(x), out(std::vector<float>(3 * 50, -7));
+    View<const float, 2> from(in.data(), 3, 64);
+    View<float, 2> to(out.data(), 3, 20);
+    from.stride[0] = stride, to.stride[0] = 50;
+    const Product products[] = {{weight.get(), nullptr, to}};
+    enqueue_matmul(*commands, {from, products});
+    ASSERT_TRUE(commands->wait().ok());
+    const auto want = product(*weight, DeviceArray<float>(dense), 0, 3), got = out.get();
+    for (size_t r = 0; r < 3; ++r)
+      for (size_t i = 0; i < 50; ++i) EXPECT_EQ(got[r * 50 + i], i < 20 ? want[r * 20 + i] : -7);
+  }
+}
+
+TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
+  const auto up = random_weight(DType::BF16, 4096, 2048, 3, 0.02f), down = random_weight(DType::BF16, 2048, 4096, 4, 0.02f);
+  const DeviceArray<float> x(gaussian(4 * 2048)), middle(4 * 4096), out(4 * 2048);
+  std::vector<float> first;
+  for (int round = 0; round < 6; ++round) {
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      const Product a[] = {{up.get(), nullptr, View<float, 2>(middle.data(), 4, 4096)}};
+      enqueue_matmul(*commands, {View<const float, 2>(repeat ? out.data() : x.data(), 4, 2048), a});
+      const Product b[] = {{down.get(), nullptr, View<float, 2>(out.data(), 4, 2048)}};
+      enqueue_matmul(*commands, {View<const float, 2>(middle.data(), 4, 4096), b});
+    }
+    ASSERT_TRUE(commands->wait().ok());
+    if (round == 0) first = out.get();
+    EXPECT_EQ(out.get(), first);
+  }
+  // The same, one by one.
+  std::vector<float> value = x.get();
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    const auto wide = product(*up, DeviceArray<float>(value), 0, 4);
+    value = product(*down, DeviceArray<float>(wide), 0, 4);
+  }
+  EXPECT_EQ(value, first);
+}
+
+}  // namespace
+}  // namespace hunch

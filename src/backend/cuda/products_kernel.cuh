@@ -1,0 +1,458 @@
+// The kernel of products with weights: out[row][feature] = sum over inputs of weight[feature][input] x[row][input].
+//
+// Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N of
+// them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
+// runs of records, and the runs' sums in order. A unit of work is (group of G tiles, run or all runs, row tile of N rows); blocks
+// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each of
+// the G tiles and the activations they meet.
+//   warps 0..4G-1   consumers, a warpgroup a tile
+//   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
+//   3 more warps    (few rows) read fp32 activations themselves, round them and write them into stages
+// Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs in order.
+#pragma once
+
+#include "backend/cuda/ptx.h"
+#include "backend/cuda/weights_kernel.cuh"
+#include "backend/cuda/wgmma.h"
+
+namespace hunch {
+
+inline constexpr int kMaxProducts = 8;
+
+struct ProductOnDevice {
+  const std::byte* tiles;
+  const float* bias;
+  float* out;
+  float* partials;  // [row tile][tile][split][N / 2][128]
+  int32_t* counters;
+  int64_t out_stride;
+  int num_tiles, out_dim;
+};
+struct ProductsOnDevice {
+  ProductOnDevice products[kMaxProducts];
+  const float* x;
+  const std::byte* packed_x;  // [part][x_blocks] blocks of 8 rows x 64 inputs, 1 KiB each, swizzled
+  int64_t x_stride, in_dim;
+  int num_products, num_tiles;  // tiles of all products
+  int rows, row_tiles, row_band, x_blocks;
+  int num_records, records_per_input, stage_records;  // of a tile; 2 of the same inputs (values, rests); most of a stage
+  int splits, groups, units;
+  int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
+  bool accumulate, keep_weights;
+};
+
+// Walks over the records of a block's units, in order, a stage at a time.
+template <bool kWhole>
+struct Cursor {
+  const ProductsOnDevice& a;
+  int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
+
+  __device__ Cursor(const ProductsOnDevice& args, int tiles) : a(args), group_tiles(tiles), unit(int(blockIdx.x)) { open(); }
+  __device__ bool valid() const { return unit < a.units; }
+  __device__ void open() {
+    if (!valid()) return;
+    if constexpr (kWhole) {
+      // Bands of row tiles, so that blocks running together share both weights and activations.
+      const int in_band = a.groups * a.row_band, band = unit / in_band, left = a.row_tiles - band * a.row_band;
+      const int width = left < a.row_band ? left : a.row_band, i = unit - band * in_band;
+      row_tile = band * a.row_band + i % width;
+      group = i / width;
+      split = 0;
+    } else {
+      row_tile = unit % a.row_tiles;
+      const int i = unit / a.row_tiles;
+      split = i % a.splits;
+      group = i / a.splits;
+    }
+    open_run();
+  }
+  __device__ void open_run() {
+    record = first_record(a.num_records, a.splits, split);
+    end = first_record(a.num_records, a.splits, split + 1);
+  }
+  __device__ int count() const { return end - record < a.stage_records ? end - record : a.stage_records; }
+  __device__ void next() {
+    record += count();
+    if (record < end) return;
+    if (kWhole && split + 1 < a.splits) {
+      ++split;
+      open_run();
+      return;
+    }
+    next_unit();
+  }
+  __device__ void next_unit() {
+    unit += int(gridDim.x);
+    open();
+  }
+  __device__ int tiles() const {  // of this group
+    const int left = a.num_tiles - group * group_tiles;
+    return left < group_tiles ? left : group_tiles;
+  }
+};
+
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void next(int stages) {
+    if (++stage == stages) stage = 0, phase ^= 1;
+  }
+};
+
+__device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDevice& a, int& tile) {
+  int p = 0;
+  while (p + 1 < a.num_products && tile >= a.products[p].num_tiles) tile -= a.products[p++].num_tiles;
+  return a.products[p];
+}
+
+// The four operands of a part of a coded tile: a[step] for thread t of the warpgroup.
+template <DType kType>
+__device__ __forceinline__ void decode_part(const std::byte* record, int part, int t, uint32_t (&a)[4][4]) {
+  constexpr RecordShape kShape = record_shape(kType);
+  const int pair = t / 32 * 8 + t % 32 / 4;
+  const uint2 scales = *reinterpret_cast<const uint2*>(record + kShape.scales + (part * 32 + pair) * 8);
+  if constexpr (kType == DType::Q8_0) {
+    float d[2][2];
+    for (int below = 0; below < 2; ++below) {
+      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
+      d[below][0] = both.x, d[below][1] = both.y;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4 codes = *reinterpret_cast<const uint4*>(record + ((part * 2 + h) * 128 + t) * 16);
+      const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
+        const uint32_t word = words[i / 2];
+        const float scale = d[i % 2][h];
+        // A byte in the mantissa of 2^23: exact.
+        const float low = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7542 : 0x7540)) - 8388736.0f;
+        const float high = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7543 : 0x7541)) - 8388736.0f;
+        a[2 * h + i / 4][i % 4] = bf16x2_of(low * scale, high * scale);
+      }
+    }
+    return;
+  } else {
+    // A code in the low bits of the mantissa of 128 (bf16 has 7): 128 + code, exact.
+    constexpr uint32_t kBase = 0x43004300u;
+    const uint4 codes = *reinterpret_cast<const uint4*>(record + (part * 128 + t) * 16);
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    uint32_t fifth = 0;
+    uint2 high = {0, 0};
+    if constexpr (kType == DType::Q5_K) fifth = word_at(record + kShape.high + (part * 128 + t) * 4);
+    if constexpr (kType == DType::Q6_K) high = *reinterpret_cast<const uint2*>(record + kShape.high + (part * 128 + t) * 8);
+    uint32_t scale[2][4], min[2][2];  // [feature][16 inputs], [feature][32 inputs]; Q6_K alone has four
+    if constexpr (kType == DType::Q4_0) {
+      for (int below = 0; below < 2; ++below) {
+        const float2 d = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
+        scale[below][0] = scale[below][1] = bf16x2_of(d.x, d.x);
+        scale[below][2] = scale[below][3] = bf16x2_of(d.y, d.y);
+      }
+    } else if constexpr (kType == DType::Q6_K) {
+      const float2 d = __half22float2(*reinterpret_cast<const __half2*>(record + kShape.super + pair * 4));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t word = i / 4 ? scales.y : scales.x;
+        const float value = (i / 4 ? d.y : d.x) * float(int8_t(word >> (8 * (i % 4))));
+        scale[i / 4][i % 4] = bf16x2_of(value, value);
+      }
+    } else {
+      const uint2 super = *reinterpret_cast<const uint2*>(record + kShape.super + pair * 8);
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        const uint32_t two = below ? super.y : super.x, word = below ? scales.y : scales.x;
+        const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&two));
+#pragma unroll
+        for (int block = 0; block < 2; ++block) {
+          const float s = d.x * float(word >> (16 * block) & 255), m = -(d.y * float(word >> (16 * block + 8) & 255));
+          scale[below][2 * block] = scale[below][2 * block + 1] = bf16x2_of(s, s);
+          min[below][block] = bf16x2_of(m, m);
+        }
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        uint32_t value = (words[step] >> (4 * i) & 0x000f000fu) | kBase;
+        if constexpr (kType == DType::Q5_K) {
+          const int shift = 4 * step + i;
+          value |= (shift >= 4 ? fifth >> (shift - 4) : fifth << (4 - shift)) & 0x00100010u;
+        }
+        if constexpr (kType == DType::Q6_K) {
+          const int shift = 2 * (4 * (step % 2) + i);
+          const uint32_t word = step / 2 ? high.y : high.x;
+          value |= (shift >= 4 ? word >> (shift - 4) : word << (4 - shift)) & 0x00300030u;
+        }
+        if constexpr (kType == DType::Q4_0) value = bf16x2_mul(bf16x2_sub(value, 0x43084308u), scale[i % 2][step]);  // 136
+        if constexpr (kType == DType::Q6_K) value = bf16x2_mul(bf16x2_sub(value, 0x43204320u), scale[i % 2][step]);  // 160
+        if constexpr (kType == DType::Q4_K || kType == DType::Q5_K)
+          value = bf16x2_fma(bf16x2_sub(value, kBase), scale[i % 2][step], min[i % 2][step / 2]);
+        a[step][i] = value;
+      }
+    }
+  }
+}
+
+// Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read stays in use
+// until the group committed last is done.
+template <DType kType, int N>
+__device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first,
+                                                 int t) {
+  constexpr RecordShape kShape = record_shape(kType);
+  if constexpr (kType == DType::BF16) {
+    const uint64_t a = tile_descriptor(shared_address(record)), b = tile_descriptor(x);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) wgmma<N>(sums, a + uint64_t(step * 2), b + uint64_t(step * 2), step > 0 || !first);
+    wgmma_commit();
+  } else {
+    for (int i = 0; i < count; ++i, record += kShape.bytes) {
+#pragma unroll
+      for (int part = 0; part < kShape.inputs / 64; ++part, x += N * 128, first = false) {
+        uint32_t a[4][4];
+        decode_part<kType>(record, part, t, a);
+        const uint64_t b = tile_descriptor(x);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) wgmma<N>(sums, a[step], b + uint64_t(step * 2), step > 0 || !first);
+        wgmma_commit();
+        wgmma_wait<0>();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) hold(a[step]);
+        hold(sums);
+      }
+    }
+  }
+}
+
+// Sums of a tile's rows to their places.
+template <int N>
+__device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile,
+                                           int row_tile, int t) {
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * below;
+    if (feature >= p.out_dim) continue;
+    const float bias = p.bias ? p.bias[feature] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = row_tile * N + 8 * j + 2 * (t % 4) + i;
+        if (row >= a.rows) continue;
+        float* out = p.out + row * p.out_stride + feature;
+        const float value = sums[4 * j + 2 * below + i] + bias;
+        *out = a.accumulate ? *out + value : value;
+      }
+  }
+}
+
+// Threads that are not consumers: a warpgroup where registers move from it to the consumers, or where it reads activations.
+constexpr int helper_threads(bool whole, bool read_x) { return whole || read_x ? 128 : 32; }
+
+template <DType kType, int N, bool kWhole, bool kReadX>
+__global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWhole ? 1 : 2)
+    products_kernel(const ProductsOnDevice* args) {
+  constexpr RecordShape kShape = record_shape(kType);
+  constexpr int kParts = kShape.inputs / 64;
+  extern __shared__ __align__(1024) std::byte shared[];
+  const ProductsOnDevice& a = *args;
+  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole, kReadX)) / 128, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
+  const uint32_t memory = shared_address(shared), full = memory + uint32_t(stages * stage_bytes), empty = full + uint32_t(stages * 8);
+  volatile int* is_last = reinterpret_cast<volatile int*>(shared + stages * (stage_bytes + 16));  // [G]
+  let_next_start();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < stages; ++s) {
+      barrier_init(full + uint32_t(s * 8), kReadX ? 2 : 1);
+      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+
+  if (warp >= 4 * group_tiles) {
+    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if (warp == 4 * group_tiles) {
+      if (lane > 0) return;
+      const uint64_t weight_policy = a.keep_weights ? policy_keep() : policy_read_once(), x_policy = policy_keep();
+      const auto copy_weights = [&](const Cursor<kWhole>& at, int stage) {
+        const int tiles = at.tiles(), count = at.count();
+        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes);
+        barrier_arrive_and_expect(barrier, uint32_t(count * (tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128))));
+        for (int i = 0; i < tiles; ++i) {
+          int tile = at.group * group_tiles + i;
+          const ProductOnDevice& p = product_of(a, tile);
+          copy_to_shared(to + uint32_t(i * a.tile_bytes), p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes,
+                         uint32_t(count * kShape.bytes), barrier, weight_policy);
+        }
+      };
+      Cursor<kWhole> ahead(a, group_tiles);
+      int begun = 0;
+      for (; begun < stages && ahead.valid(); ++begun, ahead.next()) copy_weights(ahead, begun);
+      if constexpr (!kReadX) wait_for_previous();
+      Ring ring;
+      int step = 0;
+      for (Cursor<kWhole> at(a, group_tiles); at.valid(); at.next(), ring.next(stages), ++step) {
+        if (step >= begun) {
+          barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+          copy_weights(at, ring.stage);
+        }
+        if constexpr (!kReadX) {
+          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + x_offset), barrier = full + uint32_t(ring.stage * 8);
+          const int first = at.record / a.records_per_input * kParts, parts = at.count() * kParts;
+          for (int part = 0; part < parts; ++part)
+            copy_to_shared(to + uint32_t(part * N * 128),
+                           a.packed_x + (int64_t(first + part) * a.x_blocks + at.row_tile * (N / 8)) * 1024, N * 128, barrier,
+                           x_policy);
+        }
+      }
+    } else if constexpr (kReadX) {
+      wait_for_previous();
+      Ring ring;
+      Cursor<kWhole> at(a, group_tiles);
+      const int mine = warp - 4 * group_tiles - 1;
+      for (int step = 0; at.valid(); at.next(), ring.next(stages), ++step) {
+        if (step % 3 != mine) continue;
+        if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+        std::byte* to = shared + ring.stage * stage_bytes + x_offset;
+        const int64_t first = int64_t(at.record / a.records_per_input) * kShape.inputs;
+        const int parts = at.count() * kParts;
+        for (int part = 0; part < parts; ++part) {
+          float4 values[N / 2];  // 4 inputs each: 16 of them are a row's part
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) {
+            const int row = at.row_tile * N + i * 2 + lane / 16;
+            const int64_t k = first + part * 64 + lane % 16 * 4;
+            values[i] = make_float4(0, 0, 0, 0);
+            if (row < a.rows && k < a.in_dim) values[i] = __ldcg(reinterpret_cast<const float4*>(a.x + row * a.x_stride + k));
+          }
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) {
+            const int row = i * 2 + lane / 16;
+            *reinterpret_cast<uint2*>(to + part * N * 128 + swizzled(row, lane % 16 * 4)) =
+                make_uint2(bf16x2_of(values[i].x, values[i].y), bf16x2_of(values[i].z, values[i].w));
+          }
+        }
+        show_to_tensor_cores();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full + uint32_t(ring.stage * 8));
+      }
+    }
+    return;
+  }
+
+  if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+  const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
+  const auto release = [&](int stage) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
+  };
+  wait_for_previous();
+  Ring ring;
+  Cursor<kWhole> at(a, group_tiles);
+  float sums[N / 2], total[kWhole ? N / 2 : 1];
+  while (at.valid()) {
+    while (true) {
+      const int begin = at.record;
+      int before = -1;
+      for (; at.record < at.end; at.record += at.count(), ring.next(stages)) {
+        barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
+        const int at_stage = ring.stage * stage_bytes;
+        hold(sums);
+        multiply_records<kType, N>(sums, shared + at_stage + group_warp * a.tile_bytes, memory + uint32_t(at_stage + x_offset),
+                                   at.count(), at.record == begin, t);
+        if constexpr (kType == DType::BF16) {
+          if (before >= 0) {
+            wgmma_wait<1>();
+            release(before);
+          }
+          before = ring.stage;
+        } else {
+          release(ring.stage);
+        }
+      }
+      wgmma_wait<0>();
+      hold(sums);
+      if (before >= 0) release(before);
+      if constexpr (!kWhole) break;
+      if constexpr (kWhole) {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) total[i] = at.split == 0 ? sums[i] : total[i] + sums[i];
+        if (++at.split == a.splits) break;
+        at.open_run();
+      }
+    }
+    int tile = at.group * group_tiles + group_warp;
+    if (tile < a.num_tiles) {
+      const ProductOnDevice& p = product_of(a, tile);
+      if constexpr (kWhole) {
+        write_sums<N>(total, a, p, tile, at.row_tile, t);
+      } else if (a.splits == 1) {
+        write_sums<N>(sums, a, p, tile, at.row_tile, t);
+      } else {
+        // [split][N / 2][128] of this tile and row tile; the counter says how many runs are there.
+        float* partials = p.partials + int64_t(at.row_tile * p.num_tiles + tile) * a.splits * (N / 2) * 128 + t;
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) __stcg(partials + (at.split * (N / 2) + i) * 128, sums[i]);
+        __threadfence();
+        named_barrier<128>(1 + group_warp);
+        if (t == 0) {
+          int32_t* counter = p.counters + at.row_tile * p.num_tiles + tile;
+          const bool last = atomicAdd(counter, 1) == a.splits - 1;
+          if (last) *counter = 0;
+          __threadfence();
+          is_last[group_warp] = last;
+        }
+        named_barrier<128>(1 + group_warp);
+        if (is_last[group_warp]) {
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) sums[i] = __ldcg(partials + i * 128);
+          for (int split = 1; split < a.splits; ++split)
+#pragma unroll
+            for (int i = 0; i < N / 2; ++i) sums[i] = sums[i] + __ldcg(partials + (split * (N / 2) + i) * 128);
+          write_sums<N>(sums, a, p, tile, at.row_tile, t);
+        }
+      }
+    }
+    at.next_unit();
+  }
+}
+
+// fp32 activations to packed_x, 8 inputs a thread; rows and inputs past the end are zeros.
+struct PackActivations {
+  const float* x;
+  std::byte* packed;
+  int64_t x_stride, in_dim;
+  int rows, x_blocks, parts;
+};
+__global__ void pack_activations_kernel(const PackActivations* args) {
+  let_next_start();
+  const PackActivations a = *args;
+  wait_for_previous();
+  const int units = a.parts * a.x_blocks * 64;
+  for (int unit = int(blockIdx.x * blockDim.x + threadIdx.x); unit < units; unit += int(gridDim.x * blockDim.x)) {
+    // Neighbouring threads: units of one row's part, then rows, so that both sides are whole lines.
+    const int row = unit / 8 / a.parts, part = unit / 8 % a.parts, column = unit % 8;
+    const int64_t k = int64_t(part) * 64 + column * 8;
+    float values[8] = {};
+    if (row < a.rows) {
+      const float* from = a.x + row * a.x_stride + k;
+      if (k + 8 <= a.in_dim && reinterpret_cast<uint64_t>(from) % 16 == 0) {
+        const float4 low = __ldcg(reinterpret_cast<const float4*>(from)), high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+        values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+        values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (k + i < a.in_dim) values[i] = __ldcg(from + i);
+      }
+    }
+    *reinterpret_cast<uint4*>(a.packed + (int64_t(part) * a.x_blocks + row / 8) * 1024 + swizzled(row % 8, column * 8)) =
+        make_uint4(bf16x2_of(values[0], values[1]), bf16x2_of(values[2], values[3]), bf16x2_of(values[4], values[5]),
+                   bf16x2_of(values[6], values[7]));
+  }
+}
+
+}  // namespace hunch

@@ -1,0 +1,58 @@
+// Elements of packed records, one at a time: what embedding look-ups read, by the formulas of checkpoint/quantise.h. For kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backend/cuda/weights.h"
+
+namespace hunch {
+
+struct PackedPosition {
+  int part, thread, step, reg, half;  // of an element of a record
+};
+__device__ __forceinline__ PackedPosition position_of(int feature, int input) {
+  const int part = input / 64, step = input % 64 / 16, in_step = input % 16;
+  const int thread = feature / 16 * 32 + feature % 8 * 4 + in_step % 8 / 2;
+  return {part, thread, step, (feature % 16) / 8 + 2 * (in_step / 8), in_step % 2};
+}
+
+__device__ __forceinline__ float half_at(const std::byte* p) { return __half2float(*reinterpret_cast<const __half*>(p)); }
+__device__ __forceinline__ uint32_t word_at(const std::byte* p) { return *reinterpret_cast<const uint32_t*>(p); }
+
+// Offset of element (feature, input) in a record of bf16.
+__device__ __forceinline__ int swizzled(int feature, int input) {
+  return feature * 128 + ((input / 8) ^ (feature % 8)) * 16 + input % 8 * 2;
+}
+
+// Element (feature < 64, input < record's inputs) of a coded record: the bits of dequantise_row.
+template <DType kType>
+__device__ float coded_element(const std::byte* record, int feature, int input) {
+  constexpr RecordShape kShape = record_shape(kType);
+  const PackedPosition at = position_of(feature, input);
+  const int row = feature / 16 * 8 + feature % 8, below = feature % 16 / 8, block = input % 64 / 32;  // [32][2]
+  const std::byte* scales = record + kShape.scales + (at.part * 32 + row) * 8;
+  if constexpr (kType == DType::Q8_0) {
+    const std::byte* code = record + ((at.part * 2 + at.step / 2) * 128 + at.thread) * 16 +
+                            (2 * (at.step % 2) + at.reg / 2) * 4 + 2 * (at.reg % 2) + at.half;
+    return half_at(scales + (below * 2 + block) * 2) * float(int(uint8_t(*code)) - 128);
+  } else {
+    const uint32_t word = word_at(record + (at.part * 128 + at.thread) * 16 + at.step * 4);
+    int code = word >> (4 * at.reg + 16 * at.half) & 15;
+    if constexpr (kType == DType::Q4_0) return half_at(scales + (below * 2 + block) * 2) * float(code - 8);
+    if constexpr (kType == DType::Q5_K)
+      code |= (word_at(record + kShape.high + (at.part * 128 + at.thread) * 4) >> (4 * at.step + at.reg + 16 * at.half) & 1) << 4;
+    if constexpr (kType == DType::Q6_K) {
+      const uint32_t high = word_at(record + kShape.high + (at.part * 128 + at.thread) * 8 + at.step / 2 * 4);
+      code |= (high >> (2 * (4 * (at.step % 2) + at.reg) + 16 * at.half) & 3) << 4;
+      const float scale = half_at(record + kShape.super + (row * 2 + below) * 2) * float(int8_t(scales[below * 4 + at.step]));
+      return scale * float(code - 32);
+    }
+    const std::byte* super = record + kShape.super + (row * 2 + below) * 4;
+    const float scale = half_at(super) * float(uint8_t(scales[(below * 2 + block) * 2]));
+    const float min = half_at(super + 2) * float(uint8_t(scales[(below * 2 + block) * 2 + 1]));
+    return scale * float(code) - min;
+  }
+}
+
+}  // namespace hunch
