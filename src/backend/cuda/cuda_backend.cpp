@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cuda/attention.h"
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/kv_ops.h"
 #include "backend/cuda/kv_store.h"
@@ -87,15 +86,34 @@ size_t CudaBackend::memory_bytes() const {
 
 std::unique_ptr<Weight> CudaBackend::load_weight(const Tensor& matrix) { return load_cuda_weight(matrix); }
 
+std::unique_ptr<Weight> CudaBackend::random_weight(DType dtype, int64_t out_dim, int64_t in_dim, uint64_t seed) {
+  constexpr float kSpread = 0.02f;
+  return hunch::random_weight(dtype, out_dim, in_dim, seed, kSpread);
+}
+
 size_t CudaBackend::kv_page_bytes(const KvGeometry& geometry) const { return CudaKvStore::page_bytes(geometry); }
 
 std::unique_ptr<KvStore> CudaBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {
-  return CudaKvStore::make(geometry, num_pages);
+  return CudaKvStore::make(*commands_, geometry, num_pages);
 }
 
 Commands& CudaBackend::next_op() {
   commands_->begin_op();
+  if (!samples_.empty()) {
+    size_t first = 0;
+    for (SampleArgs& call : samples_) {
+      call.positions.data = sample_positions_.data() + first;
+      first += size_t(call.positions.extent[0]);
+    }
+    enqueue_sample(*commands_, samples_);
+    samples_.clear(), sample_positions_.clear();
+  }
   return *commands_;
+}
+
+void CudaBackend::keep_sample(const SampleArgs& args) {
+  samples_.push_back(args);
+  for (int64_t row = 0; row < args.logits.extent[0]; ++row) sample_positions_.push_back(args.positions(row));
 }
 
 // Scores that a kept choice still has to read.
@@ -117,6 +135,7 @@ void CudaBackend::run_choices() {
 
 void CudaBackend::submit() {
   run_choices();
+  next_op();
   commands_->submit();
   count();
 }
@@ -129,6 +148,7 @@ void CudaBackend::count() {
 
 Status CudaBackend::synchronize() {
   run_choices();
+  next_op();
   const Status done = commands_->wait();
   count();
   return done;
@@ -170,30 +190,22 @@ void CudaBackend::move_kv(const MoveKvArgs& args) { enqueue_move_kv(next_op(), a
 void CudaBackend::page_bounds(const PageBoundsArgs& args) { enqueue_page_bounds(next_op(), args); }
 
 void CudaBackend::attention(const AttentionArgs& args) {
-  for (const AttentionRun& run : args.runs) {
+  for (const AttentionRun& run : args.runs)
     if (run.index.data || awaited(run.scores.out)) run_choices();
-    int64_t entries = 0;
-    for (int64_t row = 0; row < run.num_rows; ++row) entries = std::max<int64_t>(entries, run.last(row) + 1);
-    if (run.window > 0) entries = std::min<int64_t>(entries, run.window + run.num_rows - 1);
-    const KvStore& store = *run.kv.store;
-    counters_.kv_bytes += size_t(entries * store.kv_heads) * 2 * kv_row_bytes(store.dtype, store.head_dim);
-    counters_.score_bytes += bytes_of(run.scores);
-  }
-  enqueue_attention(next_op(), args);
+  attention_.enqueue(next_op(), args);
+  counters_.kv_bytes = attention_.kv_bytes(), counters_.score_bytes = attention_.score_bytes() + chosen_bytes_;
 }
 
 void CudaBackend::score_keys(const ScoreKeysArgs& args) {
   if (awaited(args.scores.out)) run_choices();
-  enqueue_score_keys(next_op(), args);
-  const KvStore& store = *args.kv.store;
-  counters_.score_bytes += bytes_of(args.scores);
-  counters_.kv_bytes += size_t(args.scores.prefix_len * store.kv_heads) * kv_row_bytes(store.dtype, store.head_dim);
+  attention_.enqueue(next_op(), args);
+  counters_.kv_bytes = attention_.kv_bytes(), counters_.score_bytes = attention_.score_bytes() + chosen_bytes_;
 }
 
 void CudaBackend::top_k(const TopKArgs& args) {
   if (!args.scores.data) return enqueue_ends(next_op(), args);
   choices_.push_back(args);
-  counters_.score_bytes += size_t(args.scores.extent[0] * args.n) * sizeof(float);
+  chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
 }
 
 void CudaBackend::reduce_scores(const ReduceScoresArgs& args) {
@@ -213,7 +225,7 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) { enqueue_copy_rows(next_o
 void CudaBackend::copy_tokens(const CopyTokensArgs& args) { enqueue_copy_tokens(next_op(), args); }
 
 void CudaBackend::sample(const SampleArgs& args) {
-  if (!args.state) return enqueue_sample(next_op(), args);
+  if (!args.state) return keep_sample(args);
   const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];
   const size_t bytes = size_t(rows * vocab) * sizeof(float);
   host_logits_.resize(size_t(rows * vocab));
@@ -231,7 +243,8 @@ void CudaBackend::sample(const SampleArgs& args) {
         cudaMemcpy(to + row * vocab, patch_.apply(host, row), size_t(vocab) * sizeof(float), cudaMemcpyHostToDevice));
   device.logits = View<const float, 2>(to, rows, vocab);
   device.state = nullptr;
-  enqueue_sample(next_op(), device);
+  keep_sample(device);
+  (void)next_op();  // patched_ is this call's
 }
 
 void CudaBackend::log_probs(const LogProbsArgs& args) { enqueue_log_probs(next_op(), args); }

@@ -1,8 +1,8 @@
 // CudaBackend: every op on one GPU. Ops append to a list of commands (commands.h); synchronize() runs it and waits. Registered as
 // `cuda`. Not thread-safe: one engine thread calls it, as all backends.
 //
-// Choices of entries (top_k) and stores of rows come one call per layer and sequence, and nothing needs them at once: they are
-// kept and run together, choices for all layers of a pass in one launch.
+// Choices of entries (top_k) come one call per layer and sequence, samples one per sequence, and nothing needs them at once: they
+// are kept and run together, choices for all layers of a pass in one launch.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/attention.h"
 #include "backend/cuda/commands.h"
 #include "backend/ops/logit_patch.h"
 
@@ -32,6 +33,7 @@ class CudaBackend final : public Backend {
   bool selects_in_place() const override { return true; }
   size_t memory_bytes() const override;
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
+  std::unique_ptr<Weight> random_weight(DType, int64_t out_dim, int64_t in_dim, uint64_t seed) override;
   size_t kv_page_bytes(const KvGeometry& geometry) const override;
   std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
 
@@ -61,14 +63,20 @@ class CudaBackend final : public Backend {
 
  private:
   explicit CudaBackend(std::unique_ptr<Commands> commands) : commands_(std::move(commands)) {}
+  // The list, with what was kept and must come before any other op.
   Commands& next_op();
+  void keep_sample(const SampleArgs& args);
   void run_choices();
   bool awaited(const View<float, 2>& scores) const;
   void submit();
   void count();
 
   std::unique_ptr<Commands> commands_;
+  CudaAttention attention_;
+  uint64_t chosen_bytes_ = 0;  // scores that choices read
   std::vector<TopKArgs> choices_;  // asked for, not yet appended
+  std::vector<SampleArgs> samples_;
+  std::vector<int32_t> sample_positions_;  // of samples_, copied: callers use theirs again
   // Sampling with rules that only the host has (penalties, bans): logits go there and back.
   LogitPatch patch_;
   std::vector<float> host_logits_;
