@@ -89,6 +89,7 @@ class Backend {
   virtual void gate(const GateArgs&) = 0;
   virtual void rope_angles(const RopeAnglesArgs&) = 0;
   virtual void rope(const RopeArgs&) = 0;
+  virtual void ready_heads(const ReadyHeadsArgs&);
   virtual void store_kv(const StoreKvArgs&) = 0;
   virtual void gather_kv(const GatherKvArgs&) = 0;
   virtual void move_kv(const MoveKvArgs&) = 0;

@@ -18,8 +18,13 @@
 
 namespace hunch::test {
 
-inline std::string tiny_path(const std::string& name) { return std::string(HUNCH_TEST_DATA) + "/models/" + name; }
-inline std::string wren_path() { return std::string(HUNCH_ROOT) + "/models/wren-34m.gguf"; }
+// The tree: where it was built, or $HUNCH_TREE where tests were carried.
+inline std::string tree_path() {
+  const char* carried = std::getenv("HUNCH_TREE");
+  return carried ? carried : HUNCH_ROOT;
+}
+inline std::string tiny_path(const std::string& name) { return tree_path() + "/tests/data/models/" + name; }
+inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 
 // Every family, form of attention and rope scaling that the tree has a tiny model of.
 inline const std::vector<std::string>& tiny_models() {
@@ -33,6 +38,14 @@ inline std::vector<std::string> available_isas() {
   std::vector<std::string> out;
   for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"})
     if (Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa}).ok()) out.emplace_back(isa);
+  return out;
+}
+
+// Backends that need hardware which this machine has, or hasn't: "cuda".
+inline std::vector<std::string> accelerators() {
+  std::vector<std::string> out;
+  for (const auto& part : Register<Backend>::all())
+    if (part.name != "reference" && part.name != "cpu" && part.make({}).ok()) out.emplace_back(part.name);
   return out;
 }
 

@@ -120,20 +120,19 @@ void Decoder::attention(Pass& pass, int index, Scratch& s) const {
   Backend& backend = pass.backend();
   const int64_t rows = pass.num_rows(), dim = shape_.head_dim;
   const auto heads = [&](View<float, 2> x, int64_t n) { return View<float, 3>(x.data, rows, n, dim); };
-  const auto flat = [&](View<float, 2> x, int64_t n) { return View<float, 2>(x.data, rows * n, dim); };
 
   backend.norm({.x = s.x, .weight = floats(layer.attention_norm), .eps = shape_.norm_eps, .out = s.normed});
   const Product qkv[] = {{layer.q.get(), floats(layer.q_bias), s.q},
                          {layer.k.get(), floats(layer.k_bias), s.k},
                          {layer.v.get(), floats(layer.v_bias), s.v}};
   backend.matmul({.x = s.normed, .products = qkv});
-  if (layer.q_norm) {
-    const auto q = flat(s.q, shape_.heads), k = flat(s.k, shape_.kv_heads);
-    backend.norm({.x = q, .weight = floats(layer.q_norm), .eps = shape_.norm_eps, .out = q});
-    backend.norm({.x = k, .weight = floats(layer.k_norm), .eps = shape_.norm_eps, .out = k});
-  }
-  backend.rope({.x = heads(s.q, shape_.heads), .cos_sin = s.cos_sin, .pairs = shape_.rope_pairs});
-  backend.rope({.x = heads(s.k, shape_.kv_heads), .cos_sin = s.cos_sin, .pairs = shape_.rope_pairs});
+  backend.ready_heads({.q = heads(s.q, shape_.heads),
+                       .k = heads(s.k, shape_.kv_heads),
+                       .q_norm = floats(layer.q_norm),
+                       .k_norm = floats(layer.k_norm),
+                       .eps = shape_.norm_eps,
+                       .cos_sin = s.cos_sin,
+                       .pairs = shape_.rope_pairs});
   pass.attend(index, {.q = heads(s.q, shape_.heads),
                       .k = heads(s.k, shape_.kv_heads),
                       .v = heads(s.v, shape_.kv_heads),

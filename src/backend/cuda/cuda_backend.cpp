@@ -22,6 +22,8 @@
 namespace hunch {
 namespace {
 
+constexpr size_t kMostKept = 4096;  // calls of one kind
+
 // Memory is planned before it is taken, so this is a plan that was wrong by little: say what was wanted, and end.
 [[noreturn]] void out_of_memory(size_t bytes, cudaError_t code) {
   size_t free = 0, total = 0;
@@ -99,6 +101,9 @@ std::unique_ptr<KvStore> CudaBackend::make_kv_store(const KvGeometry& geometry, 
 
 Commands& CudaBackend::next_op() {
   commands_->begin_op();
+  if (!stores_.empty()) enqueue_store_kv(*commands_, stores_);
+  if (!copies_.empty()) enqueue_copy_rows(*commands_, copies_);
+  stores_.clear(), copies_.clear();
   if (!samples_.empty()) {
     size_t first = 0;
     for (SampleArgs& call : samples_) {
@@ -112,6 +117,7 @@ Commands& CudaBackend::next_op() {
 }
 
 void CudaBackend::keep_sample(const SampleArgs& args) {
+  if (!stores_.empty() || !copies_.empty()) (void)next_op();
   samples_.push_back(args);
   for (int64_t row = 0; row < args.logits.extent[0]; ++row) sample_positions_.push_back(args.positions(row));
 }
@@ -175,7 +181,12 @@ void CudaBackend::rope_angles(const RopeAnglesArgs& args) { enqueue_rope_angles(
 
 void CudaBackend::rope(const RopeArgs& args) { enqueue_rope(next_op(), args); }
 
-void CudaBackend::store_kv(const StoreKvArgs& args) { enqueue_store_kv(next_op(), args); }
+void CudaBackend::ready_heads(const ReadyHeadsArgs& args) { enqueue_ready_heads(next_op(), args); }
+
+void CudaBackend::store_kv(const StoreKvArgs& args) {
+  if (stores_.size() == kMostKept || !copies_.empty() || !samples_.empty()) (void)next_op();
+  stores_.push_back(args);
+}
 
 void CudaBackend::gather_kv(const GatherKvArgs& args) {
   run_choices();
@@ -220,7 +231,17 @@ void CudaBackend::expand_blocks(const ExpandBlocksArgs& args) {
 
 void CudaBackend::split_signs(const SplitSignsArgs& args) { enqueue_split_signs(next_op(), args); }
 
-void CudaBackend::copy_rows(const CopyRowsArgs& args) { enqueue_copy_rows(next_op(), args); }
+// Of copies kept together none may read what another one writes.
+void CudaBackend::copy_rows(const CopyRowsArgs& args) {
+  const auto end = [](const auto& x) { return x.data + x.stride[0] * (x.extent[0] - 1) + x.extent[1]; };
+  const bool depends = std::any_of(copies_.begin(), copies_.end(), [&](const CopyRowsArgs& other) {
+    return (args.from.data < end(other.to) && other.to.data < end(args.from)) ||
+           (args.to.data < end(other.from) && other.from.data < end(args.to)) ||
+           (args.to.data < end(other.to) && other.to.data < end(args.to));
+  });
+  if (depends || copies_.size() == kMostKept || !stores_.empty() || !samples_.empty()) (void)next_op();
+  copies_.push_back(args);
+}
 
 void CudaBackend::copy_tokens(const CopyTokensArgs& args) { enqueue_copy_tokens(next_op(), args); }
 

@@ -1,8 +1,8 @@
 // CudaBackend: every op on one GPU. Ops append to a list of commands (commands.h); synchronize() runs it and waits. Registered as
 // `cuda`. Not thread-safe: one engine thread calls it, as all backends.
 //
-// Choices of entries (top_k) come one call per layer and sequence, samples one per sequence, and nothing needs them at once: they
-// are kept and run together, choices for all layers of a pass in one launch.
+// Choices of entries (top_k), stores, copies and samples come one call per sequence and nothing needs them at once: calls of a
+// kind are kept and run together, in order, before the next op of another kind; choices for all layers of a pass in one launch.
 #pragma once
 
 #include <memory>
@@ -43,6 +43,7 @@ class CudaBackend final : public Backend {
   void gate(const GateArgs& args) override;
   void rope_angles(const RopeAnglesArgs& args) override;
   void rope(const RopeArgs& args) override;
+  void ready_heads(const ReadyHeadsArgs& args) override;
   void store_kv(const StoreKvArgs& args) override;
   void gather_kv(const GatherKvArgs& args) override;
   void move_kv(const MoveKvArgs& args) override;
@@ -73,8 +74,10 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Commands> commands_;
   CudaAttention attention_;
-  uint64_t chosen_bytes_ = 0;  // scores that choices read
+  uint64_t chosen_bytes_ = 0;      // scores that choices read
   std::vector<TopKArgs> choices_;  // asked for, not yet appended
+  std::vector<StoreKvArgs> stores_;
+  std::vector<CopyRowsArgs> copies_;
   std::vector<SampleArgs> samples_;
   std::vector<int32_t> sample_positions_;  // of samples_, copied: callers use theirs again
   // Sampling with rules that only the host has (penalties, bans): logits go there and back.

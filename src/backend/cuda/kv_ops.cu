@@ -1,6 +1,9 @@
 // See kv_ops.h. One warp takes one entry of one head; lists whose length changes from round to round run on a fixed grid.
 #include "backend/cuda/kv_ops.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "backend/cuda/kv_rows.cuh"
 #include "backend/cuda/ptx.h"
 
@@ -30,8 +33,11 @@ struct StoreDevice {
   const int32_t* pages;
   int64_t rows, first_entry;
 };
-__global__ void store_kernel(const StoreDevice* args) {
-  const StoreDevice a = *args;
+struct StoresDevice {
+  const StoreDevice* calls;  // one per row of blocks
+};
+__global__ void store_kernel(const StoresDevice* args) {
+  const StoreDevice a = args->calls[blockIdx.y];
   wait_for_previous();
   let_next_start();
   const int64_t heads = a.plane.kv_heads, at = first_warp();
@@ -150,24 +156,22 @@ unsigned fixed_blocks() { return unsigned(device_facts().num_sms) * 8; }
 
 }  // namespace
 
-void enqueue_store_kv(Commands& commands, const StoreKvArgs& args) {
-  const int64_t rows = args.k.extent[0];
-  if (rows == 0) return;
-  commands.begin_op();
-  const KvPlane plane = kv_plane(args.kv, args.layer);
-  HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
-  HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
-  const StoreDevice device{args.k.data,
-                           args.v.data,
-                           args.k.stride[0],
-                           args.k.stride[1],
-                           args.v.stride[0],
-                           args.v.stride[1],
-                           plane,
-                           commands.data(args.kv.pages),
-                           rows,
-                           args.first_entry};
-  commands.launch(store_kernel, {.blocks = dim3(blocks_of(rows * plane.kv_heads * 2)), .threads = kThreads}, device);
+void enqueue_store_kv(Commands& commands, std::span<const StoreKvArgs> calls) {
+  std::vector<StoreDevice> devices;
+  int64_t most = 0;
+  for (const StoreKvArgs& args : calls) {
+    const int64_t rows = args.k.extent[0];
+    if (rows == 0) continue;
+    const KvPlane plane = kv_plane(args.kv, args.layer);
+    HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
+    HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
+    devices.push_back({args.k.data, args.v.data, args.k.stride[0], args.k.stride[1], args.v.stride[0], args.v.stride[1], plane,
+                       commands.data(args.kv.pages), rows, args.first_entry});
+    most = std::max(most, rows * plane.kv_heads * 2);
+  }
+  if (devices.empty()) return;
+  commands.launch(store_kernel, {.blocks = dim3(blocks_of(most), unsigned(devices.size())), .threads = kThreads},
+                  StoresDevice{commands.data(std::span<const StoreDevice>(devices))});
 }
 
 void enqueue_gather_kv(Commands& commands, const GatherKvArgs& args) {

@@ -7,7 +7,9 @@
 
 namespace hunch {
 
-void enqueue_store_kv(Commands&, const StoreKvArgs&);
+// One launch for all of them.
+void enqueue_store_kv(Commands&, std::span<const StoreKvArgs>);
+inline void enqueue_store_kv(Commands& commands, const StoreKvArgs& args) { enqueue_store_kv(commands, std::span(&args, 1)); }
 void enqueue_gather_kv(Commands&, const GatherKvArgs&);
 void enqueue_move_kv(Commands&, const MoveKvArgs&);
 void enqueue_page_bounds(Commands&, const PageBoundsArgs&);

@@ -8,8 +8,8 @@
 namespace hunch {
 namespace {
 
-constexpr int kBlocksPerSm = 2;                    // of few-row products: the next call's first stages load behind this one's end
-constexpr size_t kSharedOfTwo = 113 * 1024;        // what each of two blocks on an SM may have
+constexpr int kBlocksPerSm = 2;              // of few-row products: the next call's first stages load behind this one's end
+constexpr size_t kSharedOfTwo = 113 * 1024;  // what each of two blocks on an SM may have
 constexpr size_t kSharedOfOne = 224 * 1024;
 constexpr int kStageOfTwo = 28 * 1024, kStageOfOne = 48 * 1024;  // at most, where a stage may have several records
 constexpr int64_t kFewRows = 64, kRowsOfBlocks = 16;  // up to kRowsOfBlocks rows blocks read fp32 activations themselves
@@ -84,8 +84,8 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
   const int sms = device_facts().num_sms;
   const int64_t widest = first.form == DType::BF16 ? 64 : 32;
-  const bool whole = rows > widest * kMaxRowTiles ||
-                     (rows > kFewRows && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
+  const bool whole =
+      rows > widest * kMaxRowTiles || (rows > kFewRows && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
   const int64_t most_read = first.form == DType::BF16 ? kRowsOfBlocks : 8;
   const bool read_x = !whole && can_read && rows <= most_read && path != ActivationPath::Packed;

@@ -69,7 +69,8 @@ class Products {
     float* to = memory_ + kMostRows * 12288;
     const auto out = [&](int64_t at, int64_t n) { return View<float, 2>(to + at * rows, rows, n); };
     for (const Layer& l : layers_) {
-      const Product qkv[] = {{l.q.get(), nullptr, out(0, 4096)}, {l.k.get(), nullptr, out(4096, 1024)}, {l.v.get(), nullptr, out(5120, 1024)}};
+      const Product qkv[] = {
+          {l.q.get(), nullptr, out(0, 4096)}, {l.k.get(), nullptr, out(4096, 1024)}, {l.v.get(), nullptr, out(5120, 1024)}};
       const Product o[] = {{l.o.get(), nullptr, out(0, 4096)}};
       const Product both[] = {{l.gate.get(), nullptr, out(0, 12288)}, {l.up.get(), nullptr, out(12288, 12288)}};
       const Product down[] = {{l.down.get(), nullptr, out(0, 4096)}};
@@ -116,8 +117,8 @@ std::vector<KernelRow> bench_products(Commands& commands) {
       for (const int n : {8, 64, 512, 2048})
         for (const int which : {1, 2, 4, 8}) {
           const double share = (which == 1 ? 6.0 : which == 2 ? 4.0 : which == 4 ? 24.0 : 12.0) / 46.0;
-          add(fmt::format("  which {}: {} rows, {}", which, n, name), share * products.bytes(), 2 * n * share * products.parameters(),
-              median_ms(commands, 6, [&] { products.run(n, which); }));
+          add(fmt::format("  which {}: {} rows, {}", which, n, name), share * products.bytes(),
+              2 * n * share * products.parameters(), median_ms(commands, 6, [&] { products.run(n, which); }));
         }
     }
     for (const int n : plain ? std::vector<int>{512, 2048, 8192} : std::vector<int>{512, 2048})
@@ -131,8 +132,10 @@ std::vector<KernelRow> bench_products(Commands& commands) {
     HUNCH_CUDA_CHECK(cudaMemset(memory, 0, 64 * 4096 * sizeof(float)));
     for (const int n : {1, 8, 64}) {
       const Product product[] = {{head.get(), nullptr, View<float, 2>(memory + 64 * 4096, n, 151936)}};
-      add(fmt::format("products: {} rows, head 4096 -> 151936, {}", n, dtype_info(dtype).name), double(head->bytes), 2.0 * n * 151936 * 4096,
-          median_ms(commands, 12, [&] { enqueue_matmul(commands, {View<const float, 2>(memory, n, 4096), product}); }));
+      add(fmt::format("products: {} rows, head 4096 -> 151936, {}", n, dtype_info(dtype).name), double(head->bytes),
+          2.0 * n * 151936 * 4096, median_ms(commands, 12, [&] {
+            enqueue_matmul(commands, {View<const float, 2>(memory, n, 4096), product});
+          }));
     }
     (void)cudaFree(memory);
   }

@@ -1,10 +1,10 @@
 // The kernel of products with weights: out[row][feature] = sum over inputs of weight[feature][input] x[row][input].
 //
-// Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N of
-// them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
+// Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N
+// of them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
 // runs of records, and the runs' sums in order. A unit of work is (group of G tiles, run or all runs, row tile of N rows); blocks
-// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each of
-// the G tiles and the activations they meet.
+// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each
+// of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
 //   3 more warps    (few rows) read fp32 activations themselves, round them and write them into stages
@@ -194,8 +194,8 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
   }
 }
 
-// Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read stays in use
-// until the group committed last is done.
+// Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
+// stays in use until the group committed last is done.
 template <DType kType, int N>
 __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first,
                                                  int t) {
@@ -228,8 +228,8 @@ __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std
 
 // Sums of a tile's rows to their places.
 template <int N>
-__device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile,
-                                           int row_tile, int t) {
+__device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
+                                           int tile, int row_tile, int t) {
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * below;
@@ -258,9 +258,11 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared[];
   const ProductsOnDevice& a = *args;
-  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole, kReadX)) / 128, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole, kReadX)) / 128, warp = int(threadIdx.x) / 32,
+            lane = int(threadIdx.x) % 32;
   const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
-  const uint32_t memory = shared_address(shared), full = memory + uint32_t(stages * stage_bytes), empty = full + uint32_t(stages * 8);
+  const uint32_t memory = shared_address(shared), full = memory + uint32_t(stages * stage_bytes),
+                 empty = full + uint32_t(stages * 8);
   volatile int* is_last = reinterpret_cast<volatile int*>(shared + stages * (stage_bytes + 16));  // [G]
   let_next_start();
   if (threadIdx.x == 0) {
@@ -440,7 +442,8 @@ __global__ void pack_activations_kernel(const PackActivations* args) {
     if (row < a.rows) {
       const float* from = a.x + row * a.x_stride + k;
       if (k + 8 <= a.in_dim && reinterpret_cast<uint64_t>(from) % 16 == 0) {
-        const float4 low = __ldcg(reinterpret_cast<const float4*>(from)), high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+        const float4 low = __ldcg(reinterpret_cast<const float4*>(from)),
+                     high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
         values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
         values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
       } else {

@@ -7,7 +7,7 @@
 namespace hunch {
 
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / 32;
-constexpr int kMostListed = 1024;               // entries that one block sorts
+constexpr int kMostListed = 1024;                           // entries that one block sorts
 constexpr int64_t kMostVocab = 48 * 1024 * kClusterBlocks;  // what the shared memory of a cluster holds beside RowShared
 
 struct RowShared {

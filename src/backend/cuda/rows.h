@@ -1,5 +1,5 @@
-// Ops on rows of activations on the device: contracts in backend/ops/{norm,rope}.h. All views are device memory, positions excepted.
-// A row's bits depend on its values and width only.
+// Ops on rows of activations on the device: contracts in backend/ops/{norm,rope}.h. All views are device memory, positions
+// excepted. A row's bits depend on its values and width only.
 #pragma once
 
 #include "backend/cuda/commands.h"
@@ -12,5 +12,6 @@ void enqueue_norm(Commands& commands, const NormArgs& args);  // weight: device 
 void enqueue_gate(Commands& commands, const GateArgs& args);
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args);  // positions: host memory, copied now
 void enqueue_rope(Commands& commands, const RopeArgs& args);
+void enqueue_ready_heads(Commands& commands, const ReadyHeadsArgs& args);  // heads of up to 512 elements
 
 }  // namespace hunch

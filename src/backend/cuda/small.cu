@@ -1,6 +1,7 @@
 #include "backend/cuda/small.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "backend/cuda/ptx.h"
 
@@ -19,10 +20,13 @@ struct CopyRows {
   float* to;
   int64_t rows, columns, from_stride, to_stride;  // from_stride 0: one row for all
 };
-__global__ void copy_rows_kernel(const CopyRows* args) {
+struct CopiesOfRows {
+  const CopyRows* calls;  // one per row of blocks
+};
+__global__ void copy_rows_kernel(const CopiesOfRows* args) {
   wait_for_previous();
   let_next_start();
-  const CopyRows a = *args;
+  const CopyRows a = args->calls[blockIdx.y];
   for (int64_t i = first_index(); i < a.rows * a.columns; i += stride()) {
     const int64_t row = i / a.columns, column = i % a.columns;
     a.to[row * a.to_stride + column] = a.from[row * a.from_stride + column];
@@ -129,14 +133,21 @@ __global__ void ends_kernel(const Ends* args) {
 
 }  // namespace
 
-void enqueue_copy_rows(Commands& commands, const CopyRowsArgs& args) {
-  const int64_t rows = args.to.extent[0], columns = args.to.extent[1];
-  HUNCH_CHECK(args.from.extent[1] == columns && (args.from.extent[0] == rows || args.from.extent[0] == 1));
-  if (rows * columns == 0) return;
-  const auto blocks = unsigned(std::min<int64_t>((rows * columns + kThreads - 1) / kThreads, kStriding));
-  commands.launch(copy_rows_kernel, {.blocks = dim3(blocks), .threads = kThreads},
-                  CopyRows{args.from.data, args.to.data, rows, columns, args.from.extent[0] == 1 ? 0 : args.from.stride[0],
-                           args.to.stride[0]});
+void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) {
+  std::vector<CopyRows> copies;
+  int64_t most = 0;
+  for (const CopyRowsArgs& args : calls) {
+    const int64_t rows = args.to.extent[0], columns = args.to.extent[1];
+    HUNCH_CHECK(args.from.extent[1] == columns && (args.from.extent[0] == rows || args.from.extent[0] == 1));
+    if (rows * columns == 0) continue;
+    copies.push_back(
+        {args.from.data, args.to.data, rows, columns, args.from.extent[0] == 1 ? 0 : args.from.stride[0], args.to.stride[0]});
+    most = std::max(most, rows * columns);
+  }
+  if (copies.empty()) return;
+  const auto blocks = unsigned(std::min<int64_t>((most + kThreads - 1) / kThreads, kStriding));
+  commands.launch(copy_rows_kernel, {.blocks = dim3(blocks, unsigned(copies.size())), .threads = kThreads},
+                  CopiesOfRows{commands.data(std::span<const CopyRows>(copies))});
 }
 
 void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {

@@ -21,4 +21,14 @@ struct RopeArgs {
   RopePairs pairs = RopePairs::Halves;
 };
 
+// Queries and keys made ready for attention: RMS norm of every head where weights are given, then rope, both in place. The
+// default calls norm and rope; a device does it in one step.
+struct ReadyHeadsArgs {
+  View<float, 3> q, k;                               // [rows][heads or kv_heads][head_dim]
+  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]; null: no norm
+  double eps = 1e-6;
+  View<const float, 3> cos_sin;  // [rows][d/2][2]
+  RopePairs pairs = RopePairs::Halves;
+};
+
 }  // namespace hunch

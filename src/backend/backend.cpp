@@ -1,0 +1,15 @@
+#include "backend/backend.h"
+
+namespace hunch {
+
+void Backend::ready_heads(const ReadyHeadsArgs& args) {
+  const auto one = [&](const View<float, 3>& x, const float* weight) {
+    const View<float, 2> heads(x.data, x.extent[0] * x.extent[1], x.extent[2]);
+    if (weight) norm({.x = heads, .weight = weight, .eps = args.eps, .out = heads});
+    rope({.x = x, .cos_sin = args.cos_sin, .pairs = args.pairs});
+  };
+  one(args.q, args.q_norm);
+  one(args.k, args.k_norm);
+}
+
+}  // namespace hunch

@@ -1,0 +1,178 @@
+// What holds on the CPU holds on an accelerator: streams with speculation are those of plain decoding, bit for bit, for every way
+// to draft, every policy, in a crowd and under every rule of logits; rows do not depend on their company; and its numbers are
+// near the CPU's. Skipped where there is no device.
+#include <cmath>
+
+#include "../conformance/equality.h"
+#include "../conformance/methods.h"
+
+namespace hunch {
+namespace {
+
+using test::Equality;
+using test::kMethods;
+
+class Device : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto devices = test::accelerators();
+    if (devices.empty()) GTEST_SKIP() << "no device";
+    device_ = devices[0];
+  }
+  EngineOptions tiny(const std::string& model) const {
+    return {.model = test::tiny_path(model), .device = device_, .context_len = 256};
+  }
+  std::string device_;
+};
+
+const char* const kEncoded[] = {"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "llama-q8_0.gguf", "qwen2-yarn-q4_0.gguf"};
+
+TEST_F(Device, StreamsEqualPlainDecodingForEveryPolicy) {
+  int turn = 0;
+  for (const char* model : {"qwen3-tied", "qwen2-window", "llama-llama3", "mistral"}) {
+    EngineOptions options = tiny(model);
+    options.kv_dtype = turn % 2 ? "f16" : "bf16";
+    options.chunk_len = turn % 3 ? 64 : 7;
+    auto engine = test::load(options);
+    Equality equality(*engine);
+    for (const auto& policy : Register<SparsePolicy>::all())
+      for (const double ratio : {0.07, 0.3}) {
+        Request request = test::request(test::random_prompt(170, 256, 4), 60);
+        request.speculation.policy = std::string(policy.name);
+        request.speculation.min_tokens = 12;
+        request.speculation.ratio = ratio;
+        request.speculation.num_tokens = test::kGammas[turn % 5];
+        equality.expect_plain_stream(request, turn++, fmt::format("{} {} {}", model, policy.name, ratio));
+      }
+    EXPECT_GE(equality.accepted, 1) << model;
+    // Where every layer has a window nothing is selected: drafts read what the target reads.
+    EXPECT_GE(equality.rejected(), std::string(model) == "mistral" ? 0 : 1) << model;
+  }
+}
+
+TEST_F(Device, StreamsEqualPlainDecodingForEveryEncoding) {
+  int turn = 0;
+  for (const char* model : kEncoded) {
+    auto engine = test::load(tiny(model));
+    Equality equality(*engine);
+    for (const char* weights : {"target", "q8_0"}) {
+      Request request = test::request(test::random_prompt(170, 256, 4), 60);
+      request.speculation.ratio = 0.3;
+      request.speculation.num_tokens = 2 + turn % 6;
+      request.speculation.draft_weights = weights;
+      equality.expect_plain_stream(request, turn++, fmt::format("{} drafts {}", model, weights));
+    }
+    EXPECT_GE(equality.accepted, 1) << model;
+  }
+}
+
+TEST_F(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
+  int turn = 0;
+  for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf"}) {
+    auto engine = test::load(tiny(model));
+    for (int kind = 0; kind < test::kNumKinds; ++kind) {
+      Request request = test::request_of_kind(*engine, kind, test::phrases(160, 40, uint64_t(kind)), 50);
+      const Generation plain = test::generate_plain(*engine, request);
+      for (const auto& method : kMethods) {
+        test::set_method(request, method, 1 + turn++ % 6);
+        test::expect_same_output(test::generate(*engine, request), plain,
+                                 fmt::format("{} kind {} {}", model, kind, test::name_of(method)));
+      }
+    }
+  }
+}
+
+TEST_F(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
+  for (const bool caching : {false, true}) {
+    EngineOptions options = tiny("qwen3-untied");
+    auto alone = test::load(options);
+    options.max_num_seqs = 6, options.prefix_caching = caching;
+    options.chunk_len = 40, options.max_num_batched_tokens = 90;
+    options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+    auto crowded = test::load(options);
+    std::vector<std::unique_ptr<TokenStream>> streams;
+    std::vector<Generation> plain;
+    for (int i = 0; i < 12; ++i) {
+      Request request = test::request_of_kind(*alone, i, test::phrases(100 + 5 * i, 40, uint64_t(i)), 40);
+      plain.push_back(test::generate_plain(*alone, request));
+      test::set_method(request, kMethods[i % test::kNumMethods], 1 + i % 5);
+      auto stream = crowded->submit(request);
+      ASSERT_TRUE(stream.ok()) << stream.error().message;
+      streams.push_back(std::move(*stream));
+    }
+    for (size_t i = 0; i < streams.size(); ++i) {
+      auto run = streams[i]->result();
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      test::expect_same_output(*run, plain[i], fmt::format("request {} cache {}", i, caching));
+    }
+  }
+}
+
+TEST_F(Device, TheShippedModelStreamsEqualPlainDecoding) {
+  auto engine = test::load({.model = test::wren_path(), .device = device_, .context_len = 8704});
+  Equality equality(*engine);
+  const auto prompt = test::copying_prompt(engine->tokenizer(), 8192, 1);
+  int turn = 0;
+  for (const double ratio : {0.03, 0.07})
+    for (const int gamma : {1, 4, 7, 15}) {
+      Request request = test::request(prompt, 96);
+      request.speculation.ratio = ratio;
+      request.speculation.num_tokens = gamma;
+      equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
+    }
+  EXPECT_GT(equality.acceptance(), 0.5);
+  EXPECT_GE(equality.rejected(), 1);
+}
+
+TEST_F(Device, APromptInAnyChunksGivesTheSameStream) {
+  for (const char* model : {"qwen3-untied", "llama-linear", "qwen2-window", "qwen3-q8_0.gguf"}) {
+    std::vector<int32_t> whole;
+    for (const int chunk : {512, 2, 3, 7, 64, 149}) {
+      EngineOptions options = tiny(model);
+      options.chunk_len = chunk;
+      auto engine = test::load(options);
+      Request request = test::request(test::random_prompt(150, 256, 9), 40);
+      request.sampling.temperature = 0.8, request.sampling.seed = 3;
+      const auto stream = test::plain_stream(*engine, request);
+      if (whole.empty()) whole = stream;
+      EXPECT_EQ(stream, whole) << model << " chunk " << chunk;
+    }
+  }
+}
+
+// Log-probabilities of a prompt's tokens against the plain loops in fp32. Activations are rounded to bf16 for the tensor cores: 8
+// bits, which layers of tiny random models leave at a few hundredths of a nat.
+TEST_F(Device, LogProbabilitiesAreNearTheReferences) {
+  struct Case {
+    std::string model;
+    double most, mean;
+  };
+  std::vector<Case> cases{{test::wren_path(), 0.3, 0.04}};
+  for (const std::string& model : test::tiny_models()) cases.push_back({test::tiny_path(model), 0.3, 0.04});
+  for (const char* model : kEncoded) cases.push_back({test::tiny_path(model), 0.3, 0.04});
+  for (const Case& c : cases) {
+    std::vector<std::vector<float>> found;
+    for (const std::string& device : {std::string("reference"), device_}) {
+      auto engine = test::load({.model = c.model, .device = device, .context_len = 256});
+      Request request = test::request(test::random_prompt(150, 256, 8), 1);
+      request.sampling.prompt_logprobs = 0;
+      const Generation run = test::generate_plain(*engine, request);
+      found.emplace_back();
+      for (const TokenLogprob& token : run.prompt_logprobs) found.back().push_back(token.logprob);
+    }
+    ASSERT_EQ(found[0].size(), found[1].size());
+    ASSERT_GT(found[0].size(), 100u);
+    double most = 0, sum = 0;
+    for (size_t i = 0; i < found[0].size(); ++i) {
+      const double difference = std::abs(double(found[0][i]) - double(found[1][i]));
+      most = std::max(most, difference), sum += difference;
+    }
+    EXPECT_LT(most, c.most) << c.model;
+    EXPECT_LT(sum / double(found[0].size()), c.mean) << c.model;
+    std::printf("%s: most %.4f, mean %.5f\n", c.model.substr(c.model.rfind('/') + 1).c_str(), most,
+                sum / double(found[0].size()));
+  }
+}
+
+}  // namespace
+}  // namespace hunch
