@@ -24,7 +24,7 @@ struct LogProbsDevice {
 struct Shared {
   RowShared row;
   uint64_t list[kMostListed], own[kMostListed];
-  uint64_t last;  // the last one listed so far
+  uint64_t last;                 // the last one listed so far
   alignas(16) uint32_t keys[4];  // [slice_len]
 };
 
@@ -62,9 +62,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
     if (k > kNanKey) sum += double(k == stats.best ? 1.0f : exp2_of((double(value_of(k)) - best) * 1.4426950408889634));
   });
   const double log_total = log(cluster_sum(s.row, sum));
-  const auto value = [&](uint32_t k) {
-    return float((k == stats.best ? 0 : double(value_of(k)) - best) - log_total);
-  };
+  const auto value = [&](uint32_t k) { return float((k == stats.best ? 0 : double(value_of(k)) - best) - log_total); };
   if (rank == 0 && t == 0 && a.ids) a.values[r * a.values_stride] = value(key_of(logits[a.ids[r * a.ids_stride]]));
 
   uint64_t last = ~uint64_t(0);

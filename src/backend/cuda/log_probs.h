@@ -1,5 +1,5 @@
-// Natural log-probabilities on the device: contract in backend/ops/log_probs.h. All views are device memory, ids included. At most
-// 393,216 ids in a row.
+// Natural log-probabilities on the device: contract in backend/ops/log_probs.h. All views are device memory, ids included. At
+// most 393,216 ids in a row.
 #pragma once
 
 #include "backend/cuda/commands.h"

@@ -23,8 +23,8 @@ std::vector<T> filled(int64_t n, T value) {
   return std::vector<T>(size_t(n), value);
 }
 
-Result on_device(Commands& commands, const std::vector<float>& logits, int64_t rows, int64_t vocab, const std::vector<int32_t>& ids,
-                 int count) {
+Result on_device(Commands& commands, const std::vector<float>& logits, int64_t rows, int64_t vocab,
+                 const std::vector<int32_t>& ids, int count) {
   test::DeviceArray<float> x(logits), values(filled(rows, -5.0f)), top_values(filled(rows * count, -5.0f));
   test::DeviceArray<int32_t> wanted(ids), top_ids(filled<int32_t>(rows * count, -5));
   enqueue_log_probs(commands, {View<const float, 2>(x.data(), rows, vocab), View<const int32_t, 1>(wanted.data(), rows),

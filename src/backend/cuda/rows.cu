@@ -88,7 +88,8 @@ __global__ void __launch_bounds__(kWarp ? kRowsOfBlock * 32 : 512) norm_kernel(c
 #pragma unroll
   for (int h = 0; h < kHeld; ++h)
     if ((t + h * threads) * 4 < a.n) write((t + h * threads) * 4, held[h], weight[h]);
-  for (int i = (t + kHeld * threads) * 4; i < a.n; i += threads * 4) write(i, load4(x, i, a.n, a.x_aligned), load4(a.weight, i, a.n, a.weight_aligned));
+  for (int i = (t + kHeld * threads) * 4; i < a.n; i += threads * 4)
+    write(i, load4(x, i, a.n, a.x_aligned), load4(a.weight, i, a.n, a.weight_aligned));
 }
 
 struct GateDevice {
@@ -198,10 +199,10 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {
   const int64_t rows = args.positions.extent[0], half = args.inv_freq.extent[0];
   if (rows == 0 || half == 0) return;
-  commands.launch(rope_angles_kernel, {.blocks = blocks_for(rows * half, 128, 1), .threads = 128},
-                  AnglesDevice{commands.data(args.positions), args.inv_freq.data, args.cos_sin.data, args.inv_freq.stride[0],
-                               args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half),
-                               args.magnitude});
+  commands.launch(
+      rope_angles_kernel, {.blocks = blocks_for(rows * half, 128, 1), .threads = 128},
+      AnglesDevice{commands.data(args.positions), args.inv_freq.data, args.cos_sin.data, args.inv_freq.stride[0],
+                   args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half), args.magnitude});
 }
 
 void enqueue_rope(Commands& commands, const RopeArgs& args) {

@@ -1,5 +1,5 @@
-// Ops on rows of activations on the device: contracts in backend/ops/{norm,rope}.h. All views are device memory, positions excepted.
-// A row's bits depend on its values and width only.
+// Ops on rows of activations on the device: contracts in backend/ops/{norm,rope}.h. All views are device memory, positions
+// excepted. A row's bits depend on its values and width only.
 #pragma once
 
 #include "backend/cuda/commands.h"

@@ -111,8 +111,9 @@ class RowsBench {
   void layer(int64_t rows) {
     constexpr int64_t kHidden = 4096, kHeads = 32, kKvHeads = 8, kDim = 128, kFfn = 12288;
     constexpr int kTimes = 100;
-    Memory<float> x(rows * kHidden), out(rows * kHidden), q(rows * kHeads * kDim), k(rows * kKvHeads * kDim), ffn(rows * 2 * kFfn), gated(rows * kFfn),
-        weight(std::vector<float>(kHidden, 1.0f)), angles(rows * kDim), freq(std::vector<float>(kDim / 2, 0.01f));
+    Memory<float> x(rows * kHidden), out(rows * kHidden), q(rows * kHeads * kDim), k(rows * kKvHeads * kDim),
+        ffn(rows * 2 * kFfn), gated(rows * kFfn), weight(std::vector<float>(kHidden, 1.0f)), angles(rows * kDim),
+        freq(std::vector<float>(kDim / 2, 0.01f));
     fill(x.data(), rows * kHidden, 1, false), fill(q.data(), rows * kHeads * kDim, 1, false);
     fill(k.data(), rows * kKvHeads * kDim, 1, false), fill(ffn.data(), rows * 2 * kFfn, 1, false);
     fill(angles.data(), rows * kDim, 0.1f, false);
@@ -124,7 +125,8 @@ class RowsBench {
       add(joined(what, ", ", rows, " rows"), bytes, ms / kTimes);
     };
     hundred("norm of 4096", double(rows * kHidden * 8), [&] {
-      enqueue_norm(commands_, {View<const float, 2>(x.data(), rows, kHidden), weight.data(), 1e-6, View<float, 2>(out.data(), rows, kHidden)});
+      enqueue_norm(commands_, {View<const float, 2>(x.data(), rows, kHidden), weight.data(), 1e-6,
+                               View<float, 2>(out.data(), rows, kHidden)});
     });
     hundred("norm of 32 heads of 128", double(rows * kHeads * kDim * 8), [&] {
       const View<float, 2> view(q.data(), rows * kHeads, kDim);
@@ -136,11 +138,12 @@ class RowsBench {
       enqueue_gate(commands_, {gate, up, View<float, 2>(gated.data(), rows, kFfn)});
     });
     hundred("angles", double(rows * kDim * 4), [&] {
-      enqueue_rope_angles(commands_, {View<const int32_t, 1>(positions.data(), rows), View<const float, 1>(freq.data(), kDim / 2), 1,
-                                      View<float, 3>(angles.data(), rows, kDim / 2, 2)});
+      enqueue_rope_angles(commands_, {View<const int32_t, 1>(positions.data(), rows), View<const float, 1>(freq.data(), kDim / 2),
+                                      1, View<float, 3>(angles.data(), rows, kDim / 2, 2)});
     });
     hundred("rotation of 32 heads", double(rows * kHeads * kDim * 8), [&] {
-      enqueue_rope(commands_, {View<float, 3>(q.data(), rows, kHeads, kDim), View<const float, 3>(angles.data(), rows, kDim / 2, 2)});
+      enqueue_rope(commands_,
+                   {View<float, 3>(q.data(), rows, kHeads, kDim), View<const float, 3>(angles.data(), rows, kDim / 2, 2)});
     });
   }
 
@@ -152,9 +155,11 @@ class RowsBench {
     HUNCH_CHECK(commands_.wait().ok());
   }
   double timed(const std::function<void()>& body) {
-    return time_commands(commands_, kRepeats, [&] {
-             for (int i = 0; i < kInList; ++i) body();
-           }) / kInList;
+    return time_commands(commands_, kRepeats,
+                         [&] {
+                           for (int i = 0; i < kInList; ++i) body();
+                         }) /
+           kInList;
   }
   void add(std::string name, double bytes, double ms) { rows_.push_back({.name = std::move(name), .bytes = bytes, .ms = ms}); }
 

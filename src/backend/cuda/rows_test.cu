@@ -43,7 +43,8 @@ TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
         const std::vector<float> x = gaussian(size_t(rows * stride), uint32_t(n)), weight = gaussian(size_t(n), 3);
         test::DeviceArray<float> device(x), weights(weight), out(x.size());
         std::vector<float> want = x;
-        reference.norm({strided<const float>(x.data(), rows, n, stride), weight.data(), 1e-6, strided(want.data(), rows, n, stride)});
+        reference.norm(
+            {strided<const float>(x.data(), rows, n, stride), weight.data(), 1e-6, strided(want.data(), rows, n, stride)});
         // The last row alone, then all in place.
         enqueue_norm(*commands, {strided<const float>(device.data() + (rows - 1) * stride, 1, n, stride), weights.data(), 1e-6,
                                  strided(out.data(), 1, n, stride)});
@@ -94,10 +95,13 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
         std::vector<float> angles(size_t(rows * half * 2));
         test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());
         const View<const int32_t, 1> at(positions.data(), rows);
-        enqueue_rope_angles(*commands, {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
-        enqueue_rope(*commands, {View<float, 3>(device.data(), rows, heads, dim), View<const float, 3>(cos_sin.data(), rows, half, 2), pairs});
+        enqueue_rope_angles(*commands,
+                            {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
+        enqueue_rope(*commands, {View<float, 3>(device.data(), rows, heads, dim),
+                                 View<const float, 3>(cos_sin.data(), rows, half, 2), pairs});
         ASSERT_TRUE(commands->wait().ok());
-        reference.rope_angles({at, View<const float, 1>(inv_freq.data(), half), 1.25f, View<float, 3>(angles.data(), rows, half, 2)});
+        reference.rope_angles(
+            {at, View<const float, 1>(inv_freq.data(), half), 1.25f, View<float, 3>(angles.data(), rows, half, 2)});
         expect_near(cos_sin.get(), angles, 3e-7);
         reference.rope({View<float, 3>(x.data(), rows, heads, dim), View<const float, 3>(angles.data(), rows, half, 2), pairs});
         expect_near(device.get(), x, 3e-6);

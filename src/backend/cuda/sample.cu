@@ -1,7 +1,7 @@
 // From logits to a token: contract in backend/ops/sample.h. A cluster of eight blocks holds one row in shared memory. Filters
-// become one threshold (a key, and an index among equal keys): min_p by search over the keys, top-k by radix selection, top-p by a
-// sorted list in one block where at most 1,024 ids are left and else by radix selection over masses in fixed point. Scores of long
-// rows are computed in fp32 first; only those that could be first or second are computed again in fp64.
+// become one threshold (a key, and an index among equal keys): min_p by search over the keys, top-k by radix selection, top-p by
+// a sorted list in one block where at most 1,024 ids are left and else by radix selection over masses in fixed point. Scores of
+// long rows are computed in fp32 first; only those that could be first or second are computed again in fp64.
 #include "backend/cuda/sample.h"
 
 #include <algorithm>
@@ -37,7 +37,9 @@ struct SampleDevice {
 struct Two {
   double score[2] = {-INFINITY, -INFINITY};
   int32_t id[2] = {INT32_MAX, INT32_MAX};
-  __device__ __forceinline__ bool before(double x, int32_t i, int at) const { return x > score[at] || (x == score[at] && i < id[at]); }
+  __device__ __forceinline__ bool before(double x, int32_t i, int at) const {
+    return x > score[at] || (x == score[at] && i < id[at]);
+  }
   __device__ __forceinline__ void add(double x, int32_t i) {
     if (x == -INFINITY) return;
     if (before(x, i, 0)) score[1] = score[0], id[1] = id[0], score[0] = x, id[0] = i;
@@ -87,7 +89,8 @@ struct Law {
   }
 };
 
-// The lowest key that min_p lets pass: `passes` is monotone, so a bracket around the analytic place is searched 32 ways at a time.
+// The lowest key that min_p lets pass: `passes` is monotone, so a bracket around the analytic place is searched 32 ways at a
+// time.
 __device__ __forceinline__ uint32_t lowest_passing(const Law& law) {
   if (law.best_key >= kInfKey) return law.best_key;
   if (isinf(law.least)) return kLeastFiniteKey;
@@ -245,7 +248,8 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
 }
 
 // Few survivors: block 0 sorts them and does the rest as the definition says. `top_k` cuts what ties brought too many.
-__device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law, const Threshold& kept) {
+__device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law,
+                                        const Threshold& kept) {
   const auto cluster = cg::this_cluster();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   ListShared& few = s.few;
@@ -302,7 +306,8 @@ __device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const R
 }
 
 // Any number of survivors: every block scores its part.
-__device__ __noinline__ void finish_many(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law, const Threshold& kept) {
+__device__ __noinline__ void finish_many(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law,
+                                         const Threshold& kept) {
   const auto cluster = cg::this_cluster();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;

@@ -1,6 +1,7 @@
-// What selections share (top_k.cu, sample.cu, log_probs.cu): floats as integers in the same order, and the count-th best of what a
-// cluster of blocks holds, by radix: histograms of 11, 11 and 10 bits of the key in each block's shared memory, added across the
-// cluster; equal keys are told apart by 11 + 11 bits of the index. Counts are integers: no order of additions shows in the result.
+// What selections share (top_k.cu, sample.cu, log_probs.cu): floats as integers in the same order, and the count-th best of what
+// a cluster of blocks holds, by radix: histograms of 11, 11 and 10 bits of the key in each block's shared memory, added across
+// the cluster; equal keys are told apart by 11 + 11 bits of the index. Counts are integers: no order of additions shows in the
+// result.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -23,9 +24,7 @@ __device__ __forceinline__ uint32_t key_of_number(float x) {
   return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
 }
 __device__ __forceinline__ uint32_t key_of(float x) { return x != x ? kNanKey : key_of_number(x); }
-__device__ __forceinline__ float value_of(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
+__device__ __forceinline__ float value_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
 
 // Four keys in one access: left to itself the compiler loads them one by one as they are looked at, each with conflicts of banks.
 __device__ __forceinline__ uint4 load_four(const void* keys) {
@@ -82,9 +81,9 @@ __device__ __forceinline__ void cluster_meet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// The bin of the `remaining`-th entry (from 1) of all blocks' bins, how many are still wanted of it, and how many it holds. Clears
-// the bins. At least 8 warps; all threads of all blocks call it. Needs remaining <= entries counted. Every block tells every block
-// the sums of its groups of bins; each then reads the one group that matters from all.
+// The bin of the `remaining`-th entry (from 1) of all blocks' bins, how many are still wanted of it, and how many it holds.
+// Clears the bins. At least 8 warps; all threads of all blocks call it. Needs remaining <= entries counted. Every block tells
+// every block the sums of its groups of bins; each then reads the one group that matters from all.
 struct Found {
   uint32_t bin, remaining, inside;
 };
@@ -139,10 +138,10 @@ inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remainin
 
 // One more in a bin where `in`; a predicate instead of a branch.
 __device__ __forceinline__ void count_where(bool in, const uint32_t* bin) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p red.shared.add.u32 [%0], 1;\n}" ::"r"(
-                   uint32_t(__cvta_generic_to_shared(bin))),
-               "r"(uint32_t(in))
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p red.shared.add.u32 [%0], 1;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(bin))),
+      "r"(uint32_t(in))
+      : "memory");
 }
 
 // Of the entries with `key`, the `count`-th lowest index. each(op) calls op(key, index) for every entry of this thread.

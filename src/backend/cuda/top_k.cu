@@ -1,5 +1,5 @@
-// Selection of the best entries: contract in backend/ops/top_k.h. A cluster of eight blocks takes one set. Each warp owns a run of
-// rows of 128 entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the
+// Selection of the best entries: contract in backend/ops/top_k.h. A cluster of eight blocks takes one set. Each warp owns a run
+// of rows of 128 entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the
 // threshold (select.cuh), then writes its indices behind those of the warps before it.
 #include "backend/cuda/top_k.h"
 
@@ -15,12 +15,12 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kRow = 128;        // entries of one warp-wide load, four per lane
-constexpr int kBatch = 8;        // rows in flight per warp: 8 x 16 bytes per lane
-constexpr int kHeldRows = 16;    // rows of keys that a warp keeps
+constexpr int kRow = 128;                    // entries of one warp-wide load, four per lane
+constexpr int kBatch = 8;                    // rows in flight per warp: 8 x 16 bytes per lane
+constexpr int kHeldRows = 16;                // rows of keys that a warp keeps
 constexpr int kManySets = 8, kFewSets = 24;  // warps of a block: three blocks of 64 KiB per multiprocessor, or one of 192 KiB
-constexpr int kFusedSpread = 32;  // farther than the 32 entries before a batch nothing is read
-constexpr int kMostSteps = 6;    // 1 + 2 + 4 + 8 + 16 + 1
+constexpr int kFusedSpread = 32;             // farther than the 32 entries before a batch nothing is read
+constexpr int kMostSteps = 6;                // 1 + 2 + 4 + 8 + 16 + 1
 
 struct TopKSet {
   const float* scores;
@@ -158,6 +158,7 @@ struct WarpRows {
         uint4 k[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) k[i] = load_four(slot + (r - b + i) * 32 + lane);
+        __syncwarp();  // `op` may overwrite these keys, other lanes' among them
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (r + i < end) op(k[i], uint32_t((r + i) * kRow + lane * 4));
@@ -170,8 +171,7 @@ struct WarpRows {
   }
 };
 
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1)
-    top_k_kernel(const TopKDevice* args) {
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const auto cluster = cg::this_cluster();
@@ -190,8 +190,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   mine.each_row(true, [&](uint4 k, uint32_t) {
     count_high(s.select, k.x), count_high(s.select, k.y), count_high(s.select, k.z), count_high(s.select, k.w);
   });
-  const Threshold kept =
-      select_best(s.select, uint32_t(set.count), [&](const auto& op) { mine.each(op); });
+  const Threshold kept = select_best(s.select, uint32_t(set.count), [&](const auto& op) { mine.each(op); });
 
   // Each warp's count, so that it knows where its indices begin; held rows become their indices on the way, over the keys that
   // they were chosen by (an index never lands past its key).
@@ -228,8 +227,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
     if (lane < kClusterBlocks) *cluster.map_shared_rank(&s.block_counts[rank], lane) = total;
   }
   cluster.sync();
-  uint32_t at = __reduce_add_sync(kAllLanes, (lane < rank ? s.block_counts[lane % kClusterBlocks] : 0u) +
-                                                 (lane < warp ? s.warp_counts[lane] : 0u));
+  uint32_t at = __reduce_add_sync(
+      kAllLanes, (lane < rank ? s.block_counts[lane % kClusterBlocks] : 0u) + (lane < warp ? s.warp_counts[lane] : 0u));
   if (all_held) {
     for (uint32_t i = lane; i < count; i += 32) set.index[at + i] = list[i];
   } else {

@@ -1,5 +1,5 @@
-// Selection of the best entries on the device: contract in backend/ops/top_k.h, the reference's result bit for bit. One read of the
-// scores where they fit the cluster's shared memory (up to 131,072 per set with many sets, 393,216 with few).
+// Selection of the best entries on the device: contract in backend/ops/top_k.h, the reference's result bit for bit. One read of
+// the scores where they fit the cluster's shared memory (up to 131,072 per set with many sets, 393,216 with few).
 #pragma once
 
 #include <span>

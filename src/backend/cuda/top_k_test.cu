@@ -73,8 +73,8 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
     reference.top_k(args);
     const std::vector<int32_t> got = lists[i]->get();
     for (size_t j = 0; j < want.size(); ++j)
-      ASSERT_EQ(got[j], want[j]) << "entry " << j << " of " << all[i].count << ", n " << all[i].n << ", kind "
-                                 << int(all[i].kind) << ", spread " << all[i].spread << ", set " << i;
+      ASSERT_EQ(got[j], want[j]) << "entry " << j << " of " << all[i].count << ", n " << all[i].n << ", kind " << int(all[i].kind)
+                                 << ", spread " << all[i].spread << ", set " << i;
   }
 }
 
@@ -102,8 +102,7 @@ TEST(CudaTopK, SpreadsForwardBitForBit) {
   std::vector<Set> all;
   for (const int spread : {1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 17, 22, 29, 31, 32})
     for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Ties, Kind::Odd})
-      for (const int64_t n : {7, 130, 1029, 2500, 9000})
-        all.push_back({kind, n, (n + 9) / 10, spread, 2, 3, 1, n % 3});
+      for (const int64_t n : {7, 130, 1029, 2500, 9000}) all.push_back({kind, n, (n + 9) / 10, spread, 2, 3, 1, n % 3});
   expect_reference(*commands, all);
   expect_reference(*commands, {all.begin(), all.begin() + 15});
   // Farther than registers reach; together with near ones.
@@ -118,7 +117,9 @@ TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
   HUNCH_NEEDS_DEVICE();
   auto commands = Commands::make().value();
   // Few sets: 393,216 entries are held; many: 131,072.
-  expect_reference(*commands, {{Kind::Uniform, 131072, 9175, 16, 4, 64}, {Kind::Wide, 420001, 30000, 16, 4, 64, 1, 3}, {Kind::Ties, 400000, 77777}});
+  expect_reference(
+      *commands,
+      {{Kind::Uniform, 131072, 9175, 16, 4, 64}, {Kind::Wide, 420001, 30000, 16, 4, 64, 1, 3}, {Kind::Ties, 400000, 77777}});
   expect_reference(*commands, {{Kind::Uniform, 1000003, 70000, 7, 4, 64}});
   std::vector<Set> all(18, Set{Kind::Uniform, 3000, 100, 16});
   all[3] = {Kind::Wide, 131072, 9175, 16, 4, 64};
