@@ -23,7 +23,7 @@ struct LogProbsDevice {
 };
 struct Shared {
   RowShared row;
-  uint64_t list[kMostListed];
+  uint64_t list[kMostListed], own[kMostListed];
   uint64_t last;                 // the last one listed so far
   alignas(16) uint32_t keys[4];  // [slice_len]
 };
@@ -37,7 +37,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
   const int rank = int(cluster.block_rank()), t = threadIdx.x, len = slice_len(a.vocab);
   const int64_t r = blockIdx.x / kClusterBlocks;
   clear_bins(s.row.select);
-  if (t == 0) s.row.num_listed = 0;
+  if (t == 0) s.row.num_listed = s.row.num_own = 0;
   cluster.sync();
   wait_for_previous();
   let_next_start();
@@ -76,13 +76,9 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
     };
     each([&](uint32_t k, uint32_t) { count_high(s.row.select, k); });
     const Threshold kept = select_best(s.row.select, uint32_t(round), each);
-    each([&](uint32_t k, uint32_t id) {
-      if (kept.keeps(k, id)) {
-        uint64_t* to = cluster.map_shared_rank(s.list, 0);
-        to[atomicAdd(cluster.map_shared_rank(&s.row.num_listed, 0), 1u)] = listed(k, id);
-      }
-    });
+    list_kept(s.row, s.list, s.own, slice, kept, [&](uint32_t k, uint32_t id) { return k > kNanKey && listed(k, id) < last; });
     cluster.sync();
+    if (t == 0) s.row.num_own = 0;
     if (rank == 0) {
       sort_list(s.list, round);
       for (int i = t; i < round; i += kRowThreads) {

@@ -16,7 +16,8 @@ struct RowShared {
   uint32_t block_best[kClusterBlocks], block_flags[kClusterBlocks];  // of every block, in every block
   uint32_t warp_counts[kRowWarps], block_counts[kClusterBlocks];
   double warp_sums[kRowWarps], block_sums[kClusterBlocks];
-  uint32_t num_listed;
+  uint32_t num_listed;         // in block 0
+  uint32_t num_own, own_from;  // of this block's part of the list
 };
 
 // Ids in a block: a multiple of four.
@@ -162,14 +163,26 @@ __device__ __forceinline__ uint64_t listed(uint32_t key, uint32_t id) { return u
 __device__ __forceinline__ uint32_t key_listed(uint64_t x) { return uint32_t(x >> 32); }
 __device__ __forceinline__ int32_t id_listed(uint64_t x) { return int32_t(~uint32_t(x)); }
 
-// Sends what `kept` keeps (at most kMostListed) to the list of block 0, in no order; a cluster.sync() must follow.
-__device__ __forceinline__ void list_kept(RowShared& s, uint64_t* list, const RowSlice& slice, const Threshold& kept) {
+// Sends what `kept` keeps (at most kMostListed) and `also(key, id)` allows to the list of block 0, in no order; a
+// cluster.sync() must follow. `own`: room for as many in each block.
+template <class Also>
+__device__ __forceinline__ void list_kept(RowShared& s, uint64_t* list, uint64_t* own, const RowSlice& slice,
+                                          const Threshold& kept, const Also& also) {
   const auto cluster = cooperative_groups::this_cluster();
-  uint32_t* count = cluster.map_shared_rank(&s.num_listed, 0);
-  uint64_t* to = cluster.map_shared_rank(list, 0);
-  slice.each([&](uint32_t k, uint32_t id) {
-    if (kept.keeps(k, id)) to[atomicAdd(count, 1u)] = listed(k, id);
+  slice.each_four([&](uint4 k, uint32_t id) {
+    if (max(max(k.x, k.y), max(k.z, k.w)) < kept.key) return;
+    const auto keep = kept.keeps_four(k, id);
+    if (keep.x && also(k.x, id)) own[atomicAdd(&s.num_own, 1u)] = listed(k.x, id);
+    if (keep.y && also(k.y, id + 1)) own[atomicAdd(&s.num_own, 1u)] = listed(k.y, id + 1);
+    if (keep.z && also(k.z, id + 2)) own[atomicAdd(&s.num_own, 1u)] = listed(k.z, id + 2);
+    if (keep.w && also(k.w, id + 3)) own[atomicAdd(&s.num_own, 1u)] = listed(k.w, id + 3);
   });
+  __syncthreads();
+  const uint32_t count = s.num_own;
+  if (threadIdx.x == 0) s.own_from = count ? atomicAdd(cluster.map_shared_rank(&s.num_listed, 0), count) : 0;
+  __syncthreads();
+  uint64_t* to = cluster.map_shared_rank(list, 0) + s.own_from;
+  for (uint32_t i = threadIdx.x; i < count; i += kRowThreads) to[i] = own[i];
 }
 
 // Sorts list[0, n), best first; room for the next power of two. One block.

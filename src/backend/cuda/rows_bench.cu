@@ -112,7 +112,7 @@ class RowsBench {
     constexpr int64_t kHidden = 4096, kHeads = 32, kKvHeads = 8, kDim = 128, kFfn = 12288;
     constexpr int kTimes = 100;
     Memory<float> x(rows * kHidden), out(rows * kHidden), q(rows * kHeads * kDim), k(rows * kKvHeads * kDim),
-        ffn(rows * 2 * kFfn), weight(std::vector<float>(kHidden, 1.0f)), angles(rows * kDim),
+        ffn(rows * 2 * kFfn), gated(rows * kFfn), weight(std::vector<float>(kHidden, 1.0f)), angles(rows * kDim),
         freq(std::vector<float>(kDim / 2, 0.01f));
     fill(x.data(), rows * kHidden, 1, false), fill(q.data(), rows * kHeads * kDim, 1, false);
     fill(k.data(), rows * kKvHeads * kDim, 1, false), fill(ffn.data(), rows * 2 * kFfn, 1, false);
@@ -135,7 +135,7 @@ class RowsBench {
     hundred("gate of 12288", double(rows * kFfn * 12), [&] {
       View<float, 2> gate(ffn.data(), rows, kFfn), up(ffn.data() + kFfn, rows, kFfn);
       gate.stride[0] = up.stride[0] = 2 * kFfn;
-      enqueue_gate(commands_, {gate, up, gate});
+      enqueue_gate(commands_, {gate, up, View<float, 2>(gated.data(), rows, kFfn)});
     });
     hundred("angles", double(rows * kDim * 4), [&] {
       enqueue_rope_angles(commands_, {View<const int32_t, 1>(positions.data(), rows), View<const float, 1>(freq.data(), kDim / 2),

@@ -50,7 +50,7 @@ struct Two {
 
 // Masses in fixed point: 44 bits after the point, so that sums of 2^18 are exact and have no order; three parts of 15 bits, as
 // shared memory adds 32-bit integers only.
-constexpr int kPointBits = 44, kPartBits = 15;
+constexpr int kPointBits = 44, kPartBits = 15, kSliceBins = kBins / kClusterBlocks;
 struct MassShared {
   uint32_t parts[3][kBins];  // best first; zero between selections
   uint64_t warp_sums[kSliceBins / 32], slice_sums[kClusterBlocks];
@@ -60,7 +60,7 @@ struct MassShared {
   } found;
 };
 struct ListShared {
-  uint64_t list[kMostListed];
+  uint64_t list[kMostListed], own[kMostListed];
   double prefix[kMostListed];
   uint32_t count;
 };
@@ -129,8 +129,7 @@ __device__ __forceinline__ Two block_two(Shared& s, const Two& x) {  // in threa
   Two all = warp_two(x);
   if (threadIdx.x % 32 == 0) s.warp_two[threadIdx.x / 32] = all;
   __syncthreads();
-  if (threadIdx.x == 0)
-    for (int w = 1; w < kRowWarps; ++w) all.add(s.warp_two[w]);
+  if (threadIdx.x < 32) all = warp_two(threadIdx.x < kRowWarps ? s.warp_two[threadIdx.x] : Two{});
   return all;
 }
 
@@ -145,10 +144,9 @@ __device__ __forceinline__ void choose(Shared& s, const SampleRow& row, const Tw
   const Two two = block_two(s, mine);
   if (threadIdx.x == 0) *cluster.map_shared_rank(&s.block_two[cluster.block_rank()], 0) = two;
   cluster.sync();
-  if (cluster.block_rank() != 0 || threadIdx.x != 0) return;
-  Two all = s.block_two[0];
-  for (int b = 1; b < kClusterBlocks; ++b) all.add(s.block_two[b]);
-  write_choice(row, all);
+  if (cluster.block_rank() != 0 || threadIdx.x >= 32) return;
+  const Two all = warp_two(threadIdx.x < kClusterBlocks ? s.block_two[threadIdx.x] : Two{});
+  if (threadIdx.x == 0) write_choice(row, all);
 }
 
 // This block's part of the row of probabilities.
@@ -255,7 +253,7 @@ __device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const R
   const auto cluster = cg::this_cluster();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   ListShared& few = s.few;
-  list_kept(s.row, few.list, slice, kept);
+  list_kept(s.row, few.list, few.own, slice, kept, [](uint32_t, uint32_t) { return true; });
   if (row.probs) write_probs(row, slice, [](uint32_t, uint32_t) { return 0.0f; });
   cluster.sync();  // block 0 overwrites some of the zeros
   if (cluster.block_rank() != 0) return;
@@ -386,7 +384,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
   const auto cluster = cg::this_cluster();
   const int rank = int(cluster.block_rank());
   clear_bins(s.row.select);
-  if (threadIdx.x == 0) s.args = args->rows[blockIdx.x / kClusterBlocks], s.row.num_listed = 0;
+  if (threadIdx.x == 0) s.args = args->rows[blockIdx.x / kClusterBlocks], s.row.num_listed = s.row.num_own = 0;
   cluster.sync();
   wait_for_previous();
   let_next_start();
@@ -402,10 +400,14 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
     return;
   }
   if (row.greedy) {
-    Two two;
+    uint32_t first = 0, second = 0, first_id = 0, second_id = 0;  // ids come in ascending order
     slice.each([&](uint32_t k, uint32_t id) {
-      if (k >= kLeastFiniteKey) two.add(double(value_of(k)), int32_t(id));
+      if (k > first) second = first, second_id = first_id, first = k, first_id = id;
+      else if (k > second) second = k, second_id = id;
     });
+    Two two;
+    if (first >= kLeastFiniteKey) two.add(double(value_of(first)), int32_t(first_id));
+    if (second >= kLeastFiniteKey) two.add(double(value_of(second)), int32_t(second_id));
     if (row.probs) write_probs(row, slice, [](uint32_t, uint32_t) { return 0.0f; });
     choose(s, row, two);
     if (row.probs && rank == 0 && threadIdx.x == 0) row.probs[*row.token] = 1;

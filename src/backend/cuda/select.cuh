@@ -12,7 +12,7 @@
 namespace hunch {
 
 constexpr int kClusterBlocks = 8;  // the most that every Hopper device places
-constexpr int kBins = 2048, kSliceBins = kBins / kClusterBlocks;
+constexpr int kBins = 2048, kGroupBins = 128, kGroups = kBins / kGroupBins;
 constexpr int64_t kMostEntries = int64_t(1) << 22;  // indices have 22 bits
 constexpr unsigned kAllLanes = 0xffffffffu;
 
@@ -53,9 +53,8 @@ struct Threshold {
 };
 
 struct SelectShared {
-  uint32_t bins[kBins];  // best first; zero between selections
-  uint32_t warp_sums[kSliceBins / 32];
-  uint32_t slice_sums[kClusterBlocks];  // of every block, in every block
+  alignas(16) uint32_t bins[kBins];              // best first; zero between selections
+  uint32_t group_sums[kClusterBlocks][kGroups];  // of every block, in every block
   struct {
     uint32_t bin, remaining, inside;
   } found;
@@ -71,44 +70,70 @@ __device__ __forceinline__ uint32_t warp_scan(uint32_t x) {
   return x;
 }
 
+// Before the first selection, by all threads of a block; a barrier must follow.
 __device__ __forceinline__ void clear_bins(SelectShared& s) {
   for (int i = threadIdx.x; i < kBins; i += blockDim.x) s.bins[i] = 0;
 }
 
+// The blocks of a cluster wait for each other, but what they wrote is not made visible (that costs a thousand cycles): enough
+// where memory is about to be overwritten whose last reads by others have returned.
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // The bin of the `remaining`-th entry (from 1) of all blocks' bins, how many are still wanted of it, and how many it holds.
-// Clears the bins. At least 256 threads; all of them, of all blocks, call it. Needs remaining <= entries counted.
+// Clears the bins. At least 8 warps; all threads of all blocks call it. Needs remaining <= entries counted. Every block tells
+// every block the sums of its groups of bins; each then reads the one group that matters from all.
 struct Found {
   uint32_t bin, remaining, inside;
 };
 inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
   const auto cluster = cooperative_groups::this_cluster();
   const unsigned rank = cluster.block_rank();
-  const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
-  cluster.sync();  // all have counted
-  uint32_t value = 0, upto = 0;
-  if (t < kSliceBins) {  // each block adds up its share of the bins
-    uint32_t* bin = &s.bins[rank * kSliceBins + t];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  __syncthreads();  // all of this block have counted
+  for (int g = warp; g < kGroups; g += int(blockDim.x >> 5)) {
+    const uint4 four = *reinterpret_cast<const uint4*>(&s.bins[g * kGroupBins + lane * 4]);
+    const uint32_t sum = __reduce_add_sync(kAllLanes, four.x + four.y + four.z + four.w);
+    if (lane < kClusterBlocks) *cluster.map_shared_rank(&s.group_sums[rank][g], lane) = sum;
+  }
+  cluster.sync();
+  if (warp == 0) {
+    uint32_t value = 0;
+    if (lane < kGroups)
+      for (int b = 0; b < kClusterBlocks; ++b) value += s.group_sums[b][lane];
+    uint32_t upto = warp_scan(value);
+    const int group = __ffs(int(__ballot_sync(kAllLanes, upto >= remaining))) - 1;
+    const uint32_t left = remaining - __shfl_sync(kAllLanes, upto - value, group);
+    uint4 sums{0, 0, 0, 0};
+    uint32_t* bins = &s.bins[group * kGroupBins + lane * 4];
 #pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) value += *cluster.map_shared_rank(bin, b);
+    for (int b = 0; b < kClusterBlocks; ++b) {
+      const uint4 x = *reinterpret_cast<const uint4*>(cluster.map_shared_rank(bins, b));
+      sums.x += x.x, sums.y += x.y, sums.z += x.z, sums.w += x.w;
+    }
+    value = sums.x + sums.y + sums.z + sums.w;
     upto = warp_scan(value);
-    if (lane == 31) s.warp_sums[warp] = upto;
+    if (upto - value < left && left <= upto) {
+      const uint32_t counts[4] = {sums.x, sums.y, sums.z, sums.w};
+      uint32_t below = upto - value;
+      bool done = false;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (!done && left <= below + counts[c]) {
+          s.found = {uint32_t(group * kGroupBins + lane * 4 + c), left - below, counts[c]};
+          done = true;
+        }
+        below += counts[c];
+      }
+    }
   }
   __syncthreads();
-  if (t < kSliceBins) {
-    for (int w = 0; w < warp; ++w) upto += s.warp_sums[w];
-    if (t == kSliceBins - 1)
-      for (int b = 0; b < kClusterBlocks; ++b) *cluster.map_shared_rank(&s.slice_sums[rank], b) = upto;
-  }
-  cluster.sync();  // nobody reads others' bins any more
-  clear_bins(s);
-  for (unsigned b = 0; b < rank; ++b) upto += s.slice_sums[b];
-  if (t < kSliceBins && upto - value < remaining && remaining <= upto)
-    for (int b = 0; b < kClusterBlocks; ++b) {
-      auto* found = cluster.map_shared_rank(&s.found, b);
-      found->bin = rank * kSliceBins + t, found->remaining = remaining - (upto - value), found->inside = value;
-    }
-  cluster.sync();
-  return {s.found.bin, s.found.remaining, s.found.inside};
+  const Found found{s.found.bin, s.found.remaining, s.found.inside};
+  cluster_meet();  // nobody reads others' bins any more
+  for (int i = threadIdx.x; i < kBins; i += blockDim.x) s.bins[i] = 0;
+  __syncthreads();
+  return found;
 }
 
 // One more in a bin where `in`; a predicate instead of a branch.

@@ -158,6 +158,7 @@ struct WarpRows {
         uint4 k[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) k[i] = load_four(slot + (r - b + i) * 32 + lane);
+        __syncwarp();  // `op` may overwrite these keys, other lanes' among them
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (r + i < end) op(k[i], uint32_t((r + i) * kRow + lane * 4));
@@ -191,13 +192,34 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   });
   const Threshold kept = select_best(s.select, uint32_t(set.count), [&](const auto& op) { mine.each(op); });
 
-  // Where each warp's indices begin.
-  uint32_t count = 0;
-  mine.each_row(false, [&](uint4 k, uint32_t j) {
+  // Each warp's count, so that it knows where its indices begin; held rows become their indices on the way, over the keys that
+  // they were chosen by (an index never lands past its key).
+  const uint32_t before = (1u << lane) - 1;
+  const auto write_kept = [&](uint4 k, uint32_t j, auto* to, uint32_t at) {
     const auto keep = kept.keeps_four(k, j);
-    count += uint32_t(keep.x) + uint32_t(keep.y) + uint32_t(keep.z) + uint32_t(keep.w);
-  });
-  count = __reduce_add_sync(kAllLanes, count);
+    const uint32_t own = uint32_t(keep.x) + uint32_t(keep.y) + uint32_t(keep.z) + uint32_t(keep.w);
+    const uint32_t ones = __ballot_sync(kAllLanes, own & 1), twos = __ballot_sync(kAllLanes, own & 2),
+                   fours = __ballot_sync(kAllLanes, own & 4);
+    if ((ones | twos | fours) == 0) return at;
+    to += at + __popc(ones & before) + 2 * __popc(twos & before) + 4 * __popc(fours & before);
+    if (keep.x) *to++ = int32_t(j);
+    if (keep.y) *to++ = int32_t(j) + 1;
+    if (keep.z) *to++ = int32_t(j) + 2;
+    if (keep.w) *to++ = int32_t(j) + 3;
+    return at + __popc(ones) + 2 * __popc(twos) + 4 * __popc(fours);
+  };
+  const bool all_held = share <= kHeldRows;
+  int32_t* list = reinterpret_cast<int32_t*>(mine.keys);
+  uint32_t count = 0;
+  if (all_held) {
+    mine.each_row(false, [&](uint4 k, uint32_t j) { count = write_kept(k, j, list, count); });
+  } else {
+    mine.each_row(false, [&](uint4 k, uint32_t j) {
+      const auto keep = kept.keeps_four(k, j);
+      count += uint32_t(keep.x) + uint32_t(keep.y) + uint32_t(keep.z) + uint32_t(keep.w);
+    });
+    count = __reduce_add_sync(kAllLanes, count);
+  }
   if (lane == 0) s.warp_counts[warp] = count;
   __syncthreads();
   if (warp == 0) {
@@ -205,24 +227,13 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
     if (lane < kClusterBlocks) *cluster.map_shared_rank(&s.block_counts[rank], lane) = total;
   }
   cluster.sync();
-  uint32_t at = 0;
-  for (int b = 0; b < rank; ++b) at += s.block_counts[b];
-  for (int w = 0; w < warp; ++w) at += s.warp_counts[w];
-
-  const uint32_t before = (1u << lane) - 1;
-  mine.each_row(false, [&](uint4 k, uint32_t j) {
-    const auto four = kept.keeps_four(k, j);
-    const bool keep[4] = {four.x, four.y, four.z, four.w};
-    uint32_t to = at;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const uint32_t votes = __ballot_sync(kAllLanes, keep[c]);
-      to += __popc(votes & before), at += __popc(votes);
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-      if (keep[c]) set.index[to++] = int32_t(j) + c;
-  });
+  uint32_t at = __reduce_add_sync(
+      kAllLanes, (lane < rank ? s.block_counts[lane % kClusterBlocks] : 0u) + (lane < warp ? s.warp_counts[lane] : 0u));
+  if (all_held) {
+    for (uint32_t i = lane; i < count; i += 32) set.index[at + i] = list[i];
+  } else {
+    mine.each_row(false, [&](uint4 k, uint32_t j) { at = write_kept(k, j, set.index, at); });
+  }
 }
 
 // Spreads too far for the registers: one step over all sets, from one array into another.
