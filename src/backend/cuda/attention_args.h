@@ -79,7 +79,11 @@ struct AttentionItemDevice {
 // The partials of one M tile of one KV head, in order.
 struct AttentionUnitDevice {
   int32_t rows = 0;  // packed rows: a partial is [rows][head_dim] sums, then [rows][2] greatest logit (base 2) and total
-  int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::new_super and slot_partial
+  int32_t first_super = 0, num_supers = 0;  // in CombineDevice::supers
+};
+// The partials of one super-split, left to right.
+struct AttentionSuperDevice {
+  int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::slot_partial
 };
 inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_t(rows) * (head_dim + 2) + 3) / 4 * 4; }
 
@@ -104,7 +108,7 @@ struct CombineDevice {
   const int32_t* run_tiles = nullptr;  // [runs] M tiles
   const int32_t* row_runs = nullptr;   // [listed rows] run, and
   const int32_t* row_in_run = nullptr;
-  const uint8_t* new_super = nullptr;     // [slots] the partial starts a super-split
+  const AttentionSuperDevice* supers = nullptr;
   const int64_t* slot_partial = nullptr;  // [slots] its offset, in floats
   const float* partials = nullptr;
   float *out = nullptr, *lse = nullptr;

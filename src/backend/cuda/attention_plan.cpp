@@ -211,18 +211,15 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     }
     plan.items = std::move(dealt);
   }
-  // Slots of a unit lie in one stretch of new_super, in the order of splits; their partials may lie anywhere.
-  for (const auto& slots : cutter.slots_) slots.unit->num_slots += slots.count;
-  int32_t next = 0;
-  for (AttentionUnitDevice& unit : plan.units) unit.first_slot = next, next += unit.num_slots, unit.num_slots = 0;
-  plan.new_super.resize(size_t(next));
-  plan.slot_partial.resize(size_t(next));
-  for (const auto& slots : cutter.slots_)
-    for (int i = 0; i < slots.count; ++i) {
-      const size_t slot = size_t(slots.unit->first_slot + slots.unit->num_slots++);
-      plan.new_super[slot] = i == 0 && slots.starts_super;
-      plan.slot_partial[slot] = slots.partial + i * partial_floats(slots.unit->rows, head_dim);
-    }
+  // Slots of a unit lie in one stretch, in the order of splits, and so do its supers; partials may lie anywhere.
+  std::stable_sort(cutter.slots_.begin(), cutter.slots_.end(), [](const auto& a, const auto& b) { return a.unit < b.unit; });
+  AttentionUnitDevice* unit = nullptr;
+  for (const auto& slots : cutter.slots_) {
+    if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());
+    if (slots.starts_super) plan.supers.push_back({int32_t(plan.slot_partial.size()), 0}), ++unit->num_supers;
+    plan.supers.back().num_slots += slots.count;
+    for (int i = 0; i < slots.count; ++i) plan.slot_partial.push_back(slots.partial + i * partial_floats(unit->rows, head_dim));
+  }
 }
 
 }  // namespace hunch

@@ -28,7 +28,7 @@ struct AttentionPlan {
   std::vector<int32_t> worker_items;
   std::vector<AttentionUnitDevice> units;
   std::vector<int32_t> run_units, run_tiles;
-  std::vector<uint8_t> new_super;     // [slots]
+  std::vector<AttentionSuperDevice> supers;
   std::vector<int64_t> slot_partial;  // [slots] offset of the slot's partial in floats
   int64_t partial_floats = 0;
   bool reread = false;
