@@ -143,6 +143,10 @@ CudaAttention::Launch& CudaAttention::place_for(const Launch& wanted) {
   return place;
 }
 
+CudaAttention::Count::~Count() {
+  if (device) (void)cudaFree(device);
+}
+
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   std::vector<Launch> wanted;
   for (const AttentionRun& run : args.runs) {
@@ -297,7 +301,15 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.scores = place(device.scores);
 
   AttentionDevice device;
-  device.runs = upload(devices), device.items = upload(plan.items), device.worker_items = upload(plan.worker_items);
+  device.runs = upload(devices), device.items = upload(plan.items), device.num_items = int32_t(plan.items.size());
+  if (!taken_) {
+    taken_ = std::make_unique<Count>();
+    HUNCH_CUDA_CHECK(cudaMalloc(&taken_->device, sizeof(uint32_t)));
+    HUNCH_CUDA_CHECK(cudaMemset(taken_->device, 0, sizeof(uint32_t)));
+    HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  device.taken = taken_->device, device.taken_before = taken_->before;
+  if (!launch.general) taken_->before += uint32_t(plan.items.size());
   device.q = call.q.data, device.q_row = call.q.stride[0], device.q_head = call.q.stride[1];
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
   device.partials = workspace, device.scale_log2 = call.scale * kLog2E;

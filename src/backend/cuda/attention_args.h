@@ -16,7 +16,7 @@
 namespace hunch {
 
 inline constexpr int kSplitEntries = 1024, kSplitBlocks = kSplitEntries / kPageLen;
-inline constexpr int kSuperSplits = 8;  // splits of a super-split
+inline constexpr int kSuperSplits = 8;  // splits of a super-split; a power of two
 inline constexpr int kTileRows = 64;    // packed rows (row x padded group) of an M tile
 inline constexpr int kFarFuture = 0x7fffffff;
 
@@ -90,7 +90,9 @@ inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_
 struct AttentionDevice {
   const AttentionRunDevice* runs = nullptr;
   const AttentionItemDevice* items = nullptr;
-  const int32_t* worker_items = nullptr;  // [workers + 1] first item of each
+  int32_t num_items = 0;  // in the order they are taken: worker w begins with item w, then each takes the next one left
+  uint32_t taken_before = 0;      // by earlier launches, of
+  uint32_t* taken = nullptr;      // a count that only grows: by num_items in each launch
   const float* q = nullptr;
   int64_t q_row = 0, q_head = 0;  // strides
   float* partials = nullptr;
