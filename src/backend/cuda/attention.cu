@@ -107,9 +107,9 @@ int shift_of(int group) {
 }
 
 template <int D, class T>
-void launch_tensor(Commands& commands, const AttentionDevice& device) {
+void launch_tensor(Commands& commands, int blocks, const AttentionDevice& device) {
   commands.launch(attention_kernel<D, T>,
-                  {.blocks = dim3(unsigned(device_facts().num_sms)),
+                  {.blocks = dim3(unsigned(blocks)),
                    .threads = kAttentionThreads,
                    .shared_bytes = AttentionShared<D>::kBytes},
                   device);
@@ -223,9 +223,9 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
 
 void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   commands.begin_op();
-  const int sms = device_facts().num_sms;
+  const int sms = device_facts().num_sms, blocks = most_blocks_ ? std::min(most_blocks_, sms) : sms;
   if (!launch.planned_already) {
-    const int workers = launch.general ? 2 * sms : launch.paired ? sms : 2 * sms;
+    const int workers = launch.paired ? blocks : 2 * blocks;
     plan_attention(launch.plan, launch.planned, 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired, workers);
     launch.row_runs.clear(), launch.row_in_run.clear(), launch.used.clear(), launch.used_index.clear();
     for (size_t r = 0; r < launch.runs.size(); ++r)
@@ -314,6 +314,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
   device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
   device.group = call.group, device.group_shift = call.shift;
+  device.debug = getenv("AQ") ? atoi(getenv("AQ")) : 0;
   device.paired = launch.paired, device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
     commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 128}, device);
@@ -324,11 +325,11 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     commands.launch(general_attention_kernel,
                     {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
-    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, device);
+    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, blocks, device);
   } else {
-    if (call.head_dim == 128) launch_tensor<128, __half>(commands, device);
-    else launch_tensor<64, __half>(commands, device);
+    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, device);
+    else launch_tensor<64, __half>(commands, blocks, device);
   }
   if (!launch.keys_only) {
     CombineDevice combine;

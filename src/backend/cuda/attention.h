@@ -18,6 +18,9 @@ namespace hunch {
 // Used with one Commands all its life, which it does not outlive by a kernel in flight.
 class CudaAttention {
  public:
+  // most_blocks: fewer than the device has multiprocessors (tests); 0: as many.
+  explicit CudaAttention(int most_blocks = 0) : most_blocks_(most_blocks) {}
+
   void enqueue(Commands& commands, const AttentionArgs& args);
   void enqueue(Commands& commands, const ScoreKeysArgs& args);
 
@@ -56,6 +59,7 @@ class CudaAttention {
     uint32_t before = 0;  // when the launch that comes next begins
   };
 
+  int most_blocks_;
   std::unique_ptr<Count> taken_;
   std::vector<Launch> launches_;  // kept: a plan that fits again (the next layer's) is not made again
   size_t next_ = 0;               // to be replaced

@@ -100,6 +100,7 @@ struct AttentionDevice {
   int32_t group = 1, group_shift = 0;  // query heads of a KV head, and the logarithm of their padded number
   int32_t paired = 0;                  // two M tiles share what is read
   int32_t keys_only = 0;               // scores without attention
+  int32_t debug = 0;
   int32_t reread = 0;                  // several M groups read the same keys: keep them in the L2
 };
 
