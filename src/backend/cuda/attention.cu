@@ -13,60 +13,68 @@ constexpr int kCombineWarps = 4;
 constexpr int kMostTensorGroup = 16;
 constexpr size_t kMostPlans = 12;
 
-// One warp folds one row of one head: splits within supers left to right, then supers left to right.
-__global__ void combine_kernel(const CombineDevice* args) {
+// One block folds one row of one head: its warps fold a super-split each, then all fold the supers left to right.
+constexpr int kSupersAtOnce = 16;
+__global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const CombineDevice* args) {
+  __shared__ float shared_sums[kSupersAtOnce][128];
+  __shared__ float2 shared_state[kSupersAtOnce];
   const CombineDevice a = *args;
-  wait_for_previous();
   let_next_start();
-  const int at = int(blockIdx.x) * kCombineWarps + int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  if (at >= a.rows * a.heads) return;
-  const int head = at % a.heads, listed = at / a.heads, run_index = a.row_runs[listed], row = a.row_in_run[listed];
+  const int head = int(blockIdx.x) % a.heads, listed = int(blockIdx.x) / a.heads, lane = int(threadIdx.x) % 32;
+  const int warp = int(threadIdx.x) / 32, run_index = a.row_runs[listed], row = a.row_in_run[listed];
   const AttentionRunDevice& run = a.runs[run_index];
   const int packed = (row << a.group_shift) + head % a.group, in_tile = packed % kTileRows;
   const AttentionUnitDevice unit = a.units[a.run_units[run_index] + head / a.group * a.run_tiles[run_index] + packed / kTileRows];
   float* out = a.out + (run.first_row + row) * a.out_row + head * a.out_head;
-  for (int first_d = 0; first_d < a.head_dim; first_d += 128) {  // a lane has 4 elements
-    const int d = first_d + lane * 4;
-    const bool mine = d < a.head_dim;
-    float all[4] = {0, 0, 0, 0}, super[4] = {0, 0, 0, 0};
-    float all_top = -INFINITY, all_total = 0, super_top = -INFINITY, super_total = 0;
-    const auto fold = [&](float(&to)[4], float& to_top, float& to_total, const float4& x, float top, float total) {
-      const MergeWeights w = merge_weights(to_top, top);
-      to_top = w.top, to_total = merge(w, to_total, total);
-      to[0] = merge(w, to[0], x.x), to[1] = merge(w, to[1], x.y), to[2] = merge(w, to[2], x.z), to[3] = merge(w, to[3], x.w);
-    };
-    constexpr int kAhead = 4;  // partials on their way
-    for (int first = 0; first < unit.num_slots; first += kAhead) {
-      float4 x[kAhead];
-      float2 state[kAhead];
-      uint8_t starts[kAhead];
+  AttentionSuperDevice first_super{};
+  int64_t first_partials[kSuperSplits];
+  if (warp < unit.num_supers) {
+    first_super = a.supers[unit.first_super + warp];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int slot = unit.first_slot + min(first + i, unit.num_slots - 1);
-        const float* from = a.partials + a.slot_partial[slot];
-        x[i] = mine ? *reinterpret_cast<const float4*>(from + in_tile * a.head_dim + d) : make_float4(0, 0, 0, 0);
-        state[i] = *reinterpret_cast<const float2*>(from + unit.rows * a.head_dim + in_tile * 2);
-        starts[i] = a.new_super[slot];
-      }
+    for (int i = 0; i < kSuperSplits; ++i)
+      first_partials[i] = a.slot_partial[first_super.first_slot + min(i, first_super.num_slots - 1)];
+  }
+  wait_for_previous();
+  for (int first_d = 0; first_d < a.head_dim; first_d += 128) {  // a lane has 4 elements of a super, a thread one of the whole
+    const int d = first_d + lane * 4, my_d = first_d + int(threadIdx.x);
+    float all = 0, all_top = -INFINITY, all_total = 0;
+    for (int first = 0; first < unit.num_supers; first += kSupersAtOnce) {
+      const int supers = min(kSupersAtOnce, unit.num_supers - first);
+      if (first > 0 || first_d > 0) __syncthreads();
+      for (int at = warp; at < supers; at += kCombineWarps) {
+        const bool known = first + at == warp;
+        const AttentionSuperDevice super = known ? first_super : a.supers[unit.first_super + first + at];
+        float4 x[kSuperSplits];
+        float2 state[kSuperSplits];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (first + i >= unit.num_slots) break;
-        if (starts[i]) {
-          fold(all, all_top, all_total, make_float4(super[0], super[1], super[2], super[3]), super_top, super_total);
-          super[0] = super[1] = super[2] = super[3] = 0;
-          super_top = -INFINITY, super_total = 0;
+        for (int i = 0; i < kSuperSplits; ++i) {
+          if (i >= super.num_slots) break;
+          const float* from = a.partials + (known ? first_partials[i] : a.slot_partial[super.first_slot + i]);
+          x[i] = d < a.head_dim ? *reinterpret_cast<const float4*>(from + in_tile * a.head_dim + d) : make_float4(0, 0, 0, 0);
+          state[i] = *reinterpret_cast<const float2*>(from + unit.rows * a.head_dim + in_tile * 2);
         }
-        fold(super, super_top, super_total, x[i], state[i].x, state[i].y);
+        float4 sums = x[0];
+        float top = state[0].x, total = state[0].y;
+#pragma unroll
+        for (int i = 1; i < kSuperSplits; ++i) {
+          if (i >= super.num_slots) break;
+          const MergeWeights w = merge_weights(top, state[i].x);
+          top = w.top, total = merge(w, total, state[i].y);
+          sums.x = merge(w, sums.x, x[i].x), sums.y = merge(w, sums.y, x[i].y);
+          sums.z = merge(w, sums.z, x[i].z), sums.w = merge(w, sums.w, x[i].w);
+        }
+        *reinterpret_cast<float4*>(&shared_sums[at][lane * 4]) = sums;
+        if (lane == 0) shared_state[at] = make_float2(top, total);
+      }
+      __syncthreads();
+      for (int at = 0; at < supers; ++at) {
+        const float2 state = shared_state[at];
+        const MergeWeights w = merge_weights(all_top, state.x);
+        all_top = w.top, all_total = merge(w, all_total, state.y), all = merge(w, all, shared_sums[at][threadIdx.x]);
       }
     }
-    fold(all, all_top, all_total, make_float4(super[0], super[1], super[2], super[3]), super_top, super_total);
-    if (mine) {
-      const float4 result =
-          make_float4(all[0] / all_total + 0.0f, all[1] / all_total + 0.0f, all[2] / all_total + 0.0f, all[3] / all_total + 0.0f);
-      *reinterpret_cast<float4*>(out + d) = result;
-    }
-    if (first_d == 0 && lane == 0 && a.lse)
-      a.lse[(run.first_row + row) * a.lse_row + head * a.lse_head] = (all_top + log2f(all_total)) * kLn2;
+    if (my_d < a.head_dim) out[my_d] = all / all_total + 0.0f;
+    if (my_d == 0 && a.lse) a.lse[(run.first_row + row) * a.lse_row + head * a.lse_head] = (all_top + log2f(all_total)) * kLn2;
   }
 }
 
@@ -99,9 +107,9 @@ int shift_of(int group) {
 }
 
 template <int D, class T>
-void launch_tensor(Commands& commands, const AttentionDevice& device) {
+void launch_tensor(Commands& commands, int blocks, const AttentionDevice& device) {
   commands.launch(attention_kernel<D, T>,
-                  {.blocks = dim3(unsigned(device_facts().num_sms)),
+                  {.blocks = dim3(unsigned(blocks)),
                    .threads = kAttentionThreads,
                    .shared_bytes = AttentionShared<D>::kBytes},
                   device);
@@ -133,6 +141,10 @@ CudaAttention::Launch& CudaAttention::place_for(const Launch& wanted) {
   place = wanted;
   place.planned_already = false;
   return place;
+}
+
+CudaAttention::Count::~Count() {
+  if (device) (void)cudaFree(device);
 }
 
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
@@ -211,9 +223,9 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
 
 void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   commands.begin_op();
-  const int sms = device_facts().num_sms;
+  const int sms = device_facts().num_sms, blocks = most_blocks_ ? std::min(most_blocks_, sms) : sms;
   if (!launch.planned_already) {
-    const int workers = launch.general ? 2 * sms : launch.paired ? sms : 2 * sms;
+    const int workers = launch.paired ? blocks : 2 * blocks;
     plan_attention(launch.plan, launch.planned, 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired, workers);
     launch.row_runs.clear(), launch.row_in_run.clear(), launch.used.clear(), launch.used_index.clear();
     for (size_t r = 0; r < launch.runs.size(); ++r)
@@ -289,11 +301,20 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.scores = place(device.scores);
 
   AttentionDevice device;
-  device.runs = upload(devices), device.items = upload(plan.items), device.worker_items = upload(plan.worker_items);
+  device.runs = upload(devices), device.items = upload(plan.items), device.num_items = int32_t(plan.items.size());
+  if (!taken_) {
+    taken_ = std::make_unique<Count>();
+    HUNCH_CUDA_CHECK(cudaMalloc(&taken_->device, sizeof(uint32_t)));
+    HUNCH_CUDA_CHECK(cudaMemset(taken_->device, 0, sizeof(uint32_t)));
+    HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  device.taken = taken_->device, device.taken_before = taken_->before;
+  if (!launch.general) taken_->before += uint32_t(plan.items.size());
   device.q = call.q.data, device.q_row = call.q.stride[0], device.q_head = call.q.stride[1];
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
   device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
   device.group = call.group, device.group_shift = call.shift;
+  device.debug = getenv("AQ") ? atoi(getenv("AQ")) : 0;
   device.paired = launch.paired, device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
     commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 128}, device);
@@ -304,27 +325,24 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     commands.launch(general_attention_kernel,
                     {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
-    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, device);
+    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, blocks, device);
   } else {
-    if (call.head_dim == 128) launch_tensor<128, __half>(commands, device);
-    else launch_tensor<64, __half>(commands, device);
+    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, device);
+    else launch_tensor<64, __half>(commands, blocks, device);
   }
   if (!launch.keys_only) {
     CombineDevice combine;
     combine.runs = device.runs, combine.units = upload(plan.units), combine.run_units = upload(plan.run_units);
     combine.run_tiles = upload(plan.run_tiles);
     combine.row_runs = upload(launch.row_runs), combine.row_in_run = upload(launch.row_in_run);
-    combine.new_super = upload(plan.new_super), combine.slot_partial = upload(plan.slot_partial), combine.partials = workspace;
+    combine.supers = upload(plan.supers), combine.slot_partial = upload(plan.slot_partial), combine.partials = workspace;
     combine.out = call.out.data, combine.out_row = call.out.stride[0], combine.out_head = call.out.stride[1];
     HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.rows = int32_t(launch.row_runs.size()), combine.heads = int32_t(call.q.extent[1]);
     combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim;
-    const int64_t warps = int64_t(combine.rows) * combine.heads;
-    commands.launch(combine_kernel,
-                    {.blocks = dim3(unsigned((warps + kCombineWarps - 1) / kCombineWarps)), .threads = kCombineWarps * 32},
-                    combine);
+    commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32}, combine);
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

@@ -6,6 +6,7 @@
 // Strides of q and out rows and heads are multiples of 4 floats. No scores of runs with a selection.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "backend/backend.h"
@@ -14,8 +15,12 @@
 
 namespace hunch {
 
+// Used with one Commands all its life, which it does not outlive by a kernel in flight.
 class CudaAttention {
  public:
+  // most_blocks: fewer than the device has multiprocessors (tests); 0: as many.
+  explicit CudaAttention(int most_blocks = 0) : most_blocks_(most_blocks) {}
+
   void enqueue(Commands& commands, const AttentionArgs& args);
   void enqueue(Commands& commands, const ScoreKeysArgs& args);
 
@@ -48,6 +53,14 @@ class CudaAttention {
   void run(Commands&, Launch&, const Call&);
   Launch& place_for(const Launch& wanted);
 
+  struct Count {  // of items that workers took in all launches so far
+    ~Count();
+    uint32_t* device = nullptr;
+    uint32_t before = 0;  // when the launch that comes next begins
+  };
+
+  int most_blocks_;
+  std::unique_ptr<Count> taken_;
   std::vector<Launch> launches_;  // kept: a plan that fits again (the next layer's) is not made again
   size_t next_ = 0;               // to be replaced
   uint64_t kv_bytes_ = 0, score_bytes_ = 0;

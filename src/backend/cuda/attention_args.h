@@ -16,7 +16,7 @@
 namespace hunch {
 
 inline constexpr int kSplitEntries = 1024, kSplitBlocks = kSplitEntries / kPageLen;
-inline constexpr int kSuperSplits = 8;  // splits of a super-split
+inline constexpr int kSuperSplits = 8;  // splits of a super-split; a power of two
 inline constexpr int kTileRows = 64;    // packed rows (row x padded group) of an M tile
 inline constexpr int kFarFuture = 0x7fffffff;
 
@@ -79,14 +79,20 @@ struct AttentionItemDevice {
 // The partials of one M tile of one KV head, in order.
 struct AttentionUnitDevice {
   int32_t rows = 0;  // packed rows: a partial is [rows][head_dim] sums, then [rows][2] greatest logit (base 2) and total
-  int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::new_super and slot_partial
+  int32_t first_super = 0, num_supers = 0;  // in CombineDevice::supers
+};
+// The partials of one super-split, left to right.
+struct AttentionSuperDevice {
+  int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::slot_partial
 };
 inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_t(rows) * (head_dim + 2) + 3) / 4 * 4; }
 
 struct AttentionDevice {
   const AttentionRunDevice* runs = nullptr;
   const AttentionItemDevice* items = nullptr;
-  const int32_t* worker_items = nullptr;  // [workers + 1] first item of each
+  int32_t num_items = 0;  // in the order they are taken: worker w begins with item w, then each takes the next one left
+  uint32_t taken_before = 0;      // by earlier launches, of
+  uint32_t* taken = nullptr;      // a count that only grows: by num_items in each launch
   const float* q = nullptr;
   int64_t q_row = 0, q_head = 0;  // strides
   float* partials = nullptr;
@@ -94,6 +100,7 @@ struct AttentionDevice {
   int32_t group = 1, group_shift = 0;  // query heads of a KV head, and the logarithm of their padded number
   int32_t paired = 0;                  // two M tiles share what is read
   int32_t keys_only = 0;               // scores without attention
+  int32_t debug = 0;
   int32_t reread = 0;                  // several M groups read the same keys: keep them in the L2
 };
 
@@ -104,7 +111,7 @@ struct CombineDevice {
   const int32_t* run_tiles = nullptr;  // [runs] M tiles
   const int32_t* row_runs = nullptr;   // [listed rows] run, and
   const int32_t* row_in_run = nullptr;
-  const uint8_t* new_super = nullptr;     // [slots] the partial starts a super-split
+  const AttentionSuperDevice* supers = nullptr;
   const int64_t* slot_partial = nullptr;  // [slots] its offset, in floats
   const float* partials = nullptr;
   float *out = nullptr, *lse = nullptr;

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
   wait_for_previous();
   let_next_start();
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  for (int i = a.worker_items[blockIdx.x]; i < a.worker_items[blockIdx.x + 1]; ++i) {
+  for (int i = int(blockIdx.x); i < a.num_items; i += int(gridDim.x)) {
     const AttentionItemDevice& item = a.items[i];
     const AttentionRunDevice& run = a.runs[item.run];
     const int dim = run.plane.head_dim, rows = item.rows[0];

@@ -14,7 +14,8 @@ namespace hunch {
 
 constexpr float kLog2E = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f;
 constexpr int kAttentionThreads = 384;
-constexpr int kRingThreads = 64;  // producers of a ring
+constexpr int kRingThreads = 64;  // producers of a ring: two warps that take turns
+constexpr int kQueueSlots = 4;    // items that producers may be ahead of consumers
 
 template <int D>
 struct AttentionShared {
@@ -25,7 +26,9 @@ struct AttentionShared {
   static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;  // [consumer][warp][entry] scores
   static constexpr int kBad = kScratch + kScratchBytes;       // [two tiles][consumer][warp] entries of V that are not finite
   static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;      // [ring][full, empty][stage]
-  static constexpr int kBytes = kBarriers + 2 * 2 * kStages * 8;
+  static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
+  static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
+  static constexpr int kBytes = kTaken + 2 * kQueueSlots * 4;
 };
 
 // The state of a row over a set of entries and how two of them become one; the same code in attention and combine kernels.
@@ -63,56 +66,117 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const
   return place < run.count ? run.index[kv_head * run.index_stride + place] : run.tail_first + (place - run.count);
 }
 
+// The items of a worker as its warps see them, one after the other: the first is the worker's own number, the others are counted
+// off by a lane of its first producer warp and handed round through shared memory.
+class ItemQueue {
+ public:
+  template <class Shared>
+  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring, bool first) {
+    const int queue = args.paired ? 0 : ring;
+    ItemQueue q(args);
+    q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8), q.items_ = reinterpret_cast<volatile int*>(memory + Shared::kTaken) + queue * kQueueSlots;
+    q.next_ = int(blockIdx.x) + queue * int(gridDim.x), q.workers_ = int(gridDim.x) * (args.paired ? 1 : 2);
+    q.hands_round_ = first && (!args.paired || ring == 0);
+    return q;
+  }
+  // The next item, or one past the last for all that follow.
+  __device__ __forceinline__ int next() {
+    const int item = next_;
+    if (item >= args_.num_items) return item;
+    if (args_.debug & 1) return item;
+    if (hands_round_ && threadIdx.x % 32 == 0) {
+      const int after = workers_ + int(atomicAdd(args_.taken, 1u) - args_.taken_before);
+      barrier_wait(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
+      items_[slot_] = after;
+      barrier_arrive(full_ + uint32_t(slot_ * 8));
+    }
+    __syncwarp();
+    return item;
+  }
+  // After the item: fetches what next() gives.
+  __device__ __forceinline__ void advance() {
+    if (args_.debug & 1) {
+      next_ += workers_;
+      return;
+    }
+    barrier_wait(full_ + uint32_t(slot_ * 8), phase_);
+    next_ = items_[slot_];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + uint32_t((kQueueSlots + slot_) * 8));
+    if (++slot_ == kQueueSlots) slot_ = 0, phase_ ^= 1;
+  }
+
+ private:
+  __device__ __forceinline__ explicit ItemQueue(const AttentionDevice& args) : args_(args) {}
+  const AttentionDevice& args_;
+  uint32_t full_ = 0, phase_ = 0;
+  volatile int* items_ = nullptr;
+  int next_ = 0, workers_ = 0, slot_ = 0;
+  bool hands_round_ = false;
+};
+
+// A producer warp: every other tile of its ring.
 template <int D>
-__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared) {
+__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
   using Shared = AttentionShared<D>;
-  const int ring = int(threadIdx.x) / kRingThreads, t = int(threadIdx.x) % kRingThreads, lane = t % 32, warp = t / 32;
-  const int worker = int(blockIdx.x) + (args.paired ? 0 : ring * int(gridDim.x));
+  const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 2;
   const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
   const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
   const uint64_t policy = args.reread ? policy_keep() : policy_read_once();
-  const int end_item = args.worker_items[worker + 1];
-  int stage = 0, skip = args.paired ? ring : 0;  // tiles of the other ring
+  int stage = 0, tiles = 0;
+  const int rings = args.paired ? 2 : 1, my_ring = args.paired ? ring : 0;
   uint32_t phase = 0;
-  for (int i = args.worker_items[worker]; i < end_item; ++i) {
+  ItemQueue queue = ItemQueue::of<Shared>(args, shared, memory, ring, warp == 0);
+  for (int i = queue.next(); i < args.num_items; queue.advance(), i = queue.next()) {
     const AttentionItemDevice& item = args.items[i];
     const AttentionRunDevice& run = args.runs[item.run];
     const bool boxes = run.index == nullptr;
-    const int end_entry = item.end_entry;
+    const int end_entry = item.end_entry, kv_head = item.kv_head;
+    const int32_t* pages = run.pages;
     for (int split = item.first_split; split < item.first_split + item.num_splits; ++split)
       for_tiles(item, run.leaves, split, [&](int block, int leaf) {
-        if (args.paired && skip++ % 2) return;
-        const uint32_t to = stages + uint32_t(stage * Shared::kStageBytes), ready = full + uint32_t(stage * 8);
+        const int tile = tiles++;
+        if (tile % rings != my_ring) return;
+        const int at_stage = stage;
+        const uint32_t at_phase = phase;
+        if (++stage == Shared::kStages) stage = 0, phase ^= 1;
+        if (tile / rings % 2 != warp) return;
+        const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
         if (boxes && leaf < 0) {
-          const int page = run.pages[block];
-          barrier_wait(empty + uint32_t(stage * 8), phase ^ 1);
-          if (t == 0) {
+          const int page = pages[block];
+          barrier_wait(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+          if (lane == 0) {
             barrier_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
             copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
-                     run.plane.first_row + item.kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
+                     run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
           } else {
             barrier_arrive(ready);
           }
         } else {
-          // Lane l looks up row l of the warp's 32; then the warp copies them row by row.
+          // Lane l looks up rows l and l + 32; then the warp copies them row by row.
           const LeafDevice* path = leaf < 0 ? nullptr : run.leaves + leaf;
           const int places_end = path ? run.tree_entry + path->depth + 1 : end_entry;
-          const int entry = stored_entry(run, path, item.kv_head, block * kPageLen + warp * 32 + lane, places_end);
-          const int row = run.pages[entry / kPageLen] * kPageLen + entry % kPageLen;
-          const std::byte* head = run.plane.keys + item.kv_head * run.plane.head_bytes;
-          barrier_wait(empty + uint32_t(stage * 8), phase ^ 1);
+          int row[2];
+#pragma unroll
+          for (int h = 0; h < 2; ++h) row[h] = stored_entry(run, path, kv_head, block * kPageLen + h * 32 + lane, places_end);
+#pragma unroll
+          for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
+          const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
           constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
-          const int chunk = lane % kChunks, part = chunk / 8;
+          const int chunk = lane % kChunks;
+          const bool mine = !args.keys_only || chunk < kChunks / 2;
+          head += chunk * 16;
+          const uint32_t part = to + uint32_t(chunk / 8 * 8192);
+          barrier_wait(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
 #pragma unroll 8
-          for (int r = 0; r < 32; r += kRowsAtOnce) {
-            const int at = r + lane / kChunks, from = __shfl_sync(~0u, row, at), in_tile = warp * 32 + at;
-            if (!args.keys_only || chunk < kChunks / 2)
-              copy_16(to + uint32_t(part * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16),
-                      head + int64_t(from) * (D * 4) + chunk * 16);
-          }
+            for (int r = 0; r < 32; r += kRowsAtOnce) {
+              const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
+              if (mine) copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
+            }
           barrier_arrive_copies(ready);
         }
-        if (++stage == Shared::kStages) stage = 0, phase ^= 1;
       });
   }
 }
@@ -122,6 +186,7 @@ struct TileRows {
   int first[2], last[2], leaf[2];  // of the thread's two rows
   bool valid[2];                   // rows of the call, not padding
   bool used[2];                    // by scores
+  bool row_used[2];                // the same, of padding beside it too
   float minus_lse[2];              // base 2
   int row[2];                      // of the run
 };
@@ -138,11 +203,10 @@ class Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    const int worker = int(blockIdx.x) + (args_.paired ? 0 : consumer_ * int(gridDim.x));
-    const int end_item = args_.worker_items[worker + 1];
     ring_ = args_.paired ? 0 : consumer_;
     int last_run = -1, last_head = -1, last_group = -1;
-    for (int i = args_.worker_items[worker]; i < end_item; ++i) {
+    ItemQueue queue = ItemQueue::of<Shared>(args_, shared_, memory_, consumer_, false);
+    for (int i = queue.next(); i < args_.num_items; queue.advance(), i = queue.next()) {
       const AttentionItemDevice& item = args_.items[i];
       const AttentionRunDevice& run = args_.runs[item.run];
       const int tile = item.mgroup * (args_.paired ? 2 : 1) + (args_.paired ? consumer_ : 0);
@@ -150,6 +214,9 @@ class Consumer {
       clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
       scored_end_ = run.sink == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
       gathered_ = run.index != nullptr;
+      weight_ = run.weight, sum_ = run.sum, mean_ = run.mean;
+      if (run.sink != ScoreSink::Rows)
+        scores_ = run.scores + (run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
         load_queries(run, item, tile);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
@@ -185,7 +252,7 @@ class Consumer {
       const int listed = packed >> args_.group_shift, head = packed & int(padded - 1);
       const bool valid = in_tile < rows_in_tile_ && head < args_.group;
       rows_.valid[half] = valid, rows_.used[half] = false, rows_.row[half] = 0;
-      rows_.first[half] = 0, rows_.last[half] = -1, rows_.leaf[half] = -1, rows_.minus_lse[half] = 0;
+      rows_.first[half] = 0, rows_.last[half] = -1, rows_.leaf[half] = -1, rows_.minus_lse[half] = -INFINITY;
       if (!valid) continue;
       const int row = run.rows ? run.rows[listed] : listed;
       rows_.row[half] = row;
@@ -194,15 +261,24 @@ class Consumer {
       if (run.leaf_of_row) rows_.leaf[half] = run.leaf_of_row[row];
       if (run.sink != ScoreSink::None && run.row_used[row]) {
         rows_.used[half] = true;
+        rows_.minus_lse[half] = 0;
         if (run.weight)
           rows_.minus_lse[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head) * run.lse_head];
       }
     }
+    rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift), rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
     active_ = warp_ * 16 < rows_in_tile_;
     fence_async();
     sync();
   }
 
+  __device__ __forceinline__ static bool any_head(bool used, int shift) {  // padding heads of a used row are not used themselves
+    for (int step = 0; step < 3; ++step) {
+      const bool other = __shfl_xor_sync(~0u, int(used), 4 << step);
+      if (shift > step) used = used || other;
+    }
+    return used;
+  }
   __device__ __forceinline__ static uint32_t pack(float a, float b) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
       const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
@@ -274,10 +350,11 @@ class Consumer {
     if (gathered_ || leaf >= 0) fence_async();
     float s[32];
     wgmma_fence();
+    const uint64_t query_operand = wgmma_operand(queries, 16, 1024), key_operand = wgmma_operand(keys, 16, 1024);
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint32_t at = uint32_t(k / 4 * 8192 + k % 4 * 32);
-      wgmma_scores<T>(s, wgmma_operand(queries + at, 16, 1024), wgmma_operand(keys + at, 16, 1024), k > 0);
+    for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
+      constexpr int kHalf = 8192 / 16;
+      wgmma_scores<T>(s, query_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), key_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), k > 0);
     }
     wgmma_commit();
     const int entry = block * kPageLen;
@@ -286,19 +363,25 @@ class Consumer {
     if (!clean && !args_.keys_only) bad = clean_values(keys + Shared::kStageBytes / 2);
     wgmma_wait<0>();
     wgmma_hold(s);
+    bool scored = entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_);
+    if (!clean && !args_.keys_only) {  // few tiles: scores want the logits as they are, the softmax without what is not read
+      if (scored) score(run, item, entry, s);
+      scored = false;
+      mask(s, entry, leaf);
+    }
     if (!args_.keys_only) {
       uint32_t p[16];
-      softmax(s, p, entry, leaf, clean, sums, top, total);
+      softmax(s, p, sums, top, total);
       if (bad) spoil(entry, leaf, total);
       wgmma_hold(sums);
       wgmma_fence();
+      const uint64_t value_operand = wgmma_operand(keys + Shared::kStageBytes / 2, 8192, 1024);
 #pragma unroll
       for (int k = 0; k < kPageLen / 16; ++k)
-        wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3],
-                        wgmma_operand(keys + Shared::kStageBytes / 2 + uint32_t(k * 2048), 8192, 1024));
+        wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], value_operand + uint32_t(k * (2048 / 16)));
       wgmma_commit();
     }
-    if (entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_)) score(run, item, entry, s);
+    if (scored) score(run, item, entry, s);
     wgmma_wait<0>();
     wgmma_hold(sums);
     if (lane_ == 0) barrier_arrive(full + kStages * 8);
@@ -348,9 +431,15 @@ class Consumer {
           if (reads(half, entry + e, leaf)) total[half] = __int_as_float(0x7fffffff);
   }
 
+  __device__ __forceinline__ void mask(float (&s)[32], int entry, int leaf) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      if (!reads(i / 2 % 2, entry + i / 4 * 8 + lane_ % 4 * 2 + i % 2, leaf)) s[i] = -INFINITY;
+  }
+
   // s stays as it is; p: its weights rounded, as the A operand of the second product.
-  __device__ __forceinline__ void softmax(const float (&s)[32], uint32_t (&p)[16], int entry, int leaf, bool clean,
-                                          float (&sums)[D / 2], float (&top)[2], float (&total)[2]) const {
+  __device__ __forceinline__ void softmax(const float (&s)[32], uint32_t (&p)[16], float (&sums)[D / 2], float (&top)[2],
+                                          float (&total)[2]) const {
     if (!active_) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) p[i] = 0;
@@ -358,128 +447,131 @@ class Consumer {
     }
     const float c = args_.scale_log2;
     float alpha[2], base[2];
-    uint32_t mask[2] = {0xffffu, 0xffffu};  // of the 16 columns of each row
-    if (!clean) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        mask[half] = 0;
-#pragma unroll
-        for (int i = 0; i < 16; ++i)
-          if (reads(half, entry + i / 2 * 8 + lane_ % 4 * 2 + i % 2, leaf)) mask[half] |= 1u << i;
-      }
-    }
+    // Chains of dependent operations are cut in four: a warp has little else to do meanwhile.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float most = -INFINITY;
+      float most[4];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float x = s[i / 2 * 4 + half * 2 + i % 2];
-        most = fmaxf(most, clean || (mask[half] >> i & 1) ? x : -INFINITY);
-      }
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float next = fmaxf(top[half], most * c);
+      for (int i = 0; i < 4; ++i) most[i] = fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]);
+#pragma unroll
+      for (int i = 4; i < 8; ++i) most[i - 4] = fmaxf(most[i - 4], fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]));
+      base[half] = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 1));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 2));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float next = fmaxf(top[half], base[half] * c);
       base[half] = next == -INFINITY ? 0.0f : next;
       alpha[half] = exp2_fast(top[half] - base[half]);
       top[half] = next;
     }
+    float sum[2][4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = 0;
+    for (int j = 0; j < 8; ++j)
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float w[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float x = exp2_fast(fmaf(s[j * 4 + half * 2 + i], c, -base[half]));
-          w[i] = clean || (mask[half] >> (2 * j + i) & 1) ? x : 0.0f;
-          sum += w[i];
-        }
-        p[j * 2 + half] = pack(w[0], w[1]);  // k step j / 2: [row, row + 8] of its low 8 keys, then of its high 8
+      for (int half = 0; half < 2; ++half) {
+        const float a = exp2_fast(fmaf(s[j * 4 + half * 2], c, -base[half]));
+        const float b = exp2_fast(fmaf(s[j * 4 + half * 2 + 1], c, -base[half]));
+        sum[half][j % 4] = j < 4 ? a + b : sum[half][j % 4] + (a + b);
+        p[j * 2 + half] = pack(a, b);  // k step j / 2: [row, row + 8] of its low 8 keys, then of its high 8
       }
-      total[half] = fmaf(total[half], alpha[half], sum);
-    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      total[half] = fmaf(total[half], alpha[half], (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]));
     if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) sums[i] *= alpha[i / 2 % 2];
     }
   }
 
-  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that
-  // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
+  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after
+  // three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
                                         const float (&s)[32]) {
     const float c = args_.scale_log2;
-    const bool sum = run.sum != 0;
-    const int shift = args_.group_shift;
-    const float neutral = sum ? 0.0f : -INFINITY;
-    auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
+    float v[2][16];
     if (active_) {
-      float v[2][16];
+      if (weight_) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+        for (int i = 0; i < 32; ++i) v[i / 2 % 2][i / 4 * 2 + i % 2] = fminf(1.0f, exp2_fast(fmaf(s[i], c, rows_.minus_lse[i / 2 % 2])));
+      } else {
+        const float scale[2] = {rows_.used[0] ? c * kLn2 : 0.0f, rows_.used[1] ? c * kLn2 : 0.0f};
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          const float x = s[i / 2 * 4 + half * 2 + i % 2];
-          const float metric = run.weight ? fminf(1.0f, exp2_fast(fmaf(x, c, rows_.minus_lse[half]))) : x * c * kLn2;
-          v[half][i] = rows_.used[half] ? metric : 0.0f;
-        }
+        for (int i = 0; i < 32; ++i) v[i / 2 % 2][i / 4 * 2 + i % 2] = s[i] * scale[i / 2 % 2];
+      }
       if (run.sink == ScoreSink::Rows) {
         score_rows(run, item, entry, v);
         return;
       }
-      // Heads of a row stand in neighbouring rows of the tile: steps 0 to 2 join lanes, step 3 a lane's two rows, 4 and 5 warps.
-      const bool used[2] = {any_head(rows_.used[0], shift), any_head(rows_.used[1], shift)};
-      if (shift == 0) end_heads<16>(v, run.mean, used, neutral);
-      exchange<16, 4>(v, shift > 0 || sum);
-      if (shift == 1) end_heads<8>(v, run.mean, used, neutral);
-      exchange<8, 8>(v, shift > 1 || sum);
-      if (shift == 2) end_heads<4>(v, run.mean, used, neutral);
-      exchange<4, 16>(v, shift > 2 || sum);
-      if (shift == 3) end_heads<2>(v, run.mean, used, neutral);
-      const bool add = shift > 3 || sum;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) v[0][i] = add ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
-      if (shift == 4) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) v[0][i] = used[0] ? v[0][i] * run.mean : neutral;
+      if (sum_) {
+        pool_any<true>(v);
+      } else {
+        pool_any<false>(v);
       }
-      const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
-      *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
     } else if (run.sink == ScoreSink::Rows) {
       return;
     }
+    const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
+    if (!args_.paired && rows_in_tile_ <= 16) {
+      if (!active_) return;
+      if (entry + column < scored_end_) scores_[entry + column] = v[0][0];
+      if (entry + column + 1 < scored_end_) scores_[entry + column + 1] = v[0][1];
+      return;
+    }
+    auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
+    if (active_) *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
     const bool both = args_.paired != 0;
     if (both) sync_threads(3, 256);
     else sync();
-    if (t_ < kPageLen && (!both || consumer_ == 0) && entry + t_ < run.prefix_len) {
+    if (t_ < kPageLen && (!both || consumer_ == 0) && entry + t_ < scored_end_) {
       float most = scratch[t_];
       for (int w = 1; w * 16 < rows_in_tile_; ++w)
-        most = sum ? most + scratch[w * kPageLen + t_] : fmaxf(most, scratch[w * kPageLen + t_]);
+        most = sum_ ? most + scratch[w * kPageLen + t_] : fmaxf(most, scratch[w * kPageLen + t_]);
       if (both)
         for (int w = 0; w * 16 < item.rows[1]; ++w)
-          most = sum ? most + scratch[(4 + w) * kPageLen + t_] : fmaxf(most, scratch[(4 + w) * kPageLen + t_]);
-      const int plane = run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head;
-      run.scores[plane * run.scores_stride + entry + t_] = most;
+          most = sum_ ? most + scratch[(4 + w) * kPageLen + t_] : fmaxf(most, scratch[(4 + w) * kPageLen + t_]);
+      scores_[entry + t_] = most;
     }
     if (both) sync_threads(3, 256);
     else sync();
   }
 
-  __device__ __forceinline__ static bool any_head(bool used, int shift) {  // padding heads of a used row are not used themselves
-    for (int step = 4; step <= 16; step *= 2)
-      if (shift > (step == 4 ? 0 : step == 8 ? 1 : 2)) used = __shfl_xor_sync(~0u, int(used), step) || used;
-    return used;
+  template <bool kSum>
+  __device__ __forceinline__ void pool_any(float (&v)[2][16]) const {
+    switch (args_.group_shift) {
+      case 0: return pool<0, kSum>(v);
+      case 1: return pool<1, kSum>(v);
+      case 2: return pool<2, kSum>(v);
+      case 3: return pool<3, kSum>(v);
+      default: return pool<4, kSum>(v);
+    }
   }
-  template <int N>
-  __device__ __forceinline__ static void end_heads(float (&v)[2][16], float mean, const bool (&used)[2], float neutral) {
+  // Heads of a row stand in neighbouring rows of the tile: steps 0 to 2 join lanes, step 3 a lane's two rows; warps come later.
+  template <int kShift, bool kSum>
+  __device__ __forceinline__ void pool(float (&v)[2][16]) const {
+    if constexpr (kShift == 0) end_heads<16, kSum>(v);
+    exchange<16, 4, (kShift > 0 || kSum)>(v);
+    if constexpr (kShift == 1) end_heads<8, kSum>(v);
+    exchange<8, 8, (kShift > 1 || kSum)>(v);
+    if constexpr (kShift == 2) end_heads<4, kSum>(v);
+    exchange<4, 16, (kShift > 2 || kSum)>(v);
+    if constexpr (kShift == 3) end_heads<2, kSum>(v);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) v[0][i] = kShift > 3 || kSum ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
+    if constexpr (kShift == 4) end_heads<2, kSum>(v);
+  }
+  template <int N, bool kSum>
+  __device__ __forceinline__ void end_heads(float (&v)[2][16]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int i = 0; i < N; ++i) v[half][i] = used[half] ? v[half][i] * mean : neutral;
+      for (int i = 0; i < N; ++i) v[half][i] = rows_.row_used[half] ? v[half][i] * mean_ : kSum ? 0.0f : -INFINITY;
   }
-  template <int N, int kStep>
-  __device__ __forceinline__ void exchange(float (&v)[2][16], bool add) const {
+  template <int N, int kStep, bool kAdd>
+  __device__ __forceinline__ void exchange(float (&v)[2][16]) const {
     const bool high = lane_ & kStep;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -487,7 +579,7 @@ class Consumer {
       for (int i = 0; i < N / 2; ++i) {
         const float mine = high ? v[half][i + N / 2] : v[half][i], given = high ? v[half][i] : v[half][i + N / 2];
         const float got = __shfl_xor_sync(~0u, given, kStep);
-        v[half][i] = add ? mine + got : fmaxf(mine, got);
+        v[half][i] = kAdd ? mine + got : fmaxf(mine, got);
       }
   }
 
@@ -525,6 +617,9 @@ class Consumer {
   int ring_ = 0, stage_ = 0, odd_ = 0;
   int rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
   bool gathered_ = false;
+  bool weight_ = false, sum_ = false;
+  float mean_ = 0;
+  float* scores_ = nullptr;  // of the set or plane
   const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
   bool active_ = false;
@@ -541,8 +636,14 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
     for (int ring = 0; ring < 2; ++ring)
       for (int stage = 0; stage < Shared::kStages; ++stage) {
         const uint32_t full = shared + Shared::kBarriers + uint32_t((ring * 2 * Shared::kStages + stage) * 8);
-        barrier_init(full, kRingThreads);
+        barrier_init(full, 32);
         barrier_init(full + Shared::kStages * 8, a.paired ? 8 : 4);  // a lane of every warp that reads the stage
+      }
+    for (int queue = 0; queue < 2; ++queue)
+      for (int slot = 0; slot < kQueueSlots; ++slot) {
+        const uint32_t full = shared + Shared::kQueues + uint32_t((queue * 2 * kQueueSlots + slot) * 8);
+        barrier_init(full, 1);
+        barrier_init(full + kQueueSlots * 8, a.paired ? 12 : 6);  // every warp of the worker
       }
     fence_barrier_init();
   }
@@ -551,7 +652,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
   let_next_start();
   if (threadIdx.x < 128) {
     give_registers<40>();
-    produce<D>(a, shared);
+    produce<D>(a, shared, memory);
   } else {
     take_registers<232>();
     Consumer<D, T>(a, shared, memory).run();

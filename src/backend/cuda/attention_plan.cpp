@@ -74,15 +74,6 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   return group;
 }
 
-// Tiles of keys that a split of a group has.
-int64_t cost(const AttentionPlan& plan, const AttentionItemDevice& item, int split) {
-  const int begin = split * kSplitBlocks, end = begin + kSplitBlocks;
-  int64_t tiles = std::max(0, std::min(end, item.block_end) - std::max(begin, item.block_begin));
-  for (int leaf = item.leaf_begin; leaf < item.leaf_end; ++leaf)
-    tiles += std::max(0, std::min(end, plan.leaves[size_t(leaf)].end_block) - std::max(begin, item.leaf_block));
-  return tiles;
-}
-
 // The splits [begin, end) of one M group and KV head, appended as items; slots of partials are taken in order.
 class Cutter {
  public:
@@ -130,13 +121,8 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
                     int workers) {
   plan = AttentionPlan{};
   plan.tiles_per_group = paired ? 2 : 1;
-  struct Work {  // an M group of one KV head
-    int group, kv_head;
-    int64_t cost;
-  };
   std::vector<Group> groups;
   std::vector<std::pair<int, int>> run_groups;  // first and end, by run
-  int64_t total = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     const int packed = int(runs[r].rows.size()) * padded_group, tiles = (packed + kTileRows - 1) / kTileRows;
     const int mgroups = (tiles + plan.tiles_per_group - 1) / plan.tiles_per_group;
@@ -148,9 +134,6 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     run_groups.push_back({int(groups.size()), int(groups.size()) + mgroups});
     for (int m = 0; m < mgroups; ++m) {
       groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group));
-      const Group& group = groups.back();
-      for (int split = group.first_split; split < group.end_split; ++split)
-        total += runs[r].kv_heads * cost(plan, group.item, split);
     }
   }
   Cutter cutter(plan, head_dim);
@@ -161,68 +144,36 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     for (int t = 0; t < group.tiles; ++t) units[t]->rows = group.item.rows[t];
     cutter.add(group, kv_head, begin, end, units);
   };
-  plan.worker_items.assign(1, 0);
-  if (!plan.reread) {
-    // Each worker takes the next stretch of all splits in a row, up to its share of the cost.
-    int64_t done = 0;
-    for (size_t r = 0; r < runs.size(); ++r)
-      for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head)
-        for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
-          const Group& group = groups[size_t(g)];
-          int begin = group.first_split;
-          for (int split = group.first_split; split < group.end_split; ++split) {
-            done += cost(plan, group.item, split);
-            const int64_t workers_done = int64_t(plan.worker_items.size());
-            if (done * workers >= total * workers_done || split + 1 == group.end_split) {
-              add(group, kv_head, begin, split + 1);
-              begin = split + 1;
-              while (int64_t(plan.worker_items.size()) < workers && done * workers >= total * int64_t(plan.worker_items.size()))
-                plan.worker_items.push_back(int32_t(plan.items.size()));
-            }
-          }
-        }
-    while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(int32_t(plan.items.size()));
-  } else {
-    // Groups that read the same keys run side by side, super by super (split by split where those are few), so that the L2 has
-    // what the first of them fetched. Workers take every so manieth item.
-    std::vector<AttentionItemDevice> dealt;
-    int64_t supers = 0;
-    for (size_t r = 0; r < runs.size(); ++r)
+  int64_t left = 0;  // splits
+  for (const Group& group : groups) left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
+  for (size_t r = 0; r < runs.size(); ++r)
+    for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head) {
+      // Groups of a run read the same keys and so run side by side, that the L2 has what the first of them fetched.
+      int first = kFarFuture, end = 0;
       for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
-        supers += int64_t(runs[r].kv_heads) * ((groups[size_t(g)].end_split + kSuperSplits - 1) / kSuperSplits -
-                                               groups[size_t(g)].first_split / kSuperSplits);
-    const int step = supers >= 2 * workers ? kSuperSplits : supers * 4 >= 2 * workers ? kSuperSplits / 4 : 1;
-    for (size_t r = 0; r < runs.size(); ++r)
-      for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head) {
-        int first = kFarFuture, end = 0;
-        for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
-          first = std::min(first, groups[size_t(g)].first_split / step * step), end = std::max(end, groups[size_t(g)].end_split);
-        for (int split = first; split < end; split += step)
+        first = std::min(first, groups[size_t(g)].first_split), end = std::max(end, groups[size_t(g)].end_split);
+      for (int super = first / kSuperSplits * kSuperSplits; super < end; super += kSuperSplits) {
+        int step = kSuperSplits;
+        while (step > 1 && int64_t(step) * workers > left) step /= 2;
+        for (int split = super; split < std::min(end, super + kSuperSplits); split += step)
           for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
             const Group& group = groups[size_t(g)];
             const int from = std::max(split, group.first_split), to = std::min(split + step, group.end_split);
-            if (from < to) add(group, kv_head, from, to);
+            if (from >= to) continue;
+            add(group, kv_head, from, to);
+            left -= to - from;
           }
       }
-    const size_t n = plan.items.size();
-    for (int w = 0; w < workers; ++w) {
-      for (size_t i = size_t(w); i < n; i += size_t(workers)) dealt.push_back(plan.items[i]);
-      plan.worker_items.push_back(int32_t(dealt.size()));
     }
-    plan.items = std::move(dealt);
+  // Slots of a unit lie in one stretch, in the order of splits, and so do its supers; partials may lie anywhere.
+  std::stable_sort(cutter.slots_.begin(), cutter.slots_.end(), [](const auto& a, const auto& b) { return a.unit < b.unit; });
+  AttentionUnitDevice* unit = nullptr;
+  for (const auto& slots : cutter.slots_) {
+    if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());
+    if (slots.starts_super) plan.supers.push_back({int32_t(plan.slot_partial.size()), 0}), ++unit->num_supers;
+    plan.supers.back().num_slots += slots.count;
+    for (int i = 0; i < slots.count; ++i) plan.slot_partial.push_back(slots.partial + i * partial_floats(unit->rows, head_dim));
   }
-  // Slots of a unit lie in one stretch of new_super, in the order of splits; their partials may lie anywhere.
-  for (const auto& slots : cutter.slots_) slots.unit->num_slots += slots.count;
-  int32_t next = 0;
-  for (AttentionUnitDevice& unit : plan.units) unit.first_slot = next, next += unit.num_slots, unit.num_slots = 0;
-  plan.new_super.resize(size_t(next));
-  plan.slot_partial.resize(size_t(next));
-  for (const auto& slots : cutter.slots_)
-    for (int i = 0; i < slots.count; ++i) {
-      const size_t slot = size_t(slots.unit->first_slot + slots.unit->num_slots++);
-      plan.new_super[slot] = i == 0 && slots.starts_super;
-      plan.slot_partial[slot] = slots.partial + i * partial_floats(slots.unit->rows, head_dim);
-    }
 }
 
 }  // namespace hunch

@@ -1,5 +1,6 @@
-// Who reads what: the rows of an attention call packed into M tiles, and the splits of every sequence and KV head dealt to the
-// workers of a persistent grid so that all end at about the same time. Pure host code; used by attention.cu alone.
+// Who reads what: the rows of an attention call packed into M tiles, and the splits of every sequence and KV head cut into items
+// that workers take one after the other, long ones first, so that all end at about the same time. Pure host code; used by
+// attention.cu alone.
 #pragma once
 
 #include <span>
@@ -25,10 +26,9 @@ struct PlannedRun {
 struct AttentionPlan {
   int tiles_per_group = 1;  // 2: paired
   std::vector<AttentionItemDevice> items;
-  std::vector<int32_t> worker_items;
   std::vector<AttentionUnitDevice> units;
   std::vector<int32_t> run_units, run_tiles;
-  std::vector<uint8_t> new_super;     // [slots]
+  std::vector<AttentionSuperDevice> supers;
   std::vector<int64_t> slot_partial;  // [slots] offset of the slot's partial in floats
   int64_t partial_floats = 0;
   bool reread = false;

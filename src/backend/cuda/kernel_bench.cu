@@ -2,6 +2,7 @@
 #include "backend/cuda/kernel_bench.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "backend/cuda/ptx.h"
 
@@ -45,7 +46,7 @@ double time_commands(Commands& commands, int repeats, const std::function<void()
     for (int i = 0; i < bodies; ++i) body();
     commands.submit();
     HUNCH_CUDA_CHECK(cudaEventRecord(end, commands.stream()));
-    HUNCH_CHECK(commands.wait().ok());
+    if (const Status st = commands.wait(); !st.ok()) fprintf(stderr, "ERR %s bodies %d\n", st.error().message.c_str(), bodies), abort();
     float ms = 0;
     HUNCH_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
     return double(ms) / bodies;

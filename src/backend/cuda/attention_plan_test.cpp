@@ -1,0 +1,104 @@
+// The cutting of attention into items: every split of every M tile once, in the order of folding. Needs no device.
+#include "backend/cuda/attention_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+#include <tuple>
+
+namespace hunch {
+namespace {
+
+PlannedRun chain(int kv_heads, int64_t len, int rows, int window) {
+  PlannedRun run;
+  run.kv_heads = kv_heads, run.window = window;
+  for (int r = 0; r < rows; ++r) run.rows.push_back(r), run.last.push_back(int32_t(len - rows + r));
+  return run;
+}
+
+void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_group, bool paired, int workers) {
+  AttentionPlan plan;
+  plan_attention(plan, runs, padded_group, 64, paired, workers);
+  std::map<std::tuple<int, int, int>, std::vector<const AttentionItemDevice*>> by_tile;  // run, KV head, tile
+  std::map<int64_t, int64_t> partials;                                                   // offset and end
+  for (const AttentionItemDevice& item : plan.items) {
+    ASSERT_GT(item.num_splits, 0);
+    ASSERT_EQ(item.first_split / kSuperSplits, (item.first_split + item.num_splits - 1) / kSuperSplits);
+    for (int t = 0; t < plan.tiles_per_group && item.rows[t] > 0; ++t) {
+      by_tile[{item.run, item.kv_head, item.mgroup * plan.tiles_per_group + t}].push_back(&item);
+      const int slots = item.fold ? 1 : item.num_splits;
+      partials[item.partial[t]] = item.partial[t] + slots * partial_floats(item.rows[t], 64);
+    }
+  }
+  int64_t end = 0;
+  for (const auto& [offset, past] : partials) {
+    ASSERT_EQ(offset, end);  // no overlap, no hole
+    end = past;
+  }
+  ASSERT_EQ(end, plan.partial_floats);
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const PlannedRun& run = runs[r];
+    const int packed = int(run.rows.size()) * padded_group, tiles = (packed + kTileRows - 1) / kTileRows;
+    ASSERT_EQ(plan.run_tiles[r], tiles);
+    for (int head = 0; head < run.kv_heads; ++head)
+      for (int tile = 0; tile < tiles; ++tile) {
+        auto& items = by_tile[{int(r), head, tile}];
+        ASSERT_FALSE(items.empty());
+        std::sort(items.begin(), items.end(), [](auto* a, auto* b) { return a->first_split < b->first_split; });
+        const int last_row = std::min(int(run.rows.size()), ((tile + 1) * kTileRows - 1) / padded_group + 1) - 1;
+        ASSERT_GT(items.back()->block_end * kPageLen, run.last[size_t(last_row)]);
+        const AttentionUnitDevice& unit = plan.units[size_t(plan.run_units[r] + head * tiles + tile)];
+        ASSERT_EQ(unit.rows, std::min(kTileRows, packed - tile * kTileRows));
+        int split = items[0]->first_split, super = unit.first_super - 1, slot = 0;
+        for (const AttentionItemDevice* item : items) {
+          ASSERT_EQ(item->first_split, split);
+          ASSERT_EQ(item->fold != 0, split % kSuperSplits == 0 || item == items[0]);
+          for (int i = 0; i < (item->fold ? 1 : item->num_splits); ++i) {
+            if (item->fold) ++super, slot = 0;
+            const AttentionSuperDevice& of = plan.supers[size_t(super)];
+            ASSERT_LT(slot, of.num_slots);
+            ASSERT_EQ(plan.slot_partial[size_t(of.first_slot + slot++)],
+                      item->partial[tile % plan.tiles_per_group] + i * partial_floats(unit.rows, 64));
+          }
+          split += item->num_splits;
+        }
+        ASSERT_EQ(super + 1, unit.first_super + unit.num_supers);
+        ASSERT_EQ(split, (items.back()->block_end + kSplitBlocks - 1) / kSplitBlocks);
+      }
+  }
+}
+
+TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 60; ++i) {
+    std::vector<PlannedRun> runs;
+    const bool paired = i % 3 == 2;
+    const int group = 1 << random() % 4;
+    for (int r = 0; r <= int(random() % 5); ++r) {
+      const int rows = paired ? 200 + int(random() % 200) : 1 + int(random() % uint32_t(kTileRows / group));
+      runs.push_back(chain(1 + int(random() % 3), rows + int64_t(random() % 60000), rows, random() % 3 ? 0 : 1 + int(random() % 5000)));
+    }
+    for (const int workers : {1, 7, 264}) expect_every_split_once(runs, group, paired, workers);
+  }
+}
+
+TEST(AttentionPlan, GivesARowOfATreeThePathOfOneLeafBelowIt) {
+  PlannedRun run;
+  run.kv_heads = 1, run.parents = {-1, 0, 1, 1, 0, 4}, run.tree_entry = 100;
+  run.rows = {0, 1, 2, 3, 4, 5}, run.last = {100, 101, 102, 102, 101, 102};
+  AttentionPlan plan;
+  plan_attention(plan, std::vector<PlannedRun>{run}, 1, 64, false, 4);
+  ASSERT_EQ(plan.leaves.size(), 3u);
+  for (size_t row = 0; row < 6; ++row) {
+    const LeafDevice& leaf = plan.leaves[size_t(plan.leaf_of_row[0][row])];
+    int32_t x = int32_t(row);
+    for (int depth = run.last[row] - 100; depth >= 0; --depth, x = run.parents[size_t(x)])
+      EXPECT_EQ(plan.paths[size_t(leaf.path + depth)], x) << "row " << row;
+    EXPECT_EQ(leaf.end_block, 2);
+  }
+}
+
+}  // namespace
+}  // namespace hunch
