@@ -8,12 +8,13 @@
 namespace hunch {
 namespace {
 
-constexpr int kBlocksPerSm = 2;                    // of few-row products: the next call's first stages load behind this one's end
-constexpr int kSharedOfTwo = 113 * 1024;           // what each of two blocks on an SM may have
-constexpr int kSharedOfOne = 225 * 1024;
-constexpr int kStageOfTwo = 28 * 1024, kStageOfOne = 48 * 1024;  // at most, where a stage may have several records
-constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kTurnaround = 2.4e-6;  // measured on an H200
-constexpr int64_t kFewRows = 64, kRowsOfBlocks = 16;  // up to kRowsOfBlocks rows blocks read fp32 activations themselves
+constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
+constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
+constexpr int64_t kFewRows = 64;
+// Up to so many rows and activations blocks round fp32 activations themselves. Beyond, small copies cost more than packing.
+constexpr int64_t kMostReadRows = 8, kMostRead = 49152;
+// Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
+constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
 
 const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
 
@@ -29,10 +30,9 @@ struct Form {
 template <DType kType>
 Form form_of(int n, bool whole, bool read_x) {
   if (whole) return {many_rows_kernel<kType>, 128, true, false};
-  if (read_x && n <= 8) return {few_rows_kernel<kType, 8, true>, 8, false, true};
-  if (read_x) return {few_rows_kernel<kType, 16, true>, 16, false, true};
+  if (read_x) return {few_rows_kernel<kType, 8, true>, 8, false, true};
+  if (n <= 16) return {few_rows_kernel<kType, 16, false>, 16};
   if constexpr (kType == DType::BF16) {
-    if (n <= 16) return {few_rows_kernel<kType, 16, false>, 16};
     if (n > 32) return {few_rows_kernel<kType, 64, false>, 64};
   }
   return {few_rows_kernel<kType, 32, false>, 32};  // codes and sums of 64 rows would not fit into registers
@@ -50,7 +50,7 @@ Form form_of(DType type, int n, bool whole, bool read_x) {
 }
 
 // Bytes of a stage: records of `group` tiles, activations as bf16 and (where blocks round them) as fp32.
-void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape, int group) {
+void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape, int group, int shared) {
   a.group_tiles = group;
   const int parts = shape.inputs / 64;
   const auto plan = [&](int records) {
@@ -69,37 +69,39 @@ void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape,
     records *= 2;
   }
   plan(records);
-  const int memory = (form.whole ? kSharedOfOne : kSharedOfTwo) - kHeadBytes;
-  a.stages = std::min(memory / a.stage_bytes, kMostStages);
+  a.stages = std::min((shared - kHeadBytes) / a.stage_bytes, kMostStages);
   HUNCH_CHECK(a.stages >= 2);
 }
 
-// Tiles of a group and all that follows from it: the shortest time by a model of the device (bytes in flight against latency,
-// what passes through L2, waves of blocks; for many rows the tensor cores' time).
-void choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape) {
+// Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks.
+int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape) {
   const int sms = device_facts().num_sms;
+  const auto units_of = [&](int group) { return divide_up(a.num_tiles, group) * (form.whole ? 1 : a.splits) * a.row_tiles; };
+  // One block with deep stages where a unit is all that an SM gets; else two, so that one multiplies while the other ends.
+  const auto shared_of = [&](int group) { return form.whole || units_of(group) <= sms ? kSharedOfOne : kSharedOfTwo; };
   int best = 1;
   double best_time = 1e30;
   for (int group = 1; group <= 3; ++group) {
-    plan_stage(a, form, shape, group);
-    const int units = divide_up(a.num_tiles, group) * (form.whole ? 1 : a.splits) * a.row_tiles;
-    const int slots = form.whole ? sms / 2 : kBlocksPerSm * sms;
+    plan_stage(a, form, shape, group, shared_of(group));
+    const int units = units_of(group);
     double time;
     if (form.whole) {
-      time = double(divide_up(units, slots)) * group * (group == 1 ? 1.3 : group == 2 ? 1.1 : 1.0);
+      time = double(divide_up(units, sms / 2)) * group * (group == 1 ? 1.5 : group == 2 ? 1.25 : 1.0);
     } else {
-      const double weights = double(group) * a.tile_bytes, resident = std::min(units, slots);
-      const double rate = std::min(kReadRate, resident * a.stages * weights / kTurnaround);
-      const double all = double(group) * shape.bytes * a.num_records / a.splits *
-                         (units <= slots ? units : double(divide_up(units, slots)) * slots) / (form.whole ? 1 : a.row_tiles);
+      const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
+      const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
       const double x = form.read_x ? double(a.stage_bytes - a.raw_offset) * a.rows / form.n : double(a.raw_offset - a.x_offset);
-      time = std::max(all / rate, all * (1 + x / weights) / kL2Rate) * (1 + 0.01 * (3 - group));
+      time = std::max({all / kReadRate, all * kTurnaround / in_flight, unit * divide_up(units, sms) / a.row_tiles / kSmRate,
+                       unit * units * (1 + x / weights) / kL2Rate}) *
+             (1 + 0.01 * (3 - group));
     }
     if (time <= best_time) best = group, best_time = time;
   }
-  plan_stage(a, form, shape, best);
+  plan_stage(a, form, shape, best, shared_of(best));
   a.groups = divide_up(a.num_tiles, best);
-  a.units = a.groups * (form.whole ? 1 : a.splits) * a.row_tiles;
+  a.units = units_of(best);
+  if (form.whole) return 2 * std::min(a.units, sms / 2);
+  return std::min(a.units, shared_of(best) == kSharedOfOne ? sms : 2 * sms);
 }
 
 // Products of one encoding and one number of splits.
@@ -118,14 +120,14 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
   const int sms = device_facts().num_sms;
   const int64_t widest = first.form == DType::BF16 ? 64 : 32;
-  const bool whole =
-      rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
+  const bool whole = rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
-  const bool read_x = !whole && can_read && rows <= kRowsOfBlocks && path != ActivationPath::Packed;
+  const bool may_read = path == ActivationPath::Auto && rows <= kMostReadRows && rows * a.in_dim <= kMostRead;
+  const bool read_x = !whole && can_read && (may_read || (path == ActivationPath::ReadByBlocks && rows <= kMostReadRows));
   const Form form = form_of(first.form, int(std::min<int64_t>(rows, kFewRows)), whole, read_x);
   a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
   a.row_band = std::min(a.row_tiles, 4);
-  choose_group(a, form, shape);
+  const int blocks = choose_group(a, form, shape);
   a.keep_weights = a.row_tiles > 1;
 
   // Workspace: activations, then sums of runs.
@@ -164,7 +166,6 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                                     .x_blocks = a.x_blocks,
                                     .parts = a.parts});
   }
-  const int blocks = whole ? 2 * std::min(a.units, sms / 2) : std::min(a.units, kBlocksPerSm * sms);
   a.packers = std::min(blocks, sms);
   commands.launch(form.kernel,
                   {.blocks = dim3(unsigned(blocks)),

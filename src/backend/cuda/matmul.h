@@ -1,6 +1,6 @@
 // Products with weights and embedding look-ups on the device: contract in backend/ops/matmul.h. Activations are rounded to bf16
-// (weights: weights.h), sums are fp32. One launch for all products of a call that share encoding and splits (two with more than 16
-// rows: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few, up to
+// (weights: weights.h), sums are fp32. One launch for all products of a call that share encoding and splits (two with more than
+// 16 rows: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few, up to
 // 2 bytes of workspace per activation.
 #pragma once
 

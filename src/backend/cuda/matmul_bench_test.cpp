@@ -1,4 +1,4 @@
-// Not a test: prints the bench of products with details that choose between forms. Run with --gtest_also_run_disabled_tests.
+// Not a test: prints the bench of products against the read bound. Run with --gtest_also_run_disabled_tests.
 #include <fmt/format.h>
 
 #include "backend/cuda/device_test.h"
@@ -18,7 +18,9 @@ TEST(BenchProducts, DISABLED_Print) {
   const double read = measured_read_bound(commands);
   fmt::print("{}, {} SMs: read {:.3f} TB/s\n", device_facts().name, device_facts().num_sms, read);
   std::fflush(stdout);
-  bench_products(commands);
+  for (const KernelRow& row : bench_products(commands))
+    fmt::print("{:50} {:8.4f} ms {:6.3f} TB/s {:5.1f} % {:6.1f} TFLOP/s\n", row.name, row.ms, row.bytes / row.ms / 1e9,
+               row.bytes / row.ms / 1e7 / read, row.flops / row.ms / 1e9);
 }
 
 }  // namespace

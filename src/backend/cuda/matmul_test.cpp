@@ -70,8 +70,8 @@ class CudaMatmul : public testing::TestWithParam<DType> {
                              const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
     DeviceArray<float> out(std::vector<float>(size_t(rows * weight.out_dim), 0.25f));
     const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
-    enqueue_matmul(*commands,
-                   {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate}, path);
+    enqueue_matmul(*commands, {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate},
+                   path);
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
@@ -79,7 +79,8 @@ class CudaMatmul : public testing::TestWithParam<DType> {
     DeviceArray<int32_t> list(ids);
     const int64_t rows = int64_t(ids.size());
     DeviceArray<float> out(size_t(rows * weight.in_dim));
-    enqueue_embed(*commands, {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
+    enqueue_embed(*commands,
+                  {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
@@ -105,7 +106,8 @@ float rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
   const DType dtype = GetParam();
   const int block = dtype_info(dtype).block;
-  std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 256}, {63, 512}, {64, 256}, {65, 256}, {200, 1024}, {130, 2304}, {70, 4096}};
+  std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 256},    {63, 512},   {64, 256}, {65, 256},
+                                                     {200, 1024}, {130, 2304}, {70, 4096}};
   if (block == 1) shapes.insert(shapes.end(), {{3, 1}, {5, 7}, {80, 33}, {100, 64}, {40, 1100}, {40, 2060}});
   if (block == 32) shapes.insert(shapes.end(), {{3, 32}, {80, 96}, {100, 288}, {40, 2080}});
   ReferenceBackend reference;
@@ -121,7 +123,7 @@ TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
         const auto got = product(*weight, in, 0, rows, accumulate ? nullptr : device_bias.data(), accumulate);
         double worst = 0;
         int64_t worst_row = 0, worst_column = 0;
-        for (int64_t r = 0; r < rows; r += rows > 100 ? 37 : 1)
+        for (int64_t r = 0; r<rows; r += rows> 100 ? 37 : 1)
           for (int64_t i = 0; i < n; ++i) {
             double sum = accumulate ? 0.25 : bias[size_t(i)], size = 1;
             const float* w = static_cast<const ReferenceWeight&>(*exact).row(i);
@@ -142,15 +144,16 @@ TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
 TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
   const DType dtype = GetParam();
   constexpr int64_t kRows = 1100;
-  const std::pair<int64_t, int64_t> shapes[] = {{4096, 4096}, {1024, 4096}, {12288, 1024}, {512, 1536}, {300, 512}, {4096, 12288}};
+  const std::pair<int64_t, int64_t> shapes[] = {{4096, 4096}, {1024, 4096}, {12288, 1024},
+                                                {512, 1536},  {300, 512},   {4096, 12288}};
   for (const auto& [n, k] : shapes) {
     const auto weight = random_weight(dtype, n, k, 7, 0.02f);
     ASSERT_TRUE(weight);
     const DeviceArray<float> x(gaussian(kRows * k)), bias(gaussian(n, 5));
     const auto all = product(*weight, x, 0, kRows, bias.data(), true);
     for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 256, 512, 513}) {
-      for (const ActivationPath path : {ActivationPath::Packed, ActivationPath::Auto}) {
-        if (path == ActivationPath::Auto && rows > 17) continue;
+      for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::ReadByBlocks}) {
+        if (path != ActivationPath::Auto && rows > 8) continue;
         const int64_t first = rows == 1 ? 77 : 5 * rows % (kRows - rows);
         const auto some = product(*weight, x, first, rows, bias.data(), true, path);
         int64_t different = 0, at = -1;
@@ -226,7 +229,8 @@ TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
     }
     enqueue_matmul(*commands, {View<const float, 2>(x.data(), rows, 2048), products});
     ASSERT_TRUE(commands->wait().ok());
-    for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(together[i]->get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
+    for (size_t i = 0; i < weights.size(); ++i)
+      EXPECT_EQ(together[i]->get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
   }
 }
 

@@ -1,17 +1,17 @@
 // The kernel of products with weights: out[row][feature] = sum over inputs of weight[feature][input] x[row][input].
 //
-// Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N of
-// them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
+// Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N
+// of them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
 // runs of records, and the runs' sums in order. A unit of work is (group of G tiles, run or all runs, row tile of N rows); blocks
-// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each of
-// the G tiles and the activations they meet.
+// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each
+// of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
 //   3 more warps    (few rows) round the fp32 activations that the copy engine brought into the stage
 // With more rows the first blocks pack the activations as bf16 into the workspace and all others wait for them, which is shorter
-// than a kernel before; with many rows that kernel runs. Many rows: pairs of blocks with neighbouring row tiles each fetch half of
-// the weights for both.
-// Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs in order.
+// than a kernel before; with many rows that kernel runs. Many rows: pairs of blocks with neighbouring row tiles each fetch half
+// of the weights for both. Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs
+// in order.
 #pragma once
 
 #include "backend/cuda/ptx.h"
@@ -36,8 +36,8 @@ struct ProductsOnDevice {
   const float* x;
   const std::byte* packed_x;  // [part][x_blocks] blocks of 8 rows x 64 inputs, 1 KiB each, swizzled
   int64_t x_stride, in_dim;
-  int num_products, num_tiles;  // tiles of all products
-  int rows, row_tiles, row_band, x_blocks;  // many rows: row tiles in pairs
+  int num_products, num_tiles;                        // tiles of all products
+  int rows, row_tiles, row_band, x_blocks;            // many rows: row tiles in pairs
   int num_records, records_per_input, stage_records;  // of a tile; 2 of the same inputs (values, rests); most of a stage
   int splits, group_tiles, groups, units;
   int stages, stage_bytes, tile_bytes, x_offset, raw_offset;  // of shared memory; of a tile in a stage
@@ -61,9 +61,13 @@ template <bool kWhole>
 struct Cursor {
   static constexpr int kBlocks = kWhole ? 2 : 1;  // that share a unit
   const ProductsOnDevice& a;
+  const int stage_records;
   int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
 
-  __device__ Cursor(const ProductsOnDevice& args, int tiles) : a(args), group_tiles(tiles), unit(int(blockIdx.x) / kBlocks) { open(); }
+  __device__ Cursor(const ProductsOnDevice& args, int tiles)
+      : a(args), stage_records(args.stage_records), group_tiles(tiles), unit(int(blockIdx.x) / kBlocks) {
+    open();
+  }
   __device__ bool valid() const { return unit < a.units; }
   __device__ void open() {
     if (!valid()) return;
@@ -86,16 +90,18 @@ struct Cursor {
     record = first_record(a.num_records, a.splits, split);
     end = first_record(a.num_records, a.splits, split + 1);
   }
-  __device__ int count() const { return end - record < a.stage_records ? end - record : a.stage_records; }
-  __device__ void next() {
+  __device__ int count() const { return end - record < stage_records ? end - record : stage_records; }
+  // True if another unit begins.
+  __device__ bool next() {
     record += count();
-    if (record < end) return;
+    if (record < end) return false;
     if (kWhole && split + 1 < a.splits) {
       ++split;
       open_run();
-      return;
+      return false;
     }
     next_unit();
+    return true;
   }
   __device__ void next_unit() {
     unit += int(gridDim.x) / kBlocks;
@@ -210,8 +216,8 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
   }
 }
 
-// Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read stays in use
-// until the group committed last is done.
+// Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
+// stays in use until the group committed last is done.
 template <DType kType, int N>
 __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first,
                                                  int t) {
@@ -244,8 +250,8 @@ __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std
 
 // Sums of a tile's rows to their places.
 template <int N>
-__device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile,
-                                           int row_tile, int t) {
+__device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
+                                           int tile, int row_tile, int t) {
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * below;
@@ -259,7 +265,7 @@ __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const Pro
         if (row >= a.rows) continue;
         float* out = p.out + row * p.out_stride + feature;
         const float value = sums[4 * j + 2 * below + i] + bias;
-        *out = a.accumulate ? *out + value : value;
+        *out = a.accumulate ? __ldcg(out) + value : value;
       }
   }
 }
@@ -302,7 +308,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   let_next_start();
   for (int i = int(threadIdx.x); i < int(sizeof(ProductsOnDevice) / 4); i += int(blockDim.x))
-    reinterpret_cast<uint32_t*>(&head.args)[i] = reinterpret_cast<const uint32_t*>(args)[i];
+    reinterpret_cast<uint32_t*>(&head.args)[i] = __ldcg(reinterpret_cast<const uint32_t*>(args) + i);
   const uint32_t memory = shared_address(shared), full = shared_address(head.full), ready = shared_address(head.ready),
                  empty = shared_address(head.empty);
   if (threadIdx.x == 0) {
@@ -319,86 +325,120 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
 
   if (warp >= 4 * group_tiles) {
-    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp == 4 * group_tiles) {
-      if (lane > 0) return;
+      // One lane a tile and one a row (or part) of activations: the time of this warp's own instructions is what a stage must
+      // not wait for, so everything that stays is kept in registers.
       const uint64_t weight_policy = a.keep_weights ? policy_keep() : policy_read_once(), x_policy = policy_keep();
-      // Row length and number of rows of fp32 activations in a stage.
-      const auto raw_inputs = [&](const Cursor<kWhole>& at) {
-        const int64_t left = a.in_dim - int64_t(at.record / a.records_per_input) * kShape.inputs, all = at.count() * kShape.inputs;
-        return int(left < all ? left : all);
+      const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1, raw_pitch = a.stage_records * kShape.inputs * 4;
+      const int raw_offset = a.raw_offset, in_dim = int(a.in_dim);
+      const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
+      struct Feed {  // of this lane in a unit
+        const std::byte *weights = nullptr, *x = nullptr;
+        int stage_bytes = 0;  // of weights and bf16 activations for each record
+        int rows = 0;         // of fp32 activations
       };
-      const auto copy_weights = [&](const Cursor<kWhole>& at, int stage) {
-        const int tiles = at.tiles(), count = at.count();
-        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes);
-        int bytes = count * tiles * kShape.bytes;
-        if constexpr (kReadX) bytes += min(a.rows - at.row_tile * N, N) * raw_inputs(at) * 4;
-        else bytes += count * kParts * N * 128;
-        barrier_arrive_and_expect(barrier, uint32_t(bytes));
-        for (int i = 0; i < tiles; ++i) {
-          int tile = at.group * group_tiles + i;
+      const auto feed_of = [&](const Cursor<kWhole>& at) {
+        Feed feed;
+        const int tiles = at.tiles();
+        if (lane < tiles) {
+          int tile = at.group * group_tiles + lane;
           const ProductOnDevice& p = product_of(a, tile);
-          const std::byte* from = p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes;
+          feed.weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
+        }
+        feed.stage_bytes = tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128);
+        if constexpr (kReadX) {
+          feed.rows = min(a.rows - at.row_tile * N, N);
+          if (lane < feed.rows) feed.x = reinterpret_cast<const std::byte*>(a.x + (at.row_tile * N + lane) * a.x_stride);
+        } else {
+          feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
+        }
+        return feed;
+      };
+      const auto raw_inputs = [&](const Cursor<kWhole>& at) {  // in a row of the stage
+        const int left = in_dim - (at.record >> shift) * kShape.inputs, all = at.count() * kShape.inputs;
+        return left < all ? left : all;
+      };
+      const auto copy_weights = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
+        const int count = at.count();
+        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes + lane * tile_bytes);
+        if (lane == 0)
+          barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes + (kReadX ? feed.rows * raw_inputs(at) * 4 : 0)));
+        __syncwarp();
+        if (feed.weights) {
+          const std::byte* from = feed.weights + int64_t(at.record) * kShape.bytes;
           if constexpr (kWhole) {
             const int half = count * kShape.bytes / 2, offset = int(blockIdx.x) % 2 * half;
-            copy_to_both(to + uint32_t(i * a.tile_bytes + offset), from + offset, uint32_t(half), barrier, weight_policy);
+            copy_to_both(to + uint32_t(offset), from + offset, uint32_t(half), barrier, weight_policy);
           } else {
-            copy_to_shared(to + uint32_t(i * a.tile_bytes), from, uint32_t(count * kShape.bytes), barrier, weight_policy);
+            copy_to_shared(to, from, uint32_t(count * kShape.bytes), barrier, weight_policy);
           }
         }
       };
+      const auto copy_x = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
+        const uint32_t to = memory + uint32_t(stage * stage_bytes), barrier = full + uint32_t(stage * 8);
+        if constexpr (kReadX) {
+          if (lane < feed.rows)
+            copy_to_shared(to + uint32_t(raw_offset + lane * raw_pitch),
+                           feed.x + int64_t(at.record >> shift) * (kShape.inputs * 4), uint32_t(raw_inputs(at) * 4), barrier,
+                           x_policy);
+        } else {
+          if (lane < at.count() * kParts)
+            copy_to_shared(to + uint32_t(x_offset + lane * N * 128), feed.x + int64_t(at.record >> shift) * kParts * part_bytes,
+                           N * 128, barrier, x_policy);
+        }
+      };
       Cursor<kWhole> ahead(a, group_tiles);
+      Feed feed = feed_of(ahead);
       int begun = 0;
-      for (; begun < stages && ahead.valid(); ++begun, ahead.next()) copy_weights(ahead, begun);
+      for (; begun < stages && ahead.valid(); ++begun) {
+        copy_weights(ahead, feed, begun);
+        if (ahead.next() && ahead.valid()) feed = feed_of(ahead);
+      }
       wait_for_previous();
       if constexpr (!kReadX && !kWhole) {
-        while (load_acquire(a.packed_count) < a.packers) {}
-        show_to_copy_engine();
-        if (atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1) {  // all have seen it
-          a.packed_count[0] = a.packed_count[1] = 0;
+        if (lane == 0) {
+          while (load_acquire(a.packed_count) < a.packers) {}
+          if (atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1) {  // all have seen it
+            a.packed_count[0] = a.packed_count[1] = 0;
+          }
         }
+        __syncwarp();
+        show_to_copy_engine();
       }
       Ring ring;
-      int step = 0;
-      for (Cursor<kWhole> at(a, group_tiles); at.valid(); at.next(), ring.next(stages), ++step) {
+      Cursor<kWhole> at(a, group_tiles);
+      feed = feed_of(at);
+      for (int step = 0; at.valid(); ring.next(stages), ++step) {
         if (step >= begun) {
           barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
-          copy_weights(at, ring.stage);
+          copy_weights(at, feed, ring.stage);
         }
-        const uint32_t to = memory + uint32_t(ring.stage * stage_bytes), barrier = full + uint32_t(ring.stage * 8);
-        if constexpr (kReadX) {
-          const int rows = min(a.rows - at.row_tile * N, N), inputs = raw_inputs(at);
-          const float* from = a.x + int64_t(at.row_tile * N) * a.x_stride + int64_t(at.record / a.records_per_input) * kShape.inputs;
-          for (int row = 0; row < rows; ++row)
-            copy_to_shared(to + uint32_t(a.raw_offset + row * a.stage_records * kShape.inputs * 4), from + row * a.x_stride,
-                           uint32_t(inputs * 4), barrier, x_policy);
-        } else {
-          const int first = at.record / a.records_per_input * kParts, parts = at.count() * kParts;
-          for (int part = 0; part < parts; ++part)
-            copy_to_shared(to + uint32_t(x_offset + part * N * 128),
-                           a.packed_x + (int64_t(first + part) * a.x_blocks + at.row_tile * (N / 8)) * 1024, N * 128, barrier,
-                           x_policy);
-        }
+        copy_x(at, feed, ring.stage);
+        if (at.next() && at.valid()) feed = feed_of(at);
       }
     } else if constexpr (kReadX) {
       // Stages are dealt to warps, so that a warp never falls two uses of a stage behind.
       Ring ring;
-      const int mine = warp - 4 * group_tiles - 1;
+      const int mine = warp - 4 * group_tiles - 1, rows = a.rows, in_dim = int(a.in_dim), shift = a.records_per_input - 1;
+      const int raw_offset = a.raw_offset, pitch = a.stage_records * kShape.inputs;
       for (Cursor<kWhole> at(a, group_tiles); at.valid(); at.next(), ring.next(stages)) {
         if (ring.stage % 3 != mine) continue;
-        const int units = min(a.rows - at.row_tile * N, N) * at.count() * kShape.inputs / 8;
-        const int in_row = at.count() * kShape.inputs / 8, pitch = a.stage_records * kShape.inputs;
-        const int64_t left = a.in_dim - int64_t(at.record / a.records_per_input) * kShape.inputs;
+        const int units = min(rows - at.row_tile * N, N) * 8, parts = at.count() * kParts;
+        const int left = in_dim - (at.record >> shift) * kShape.inputs;
         std::byte* const stage = shared + ring.stage * stage_bytes;
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
-        for (int unit = lane; unit < units; unit += 32) {
-          const int row = unit / in_row, k = unit % in_row * 8;
-          const float* from = reinterpret_cast<const float*>(stage + a.raw_offset) + row * pitch + k;
-          float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
-          if (k >= left) low = make_float4(0, 0, 0, 0);
-          if (k + 4 >= left) high = make_float4(0, 0, 0, 0);  // in_dim is a multiple of 4
-          *reinterpret_cast<uint4*>(stage + x_offset + k / 64 * (N * 128) + swizzled(row, k % 64)) =
-              make_uint4(bf16x2_of(low.x, low.y), bf16x2_of(low.z, low.w), bf16x2_of(high.x, high.y), bf16x2_of(high.z, high.w));
+        for (int part = 0; part < parts; ++part) {
+#pragma unroll 2
+          for (int unit = lane; unit < units; unit += 32) {
+            const int row = unit / 8, k = part * 64 + unit % 8 * 8;
+            const float* from = reinterpret_cast<const float*>(stage + raw_offset) + row * pitch + k;
+            float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+            if (k >= left) low = make_float4(0, 0, 0, 0);
+            if (k + 4 >= left) high = make_float4(0, 0, 0, 0);  // in_dim is a multiple of 4
+            *reinterpret_cast<uint4*>(stage + x_offset + part * (N * 128) + swizzled(row, unit % 8 * 8)) = make_uint4(
+                bf16x2_of(low.x, low.y), bf16x2_of(low.z, low.w), bf16x2_of(high.x, high.y), bf16x2_of(high.z, high.w));
+          }
         }
         show_to_tensor_cores();
         __syncwarp();
@@ -408,7 +448,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     return;
   }
 
-  if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+  if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
   const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
   const auto release = [&](int stage) {
     __syncwarp();
@@ -435,6 +475,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   }
   Ring ring;
   Cursor<kWhole> at(a, group_tiles);
+  const int tile_offset = group_warp * a.tile_bytes;
   float sums[N / 2], total[kWhole ? N / 2 : 1];
   while (at.valid()) {
     while (true) {
@@ -445,8 +486,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         if constexpr (kReadX) barrier_wait(ready + uint32_t(ring.stage * 8), ring.phase);
         const int at_stage = ring.stage * stage_bytes;
         hold(sums);
-        multiply_records<kType, N>(sums, shared + at_stage + group_warp * a.tile_bytes, memory + uint32_t(at_stage + x_offset),
-                                   at.count(), at.record == begin, t);
+        multiply_records<kType, N>(sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(),
+                                   at.record == begin, t);
         if constexpr (kType == DType::BF16 && kWhole) {
           if (before >= 0) {
             wgmma_wait<1>();

@@ -40,16 +40,17 @@ double measured_read_bound(Commands& commands) {
     cudaEvent_t begin, end;
     cudaEventCreate(&begin), cudaEventCreate(&end);
     for (const int blocks : {2, 4})
-    for (int i = 0; i < 8; ++i) {
-      cudaEventRecord(begin, commands.stream());
-      commands.launch(sum_kernel, {.blocks = dim3(unsigned(blocks * device_facts().num_sms)), .threads = 512}, SumArgs{data.data(), bytes / 16, out.data()});
-      commands.submit();
-      cudaEventRecord(end, commands.stream());
-      cudaEventSynchronize(end);
-      float ms;
-      cudaEventElapsedTime(&ms, begin, end);
-      read = std::max(read, double(bytes) / ms / 1e9);
-    }
+      for (int i = 0; i < 8; ++i) {
+        cudaEventRecord(begin, commands.stream());
+        commands.launch(sum_kernel, {.blocks = dim3(unsigned(blocks * device_facts().num_sms)), .threads = 512},
+                        SumArgs{data.data(), bytes / 16, out.data()});
+        commands.submit();
+        cudaEventRecord(end, commands.stream());
+        cudaEventSynchronize(end);
+        float ms;
+        cudaEventElapsedTime(&ms, begin, end);
+        read = std::max(read, double(bytes) / ms / 1e9);
+      }
   }
   return read;
 }

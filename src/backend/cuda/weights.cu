@@ -14,7 +14,7 @@ constexpr size_t kPieceBytes = size_t(64) << 20;
 struct Source {
   const std::byte* rows;  // of the piece; null: random
   int64_t row_bytes, in_dim;
-  int num_rows;           // rows past it are zero
+  int num_rows;  // rows past it are zero
   uint64_t seed;
   float spread;
 };
@@ -70,9 +70,11 @@ struct Blocks {
   __device__ uint16_t d(int64_t k) const {
     if (k >= inputs) return 0;
     if (!source.rows)
-      return random_scale(kType == DType::Q8_0 ? 73.6f : kType == DType::Q4_0 ? 4.32f : 32 * (kType == DType::Q4_K   ? 4.61f
-                                                                                             : kType == DType::Q5_K ? 9.23f
-                                                                                                                    : 18.2f));
+      return random_scale(kType == DType::Q8_0   ? 73.6f
+                          : kType == DType::Q4_0 ? 4.32f
+                                                 : 32 * (kType == DType::Q4_K   ? 4.61f
+                                                         : kType == DType::Q5_K ? 9.23f
+                                                                                : 18.2f));
     return u16_at(block(k) + (kType == DType::Q6_K ? 208 : 0));
   }
   __device__ uint16_t d_min(int64_t k) const {
@@ -183,8 +185,7 @@ void pack(DType dtype, const Source& source, const CudaWeight& weight, int first
     const dim3 grid(unsigned(weight.num_records), unsigned(num_tiles));
     if constexpr (dtype_info(kType).block > 1)
       pack_codes<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records);
-    else
-      pack_elements<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records, weight.records_per_input);
+    else pack_elements<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records, weight.records_per_input);
     HUNCH_CUDA_CHECK(cudaGetLastError());
   };
   switch (dtype) {

@@ -1,5 +1,6 @@
 // Weights in the form the tensor cores eat: tiles of 64 output features, each one stream of whole records along the inputs. Made
-// once by weights.cu, read by products_kernel.cuh. A matrix is padded with zeros to whole tiles and records. A record of a tile is
+// once by weights.cu, read by products_kernel.cuh. A matrix is padded with zeros to whole tiles and records. A record of a tile
+// is
 //   BF16        64 inputs   [64 features][64] bf16, swizzled as wgmma.h's tile_descriptor wants it                8192 bytes
 //   Q8_0        64          codes [2][128 threads][16 bytes] = q + 128; f16 d [32][2][2]                             4352
 //   Q4_0        64          codes [128][16 bytes]; f16 d [32][2][2]                                                  2304
@@ -8,8 +9,8 @@
 //   Q6_K       128          codes as Q4_K; high bits [2][128] u64; int8 scales [2][32][2][4]; f16 d [32][2]          6784
 // A part is 64 inputs. "thread" is the thread of a warpgroup whose operand registers hold the code (wgmma.h); [32][2] is feature
 // 16 (i / 8) + i % 8 + 8 j. For operand register i of step s (16 inputs) of a part, code words hold the input pair as
-//   nibbles: word s, bits 4 i and 16 + 4 i; fifth bits: bits 4 s + i and 16 + 4 s + i; high bits: word s / 2, bits 2 (4 (s % 2) + i)
-//   and 16 +; bytes (Q8_0): word 2 (s % 2) + i / 2 of half s / 2, byte 2 (i % 2) and the next.
+//   nibbles: word s, bits 4 i and 16 + 4 i; fifth bits: bits 4 s + i and 16 + 4 s + i; high bits: word s / 2, bits 2 (4 (s % 2) +
+//   i) and 16 +; bytes (Q8_0): word 2 (s % 2) + i / 2 of half s / 2, byte 2 (i % 2) and the next.
 // F32 and F16 matrices become bf16: F16 rounded; F32 as two records after each other, the rounded values and the rounded rest
 // (16 bits of mantissa). Q8_0 is dequantised in fp32 and rounded to bf16; the others have their scales (d sc, dmin m) rounded to
 // bf16 first, then the dequantised value.
@@ -50,9 +51,9 @@ constexpr RecordShape record_shape(DType t) {
 // A matrix on the device; frees its memory. Products of one weight must not overlap (they run in stream order).
 struct CudaWeight : Weight {
   ~CudaWeight() override;
-  DType form = DType::BF16;    // of the records: BF16 for F32 and F16
-  int records_per_input = 1;   // 2: values and rests
-  std::byte* tiles = nullptr;  // [num_tiles][num_records][record bytes]
+  DType form = DType::BF16;     // of the records: BF16 for F32 and F16
+  int records_per_input = 1;    // 2: values and rests
+  std::byte* tiles = nullptr;   // [num_tiles][num_records][record bytes]
   int32_t* counters = nullptr;  // [kMaxRowTiles][num_tiles], then two of packing; zero between kernels
   int num_tiles = 0, num_records = 0;
   // Inputs are summed in this many runs of records, run by run; the sums are added in order. The same for any number of rows.

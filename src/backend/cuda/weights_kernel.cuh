@@ -33,8 +33,8 @@ __device__ float coded_element(const std::byte* record, int feature, int input) 
   const int row = feature / 16 * 8 + feature % 8, below = feature % 16 / 8, block = input % 64 / 32;  // [32][2]
   const std::byte* scales = record + kShape.scales + (at.part * 32 + row) * 8;
   if constexpr (kType == DType::Q8_0) {
-    const std::byte* code = record + ((at.part * 2 + at.step / 2) * 128 + at.thread) * 16 +
-                            (2 * (at.step % 2) + at.reg / 2) * 4 + 2 * (at.reg % 2) + at.half;
+    const std::byte* code = record + ((at.part * 2 + at.step / 2) * 128 + at.thread) * 16 + (2 * (at.step % 2) + at.reg / 2) * 4 +
+                            2 * (at.reg % 2) + at.half;
     return half_at(scales + (below * 2 + block) * 2) * float(int(uint8_t(*code)) - 128);
   } else {
     const uint32_t word = word_at(record + (at.part * 128 + at.thread) * 16 + at.step * 4);
