@@ -8,13 +8,17 @@
 namespace hunch {
 namespace {
 
-constexpr int kBlocksPerSm = 2;              // of few-row products: the next call's first stages load behind this one's end
-constexpr size_t kSharedOfTwo = 113 * 1024;  // what each of two blocks on an SM may have
-constexpr size_t kSharedOfOne = 224 * 1024;
-constexpr int kStageOfTwo = 28 * 1024, kStageOfOne = 48 * 1024;  // at most, where a stage may have several records
-constexpr int64_t kFewRows = 64, kRowsOfBlocks = 16;  // up to kRowsOfBlocks rows blocks read fp32 activations themselves
+constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
+constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
+constexpr int64_t kFewRows = 64;
+// Up to so many rows and activations blocks round fp32 activations themselves. Beyond, small copies cost more than packing.
+constexpr int64_t kMostReadRows = 8, kMostRead = 49152;
+// Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
+constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
 
 const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
+
+int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
 using Kernel = void (*)(const ProductsOnDevice*);
 struct Form {
@@ -25,18 +29,13 @@ struct Form {
 
 template <DType kType>
 Form form_of(int n, bool whole, bool read_x) {
-  constexpr bool kBf16 = kType == DType::BF16;
-  if (whole) return {products_kernel<kType, 128, true, false>, 128, true, false};
-  if (n <= 8 && read_x) return {products_kernel<kType, 8, false, true>, 8, false, true};
-  if (n <= 8) return {products_kernel<kType, 8, false, false>, 8};
-  if constexpr (kBf16) {
-    if (n <= 16 && read_x) return {products_kernel<kType, 16, false, true>, 16, false, true};
-    if (n <= 16) return {products_kernel<kType, 16, false, false>, 16};
+  if (whole) return {many_rows_kernel<kType>, 128, true, false};
+  if (read_x) return {few_rows_kernel<kType, 8, true>, 8, false, true};
+  if (n <= 16) return {few_rows_kernel<kType, 16, false>, 16};
+  if constexpr (kType == DType::BF16) {
+    if (n > 32) return {few_rows_kernel<kType, 64, false>, 64};
   }
-  if constexpr (kBf16) {
-    if (n > 32) return {products_kernel<kType, 64, false, false>, 64};
-  }
-  return {products_kernel<kType, 32, false, false>, 32};  // codes and sums of 64 rows would not fit into registers
+  return {few_rows_kernel<kType, 32, false>, 32};  // codes and sums of 64 rows would not fit into registers
 }
 
 Form form_of(DType type, int n, bool whole, bool read_x) {
@@ -50,22 +49,59 @@ Form form_of(DType type, int n, bool whole, bool read_x) {
   }
 }
 
-int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
-
-// Tiles of a group. Few rows: as many as leave a unit for every SM, as full waves as possible. Many rows: fewest tile times.
-int choose_group(int tiles, int splits, int row_tiles, bool whole) {
-  const int sms = device_facts().num_sms;
-  int best = 1;
-  double best_cost = 1e30;
-  for (int g = 1; g <= 3; ++g) {
-    const int units = divide_up(tiles, g) * (whole ? 1 : splits) * row_tiles, slots = whole ? sms : kBlocksPerSm * sms;
-    double cost;
-    if (whole) cost = double(divide_up(units, slots)) * g * (g == 1 ? 1.3 : g == 2 ? 1.1 : 1.0);
-    else if (units <= slots) cost = std::max(1.0, 0.95 * sms / units) * (1 + 0.02 * (3 - g));
-    else cost = double(divide_up(units, slots)) * slots * g / (double(tiles) * splits * row_tiles) * (1 + 0.02 * (3 - g));
-    if (cost <= best_cost) best = g, best_cost = cost;
+// Bytes of a stage: records of `group` tiles, activations as bf16 and (where blocks round them) as fp32.
+void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape, int group, int shared) {
+  a.group_tiles = group;
+  const int parts = shape.inputs / 64;
+  const auto plan = [&](int records) {
+    a.stage_records = records;
+    a.tile_bytes = records * shape.bytes;
+    a.x_offset = (group * a.tile_bytes + 1023) / 1024 * 1024;
+    a.raw_offset = a.x_offset + records * parts * form.n * 128;
+    a.stage_bytes = a.raw_offset + (form.read_x ? records * parts * form.n * 256 : 0);
+  };
+  // As many records as make a stage worth its barriers; values and rests meet the same activations: one at a time.
+  int records = 1;
+  plan(1);
+  while (a.records_per_input == 1 && shape.bytes < 8192 && records < 8) {
+    plan(records * 2);
+    if (a.stage_bytes > (form.whole ? kStageOfOne : kStageOfTwo)) break;
+    records *= 2;
   }
-  return best;
+  plan(records);
+  a.stages = std::min((shared - kHeadBytes) / a.stage_bytes, kMostStages);
+  HUNCH_CHECK(a.stages >= 2);
+}
+
+// Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks.
+int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape) {
+  const int sms = device_facts().num_sms;
+  const auto units_of = [&](int group) { return divide_up(a.num_tiles, group) * (form.whole ? 1 : a.splits) * a.row_tiles; };
+  // One block with deep stages where a unit is all that an SM gets; else two, so that one multiplies while the other ends.
+  const auto shared_of = [&](int group) { return form.whole || units_of(group) <= sms ? kSharedOfOne : kSharedOfTwo; };
+  int best = 1;
+  double best_time = 1e30;
+  for (int group = 1; group <= 3; ++group) {
+    plan_stage(a, form, shape, group, shared_of(group));
+    const int units = units_of(group);
+    double time;
+    if (form.whole) {
+      time = double(divide_up(units, sms / 2)) * group * (group == 1 ? 1.5 : group == 2 ? 1.25 : 1.0);
+    } else {
+      const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
+      const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
+      const double x = form.read_x ? double(a.stage_bytes - a.raw_offset) * a.rows / form.n : double(a.raw_offset - a.x_offset);
+      time = std::max({all / kReadRate, all * kTurnaround / in_flight, unit * divide_up(units, sms) / a.row_tiles / kSmRate,
+                       unit * units * (1 + x / weights) / kL2Rate}) *
+             (1 + 0.01 * (3 - group));
+    }
+    if (time <= best_time) best = group, best_time = time;
+  }
+  plan_stage(a, form, shape, best, shared_of(best));
+  a.groups = divide_up(a.num_tiles, best);
+  a.units = units_of(best);
+  if (form.whole) return 2 * std::min(a.units, sms / 2);
+  return std::min(a.units, shared_of(best) == kSharedOfOne ? sms : 2 * sms);
 }
 
 // Products of one encoding and one number of splits.
@@ -84,42 +120,20 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
   const int sms = device_facts().num_sms;
   const int64_t widest = first.form == DType::BF16 ? 64 : 32;
-  const bool whole =
-      rows > widest * kMaxRowTiles || (rows > kFewRows && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
+  const bool whole = rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
-  const int64_t most_read = first.form == DType::BF16 ? kRowsOfBlocks : 8;
-  const bool read_x = !whole && can_read && rows <= most_read && path != ActivationPath::Packed;
+  const bool may_read = path == ActivationPath::Auto && rows <= kMostReadRows && rows * a.in_dim <= kMostRead;
+  const bool read_x = !whole && can_read && (may_read || (path == ActivationPath::ReadByBlocks && rows <= kMostReadRows));
   const Form form = form_of(first.form, int(std::min<int64_t>(rows, kFewRows)), whole, read_x);
-  a.row_tiles = divide_up(rows, form.n);
-  a.row_band = std::min(a.row_tiles, 8);
-  const int group = choose_group(a.num_tiles, a.splits, a.row_tiles, whole);
-  a.groups = divide_up(a.num_tiles, group);
-  a.units = a.groups * (whole ? 1 : a.splits) * a.row_tiles;
+  a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
+  a.row_band = std::min(a.row_tiles, 4);
+  const int blocks = choose_group(a, form, shape);
   a.keep_weights = a.row_tiles > 1;
 
-  const int parts_of_record = shape.inputs / 64;
-  const auto stage_of = [&](int records) {
-    a.stage_records = records;
-    a.tile_bytes = records * shape.bytes;
-    a.x_offset = (group * a.tile_bytes + 1023) / 1024 * 1024;
-    a.stage_bytes = a.x_offset + records * parts_of_record * form.n * 128;
-  };
-  // As many records as make a stage worth its barriers; values and rests meet the same activations: one at a time.
-  stage_of(1);
-  while (a.records_per_input == 1 && first.form != DType::BF16 && a.stage_records < 8) {
-    stage_of(a.stage_records * 2);
-    if (a.stage_bytes <= (whole ? kStageOfOne : kStageOfTwo)) continue;
-    stage_of(a.stage_records / 2);
-    break;
-  }
-  const size_t shared = whole ? kSharedOfOne : kSharedOfTwo;
-  a.stages = std::min(int((shared - 64) / size_t(a.stage_bytes + 16)), 12);
-  HUNCH_CHECK(a.stages >= 2);
-
   // Workspace: activations, then sums of runs.
-  a.x_blocks = a.row_tiles * form.n / 8;
-  const int parts = a.num_records / first.records_per_input * parts_of_record;
-  const size_t x_bytes = read_x ? 0 : size_t(parts) * size_t(a.x_blocks) * 1024;
+  a.x_blocks = a.row_tiles * (whole ? 2 : 1) * form.n / 8;
+  a.parts = a.num_records / first.records_per_input * (shape.inputs / 64);
+  const size_t x_bytes = read_x ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
   const bool cut = !whole && a.splits > 1;
   const size_t partial_bytes = cut ? size_t(a.row_tiles) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
@@ -140,8 +154,9 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                      .out_dim = int(weight.out_dim)};
     partials += size_t(a.row_tiles) * size_t(weight.num_tiles) * tile_partials;
   }
-  if (!read_x) {
-    const int units = parts * a.x_blocks * 64;
+  a.packed_count = first.counters + size_t(kMaxRowTiles) * size_t(first.num_tiles);
+  if (whole) {
+    const int units = a.parts * a.x_blocks * 64;
     commands.launch(pack_activations_kernel, {.blocks = dim3(unsigned(std::min(divide_up(units, 256), 8 * sms))), .threads = 256},
                     PackActivations{.x = a.x,
                                     .packed = workspace,
@@ -149,13 +164,13 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                                     .in_dim = a.in_dim,
                                     .rows = a.rows,
                                     .x_blocks = a.x_blocks,
-                                    .parts = parts});
+                                    .parts = a.parts});
   }
-  const int slots = whole ? sms : kBlocksPerSm * sms;
+  a.packers = std::min(blocks, sms);
   commands.launch(form.kernel,
-                  {.blocks = dim3(unsigned(std::min(a.units, slots))),
-                   .threads = unsigned(group * 128 + helper_threads(form.whole, form.read_x)),
-                   .shared_bytes = size_t(a.stages) * size_t(a.stage_bytes + 16) + 64},
+                  {.blocks = dim3(unsigned(blocks)),
+                   .threads = unsigned(a.group_tiles * 128 + helper_threads(form.whole, form.read_x)),
+                   .shared_bytes = size_t(kHeadBytes) + size_t(a.stages) * size_t(a.stage_bytes)},
                   a);
 }
 

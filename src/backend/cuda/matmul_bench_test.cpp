@@ -1,4 +1,4 @@
-// Not a test: prints the bench of products with details that choose between forms. Run with --gtest_also_run_disabled_tests.
+// Not a test: prints the bench of products against the read bound. Run with --gtest_also_run_disabled_tests.
 #include <fmt/format.h>
 
 #include "backend/cuda/device_test.h"

@@ -7,8 +7,11 @@
 // of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
-//   3 more warps    (few rows) read fp32 activations themselves, round them and write them into stages
-// Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs in order.
+//   3 more warps    (few rows) round the fp32 activations that the copy engine brought into the stage
+// With more rows the first blocks pack the activations as bf16 into the workspace and all others wait for them, which is shorter
+// than a kernel before; with many rows that kernel runs. Many rows: pairs of blocks with neighbouring row tiles each fetch half
+// of the weights for both. Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs
+// in order.
 #pragma once
 
 #include "backend/cuda/ptx.h"
@@ -33,21 +36,38 @@ struct ProductsOnDevice {
   const float* x;
   const std::byte* packed_x;  // [part][x_blocks] blocks of 8 rows x 64 inputs, 1 KiB each, swizzled
   int64_t x_stride, in_dim;
-  int num_products, num_tiles;  // tiles of all products
-  int rows, row_tiles, row_band, x_blocks;
+  int num_products, num_tiles;                        // tiles of all products
+  int rows, row_tiles, row_band, x_blocks;            // many rows: row tiles in pairs
   int num_records, records_per_input, stage_records;  // of a tile; 2 of the same inputs (values, rests); most of a stage
-  int splits, groups, units;
-  int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
+  int splits, group_tiles, groups, units;
+  int stages, stage_bytes, tile_bytes, x_offset, raw_offset;  // of shared memory; of a tile in a stage
+  int packers, parts;                                         // blocks that pack; parts of the inputs
+  int32_t* packed_count;                                      // packers that are done, blocks that have seen it
   bool accumulate, keep_weights;
 };
+
+// Shared memory: this, then the stages.
+inline constexpr int kMostStages = 12;
+struct SharedHead {
+  ProductsOnDevice args;
+  uint64_t full[kMostStages], ready[kMostStages], empty[kMostStages];
+  volatile int is_last[3];
+};
+inline constexpr int kHeadBytes = 1024;
+static_assert(sizeof(SharedHead) <= kHeadBytes);
 
 // Walks over the records of a block's units, in order, a stage at a time.
 template <bool kWhole>
 struct Cursor {
+  static constexpr int kBlocks = kWhole ? 2 : 1;  // that share a unit
   const ProductsOnDevice& a;
+  const int stage_records;
   int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
 
-  __device__ Cursor(const ProductsOnDevice& args, int tiles) : a(args), group_tiles(tiles), unit(int(blockIdx.x)) { open(); }
+  __device__ Cursor(const ProductsOnDevice& args, int tiles)
+      : a(args), stage_records(args.stage_records), group_tiles(tiles), unit(int(blockIdx.x) / kBlocks) {
+    open();
+  }
   __device__ bool valid() const { return unit < a.units; }
   __device__ void open() {
     if (!valid()) return;
@@ -55,7 +75,7 @@ struct Cursor {
       // Bands of row tiles, so that blocks running together share both weights and activations.
       const int in_band = a.groups * a.row_band, band = unit / in_band, left = a.row_tiles - band * a.row_band;
       const int width = left < a.row_band ? left : a.row_band, i = unit - band * in_band;
-      row_tile = band * a.row_band + i % width;
+      row_tile = 2 * (band * a.row_band + i % width) + int(blockIdx.x) % 2;
       group = i / width;
       split = 0;
     } else {
@@ -70,19 +90,21 @@ struct Cursor {
     record = first_record(a.num_records, a.splits, split);
     end = first_record(a.num_records, a.splits, split + 1);
   }
-  __device__ int count() const { return end - record < a.stage_records ? end - record : a.stage_records; }
-  __device__ void next() {
+  __device__ int count() const { return end - record < stage_records ? end - record : stage_records; }
+  // True if another unit begins.
+  __device__ bool next() {
     record += count();
-    if (record < end) return;
+    if (record < end) return false;
     if (kWhole && split + 1 < a.splits) {
       ++split;
       open_run();
-      return;
+      return false;
     }
     next_unit();
+    return true;
   }
   __device__ void next_unit() {
-    unit += int(gridDim.x);
+    unit += int(gridDim.x) / kBlocks;
     open();
   }
   __device__ int tiles() const {  // of this group
@@ -243,117 +265,217 @@ __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const Pro
         if (row >= a.rows) continue;
         float* out = p.out + row * p.out_stride + feature;
         const float value = sums[4 * j + 2 * below + i] + bias;
-        *out = a.accumulate ? *out + value : value;
+        *out = a.accumulate ? __ldcg(out) + value : value;
       }
   }
 }
 
-// Threads that are not consumers: a warpgroup where registers move from it to the consumers, or where it reads activations.
+// 8 neighbouring inputs of a row to packed_x; rows and inputs past the end are zeros.
+__device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int64_t in_dim, int rows, int parts, int x_blocks,
+                                          std::byte* packed, int unit) {
+  // Neighbouring units are of one row, so that both sides are whole lines.
+  const int row = unit / 8 / parts, part = unit / 8 % parts, column = unit % 8;
+  const int64_t k = int64_t(part) * 64 + column * 8;
+  float values[8] = {};
+  if (row < rows) {
+    const float* from = x + row * x_stride + k;
+    if (k + 8 <= in_dim && reinterpret_cast<uint64_t>(from) % 16 == 0) {
+      const float4 low = __ldcg(reinterpret_cast<const float4*>(from)), high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+      values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+      values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (k + i < in_dim) values[i] = __ldcg(from + i);
+    }
+  }
+  *reinterpret_cast<uint4*>(packed + (int64_t(part) * x_blocks + row / 8) * 1024 + swizzled(row % 8, column * 8)) =
+      make_uint4(bf16x2_of(values[0], values[1]), bf16x2_of(values[2], values[3]), bf16x2_of(values[4], values[5]),
+                 bf16x2_of(values[6], values[7]));
+}
+
+// Threads that are not consumers: a warpgroup where registers move from it to the consumers, or where it rounds activations.
 constexpr int helper_threads(bool whole, bool read_x) { return whole || read_x ? 128 : 32; }
 
 template <DType kType, int N, bool kWhole, bool kReadX>
-__global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWhole ? 1 : 2)
-    products_kernel(const ProductsOnDevice* args) {
+__device__ __forceinline__ void products(const ProductsOnDevice* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
-  extern __shared__ __align__(1024) std::byte shared[];
-  const ProductsOnDevice& a = *args;
-  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole, kReadX)) / 128, warp = int(threadIdx.x) / 32,
-            lane = int(threadIdx.x) % 32;
-  const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
-  const uint32_t memory = shared_address(shared), full = memory + uint32_t(stages * stage_bytes),
-                 empty = full + uint32_t(stages * 8);
-  volatile int* is_last = reinterpret_cast<volatile int*>(shared + stages * (stage_bytes + 16));  // [G]
+  extern __shared__ __align__(1024) std::byte shared_memory[];
+  SharedHead& head = *reinterpret_cast<SharedHead*>(shared_memory);
+  std::byte* const shared = shared_memory + kHeadBytes;
+  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole, kReadX)) / 128;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   let_next_start();
+  for (int i = int(threadIdx.x); i < int(sizeof(ProductsOnDevice) / 4); i += int(blockDim.x))
+    reinterpret_cast<uint32_t*>(&head.args)[i] = __ldcg(reinterpret_cast<const uint32_t*>(args) + i);
+  const uint32_t memory = shared_address(shared), full = shared_address(head.full), ready = shared_address(head.ready),
+                 empty = shared_address(head.empty);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < stages; ++s) {
-      barrier_init(full + uint32_t(s * 8), kReadX ? 2 : 1);
-      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles);
+    for (int s = 0; s < kMostStages; ++s) {
+      barrier_init(full + uint32_t(s * 8), 1);
+      barrier_init(ready + uint32_t(s * 8), 1);
+      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * (kWhole ? 2 : 1));
     }
     barrier_init_done();
   }
+  if constexpr (kWhole) sync_pair();
   __syncthreads();
+  const ProductsOnDevice& a = head.args;
+  const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
 
   if (warp >= 4 * group_tiles) {
-    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp == 4 * group_tiles) {
-      if (lane > 0) return;
+      // One lane a tile and one a row (or part) of activations: the time of this warp's own instructions is what a stage must
+      // not wait for, so everything that stays is kept in registers.
       const uint64_t weight_policy = a.keep_weights ? policy_keep() : policy_read_once(), x_policy = policy_keep();
-      const auto copy_weights = [&](const Cursor<kWhole>& at, int stage) {
-        const int tiles = at.tiles(), count = at.count();
-        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes);
-        barrier_arrive_and_expect(barrier, uint32_t(count * (tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128))));
-        for (int i = 0; i < tiles; ++i) {
-          int tile = at.group * group_tiles + i;
+      const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1, raw_pitch = a.stage_records * kShape.inputs * 4;
+      const int raw_offset = a.raw_offset, in_dim = int(a.in_dim);
+      const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
+      struct Feed {  // of this lane in a unit
+        const std::byte *weights = nullptr, *x = nullptr;
+        int stage_bytes = 0;  // of weights and bf16 activations for each record
+        int rows = 0;         // of fp32 activations
+      };
+      const auto feed_of = [&](const Cursor<kWhole>& at) {
+        Feed feed;
+        const int tiles = at.tiles();
+        if (lane < tiles) {
+          int tile = at.group * group_tiles + lane;
           const ProductOnDevice& p = product_of(a, tile);
-          copy_to_shared(to + uint32_t(i * a.tile_bytes), p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes,
-                         uint32_t(count * kShape.bytes), barrier, weight_policy);
+          feed.weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
+        }
+        feed.stage_bytes = tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128);
+        if constexpr (kReadX) {
+          feed.rows = min(a.rows - at.row_tile * N, N);
+          if (lane < feed.rows) feed.x = reinterpret_cast<const std::byte*>(a.x + (at.row_tile * N + lane) * a.x_stride);
+        } else {
+          feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
+        }
+        return feed;
+      };
+      const auto raw_inputs = [&](const Cursor<kWhole>& at) {  // in a row of the stage
+        const int left = in_dim - (at.record >> shift) * kShape.inputs, all = at.count() * kShape.inputs;
+        return left < all ? left : all;
+      };
+      const auto copy_weights = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
+        const int count = at.count();
+        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes + lane * tile_bytes);
+        if (lane == 0)
+          barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes + (kReadX ? feed.rows * raw_inputs(at) * 4 : 0)));
+        __syncwarp();
+        if (feed.weights) {
+          const std::byte* from = feed.weights + int64_t(at.record) * kShape.bytes;
+          if constexpr (kWhole) {
+            const int half = count * kShape.bytes / 2, offset = int(blockIdx.x) % 2 * half;
+            copy_to_both(to + uint32_t(offset), from + offset, uint32_t(half), barrier, weight_policy);
+          } else {
+            copy_to_shared(to, from, uint32_t(count * kShape.bytes), barrier, weight_policy);
+          }
+        }
+      };
+      const auto copy_x = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
+        const uint32_t to = memory + uint32_t(stage * stage_bytes), barrier = full + uint32_t(stage * 8);
+        if constexpr (kReadX) {
+          if (lane < feed.rows)
+            copy_to_shared(to + uint32_t(raw_offset + lane * raw_pitch),
+                           feed.x + int64_t(at.record >> shift) * (kShape.inputs * 4), uint32_t(raw_inputs(at) * 4), barrier,
+                           x_policy);
+        } else {
+          if (lane < at.count() * kParts)
+            copy_to_shared(to + uint32_t(x_offset + lane * N * 128), feed.x + int64_t(at.record >> shift) * kParts * part_bytes,
+                           N * 128, barrier, x_policy);
         }
       };
       Cursor<kWhole> ahead(a, group_tiles);
+      Feed feed = feed_of(ahead);
       int begun = 0;
-      for (; begun < stages && ahead.valid(); ++begun, ahead.next()) copy_weights(ahead, begun);
-      if constexpr (!kReadX) wait_for_previous();
-      Ring ring;
-      int step = 0;
-      for (Cursor<kWhole> at(a, group_tiles); at.valid(); at.next(), ring.next(stages), ++step) {
-        if (step >= begun) {
-          barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
-          copy_weights(at, ring.stage);
-        }
-        if constexpr (!kReadX) {
-          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + x_offset), barrier = full + uint32_t(ring.stage * 8);
-          const int first = at.record / a.records_per_input * kParts, parts = at.count() * kParts;
-          for (int part = 0; part < parts; ++part)
-            copy_to_shared(to + uint32_t(part * N * 128),
-                           a.packed_x + (int64_t(first + part) * a.x_blocks + at.row_tile * (N / 8)) * 1024, N * 128, barrier,
-                           x_policy);
-        }
+      for (; begun < stages && ahead.valid(); ++begun) {
+        copy_weights(ahead, feed, begun);
+        if (ahead.next() && ahead.valid()) feed = feed_of(ahead);
       }
-    } else if constexpr (kReadX) {
       wait_for_previous();
+      if constexpr (!kReadX && !kWhole) {
+        if (lane == 0) {
+          while (load_acquire(a.packed_count) < a.packers) {}
+          if (atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1) {  // all have seen it
+            a.packed_count[0] = a.packed_count[1] = 0;
+          }
+        }
+        __syncwarp();
+        show_to_copy_engine();
+      }
       Ring ring;
       Cursor<kWhole> at(a, group_tiles);
-      const int mine = warp - 4 * group_tiles - 1;
-      for (int step = 0; at.valid(); at.next(), ring.next(stages), ++step) {
-        if (step % 3 != mine) continue;
-        if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
-        std::byte* to = shared + ring.stage * stage_bytes + x_offset;
-        const int64_t first = int64_t(at.record / a.records_per_input) * kShape.inputs;
-        const int parts = at.count() * kParts;
+      feed = feed_of(at);
+      for (int step = 0; at.valid(); ring.next(stages), ++step) {
+        if (step >= begun) {
+          barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+          copy_weights(at, feed, ring.stage);
+        }
+        copy_x(at, feed, ring.stage);
+        if (at.next() && at.valid()) feed = feed_of(at);
+      }
+    } else if constexpr (kReadX) {
+      // Stages are dealt to warps, so that a warp never falls two uses of a stage behind.
+      Ring ring;
+      const int mine = warp - 4 * group_tiles - 1, rows = a.rows, in_dim = int(a.in_dim), shift = a.records_per_input - 1;
+      const int raw_offset = a.raw_offset, pitch = a.stage_records * kShape.inputs;
+      for (Cursor<kWhole> at(a, group_tiles); at.valid(); at.next(), ring.next(stages)) {
+        if (ring.stage % 3 != mine) continue;
+        const int units = min(rows - at.row_tile * N, N) * 8, parts = at.count() * kParts;
+        const int left = in_dim - (at.record >> shift) * kShape.inputs;
+        std::byte* const stage = shared + ring.stage * stage_bytes;
+        barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
         for (int part = 0; part < parts; ++part) {
-          float4 values[N / 2];  // 4 inputs each: 16 of them are a row's part
-#pragma unroll
-          for (int i = 0; i < N / 2; ++i) {
-            const int row = at.row_tile * N + i * 2 + lane / 16;
-            const int64_t k = first + part * 64 + lane % 16 * 4;
-            values[i] = make_float4(0, 0, 0, 0);
-            if (row < a.rows && k < a.in_dim) values[i] = __ldcg(reinterpret_cast<const float4*>(a.x + row * a.x_stride + k));
-          }
-#pragma unroll
-          for (int i = 0; i < N / 2; ++i) {
-            const int row = i * 2 + lane / 16;
-            *reinterpret_cast<uint2*>(to + part * N * 128 + swizzled(row, lane % 16 * 4)) =
-                make_uint2(bf16x2_of(values[i].x, values[i].y), bf16x2_of(values[i].z, values[i].w));
+#pragma unroll 2
+          for (int unit = lane; unit < units; unit += 32) {
+            const int row = unit / 8, k = part * 64 + unit % 8 * 8;
+            const float* from = reinterpret_cast<const float*>(stage + raw_offset) + row * pitch + k;
+            float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+            if (k >= left) low = make_float4(0, 0, 0, 0);
+            if (k + 4 >= left) high = make_float4(0, 0, 0, 0);  // in_dim is a multiple of 4
+            *reinterpret_cast<uint4*>(stage + x_offset + part * (N * 128) + swizzled(row, unit % 8 * 8)) = make_uint4(
+                bf16x2_of(low.x, low.y), bf16x2_of(low.z, low.w), bf16x2_of(high.x, high.y), bf16x2_of(high.z, high.w));
           }
         }
         show_to_tensor_cores();
         __syncwarp();
-        if (lane == 0) barrier_arrive(full + uint32_t(ring.stage * 8));
+        if (lane == 0) barrier_arrive(ready + uint32_t(ring.stage * 8));
       }
     }
     return;
   }
 
-  if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+  if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
   const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
   const auto release = [&](int stage) {
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
+    if constexpr (kWhole) {
+      if (lane < 2) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(lane));
+    } else {
+      if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
+    }
   };
   wait_for_previous();
+  if constexpr (!kReadX && !kWhole) {
+    if (int(blockIdx.x) < a.packers) {
+      const int units = a.parts * a.x_blocks * 64, threads = group_tiles * 128;
+      for (int unit = int(blockIdx.x) * threads + int(threadIdx.x); unit < units; unit += a.packers * threads)
+        pack_unit(a.x, a.x_stride, a.in_dim, a.rows, a.parts, a.x_blocks, const_cast<std::byte*>(a.packed_x), unit);
+      __threadfence();
+      show_to_copy_engine();
+      named_barrier(4, threads);
+      if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(a.packed_count, 1);
+      }
+    }
+  }
   Ring ring;
   Cursor<kWhole> at(a, group_tiles);
+  const int tile_offset = group_warp * a.tile_bytes;
   float sums[N / 2], total[kWhole ? N / 2 : 1];
   while (at.valid()) {
     while (true) {
@@ -361,17 +483,19 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
       int before = -1;
       for (; at.record < at.end; at.record += at.count(), ring.next(stages)) {
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
+        if constexpr (kReadX) barrier_wait(ready + uint32_t(ring.stage * 8), ring.phase);
         const int at_stage = ring.stage * stage_bytes;
         hold(sums);
-        multiply_records<kType, N>(sums, shared + at_stage + group_warp * a.tile_bytes, memory + uint32_t(at_stage + x_offset),
-                                   at.count(), at.record == begin, t);
-        if constexpr (kType == DType::BF16) {
+        multiply_records<kType, N>(sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(),
+                                   at.record == begin, t);
+        if constexpr (kType == DType::BF16 && kWhole) {
           if (before >= 0) {
             wgmma_wait<1>();
             release(before);
           }
           before = ring.stage;
         } else {
+          wgmma_wait<0>();
           release(ring.stage);
         }
       }
@@ -405,10 +529,10 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
           const bool last = atomicAdd(counter, 1) == a.splits - 1;
           if (last) *counter = 0;
           __threadfence();
-          is_last[group_warp] = last;
+          head.is_last[group_warp] = last;
         }
         named_barrier<128>(1 + group_warp);
-        if (is_last[group_warp]) {
+        if (head.is_last[group_warp]) {
 #pragma unroll
           for (int i = 0; i < N / 2; ++i) sums[i] = __ldcg(partials + i * 128);
           for (int split = 1; split < a.splits; ++split)
@@ -420,9 +544,18 @@ __global__ void __launch_bounds__(3 * 128 + helper_threads(kWhole, kReadX), kWho
     }
     at.next_unit();
   }
+  if constexpr (kWhole) sync_pair();  // the other block still arrives at barriers here
 }
 
-// fp32 activations to packed_x, 8 inputs a thread; rows and inputs past the end are zeros.
+template <DType kType, int N, bool kReadX>
+__global__ void __launch_bounds__(3 * 128 + helper_threads(false, kReadX), 2) few_rows_kernel(const ProductsOnDevice* args) {
+  products<kType, N, false, kReadX>(args);
+}
+template <DType kType>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+  products<kType, 128, true, false>(args);
+}
+
 struct PackActivations {
   const float* x;
   std::byte* packed;
@@ -434,28 +567,8 @@ __global__ void pack_activations_kernel(const PackActivations* args) {
   const PackActivations a = *args;
   wait_for_previous();
   const int units = a.parts * a.x_blocks * 64;
-  for (int unit = int(blockIdx.x * blockDim.x + threadIdx.x); unit < units; unit += int(gridDim.x * blockDim.x)) {
-    // Neighbouring threads: units of one row's part, then rows, so that both sides are whole lines.
-    const int row = unit / 8 / a.parts, part = unit / 8 % a.parts, column = unit % 8;
-    const int64_t k = int64_t(part) * 64 + column * 8;
-    float values[8] = {};
-    if (row < a.rows) {
-      const float* from = a.x + row * a.x_stride + k;
-      if (k + 8 <= a.in_dim && reinterpret_cast<uint64_t>(from) % 16 == 0) {
-        const float4 low = __ldcg(reinterpret_cast<const float4*>(from)),
-                     high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-        values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-        values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (k + i < a.in_dim) values[i] = __ldcg(from + i);
-      }
-    }
-    *reinterpret_cast<uint4*>(a.packed + (int64_t(part) * a.x_blocks + row / 8) * 1024 + swizzled(row % 8, column * 8)) =
-        make_uint4(bf16x2_of(values[0], values[1]), bf16x2_of(values[2], values[3]), bf16x2_of(values[4], values[5]),
-                   bf16x2_of(values[6], values[7]));
-  }
+  for (int unit = int(blockIdx.x * blockDim.x + threadIdx.x); unit < units; unit += int(gridDim.x * blockDim.x))
+    pack_unit(a.x, a.x_stride, a.in_dim, a.rows, a.parts, a.x_blocks, a.packed, unit);
 }
 
 }  // namespace hunch

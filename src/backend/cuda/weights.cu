@@ -212,7 +212,7 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
   // Wide matrices fill the device by their features; the others are cut along the inputs where there is enough to read.
   weight->splits = out_dim > 8192 || in_dim < 1024 ? 1 : in_dim < 2048 ? 2 : 4;
   weight->bytes = size_t(weight->num_tiles) * size_t(weight->num_records) * size_t(shape.bytes);
-  const size_t counter_bytes = size_t(kMaxRowTiles) * size_t(weight->num_tiles) * sizeof(int32_t);
+  const size_t counter_bytes = (size_t(kMaxRowTiles) * size_t(weight->num_tiles) + 2) * sizeof(int32_t);
   if (cudaMalloc(&weight->tiles, weight->bytes) != cudaSuccess || cudaMalloc(&weight->counters, counter_bytes) != cudaSuccess) {
     (void)cudaGetLastError();
     return nullptr;

@@ -54,7 +54,7 @@ struct CudaWeight : Weight {
   DType form = DType::BF16;     // of the records: BF16 for F32 and F16
   int records_per_input = 1;    // 2: values and rests
   std::byte* tiles = nullptr;   // [num_tiles][num_records][record bytes]
-  int32_t* counters = nullptr;  // [kMaxRowTiles][num_tiles], zero between kernels
+  int32_t* counters = nullptr;  // [kMaxRowTiles][num_tiles], then two of packing; zero between kernels
   int num_tiles = 0, num_records = 0;
   // Inputs are summed in this many runs of records, run by run; the sums are added in order. The same for any number of rows.
   int splits = 1;

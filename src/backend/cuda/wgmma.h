@@ -70,6 +70,38 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void* from, ui
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+// The same into the shared memory of both blocks of a pair, at the same place and counted by the same barrier in each.
+__device__ __forceinline__ void copy_to_both(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1], %2, [%3], "
+      "%4, "
+      "%5;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(uint16_t(3)), "l"(policy)
+      : "memory");
+}
+// Arrives at the barrier in the block of the pair with this rank.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+__device__ __forceinline__ void sync_pair() {  // threads that have exited are not waited for
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Orders memory written by ordinary stores and the copy engine's reads of it.
+__device__ __forceinline__ void show_to_copy_engine() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // What this thread wrote to shared memory may be read by the tensor cores after the next barrier.
 __device__ __forceinline__ void show_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 template <int kThreads>
