@@ -82,7 +82,8 @@ __device__ __forceinline__ void cluster_meet() {
 }
 
 // The bin of the `remaining`-th entry (from 1) of all blocks' bins, how many are still wanted of it, and how many it holds.
-// Clears the bins. At least 8 warps; all threads of all blocks call it. Needs remaining <= entries counted. Every block tells
+// Clears the bins. At least 8 warps; all threads of all blocks call it, after a cluster.sync() by which all have begun.
+// Needs remaining <= entries counted. Every block tells
 // every block the sums of its groups of bins; each then reads the one group that matters from all.
 struct Found {
   uint32_t bin, remaining, inside;

@@ -178,7 +178,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
   clear_bins(s.select);
   if (threadIdx.x == 0) s.set = args->sets[blockIdx.x / kClusterBlocks];
-  __syncthreads();
+  cluster.sync();  // all blocks have begun: others may write into their memory
   wait_for_previous();
   let_next_start();
   const TopKSet& set = s.set;
