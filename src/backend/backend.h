@@ -28,8 +28,8 @@ namespace hunch {
 // where attention writes them and once where top-k reads them; a second look at K counts as KV.
 struct BackendCounters {
   uint64_t weight_bytes = 0, kv_bytes = 0, score_bytes = 0, gather_bytes = 0;
-  // Devices: kernels run; started one by one; graphs started; times that the host waited.
-  uint64_t kernels = 0, kernel_launches = 0, graph_launches = 0, waits = 0;
+  // Devices: kernels run; started one by one; graphs started; times that the host waited, and how long.
+  uint64_t kernels = 0, kernel_launches = 0, graph_launches = 0, waits = 0, waited_ns = 0;
 };
 
 // Who touches memory. Ops run in call order, on a device some time after the call; what the host wrote to shared memory must stay
