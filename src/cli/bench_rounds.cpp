@@ -111,6 +111,8 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
           {"gigabytes", bytes * 1e-9},
           {"bound_ms", bound},
           {"of_bound", cost.round_ms / std::max(bound, 1e-9)},
+          // Between waits the host works and a device may have nothing to do.
+          {"host_ms", c.waits > 0 ? std::max(0.0, cost.round_ms - double(c.waited_ns) * 1e-6) : 0},
           {"kernels", c.kernels},
           {"launches", c.kernel_launches},
           {"graphs", c.graph_launches},

@@ -27,7 +27,8 @@ BackendCounters difference(const BackendCounters& a, const BackendCounters& b, u
           (a.kernels - b.kernels) / over,
           (a.kernel_launches - b.kernel_launches) / over,
           (a.graph_launches - b.graph_launches) / over,
-          (a.waits - b.waits) / over};
+          (a.waits - b.waits) / over,
+          (a.waited_ns - b.waited_ns) / over};
 }
 
 // Keeps drafts by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".

@@ -1,6 +1,7 @@
 #include "backend/cuda/commands.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace hunch {
 namespace {
@@ -179,8 +180,10 @@ void Commands::submit() {
 Status Commands::wait() {
   submit();
   ++counters_.waits;
-  if (const auto code = cudaStreamSynchronize(stream_); code != cudaSuccess)
-    return cuda_error(code, "running a step; the device cannot be used any more by this process");
+  const auto start = std::chrono::steady_clock::now();
+  const auto code = cudaStreamSynchronize(stream_);
+  counters_.waited_ns += uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+  if (code != cudaSuccess) return cuda_error(code, "running a step; the device cannot be used any more by this process");
   for (void* memory : outgrown_) (void)cudaFree(memory);
   outgrown_.clear();
   return {};

@@ -32,8 +32,8 @@ struct Grid {
 class Commands {
  public:
   struct Counters {
-    uint64_t kernels = 0, launches = 0, graph_launches = 0,
-             waits = 0;  // kernels run; launched one by one; graphs; waits of the host
+    // Kernels run; launched one by one; graphs; waits of the host, and how long they took.
+    uint64_t kernels = 0, launches = 0, graph_launches = 0, waits = 0, waited_ns = 0;
   };
 
   // Takes pinned and device memory for arguments. Errors: no device memory.

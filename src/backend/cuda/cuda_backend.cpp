@@ -149,7 +149,7 @@ void CudaBackend::submit() {
 void CudaBackend::count() {
   const Commands::Counters& c = commands_->counters();
   counters_.kernels = c.kernels, counters_.kernel_launches = c.launches, counters_.graph_launches = c.graph_launches,
-  counters_.waits = c.waits;
+  counters_.waits = c.waits, counters_.waited_ns = c.waited_ns;
 }
 
 Status CudaBackend::synchronize() {
