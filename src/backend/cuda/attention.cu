@@ -302,6 +302,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
 
   AttentionDevice device;
   device.runs = upload(devices), device.items = upload(plan.items), device.num_items = int32_t(plan.items.size());
+  device.worker_items = upload(plan.worker_items), device.first_shared = plan.worker_items.back();
   if (!taken_) {
     taken_ = std::make_unique<Count>();
     HUNCH_CUDA_CHECK(cudaMalloc(&taken_->device, sizeof(uint32_t)));
@@ -309,12 +310,13 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   }
   device.taken = taken_->device, device.taken_before = taken_->before;
-  if (!launch.general) taken_->before += uint32_t(plan.items.size());
+  // Every item left over is taken once, and every worker asks once in vain.
+  if (!launch.general)
+    taken_->before += uint32_t(plan.items.size()) - uint32_t(plan.worker_items.back()) + uint32_t(plan.worker_items.size() - 1);
   device.q = call.q.data, device.q_row = call.q.stride[0], device.q_head = call.q.stride[1];
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
   device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
   device.group = call.group, device.group_shift = call.shift;
-  device.debug = getenv("AQ") ? atoi(getenv("AQ")) : 0;
   device.paired = launch.paired, device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
     commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 128}, device);
