@@ -109,9 +109,7 @@ int shift_of(int group) {
 template <int D, class T>
 void launch_tensor(Commands& commands, int blocks, const AttentionDevice& device) {
   commands.launch(attention_kernel<D, T>,
-                  {.blocks = dim3(unsigned(blocks)),
-                   .threads = kAttentionThreads,
-                   .shared_bytes = AttentionShared<D>::kBytes},
+                  {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
                   device);
 }
 
@@ -344,7 +342,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.rows = int32_t(launch.row_runs.size()), combine.heads = int32_t(call.q.extent[1]);
     combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim;
-    commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32}, combine);
+    commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32},
+                    combine);
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

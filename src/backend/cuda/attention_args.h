@@ -91,9 +91,10 @@ struct AttentionDevice {
   const AttentionRunDevice* runs = nullptr;
   const AttentionItemDevice* items = nullptr;
   const int32_t* worker_items = nullptr;  // [workers + 1] first item of each worker's own; tensor-core kernels only
-  int32_t num_items = 0, first_shared = 0;  // from first_shared on, workers that are done with their own take one after the other,
-  uint32_t* taken = nullptr;                // counted here: a count that only grows
-  uint32_t taken_before = 0;                // and stands at this when the launch begins
+  int32_t num_items = 0,
+          first_shared = 0;   // from first_shared on, workers that are done with their own take one after the other,
+  uint32_t* taken = nullptr;  // counted here: a count that only grows
+  uint32_t taken_before = 0;  // and stands at this when the launch begins
   const float* q = nullptr;
   int64_t q_row = 0, q_head = 0;  // strides
   float* partials = nullptr;

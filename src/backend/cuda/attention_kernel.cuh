@@ -23,9 +23,9 @@ struct AttentionShared {
   static constexpr int kStageBytes = kPageLen * D * 2 * 2;
   static constexpr int kQueryBytes = kTileRows * D * 2;
   static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kScratch = kRings + 2 * kStages * kStageBytes;
-  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;  // [consumer][warp][entry] scores
-  static constexpr int kBad = kScratch + kScratchBytes;       // [two tiles][consumer][warp] entries of V that are not finite
-  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;      // [ring][full, empty][stage]
+  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;       // [consumer][warp][entry] scores
+  static constexpr int kBad = kScratch + kScratchBytes;            // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
   static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
   static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
   static constexpr int kBytes = kTaken + 2 * kQueueSlots * 4;
@@ -71,7 +71,8 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const
 class ItemQueue {
  public:
   template <class Shared>
-  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring, bool first) {
+  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring,
+                                                 bool first) {
     const int queue = args.paired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
     ItemQueue q(args);
     q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
@@ -168,7 +169,8 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
 #pragma unroll 8
             for (int r = 0; r < 32; r += kRowsAtOnce) {
               const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
-              if (mine) copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
+              if (mine)
+                copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
             }
           barrier_arrive_copies(ready);
         }
@@ -210,7 +212,8 @@ class Consumer {
       gathered_ = run.index != nullptr;
       weight_ = run.weight, sum_ = run.sum, mean_ = run.mean;
       if (run.sink != ScoreSink::Rows)
-        scores_ = run.scores + (run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
+        scores_ = run.scores + (run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) *
+                                   run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
         load_queries(run, item, tile);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
@@ -234,8 +237,8 @@ class Consumer {
       x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
       if (in_tile < rows_in_tile_ && head < args_.group) {
         const int row = run.first_row + (run.rows ? run.rows[listed] : listed);
-        const auto* from = reinterpret_cast<const float4*>(
-            args_.q + row * args_.q_row + (item.kv_head * args_.group + head) * args_.q_head + chunk * 8);
+        const auto* from = reinterpret_cast<const float4*>(args_.q + row * args_.q_row +
+                                                           (item.kv_head * args_.group + head) * args_.q_head + chunk * 8);
         x[i][0] = from[0], x[i][1] = from[1];
       }
     }
@@ -268,7 +271,8 @@ class Consumer {
       *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16) =
           make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
     }
-    rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift), rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
+    rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift),
+    rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
     active_ = warp_ * 16 < rows_in_tile_;
     fence_async();
     sync();
@@ -356,7 +360,8 @@ class Consumer {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
       constexpr int kHalf = 8192 / 16;
-      wgmma_scores<T>(s, query_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), key_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), k > 0);
+      wgmma_scores<T>(s, query_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), key_operand + uint32_t(k / 4 * kHalf + k % 4 * 2),
+                      k > 0);
     }
     wgmma_commit();
     const int entry = block * kPageLen;
@@ -489,8 +494,8 @@ class Consumer {
     }
   }
 
-  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after
-  // three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
+  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that
+  // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
                                         const float (&s)[32]) {
     const float c = args_.scale_log2;
@@ -498,7 +503,8 @@ class Consumer {
     if (active_) {
       if (weight_) {
 #pragma unroll
-        for (int i = 0; i < 32; ++i) v[i / 2 % 2][i / 4 * 2 + i % 2] = fminf(1.0f, exp2_fast(fmaf(s[i], c, rows_.minus_lse[i / 2 % 2])));
+        for (int i = 0; i < 32; ++i)
+          v[i / 2 % 2][i / 4 * 2 + i % 2] = fminf(1.0f, exp2_fast(fmaf(s[i], c, rows_.minus_lse[i / 2 % 2])));
       } else {
         const float scale[2] = {rows_.used[0] ? c * kLn2 : 0.0f, rows_.used[1] ? c * kLn2 : 0.0f};
 #pragma unroll
@@ -627,7 +633,7 @@ class Consumer {
   bool weight_ = false, sum_ = false;
   bool scratch_read_ = false;
   float mean_ = 0;
-  float* scores_ = nullptr;  // of the set or plane
+  float* scores_ = nullptr;          // of the set or plane
   const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
   bool active_ = false;

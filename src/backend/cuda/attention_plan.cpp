@@ -132,9 +132,7 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     plan.units.resize(plan.units.size() + size_t(tiles * runs[r].kv_heads));
     plan.reread = plan.reread || mgroups > 1;
     run_groups.push_back({int(groups.size()), int(groups.size()) + mgroups});
-    for (int m = 0; m < mgroups; ++m) {
-      groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group));
-    }
+    for (int m = 0; m < mgroups; ++m) { groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group)); }
   }
   Cutter cutter(plan, head_dim);
   const auto add = [&](const Group& group, int kv_head, int begin, int end) {
@@ -145,9 +143,10 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     cutter.add(group, kv_head, begin, end, units);
   };
   int64_t left = 0;  // splits
-  for (const Group& group : groups) left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
-  // A worker's own: about three quarters of its share, in a row, so that it seldom changes sequence or head (which costs a look at
-  // other queries); cut where few partials come of it. All of its share where that is an item or so.
+  for (const Group& group : groups)
+    left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
+  // A worker's own: about three quarters of its share, in a row, so that it seldom changes sequence or head (which costs a look
+  // at other queries); cut where few partials come of it. All of its share where that is an item or so.
   const double share = double(left) / workers;
   const int64_t total = left, own = plan.reread ? 0 : share < 2 ? total : total * 3 / 4;
   const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;
@@ -164,7 +163,9 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
         const int super_end = std::min(end, (split / kSuperSplits + 1) * kSuperSplits);
         int step = 1;
         if (done < own) {
-          while (split + step < super_end && !((split + step) % quantum == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size()))) ++step;
+          while (split + step < super_end &&
+                 !((split + step) % quantum == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
+            ++step;
         } else {
           step = kSuperSplits;
           while (step > 1 && int64_t(step) * workers > left) step /= 2;
@@ -179,7 +180,8 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
           left -= to - from, done += to - from;
         }
         split += step;
-        while (mine && int(plan.worker_items.size()) <= workers && own_full()) plan.worker_items.push_back(int32_t(plan.items.size()));
+        while (mine && int(plan.worker_items.size()) <= workers && own_full())
+          plan.worker_items.push_back(int32_t(plan.items.size()));
         if (mine && done >= own)
           while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(int32_t(plan.items.size()));
       }

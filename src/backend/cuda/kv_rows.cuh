@@ -22,8 +22,7 @@ __device__ __forceinline__ int64_t kv_part_bytes(DType dtype, int head_dim) {
 __device__ __forceinline__ KvRow kv_row(const KvPlane& plane, const int32_t* pages, int kv_head, int64_t entry, int part) {
   std::byte* chunk = plane.keys + kv_head * plane.head_bytes + pages[entry / kPageLen] * plane.chunk_bytes;
   const int64_t in_page = entry % kPageLen, bytes = kv_part_bytes(plane.dtype, plane.head_dim);
-  return {chunk + (2 * in_page + part) * bytes,
-          reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part};
+  return {chunk + (2 * in_page + part) * bytes, reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part};
 }
 
 __device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d) {
