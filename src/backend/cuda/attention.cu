@@ -109,9 +109,7 @@ int shift_of(int group) {
 template <int D, class T>
 void launch_tensor(Commands& commands, int blocks, const AttentionDevice& device) {
   commands.launch(attention_kernel<D, T>,
-                  {.blocks = dim3(unsigned(blocks)),
-                   .threads = kAttentionThreads,
-                   .shared_bytes = AttentionShared<D>::kBytes},
+                  {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
                   device);
 }
 
@@ -302,6 +300,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
 
   AttentionDevice device;
   device.runs = upload(devices), device.items = upload(plan.items), device.num_items = int32_t(plan.items.size());
+  device.worker_items = upload(plan.worker_items), device.first_shared = plan.worker_items.back();
   if (!taken_) {
     taken_ = std::make_unique<Count>();
     HUNCH_CUDA_CHECK(cudaMalloc(&taken_->device, sizeof(uint32_t)));
@@ -309,12 +308,13 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   }
   device.taken = taken_->device, device.taken_before = taken_->before;
-  if (!launch.general) taken_->before += uint32_t(plan.items.size());
+  // Every item left over is taken once, and every worker asks once in vain.
+  if (!launch.general)
+    taken_->before += uint32_t(plan.items.size()) - uint32_t(plan.worker_items.back()) + uint32_t(plan.worker_items.size() - 1);
   device.q = call.q.data, device.q_row = call.q.stride[0], device.q_head = call.q.stride[1];
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
   device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
   device.group = call.group, device.group_shift = call.shift;
-  device.debug = getenv("AQ") ? atoi(getenv("AQ")) : 0;
   device.paired = launch.paired, device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
     commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 128}, device);
@@ -342,7 +342,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.rows = int32_t(launch.row_runs.size()), combine.heads = int32_t(call.q.extent[1]);
     combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim;
-    commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32}, combine);
+    commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32},
+                    combine);
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

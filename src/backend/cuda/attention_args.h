@@ -90,9 +90,11 @@ inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_
 struct AttentionDevice {
   const AttentionRunDevice* runs = nullptr;
   const AttentionItemDevice* items = nullptr;
-  int32_t num_items = 0;  // in the order they are taken: worker w begins with item w, then each takes the next one left
-  uint32_t taken_before = 0;      // by earlier launches, of
-  uint32_t* taken = nullptr;      // a count that only grows: by num_items in each launch
+  const int32_t* worker_items = nullptr;  // [workers + 1] first item of each worker's own; tensor-core kernels only
+  int32_t num_items = 0,
+          first_shared = 0;   // from first_shared on, workers that are done with their own take one after the other,
+  uint32_t* taken = nullptr;  // counted here: a count that only grows
+  uint32_t taken_before = 0;  // and stands at this when the launch begins
   const float* q = nullptr;
   int64_t q_row = 0, q_head = 0;  // strides
   float* partials = nullptr;
@@ -100,7 +102,6 @@ struct AttentionDevice {
   int32_t group = 1, group_shift = 0;  // query heads of a KV head, and the logarithm of their padded number
   int32_t paired = 0;                  // two M tiles share what is read
   int32_t keys_only = 0;               // scores without attention
-  int32_t debug = 0;
   int32_t reread = 0;                  // several M groups read the same keys: keep them in the L2
 };
 

@@ -23,9 +23,9 @@ struct AttentionShared {
   static constexpr int kStageBytes = kPageLen * D * 2 * 2;
   static constexpr int kQueryBytes = kTileRows * D * 2;
   static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kScratch = kRings + 2 * kStages * kStageBytes;
-  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;  // [consumer][warp][entry] scores
-  static constexpr int kBad = kScratch + kScratchBytes;       // [two tiles][consumer][warp] entries of V that are not finite
-  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;      // [ring][full, empty][stage]
+  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;       // [consumer][warp][entry] scores
+  static constexpr int kBad = kScratch + kScratchBytes;            // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
   static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
   static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
   static constexpr int kBytes = kTaken + 2 * kQueueSlots * 4;
@@ -66,52 +66,48 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const
   return place < run.count ? run.index[kv_head * run.index_stride + place] : run.tail_first + (place - run.count);
 }
 
-// The items of a worker as its warps see them, one after the other: the first is the worker's own number, the others are counted
-// off by a lane of its first producer warp and handed round through shared memory.
+// The items of a worker as its warps see them, one after the other: first a stretch of its own, then what is left, counted off
+// by a lane of its first producer warp and handed round through shared memory.
 class ItemQueue {
  public:
   template <class Shared>
-  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring, bool first) {
-    const int queue = args.paired ? 0 : ring;
+  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring,
+                                                 bool first) {
+    const int queue = args.paired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
     ItemQueue q(args);
-    q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8), q.items_ = reinterpret_cast<volatile int*>(memory + Shared::kTaken) + queue * kQueueSlots;
-    q.next_ = int(blockIdx.x) + queue * int(gridDim.x), q.workers_ = int(gridDim.x) * (args.paired ? 1 : 2);
-    q.hands_round_ = first && (!args.paired || ring == 0);
+    q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
+    q.items_ = reinterpret_cast<volatile int*>(memory + Shared::kTaken) + queue * kQueueSlots;
+    q.hands_round_ = first && (!args.paired || ring == 0) && threadIdx.x % 32 == 0;
+    q.item_ = args.worker_items[worker], q.own_end_ = args.worker_items[worker + 1];
+    if (q.item_ == q.own_end_) q.take();
     return q;
   }
-  // The next item, or one past the last for all that follow.
-  __device__ __forceinline__ int next() {
-    const int item = next_;
-    if (item >= args_.num_items) return item;
-    if (args_.debug & 1) return item;
-    if (hands_round_ && threadIdx.x % 32 == 0) {
-      const int after = workers_ + int(atomicAdd(args_.taken, 1u) - args_.taken_before);
-      barrier_wait(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
-      items_[slot_] = after;
-      barrier_arrive(full_ + uint32_t(slot_ * 8));
-    }
-    __syncwarp();
-    return item;
-  }
-  // After the item: fetches what next() gives.
+  __device__ __forceinline__ int item() const { return item_; }  // at least num_items: no more
   __device__ __forceinline__ void advance() {
-    if (args_.debug & 1) {
-      next_ += workers_;
-      return;
-    }
-    barrier_wait(full_ + uint32_t(slot_ * 8), phase_);
-    next_ = items_[slot_];
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + uint32_t((kQueueSlots + slot_) * 8));
-    if (++slot_ == kQueueSlots) slot_ = 0, phase_ ^= 1;
+    if (++item_ >= own_end_) take();
   }
 
  private:
   __device__ __forceinline__ explicit ItemQueue(const AttentionDevice& args) : args_(args) {}
+  __device__ __forceinline__ void take() {
+    own_end_ = 0;
+    if (hands_round_) {
+      const int taken = args_.first_shared + int(atomicAdd(args_.taken, 1u) - args_.taken_before);
+      barrier_wait(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
+      items_[slot_] = taken;
+      barrier_arrive(full_ + uint32_t(slot_ * 8));
+    }
+    __syncwarp();
+    barrier_wait(full_ + uint32_t(slot_ * 8), phase_);
+    item_ = items_[slot_];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + uint32_t((kQueueSlots + slot_) * 8));
+    if (++slot_ == kQueueSlots) slot_ = 0, phase_ ^= 1;
+  }
   const AttentionDevice& args_;
   uint32_t full_ = 0, phase_ = 0;
   volatile int* items_ = nullptr;
-  int next_ = 0, workers_ = 0, slot_ = 0;
+  int item_ = 0, own_end_ = 0, slot_ = 0;
   bool hands_round_ = false;
 };
 
@@ -127,8 +123,8 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
   const int rings = args.paired ? 2 : 1, my_ring = args.paired ? ring : 0;
   uint32_t phase = 0;
   ItemQueue queue = ItemQueue::of<Shared>(args, shared, memory, ring, warp == 0);
-  for (int i = queue.next(); i < args.num_items; queue.advance(), i = queue.next()) {
-    const AttentionItemDevice& item = args.items[i];
+  for (; queue.item() < args.num_items; queue.advance()) {
+    const AttentionItemDevice& item = args.items[queue.item()];
     const AttentionRunDevice& run = args.runs[item.run];
     const bool boxes = run.index == nullptr;
     const int end_entry = item.end_entry, kv_head = item.kv_head;
@@ -173,7 +169,8 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
 #pragma unroll 8
             for (int r = 0; r < 32; r += kRowsAtOnce) {
               const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
-              if (mine) copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
+              if (mine)
+                copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
             }
           barrier_arrive_copies(ready);
         }
@@ -184,7 +181,6 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
 // One consumer's view of its M tile.
 struct TileRows {
   int first[2], last[2], leaf[2];  // of the thread's two rows
-  bool valid[2];                   // rows of the call, not padding
   bool used[2];                    // by scores
   bool row_used[2];                // the same, of padding beside it too
   float minus_lse[2];              // base 2
@@ -206,8 +202,8 @@ class Consumer {
     ring_ = args_.paired ? 0 : consumer_;
     int last_run = -1, last_head = -1, last_group = -1;
     ItemQueue queue = ItemQueue::of<Shared>(args_, shared_, memory_, consumer_, false);
-    for (int i = queue.next(); i < args_.num_items; queue.advance(), i = queue.next()) {
-      const AttentionItemDevice& item = args_.items[i];
+    for (; queue.item() < args_.num_items; queue.advance()) {
+      const AttentionItemDevice& item = args_.items[queue.item()];
       const AttentionRunDevice& run = args_.runs[item.run];
       const int tile = item.mgroup * (args_.paired ? 2 : 1) + (args_.paired ? consumer_ : 0);
       rows_in_tile_ = args_.paired && consumer_ ? item.rows[1] : item.rows[0];
@@ -216,7 +212,8 @@ class Consumer {
       gathered_ = run.index != nullptr;
       weight_ = run.weight, sum_ = run.sum, mean_ = run.mean;
       if (run.sink != ScoreSink::Rows)
-        scores_ = run.scores + (run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
+        scores_ = run.scores + (run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) *
+                                   run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
         load_queries(run, item, tile);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
@@ -230,28 +227,27 @@ class Consumer {
 
   // Queries of the tile, rounded, in the swizzle; zeros where there is no row. All earlier products are done.
   __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item, int tile) {
-    sync();
-    const uint32_t padded = 1u << args_.group_shift;
-    constexpr int kChunks = D / 8;
-    char* to = memory_ + Shared::kQueries + consumer_ * Shared::kQueryBytes;
-    for (int i = t_; i < kTileRows * kChunks; i += 128) {
-      const int in_tile = i / kChunks, chunk = i % kChunks, packed = tile * kTileRows + in_tile;
-      const int listed = packed >> args_.group_shift, head = packed & int(padded - 1);
-      uint4 bits = make_uint4(0, 0, 0, 0);
+    const int padded = 1 << args_.group_shift;
+    constexpr int kChunks = D / 8, kEach = kTileRows * kChunks / 128;  // 16 bytes of the tile each
+    float4 x[kEach][2];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {  // all loads first: one wait for memory
+      const int in_tile = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks, packed = tile * kTileRows + in_tile;
+      const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
+      x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
       if (in_tile < rows_in_tile_ && head < args_.group) {
         const int row = run.first_row + (run.rows ? run.rows[listed] : listed);
-        const float* from = args_.q + row * args_.q_row + (item.kv_head * args_.group + head) * args_.q_head + chunk * 8;
-        const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
-        bits = make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+        const auto* from = reinterpret_cast<const float4*>(args_.q + row * args_.q_row +
+                                                           (item.kv_head * args_.group + head) * args_.q_head + chunk * 8);
+        x[i][0] = from[0], x[i][1] = from[1];
       }
-      *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16) = bits;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half, packed = tile * kTileRows + in_tile;
-      const int listed = packed >> args_.group_shift, head = packed & int(padded - 1);
+      const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
       const bool valid = in_tile < rows_in_tile_ && head < args_.group;
-      rows_.valid[half] = valid, rows_.used[half] = false, rows_.row[half] = 0;
+      rows_.used[half] = false, rows_.row[half] = 0;
       rows_.first[half] = 0, rows_.last[half] = -1, rows_.leaf[half] = -1, rows_.minus_lse[half] = -INFINITY;
       if (!valid) continue;
       const int row = run.rows ? run.rows[listed] : listed;
@@ -266,7 +262,17 @@ class Consumer {
           rows_.minus_lse[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head) * run.lse_head];
       }
     }
-    rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift), rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
+    sync();
+    char* to = memory_ + Shared::kQueries + consumer_ * Shared::kQueryBytes;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int in_tile = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks;
+      const float4 a = x[i][0], b = x[i][1];
+      *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16) =
+          make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+    }
+    rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift),
+    rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
     active_ = warp_ * 16 < rows_in_tile_;
     fence_async();
     sync();
@@ -354,7 +360,8 @@ class Consumer {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
       constexpr int kHalf = 8192 / 16;
-      wgmma_scores<T>(s, query_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), key_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), k > 0);
+      wgmma_scores<T>(s, query_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), key_operand + uint32_t(k / 4 * kHalf + k % 4 * 2),
+                      k > 0);
     }
     wgmma_commit();
     const int entry = block * kPageLen;
@@ -487,8 +494,8 @@ class Consumer {
     }
   }
 
-  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after
-  // three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
+  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that
+  // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
                                         const float (&s)[32]) {
     const float c = args_.scale_log2;
@@ -496,7 +503,8 @@ class Consumer {
     if (active_) {
       if (weight_) {
 #pragma unroll
-        for (int i = 0; i < 32; ++i) v[i / 2 % 2][i / 4 * 2 + i % 2] = fminf(1.0f, exp2_fast(fmaf(s[i], c, rows_.minus_lse[i / 2 % 2])));
+        for (int i = 0; i < 32; ++i)
+          v[i / 2 % 2][i / 4 * 2 + i % 2] = fminf(1.0f, exp2_fast(fmaf(s[i], c, rows_.minus_lse[i / 2 % 2])));
       } else {
         const float scale[2] = {rows_.used[0] ? c * kLn2 : 0.0f, rows_.used[1] ? c * kLn2 : 0.0f};
 #pragma unroll
@@ -522,21 +530,26 @@ class Consumer {
       return;
     }
     auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
-    if (active_) *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
     const bool both = args_.paired != 0;
-    if (both) sync_threads(3, 256);
-    else sync();
+    const auto meet = [&] {
+      if (both) sync_threads(3, 256);
+      else sync();
+    };
+    if (scratch_read_) meet();  // the warps that combined the tile before have long read it
+    scratch_read_ = true;
+    if (active_) *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
+    meet();
     if (t_ < kPageLen && (!both || consumer_ == 0) && entry + t_ < scored_end_) {
-      float most = scratch[t_];
-      for (int w = 1; w * 16 < rows_in_tile_; ++w)
-        most = sum_ ? most + scratch[w * kPageLen + t_] : fmaxf(most, scratch[w * kPageLen + t_]);
-      if (both)
-        for (int w = 0; w * 16 < item.rows[1]; ++w)
-          most = sum_ ? most + scratch[(4 + w) * kPageLen + t_] : fmaxf(most, scratch[(4 + w) * kPageLen + t_]);
-      scores_[entry + t_] = most;
+      const float neutral = sum_ ? 0.0f : -INFINITY;
+      const int rows[2] = {rows_in_tile_, both ? item.rows[1] : 0};
+      float x[8];
+#pragma unroll
+      for (int w = 0; w < 8; ++w) x[w] = w % 4 * 16 < rows[w / 4] ? scratch[w * kPageLen + t_] : neutral;
+      float pooled = x[0];
+#pragma unroll
+      for (int w = 1; w < 8; ++w) pooled = sum_ ? pooled + x[w] : fmaxf(pooled, x[w]);
+      scores_[entry + t_] = pooled;
     }
-    if (both) sync_threads(3, 256);
-    else sync();
   }
 
   template <bool kSum>
@@ -618,8 +631,9 @@ class Consumer {
   int rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
   bool gathered_ = false;
   bool weight_ = false, sum_ = false;
+  bool scratch_read_ = false;
   float mean_ = 0;
-  float* scores_ = nullptr;  // of the set or plane
+  float* scores_ = nullptr;          // of the set or plane
   const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
   bool active_ = false;

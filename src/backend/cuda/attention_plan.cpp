@@ -132,9 +132,7 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     plan.units.resize(plan.units.size() + size_t(tiles * runs[r].kv_heads));
     plan.reread = plan.reread || mgroups > 1;
     run_groups.push_back({int(groups.size()), int(groups.size()) + mgroups});
-    for (int m = 0; m < mgroups; ++m) {
-      groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group));
-    }
+    for (int m = 0; m < mgroups; ++m) { groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group)); }
   }
   Cutter cutter(plan, head_dim);
   const auto add = [&](const Group& group, int kv_head, int begin, int end) {
@@ -145,26 +143,50 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     cutter.add(group, kv_head, begin, end, units);
   };
   int64_t left = 0;  // splits
-  for (const Group& group : groups) left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
+  for (const Group& group : groups)
+    left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
+  // A worker's own: about three quarters of its share, in a row, so that it seldom changes sequence or head (which costs a look
+  // at other queries); cut where few partials come of it. All of its share where that is an item or so.
+  const double share = double(left) / workers;
+  const int64_t total = left, own = plan.reread ? 0 : share < 2 ? total : total * 3 / 4;
+  const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;
+  plan.worker_items.assign(1, 0);
+  int64_t done = 0;
+  const auto own_full = [&] { return done * workers >= own * int64_t(plan.worker_items.size()); };
   for (size_t r = 0; r < runs.size(); ++r)
     for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head) {
       // Groups of a run read the same keys and so run side by side, that the L2 has what the first of them fetched.
       int first = kFarFuture, end = 0;
       for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
         first = std::min(first, groups[size_t(g)].first_split), end = std::max(end, groups[size_t(g)].end_split);
-      for (int super = first / kSuperSplits * kSuperSplits; super < end; super += kSuperSplits) {
-        int step = kSuperSplits;
-        while (step > 1 && int64_t(step) * workers > left) step /= 2;
-        for (int split = super; split < std::min(end, super + kSuperSplits); split += step)
-          for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
-            const Group& group = groups[size_t(g)];
-            const int from = std::max(split, group.first_split), to = std::min(split + step, group.end_split);
-            if (from >= to) continue;
-            add(group, kv_head, from, to);
-            left -= to - from;
-          }
+      for (int split = first; split < end;) {
+        const int super_end = std::min(end, (split / kSuperSplits + 1) * kSuperSplits);
+        int step = 1;
+        if (done < own) {
+          while (split + step < super_end &&
+                 !((split + step) % quantum == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
+            ++step;
+        } else {
+          step = kSuperSplits;
+          while (step > 1 && int64_t(step) * workers > left) step /= 2;
+          step = std::min(step - split % step, super_end - split);
+        }
+        const bool mine = done < own;
+        for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
+          const Group& group = groups[size_t(g)];
+          const int from = std::max(split, group.first_split), to = std::min(split + step, group.end_split);
+          if (from >= to) continue;
+          add(group, kv_head, from, to);
+          left -= to - from, done += to - from;
+        }
+        split += step;
+        while (mine && int(plan.worker_items.size()) <= workers && own_full())
+          plan.worker_items.push_back(int32_t(plan.items.size()));
+        if (mine && done >= own)
+          while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(int32_t(plan.items.size()));
       }
     }
+  while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
   // Slots of a unit lie in one stretch, in the order of splits, and so do its supers; partials may lie anywhere.
   std::stable_sort(cutter.slots_.begin(), cutter.slots_.end(), [](const auto& a, const auto& b) { return a.unit < b.unit; });
   AttentionUnitDevice* unit = nullptr;

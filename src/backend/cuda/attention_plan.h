@@ -24,8 +24,9 @@ struct PlannedRun {
 };
 
 struct AttentionPlan {
-  int tiles_per_group = 1;  // 2: paired
-  std::vector<AttentionItemDevice> items;
+  int tiles_per_group = 1;                 // 2: paired
+  std::vector<AttentionItemDevice> items;  // each worker's own, then those that are left for all
+  std::vector<int32_t> worker_items;       // [workers + 1] first of each worker's own
   std::vector<AttentionUnitDevice> units;
   std::vector<int32_t> run_units, run_tiles;
   std::vector<AttentionSuperDevice> supers;

@@ -78,7 +78,8 @@ TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {
     const int group = 1 << random() % 4;
     for (int r = 0; r <= int(random() % 5); ++r) {
       const int rows = paired ? 200 + int(random() % 200) : 1 + int(random() % uint32_t(kTileRows / group));
-      runs.push_back(chain(1 + int(random() % 3), rows + int64_t(random() % 60000), rows, random() % 3 ? 0 : 1 + int(random() % 5000)));
+      runs.push_back(
+          chain(1 + int(random() % 3), rows + int64_t(random() % 60000), rows, random() % 3 ? 0 : 1 + int(random() % 5000)));
     }
     for (const int workers : {1, 7, 264}) expect_every_split_once(runs, group, paired, workers);
   }

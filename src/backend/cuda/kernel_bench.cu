@@ -2,7 +2,6 @@
 #include "backend/cuda/kernel_bench.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "backend/cuda/ptx.h"
 
@@ -46,7 +45,7 @@ double time_commands(Commands& commands, int repeats, const std::function<void()
     for (int i = 0; i < bodies; ++i) body();
     commands.submit();
     HUNCH_CUDA_CHECK(cudaEventRecord(end, commands.stream()));
-    if (const Status st = commands.wait(); !st.ok()) fprintf(stderr, "ERR %s bodies %d\n", st.error().message.c_str(), bodies), abort();
+    HUNCH_CHECK(commands.wait().ok());
     float ms = 0;
     HUNCH_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
     return double(ms) / bodies;
