@@ -164,6 +164,9 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
   } else {
     // A code in the low bits of the mantissa of 128 (bf16 has 7): 128 + code, exact.
     constexpr uint32_t kBase = 0x43004300u;
+    // In registers that the compiler does not look into: an instruction takes one constant of its own only, and this needs two.
+    uint32_t nibbles = 0x000f000fu, base = kBase;
+    asm("" : "+r"(nibbles), "+r"(base));
     const uint4 codes = *reinterpret_cast<const uint4*>(record + (part * 128 + t) * 16);
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
     uint32_t fifth = 0;
@@ -203,7 +206,7 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        uint32_t value = (words[step] >> (4 * i) & 0x000f000fu) | kBase;
+        uint32_t value = and_or(words[step] >> (4 * i), nibbles, base);
         if constexpr (kType == DType::Q5_K) {
           const int shift = 4 * step + i;
           value |= (shift >= 4 ? fifth >> (shift - 4) : fifth << (4 - shift)) & 0x00100010u;
