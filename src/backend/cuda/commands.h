@@ -68,6 +68,10 @@ class Commands {
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
 
+  // Memory whose bits are all ones whenever no kernel runs: kernels that write there put that back. For words that tell by
+  // themselves whether they have been written. nullptr: not so much.
+  void* ones(size_t bytes) const { return bytes <= kOnesBytes ? ones_ : nullptr; }
+
   // Starts what was appended. Returns at once.
   void submit();
   // submit(), then waits until everything is done: what kernels wrote to shared memory may be read now. The error, if any kernel
@@ -119,6 +123,8 @@ class Commands {
   std::unordered_map<uint64_t, Graph> graphs_;
   uint64_t clock_ = 0;
   std::unordered_map<const void*, size_t> allowed_;
+  static constexpr size_t kOnesBytes = size_t(32) << 20;
+  void* ones_ = nullptr;
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
   std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use

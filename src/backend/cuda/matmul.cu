@@ -137,9 +137,11 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
   const bool cut = !whole && a.splits > 1;
   const size_t partial_bytes = cut ? size_t(a.row_tiles) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
-  auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + partial_bytes));
+  void* const ones = cut ? commands.ones(partial_bytes) : nullptr;
+  a.exchange = ones != nullptr;
+  auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + (ones ? 0 : partial_bytes)));
   a.packed_x = workspace;
-  auto* partials = reinterpret_cast<float*>(workspace + x_bytes);
+  auto* partials = ones ? static_cast<float*>(ones) : reinterpret_cast<float*>(workspace + x_bytes);
   for (size_t i = 0; i < products.size(); ++i) {
     const CudaWeight& weight = weight_of(products[i]);
     HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);

@@ -17,28 +17,6 @@ struct Layer {
   std::unique_ptr<Weight> q, k, v, o, gate, up, down;
 };
 
-// Median over lists of their time between two events.
-double median_ms(Commands& commands, int repeats, const std::function<void()>& body) {
-  cudaEvent_t begin, end;
-  HUNCH_CUDA_CHECK(cudaEventCreate(&begin));
-  HUNCH_CUDA_CHECK(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < repeats + 3; ++i) {
-    HUNCH_CUDA_CHECK(cudaEventRecord(begin, commands.stream()));
-    body();
-    commands.submit();
-    HUNCH_CUDA_CHECK(cudaEventRecord(end, commands.stream()));
-    HUNCH_CUDA_CHECK(cudaEventSynchronize(end));
-    float ms = 0;
-    HUNCH_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 3) times.push_back(ms);
-  }
-  HUNCH_CUDA_CHECK(cudaEventDestroy(begin));
-  HUNCH_CUDA_CHECK(cudaEventDestroy(end));
-  std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
-  return times[times.size() / 2];
-}
-
 // Values about zero: with zeros the tensor cores would draw less power and run faster than they do at work.
 void fill_activations(float* to, size_t count) {
   std::vector<float> values(size_t(1) << 18);
@@ -115,11 +93,11 @@ std::vector<KernelRow> bench_products(Commands& commands) {
     const bool plain = dtype == DType::BF16;
     for (const int n : plain ? std::vector<int>{1, 4, 8, 16, 32, 48, 64, 128} : std::vector<int>{1, 8, 32}) {
       add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2 * n * products.parameters(),
-          median_ms(commands, 12, [&] { products.run(n); }));
+          time_commands(commands, 12, [&] { products.run(n); }));
     }
     for (const int n : plain ? std::vector<int>{512, 2048, 8192} : std::vector<int>{512, 2048})
       add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2.0 * n * products.parameters(),
-          median_ms(commands, 4, [&] { products.run(n); }));
+          time_commands(commands, 4, [&] { products.run(n); }));
   }
   for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0}) {
     const auto head = random_weight(dtype, 151936, 4096, 1, 0.02f);
@@ -129,7 +107,7 @@ std::vector<KernelRow> bench_products(Commands& commands) {
     for (const int n : {1, 8, 64}) {
       const Product product[] = {{head.get(), nullptr, View<float, 2>(memory + 64 * 4096, n, 151936)}};
       add(fmt::format("products: {} rows, head 4096 -> 151936, {}", n, dtype_info(dtype).name), double(head->bytes),
-          2.0 * n * 151936 * 4096, median_ms(commands, 12, [&] {
+          2.0 * n * 151936 * 4096, time_commands(commands, 12, [&] {
             enqueue_matmul(commands, {View<const float, 2>(memory, n, 4096), product});
           }));
     }

@@ -43,7 +43,7 @@ struct ProductsOnDevice {
   int stages, stage_bytes, tile_bytes, x_offset, raw_offset;  // of shared memory; of a tile in a stage
   int packers, parts;                                         // blocks that pack; parts of the inputs
   int32_t* packed_count;                                      // packers that are done, blocks that have seen it
-  bool accumulate, keep_weights;
+  bool accumulate, keep_weights, exchange;                    // exchange: partials are Commands::ones
 };
 
 // Shared memory: this, then the stages.
@@ -61,11 +61,15 @@ template <bool kWhole>
 struct Cursor {
   static constexpr int kBlocks = kWhole ? 2 : 1;  // that share a unit
   const ProductsOnDevice& a;
-  const int stage_records;
+  const int stage_records, splits_shift;                                           // splits are 1, 2 or 4
   int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
 
   __device__ Cursor(const ProductsOnDevice& args, int tiles)
-      : a(args), stage_records(args.stage_records), group_tiles(tiles), unit(int(blockIdx.x) / kBlocks) {
+      : a(args),
+        stage_records(args.stage_records),
+        splits_shift(args.splits >> 1),
+        group_tiles(tiles),
+        unit(int(blockIdx.x) / kBlocks) {
     open();
   }
   __device__ bool valid() const { return unit < a.units; }
@@ -79,16 +83,19 @@ struct Cursor {
       group = i / width;
       split = 0;
     } else {
-      row_tile = unit % a.row_tiles;
-      const int i = unit / a.row_tiles;
-      split = i % a.splits;
-      group = i / a.splits;
+      int i = unit;
+      if (a.row_tiles > 1) {
+        i = unit / a.row_tiles;
+        row_tile = unit - i * a.row_tiles;
+      }
+      split = i & (a.splits - 1);
+      group = i >> splits_shift;
     }
     open_run();
   }
   __device__ void open_run() {
-    record = first_record(a.num_records, a.splits, split);
-    end = first_record(a.num_records, a.splits, split + 1);
+    record = a.num_records * split >> splits_shift;
+    end = a.num_records * (split + 1) >> splits_shift;
   }
   __device__ int count() const { return end - record < stage_records ? end - record : stage_records; }
   // True if another unit begins.
@@ -157,6 +164,9 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
   } else {
     // A code in the low bits of the mantissa of 128 (bf16 has 7): 128 + code, exact.
     constexpr uint32_t kBase = 0x43004300u;
+    // In registers that the compiler does not look into: an instruction takes one constant of its own only, and this needs two.
+    uint32_t nibbles = 0x000f000fu, base = kBase;
+    asm("" : "+r"(nibbles), "+r"(base));
     const uint4 codes = *reinterpret_cast<const uint4*>(record + (part * 128 + t) * 16);
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
     uint32_t fifth = 0;
@@ -196,7 +206,7 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        uint32_t value = (words[step] >> (4 * i) & 0x000f000fu) | kBase;
+        uint32_t value = and_or(words[step] >> (4 * i), nibbles, base);
         if constexpr (kType == DType::Q5_K) {
           const int shift = 4 * step + i;
           value |= (shift >= 4 ? fifth >> (shift - 4) : fifth << (4 - shift)) & 0x00100010u;
@@ -248,25 +258,59 @@ __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std
   }
 }
 
-// Sums of a tile's rows to their places.
+// One sum to its place. `reg` of thread t: wgmma.h.
+template <int N>
+__device__ __forceinline__ void write_sum(float sum, int reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile,
+                                          int row_tile, int t) {
+  const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (reg / 2 % 2);
+  const int row = row_tile * N + reg / 4 * 8 + t % 4 * 2 + reg % 2;
+  if (feature >= p.out_dim || row >= a.rows) return;
+  float* out = p.out + row * p.out_stride + feature;
+  const float value = sum + (p.bias ? p.bias[feature] : 0.0f);
+  *out = a.accumulate ? __ldcg(out) + value : value;
+}
 template <int N>
 __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                            int tile, int row_tile, int t) {
 #pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * below;
-    if (feature >= p.out_dim) continue;
-    const float bias = p.bias ? p.bias[feature] : 0.0f;
+  for (int reg = 0; reg < N / 2; ++reg) write_sum<N>(sums[reg], reg, a, p, tile, row_tile, t);
+}
+
+// Sums of one run, exchanged with the blocks of the other runs: each block gets a share of the registers from all, adds it up in
+// the order of runs and writes it. A word of all ones is one that has not arrived: no flags, no fences, one way through L2.
+// Blocks of a grid are all on the device together, and a unit waits for units before it or of its own tile only.
+template <int N>
+__device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
+                                              int tile, int row_tile, int split, int t) {
+  constexpr uint32_t kNothing = 0xffffffffu;
+  const int splits = a.splits, share = N / 2 / splits;  // 2 or 4 runs
+  // [receiver][sender][share][128]
+  auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * splits * (N / 2) * 128 + t;
 #pragma unroll
-    for (int j = 0; j < N / 8; ++j)
+  for (int reg = 0; reg < N / 2; ++reg) {
+    const int receiver = splits == 4 ? reg / (N / 8) : reg / (N / 4);
+    const uint32_t bits = __float_as_uint(sums[reg]);
+    store_relaxed(words + ((receiver * splits + split) * share + reg - receiver * share) * 128,
+                  bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
+  }
+  const uint32_t* mine = words + split * splits * share * 128;
+#pragma unroll 1
+  for (int i = 0; i < share; ++i, mine += 128) {
+    uint32_t values[4];
+    bool missing;
+    do {
+      missing = false;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = row_tile * N + 8 * j + 2 * (t % 4) + i;
-        if (row >= a.rows) continue;
-        float* out = p.out + row * p.out_stride + feature;
-        const float value = sums[4 * j + 2 * below + i] + bias;
-        *out = a.accumulate ? __ldcg(out) + value : value;
+      for (int s = 0; s < 4; ++s) {
+        values[s] = load_relaxed(mine + (s < splits ? s : 0) * share * 128);
+        missing |= values[s] == kNothing;
       }
+    } while (missing);
+    float sum = __uint_as_float(values[0]) + __uint_as_float(values[1]);
+    if (splits == 4) sum = (sum + __uint_as_float(values[2])) + __uint_as_float(values[3]);
+    write_sum<N>(sum, split * share + i, a, p, tile, row_tile, t);
+#pragma unroll 1
+    for (int s = 0; s < splits; ++s) store_relaxed(const_cast<uint32_t*>(mine) + s * share * 128, kNothing);
   }
 }
 
@@ -329,7 +373,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     if (warp == 4 * group_tiles) {
       // One lane a tile and one a row (or part) of activations: the time of this warp's own instructions is what a stage must
       // not wait for, so everything that stays is kept in registers.
-      const uint64_t weight_policy = a.keep_weights ? policy_keep() : policy_read_once(), x_policy = policy_keep();
+      const uint64_t weight_policy = a.keep_weights ? policy_normal() : policy_read_once(), x_policy = policy_normal();
       const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1, raw_pitch = a.stage_records * kShape.inputs * 4;
       const int raw_offset = a.raw_offset, in_dim = int(a.in_dim);
       const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
@@ -485,7 +529,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
         if constexpr (kReadX) barrier_wait(ready + uint32_t(ring.stage * 8), ring.phase);
         const int at_stage = ring.stage * stage_bytes;
-        hold(sums);
+        if constexpr (!kWhole) hold(sums);
         multiply_records<kType, N>(sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(),
                                    at.record == begin, t);
         if constexpr (kType == DType::BF16 && kWhole) {
@@ -496,6 +540,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
           before = ring.stage;
         } else {
           wgmma_wait<0>();
+          hold(sums);
           release(ring.stage);
         }
       }
@@ -517,6 +562,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         write_sums<N>(total, a, p, tile, at.row_tile, t);
       } else if (a.splits == 1) {
         write_sums<N>(sums, a, p, tile, at.row_tile, t);
+      } else if (a.exchange) {
+        exchange_sums<N>(sums, a, p, tile, at.row_tile, at.split, t);
       } else {
         // [split][N / 2][128] of this tile and row tile; the counter says how many runs are there.
         float* partials = p.partials + int64_t(at.row_tile * p.num_tiles + tile) * a.splits * (N / 2) * 128 + t;

@@ -57,11 +57,8 @@ struct CudaWeight : Weight {
   int32_t* counters = nullptr;  // [kMaxRowTiles][num_tiles], then two of packing; zero between kernels
   int num_tiles = 0, num_records = 0;
   // Inputs are summed in this many runs of records, run by run; the sums are added in order. The same for any number of rows.
-  int splits = 1;
+  int splits = 1;  // 1, 2 or 4; run i begins at record num_records * i / splits
 };
-// First record of run `split` (of `splits`) over `records`.
-constexpr int first_record(int records, int splits, int split) { return int(int64_t(records) * split / splits); }
-
 // The tensor's data may go away afterwards. nullptr if there is no device memory.
 std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix);
 

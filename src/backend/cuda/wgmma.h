@@ -70,6 +70,11 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void* from, ui
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+__device__ __forceinline__ uint64_t policy_normal() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 // The same into the shared memory of both blocks of a pair, at the same place and counted by the same barrier in each.
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
   asm volatile(
@@ -84,7 +89,7 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
   asm volatile(
       "{.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}\n" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];}\n" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -93,6 +98,15 @@ __device__ __forceinline__ void sync_pair() {  // threads that have exited are n
 }
 // Orders memory written by ordinary stores and the copy engine's reads of it.
 __device__ __forceinline__ void show_to_copy_engine() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// Single words that other blocks write or read meanwhile; no order among them.
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* p) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_relaxed(uint32_t* p, uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
 __device__ __forceinline__ int load_acquire(const int* p) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
@@ -109,6 +123,11 @@ __device__ __forceinline__ void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {  // (a & b) | c
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
 __device__ __forceinline__ uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
   uint32_t d;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
