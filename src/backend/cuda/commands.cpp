@@ -71,14 +71,14 @@ Commands::Staging& Commands::staging() {
 
 const void* Commands::add_data(const void* from, size_t bytes) {
   if (bytes == 0) return device_ + kArgsBytes;
-  for (const Uploaded& known : uploaded_)
-    if (known.from == from && known.bytes == bytes && std::memcmp(staging().host + kArgsBytes + known.offset, from, bytes) == 0)
-      return device_ + kArgsBytes + known.offset;
+  Uploaded& known = uploaded_[from];
+  if (known.bytes == bytes && std::memcmp(staging().host + kArgsBytes + known.offset, from, bytes) == 0)
+    return device_ + kArgsBytes + known.offset;
   HUNCH_CHECK(data_used_ + aligned(bytes) <= kDataBytes);
   const size_t offset = data_used_;
   std::memcpy(staging().host + kArgsBytes + offset, from, bytes);
   data_used_ += aligned(bytes);
-  uploaded_.push_back({from, bytes, offset});
+  known = {bytes, offset};
   return device_ + kArgsBytes + offset;
 }
 

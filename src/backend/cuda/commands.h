@@ -88,8 +88,7 @@ class Commands {
     size_t args;  // offset in the argument region
   };
   struct Uploaded {
-    const void* from;
-    size_t bytes, offset;
+    size_t bytes = 0, offset = 0;
   };
   struct Graph {
     cudaGraphExec_t exec = nullptr;
@@ -118,8 +117,8 @@ class Commands {
   bool open_ = false;  // a staging buffer is being filled
   size_t args_used_ = 0, data_used_ = 0;
   std::vector<Launch> launches_;
-  std::vector<Uploaded> uploaded_;
-  uint64_t shape_ = 0;  // hash of kernels and grids so far
+  std::unordered_map<const void*, Uploaded> uploaded_;  // by host address, the latest
+  uint64_t shape_ = 0;                                  // hash of kernels and grids so far
   std::unordered_map<uint64_t, Graph> graphs_;
   uint64_t clock_ = 0;
   std::unordered_map<const void*, size_t> allowed_;

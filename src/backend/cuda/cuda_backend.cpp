@@ -122,14 +122,14 @@ void CudaBackend::keep_sample(const SampleArgs& args) {
   for (int64_t row = 0; row < args.logits.extent[0]; ++row) sample_positions_.push_back(args.positions(row));
 }
 
-// Scores that a kept choice still has to read.
+// Scores that a kept choice still has to read. Passes keep theirs apart by layer, so that one comparison with all of them does.
 bool CudaBackend::awaited(const View<float, 2>& scores) const {
   if (!scores.data) return false;
+  const float* end = scores.data + scores.stride[0] * (scores.extent[0] - 1) + scores.extent[1];
+  if (choices_.empty() || scores.data >= kept_end_ || end <= kept_first_) return false;
   return std::any_of(choices_.begin(), choices_.end(), [&](const TopKArgs& choice) {
-    const float* first = choice.scores.data;
-    const float* last = first + choice.scores.stride[0] * (choice.scores.extent[0] - 1) + choice.n;
-    const float* end = scores.data + scores.stride[0] * (scores.extent[0] - 1) + scores.extent[1];
-    return first && scores.data < last && first < end;
+    const float* last = choice.scores.data + choice.scores.stride[0] * (choice.scores.extent[0] - 1) + choice.n;
+    return scores.data < last && choice.scores.data < end;
   });
 }
 
@@ -215,6 +215,9 @@ void CudaBackend::score_keys(const ScoreKeysArgs& args) {
 
 void CudaBackend::top_k(const TopKArgs& args) {
   if (!args.scores.data) return enqueue_ends(next_op(), args);
+  const float* end = args.scores.data + args.scores.stride[0] * (args.scores.extent[0] - 1) + args.n;
+  kept_first_ = choices_.empty() ? args.scores.data : std::min(kept_first_, args.scores.data);
+  kept_end_ = choices_.empty() ? end : std::max(kept_end_, end);
   choices_.push_back(args);
   chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
 }

@@ -74,8 +74,9 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Commands> commands_;
   CudaAttention attention_;
-  uint64_t chosen_bytes_ = 0;      // scores that choices read
-  std::vector<TopKArgs> choices_;  // asked for, not yet appended
+  uint64_t chosen_bytes_ = 0;                                // scores that choices read
+  std::vector<TopKArgs> choices_;                            // asked for, not yet appended
+  const float *kept_first_ = nullptr, *kept_end_ = nullptr;  // around all scores that they read
   std::vector<StoreKvArgs> stores_;
   std::vector<CopyRowsArgs> copies_;
   std::vector<SampleArgs> samples_;

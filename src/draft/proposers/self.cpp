@@ -166,10 +166,11 @@ class Self final : public Proposer {
     const ModelShape& shape = target_.shape();
     auto levels = levels_.view<int32_t>(max_draft_ + 1, max_rows_);  // [level][draft] tokens that go in
     for (size_t i = 0; i < blind_.size(); ++i) levels(0, i) = blind_[i]->task->sequence->pending();
-    backend_.replay([&] {
-      size_t open = blind_.size();
-      for (int level = 0; level < blind_[0]->deepest(); ++level) {
-        while (blind_[open - 1]->deepest() <= level) --open;
+    size_t open = blind_.size();
+    for (int level = 0; level < blind_[0]->deepest(); ++level) {
+      while (blind_[open - 1]->deepest() <= level) --open;
+      // A level is a unit: the device works on it while the host prepares the next.
+      backend_.replay([&] {
         segments_.clear();
         for (size_t i = 0; i < open; ++i) {
           const DraftTask& task = *blind_[i]->task;
@@ -190,13 +191,13 @@ class Self final : public Proposer {
           draft.depth = draft.nodes = level;
           sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1)});
         }
-      }
-      for (size_t i = 0; i < blind_.size(); ++i) {
-        View<const int32_t, 1> column(&levels(1, i), blind_[i]->deepest());
-        column.stride[0] = max_rows_;
-        backend_.copy_tokens({.from = column, .to = blind_[i]->task->tree->tokens.slice(0, blind_[i]->deepest())});
-      }
-    });
+      });
+    }
+    for (size_t i = 0; i < blind_.size(); ++i) {
+      View<const int32_t, 1> column(&levels(1, i), blind_[i]->deepest());
+      column.stride[0] = max_rows_;
+      backend_.copy_tokens({.from = column, .to = blind_[i]->task->tree->tokens.slice(0, blind_[i]->deepest())});
+    }
     for (Draft* draft : blind_) {
       DraftTree& tree = *draft->task->tree;
       tree.make_chain(draft->deepest());
