@@ -34,7 +34,7 @@ BackendCounters difference(const BackendCounters& a, const BackendCounters& b, u
 // Keeps drafts by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".
 class Synthetic final : public AcceptanceRule {
  public:
-  explicit Synthetic(std::vector<double> odds) : odds_(std::move(odds)) {}
+  Synthetic(std::vector<double> odds, uint64_t seed) : odds_(std::move(odds)), state_(0x2545f4914f6cdd1d * (2 * seed + 1)) {}
   Guarantee guarantee() const override { return Guarantee::Lossy; }
   bool needs_q() const override { return false; }
   void accept(const DraftTree& tree, int64_t, TargetProbs&, Chance&, Verdict& out) const override {
@@ -50,7 +50,7 @@ class Synthetic final : public AcceptanceRule {
     return double(state_ >> 11) * 0x1p-53;
   }
   std::vector<double> odds_;
-  mutable uint64_t state_ = 0x2545f4914f6cdd1d;
+  mutable uint64_t state_;
 };
 
 }  // namespace
@@ -82,7 +82,7 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
     HUNCH_TRY(const RequestPlan plan, plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft,
                                                    parts.model->shape().layers, parts.bits_per_weight()));
     HUNCH_TRY(auto made, Running::make(parts, plan, request));
-    made->rule = std::make_unique<Synthetic>(options.acceptance);
+    made->rule = std::make_unique<Synthetic>(options.acceptance, uint64_t(slot));
     Sequence& sequence = made->sequence;
     sequence.slot = slot;
     sequence.max_len = most;
@@ -131,17 +131,21 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
   HUNCH_OK(parts_.backend->synchronize());
   std::vector<double> whole, drafts;
   const BackendCounters before = parts_.backend->counters();
-  int64_t tokens = 0;
   for (int round = 0; round < rounds; ++round) {
     const auto start = Clock::now();
     HUNCH_OK(one_round(gamma));
     whole.push_back(ms_since(start));
-    for (auto& request : requests_) tokens += request->sequence.len() - request->emitted_first;
     rewind();
   }
   cost.per_round = difference(parts_.backend->counters(), before, uint64_t(rounds));
   cost.round_ms = median(whole);
-  cost.tokens = double(tokens) / double(rounds * options_.batch);
+  // What the odds give in the long run; the coins of these rounds would add their noise.
+  double chance = 1;
+  cost.tokens = 1;
+  for (int draft = 0; draft < gamma; ++draft) {
+    chance *= options_.acceptance[std::min(size_t(draft), options_.acceptance.size() - 1)];
+    cost.tokens += chance;
+  }
   if (gamma == 0) return cost;
   // The same again with a wait between drafts and pass.
   step_.after_drafts = [this](Running&) { (void)parts_.backend->synchronize(); };

@@ -20,7 +20,7 @@ struct RoundOptions {
 
 struct RoundCost {
   double round_ms = 0, draft_ms = 0, verify_ms = 0;  // of one round: the whole; its parts, timed apart
-  double tokens = 0;                                 // per round and request
+  double tokens = 0;                                 // per round and request, as the given acceptance has it
   BackendCounters per_round;
 };
 
