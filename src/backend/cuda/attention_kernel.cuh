@@ -127,6 +127,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
     const AttentionItemDevice& item = args.items[queue.item()];
     const AttentionRunDevice& run = args.runs[item.run];
     const bool boxes = run.index == nullptr;
+    if (boxes && lane == 0) forget_map(run.plane.maps + (args.keys_only ? 1 : 0));
     const int end_entry = item.end_entry, kv_head = item.kv_head;
     const int32_t* pages = run.pages;
     for (int split = item.first_split; split < item.first_split + item.num_splits; ++split)

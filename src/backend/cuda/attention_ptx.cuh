@@ -39,6 +39,10 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       "l"(map), "r"(0), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+// A store that was made where another one was: what the copy engine remembers of a map at this address is not the map any more.
+__device__ __forceinline__ void forget_map(const CUtensorMap* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
 __device__ __forceinline__ uint64_t policy_read_once() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
