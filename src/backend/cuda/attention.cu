@@ -154,6 +154,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     HUNCH_CHECK(group * store.kv_heads == args.q.extent[1] && args.q.extent[2] == store.head_dim && args.scale > 0);
     PlannedRun planned;
     planned.kv_heads = store.kv_heads, planned.window = run.window;
+    if (run.index.data) planned.split_blocks = kSelectedSplitBlocks;
     for (int64_t row = 0; row < run.num_rows; ++row) planned.rows.push_back(int32_t(row)), planned.last.push_back(run.last(row));
     if (!run.tree.parents.empty() && !is_chain(run.tree, run.num_rows)) {
       planned.parents.assign(run.tree.parents.begin(), run.tree.parents.end());

@@ -16,6 +16,8 @@
 namespace hunch {
 
 inline constexpr int kSplitEntries = 1024, kSplitBlocks = kSplitEntries / kPageLen;
+// Of selections, which are short and drafts only: more blocks share one, so that a few of them fill the device.
+inline constexpr int kSelectedSplitEntries = 256, kSelectedSplitBlocks = kSelectedSplitEntries / kPageLen;
 inline constexpr int kSuperSplits = 8;  // splits of a super-split; a power of two
 inline constexpr int kTileRows = 64;    // packed rows (row x padded group) of an M tile
 inline constexpr int kFarFuture = 0x7fffffff;
@@ -67,6 +69,7 @@ struct AttentionRunDevice {
 struct AttentionItemDevice {
   int32_t run = 0, kv_head = 0, mgroup = 0;
   int32_t first_split = 0, num_splits = 0;
+  int32_t split_blocks = kSplitBlocks;                   // of a split
   int32_t fold = 0;                                      // starts a super-split: one partial for all; else one for each split
   int32_t block_begin = 0, block_end = 0;                // read by some row of the group in the order of entries
   int32_t clean_begin = 0, clean_end = 0;                // entries that every row of the group reads there

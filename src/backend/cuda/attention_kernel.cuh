@@ -44,7 +44,7 @@ __device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) 
 // Calls tile(block, leaf) for every tile of keys of a split of an item, in the order of folding; leaf -1: entries in order.
 template <class F>
 __device__ __forceinline__ void for_tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int split, F tile) {
-  const int begin = split * kSplitBlocks, end = begin + kSplitBlocks, leaf_end = item.leaf_end;
+  const int begin = split * item.split_blocks, end = begin + item.split_blocks, leaf_end = item.leaf_end;
   int block = max(item.block_begin, begin), last = min(item.block_end, end), next_leaf = item.leaf_begin, leaf = -1;
   while (true) {  // one call of `tile` in the code, which is long
     if (block < last) {

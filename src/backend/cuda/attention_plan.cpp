@@ -45,7 +45,7 @@ void plan_paths(AttentionPlan& plan, const PlannedRun& run, int first, int end, 
 Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int mgroup, int padded_group) {
   Group group;
   AttentionItemDevice& item = group.item;
-  item.run = run_index, item.mgroup = mgroup;
+  item.run = run_index, item.mgroup = mgroup, item.split_blocks = run.split_blocks;
   const int packed = int(run.rows.size()) * padded_group, per_group = plan.tiles_per_group * kTileRows;
   const int begin = mgroup * per_group, end = std::min(packed, begin + per_group);
   group.tiles = (end - begin + kTileRows - 1) / kTileRows;
@@ -54,7 +54,7 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   if (run.end_entry > 0) {
     item.block_end = int32_t((run.end_entry + kPageLen - 1) / kPageLen);
     item.clean_end = item.end_entry = int32_t(run.end_entry);
-    group.end_split = (item.block_end + kSplitBlocks - 1) / kSplitBlocks;
+    group.end_split = (item.block_end + run.split_blocks - 1) / run.split_blocks;
     return group;
   }
   int64_t begin_entry = kFarFuture, end_entry = 0, clean_begin = 0, clean_end = kFarFuture;
@@ -65,8 +65,8 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   }
   item.clean_begin = int32_t(clean_begin), item.clean_end = int32_t(clean_end), item.end_entry = int32_t(end_entry);
   item.block_begin = int32_t(begin_entry / kPageLen), item.block_end = int32_t((end_entry + kPageLen - 1) / kPageLen);
-  group.first_split = item.block_begin / kSplitBlocks;
-  group.end_split = (item.block_end + kSplitBlocks - 1) / kSplitBlocks;
+  group.first_split = item.block_begin / run.split_blocks;
+  group.end_split = (item.block_end + run.split_blocks - 1) / run.split_blocks;
   if (!run.parents.empty()) {
     plan_paths(plan, run, first, last_row + 1, plan.leaf_of_row[size_t(run_index)], group);
     item.block_end = std::min(item.block_end, item.leaf_block);

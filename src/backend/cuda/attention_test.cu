@@ -381,8 +381,10 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         Request dense = request;
         dense.index_sets = 0;
         const Attended gathered = device.run(copy, dense);
-        EXPECT_EQ(distance(got.out, gathered.out), 0) << what;
-        EXPECT_EQ(distance(got.lse, gathered.lse), 0) << what;
+        // Selections have splits of their own: within one of them the bits are those of a dense read.
+        const bool one_split = count + tail <= kSelectedSplitEntries;
+        EXPECT_LE(distance(got.out, gathered.out), one_split ? 0 : out_tolerance(shape)) << what;
+        EXPECT_LE(distance(got.lse, gathered.lse), one_split ? 0 : 1e-4) << what;
       }
 }
 
