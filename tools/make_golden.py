@@ -113,7 +113,7 @@ NO_WINDOW = {"use_sliding_window": False, "sliding_window": None, "max_window_la
 PLAIN = {"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}
 QWEN3 = {"attention_bias": False, **NO_WINDOW}
 MODELS = {
-    "qwen3-tied": (config("qwen3", **QWEN3), "BF16", 1, "qwen2", 16, None),
+    "qwen3-tied": (config("qwen3", **QWEN3), "BF16", 1, "qwen2", 18, None),
     "qwen3-untied": (new_style(config("qwen3", head_dim=24, theta=1e6, tied=False, **QWEN3)), "F16", 1, "qwen2", 6, None),
     "qwen2-tied": (config("qwen2", theta=1e6, **NO_WINDOW), "BF16", 1, "qwen2", 13, None),
     "qwen2-window": (config("qwen2", ffn=32, layers=3, **WINDOW), "BF16", 1, "qwen2", 4, {"use_sliding_window": False}),
