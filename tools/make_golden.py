@@ -1,5 +1,6 @@
-"""Makes tests/data/models (tiny seeded random-weight models of every family, as safetensors folders and GGUF files) and
-tests/data/golden (what transformers computes for them), so that the C++ tests need neither torch nor transformers.
+"""Makes tests/data/models (tiny seeded random-weight models of every family, as folders and GGUF files) and tests/data/golden
+(what transformers computes for them), so that the C++ tests need neither torch nor transformers. A folder keeps no weights but
+the recipe that they are drawn by (tiny_weights.py). GGUF files are kept whole; their weights are torch's.
 tests/data/README.md says what the files mean; tests/golden reads them.
 
     python tools/make_golden.py --out tests/data [--reference models/wren-34m/golden.json]
@@ -22,6 +23,7 @@ import safetensors.torch
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Q
+from tiny_weights import make_recipe, recipe_weights, write_recipe
 
 SHORT, LONG, BEYOND = 10, 80, 180  # prompt lengths; BEYOND only where rope scaling has an original context to pass
 NEW = 24  # greedy tokens
@@ -106,62 +108,69 @@ LINEAR = {"type": "linear", "factor": 4.0}
 WINDOW = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
 NO_WINDOW = {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 2}
 
-# name: (config, stored type, shards, GGUF pre-tokenizer name, keys to change for "must differ clearly from")
-PLAIN_ROPE = {"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}
+# name: (config, stored type, shards, GGUF pre-tokenizer name, seed, keys to change for "must differ clearly from"). The seed is
+# where the search begins: with these, conformance_suite's drafts are kept and dropped under every policy, 3 and more of each.
+PLAIN = {"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}
 QWEN3 = {"attention_bias": False, **NO_WINDOW}
 MODELS = {
-    "qwen3-tied": (config("qwen3", **QWEN3), "BF16", 1, "qwen2", None),
-    "qwen3-untied": (new_style(config("qwen3", head_dim=24, theta=1e6, tied=False, **QWEN3)), "F16", 1, "qwen2", None),
-    "qwen2-tied": (config("qwen2", theta=1e6, **NO_WINDOW), "BF16", 1, "qwen2", None),
-    "qwen2-window": (config("qwen2", ffn=32, layers=3, **WINDOW), "BF16", 1, "qwen2", {"use_sliding_window": False}),
-    "llama": (config("llama", kv_heads=4, ffn=32, tied=False), "BF16", 2, "llama-bpe", None),
-    "llama-llama3": (new_style(config("llama", ffn=32, theta=300.0, rope_scaling=LLAMA3)), "BF16", 1, "llama-bpe", PLAIN_ROPE),
+    "qwen3-tied": (config("qwen3", **QWEN3), "BF16", 1, "qwen2", 18, None),
+    "qwen3-untied": (new_style(config("qwen3", head_dim=24, theta=1e6, tied=False, **QWEN3)), "F16", 1, "qwen2", 6, None),
+    "qwen2-tied": (config("qwen2", theta=1e6, **NO_WINDOW), "BF16", 1, "qwen2", 13, None),
+    "qwen2-window": (config("qwen2", ffn=32, layers=3, **WINDOW), "BF16", 1, "qwen2", 4, {"use_sliding_window": False}),
+    "llama": (config("llama", kv_heads=4, ffn=32, tied=False), "BF16", 2, "llama-bpe", 63, None),
+    "llama-llama3": (new_style(config("llama", ffn=32, theta=300.0, rope_scaling=LLAMA3)), "BF16", 1, "llama-bpe", 29, PLAIN),
     "llama-linear": (
-        config("llama", kv_heads=1, ffn=32, rope_scaling=LINEAR, attention_bias=True), "F32", 1, "llama-bpe",
+        config("llama", kv_heads=1, ffn=32, rope_scaling=LINEAR, attention_bias=True), "F32", 1, "llama-bpe", 314,
         {"rope_scaling": None},
     ),
     "llama-yarn": (
-        config("llama", head_dim=24, ffn=32, theta=500.0, rope_scaling=YARN), "BF16", 1, "llama-bpe", {"rope_scaling": None},
+        config("llama", head_dim=24, ffn=32, theta=500.0, rope_scaling=YARN), "BF16", 1, "llama-bpe", 15, {"rope_scaling": None},
     ),
-    "mistral": (config("mistral", ffn=32, tied=False, sliding_window=24), "BF16", 1, "llama-bpe", {"sliding_window": None}),
+    "mistral": (config("mistral", ffn=32, tied=False, sliding_window=24), "BF16", 1, "llama-bpe", 1, {"sliding_window": None}),
 }  # fmt: skip
+ATTENDED = 0.5  # gain of a folder's output projections: with more, next to no draft survives that reads a few entries only
 
-# name: (folder whose weights and config it takes or a config of its own, type of the matrices, changed config keys)
+# name: (folder whose config it takes or a config of its own, type of the matrices, changed config keys, seed if not searched)
 BIG = dict(hidden=256, heads=4, head_dim=64, kv_heads=1, ffn=256, layers=1)  # K-quants need rows of 256
 GGUFS = {
-    "llama-llama3-f16": ("llama-llama3", Q.F16, {}),
-    "llama-q8_0": ("llama", Q.Q8_0, {}),
-    "qwen3-q8_0": ("qwen3-tied", Q.Q8_0, {}),
-    "qwen3-q4_0": ("qwen3-tied", Q.Q4_0, {}),
-    "qwen2-yarn-q4_0": ("qwen2-tied", Q.Q4_0, {"rope_scaling": YARN_QWEN, "rope_theta": 500.0}),
-    "llama-q4_k_m": (config("llama", **BIG), Q.Q4_K, {}),  # with Q6_K where llama.cpp's mix of that name has it
+    "llama-llama3-f16": ("llama-llama3", Q.F16, {}, 14),
+    "llama-q8_0": ("llama", Q.Q8_0, {}, 5),
+    "qwen3-q8_0": ("qwen3-tied", Q.Q8_0, {}, 22),
+    "qwen3-q4_0": ("qwen3-tied", Q.Q4_0, {}, 22),
+    "qwen2-yarn-q4_0": ("qwen2-tied", Q.Q4_0, {"rope_scaling": YARN_QWEN, "rope_theta": 500.0}, 22),
+    "llama-q4_k_m": (config("llama", **BIG), Q.Q4_K, {}, None),  # with Q6_K where llama.cpp's mix of that name has it
 }
 
 
-def random_weights(c, seed):
-    """weights whose logits spread over several units and whose attention is far from uniform; Hugging Face names -> fp32"""
-    g = torch.Generator().manual_seed(seed)
+def tensors(c, attended):
+    """Hugging Face name -> (shape, mean, deviation): logits spread over several units and attention is far from uniform"""
     hidden, head_dim = c["hidden_size"], c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
     q, kv, ffn = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim, c["intermediate_size"]
-    matrix = lambda rows, cols, gain: torch.randn(rows, cols, generator=g) * (gain / math.sqrt(cols))
-    norm = lambda n, mean=1.0: mean + 0.2 * torch.randn(n, generator=g)
+    matrix = lambda rows, cols, gain: ((rows, cols), 0.0, gain / math.sqrt(cols))
+    norm = lambda n, mean=1.0: ((n,), mean, 0.2)
     qkv_bias = c["model_type"] == "qwen2" or c.get("attention_bias")
-    w = {"model.embed_tokens.weight": matrix(VOCAB, hidden, 2.0), "model.norm.weight": norm(hidden)}
+    t = {"model.embed_tokens.weight": matrix(VOCAB, hidden, 2.0), "model.norm.weight": norm(hidden)}
     if not c["tie_word_embeddings"]:
-        w["lm_head.weight"] = matrix(VOCAB, hidden, 2.0)
+        t["lm_head.weight"] = matrix(VOCAB, hidden, 2.0)
     for i in range(c["num_hidden_layers"]):
         a, m = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
-        w[f"model.layers.{i}.input_layernorm.weight"] = norm(hidden)
-        w[f"model.layers.{i}.post_attention_layernorm.weight"] = norm(hidden)
+        t[f"model.layers.{i}.input_layernorm.weight"] = norm(hidden)
+        t[f"model.layers.{i}.post_attention_layernorm.weight"] = norm(hidden)
         for name, rows, cols in (("q", q, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, q)):
-            w[a + name + "_proj.weight"] = matrix(rows, cols, 1.5 if name in "qk" else 1.0)
+            t[a + name + "_proj.weight"] = matrix(rows, cols, {"q": 1.5, "k": 1.5, "v": 1.0, "o": attended}[name])
             if qkv_bias and (name != "o" or c.get("attention_bias")):
-                w[a + name + "_proj.bias"] = 0.5 * torch.randn(rows, generator=g)
+                t[a + name + "_proj.bias"] = ((rows,), 0.0, 0.5)
         if c["model_type"] == "qwen3":
-            w[a + "q_norm.weight"], w[a + "k_norm.weight"] = norm(head_dim, 1.4), norm(head_dim, 1.4)
+            t[a + "q_norm.weight"], t[a + "k_norm.weight"] = norm(head_dim, 1.4), norm(head_dim, 1.4)
         for name, rows, cols in (("gate", ffn, hidden), ("up", ffn, hidden), ("down", hidden, ffn)):
-            w[m + name + "_proj.weight"] = matrix(rows, cols, 1.5)
-    return w
+            t[m + name + "_proj.weight"] = matrix(rows, cols, 1.5)
+    return t
+
+
+def gguf_weights(c, seed):
+    """fp32 weights of a GGUF file, before they are encoded"""
+    g = torch.Generator().manual_seed(seed)
+    return {n: mean + std * torch.randn(shape, generator=g) for n, (shape, mean, std) in tensors(c, 1.0).items()}
 
 
 def write_json(path, value, compact=True):
@@ -170,26 +179,21 @@ def write_json(path, value, compact=True):
         f.write("\n")
 
 
-def write_folder(folder, c, weights, shards, pre):
-    """a Hugging Face folder; `weights` are already of the stored type"""
+def write_folder(folder, c, weights, pre, files=None):
+    """a Hugging Face folder; `weights` are already of the stored type; `files`: file -> names, where there is more than one"""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     write_json(folder + "/config.json", c, compact=False)
     write_json(folder + "/generation_config.json", SAMPLING)
     write_json(folder + "/tokenizer.json", tokenizer_json(pre))
     write_json(folder + "/tokenizer_config.json", TOKENIZER_CONFIG)
-    meta = {"format": "pt"}
-    if shards == 1:
-        safetensors.torch.save_file(weights, folder + "/model.safetensors", meta)
-        return
-    names = sorted(weights)
-    where, size = {}, sum(t.numel() * t.element_size() for t in weights.values())
-    for s in range(shards):
-        part, file = names[s::shards], f"model-{s + 1:05}-of-{shards:05}.safetensors"
-        safetensors.torch.save_file({n: weights[n] for n in part}, f"{folder}/{file}", meta)
-        where.update({n: file for n in part})
-    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
-    write_json(folder + "/model.safetensors.index.json", index)
+    files = files or {"model.safetensors": list(weights)}
+    for file, names in files.items():
+        safetensors.torch.save_file({n: weights[n] for n in names}, f"{folder}/{file}", {"format": "pt"})
+    if len(files) > 1:
+        size = sum(t.numel() * t.element_size() for t in weights.values())
+        where = dict(sorted((n, file) for file, names in files.items() for n in names))
+        write_json(folder + "/model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
 
 
 def load(folder):
@@ -199,7 +203,7 @@ def load(folder):
 def model_of(c, weights):
     """a transformers model from a config and fp32 weights, by way of a folder, so that the public loading path is what is used"""
     with tempfile.TemporaryDirectory() as d:
-        write_folder(d, c | {"torch_dtype": "float32"}, weights, 1, "qwen2")
+        write_folder(d, c | {"torch_dtype": "float32"}, weights, "qwen2")
         return load(d)
 
 
@@ -419,34 +423,44 @@ def llama3_divisors(rope, head_dim):
 
 
 # ---------------------------------------------------------------------------------------------------- the parts together
+def config_of(name):
+    """what stands in config.json"""
+    c, stored = MODELS[name][:2]
+    return c | {"dtype" if "dtype" in c else "torch_dtype": {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[stored]}
+
+
 def make_folder(name, out):
-    c, stored, shards, pre, without = MODELS[name]
-    c = dict(c)
-    c["dtype" if "dtype" in c else "torch_dtype"] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[stored]
-    for seed in range(1, 200):
-        weights = {n: t.to(DTYPES[stored]).contiguous() for n, t in random_weights(c, seed).items()}
+    _, stored, shards, pre, first_seed, without = MODELS[name]
+    c = config_of(name)
+    for seed in range(first_seed, first_seed + 400):
+        recipe = make_recipe(tensors(c, ATTENDED), stored, shards, seed)
+        weights = {n: torch.from_numpy(x).to(DTYPES[stored]) for n, x in recipe_weights(recipe).items()}
         model = model_of(c, {n: t.float() for n, t in weights.items()})
         cases = record(model, c, 1, 3)
         if cases:
             break
     assert cases, name
-    folder = f"{out}/models/{name}"
-    write_folder(folder, c, weights, shards, pre)
-    check_model(name, load(folder), c, without)
-    assert torch.equal(logits_of(load(folder), cases[0]["ids"]), logits_of(model, cases[0]["ids"])), name
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(folder, c, weights, pre, {f["name"]: [row[0] for row in f["tensors"]] for f in recipe["files"]})
+        check_model(name, load(folder), c, without)
+        assert torch.equal(logits_of(load(folder), cases[0]["ids"]), logits_of(model, cases[0]["ids"])), name
+        kept = f"{out}/models/{name}"
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
+        write_recipe(kept + "/weights.json", recipe, folder)
     golden(f"{out}/golden/{name}.json", name, f"models/{name}", f"{stored}, seed {seed}", cases)
-    return c, weights
 
 
-def make_gguf(name, out, made):
-    source, kind, changes = GGUFS[name]
-    path, fresh = f"{out}/models/{name}.gguf", not isinstance(source, str)
+def make_gguf(name, out):
+    source, kind, changes, given = GGUFS[name]
+    path = f"{out}/models/{name}.gguf"
+    c, stored = (config_of(source), MODELS[source][1]) if given else (source, "F32")
+    c = c | changes
     for seed in range(1, 200):
-        c, weights = (source, random_weights(source, seed)) if fresh else made[source]
-        c = c | changes
+        weights = {n: t.to(DTYPES[stored]) for n, t in gguf_weights(c, given or seed).items()}
         decoded = write_gguf(path, name, c, weights, kind, "llama-bpe" if c["model_type"] == "llama" else "qwen2")
         model = model_of(c, decoded)
-        cases = record(model, c, 1 if fresh else seed, 2)  # where the weights are given, other prompts are tried instead
+        cases = record(model, c, seed if given else 1, 2)
         if cases:
             break
     assert cases, name
@@ -474,9 +488,10 @@ def main():
     torch.set_num_threads(1)
     os.makedirs(args.out + "/models", exist_ok=True)
     os.makedirs(args.out + "/golden", exist_ok=True)
-    made = {name: make_folder(name, args.out) for name in MODELS}
+    for name in MODELS:
+        make_folder(name, args.out)
     for name in GGUFS:
-        make_gguf(name, args.out, made)
+        make_gguf(name, args.out)
     if args.reference:
         compact_reference(args.reference, args.out)
 

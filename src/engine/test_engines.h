@@ -23,7 +23,12 @@ inline std::string tree_path() {
   const char* carried = std::getenv("HUNCH_TREE");
   return carried ? carried : HUNCH_ROOT;
 }
-inline std::string tiny_path(const std::string& name) { return tree_path() + "/tests/data/models/" + name; }
+// GGUF files lie in the tree; folders get their weights from the build: where it put them, or $HUNCH_TINY_MODELS.
+inline std::string tiny_path(const std::string& name) {
+  if (name.ends_with(".gguf")) return tree_path() + "/tests/data/models/" + name;
+  const char* carried = std::getenv("HUNCH_TINY_MODELS");
+  return (carried ? carried : HUNCH_TINY_MODELS) + ("/" + name);
+}
 inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 
 // Every family, form of attention and rope scaling that the tree has a tiny model of.

@@ -1,0 +1,94 @@
+// make_tiny_models RECIPES OUT: writes the tiny models that the tests load, a folder OUT/NAME for each RECIPES/NAME/weights.json,
+// with what else lies beside the recipe. The build runs it. Same bytes as tools/tiny_weights.py on every machine: no arithmetic
+// here rounds, but for one conversion to fp32 and one to the stored type. tests/data/README.md gives the recipe's fields.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/half.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Output `index` of SplitMix64 (Steele et al., OOPSLA 2014): the sum of its four 16-bit parts, less the mean of such sums.
+int64_t noise(uint64_t seed, uint64_t index) {
+  uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  z ^= z >> 31;
+  return int64_t((z & 0xFFFF) + (z >> 16 & 0xFFFF) + (z >> 32 & 0xFFFF) + (z >> 48)) - 2 * 0xFFFF;
+}
+
+template <typename T>
+void append(std::string& out, T value) {  // little-endian, as every machine that builds this is
+  char bytes[sizeof value];
+  std::memcpy(bytes, &value, sizeof value);
+  out.append(bytes, sizeof value);
+}
+
+// One safetensors file, laid out as the package `safetensors` does it: elements numbered from `drawn` on, over all files.
+std::string make_file(const Json& file, uint64_t seed, const std::string& dtype, uint64_t& drawn) {
+  std::string header = R"({"__metadata__":{"format":"pt"})", data;
+  for (const Json& tensor : file["tensors"]) {
+    const auto mean = tensor[2].get<int64_t>(), step = tensor[3].get<int64_t>();
+    uint64_t count = 1;
+    for (const Json& extent : tensor[1]) count *= extent.get<uint64_t>();
+    const size_t begin = data.size();
+    for (uint64_t i = 0; i < count; ++i) {
+      const int64_t units = mean * (1 << 24) + step * noise(seed, drawn++);  // below 2^53
+      const float value = float(double(units) * 0x1p-32);
+      if (dtype == "BF16") append(data, f32_to_bf16(value));
+      else if (dtype == "F16") append(data, f32_to_f16(value));
+      else append(data, value);
+    }
+    header += fmt::format(R"(,{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", tensor[0].dump(), dtype, tensor[1].dump(),
+                          begin, data.size());
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string out;
+  append(out, uint64_t(header.size()));
+  return out + header + data;
+}
+
+void make_model(const fs::path& from, const fs::path& to) {
+  const Json recipe = Json::parse(std::ifstream(from / "weights.json"));
+  fs::create_directories(to);
+  for (const auto& entry : fs::directory_iterator(from))
+    if (entry.path().filename() != "weights.json")
+      fs::copy_file(entry, to / entry.path().filename(), fs::copy_options::overwrite_existing);
+  uint64_t drawn = 0;
+  for (const Json& file : recipe["files"]) {
+    std::ofstream out(to / file["name"].get<std::string>(), std::ios::binary);
+    out.exceptions(std::ios::failbit | std::ios::badbit);
+    const std::string bytes = make_file(file, recipe["seed"], recipe["dtype"], drawn);
+    out.write(bytes.data(), std::streamsize(bytes.size()));
+    out.close();
+  }
+}
+
+}  // namespace
+}  // namespace hunch
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    fmt::print(stderr, "usage: make_tiny_models RECIPES OUT\n");
+    return 2;
+  }
+  try {
+    for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
+      if (std::filesystem::exists(entry.path() / "weights.json"))
+        hunch::make_model(entry.path(), argv[2] / entry.path().filename());
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "make_tiny_models: {}\n", e.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,55 @@
+"""Weights that any machine makes again bit for bit, from a recipe in place of them: tests/data/models/NAME/weights.json, which
+tests/data/README.md describes. make_golden.py draws by it here, the build in make_tiny_models.cpp; sums over the files bind them.
+"""
+import json
+import math
+import zlib
+
+import numpy as np
+
+SUM_STD = math.sqrt((2**32 - 1) / 3)  # standard deviation of a sum of four uniform 16-bit numbers
+
+
+def make_recipe(tensors, dtype, shards, seed):
+    """`tensors`: name -> (shape, mean, standard deviation); dealt to the files in turn, in each in the order of their names"""
+    names = sorted(tensors)
+
+    def row(name):
+        shape, mean, deviation = tensors[name]
+        return [name, list(shape), round(2**8 * mean), round(2**32 * deviation / SUM_STD)]
+
+    file = lambda s: "model.safetensors" if shards == 1 else f"model-{s + 1:05}-of-{shards:05}.safetensors"
+    files = [{"name": file(s), "tensors": [row(n) for n in names[s::shards]]} for s in range(shards)]
+    return {"seed": seed, "dtype": dtype, "files": files}
+
+
+def noise(seed, first, count):
+    """Outputs [first, first + count) of SplitMix64 (Steele et al., OOPSLA 2014): sums of their four 16-bit parts, less the mean"""
+    z = np.uint64(seed) + np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return sum(((z >> np.uint64(16 * i)) & np.uint64(0xFFFF)).astype(np.int64) for i in range(4)) - 2 * 0xFFFF
+
+
+def recipe_weights(recipe):
+    """name -> fp32 array, still to be rounded to the stored type; multiples of 2^-32, exact up to the rounding to fp32"""
+    weights, done = {}, 0
+    for file in recipe["files"]:
+        for name, shape, mean, step in file["tensors"]:
+            x = (mean << 24) + step * noise(recipe["seed"], done, math.prod(shape))
+            weights[name] = (x.astype(np.float64) * 2.0**-32).astype(np.float32).reshape(shape)
+            done += x.size
+    return weights
+
+
+def write_recipe(path, recipe, folder):
+    """one tensor a line; with the sums over the files that were written to `folder`"""
+    files = []
+    for file in recipe["files"]:
+        with open(f"{folder}/{file['name']}", "rb") as f:
+            crc = zlib.crc32(f.read())
+        rows = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in file["tensors"])
+        files.append(f' {{"name": "{file["name"]}", "crc32": "{crc:08x}", "tensors": [\n{rows}]}}')
+    with open(path, "w") as f:
+        f.write(f'{{"seed": {recipe["seed"]}, "dtype": "{recipe["dtype"]}", "files": [\n' + ",\n".join(files) + "]}\n")
