@@ -1,4 +1,5 @@
-// Selection of the best entries: contract in backend/ops/top_k.h. A cluster of eight blocks takes one set. Each warp owns a run
+// Selection of the best entries: contract in backend/ops/top_k.h. Where there are many sets, top_k_stream.cuh takes them block by
+// block. The kernel here takes what is left: a cluster of eight blocks takes one set. Each warp owns a run
 // of rows of 128 entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the
 // threshold (select.cuh), then writes its indices behind those of the warps before it.
 #include "backend/cuda/top_k.h"
@@ -8,6 +9,7 @@
 
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/select.cuh"
+#include "backend/cuda/top_k_stream.cuh"
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {
@@ -20,18 +22,11 @@ constexpr int kBatch = 8;                    // rows in flight per warp: 8 x 16 
 constexpr int kHeldRows = 16;                // rows of keys that a warp keeps
 constexpr int kManySets = 8, kFewSets = 24;  // warps of a block: three blocks of 64 KiB per multiprocessor, or one of 192 KiB
 constexpr int kFusedSpread = 32;             // farther than the 32 entries before a batch nothing is read
-constexpr int kMostSteps = 6;                // 1 + 2 + 4 + 8 + 16 + 1
 
-struct TopKSet {
-  const float* scores;
-  int32_t* index;
-  int32_t n, count, sinks, recent_from;
-  int32_t aligned, num_steps;
-  int32_t step[kMostSteps];
-  float factor[kMostSteps];
-};
 struct TopKDevice {
   const TopKSet* sets;
+  const uint32_t* failed;  // null: all sets are wanted, one per cluster; else those marked here
+  int32_t num_sets, pad;
 };
 
 struct Shared {
@@ -171,16 +166,10 @@ struct WarpRows {
   }
 };
 
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  Shared& s = *reinterpret_cast<Shared*>(memory);
+// One set, by all blocks of a cluster, with s.set and clear bins visible to all of them.
+__device__ __forceinline__ void choose_set(Shared& s) {
   const auto cluster = cg::this_cluster();
   const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
-  clear_bins(s.select);
-  if (threadIdx.x == 0) s.set = args->sets[blockIdx.x / kClusterBlocks];
-  cluster.sync();  // all blocks have begun: others may write into their memory
-  wait_for_previous();
-  let_next_start();
   const TopKSet& set = s.set;
 
   const int rows = (set.n + kRow - 1) / kRow, share = (rows + kClusterBlocks * warps - 1) / (kClusterBlocks * warps);
@@ -233,6 +222,28 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
     for (uint32_t i = lane; i < count; i += 32) set.index[at + i] = list[i];
   } else {
     mine.each_row(false, [&](uint4 k, uint32_t j) { at = write_kept(k, j, set.index, at); });
+  }
+}
+
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory);
+  const auto cluster = cg::this_cluster();
+  const int lane = threadIdx.x & 31, id = int(blockIdx.x) / kClusterBlocks;
+  const TopKDevice a = *args;
+  clear_bins(s.select);
+  wait_for_previous();
+  let_next_start();
+  const int clusters = int(gridDim.x) / kClusterBlocks;
+  for (int first = id; first < a.num_sets; first += 32 * clusters) {
+    const int mine = first + lane * clusters;
+    uint32_t wanted = __ballot_sync(kAllLanes, mine < a.num_sets && (!a.failed || a.failed[mine] != 0));
+    for (; wanted != 0; wanted &= wanted - 1) {
+      __syncthreads();  // the set before is done with
+      if (threadIdx.x == 0) s.set = a.sets[first + (__ffs(int(wanted)) - 1) * clusters];
+      cluster.sync();  // all blocks have begun: others may write into their memory
+      choose_set(s);
+    }
   }
 }
 
@@ -299,6 +310,52 @@ void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vecto
   }
 }
 
+void launch_clusters(Commands& commands, int clusters, int warps, const TopKDevice& args) {
+  commands.launch(top_k_kernel,
+                  {.blocks = dim3(unsigned(clusters) * kClusterBlocks),
+                   .threads = unsigned(warps) * 32,
+                   .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
+                  args);
+}
+
+// Block by block, where that pays: at least a set per multiprocessor, most of them fit for it. Of the two shapes, large blocks
+// hold the candidates of long sets; a call goes from one to the other when its sets outgrow it, hardly ever.
+bool enqueue_stream(Commands& commands, const std::vector<TopKSet>& sets, const std::vector<int>& spreads) {
+  if (int(sets.size()) < device_facts().num_sms) return false;
+  if (*std::max_element(spreads.begin(), spreads.end()) > kFusedSpread) return false;
+  struct Shape {
+    int warps, blocks, count;  // blocks per multiprocessor; most entries chosen
+  };
+  constexpr Shape kShapes[] = {{4, 4, 2500}, {8, 2, 12000}};
+  const Shape* shape = nullptr;
+  int spread_steps = 0;
+  for (const Shape& each : kShapes) {
+    int fit[2] = {};  // without a spread, with one of 16
+    for (const TopKSet& set : sets) {
+      const bool wide = set.num_steps == 5 && set.step[3] == 8 && set.step[4] == 1;
+      if (set.aligned && (wide || set.num_steps == 0) && set.n >= kLeastStreamed && set.n <= kMostTiles * kTile &&
+          set.count <= each.count)
+        ++fit[wide];
+    }
+    const int wide = fit[1] > fit[0];
+    if (!shape && fit[wide] * 4 >= int(sets.size()) * 3) shape = &each, spread_steps = wide;
+  }
+  if (!shape) return false;
+  // A multiprocessor has 4 KiB more than one block may ask for and their reserved KiB.
+  const size_t shared = (device_facts().shared_bytes / size_t(shape->blocks) - 1024) / 16 * 16;
+  const int capacity = int((shared - stream_shared_bytes(shape->warps, 0)) / sizeof(uint32_t));
+  const TopKSet* device_sets = commands.data(std::span<const TopKSet>(sets));
+  uint32_t* failed = static_cast<uint32_t*>(commands.workspace(sets.size() * sizeof(uint32_t)));
+  const Grid grid{.blocks = dim3(unsigned(sets.size())), .threads = unsigned(shape->warps) * 32, .shared_bytes = shared};
+  const StreamDevice args{device_sets, failed, uint32_t(capacity), 0};
+  if (spread_steps) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
+  else commands.launch(stream_top_k_kernel<0>, grid, args);
+  // What failed, if anything did.
+  launch_clusters(commands, device_facts().num_sms / kClusterBlocks, kManySets,
+                  TopKDevice{device_sets, failed, int32_t(sets.size()), 0});
+  return true;
+}
+
 }  // namespace
 
 void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
@@ -323,14 +380,11 @@ void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
     }
   }
   if (sets.empty()) return;
+  if (enqueue_stream(commands, sets, spreads)) return;
   spread_far(commands, sets, spreads);
   const bool few = int(sets.size()) * kClusterBlocks <= device_facts().num_sms;
-  const int warps = few ? kFewSets : kManySets;
-  commands.launch(top_k_kernel,
-                  {.blocks = dim3(unsigned(sets.size()) * kClusterBlocks),
-                   .threads = unsigned(warps) * 32,
-                   .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
-                  TopKDevice{commands.data(std::span<const TopKSet>(sets))});
+  launch_clusters(commands, int(sets.size()), few ? kFewSets : kManySets,
+                  TopKDevice{commands.data(std::span<const TopKSet>(sets)), nullptr, int32_t(sets.size()), 0});
 }
 
 }  // namespace hunch

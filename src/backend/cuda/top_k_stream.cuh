@@ -1,0 +1,401 @@
+// Selection where there are many sets (top_k.cu): one block takes a set and reads it once. A sample of the set gives a value that
+// the threshold very likely exceeds; the block then streams all scores, dilates them in registers and keeps only those above that
+// value, in shared memory; a histogram of these finds the threshold, and the few entries in its bin are ranked exactly. A bound
+// that lets too few or too many pass is tried again with another margin; what still fails (many equal scores, NaN, an address
+// that is not aligned) is marked, and top_k_kernel does it afterwards.
+#pragma once
+
+#include "backend/cuda/ptx.h"
+#include "backend/cuda/select.cuh"
+
+namespace hunch {
+
+constexpr int kMostSteps = 6;  // 1 + 2 + 4 + 8 + 16 + 1
+
+struct TopKSet {
+  const float* scores;
+  int32_t* index;
+  int32_t n, count, sinks, recent_from;
+  int32_t aligned, num_steps;
+  int32_t step[kMostSteps];
+  float factor[kMostSteps];
+};
+
+struct StreamDevice {
+  const TopKSet* sets;
+  uint32_t* failed;  // [sets], written for each
+  uint32_t capacity;
+  int32_t pad;
+};
+
+constexpr int kChunk = 28;          // neighbours that a lane dilates: 7 x 16 bytes, so that a warp's accesses meet no bank twice
+constexpr int kTile = kChunk * 32;  // entries that a warp takes at a time
+constexpr int kHalo = 16;           // entries before them that may spread into them
+constexpr int kWindow = kHalo + kChunk;
+constexpr int kVectors = kTile / 128;  // 16-byte loads per lane
+constexpr int kMostTiles = 592;        // 530,432 entries
+constexpr int kStreamBins = 2048;
+constexpr int kBoundary = 512;            // entries in the threshold's bin that are ranked one against the other
+constexpr int kSampled = kChunk - kHalo;  // dilated entries that a segment of the sample gives
+constexpr int kRounds = 2;                // segments per lane
+constexpr int kTries = 3;
+constexpr int kStreamSpread = 16;
+constexpr int kLeastStreamed = 4096;
+
+// A candidate is one word: how far its key lies above the bound's, in units of 8, saturated (22 bits, four octaves), and its
+// place in its tile (10 bits).
+constexpr uint32_t kPlace = 1023, kDropped = kPlace, kFar = (1u << 25) - 1;
+constexpr int kBinShift = 21;
+
+struct StreamShared {
+  TopKSet set;
+  alignas(16) uint32_t bins[kStreamBins];
+  uint32_t tiles[kMostTiles];  // first candidate << 16 | candidates
+  uint32_t kept[kMostTiles];   // chosen of a tile, then chosen before it
+  uint32_t group_sums[8];
+  uint32_t used, odd, boundary;
+  struct {
+    uint32_t bin, below;
+  } found;
+  alignas(16) float buffer[1];  // [warps][kHalo + kTile], then [capacity] words
+};
+
+// Of a warp's buffer, later: the entries in the threshold's bin.
+struct Boundary {
+  uint32_t word[kBoundary], index[kBoundary], key[kBoundary];
+};
+constexpr int kStreamBuffer = kHalo + kTile;
+static_assert(sizeof(Boundary) <= 4 * kStreamBuffer * sizeof(float));
+
+// fmaxf() that gives NaN where either is NaN: an entry that is NaN shows in all that it reaches.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+// The doubling scheme of spread 16 over neighbours; the first kHalo values are spent.
+template <int kStep, int kFirst, int kCount>
+__device__ __forceinline__ void dilate_step(float (&y)[kCount], float factor) {
+#pragma unroll
+  for (int i = kCount - 1; i >= kFirst; --i) y[i] = max_or_nan(y[i], factor * y[i - kStep]);
+}
+template <int kCount>
+__device__ __forceinline__ void dilate_sixteen(float (&y)[kCount], const float (&factor)[4]) {
+  dilate_step<1, 1>(y, factor[0]);
+  dilate_step<2, 3>(y, factor[1]);
+  dilate_step<4, 7>(y, factor[2]);
+  dilate_step<8, 15>(y, factor[3]);
+  dilate_step<1, 16>(y, factor[0]);
+}
+
+// The bin in which entry `rank` (from 0, lowest first) lies, and the entries below it. All threads call it, after a barrier; the
+// bins may be changed after the next one. Where all bins together hold no more than `rank`: the last bin.
+__device__ __forceinline__ void find_low_bin(StreamShared& s, uint32_t rank) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  constexpr int kPer = kStreamBins / 8;
+  for (int g = warp; g < 8; g += warps) {
+    const uint4 a = *reinterpret_cast<const uint4*>(&s.bins[g * kPer + lane * 8]);
+    const uint4 b = *reinterpret_cast<const uint4*>(&s.bins[g * kPer + lane * 8 + 4]);
+    const uint32_t sum = __reduce_add_sync(kAllLanes, a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w);
+    if (lane == 0) s.group_sums[g] = sum;
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  uint32_t value = lane < 8 ? s.group_sums[lane] : 0, upto = warp_scan(value);
+  const uint32_t past = __ballot_sync(kAllLanes, upto > rank);
+  if (past == 0) {
+    if (lane == 31) s.found = {kStreamBins - 1, upto};
+    return;
+  }
+  const int group = __ffs(int(past)) - 1;
+  const uint32_t before = __shfl_sync(kAllLanes, upto - value, group);
+  const uint4 a = *reinterpret_cast<const uint4*>(&s.bins[group * kPer + lane * 8]);
+  const uint4 b = *reinterpret_cast<const uint4*>(&s.bins[group * kPer + lane * 8 + 4]);
+  const uint32_t counts[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  value = a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
+  upto = warp_scan(value) + before;
+  if (upto > rank && upto - value <= rank) {
+    uint32_t below = upto - value;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      if (below <= rank && rank < below + counts[c]) s.found = {uint32_t(group * kPer + lane * 8 + c), below};
+      below += counts[c];
+    }
+  }
+}
+
+template <int kSpread>
+struct Stream {
+  StreamShared& s;
+  const TopKSet& set;
+  float* buffer;    // this warp's
+  uint32_t* words;  // the block's
+  uint32_t capacity;
+  float factor[4];
+
+  __device__ __forceinline__ void clear() const {
+    for (int i = threadIdx.x; i < kStreamBins; i += blockDim.x) s.bins[i] = 0;
+  }
+
+  // The key that about `margin` times `count` of the set's entries reach, by segments at equal distances; 0 if there is none.
+  // Ends with a barrier and clear bins.
+  __device__ __forceinline__ uint32_t sampled_key(float margin) const {
+    const int lane = threadIdx.x & 31, segments = kRounds * int(blockDim.x);
+    const float distance = float(set.n - kChunk) / float(segments);
+    uint32_t keys[kRounds][kSampled];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int first = r * int(blockDim.x) + int(threadIdx.x & ~31u);
+      __syncwarp();
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const int piece = v * 32 + lane, segment = piece / kVectors;
+        const int from = int(float(first + segment) * distance) & ~3;
+        *reinterpret_cast<float4*>(buffer + piece * 4) =
+            __ldg(reinterpret_cast<const float4*>(set.scores + from) + piece % kVectors);
+      }
+      __syncwarp();
+      float y[kChunk];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const float4 x = *reinterpret_cast<const float4*>(buffer + lane * kChunk + v * 4);
+        y[4 * v] = x.x, y[4 * v + 1] = x.y, y[4 * v + 2] = x.z, y[4 * v + 3] = x.w;
+      }
+      if (kSpread) dilate_sixteen(y, factor);
+#pragma unroll
+      for (int i = 0; i < kSampled; ++i) {
+        keys[r][i] = key_of(y[kHalo + i]);
+        atomicAdd(&s.bins[keys[r][i] >> 21], 1u);
+      }
+    }
+    __syncthreads();
+    const int taken = segments * kSampled, ends = set.sinks + (set.n - set.recent_from);
+    const int wanted = int(margin * float(taken) * float(max(set.count - ends, 1)) / float(max(set.n - ends, 1))) + 1;
+    const bool enough = wanted < taken;
+    const uint32_t rank = enough ? uint32_t(taken - wanted) : 0u;
+    find_low_bin(s, rank);
+    __syncthreads();
+    const uint32_t high = s.found.bin, below = s.found.below;
+    clear();
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r)
+#pragma unroll
+      for (int i = 0; i < kSampled; ++i) count_where(keys[r][i] >> 21 == high, &s.bins[(keys[r][i] >> 10) & 2047u]);
+    __syncthreads();
+    find_low_bin(s, rank - below);
+    __syncthreads();
+    const uint32_t key = high << 21 | s.found.bin << 10;
+    clear();
+    __syncthreads();
+    return enough ? key : 0u;
+  }
+
+  // Candidates of all tiles into the words. NaN, where it matters, is noted.
+  __device__ __forceinline__ void stream(uint32_t bound_key) const {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const int tiles = (set.n + kTile - 1) / kTile;
+    const float bound = value_of(bound_key);
+    const float far = __uint_as_float(min(__float_as_uint(bound) + kFar, 0x7f800000u));  // for spreads: bound > 0
+    const uint32_t base = __float_as_uint(bound) << 7;
+    float4 next[kVectors], halo;
+    const auto load = [&](int tile) {
+      const int from = tile * kTile + lane * 4;
+      if ((tile + 1) * kTile <= set.n) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) next[v] = __ldcs(reinterpret_cast<const float4*>(set.scores + from + v * 128));
+      } else {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          const int j = from + v * 128;
+          const float* at = set.scores + j;
+          next[v] =
+              make_float4(j < set.n ? at[0] : 0, j + 1 < set.n ? at[1] : 0, j + 2 < set.n ? at[2] : 0, j + 3 < set.n ? at[3] : 0);
+        }
+      }
+      if (kSpread) {
+        halo = make_float4(0, 0, 0, 0);
+        if (lane < kHalo / 4 && tile > 0) halo = __ldg(reinterpret_cast<const float4*>(set.scores + from - kHalo));
+      }
+    };
+    if (warp < tiles) load(warp);
+    for (int tile = warp; tile < tiles; tile += warps) {
+      __syncwarp();
+      if (kSpread && lane < kHalo / 4) *reinterpret_cast<float4*>(buffer + lane * 4) = halo;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) *reinterpret_cast<float4*>(buffer + kHalo + v * 128 + lane * 4) = next[v];
+      __syncwarp();
+      if (tile + warps < tiles) load(tile + warps);
+      float y[kWindow];
+#pragma unroll
+      for (int v = kSpread ? 0 : kHalo / 4; v < kWindow / 4; ++v) {
+        const float4 x = *reinterpret_cast<const float4*>(buffer + lane * kChunk + v * 4);
+        y[4 * v] = x.x, y[4 * v + 1] = x.y, y[4 * v + 2] = x.z, y[4 * v + 3] = x.w;
+      }
+      if (kSpread) {
+        dilate_sixteen(y, factor);
+        // Whatever was NaN within this chunk is in one of these.
+        const float some = y[kHalo + 11] + y[kHalo + 27];
+        if (some != some) s.odd = 1;
+      }
+      if (tile * kTile < set.sinks || (tile + 1) * kTile > set.recent_from) {  // recent_from <= n
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) {
+          const int j = tile * kTile + lane * kChunk + i;
+          if (j < set.sinks || j >= set.recent_from) y[kHalo + i] = INFINITY;
+          if (j >= set.n) y[kHalo + i] = __uint_as_float(0xffc00000u);  // never a candidate
+        }
+      }
+      uint32_t own = 0;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) own += y[kHalo + i] >= bound ? 1u : 0u;
+      uint32_t first = 0, total = 0;
+      if (__any_sync(kAllLanes, own != 0)) {
+        const uint32_t upto = warp_scan(own);
+        if (lane == 31) first = atomicAdd(&s.used, upto);
+        first = __shfl_sync(kAllLanes, first, 31), total = __shfl_sync(kAllLanes, upto, 31);
+        if (first + total <= capacity) {
+          uint32_t* to = words + first + upto - own;
+          const uint32_t place = uint32_t(lane) * kChunk;
+#pragma unroll
+          for (int i = 0; i < kChunk; ++i) {
+            const float x = y[kHalo + i];
+            uint32_t above;
+            if (kSpread) above = (__float_as_uint(fminf(x, far)) << 7) - base;
+            else above = min(key_of_number(x) - bound_key, kFar) << 7;
+            if (x >= bound) *to++ = (above & ~kPlace) | (place + uint32_t(i));
+          }
+        }
+      }
+      if (lane == 0) s.tiles[tile] = first << 16 | total;
+    }
+  }
+
+  // Entry j after dilation.
+  __device__ __forceinline__ uint32_t exact_key(int j) const {
+    if (j < set.sinks || j >= set.recent_from) return kInfKey;
+    if (!kSpread) return key_of(__ldg(set.scores + j));
+    float y[kHalo + 1];
+#pragma unroll
+    for (int t = 0; t <= kHalo; ++t) y[t] = j >= kHalo - t ? __ldg(set.scores + j - kHalo + t) : 0.0f;
+    dilate_sixteen(y, factor);
+    return key_of(y[kHalo]);
+  }
+
+  // The count best of the candidates, written out. False if too many lie in the threshold's bin.
+  __device__ __forceinline__ bool choose(uint32_t candidates, Boundary& boundary) const {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const int tiles = (set.n + kTile - 1) / kTile;
+    for (uint32_t i = threadIdx.x; i < candidates; i += blockDim.x) {
+      const uint32_t bin = words[i] >> kBinShift;
+      count_where(bin != kStreamBins - 1, &s.bins[bin]);  // the last: many, and hardly ever looked for
+    }
+    __syncthreads();
+    const uint32_t drop = candidates - uint32_t(set.count);  // the lowest so many
+    find_low_bin(s, drop);
+    __syncthreads();
+    const uint32_t bin = s.found.bin, drop_here = drop - s.found.below;
+    for (int t = warp; t < tiles; t += warps) {
+      const uint32_t first = s.tiles[t] >> 16, end = first + (s.tiles[t] & 0xffffu);
+      uint32_t above = 0;
+      for (uint32_t i = first + lane; i < end; i += 32) {
+        const uint32_t word = words[i], of = word >> kBinShift;
+        above += of > bin;
+        if (of == bin) {
+          const uint32_t to = atomicAdd(&s.boundary, 1u);
+          if (to < kBoundary) boundary.word[to] = i, boundary.index[to] = uint32_t(t) * kTile + (word & kPlace);
+        }
+      }
+      above = __reduce_add_sync(kAllLanes, above);
+      if (lane == 0) s.kept[t] = above;
+    }
+    __syncthreads();
+    const uint32_t equal = s.boundary;
+    if (equal > kBoundary) return false;
+    for (uint32_t i = threadIdx.x; i < equal; i += blockDim.x) boundary.key[i] = exact_key(int(boundary.index[i]));
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < equal; i += blockDim.x) {
+      const uint32_t key = boundary.key[i], index = boundary.index[i];
+      uint32_t lower = 0;
+      for (uint32_t o = 0; o < equal; ++o)
+        lower += boundary.key[o] < key || (boundary.key[o] == key && boundary.index[o] > index);
+      if (lower < drop_here) words[boundary.word[i]] = kDropped;
+      else atomicAdd(&s.kept[index / kTile], 1u);
+    }
+    __syncthreads();
+    if (warp == 0) {
+      uint32_t before = 0;
+      for (int t = 0; t < tiles; t += 32) {
+        const uint32_t value = t + lane < tiles ? s.kept[t + lane] : 0u, upto = warp_scan(value);
+        if (t + lane < tiles) s.kept[t + lane] = before + upto - value;
+        before += __shfl_sync(kAllLanes, upto, 31);
+      }
+    }
+    __syncthreads();
+    const uint32_t lower_lanes = (1u << lane) - 1;
+    for (int t = warp; t < tiles; t += warps) {
+      const uint32_t first = s.tiles[t] >> 16, end = first + (s.tiles[t] & 0xffffu);
+      int32_t* to = set.index + s.kept[t];
+      for (uint32_t i = first; i < end; i += 32) {
+        const uint32_t word = i + lane < end ? words[i + lane] : kDropped;
+        const bool keep = word >> kBinShift >= bin && word != kDropped;
+        const uint32_t all = __ballot_sync(kAllLanes, keep);
+        if (keep) to[__popc(all & lower_lanes)] = int32_t(uint32_t(t) * kTile + (word & kPlace));
+        to += __popc(all);
+      }
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ bool run(Boundary& boundary) const {
+    const int num_steps = kSpread ? 5 : 0;
+    if (!set.aligned || set.num_steps != num_steps || set.n < kLeastStreamed || set.n > kTile * kMostTiles) return false;
+    if (kSpread && (set.step[3] != 8 || set.step[4] != 1)) return false;
+    if (uint32_t(set.count) > capacity) return false;
+    // The sample's relative error: so many independent windows reach the threshold.
+    const float windows = float(kRounds * int(blockDim.x)) * (kSpread ? 1.7f : float(kSampled));
+    const float error = rsqrtf(fmaxf(windows * float(set.count) / float(set.n), 1.0f));
+    const float most = 0.95f * float(capacity) / float(set.count);
+    float margin = fminf(1 + 3 * error, 0.5f * (1 + most));
+    for (int attempt = 0; attempt < kTries; ++attempt) {
+      if (threadIdx.x == 0) s.used = 0, s.odd = 0, s.boundary = 0;
+      clear();
+      __syncthreads();
+      const uint32_t key = sampled_key(margin);
+      if (kSpread ? key <= 0x80000000u || key >= kInfKey : key < kLeastFiniteKey || key >= kInfKey) return false;
+      stream(key);
+      __syncthreads();
+      if (s.odd) return false;
+      const uint32_t candidates = s.used;
+      if (candidates >= uint32_t(set.count) && candidates <= capacity) return choose(candidates, boundary);
+      // Towards the middle of what would do, by how far this one missed.
+      margin *= fminf(fmaxf(0.5f * (1 + most) * float(set.count) / float(max(candidates, 1u)), 0.25f), 4.0f);
+      __syncthreads();
+    }
+    return false;
+  }
+};
+
+template <int kSpread>
+__global__ void __launch_bounds__(256, 2) stream_top_k_kernel(const StreamDevice* args) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  StreamShared& s = *reinterpret_cast<StreamShared*>(memory);
+  const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const StreamDevice a = *args;
+  if (threadIdx.x == 0) s.set = a.sets[blockIdx.x];
+  __syncthreads();
+  wait_for_previous();
+  let_next_start();
+  uint32_t* words = reinterpret_cast<uint32_t*>(s.buffer + warps * kStreamBuffer);
+  const Stream<kSpread> stream{s,     s.set,      s.buffer + warp * kStreamBuffer,
+                               words, a.capacity, {s.set.factor[0], s.set.factor[1], s.set.factor[2], s.set.factor[3]}};
+  const bool done = stream.run(*reinterpret_cast<Boundary*>(s.buffer));
+  if (threadIdx.x == 0) a.failed[blockIdx.x] = done ? 0 : 1;
+}
+
+inline size_t stream_shared_bytes(int warps, int capacity) {
+  return offsetof(StreamShared, buffer) + (size_t(warps) * kStreamBuffer + size_t(capacity)) * sizeof(float);
+}
+
+}  // namespace hunch
