@@ -28,44 +28,46 @@ struct StreamDevice {
   int32_t pad;
 };
 
-constexpr int kChunk = 28;          // neighbours that a lane dilates: 7 x 16 bytes, so that a warp's accesses meet no bank twice
-constexpr int kTile = kChunk * 32;  // entries that a warp takes at a time
-constexpr int kHalo = 16;           // entries before them that may spread into them
-constexpr int kWindow = kHalo + kChunk;
+constexpr int kTile = 1024;            // entries that a warp takes at a time
 constexpr int kVectors = kTile / 128;  // 16-byte loads per lane
-constexpr int kMostTiles = 592;        // 530,432 entries
+constexpr int kHalo = 16;              // entries before them that may spread into them
+constexpr int kUnit = 8;               // neighbours that a lane dilates
+constexpr int kUnits = kTile / kUnit;
+constexpr int kMostTiles = 256;                               // 262,144 entries
+constexpr int kSegment = 28, kSegmentVectors = kSegment / 4;  // of a sample: 7 x 16 bytes, so that lanes meet in no bank
+constexpr int kSampled = kSegment - kHalo;                    // dilated entries that it gives
+constexpr int kRounds = 2;                                    // segments per lane
 constexpr int kStreamBins = 2048;
-constexpr int kBoundary = 512;            // entries in the threshold's bin that are ranked one against the other
-constexpr int kSampled = kChunk - kHalo;  // dilated entries that a segment of the sample gives
-constexpr int kRounds = 2;                // segments per lane
+constexpr int kBoundary = 512;  // entries in the threshold's bin that are ranked one against the other
 constexpr int kTries = 3;
 constexpr int kStreamSpread = 16;
 constexpr int kLeastStreamed = 4096;
 
 // A candidate is one word: how far its key lies above the bound's, in units of 8, saturated (22 bits, four octaves), and its
-// place in its tile (10 bits).
-constexpr uint32_t kPlace = 1023, kDropped = kPlace, kFar = (1u << 25) - 1;
+// place in its tile (10 bits). The greatest distance is kept for entries of the threshold's bin that were chosen.
+constexpr uint32_t kPlace = kTile - 1, kFar = (1u << 25) - 9, kChosen = ~kPlace;
 constexpr int kBinShift = 21;
 
 struct StreamShared {
   TopKSet set;
-  alignas(16) uint32_t bins[kStreamBins];
-  uint32_t tiles[kMostTiles];  // first candidate << 16 | candidates
-  uint32_t kept[kMostTiles];   // chosen of a tile, then chosen before it
+  uint32_t tiles[kMostTiles][kTile / kUnit / 32];  // the candidates of up to 32 units each: first << 16 | number
+  uint32_t kept[kMostTiles];                       // chosen of a tile, then chosen before it
+  uint8_t units[8][kUnits];                        // of each warp: those of the tile that may have candidates
   uint32_t group_sums[8];
-  uint32_t used, odd, boundary;
+  uint32_t used, boundary;
   struct {
     uint32_t bin, below;
   } found;
   alignas(16) float buffer[1];  // [warps][kHalo + kTile], then [capacity] words
 };
 
-// Of a warp's buffer, later: the entries in the threshold's bin.
-struct Boundary {
+// In the warps' buffers, when all has been read: the histogram and the entries in the threshold's bin.
+struct Chosen {
+  alignas(16) uint32_t bins[kStreamBins];
   uint32_t word[kBoundary], index[kBoundary], key[kBoundary];
 };
 constexpr int kStreamBuffer = kHalo + kTile;
-static_assert(sizeof(Boundary) <= 4 * kStreamBuffer * sizeof(float));
+static_assert(sizeof(Chosen) <= 4 * kStreamBuffer * sizeof(float));
 
 // fmaxf() that gives NaN where either is NaN: an entry that is NaN shows in all that it reaches.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
@@ -74,29 +76,35 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return y;
 }
 
-// The doubling scheme of spread 16 over neighbours; the first kHalo values are spent.
-template <int kStep, int kFirst, int kCount>
+// The doubling scheme of spread 16 over neighbours; the first kHalo values are spent. kNan: a NaN stays and never spreads, as it
+// is defined; otherwise it spreads to all within reach.
+template <bool kNan, int kStep, int kFirst, int kCount>
 __device__ __forceinline__ void dilate_step(float (&y)[kCount], float factor) {
 #pragma unroll
-  for (int i = kCount - 1; i >= kFirst; --i) y[i] = max_or_nan(y[i], factor * y[i - kStep]);
+  for (int i = kCount - 1; i >= kFirst; --i) {
+    const float x = factor * y[i - kStep];
+    if (kNan) y[i] = x > y[i] ? x : y[i];
+    else y[i] = max_or_nan(y[i], x);
+  }
 }
-template <int kCount>
+template <bool kNan, int kCount>
 __device__ __forceinline__ void dilate_sixteen(float (&y)[kCount], const float (&factor)[4]) {
-  dilate_step<1, 1>(y, factor[0]);
-  dilate_step<2, 3>(y, factor[1]);
-  dilate_step<4, 7>(y, factor[2]);
-  dilate_step<8, 15>(y, factor[3]);
-  dilate_step<1, 16>(y, factor[0]);
+  dilate_step<kNan, 1, 1>(y, factor[0]);
+  dilate_step<kNan, 2, 3>(y, factor[1]);
+  dilate_step<kNan, 4, 7>(y, factor[2]);
+  dilate_step<kNan, 8, 15>(y, factor[3]);
+  dilate_step<kNan, 1, 16>(y, factor[0]);
 }
+__device__ __forceinline__ bool reaches(const float4& x, float bound) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)) >= bound; }
 
 // The bin in which entry `rank` (from 0, lowest first) lies, and the entries below it. All threads call it, after a barrier; the
 // bins may be changed after the next one. Where all bins together hold no more than `rank`: the last bin.
-__device__ __forceinline__ void find_low_bin(StreamShared& s, uint32_t rank) {
+__device__ __forceinline__ void find_low_bin(StreamShared& s, const uint32_t* bins, uint32_t rank) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   constexpr int kPer = kStreamBins / 8;
   for (int g = warp; g < 8; g += warps) {
-    const uint4 a = *reinterpret_cast<const uint4*>(&s.bins[g * kPer + lane * 8]);
-    const uint4 b = *reinterpret_cast<const uint4*>(&s.bins[g * kPer + lane * 8 + 4]);
+    const uint4 a = *reinterpret_cast<const uint4*>(&bins[g * kPer + lane * 8]);
+    const uint4 b = *reinterpret_cast<const uint4*>(&bins[g * kPer + lane * 8 + 4]);
     const uint32_t sum = __reduce_add_sync(kAllLanes, a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w);
     if (lane == 0) s.group_sums[g] = sum;
   }
@@ -110,8 +118,8 @@ __device__ __forceinline__ void find_low_bin(StreamShared& s, uint32_t rank) {
   }
   const int group = __ffs(int(past)) - 1;
   const uint32_t before = __shfl_sync(kAllLanes, upto - value, group);
-  const uint4 a = *reinterpret_cast<const uint4*>(&s.bins[group * kPer + lane * 8]);
-  const uint4 b = *reinterpret_cast<const uint4*>(&s.bins[group * kPer + lane * 8 + 4]);
+  const uint4 a = *reinterpret_cast<const uint4*>(&bins[group * kPer + lane * 8]);
+  const uint4 b = *reinterpret_cast<const uint4*>(&bins[group * kPer + lane * 8 + 4]);
   const uint32_t counts[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
   value = a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
   upto = warp_scan(value) + before;
@@ -134,39 +142,42 @@ struct Stream {
   uint32_t capacity;
   float factor[4];
 
-  __device__ __forceinline__ void clear() const {
-    for (int i = threadIdx.x; i < kStreamBins; i += blockDim.x) s.bins[i] = 0;
+  __device__ __forceinline__ void clear(uint32_t* bins) const {
+    for (int i = threadIdx.x; i < kStreamBins; i += blockDim.x) bins[i] = 0;
   }
 
   // The key that about `margin` times `count` of the set's entries reach, by segments at equal distances; 0 if there is none.
-  // Ends with a barrier and clear bins.
+  // Ends with a barrier. The words' memory serves as its bins.
   __device__ __forceinline__ uint32_t sampled_key(float margin) const {
     const int lane = threadIdx.x & 31, segments = kRounds * int(blockDim.x);
-    const float distance = float(set.n - kChunk) / float(segments);
+    const float distance = float(set.n - kSegment) / float(segments);
+    uint32_t* bins = words;
+    clear(bins);
+    __syncthreads();
     uint32_t keys[kRounds][kSampled];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int first = r * int(blockDim.x) + int(threadIdx.x & ~31u);
       __syncwarp();
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const int piece = v * 32 + lane, segment = piece / kVectors;
+      for (int v = 0; v < kSegmentVectors; ++v) {
+        const int piece = v * 32 + lane, segment = piece / kSegmentVectors;
         const int from = int(float(first + segment) * distance) & ~3;
         *reinterpret_cast<float4*>(buffer + piece * 4) =
-            __ldg(reinterpret_cast<const float4*>(set.scores + from) + piece % kVectors);
+            __ldg(reinterpret_cast<const float4*>(set.scores + from) + piece % kSegmentVectors);
       }
       __syncwarp();
-      float y[kChunk];
+      float y[kSegment];
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const float4 x = *reinterpret_cast<const float4*>(buffer + lane * kChunk + v * 4);
+      for (int v = 0; v < kSegmentVectors; ++v) {
+        const float4 x = *reinterpret_cast<const float4*>(buffer + lane * kSegment + v * 4);
         y[4 * v] = x.x, y[4 * v + 1] = x.y, y[4 * v + 2] = x.z, y[4 * v + 3] = x.w;
       }
-      if (kSpread) dilate_sixteen(y, factor);
+      if (kSpread) dilate_sixteen<false>(y, factor);
 #pragma unroll
       for (int i = 0; i < kSampled; ++i) {
         keys[r][i] = key_of(y[kHalo + i]);
-        atomicAdd(&s.bins[keys[r][i] >> 21], 1u);
+        atomicAdd(&bins[keys[r][i] >> 21], 1u);
       }
     }
     __syncthreads();
@@ -174,32 +185,30 @@ struct Stream {
     const int wanted = int(margin * float(taken) * float(max(set.count - ends, 1)) / float(max(set.n - ends, 1))) + 1;
     const bool enough = wanted < taken;
     const uint32_t rank = enough ? uint32_t(taken - wanted) : 0u;
-    find_low_bin(s, rank);
+    find_low_bin(s, bins, rank);
     __syncthreads();
     const uint32_t high = s.found.bin, below = s.found.below;
-    clear();
+    clear(bins);
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < kRounds; ++r)
 #pragma unroll
-      for (int i = 0; i < kSampled; ++i) count_where(keys[r][i] >> 21 == high, &s.bins[(keys[r][i] >> 10) & 2047u]);
+      for (int i = 0; i < kSampled; ++i) count_where(keys[r][i] >> 21 == high, &bins[(keys[r][i] >> 10) & 2047u]);
     __syncthreads();
-    find_low_bin(s, rank - below);
+    find_low_bin(s, bins, rank - below);
     __syncthreads();
     const uint32_t key = high << 21 | s.found.bin << 10;
-    clear();
-    __syncthreads();
     return enough ? key : 0u;
   }
 
-  // Candidates of all tiles into the words. NaN, where it matters, is noted.
+  // Candidates of all tiles into the words. Only entries near one that reaches the bound itself are dilated at all: the units
+  // with such entries, or behind them, are listed, and each lane takes one.
   __device__ __forceinline__ void stream(uint32_t bound_key) const {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     const int tiles = (set.n + kTile - 1) / kTile;
     const float bound = value_of(bound_key);
-    const float far = __uint_as_float(min(__float_as_uint(bound) + kFar, 0x7f800000u));  // for spreads: bound > 0
-    const uint32_t base = __float_as_uint(bound) << 7;
-    float4 next[kVectors], halo;
+    uint8_t* units = s.units[warp];
+    float4 next[kVectors], halo = make_float4(0, 0, 0, 0);
     const auto load = [&](int tile) {
       const int from = tile * kTile + lane * 4;
       if ((tile + 1) * kTile <= set.n) {
@@ -214,62 +223,94 @@ struct Stream {
               make_float4(j < set.n ? at[0] : 0, j + 1 < set.n ? at[1] : 0, j + 2 < set.n ? at[2] : 0, j + 3 < set.n ? at[3] : 0);
         }
       }
-      if (kSpread) {
-        halo = make_float4(0, 0, 0, 0);
-        if (lane < kHalo / 4 && tile > 0) halo = __ldg(reinterpret_cast<const float4*>(set.scores + from - kHalo));
-      }
+      if (kSpread && lane < kHalo / 4 && tile > 0) halo = __ldg(reinterpret_cast<const float4*>(set.scores + from - kHalo));
     };
     if (warp < tiles) load(warp);
     for (int tile = warp; tile < tiles; tile += warps) {
-      __syncwarp();
+      __syncwarp();  // the buffer has been read
       if (kSpread && lane < kHalo / 4) *reinterpret_cast<float4*>(buffer + lane * 4) = halo;
+      // Bit l of word v: entries 128 v + 4 l and the three after it. A lane looks after four units, eight such groups, and needs
+      // the four groups before them.
+      uint32_t own = 0, before = 0, last = kSpread ? __ballot_sync(kAllLanes, reaches(halo, bound)) << 28 : 0;
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) *reinterpret_cast<float4*>(buffer + kHalo + v * 128 + lane * 4) = next[v];
-      __syncwarp();
+      for (int v = 0; v < kVectors; ++v) {
+        *reinterpret_cast<float4*>(buffer + kHalo + v * 128 + lane * 4) = next[v];
+        const uint32_t word = __ballot_sync(kAllLanes, reaches(next[v], bound));
+        if (lane >> 2 == v) own = word, before = last;
+        last = word;
+      }
       if (tile + warps < tiles) load(tile + warps);
-      float y[kWindow];
+      const bool edge = tile * kTile < set.sinks || (tile + 1) * kTile > set.recent_from;  // recent_from <= n
+      const int shift = 8 * (lane & 3);
+      const uint32_t groups = shift == 0 ? own << 4 | before >> 28 : own >> (shift - 4);
+      int total = 0, at = 0;
+      bool active[4];
 #pragma unroll
-      for (int v = kSpread ? 0 : kHalo / 4; v < kWindow / 4; ++v) {
-        const float4 x = *reinterpret_cast<const float4*>(buffer + lane * kChunk + v * 4);
+      for (int i = 0; i < 4; ++i) {
+        active[i] = edge || (groups >> (2 * i) & (kSpread ? 0x3fu : 0x30u)) != 0;
+        const uint32_t all = __ballot_sync(kAllLanes, active[i]);
+        total += __popc(all), at += __popc(all & ((1u << lane) - 1));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (active[i]) units[at++] = uint8_t(4 * lane + i);
+      uint32_t* lists = s.tiles[tile];
+      if (lane < 4) lists[lane] = 0;
+      __syncwarp();
+      for (int r = 0; r < total; r += 32) {
+        const uint32_t listed = take(units, r + lane < total ? r + lane : -1, tile, edge, bound_key);
+        if (lane == 0) lists[r / 32] = listed;
+      }
+    }
+  }
+
+  // The candidates of one unit per lane (none where `which` is negative): where they are now, as in StreamShared::tiles.
+  __device__ __forceinline__ uint32_t take(const uint8_t* units, int which, int tile, bool edge, uint32_t bound_key) const {
+    const int lane = threadIdx.x & 31, unit = which >= 0 ? units[which] : 0;
+    const float bound = value_of(bound_key), limit = which >= 0 ? bound : NAN;
+    float y[kHalo + kUnit];
+    const auto read = [&] {
+#pragma unroll
+      for (int v = kSpread ? 0 : kHalo / 4; v < (kHalo + kUnit) / 4; ++v) {
+        const float4 x = *reinterpret_cast<const float4*>(buffer + unit * kUnit + v * 4);
         y[4 * v] = x.x, y[4 * v + 1] = x.y, y[4 * v + 2] = x.z, y[4 * v + 3] = x.w;
       }
-      if (kSpread) {
-        dilate_sixteen(y, factor);
-        // Whatever was NaN within this chunk is in one of these.
-        const float some = y[kHalo + 11] + y[kHalo + 27];
-        if (some != some) s.odd = 1;
-      }
-      if (tile * kTile < set.sinks || (tile + 1) * kTile > set.recent_from) {  // recent_from <= n
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) {
-          const int j = tile * kTile + lane * kChunk + i;
-          if (j < set.sinks || j >= set.recent_from) y[kHalo + i] = INFINITY;
-          if (j >= set.n) y[kHalo + i] = __uint_as_float(0xffc00000u);  // never a candidate
-        }
-      }
-      uint32_t own = 0;
-#pragma unroll
-      for (int i = 0; i < kChunk; ++i) own += y[kHalo + i] >= bound ? 1u : 0u;
-      uint32_t first = 0, total = 0;
-      if (__any_sync(kAllLanes, own != 0)) {
-        const uint32_t upto = warp_scan(own);
-        if (lane == 31) first = atomicAdd(&s.used, upto);
-        first = __shfl_sync(kAllLanes, first, 31), total = __shfl_sync(kAllLanes, upto, 31);
-        if (first + total <= capacity) {
-          uint32_t* to = words + first + upto - own;
-          const uint32_t place = uint32_t(lane) * kChunk;
-#pragma unroll
-          for (int i = 0; i < kChunk; ++i) {
-            const float x = y[kHalo + i];
-            uint32_t above;
-            if (kSpread) above = (__float_as_uint(fminf(x, far)) << 7) - base;
-            else above = min(key_of_number(x) - bound_key, kFar) << 7;
-            if (x >= bound) *to++ = (above & ~kPlace) | (place + uint32_t(i));
-          }
-        }
-      }
-      if (lane == 0) s.tiles[tile] = first << 16 | total;
+    };
+    read();
+    if (kSpread) {
+      dilate_sixteen<false>(y, factor);
+      const float some = y[kHalo] + y[kHalo + kUnit - 1];  // whatever NaN there was is in one of these
+      if (some != some) read(), dilate_sixteen<true>(y, factor);
     }
+    if (edge) {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        const int j = tile * kTile + unit * kUnit + i;
+        if (j < set.sinks || j >= set.recent_from) y[kHalo + i] = INFINITY;
+        if (j >= set.n) y[kHalo + i] = NAN;  // never a candidate
+      }
+    }
+    uint32_t own = 0;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) own += y[kHalo + i] >= limit ? 1u : 0u;
+    const uint32_t upto = warp_scan(own), total = __shfl_sync(kAllLanes, upto, 31);
+    uint32_t first = 0;
+    if (lane == 31) first = atomicAdd(&s.used, total);
+    first = __shfl_sync(kAllLanes, first, 31);
+    if (first + total > capacity) return 0;
+    uint32_t* to = words + first + upto - own;
+    // Where there is a spread the bound is above zero, and bits are ordered as values are.
+    const float far = __uint_as_float(min(__float_as_uint(bound) + kFar, 0x7f800000u));
+    const uint32_t base = __float_as_uint(bound) << 7;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+      const float x = y[kHalo + i];
+      uint32_t above;
+      if (kSpread) above = (__float_as_uint(fminf(x, far)) << 7) - base;
+      else above = min(key_of_number(x) - bound_key, kFar) << 7;
+      if (x >= limit) *to++ = (above & ~kPlace) | uint32_t(unit * kUnit + i);
+    }
+    return first << 16 | total;
   }
 
   // Entry j after dilation.
@@ -278,50 +319,64 @@ struct Stream {
     if (!kSpread) return key_of(__ldg(set.scores + j));
     float y[kHalo + 1];
 #pragma unroll
-    for (int t = 0; t <= kHalo; ++t) y[t] = j >= kHalo - t ? __ldg(set.scores + j - kHalo + t) : 0.0f;
-    dilate_sixteen(y, factor);
+    for (int t = 0; t <= kHalo; ++t) y[t] = j + t >= kHalo ? __ldg(set.scores + j + t - kHalo) : 0.0f;
+    dilate_sixteen<true>(y, factor);
     return key_of(y[kHalo]);
   }
 
+  template <class Op>
+  __device__ __forceinline__ void each_list(int tile, const Op& op) const {
+#pragma unroll 1
+    for (int i = 0; i < kTile / kUnit / 32; ++i) {
+      const uint32_t list = s.tiles[tile][i];
+      if ((list & 0xffffu) == 0) continue;
+      op(list >> 16, (list >> 16) + (list & 0xffffu));
+    }
+  }
+
   // The count best of the candidates, written out. False if too many lie in the threshold's bin.
-  __device__ __forceinline__ bool choose(uint32_t candidates, Boundary& boundary) const {
+  __device__ __forceinline__ bool choose(uint32_t candidates, Chosen& c) const {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     const int tiles = (set.n + kTile - 1) / kTile;
+    clear(c.bins);
+    __syncthreads();
     for (uint32_t i = threadIdx.x; i < candidates; i += blockDim.x) {
       const uint32_t bin = words[i] >> kBinShift;
-      count_where(bin != kStreamBins - 1, &s.bins[bin]);  // the last: many, and hardly ever looked for
+      count_where(bin != kStreamBins - 1, &c.bins[bin]);  // the last: many, and hardly ever looked for
     }
     __syncthreads();
     const uint32_t drop = candidates - uint32_t(set.count);  // the lowest so many
-    find_low_bin(s, drop);
+    find_low_bin(s, c.bins, drop);
     __syncthreads();
     const uint32_t bin = s.found.bin, drop_here = drop - s.found.below;
+    const uint32_t least = bin == kStreamBins - 1 ? kChosen : (bin + 1) << kBinShift;
     for (int t = warp; t < tiles; t += warps) {
-      const uint32_t first = s.tiles[t] >> 16, end = first + (s.tiles[t] & 0xffffu);
       uint32_t above = 0;
-      for (uint32_t i = first + lane; i < end; i += 32) {
-        const uint32_t word = words[i], of = word >> kBinShift;
-        above += of > bin;
-        if (of == bin) {
-          const uint32_t to = atomicAdd(&s.boundary, 1u);
-          if (to < kBoundary) boundary.word[to] = i, boundary.index[to] = uint32_t(t) * kTile + (word & kPlace);
+      each_list(t, [&](uint32_t first, uint32_t end) {
+        for (uint32_t i = first + lane; i < end; i += 32) {
+          const uint32_t word = words[i];
+          above += word >= least;
+          if (word >> kBinShift == bin) {
+            const uint32_t to = atomicAdd(&s.boundary, 1u);
+            if (to < kBoundary) c.word[to] = i, c.index[to] = uint32_t(t) * kTile + (word & kPlace);
+          }
         }
-      }
+      });
       above = __reduce_add_sync(kAllLanes, above);
       if (lane == 0) s.kept[t] = above;
     }
     __syncthreads();
     const uint32_t equal = s.boundary;
     if (equal > kBoundary) return false;
-    for (uint32_t i = threadIdx.x; i < equal; i += blockDim.x) boundary.key[i] = exact_key(int(boundary.index[i]));
+    for (uint32_t i = threadIdx.x; i < equal; i += blockDim.x) c.key[i] = exact_key(int(c.index[i]));
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < equal; i += blockDim.x) {
-      const uint32_t key = boundary.key[i], index = boundary.index[i];
+      const uint32_t key = c.key[i], index = c.index[i];
       uint32_t lower = 0;
-      for (uint32_t o = 0; o < equal; ++o)
-        lower += boundary.key[o] < key || (boundary.key[o] == key && boundary.index[o] > index);
-      if (lower < drop_here) words[boundary.word[i]] = kDropped;
-      else atomicAdd(&s.kept[index / kTile], 1u);
+      for (uint32_t o = 0; o < equal; ++o) lower += c.key[o] < key || (c.key[o] == key && c.index[o] > index);
+      if (lower < drop_here) continue;
+      words[c.word[i]] |= kChosen;
+      atomicAdd(&s.kept[index / kTile], 1u);
     }
     __syncthreads();
     if (warp == 0) {
@@ -333,22 +388,21 @@ struct Stream {
       }
     }
     __syncthreads();
-    const uint32_t lower_lanes = (1u << lane) - 1;
     for (int t = warp; t < tiles; t += warps) {
-      const uint32_t first = s.tiles[t] >> 16, end = first + (s.tiles[t] & 0xffffu);
       int32_t* to = set.index + s.kept[t];
-      for (uint32_t i = first; i < end; i += 32) {
-        const uint32_t word = i + lane < end ? words[i + lane] : kDropped;
-        const bool keep = word >> kBinShift >= bin && word != kDropped;
-        const uint32_t all = __ballot_sync(kAllLanes, keep);
-        if (keep) to[__popc(all & lower_lanes)] = int32_t(uint32_t(t) * kTile + (word & kPlace));
-        to += __popc(all);
-      }
+      each_list(t, [&](uint32_t first, uint32_t end) {
+        for (uint32_t i = first; i < end; i += 32) {
+          const uint32_t word = i + lane < end ? words[i + lane] : 0u;
+          const uint32_t all = __ballot_sync(kAllLanes, word >= least);
+          if (word >= least) to[__popc(all & ((1u << lane) - 1))] = int32_t(uint32_t(t) * kTile + (word & kPlace));
+          to += __popc(all);
+        }
+      });
     }
     return true;
   }
 
-  __device__ __forceinline__ bool run(Boundary& boundary) const {
+  __device__ __forceinline__ bool run(Chosen& chosen) const {
     const int num_steps = kSpread ? 5 : 0;
     if (!set.aligned || set.num_steps != num_steps || set.n < kLeastStreamed || set.n > kTile * kMostTiles) return false;
     if (kSpread && (set.step[3] != 8 || set.step[4] != 1)) return false;
@@ -359,16 +413,13 @@ struct Stream {
     const float most = 0.95f * float(capacity) / float(set.count);
     float margin = fminf(1 + 3 * error, 0.5f * (1 + most));
     for (int attempt = 0; attempt < kTries; ++attempt) {
-      if (threadIdx.x == 0) s.used = 0, s.odd = 0, s.boundary = 0;
-      clear();
-      __syncthreads();
+      if (threadIdx.x == 0) s.used = 0, s.boundary = 0;
       const uint32_t key = sampled_key(margin);
       if (kSpread ? key <= 0x80000000u || key >= kInfKey : key < kLeastFiniteKey || key >= kInfKey) return false;
       stream(key);
       __syncthreads();
-      if (s.odd) return false;
       const uint32_t candidates = s.used;
-      if (candidates >= uint32_t(set.count) && candidates <= capacity) return choose(candidates, boundary);
+      if (candidates >= uint32_t(set.count) && candidates <= capacity) return choose(candidates, chosen);
       // Towards the middle of what would do, by how far this one missed.
       margin *= fminf(fmaxf(0.5f * (1 + most) * float(set.count) / float(max(candidates, 1u)), 0.25f), 4.0f);
       __syncthreads();
@@ -390,7 +441,7 @@ __global__ void __launch_bounds__(256, 2) stream_top_k_kernel(const StreamDevice
   uint32_t* words = reinterpret_cast<uint32_t*>(s.buffer + warps * kStreamBuffer);
   const Stream<kSpread> stream{s,     s.set,      s.buffer + warp * kStreamBuffer,
                                words, a.capacity, {s.set.factor[0], s.set.factor[1], s.set.factor[2], s.set.factor[3]}};
-  const bool done = stream.run(*reinterpret_cast<Boundary*>(s.buffer));
+  const bool done = stream.run(*reinterpret_cast<Chosen*>(s.buffer));
   if (threadIdx.x == 0) a.failed[blockIdx.x] = done ? 0 : 1;
 }
 
