@@ -24,9 +24,8 @@ constexpr int kManySets = 8, kFewSets = 24;  // warps of a block: three blocks o
 constexpr int kFusedSpread = 32;             // farther than the 32 entries before a batch nothing is read
 
 struct TopKDevice {
-  const TopKSet* sets;
+  TopKSets sets;
   const uint32_t* failed;  // null: all sets are wanted, one per cluster; else those marked here
-  int32_t num_sets, pad;
 };
 
 struct Shared {
@@ -68,10 +67,10 @@ __device__ __forceinline__ void dilate(float (&y)[kBatch + 1][4], int lanes, flo
 
 template <bool kNan>
 __device__ __forceinline__ void dilate_all(float (&y)[kBatch + 1][4], const TopKSet& set) {
-  for (int s = 0; s < set.num_steps; ++s) {
-    const int lanes = set.step[s] >> 2;
-    const float factor = set.factor[s];
-    switch (set.step[s] & 3) {
+  for (int s = 0; s < set.spread.num_steps; ++s) {
+    const int lanes = set.spread.step[s] >> 2;
+    const float factor = set.spread.factor[s];
+    switch (set.spread.step[s] & 3) {
       case 0: dilate<kNan, 0, false>(y, lanes, factor); break;
       case 1:
         if (lanes == 0) dilate<kNan, 1, true>(y, 0, factor);
@@ -97,7 +96,7 @@ __device__ __noinline__ void load_batch(const TopKSet& set, int first, int last,
     const int row = first + i - 1;
     const int j = row * kRow + lane * 4;
     // Before the batch only the 32 entries that may spread into it are read.
-    const bool wanted = i > 0 ? row < last : set.num_steps > 0 && row >= 0 && lane >= 24;
+    const bool wanted = i > 0 ? row < last : set.spread.num_steps > 0 && row >= 0 && lane >= 24;
     if (wanted && set.aligned && j + 4 <= set.n) {
       const float4 x = __ldg(reinterpret_cast<const float4*>(set.scores + j));
       y[i][0] = x.x, y[i][1] = x.y, y[i][2] = x.z, y[i][3] = x.w;
@@ -235,9 +234,9 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   wait_for_previous();
   let_next_start();
   const int clusters = int(gridDim.x) / kClusterBlocks;
-  for (int first = id; first < a.num_sets; first += 32 * clusters) {
+  for (int first = id; first < a.sets.num_sets; first += 32 * clusters) {
     const int mine = first + lane * clusters;
-    uint32_t wanted = __ballot_sync(kAllLanes, mine < a.num_sets && (!a.failed || a.failed[mine] != 0));
+    uint32_t wanted = __ballot_sync(kAllLanes, mine < a.sets.num_sets && (!a.failed || a.failed[mine] != 0));
     for (; wanted != 0; wanted &= wanted - 1) {
       __syncthreads();  // the set before is done with
       if (threadIdx.x == 0) s.set = a.sets[first + (__ffs(int(wanted)) - 1) * clusters];
@@ -278,14 +277,14 @@ std::vector<int> steps_of(int spread) {
 }
 
 // Sets whose spread is too far for the registers are dilated into scratch first, a launch per step of each such spread.
-void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vector<int>& spreads) {
-  const auto padded = [](const TopKSet& set) { return (size_t(set.n) + 3) / 4 * 4; };
+void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<const TopKArgs> asked) {
+  const auto padded = [](const TopKCall& call) { return (size_t(call.n) + 3) / 4 * 4; };
   size_t total = 0;
   std::vector<int> far;  // the spreads there are
-  for (size_t i = 0; i < sets.size(); ++i) {
-    if (spreads[i] <= kFusedSpread) continue;
-    total += padded(sets[i]);
-    if (std::find(far.begin(), far.end(), spreads[i]) == far.end()) far.push_back(spreads[i]);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (asked[i].spread <= kFusedSpread) continue;
+    total += padded(calls[i]) * size_t(asked[i].scores.extent[0]);
+    if (std::find(far.begin(), far.end(), asked[i].spread) == far.end()) far.push_back(asked[i].spread);
   }
   if (far.empty()) return;
   float* scratch = static_cast<float*>(commands.workspace(2 * total * sizeof(float)));
@@ -296,11 +295,13 @@ void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vecto
     for (const int step : steps_of(spread)) {
       float* to = scratch + (round++ % 2 ? total : 0);
       moves.clear();
-      for (size_t i = 0; i < sets.size(); ++i) {
-        if (spreads[i] != spread) continue;
-        moves.push_back({sets[i].scores, to, sets[i].n, step, ReferenceBackend::dilation_factor(step)});
-        sets[i].scores = to, sets[i].aligned = 1;
-        to += padded(sets[i]);
+      for (size_t i = 0; i < calls.size(); ++i) {
+        if (asked[i].spread != spread) continue;
+        TopKCall& call = calls[i];
+        float* first = to;
+        for (int64_t row = 0; row < asked[i].scores.extent[0]; ++row, to += padded(call))
+          moves.push_back({call.scores + row * call.score_stride, to, call.n, step, ReferenceBackend::dilation_factor(step)});
+        call.scores = first, call.score_stride = int64_t(padded(call));
       }
       used = size_t(to - scratch) - (round % 2 ? 0 : total);
       commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(moves.size())), .threads = 256},
@@ -318,73 +319,81 @@ void launch_clusters(Commands& commands, int clusters, int warps, const TopKDevi
                   args);
 }
 
+TopKSets upload(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of) {
+  return {commands.data(std::span<const TopKCall>(calls)), commands.data(std::span<const uint32_t>(call_of)),
+          int32_t(call_of.size()), 0};
+}
+
 // Block by block, where that pays: at least a set per multiprocessor, most of them fit for it. Of the two shapes, large blocks
 // hold the candidates of long sets; a call goes from one to the other when its sets outgrow it, hardly ever.
-bool enqueue_stream(Commands& commands, const std::vector<TopKSet>& sets, const std::vector<int>& spreads) {
-  if (int(sets.size()) < device_facts().num_sms) return false;
-  if (*std::max_element(spreads.begin(), spreads.end()) > kFusedSpread) return false;
+bool enqueue_stream(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of,
+                    std::span<const TopKArgs> asked) {
+  const int64_t num_sets = int64_t(call_of.size());
+  if (num_sets < device_facts().num_sms) return false;
   struct Shape {
     int warps, blocks, count;  // blocks per multiprocessor; most entries chosen
   };
   constexpr Shape kShapes[] = {{4, 4, 2500}, {8, 2, 12000}};
   const Shape* shape = nullptr;
-  int spread_steps = 0;
+  bool sixteen = false;
   for (const Shape& each : kShapes) {
-    int fit[2] = {};  // without a spread, with one of 16
-    for (const TopKSet& set : sets) {
-      const bool wide = set.num_steps == 5 && set.step[3] == 8 && set.step[4] == 1;
-      if (set.aligned && (wide || set.num_steps == 0) && set.n >= kLeastStreamed && set.n <= kMostTiles * kTile &&
-          set.count <= each.count)
-        ++fit[wide];
+    int64_t fit[2] = {};  // without a spread, with one of 16
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const TopKCall& call = calls[i];
+      if (asked[i].spread > kFusedSpread) return false;  // dilated elsewhere
+      if ((call.spread.num_steps == 0 || call.spread.is_sixteen()) && call.n >= kLeastStreamed && call.n <= kMostTiles * kTile &&
+          call.count <= each.count)
+        fit[call.spread.is_sixteen()] += asked[i].scores.extent[0];
     }
-    const int wide = fit[1] > fit[0];
-    if (!shape && fit[wide] * 4 >= int(sets.size()) * 3) shape = &each, spread_steps = wide;
+    sixteen = fit[1] > fit[0];
+    if (fit[sixteen] * 4 >= num_sets * 3) {
+      shape = &each;
+      break;
+    }
   }
   if (!shape) return false;
   // A multiprocessor has 4 KiB more than one block may ask for and their reserved KiB.
   const size_t shared = (device_facts().shared_bytes / size_t(shape->blocks) - 1024) / 16 * 16;
   const int capacity = int((shared - stream_shared_bytes(shape->warps, 0)) / sizeof(uint32_t));
-  const TopKSet* device_sets = commands.data(std::span<const TopKSet>(sets));
-  uint32_t* failed = static_cast<uint32_t*>(commands.workspace(sets.size() * sizeof(uint32_t)));
-  const Grid grid{.blocks = dim3(unsigned(sets.size())), .threads = unsigned(shape->warps) * 32, .shared_bytes = shared};
-  const StreamDevice args{device_sets, failed, uint32_t(capacity), 0};
-  if (spread_steps) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
+  const TopKSets sets = upload(commands, calls, call_of);
+  uint32_t* failed = static_cast<uint32_t*>(commands.workspace(size_t(num_sets) * sizeof(uint32_t)));
+  const Grid grid{.blocks = dim3(unsigned(num_sets)), .threads = unsigned(shape->warps) * 32, .shared_bytes = shared};
+  const StreamDevice args{sets, failed, uint32_t(capacity), 0};
+  if (sixteen) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
   else commands.launch(stream_top_k_kernel<0>, grid, args);
   // What failed, if anything did.
-  launch_clusters(commands, device_facts().num_sms / kClusterBlocks, kManySets,
-                  TopKDevice{device_sets, failed, int32_t(sets.size()), 0});
+  launch_clusters(commands, device_facts().num_sms / kClusterBlocks, kManySets, TopKDevice{sets, failed});
   return true;
 }
 
 }  // namespace
 
-void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
-  std::vector<TopKSet> sets;
-  std::vector<int> spreads;
-  for (const TopKArgs& args : calls) {
+void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
+  std::vector<TopKCall> calls;
+  std::vector<uint32_t> call_of;
+  for (const TopKArgs& args : asked) {
     HUNCH_CHECK(args.count >= 1 && args.count <= args.n && args.n < kMostEntries);
     HUNCH_CHECK(args.scores.stride[1] == 1 && args.index.stride[1] == 1 && args.index.extent[0] >= args.scores.extent[0]);
-    for (int64_t i = 0; i < args.scores.extent[0]; ++i) {
-      TopKSet set{};
-      set.scores = args.scores.data + i * args.scores.stride[0], set.index = args.index.data + i * args.index.stride[0];
-      set.n = int32_t(args.n), set.count = int32_t(args.count);
-      set.sinks = args.sinks, set.recent_from = int32_t(std::max<int64_t>(args.n - args.recent, 0));
-      set.aligned = reinterpret_cast<uintptr_t>(set.scores) % 16 == 0;
-      if (args.spread <= kFusedSpread)
-        for (const int step : steps_of(args.spread)) {
-          set.step[set.num_steps] = step;
-          set.factor[set.num_steps++] = ReferenceBackend::dilation_factor(step);
-        }
-      sets.push_back(set);
-      spreads.push_back(args.spread);
-    }
+    TopKCall call{};
+    call.scores = args.scores.data, call.score_stride = args.scores.stride[0];
+    call.index = args.index.data, call.index_stride = args.index.stride[0];
+    call.first = int32_t(call_of.size());
+    call.n = int32_t(args.n), call.count = int32_t(args.count);
+    call.sinks = args.sinks, call.recent_from = int32_t(std::max<int64_t>(args.n - args.recent, 0));
+    if (args.spread <= kFusedSpread)
+      for (const int step : steps_of(args.spread)) {
+        call.spread.step[call.spread.num_steps] = step;
+        call.spread.factor[call.spread.num_steps++] = ReferenceBackend::dilation_factor(step);
+      }
+    call_of.insert(call_of.end(), size_t(args.scores.extent[0]), uint32_t(calls.size()));
+    calls.push_back(call);
   }
-  if (sets.empty()) return;
-  if (enqueue_stream(commands, sets, spreads)) return;
-  spread_far(commands, sets, spreads);
-  const bool few = int(sets.size()) * kClusterBlocks <= device_facts().num_sms;
-  launch_clusters(commands, int(sets.size()), few ? kFewSets : kManySets,
-                  TopKDevice{commands.data(std::span<const TopKSet>(sets)), nullptr, int32_t(sets.size()), 0});
+  if (call_of.empty()) return;
+  if (enqueue_stream(commands, calls, call_of, asked)) return;
+  spread_far(commands, calls, asked);
+  const bool few = int(call_of.size()) * kClusterBlocks <= device_facts().num_sms;
+  launch_clusters(commands, int(call_of.size()), few ? kFewSets : kManySets,
+                  TopKDevice{upload(commands, calls, call_of), nullptr});
 }
 
 }  // namespace hunch

@@ -7,22 +7,12 @@
 
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/select.cuh"
+#include "backend/cuda/top_k_set.cuh"
 
 namespace hunch {
 
-constexpr int kMostSteps = 6;  // 1 + 2 + 4 + 8 + 16 + 1
-
-struct TopKSet {
-  const float* scores;
-  int32_t* index;
-  int32_t n, count, sinks, recent_from;
-  int32_t aligned, num_steps;
-  int32_t step[kMostSteps];
-  float factor[kMostSteps];
-};
-
 struct StreamDevice {
-  const TopKSet* sets;
+  TopKSets sets;
   uint32_t* failed;  // [sets], written for each
   uint32_t capacity;
   int32_t pad;
@@ -403,9 +393,9 @@ struct Stream {
   }
 
   __device__ __forceinline__ bool run(Chosen& chosen) const {
-    const int num_steps = kSpread ? 5 : 0;
-    if (!set.aligned || set.num_steps != num_steps || set.n < kLeastStreamed || set.n > kTile * kMostTiles) return false;
-    if (kSpread && (set.step[3] != 8 || set.step[4] != 1)) return false;
+    if (!set.aligned || (kSpread ? !set.spread.is_sixteen() : set.spread.num_steps != 0) || set.n < kLeastStreamed ||
+        set.n > kTile * kMostTiles)
+      return false;
     if (uint32_t(set.count) > capacity) return false;
     // The sample's relative error: so many independent windows reach the threshold.
     const float windows = float(kRounds * int(blockDim.x)) * (kSpread ? 1.7f : float(kSampled));
@@ -439,8 +429,9 @@ __global__ void __launch_bounds__(256, 2) stream_top_k_kernel(const StreamDevice
   wait_for_previous();
   let_next_start();
   uint32_t* words = reinterpret_cast<uint32_t*>(s.buffer + warps * kStreamBuffer);
-  const Stream<kSpread> stream{s,     s.set,      s.buffer + warp * kStreamBuffer,
-                               words, a.capacity, {s.set.factor[0], s.set.factor[1], s.set.factor[2], s.set.factor[3]}};
+  const Stream<kSpread> stream{
+      s,     s.set,      s.buffer + warp * kStreamBuffer,
+      words, a.capacity, {s.set.spread.factor[0], s.set.spread.factor[1], s.set.spread.factor[2], s.set.spread.factor[3]}};
   const bool done = stream.run(*reinterpret_cast<Chosen*>(s.buffer));
   if (threadIdx.x == 0) a.failed[blockIdx.x] = done ? 0 : 1;
 }
