@@ -362,7 +362,7 @@ bool enqueue_stream(Commands& commands, const std::vector<TopKCall>& calls, cons
   if (sixteen) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
   else commands.launch(stream_top_k_kernel<0>, grid, args);
   // What failed, if anything did.
-  launch_clusters(commands, device_facts().num_sms / kClusterBlocks, kManySets, TopKDevice{sets, failed});
+  launch_clusters(commands, 3 * device_facts().num_sms / kClusterBlocks, kManySets, TopKDevice{sets, failed});
   return true;
 }
 

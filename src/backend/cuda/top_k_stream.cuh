@@ -1,7 +1,7 @@
 // Selection where there are many sets (top_k.cu): one block takes a set and reads it once. A sample of the set gives a value that
 // the threshold very likely exceeds; the block then streams all scores, dilates them in registers and keeps only those above that
 // value, in shared memory; a histogram of these finds the threshold, and the few entries in its bin are ranked exactly. A bound
-// that lets too few or too many pass is tried again with another margin; what still fails (many equal scores, NaN, an address
+// that lets too few or too many pass is tried again with another margin; what still fails (many equal scores, an address
 // that is not aligned) is marked, and top_k_kernel does it afterwards.
 #pragma once
 
@@ -23,9 +23,9 @@ constexpr int kVectors = kTile / 128;  // 16-byte loads per lane
 constexpr int kHalo = 16;              // entries before them that may spread into them
 constexpr int kUnit = 8;               // neighbours that a lane dilates
 constexpr int kUnits = kTile / kUnit;
+static_assert(kUnits == 4 * 32);  // four lists of candidates in a tile
 constexpr int kMostTiles = 256;                               // 262,144 entries
 constexpr int kSegment = 28, kSegmentVectors = kSegment / 4;  // of a sample: 7 x 16 bytes, so that lanes meet in no bank
-constexpr int kSampled = kSegment - kHalo;                    // dilated entries that it gives
 constexpr int kRounds = 2;                                    // segments per lane
 constexpr int kStreamBins = 2048;
 constexpr int kBoundary = 512;  // entries in the threshold's bin that are ranked one against the other
@@ -40,9 +40,9 @@ constexpr int kBinShift = 21;
 
 struct StreamShared {
   TopKSet set;
-  uint32_t tiles[kMostTiles][kTile / kUnit / 32];  // the candidates of up to 32 units each: first << 16 | number
-  uint32_t kept[kMostTiles];                       // chosen of a tile, then chosen before it
-  uint8_t units[8][kUnits];                        // of each warp: those of the tile that may have candidates
+  alignas(16) uint32_t tiles[kMostTiles][4];  // the candidates of up to 32 units each: first << 16 | number
+  uint32_t kept[kMostTiles];                  // chosen of a tile, then chosen before it
+  uint8_t units[8][kUnits];                   // of each warp: those of the tile that may have candidates
   uint32_t group_sums[8];
   uint32_t used, boundary;
   struct {
@@ -136,6 +136,9 @@ struct Stream {
     for (int i = threadIdx.x; i < kStreamBins; i += blockDim.x) bins[i] = 0;
   }
 
+  // Every fourth entry of a segment counts: with a spread its neighbours hardly differ, and without there are enough.
+  static constexpr int kSampled = kSpread ? (kSegment - kHalo) / 4 : kSegment / 4;
+
   // The key that about `margin` times `count` of the set's entries reach, by segments at equal distances; 0 if there is none.
   // Ends with a barrier. The words' memory serves as its bins.
   __device__ __forceinline__ uint32_t sampled_key(float margin) const {
@@ -166,7 +169,7 @@ struct Stream {
       if (kSpread) dilate_sixteen<false>(y, factor);
 #pragma unroll
       for (int i = 0; i < kSampled; ++i) {
-        keys[r][i] = key_of(y[kHalo + i]);
+        keys[r][i] = key_of(y[kSegment - 1 - 4 * i]);
         atomicAdd(&bins[keys[r][i] >> 21], 1u);
       }
     }
@@ -283,12 +286,17 @@ struct Stream {
     uint32_t own = 0;
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) own += y[kHalo + i] >= limit ? 1u : 0u;
-    const uint32_t upto = warp_scan(own), total = __shfl_sync(kAllLanes, upto, 31);
+    uint32_t before = 0, total = 0;  // own <= 8: four bits, without the shuffles of a scan
+#pragma unroll
+    for (int bit = 0; bit < 4; ++bit) {
+      const uint32_t all = __ballot_sync(kAllLanes, own >> bit & 1u);
+      before += __popc(all & ((1u << lane) - 1)) << bit, total += __popc(all) << bit;
+    }
     uint32_t first = 0;
-    if (lane == 31) first = atomicAdd(&s.used, total);
-    first = __shfl_sync(kAllLanes, first, 31);
+    if (lane == 0) first = atomicAdd(&s.used, total);
+    first = __shfl_sync(kAllLanes, first, 0);
     if (first + total > capacity) return 0;
-    uint32_t* to = words + first + upto - own;
+    uint32_t* to = words + first + before;
     // Where there is a spread the bound is above zero, and bits are ordered as values are.
     const float far = __uint_as_float(min(__float_as_uint(bound) + kFar, 0x7f800000u));
     const uint32_t base = __float_as_uint(bound) << 7;
@@ -314,13 +322,20 @@ struct Stream {
     return key_of(y[kHalo]);
   }
 
+  // Calls op(words, i, end) for each 128 words [i, end) of a tile, in order: four per lane, 32 apart, 0 from `end` on.
   template <class Op>
   __device__ __forceinline__ void each_list(int tile, const Op& op) const {
-#pragma unroll 1
-    for (int i = 0; i < kTile / kUnit / 32; ++i) {
-      const uint32_t list = s.tiles[tile][i];
-      if ((list & 0xffffu) == 0) continue;
-      op(list >> 16, (list >> 16) + (list & 0xffffu));
+    const int lane = threadIdx.x & 31;
+    uint4 lists = *reinterpret_cast<const uint4*>(s.tiles[tile]);
+    while ((lists.x | lists.y | lists.z | lists.w) != 0) {
+      const uint32_t first = lists.x >> 16, end = first + (lists.x & 0xffffu);
+      for (uint32_t i = first; i < end; i += 128) {
+        uint32_t word[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) word[k] = i + 32 * k + lane < end ? words[i + 32 * k + lane] : 0u;
+        op(word, i, end);
+      }
+      lists = make_uint4(lists.y, lists.z, lists.w, 0);
     }
   }
 
@@ -330,9 +345,15 @@ struct Stream {
     const int tiles = (set.n + kTile - 1) / kTile;
     clear(c.bins);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < candidates; i += blockDim.x) {
-      const uint32_t bin = words[i] >> kBinShift;
-      count_where(bin != kStreamBins - 1, &c.bins[bin]);  // the last: many, and hardly ever looked for
+    for (uint32_t i = threadIdx.x; i < candidates; i += 4 * blockDim.x) {
+      uint32_t word[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) word[k] = i + k * blockDim.x < candidates ? words[i + k * blockDim.x] : ~0u;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {  // the last bin: many, and hardly ever looked for
+        const uint32_t bin = word[k] >> kBinShift;
+        count_where(bin != kStreamBins - 1, &c.bins[bin]);
+      }
     }
     __syncthreads();
     const uint32_t drop = candidates - uint32_t(set.count);  // the lowest so many
@@ -342,14 +363,17 @@ struct Stream {
     const uint32_t least = bin == kStreamBins - 1 ? kChosen : (bin + 1) << kBinShift;
     for (int t = warp; t < tiles; t += warps) {
       uint32_t above = 0;
-      each_list(t, [&](uint32_t first, uint32_t end) {
-        for (uint32_t i = first + lane; i < end; i += 32) {
-          const uint32_t word = words[i];
-          above += word >= least;
-          if (word >> kBinShift == bin) {
-            const uint32_t to = atomicAdd(&s.boundary, 1u);
-            if (to < kBoundary) c.word[to] = i, c.index[to] = uint32_t(t) * kTile + (word & kPlace);
-          }
+      each_list(t, [&](const uint32_t(&word)[4], uint32_t i, uint32_t end) {
+        bool here = false;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) above += word[k] >= least, here |= word[k] >> kBinShift == bin;
+        if (!here) return;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const uint32_t at = i + 32 * k + lane;
+          if (word[k] >> kBinShift != bin || at >= end) continue;
+          const uint32_t to = atomicAdd(&s.boundary, 1u);
+          if (to < kBoundary) c.word[to] = at, c.index[to] = uint32_t(t) * kTile + (word[k] & kPlace);
         }
       });
       above = __reduce_add_sync(kAllLanes, above);
@@ -380,11 +404,11 @@ struct Stream {
     __syncthreads();
     for (int t = warp; t < tiles; t += warps) {
       int32_t* to = set.index + s.kept[t];
-      each_list(t, [&](uint32_t first, uint32_t end) {
-        for (uint32_t i = first; i < end; i += 32) {
-          const uint32_t word = i + lane < end ? words[i + lane] : 0u;
-          const uint32_t all = __ballot_sync(kAllLanes, word >= least);
-          if (word >= least) to[__popc(all & ((1u << lane) - 1))] = int32_t(uint32_t(t) * kTile + (word & kPlace));
+      each_list(t, [&](const uint32_t(&word)[4], uint32_t, uint32_t) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const uint32_t all = __ballot_sync(kAllLanes, word[k] >= least);
+          if (word[k] >= least) to[__popc(all & ((1u << lane) - 1))] = int32_t(uint32_t(t) * kTile + (word[k] & kPlace));
           to += __popc(all);
         }
       });
