@@ -20,6 +20,7 @@ double time_commands(Commands& commands, int repeats, const std::function<void()
 
 std::vector<KernelRow> bench_attention(Commands&);  // dense, verify with scores, selected, prefill
 std::vector<KernelRow> bench_products(Commands&);   // few rows, many rows, every encoding
-std::vector<KernelRow> bench_rows(Commands&);       // top-k, sampling, norms
+std::vector<KernelRow> bench_top_k(Commands&);      // selection, few sets and many
+std::vector<KernelRow> bench_rows(Commands&);       // those, sampling, norms
 
 }  // namespace hunch

@@ -1,4 +1,5 @@
-// Selection of the best entries: contract in backend/ops/top_k.h. A cluster of eight blocks takes one set. Each warp owns a run
+// Selection of the best entries: contract in backend/ops/top_k.h. Where there are many sets, top_k_stream.cuh takes them block by
+// block. The kernel here takes what is left: a cluster of eight blocks takes one set. Each warp owns a run
 // of rows of 128 entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the
 // threshold (select.cuh), then writes its indices behind those of the warps before it.
 #include "backend/cuda/top_k.h"
@@ -8,6 +9,7 @@
 
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/select.cuh"
+#include "backend/cuda/top_k_stream.cuh"
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {
@@ -20,18 +22,10 @@ constexpr int kBatch = 8;                    // rows in flight per warp: 8 x 16 
 constexpr int kHeldRows = 16;                // rows of keys that a warp keeps
 constexpr int kManySets = 8, kFewSets = 24;  // warps of a block: three blocks of 64 KiB per multiprocessor, or one of 192 KiB
 constexpr int kFusedSpread = 32;             // farther than the 32 entries before a batch nothing is read
-constexpr int kMostSteps = 6;                // 1 + 2 + 4 + 8 + 16 + 1
 
-struct TopKSet {
-  const float* scores;
-  int32_t* index;
-  int32_t n, count, sinks, recent_from;
-  int32_t aligned, num_steps;
-  int32_t step[kMostSteps];
-  float factor[kMostSteps];
-};
 struct TopKDevice {
-  const TopKSet* sets;
+  TopKSets sets;
+  const uint32_t* failed;  // null: all sets are wanted, one per cluster; else those marked here
 };
 
 struct Shared {
@@ -73,10 +67,10 @@ __device__ __forceinline__ void dilate(float (&y)[kBatch + 1][4], int lanes, flo
 
 template <bool kNan>
 __device__ __forceinline__ void dilate_all(float (&y)[kBatch + 1][4], const TopKSet& set) {
-  for (int s = 0; s < set.num_steps; ++s) {
-    const int lanes = set.step[s] >> 2;
-    const float factor = set.factor[s];
-    switch (set.step[s] & 3) {
+  for (int s = 0; s < set.spread.num_steps; ++s) {
+    const int lanes = set.spread.step[s] >> 2;
+    const float factor = set.spread.factor[s];
+    switch (set.spread.step[s] & 3) {
       case 0: dilate<kNan, 0, false>(y, lanes, factor); break;
       case 1:
         if (lanes == 0) dilate<kNan, 1, true>(y, 0, factor);
@@ -102,7 +96,7 @@ __device__ __noinline__ void load_batch(const TopKSet& set, int first, int last,
     const int row = first + i - 1;
     const int j = row * kRow + lane * 4;
     // Before the batch only the 32 entries that may spread into it are read.
-    const bool wanted = i > 0 ? row < last : set.num_steps > 0 && row >= 0 && lane >= 24;
+    const bool wanted = i > 0 ? row < last : set.spread.num_steps > 0 && row >= 0 && lane >= 24;
     if (wanted && set.aligned && j + 4 <= set.n) {
       const float4 x = __ldg(reinterpret_cast<const float4*>(set.scores + j));
       y[i][0] = x.x, y[i][1] = x.y, y[i][2] = x.z, y[i][3] = x.w;
@@ -171,16 +165,10 @@ struct WarpRows {
   }
 };
 
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  Shared& s = *reinterpret_cast<Shared*>(memory);
+// One set, by all blocks of a cluster, with s.set and clear bins visible to all of them.
+__device__ __forceinline__ void choose_set(Shared& s) {
   const auto cluster = cg::this_cluster();
   const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
-  clear_bins(s.select);
-  if (threadIdx.x == 0) s.set = args->sets[blockIdx.x / kClusterBlocks];
-  cluster.sync();  // all blocks have begun: others may write into their memory
-  wait_for_previous();
-  let_next_start();
   const TopKSet& set = s.set;
 
   const int rows = (set.n + kRow - 1) / kRow, share = (rows + kClusterBlocks * warps - 1) / (kClusterBlocks * warps);
@@ -236,6 +224,28 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSet
   }
 }
 
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory);
+  const auto cluster = cg::this_cluster();
+  const int lane = threadIdx.x & 31, id = int(blockIdx.x) / kClusterBlocks;
+  const TopKDevice a = *args;
+  clear_bins(s.select);
+  wait_for_previous();
+  let_next_start();
+  const int clusters = int(gridDim.x) / kClusterBlocks;
+  for (int first = id; first < a.sets.num_sets; first += 32 * clusters) {
+    const int mine = first + lane * clusters;
+    uint32_t wanted = __ballot_sync(kAllLanes, mine < a.sets.num_sets && (!a.failed || a.failed[mine] != 0));
+    for (; wanted != 0; wanted &= wanted - 1) {
+      __syncthreads();  // the set before is done with
+      if (threadIdx.x == 0) s.set = a.sets[first + (__ffs(int(wanted)) - 1) * clusters];
+      cluster.sync();  // all blocks have begun: others may write into their memory
+      choose_set(s);
+    }
+  }
+}
+
 // Spreads too far for the registers: one step over all sets, from one array into another.
 struct DilateSet {
   const float* from;
@@ -267,14 +277,14 @@ std::vector<int> steps_of(int spread) {
 }
 
 // Sets whose spread is too far for the registers are dilated into scratch first, a launch per step of each such spread.
-void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vector<int>& spreads) {
-  const auto padded = [](const TopKSet& set) { return (size_t(set.n) + 3) / 4 * 4; };
+void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<const TopKArgs> asked) {
+  const auto padded = [](const TopKCall& call) { return (size_t(call.n) + 3) / 4 * 4; };
   size_t total = 0;
   std::vector<int> far;  // the spreads there are
-  for (size_t i = 0; i < sets.size(); ++i) {
-    if (spreads[i] <= kFusedSpread) continue;
-    total += padded(sets[i]);
-    if (std::find(far.begin(), far.end(), spreads[i]) == far.end()) far.push_back(spreads[i]);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (asked[i].spread <= kFusedSpread) continue;
+    total += padded(calls[i]) * size_t(asked[i].scores.extent[0]);
+    if (std::find(far.begin(), far.end(), asked[i].spread) == far.end()) far.push_back(asked[i].spread);
   }
   if (far.empty()) return;
   float* scratch = static_cast<float*>(commands.workspace(2 * total * sizeof(float)));
@@ -285,11 +295,13 @@ void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vecto
     for (const int step : steps_of(spread)) {
       float* to = scratch + (round++ % 2 ? total : 0);
       moves.clear();
-      for (size_t i = 0; i < sets.size(); ++i) {
-        if (spreads[i] != spread) continue;
-        moves.push_back({sets[i].scores, to, sets[i].n, step, ReferenceBackend::dilation_factor(step)});
-        sets[i].scores = to, sets[i].aligned = 1;
-        to += padded(sets[i]);
+      for (size_t i = 0; i < calls.size(); ++i) {
+        if (asked[i].spread != spread) continue;
+        TopKCall& call = calls[i];
+        float* first = to;
+        for (int64_t row = 0; row < asked[i].scores.extent[0]; ++row, to += padded(call))
+          moves.push_back({call.scores + row * call.score_stride, to, call.n, step, ReferenceBackend::dilation_factor(step)});
+        call.scores = first, call.score_stride = int64_t(padded(call));
       }
       used = size_t(to - scratch) - (round % 2 ? 0 : total);
       commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(moves.size())), .threads = 256},
@@ -299,38 +311,89 @@ void spread_far(Commands& commands, std::vector<TopKSet>& sets, const std::vecto
   }
 }
 
-}  // namespace
-
-void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls) {
-  std::vector<TopKSet> sets;
-  std::vector<int> spreads;
-  for (const TopKArgs& args : calls) {
-    HUNCH_CHECK(args.count >= 1 && args.count <= args.n && args.n < kMostEntries);
-    HUNCH_CHECK(args.scores.stride[1] == 1 && args.index.stride[1] == 1 && args.index.extent[0] >= args.scores.extent[0]);
-    for (int64_t i = 0; i < args.scores.extent[0]; ++i) {
-      TopKSet set{};
-      set.scores = args.scores.data + i * args.scores.stride[0], set.index = args.index.data + i * args.index.stride[0];
-      set.n = int32_t(args.n), set.count = int32_t(args.count);
-      set.sinks = args.sinks, set.recent_from = int32_t(std::max<int64_t>(args.n - args.recent, 0));
-      set.aligned = reinterpret_cast<uintptr_t>(set.scores) % 16 == 0;
-      if (args.spread <= kFusedSpread)
-        for (const int step : steps_of(args.spread)) {
-          set.step[set.num_steps] = step;
-          set.factor[set.num_steps++] = ReferenceBackend::dilation_factor(step);
-        }
-      sets.push_back(set);
-      spreads.push_back(args.spread);
-    }
-  }
-  if (sets.empty()) return;
-  spread_far(commands, sets, spreads);
-  const bool few = int(sets.size()) * kClusterBlocks <= device_facts().num_sms;
-  const int warps = few ? kFewSets : kManySets;
+void launch_clusters(Commands& commands, int clusters, int warps, const TopKDevice& args) {
   commands.launch(top_k_kernel,
-                  {.blocks = dim3(unsigned(sets.size()) * kClusterBlocks),
+                  {.blocks = dim3(unsigned(clusters) * kClusterBlocks),
                    .threads = unsigned(warps) * 32,
                    .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
-                  TopKDevice{commands.data(std::span<const TopKSet>(sets))});
+                  args);
+}
+
+TopKSets upload(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of) {
+  return {commands.data(std::span<const TopKCall>(calls)), commands.data(std::span<const uint32_t>(call_of)),
+          int32_t(call_of.size()), 0};
+}
+
+// Block by block, where that pays: at least a set per multiprocessor, most of them fit for it. Of the two shapes, large blocks
+// hold the candidates of long sets; a call goes from one to the other when its sets outgrow it, hardly ever.
+bool enqueue_stream(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of,
+                    std::span<const TopKArgs> asked) {
+  const int64_t num_sets = int64_t(call_of.size());
+  if (num_sets < device_facts().num_sms) return false;
+  struct Shape {
+    int warps, blocks, count;  // blocks per multiprocessor; most entries chosen
+  };
+  constexpr Shape kShapes[] = {{4, 4, 2500}, {8, 2, 12000}};
+  const Shape* shape = nullptr;
+  bool sixteen = false;
+  for (const Shape& each : kShapes) {
+    int64_t fit[2] = {};  // without a spread, with one of 16
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const TopKCall& call = calls[i];
+      if (asked[i].spread > kFusedSpread) return false;  // dilated elsewhere
+      if ((call.spread.num_steps == 0 || call.spread.is_sixteen()) && call.n >= kLeastStreamed && call.n <= kMostTiles * kTile &&
+          call.count <= each.count)
+        fit[call.spread.is_sixteen()] += asked[i].scores.extent[0];
+    }
+    sixteen = fit[1] > fit[0];
+    if (fit[sixteen] * 4 >= num_sets * 3) {
+      shape = &each;
+      break;
+    }
+  }
+  if (!shape) return false;
+  // A multiprocessor has 4 KiB more than one block may ask for and their reserved KiB.
+  const size_t shared = (device_facts().shared_bytes / size_t(shape->blocks) - 1024) / 16 * 16;
+  const int capacity = int((shared - stream_shared_bytes(shape->warps, 0)) / sizeof(uint32_t));
+  const TopKSets sets = upload(commands, calls, call_of);
+  uint32_t* failed = static_cast<uint32_t*>(commands.workspace(size_t(num_sets) * sizeof(uint32_t)));
+  const Grid grid{.blocks = dim3(unsigned(num_sets)), .threads = unsigned(shape->warps) * 32, .shared_bytes = shared};
+  const StreamDevice args{sets, failed, uint32_t(capacity), 0};
+  if (sixteen) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
+  else commands.launch(stream_top_k_kernel<0>, grid, args);
+  // What failed, if anything did.
+  launch_clusters(commands, 3 * device_facts().num_sms / kClusterBlocks, kManySets, TopKDevice{sets, failed});
+  return true;
+}
+
+}  // namespace
+
+void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
+  std::vector<TopKCall> calls;
+  std::vector<uint32_t> call_of;
+  for (const TopKArgs& args : asked) {
+    HUNCH_CHECK(args.count >= 1 && args.count <= args.n && args.n < kMostEntries);
+    HUNCH_CHECK(args.scores.stride[1] == 1 && args.index.stride[1] == 1 && args.index.extent[0] >= args.scores.extent[0]);
+    TopKCall call{};
+    call.scores = args.scores.data, call.score_stride = args.scores.stride[0];
+    call.index = args.index.data, call.index_stride = args.index.stride[0];
+    call.first = int32_t(call_of.size());
+    call.n = int32_t(args.n), call.count = int32_t(args.count);
+    call.sinks = args.sinks, call.recent_from = int32_t(std::max<int64_t>(args.n - args.recent, 0));
+    if (args.spread <= kFusedSpread)
+      for (const int step : steps_of(args.spread)) {
+        call.spread.step[call.spread.num_steps] = step;
+        call.spread.factor[call.spread.num_steps++] = ReferenceBackend::dilation_factor(step);
+      }
+    call_of.insert(call_of.end(), size_t(args.scores.extent[0]), uint32_t(calls.size()));
+    calls.push_back(call);
+  }
+  if (call_of.empty()) return;
+  if (enqueue_stream(commands, calls, call_of, asked)) return;
+  spread_far(commands, calls, asked);
+  const bool few = int(call_of.size()) * kClusterBlocks <= device_facts().num_sms;
+  launch_clusters(commands, int(call_of.size()), few ? kFewSets : kManySets,
+                  TopKDevice{upload(commands, calls, call_of), nullptr});
 }
 
 }  // namespace hunch

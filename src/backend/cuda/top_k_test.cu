@@ -6,6 +6,7 @@
 #include <random>
 
 #include "backend/cuda/device_test.h"
+#include "backend/cuda/kernel_bench.h"
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {
@@ -13,15 +14,22 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-enum class Kind { Uniform, Wide, Ties, Signed, Odd, Equal };
-constexpr Kind kKinds[] = {Kind::Uniform, Kind::Wide, Kind::Ties, Kind::Signed, Kind::Odd, Kind::Equal};
+enum class Kind { Uniform, Wide, Ties, Signed, Odd, Equal, Heaps, OneNan };
+constexpr Kind kKinds[] = {Kind::Uniform, Kind::Wide,  Kind::Ties,  Kind::Signed,
+                           Kind::Odd,     Kind::Equal, Kind::Heaps, Kind::OneNan};
 
 std::vector<float> scores_of(Kind kind, size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> unit(0, 1);
   std::normal_distribution<float> normal(0, 3);
   std::vector<float> out(count);
+  float heap = 1;
   for (float& x : out) {
+    if (kind == Kind::OneNan) x = &x - out.data() == ptrdiff_t(count / 2 + seed % 64) ? kNan : std::exp(normal(random));
+    if (kind == Kind::Heaps) {  // neighbours are alike, the end is great
+      if (random() % 400 == 0) heap = std::exp(normal(random));
+      x = heap * unit(random) * (&x - out.data() > ptrdiff_t(count - count / 16) ? 8.0f : 1.0f);
+    }
     if (kind == Kind::Uniform) x = unit(random);
     if (kind == Kind::Wide) x = std::exp(4 * normal(random));
     if (kind == Kind::Ties) x = float(random() % 5) * 0.25f;
@@ -127,6 +135,52 @@ TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
   all[11] = {Kind::Equal, 300001, 100000, 0, 4, 64};
   all[12] = {Kind::Signed, 262144, 2000, 0, 0, 0, 1, 1};
   expect_reference(*commands, all);
+}
+
+// Enough sets for one block each: short sets, long ones, both together, and those that no block can do alone among them.
+TEST(CudaTopK, ChoosesTheSameSetBySet) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int spread : {16, 0}) {
+    std::vector<Set> all;
+    for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Heaps})
+      for (const int64_t n : {4096, 6275, 10240, 17923})
+        all.push_back({kind, n, n * 7 / 100, spread, 4, 64, 12, (4 - n % 4) % 4});
+    for (const Kind kind : kKinds)
+      for (const int64_t n : {900, 4480, 4484, 13442})
+        all.push_back({kind, n, n / 14, spread, int(n % 5), int(n % 9), 3, (4 - n % 4) % 4});
+    all.push_back({Kind::Uniform, 5001, 300, spread, 4, 64, 3});             // some not aligned
+    all.push_back({Kind::Uniform, 5000, 300, spread, 200, 200, 3});          // more ends than entries chosen
+    all.push_back({Kind::Wide, 5000, 300, spread == 16 ? 5 : 16, 0, 0, 3});  // another spread
+    all.push_back({Kind::Wide, 8192, 7000, spread, 4, 64, 3});               // nearly all
+    all.push_back({Kind::Wide, 8192, 1, spread, 0, 0, 3});
+    expect_reference(*commands, all);
+    std::vector<Set> longer;
+    for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Heaps})
+      for (const int64_t n : {40960, 60004}) longer.push_back({kind, n, n * 7 / 100, spread, 4, 64, 8});
+    longer.push_back({Kind::Heaps, 131072, 9175, spread, 4, 64, 3});
+    longer.push_back({Kind::Wide, 131072, 9175, spread, 4, 64, 3});
+    longer.push_back({Kind::Wide, 200000, 14000, spread, 4, 64});
+    longer.push_back({Kind::Uniform, 10240, 717, spread, 4, 64, 90});
+    expect_reference(*commands, longer);
+  }
+}
+
+TEST(CudaTopK, RepeatsManySetsAsOneGraph) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (int64_t n = 4100; n < 4120; n += 4) expect_reference(*commands, {{Kind::Wide, n, n / 14, 16, 4, 8, 140}});
+  EXPECT_EQ(commands->counters().graph_launches, 4u);
+}
+
+// Prints its figures; run by hand.
+TEST(CudaTopK, DISABLED_Bench) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  const Ceilings ceilings = measure_ceilings();
+  printf("read %.2f TB/s\n", ceilings.read_bytes * 1e-12);
+  for (const KernelRow& row : bench_top_k(*commands))
+    printf("%-55s %8.4f ms %6.2f TB/s\n", row.name.c_str(), row.ms, row.bytes / row.ms * 1e-9);
 }
 
 TEST(CudaTopK, RepeatsAsOneGraph) {
