@@ -23,7 +23,7 @@ constexpr int kVectors = kTile / 128;  // 16-byte loads per lane
 constexpr int kHalo = 16;              // entries before them that may spread into them
 constexpr int kUnit = 8;               // neighbours that a lane dilates
 constexpr int kUnits = kTile / kUnit;
-static_assert(kUnits == 4 * 32);  // four lists of candidates in a tile
+static_assert(kUnits == 4 * 32);                              // four lists of candidates in a tile
 constexpr int kMostTiles = 256;                               // 262,144 entries
 constexpr int kSegment = 28, kSegmentVectors = kSegment / 4;  // of a sample: 7 x 16 bytes, so that lanes meet in no bank
 constexpr int kRounds = 2;                                    // segments per lane
