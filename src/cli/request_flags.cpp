@@ -70,7 +70,7 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.value({"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree",
             store(flags.key_dtype));
   set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", store(flags.value_dtype));
-  set.value({"--device"}, "NAME", "cpu (default) or reference (plain loops, slow)",
+  set.value({"--device"}, "NAME", "cpu (default), cuda (where built), reference (plain loops, slow)",
             [&flags](std::string_view flag, std::string_view v) -> Status {
               std::vector<std::string_view> devices;
               for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
