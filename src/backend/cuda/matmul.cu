@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/cuda/products_kernel.cuh"
+#include "backend/cuda/resident_kernel.cuh"
 
 namespace hunch {
 namespace {
@@ -11,8 +12,7 @@ namespace {
 constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
 constexpr int64_t kFewRows = 64;
-// Up to so many rows and activations blocks round fp32 activations themselves. Beyond, small copies cost more than packing.
-constexpr int64_t kMostReadRows = 8, kMostRead = 49152;
+constexpr int64_t kResidentRows = 8;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
 constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
 
@@ -24,32 +24,31 @@ using Kernel = void (*)(const ProductsOnDevice*);
 struct Form {
   Kernel kernel = nullptr;
   int n = 0;
-  bool whole = false, read_x = false;
+  bool whole = false;
 };
 
 template <DType kType>
-Form form_of(int n, bool whole, bool read_x) {
-  if (whole) return {many_rows_kernel<kType>, 128, true, false};
-  if (read_x) return {few_rows_kernel<kType, 8, true>, 8, false, true};
-  if (n <= 16) return {few_rows_kernel<kType, 16, false>, 16};
+Form form_of(int n, bool whole) {
+  if (whole) return {many_rows_kernel<kType>, 128, true};
+  if (n <= 16) return {few_rows_kernel<kType, 16>, 16};
   if constexpr (kType == DType::BF16) {
-    if (n > 32) return {few_rows_kernel<kType, 64, false>, 64};
+    if (n > 32) return {few_rows_kernel<kType, 64>, 64};
   }
-  return {few_rows_kernel<kType, 32, false>, 32};  // codes and sums of 64 rows would not fit into registers
+  return {few_rows_kernel<kType, 32>, 32};  // codes and sums of 64 rows would not fit into registers
 }
 
-Form form_of(DType type, int n, bool whole, bool read_x) {
+Form form_of(DType type, int n, bool whole) {
   switch (type) {
-    case DType::Q8_0: return form_of<DType::Q8_0>(n, whole, read_x);
-    case DType::Q4_0: return form_of<DType::Q4_0>(n, whole, read_x);
-    case DType::Q4_K: return form_of<DType::Q4_K>(n, whole, read_x);
-    case DType::Q5_K: return form_of<DType::Q5_K>(n, whole, read_x);
-    case DType::Q6_K: return form_of<DType::Q6_K>(n, whole, read_x);
-    default: return form_of<DType::BF16>(n, whole, read_x);
+    case DType::Q8_0: return form_of<DType::Q8_0>(n, whole);
+    case DType::Q4_0: return form_of<DType::Q4_0>(n, whole);
+    case DType::Q4_K: return form_of<DType::Q4_K>(n, whole);
+    case DType::Q5_K: return form_of<DType::Q5_K>(n, whole);
+    case DType::Q6_K: return form_of<DType::Q6_K>(n, whole);
+    default: return form_of<DType::BF16>(n, whole);
   }
 }
 
-// Bytes of a stage: records of `group` tiles, activations as bf16 and (where blocks round them) as fp32.
+// Bytes of a stage: records of `group` tiles and activations.
 void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape, int group, int shared) {
   a.group_tiles = group;
   const int parts = shape.inputs / 64;
@@ -57,8 +56,7 @@ void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape,
     a.stage_records = records;
     a.tile_bytes = records * shape.bytes;
     a.x_offset = (group * a.tile_bytes + 1023) / 1024 * 1024;
-    a.raw_offset = a.x_offset + records * parts * form.n * 128;
-    a.stage_bytes = a.raw_offset + (form.read_x ? records * parts * form.n * 256 : 0);
+    a.stage_bytes = a.x_offset + records * parts * form.n * 128;
   };
   // As many records as make a stage worth its barriers; values and rests meet the same activations: one at a time.
   int records = 1;
@@ -90,7 +88,7 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
     } else {
       const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
       const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
-      const double x = form.read_x ? double(a.stage_bytes - a.raw_offset) * a.rows / form.n : double(a.raw_offset - a.x_offset);
+      const double x = double(a.stage_bytes - a.x_offset);
       time = std::max({all / kReadRate, all * kTurnaround / in_flight, unit * divide_up(units, sms) / a.row_tiles / kSmRate,
                        unit * units * (1 + x / weights) / kL2Rate}) *
              (1 + 0.01 * (3 - group));
@@ -104,6 +102,47 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
   return std::min(a.units, shared_of(best) == kSharedOfOne ? sms : 2 * sms);
 }
 
+Kernel resident_kernel(DType type) {
+  switch (type) {
+    case DType::Q8_0: return resident_rows_kernel<DType::Q8_0>;
+    case DType::Q4_0: return resident_rows_kernel<DType::Q4_0>;
+    case DType::Q4_K: return resident_rows_kernel<DType::Q4_K>;
+    case DType::Q5_K: return resident_rows_kernel<DType::Q5_K>;
+    case DType::Q6_K: return resident_rows_kernel<DType::Q6_K>;
+    default: return resident_rows_kernel<DType::BF16>;
+  }
+}
+
+// Blocks of resident_kernel.cuh: groups and stages. Returns bytes of shared memory; 0 if the activations of a run leave no room.
+int plan_resident(ProductsOnDevice& a, const RecordShape& shape) {
+  const int sms = device_facts().num_sms;
+  while ((1 << a.row_shift) < a.rows) ++a.row_shift;
+  const int run = divide_up(a.num_records, a.splits * a.records_per_input) + (a.records_per_input > 1 ? 1 : 0);
+  a.x_offset = divide_up((int64_t(run) * shape.inputs * 2) << a.row_shift, 1024) * 1024;
+  // Blocks keep their run of the inputs, so their number is one of splits.
+  const int most = sms / a.splits * a.splits;
+  int64_t least = INT64_MAX;
+  for (int group = 1; group <= 3; ++group) {
+    const int units = divide_up(a.num_tiles, group) * a.splits;
+    const int64_t tiles = int64_t(divide_up(units, most)) * group;  // of an SM
+    if (tiles <= least) least = tiles, a.group_tiles = group, a.units = units;
+  }
+  a.groups = divide_up(a.num_tiles, a.group_tiles);
+  // Half an SM for every kernel of a pass, or all of it: with anything else two blocks of a kernel may meet on an SM while others
+  // have none. Plain weights keep more in flight in one that has all.
+  const bool coded = shape.bytes < 8192;
+  const int wanted = coded && a.rows <= 4 ? kSharedOfTwo : kSharedOfOne;
+  for (const int room : {wanted, kSharedOfOne}) {
+    for (a.stage_records = coded ? 4 : 1; a.stage_records > 0; a.stage_records /= 2) {
+      a.tile_bytes = a.stage_records * shape.bytes;
+      a.stage_bytes = divide_up(a.group_tiles * a.tile_bytes, 128) * 128;
+      a.stages = std::min((room - kHeadBytes - a.x_offset) / a.stage_bytes, kMostStages);
+      if (a.stages >= 3 && a.stage_bytes <= kStageOfTwo) return room;
+    }
+  }
+  return 0;
+}
+
 // Products of one encoding and one number of splits.
 void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, ActivationPath path) {
   const CudaWeight& first = weight_of(products[0]);
@@ -112,6 +151,7 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   ProductsOnDevice a{};
   a.x = args.x.data, a.x_stride = args.x.stride[0], a.in_dim = first.in_dim;
   a.rows = int(rows), a.accumulate = args.accumulate;
+  a.unit = unit_of(first.form);
   a.num_products = int(products.size());
   a.num_records = first.num_records, a.splits = first.splits;
   a.records_per_input = first.records_per_input;
@@ -122,23 +162,32 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   const int64_t widest = first.form == DType::BF16 ? 64 : 32;
   const bool whole = rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
-  const bool may_read = path == ActivationPath::Auto && rows <= kMostReadRows && rows * a.in_dim <= kMostRead;
-  const bool read_x = !whole && can_read && (may_read || (path == ActivationPath::ReadByBlocks && rows <= kMostReadRows));
-  const Form form = form_of(first.form, int(std::min<int64_t>(rows, kFewRows)), whole, read_x);
+  int resident_bytes = 0;
+  bool resident = !whole && can_read && rows <= kResidentRows && path != ActivationPath::Packed;
+  if (resident) {
+    ProductsOnDevice planned = a;
+    resident_bytes = plan_resident(planned, shape);
+    resident = resident_bytes > 0;
+    if (resident) a = planned;
+  }
+  const Form form =
+      resident ? Form{resident_kernel(first.form), 8} : form_of(first.form, int(std::min<int64_t>(rows, kFewRows)), whole);
   a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
   a.row_band = std::min(a.row_tiles, 4);
-  const int blocks = choose_group(a, form, shape);
+  // One block an SM; those without work keep places (resident_kernel.cuh).
+  const int most = sms / a.splits * a.splits, blocks = !resident ? choose_group(a, form, shape) : a.units > most ? most : sms;
   a.keep_weights = a.row_tiles > 1;
 
   // Workspace: activations, then sums of runs.
   a.x_blocks = a.row_tiles * (whole ? 2 : 1) * form.n / 8;
   a.parts = a.num_records / first.records_per_input * (shape.inputs / 64);
-  const size_t x_bytes = read_x ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
+  const size_t x_bytes = resident ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
   const bool cut = !whole && a.splits > 1;
   const size_t partial_bytes = cut ? size_t(a.row_tiles) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
   void* const ones = cut ? commands.ones(partial_bytes) : nullptr;
   a.exchange = ones != nullptr;
+  HUNCH_CHECK(!resident || !cut || a.exchange);
   auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + (ones ? 0 : partial_bytes)));
   a.packed_x = workspace;
   auto* partials = ones ? static_cast<float*>(ones) : reinterpret_cast<float*>(workspace + x_bytes);
@@ -171,8 +220,8 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.packers = std::min(blocks, sms);
   commands.launch(form.kernel,
                   {.blocks = dim3(unsigned(blocks)),
-                   .threads = unsigned(a.group_tiles * 128 + helper_threads(form.whole, form.read_x)),
-                   .shared_bytes = size_t(kHeadBytes) + size_t(a.stages) * size_t(a.stage_bytes)},
+                   .threads = unsigned(a.group_tiles * 128 + helper_threads(form.whole)),
+                   .shared_bytes = size_t(resident ? resident_bytes : kHeadBytes + a.stages * a.stage_bytes)},
                   a);
 }
 

@@ -1,6 +1,6 @@
 // Products with weights and embedding look-ups on the device: contract in backend/ops/matmul.h. Activations are rounded to bf16
 // (weights: weights.h), sums are fp32. One launch for all products of a call that share encoding and splits (two with more than
-// 16 rows: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few, up to
+// 64 rows or so: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few, up to
 // 2 bytes of workspace per activation.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace hunch {
 void enqueue_matmul(Commands& commands, const MatmulArgs& args);
 void enqueue_embed(Commands& commands, const EmbedArgs& args);
 
-// How few-row products get their activations; for measurements.
-enum class ActivationPath { Auto, Packed, ReadByBlocks };
+// Packed: through the workspace also where blocks would keep the activations themselves; the same bits, for tests.
+enum class ActivationPath { Auto, Packed };
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path);
 
 }  // namespace hunch

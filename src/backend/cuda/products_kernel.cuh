@@ -7,8 +7,7 @@
 // of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
-//   3 more warps    (few rows) round the fp32 activations that the copy engine brought into the stage
-// With more rows the first blocks pack the activations as bf16 into the workspace and all others wait for them, which is shorter
+// The first blocks pack the activations as bf16 into the workspace and all others wait for them, which is shorter
 // than a kernel before; with many rows that kernel runs. Many rows: pairs of blocks with neighbouring row tiles each fetch half
 // of the weights for both. Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs
 // in order.
@@ -36,21 +35,22 @@ struct ProductsOnDevice {
   const float* x;
   const std::byte* packed_x;  // [part][x_blocks] blocks of 8 rows x 64 inputs, 1 KiB each, swizzled
   int64_t x_stride, in_dim;
-  int num_products, num_tiles;                        // tiles of all products
-  int rows, row_tiles, row_band, x_blocks;            // many rows: row tiles in pairs
-  int num_records, records_per_input, stage_records;  // of a tile; 2 of the same inputs (values, rests); most of a stage
+  int num_products, num_tiles;                         // tiles of all products
+  int rows, row_tiles, row_band, x_blocks, row_shift;  // many rows: row tiles in pairs; log2 of resident rows
+  int num_records, records_per_input, stage_records;   // of a tile; 2 of the same inputs (values, rests); most of a stage
   int splits, group_tiles, groups, units;
-  int stages, stage_bytes, tile_bytes, x_offset, raw_offset;  // of shared memory; of a tile in a stage
-  int packers, parts;                                         // blocks that pack; parts of the inputs
-  int32_t* packed_count;                                      // packers that are done, blocks that have seen it
-  bool accumulate, keep_weights, exchange;                    // exchange: partials are Commands::ones
+  int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
+  int packers, parts;                             // blocks that pack; parts of the inputs
+  float unit;                                     // of sums: a power of two
+  int32_t* packed_count;                          // packers that are done, blocks that have seen it
+  bool accumulate, keep_weights, exchange;        // exchange: partials are Commands::ones
 };
 
 // Shared memory: this, then the stages.
 inline constexpr int kMostStages = 12;
 struct SharedHead {
   ProductsOnDevice args;
-  uint64_t full[kMostStages], ready[kMostStages], empty[kMostStages];
+  uint64_t full[kMostStages], empty[kMostStages];
   volatile int is_last[3];
 };
 inline constexpr int kHeadBytes = 1024;
@@ -134,12 +134,37 @@ __device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDev
   return a.products[p];
 }
 
-// The four operands of a part of a coded tile: a[step] for thread t of the warpgroup.
+// Of sums of decoded weights.
+constexpr float unit_of(DType type) { return type == DType::Q4_0 ? 0x1p22f : 1.0f; }
+
+// What thread t of the warpgroup needs of a part of a coded tile, as it lies there.
 template <DType kType>
-__device__ __forceinline__ void decode_part(const std::byte* record, int part, int t, uint32_t (&a)[4][4]) {
+struct PartCodes {
+  uint4 codes[kType == DType::Q8_0 ? 2 : 1];
+  uint2 scales, high, super;  // high: fifth bits (x), Q6_K's high bits
+};
+template <DType kType>
+__device__ __forceinline__ PartCodes<kType> load_part(uint32_t record, int part, int t) {
   constexpr RecordShape kShape = record_shape(kType);
   const int pair = t / 32 * 8 + t % 32 / 4;
-  const uint2 scales = *reinterpret_cast<const uint2*>(record + kShape.scales + (part * 32 + pair) * 8);
+  PartCodes<kType> p{};
+  p.scales = load_8(record + uint32_t(kShape.scales + (part * 32 + pair) * 8));
+  constexpr int kWords = kType == DType::Q8_0 ? 2 : 1;
+#pragma unroll
+  for (int h = 0; h < kWords; ++h) p.codes[h] = load_16(record + uint32_t(((part * kWords + h) * 128 + t) * 16));
+  if constexpr (kType == DType::Q5_K) p.high.x = load_4(record + uint32_t(kShape.high + (part * 128 + t) * 4));
+  if constexpr (kType == DType::Q6_K) {
+    p.high = load_8(record + uint32_t(kShape.high + (part * 128 + t) * 8));
+    p.super.x = load_4(record + uint32_t(kShape.super + pair * 4));
+  }
+  if constexpr (kType == DType::Q4_K || kType == DType::Q5_K) p.super = load_8(record + uint32_t(kShape.super + pair * 8));
+  return p;
+}
+
+// Operands of the part: a[i] of step kFirst + i, an even number of them.
+template <DType kType, int kFirst, int kSteps>
+__device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4]) {
+  const uint2 scales = p.scales;
   if constexpr (kType == DType::Q8_0) {
     float d[2][2];
     for (int below = 0; below < 2; ++below) {
@@ -147,8 +172,8 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
       d[below][0] = both.x, d[below][1] = both.y;
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const uint4 codes = *reinterpret_cast<const uint4*>(record + ((part * 2 + h) * 128 + t) * 16);
+    for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
+      const uint4 codes = p.codes[h];
       const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
@@ -157,31 +182,43 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
         // A byte in the mantissa of 2^23: exact.
         const float low = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7542 : 0x7540)) - 8388736.0f;
         const float high = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7543 : 0x7541)) - 8388736.0f;
-        a[2 * h + i / 4][i % 4] = bf16x2_of(low * scale, high * scale);
+        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_of(low * scale, high * scale);
       }
     }
     return;
+  } else if constexpr (kType == DType::Q4_0) {
+    // The low byte of a bf16 that is nothing else is that integer times 2^-133. One instruction makes it (code - 8) d 2^-22,
+    // which is rounded as (code - 8) d would be; sums are in that unit. Scales: at most 2^16 2^111. Odd registers have their
+    // nibble 4 bits higher.
+    const uint32_t words[4] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w};
+#pragma unroll
+    for (int block = kFirst / 2; block < (kFirst + kSteps) / 2; ++block) {
+      uint32_t scale[2], eight[2];  // of features
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
+        const uint32_t d = block ? bf16x2_of(both.y, both.y) : bf16x2_of(both.x, both.x);
+        scale[below] = bf16x2_mul(d, below ? 0x75007500u : 0x77007700u);  // 2^107, 2^111
+        eight[below] = bf16x2_mul(d, 0xb600b600u);                        // -8 2^-22
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
+        const uint32_t word = words[2 * block + i / 4] >> (i % 4 / 2 * 8);
+        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(word & (i % 2 ? 0x00f000f0u : 0x000f000fu), scale[i % 2], eight[i % 2]);
+      }
+    }
   } else {
     // A code in the low bits of the mantissa of 128 (bf16 has 7): 128 + code, exact.
     constexpr uint32_t kBase = 0x43004300u;
     // In registers that the compiler does not look into: an instruction takes one constant of its own only, and this needs two.
     uint32_t nibbles = 0x000f000fu, base = kBase;
     asm("" : "+r"(nibbles), "+r"(base));
-    const uint4 codes = *reinterpret_cast<const uint4*>(record + (part * 128 + t) * 16);
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-    uint32_t fifth = 0;
-    uint2 high = {0, 0};
-    if constexpr (kType == DType::Q5_K) fifth = word_at(record + kShape.high + (part * 128 + t) * 4);
-    if constexpr (kType == DType::Q6_K) high = *reinterpret_cast<const uint2*>(record + kShape.high + (part * 128 + t) * 8);
+    const uint4 codes = p.codes[0];
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, fifth = p.high.x;
+    const uint2 high = p.high;
     uint32_t scale[2][4], min[2][2];  // [feature][16 inputs], [feature][32 inputs]; Q6_K alone has four
-    if constexpr (kType == DType::Q4_0) {
-      for (int below = 0; below < 2; ++below) {
-        const float2 d = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
-        scale[below][0] = scale[below][1] = bf16x2_of(d.x, d.x);
-        scale[below][2] = scale[below][3] = bf16x2_of(d.y, d.y);
-      }
-    } else if constexpr (kType == DType::Q6_K) {
-      const float2 d = __half22float2(*reinterpret_cast<const __half2*>(record + kShape.super + pair * 4));
+    if constexpr (kType == DType::Q6_K) {
+      const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&p.super.x));
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const uint32_t word = i / 4 ? scales.y : scales.x;
@@ -189,7 +226,7 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
         scale[i / 4][i % 4] = bf16x2_of(value, value);
       }
     } else {
-      const uint2 super = *reinterpret_cast<const uint2*>(record + kShape.super + pair * 8);
+      const uint2 super = p.super;
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         const uint32_t two = below ? super.y : super.x, word = below ? scales.y : scales.x;
@@ -203,7 +240,7 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
       }
     }
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
+    for (int step = kFirst; step < kFirst + kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         uint32_t value = and_or(words[step] >> (4 * i), nibbles, base);
@@ -216,11 +253,10 @@ __device__ __forceinline__ void decode_part(const std::byte* record, int part, i
           const uint32_t word = step / 2 ? high.y : high.x;
           value |= (shift >= 4 ? word >> (shift - 4) : word << (4 - shift)) & 0x00300030u;
         }
-        if constexpr (kType == DType::Q4_0) value = bf16x2_mul(bf16x2_sub(value, 0x43084308u), scale[i % 2][step]);  // 136
         if constexpr (kType == DType::Q6_K) value = bf16x2_mul(bf16x2_sub(value, 0x43204320u), scale[i % 2][step]);  // 160
         if constexpr (kType == DType::Q4_K || kType == DType::Q5_K)
           value = bf16x2_fma(bf16x2_sub(value, kBase), scale[i % 2][step], min[i % 2][step / 2]);
-        a[step][i] = value;
+        a[step - kFirst][i] = value;
       }
     }
   }
@@ -243,7 +279,7 @@ __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std
 #pragma unroll
       for (int part = 0; part < kShape.inputs / 64; ++part, x += N * 128, first = false) {
         uint32_t a[4][4];
-        decode_part<kType>(record, part, t, a);
+        decode_part<kType, 0, 4>(load_part<kType>(shared_address(record), part, t), a);
         const uint64_t b = tile_descriptor(x);
         wgmma_begin();
 #pragma unroll
@@ -266,7 +302,7 @@ __device__ __forceinline__ void write_sum(float sum, int reg, const ProductsOnDe
   const int row = row_tile * N + reg / 4 * 8 + t % 4 * 2 + reg % 2;
   if (feature >= p.out_dim || row >= a.rows) return;
   float* out = p.out + row * p.out_stride + feature;
-  const float value = sum + (p.bias ? p.bias[feature] : 0.0f);
+  const float value = sum * a.unit + (p.bias ? p.bias[feature] : 0.0f);
   *out = a.accumulate ? __ldcg(out) + value : value;
 }
 template <int N>
@@ -338,27 +374,25 @@ __device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int6
                  bf16x2_of(values[6], values[7]));
 }
 
-// Threads that are not consumers: a warpgroup where registers move from it to the consumers, or where it rounds activations.
-constexpr int helper_threads(bool whole, bool read_x) { return whole || read_x ? 128 : 32; }
+// Threads that are not consumers: a warpgroup where registers move from it to the consumers.
+constexpr int helper_threads(bool whole) { return whole ? 128 : 32; }
 
-template <DType kType, int N, bool kWhole, bool kReadX>
+template <DType kType, int N, bool kWhole>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared_memory[];
   SharedHead& head = *reinterpret_cast<SharedHead*>(shared_memory);
   std::byte* const shared = shared_memory + kHeadBytes;
-  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole, kReadX)) / 128;
+  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole)) / 128;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   let_next_start();
   for (int i = int(threadIdx.x); i < int(sizeof(ProductsOnDevice) / 4); i += int(blockDim.x))
     reinterpret_cast<uint32_t*>(&head.args)[i] = __ldcg(reinterpret_cast<const uint32_t*>(args) + i);
-  const uint32_t memory = shared_address(shared), full = shared_address(head.full), ready = shared_address(head.ready),
-                 empty = shared_address(head.empty);
+  const uint32_t memory = shared_address(shared), full = shared_address(head.full), empty = shared_address(head.empty);
   if (threadIdx.x == 0) {
     for (int s = 0; s < kMostStages; ++s) {
       barrier_init(full + uint32_t(s * 8), 1);
-      barrier_init(ready + uint32_t(s * 8), 1);
       barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * (kWhole ? 2 : 1));
     }
     barrier_init_done();
@@ -371,16 +405,14 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   if (warp >= 4 * group_tiles) {
     if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp == 4 * group_tiles) {
-      // One lane a tile and one a row (or part) of activations: the time of this warp's own instructions is what a stage must
+      // One lane a tile and one a part of activations: the time of this warp's own instructions is what a stage must
       // not wait for, so everything that stays is kept in registers.
       const uint64_t weight_policy = a.keep_weights ? policy_normal() : policy_read_once(), x_policy = policy_normal();
-      const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1, raw_pitch = a.stage_records * kShape.inputs * 4;
-      const int raw_offset = a.raw_offset, in_dim = int(a.in_dim);
+      const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1;
       const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
       struct Feed {  // of this lane in a unit
         const std::byte *weights = nullptr, *x = nullptr;
-        int stage_bytes = 0;  // of weights and bf16 activations for each record
-        int rows = 0;         // of fp32 activations
+        int stage_bytes = 0;  // of weights and activations for each record
       };
       const auto feed_of = [&](const Cursor<kWhole>& at) {
         Feed feed;
@@ -390,24 +422,14 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
           const ProductOnDevice& p = product_of(a, tile);
           feed.weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
         }
-        feed.stage_bytes = tiles * kShape.bytes + (kReadX ? 0 : kParts * N * 128);
-        if constexpr (kReadX) {
-          feed.rows = min(a.rows - at.row_tile * N, N);
-          if (lane < feed.rows) feed.x = reinterpret_cast<const std::byte*>(a.x + (at.row_tile * N + lane) * a.x_stride);
-        } else {
-          feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
-        }
+        feed.stage_bytes = tiles * kShape.bytes + kParts * N * 128;
+        feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
         return feed;
-      };
-      const auto raw_inputs = [&](const Cursor<kWhole>& at) {  // in a row of the stage
-        const int left = in_dim - (at.record >> shift) * kShape.inputs, all = at.count() * kShape.inputs;
-        return left < all ? left : all;
       };
       const auto copy_weights = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
         const int count = at.count();
         const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes + lane * tile_bytes);
-        if (lane == 0)
-          barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes + (kReadX ? feed.rows * raw_inputs(at) * 4 : 0)));
+        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes));
         __syncwarp();
         if (feed.weights) {
           const std::byte* from = feed.weights + int64_t(at.record) * kShape.bytes;
@@ -421,16 +443,9 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       };
       const auto copy_x = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
         const uint32_t to = memory + uint32_t(stage * stage_bytes), barrier = full + uint32_t(stage * 8);
-        if constexpr (kReadX) {
-          if (lane < feed.rows)
-            copy_to_shared(to + uint32_t(raw_offset + lane * raw_pitch),
-                           feed.x + int64_t(at.record >> shift) * (kShape.inputs * 4), uint32_t(raw_inputs(at) * 4), barrier,
-                           x_policy);
-        } else {
-          if (lane < at.count() * kParts)
-            copy_to_shared(to + uint32_t(x_offset + lane * N * 128), feed.x + int64_t(at.record >> shift) * kParts * part_bytes,
-                           N * 128, barrier, x_policy);
-        }
+        if (lane < at.count() * kParts)
+          copy_to_shared(to + uint32_t(x_offset + lane * N * 128), feed.x + int64_t(at.record >> shift) * kParts * part_bytes,
+                         N * 128, barrier, x_policy);
       };
       Cursor<kWhole> ahead(a, group_tiles);
       Feed feed = feed_of(ahead);
@@ -440,7 +455,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         if (ahead.next() && ahead.valid()) feed = feed_of(ahead);
       }
       wait_for_previous();
-      if constexpr (!kReadX && !kWhole) {
+      if constexpr (!kWhole) {
         if (lane == 0) {
           while (load_acquire(a.packed_count) < a.packers) {}
           if (atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1) {  // all have seen it
@@ -461,33 +476,6 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         copy_x(at, feed, ring.stage);
         if (at.next() && at.valid()) feed = feed_of(at);
       }
-    } else if constexpr (kReadX) {
-      // Stages are dealt to warps, so that a warp never falls two uses of a stage behind.
-      Ring ring;
-      const int mine = warp - 4 * group_tiles - 1, rows = a.rows, in_dim = int(a.in_dim), shift = a.records_per_input - 1;
-      const int raw_offset = a.raw_offset, pitch = a.stage_records * kShape.inputs;
-      for (Cursor<kWhole> at(a, group_tiles); at.valid(); at.next(), ring.next(stages)) {
-        if (ring.stage % 3 != mine) continue;
-        const int units = min(rows - at.row_tile * N, N) * 8, parts = at.count() * kParts;
-        const int left = in_dim - (at.record >> shift) * kShape.inputs;
-        std::byte* const stage = shared + ring.stage * stage_bytes;
-        barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
-        for (int part = 0; part < parts; ++part) {
-#pragma unroll 2
-          for (int unit = lane; unit < units; unit += 32) {
-            const int row = unit / 8, k = part * 64 + unit % 8 * 8;
-            const float* from = reinterpret_cast<const float*>(stage + raw_offset) + row * pitch + k;
-            float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
-            if (k >= left) low = make_float4(0, 0, 0, 0);
-            if (k + 4 >= left) high = make_float4(0, 0, 0, 0);  // in_dim is a multiple of 4
-            *reinterpret_cast<uint4*>(stage + x_offset + part * (N * 128) + swizzled(row, unit % 8 * 8)) = make_uint4(
-                bf16x2_of(low.x, low.y), bf16x2_of(low.z, low.w), bf16x2_of(high.x, high.y), bf16x2_of(high.z, high.w));
-          }
-        }
-        show_to_tensor_cores();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(ready + uint32_t(ring.stage * 8));
-      }
     }
     return;
   }
@@ -503,7 +491,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     }
   };
   wait_for_previous();
-  if constexpr (!kReadX && !kWhole) {
+  if constexpr (!kWhole) {
     if (int(blockIdx.x) < a.packers) {
       const int units = a.parts * a.x_blocks * 64, threads = group_tiles * 128;
       for (int unit = int(blockIdx.x) * threads + int(threadIdx.x); unit < units; unit += a.packers * threads)
@@ -527,7 +515,6 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       int before = -1;
       for (; at.record < at.end; at.record += at.count(), ring.next(stages)) {
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
-        if constexpr (kReadX) barrier_wait(ready + uint32_t(ring.stage * 8), ring.phase);
         const int at_stage = ring.stage * stage_bytes;
         if constexpr (!kWhole) hold(sums);
         multiply_records<kType, N>(sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(),
@@ -594,13 +581,13 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   if constexpr (kWhole) sync_pair();  // the other block still arrives at barriers here
 }
 
-template <DType kType, int N, bool kReadX>
-__global__ void __launch_bounds__(3 * 128 + helper_threads(false, kReadX), 2) few_rows_kernel(const ProductsOnDevice* args) {
-  products<kType, N, false, kReadX>(args);
+template <DType kType, int N>
+__global__ void __launch_bounds__(3 * 128 + helper_threads(false), 2) few_rows_kernel(const ProductsOnDevice* args) {
+  products<kType, N, false>(args);
 }
 template <DType kType>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
-  products<kType, 128, true, false>(args);
+  products<kType, 128, true>(args);
 }
 
 struct PackActivations {
