@@ -1,7 +1,7 @@
 // Products with weights and embedding look-ups on the device: contract in backend/ops/matmul.h. Activations are rounded to bf16
 // (weights: weights.h), sums are fp32. One launch for all products of a call that share encoding and splits (two with more than
-// 64 rows or so: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few, up to
-// 2 bytes of workspace per activation.
+// 64 rows or so: activations are packed first). All pointers, biases and ids too, are device memory. With more rows than a few,
+// up to 2 bytes of workspace per activation.
 #pragma once
 
 #include "backend/cuda/commands.h"
