@@ -58,8 +58,8 @@ BELOW = 'return p > 0 && q > 0 && u * q <= p;'
 REJECT = 'return void(out.next = chance.residual(p, q, position));'
 BONUS = 'out.next = target.choice(row);'
 STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});'
-LAST = 'last(row) = int32_t(first_entry + offset_of(segment, row));'
-SAMPLED = '.leads = leads_.view<float>(max_rows_).slice(row, count)});\n  }'
+LAST = 'last[row] = int32_t(first_entry + offset_of(segment, row));'
+SAMPLED = '.leads = to.leads});\n  }'
 RULED = ('backend_test', '*Rules.*:LogitState.*')
 PATCH, SAMPLE, STATE = 'src/backend/ops/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
 NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
@@ -70,7 +70,7 @@ def redraw(change):
     """Drafts drawn again under other sampling parameters, while q stays what it was."""
     return (SAMPLED[:-4] + '\n    if (given) {\n      SamplingParams other = sequence.sampling;\n      ' + change +
             '\n      backend_.sample({.logits = logits, .params = other, .key = sequence.noise, .stream = draft_stream(draft.depth), '
-            '.positions = positions, .tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count)});\n    }\n  }')
+            '.positions = positions, .tokens = to.tokens});\n    }\n  }')
 
 
 MUTANTS = [
@@ -149,10 +149,10 @@ MUTANTS = [
            'const int64_t skip = segment.phase == Segment::Phase::Verify ? segment.num_rows - 1 : 0;\n'
            '  backend_.store_kv({.layer = layer, .k = k.slice(skip, segment.num_rows - skip), .v = v.slice(skip, segment.num_rows - '
            'skip), .kv = own, .first_entry = segment.first_position + skip});', *POISON, True),
-    Mutant('rows read one entry too far', PASS, LAST, 'last(row) = int32_t(first_entry + offset_of(segment, row) + 1);',
+    Mutant('rows read one entry too far', PASS, LAST, 'last[row] = int32_t(first_entry + offset_of(segment, row) + 1);',
            *POISON, True),
     Mutant('rows do not read themselves', PASS, LAST,
-           'last(row) = int32_t(std::max<int64_t>(0, first_entry + offset_of(segment, row) - 1));', 'golden_suite', 'Folders/*qwen3_tied'),
+           'last[row] = int32_t(std::max<int64_t>(0, first_entry + offset_of(segment, row) - 1));', 'golden_suite', 'Folders/*qwen3_tied'),
     Mutant('drafts stand one position too early', PASS, 'int32_t(segment.first_position + offset_of(segment, row));',
            'int32_t(segment.first_position + offset_of(segment, row) - (segment.phase == Segment::Phase::Draft));',
            'conformance_suite', 'Families/TinyModel.*Reference*/qwen3_tied'),
@@ -220,7 +220,8 @@ MUTANTS = [
     Mutant('layer step: every layer chooses', COPY, 'seen++ % layer_step == 0', 'layer_step > 0', *POLICIES),
     Mutant('layer step: layers behind copy nothing', SCORED, 'return copy_.copy(layer, slot, tail_last, seen.kv);\n  View', 'return;\n  View',
            *POLICIES),
-    Mutant('no drafts: the first row of the pass before', SCORED, 'seen.lse.extent[0] - 1', '0', *POLICIES),
+    Mutant('no drafts: the first row of the pass before', SCORED, 'seen.lse.slice(seen.lse.extent[0] - 1, 1)',
+           'seen.lse.slice(0, 1)', *POLICIES),
     Mutant('deferred rows: weighed by another pass', SCORED, 'lse_of_drafts(layer, info).data != nullptr;',
            'lse_of_last(layer, info).data != nullptr;', *POLICIES),
     Mutant('n-gram: the latest occurrence', NGRAM, 'if (start < 0) start = own;', 'start = own;', 'draft_test', 'Ngram.*'),
@@ -241,9 +242,10 @@ MUTANTS = [
            'draft_test', 'Suffix.*'),
     # Selections: the output cannot show these, so tests of the sets and of the acceptance must.
     Mutant('a selection past the prefix', COPY, '.n = valid(slot) / block_,', '.n = valid(slot) / block_ + 1,', *POLICIES, True),
-    Mutant("the next row's log-sum-exp", SCORED, 'to(row, head) = seen.lse(i, head);',
-           'to(row + 1 < max_rows_ ? row + 1 : row, head) = seen.lse(i, head);', *ORACLE, True),
-    Mutant('last accepted row: one too early', SCORED, 'used(commit.rows.empty() ? i :', 'used(commit.rows.empty() ? std::max(0, i - 1) :', *ORACLE),
+    Mutant("the next row's log-sum-exp", SCORED, '.to = to.slice(info.round_row, info.num_rows)});',
+           '.to = to.slice(std::min(info.round_row + 1, max_rows_ - info.num_rows), info.num_rows)});', *ORACLE, True),
+    Mutant('last accepted row: one too early', SCORED, 'used_[size_t(commit.rows.empty() ? i :',
+           'used_[size_t(commit.rows.empty() ? std::max(0, i - 1) :', *ORACLE),
     Mutant('first and last: all rows', SCORED, 'how_.rows == Rows::All || how_.rows == Rows::Accepted;',
            'how_.rows != Rows::Last;', *ORACLE),
     Mutant('spread backwards', TOP_K, 'for (int64_t j = args.n - 1; j >= step; --j) {',
@@ -253,7 +255,7 @@ MUTANTS = [
            *ORACLE, True),
     Mutant('the copy lacks the last verified row', COPY, '.tail_last = tail_last', '.tail_last = tail_last - 1', *POLICIES),
     Mutant('one entry too many in the budget', 'src/sparse/policy.cpp', '- 1e-9', '', 'sparse_test', '*', True),
-    Mutant('streamingllm without its sinks', STREAMING, 'i < sinks ? i : valid - count + i', 'valid - count + i', 'conformance_suite',
+    Mutant('streamingllm without its sinks', STREAMING, 'choose_ends(layer, slot, sinks_)', 'choose_ends(layer, slot, 0)', 'conformance_suite',
            'Selections.OfStreamingLlm*'),
     # Bans, bias and penalties: each row by its own history.
     Mutant('rules: penalties ignore the drafts of the path', PATCH, 'if (known(id)) ++on_path_[size_t(id)];', '{}', *RULED, True),
@@ -300,7 +302,7 @@ MUTANTS = [
            'if (state.noted[size_t(row)]) continue;', *POLICIES),
     Mutant('notes of the round before serve again', SCORED, 'std::fill(state.noted.begin(), state.noted.end(), uint8_t(0));', '',
            *POLICIES),
-    Mutant("a tree's path: rows by number, not by the path", SCORED, 'commit.rows[size_t(i)]) = 1;', 'i) = 1;', *POLICIES),
+    Mutant("a tree's path: rows by number, not by the path", SCORED, 'commit.rows[size_t(i)])] = 1;', 'i)] = 1;', *POLICIES),
     Mutant("a tree's path stays where it was in the copy", COPY, 'if (!move_from_.empty()) backend_', 'if (false) backend_', *POLICIES,
            True),
     Mutant('the kept copy keeps tentative rows', SCORED, 'if (how_.keeps && !copy_.dense(slot))', 'if (false)', *POLICIES),

@@ -1,7 +1,7 @@
 // Selection of the best entries: contract in backend/ops/top_k.h. Where there are many sets, top_k_stream.cuh takes them block by
-// block. The kernel here takes what is left: a cluster of eight blocks takes one set. Each warp owns a run of rows of 128 entries:
-// it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the threshold (select.cuh),
-// then writes its indices behind those of the warps before it.
+// block. The kernel here takes what is left: a cluster of eight blocks takes one set. Each warp owns a run of rows of 128
+// entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the threshold
+// (select.cuh), then writes its indices behind those of the warps before it.
 #include "backend/cuda/top_k.h"
 
 #include <algorithm>
