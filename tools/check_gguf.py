@@ -73,7 +73,7 @@ def random_blocks(kind, rows, width, rng):
     """Any bit pattern is a legal block as long as its f16 scales are finite."""
     block, size = gguf.constants.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (rows * width // block, size), dtype=np.uint8)
-    for at in {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208]}[kind]:
+    for at in {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}[kind]:
         raw[:, at : at + 2] = rng.normal(0, 0.01, (len(raw), 1)).astype(np.float16).view(np.uint8)
     return raw.reshape(rows, -1)
 
