@@ -93,12 +93,12 @@ class ItemQueue {
     own_end_ = 0;
     if (hands_round_) {
       const int taken = args_.first_shared + int(atomicAdd(args_.taken, 1u) - args_.taken_before);
-      barrier_wait(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
+      barrier_poll(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
       items_[slot_] = taken;
       barrier_arrive(full_ + uint32_t(slot_ * 8));
     }
     __syncwarp();
-    barrier_wait(full_ + uint32_t(slot_ * 8), phase_);
+    barrier_poll(full_ + uint32_t(slot_ * 8), phase_);
     item_ = items_[slot_];
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full_ + uint32_t((kQueueSlots + slot_) * 8));
@@ -118,7 +118,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
   const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 2;
   const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
   const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
-  const uint64_t policy = args.reread ? policy_keep() : policy_read_once();
+  const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
   int stage = 0, tiles = 0;
   const int rings = args.paired ? 2 : 1, my_ring = args.paired ? ring : 0;
   uint32_t phase = 0;
@@ -141,9 +141,9 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
         const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
         if (boxes && leaf < 0) {
           const int page = pages[block];
-          barrier_wait(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+          barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
           if (lane == 0) {
-            barrier_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
+            barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
             copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
                      run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
           } else {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
           const bool mine = !args.keys_only || chunk < kChunks / 2;
           head += chunk * 16;
           const uint32_t part = to + uint32_t(chunk / 8 * 8192);
-          barrier_wait(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+          barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
 #pragma unroll
           for (int h = 0; h < 2; ++h)
 #pragma unroll 8
@@ -224,7 +224,7 @@ class Consumer {
   }
 
  private:
-  __device__ __forceinline__ void sync() const { sync_threads(1 + consumer_, 128); }
+  __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
 
   // Queries of the tile, rounded, in the swizzle; zeros where there is no row. All earlier products are done.
   __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item, int tile) {
@@ -275,7 +275,7 @@ class Consumer {
     rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift),
     rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
     active_ = warp_ * 16 < rows_in_tile_;
-    fence_async();
+    show_to_tensor_cores();
     sync();
   }
 
@@ -353,10 +353,10 @@ class Consumer {
     const uint32_t full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
     const uint32_t keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
     const uint32_t queries = shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
-    barrier_wait(full, phase_);
-    if (gathered_ || leaf >= 0) fence_async();
+    barrier_poll(full, phase_);
+    if (gathered_ || leaf >= 0) show_to_tensor_cores();
     float s[32];
-    wgmma_fence();
+    wgmma_begin();
     const uint64_t query_operand = wgmma_operand(queries, 16, 1024), key_operand = wgmma_operand(keys, 16, 1024);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
@@ -370,7 +370,7 @@ class Consumer {
     bool bad = false;
     if (!clean && !args_.keys_only) bad = clean_values(keys + Shared::kStageBytes / 2);
     wgmma_wait<0>();
-    wgmma_hold(s);
+    hold(s);
     bool scored = entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_);
     if (!clean && !args_.keys_only) {  // few tiles: scores want the logits as they are, the softmax without what is not read
       if (scored) score(run, item, entry, s);
@@ -381,8 +381,8 @@ class Consumer {
       uint32_t p[16];
       softmax(s, p, sums, top, total);
       if (bad) spoil(entry, leaf, total);
-      wgmma_hold(sums);
-      wgmma_fence();
+      hold(sums);
+      wgmma_begin();
       const uint64_t value_operand = wgmma_operand(keys + Shared::kStageBytes / 2, 8192, 1024);
 #pragma unroll
       for (int k = 0; k < kPageLen / 16; ++k)
@@ -391,7 +391,7 @@ class Consumer {
     }
     if (scored) score(run, item, entry, s);
     wgmma_wait<0>();
-    wgmma_hold(sums);
+    hold(sums);
     if (lane_ == 0) barrier_arrive(full + kStages * 8);
     if (args_.paired) ring_ ^= 1;
     if (!args_.paired || ring_ == 0)
@@ -416,12 +416,12 @@ class Consumer {
     auto* found = reinterpret_cast<uint32_t*>(memory_ + Shared::kBad) + (odd_ * 2 + consumer_) * 4;
     odd_ ^= 1;
     if (lane_ == 0) found[warp_] = entries;
-    if (args_.paired) sync_threads(3, 256);  // both consumers have looked
+    if (args_.paired) named_barrier(3, 256);  // both consumers have looked
     if (!finite)
       for (int i = 0; i < kParts * 4; ++i)
         *reinterpret_cast<uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16) = make_uint4(0, 0, 0, 0);
-    fence_async();
-    if (args_.paired) sync_threads(3, 256);
+    show_to_tensor_cores();
+    if (args_.paired) named_barrier(3, 256);
     else sync();
     found_ = found;
     return found[0] | found[1] | found[2] | found[3];
@@ -533,7 +533,7 @@ class Consumer {
     auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
     const bool both = args_.paired != 0;
     const auto meet = [&] {
-      if (both) sync_threads(3, 256);
+      if (both) named_barrier(3, 256);
       else sync();
     };
     if (scratch_read_) meet();  // the warps that combined the tile before have long read it
@@ -660,7 +660,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
         barrier_init(full, 1);
         barrier_init(full + kQueueSlots * 8, a.paired ? 12 : 6);  // every warp of the worker
       }
-    fence_barrier_init();
+    barrier_init_done();
   }
   __syncthreads();
   wait_for_previous();

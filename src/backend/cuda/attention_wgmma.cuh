@@ -8,20 +8,9 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace hunch {
+#include "backend/cuda/hopper.h"
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
-// Registers that a product in flight writes or reads: the compiler must not move their other uses across this point.
-template <int N>
-__device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
+namespace hunch {
 
 // Matrix descriptor of an operand at a shared address: 128-byte swizzle, `leading` and `stride` in bytes.
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t leading, uint32_t stride) {

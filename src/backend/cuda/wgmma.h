@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/hopper.h"
+
 namespace hunch {
 
 // Shared memory [rows][64 bf16], each 8 rows a block of 1 KiB with 16-byte units exchanged (unit ^ row % 8), at a multiple of 1
@@ -14,66 +16,13 @@ namespace hunch {
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t shared_address) {
   return uint64_t((shared_address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// Keeps the compiler from moving or reusing registers that the tensor cores still read or write.
-template <int kCount>
-__device__ __forceinline__ void hold(float (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-template <int kCount>
-__device__ __forceinline__ void hold(uint32_t (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive_and_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{.reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 0x989680;\n"
-      "@!p bra again;}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 
 // Copies by the copy engine; `barrier` counts the bytes. Addresses and bytes are multiples of 16.
-__device__ __forceinline__ uint64_t policy_read_once() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ __forceinline__ uint64_t policy_keep() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 __device__ __forceinline__ void copy_to_shared(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
-}
-__device__ __forceinline__ uint64_t policy_normal() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 }
 // The same into the shared memory of both blocks of a pair, at the same place and counted by the same barrier in each.
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
@@ -112,9 +61,6 @@ __device__ __forceinline__ int load_acquire(const int* p) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
-__device__ __forceinline__ void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 // Words of shared memory by their 32-bit address.
 __device__ __forceinline__ uint32_t load_4(uint32_t from) {
@@ -133,8 +79,6 @@ __device__ __forceinline__ uint4 load_16(uint32_t from) {
   return x;
 }
 
-// What this thread wrote to shared memory may be read by the tensor cores after the next barrier.
-__device__ __forceinline__ void show_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 template <int kThreads>
 __device__ __forceinline__ void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
