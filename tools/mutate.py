@@ -51,6 +51,7 @@ CROWD = ('conformance_suite', 'Crowd.*')
 POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
 POLICIES = ('sparse_test', 'Policies.*')
+LATE = ('device_suite', '*late:LateDevice.*')
 LIGHT = ('conformance_suite', 'LightDrafts.GuessedRowsMakeTheSameDraftsInFewerPasses')
 
 WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
@@ -224,6 +225,15 @@ MUTANTS = [
            'seen.lse.slice(0, 1)', *POLICIES),
     Mutant('deferred rows: weighed by another pass', SCORED, 'lse_of_drafts(layer, info).data != nullptr;',
            'lse_of_last(layer, info).data != nullptr;', *POLICIES),
+    # A device: results come late, chains run blind, selections are read where they lie.
+    Mutant('device: results are read before they are there', STEP, 'if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());', '', *LATE, True),
+    Mutant('device: drafts land on the pending token', STEP, '.to = ids.slice(rows, tree.size)', '.to = ids.slice(rows - 1, tree.size)', *LATE),
+    Mutant('device: q of every draft in the first place', SELF, 'draft.depth = draft.nodes = level;', 'draft.depth = level, draft.nodes = 0;',
+           *LATE, True),
+    Mutant('device: one stream of noise for all drafts', SELF, 'draft.depth = draft.nodes = level;', 'draft.depth = 0, draft.nodes = level;', *LATE),
+    Mutant('device: the tail begins an entry late', PASS, 'run.tail_first = selection.tail_first;', 'run.tail_first = selection.tail_first + 1;',
+           *LATE),
+    Mutant('device: a tree of another size', SELF, 'tree.in_flight = true;', '', *LATE),
     Mutant('n-gram: the latest occurrence', NGRAM, 'if (start < 0) start = own;', 'start = own;', 'draft_test', 'Ngram.*'),
     Mutant('n-gram: the suffix finds itself', NGRAM, 'slot.extend(tokens, task.sequence->len() - 1);\n      const',
            'slot.extend(tokens, task.sequence->len());\n      const', 'draft_test', 'Ngram.*'),

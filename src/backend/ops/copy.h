@@ -13,6 +13,7 @@ struct CopyRowsArgs {
   View<float, 2> to;          // [rows][n]
 };
 
+// to[i] = from[i]; both may be strided (a column of tokens by step and draft).
 struct CopyTokensArgs {
   View<const int32_t, 1> from;
   View<int32_t, 1> to;

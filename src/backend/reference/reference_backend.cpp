@@ -48,7 +48,7 @@ void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
 
 void ReferenceBackend::copy_tokens(const CopyTokensArgs& args) {
   HUNCH_CHECK(args.from.extent[0] == args.to.extent[0]);
-  std::copy_n(args.from.data, args.to.extent[0], args.to.data);
+  for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(i);
 }
 
 namespace {

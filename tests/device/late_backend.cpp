@@ -1,0 +1,154 @@
+// Backend `late`: the reference loops under a device's contract, so that what the engine does on devices is tested where there is
+// none. Ops run at synchronize() and not before; host inputs are taken at the call (and gone after it); selections are read in
+// place.
+#include <functional>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+template <class T>
+std::vector<T> taken(View<const T, 1> view) {
+  std::vector<T> values;
+  for (int64_t i = 0; i < view.extent[0]; ++i) values.push_back(view(i));
+  return values;
+}
+template <class T>
+View<const T, 1> seen(const std::vector<T>& values) {
+  return View<const T, 1>(values.data(), int64_t(values.size()));
+}
+template <class T>
+std::vector<T> taken(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
+
+class LateBackend final : public ReferenceBackend {
+ public:
+  std::string description() const override { return "late"; }
+  bool asynchronous() const override { return true; }
+  bool selects_in_place() const override { return true; }
+  Status synchronize() override {
+    // An op may call others; none of them is late then.
+    std::vector<std::function<void()>> all;
+    all.swap(waiting_);
+    for (const auto& op : all) op();
+    return {};
+  }
+
+  void matmul(const MatmulArgs& a) override {
+    later([this, a = a, products = taken(a.products)]() mutable {
+      a.products = products;
+      ReferenceBackend::matmul(a);
+    });
+  }
+  void embed(const EmbedArgs& a) override {
+    later([this, a] { ReferenceBackend::embed(a); });
+  }
+  void norm(const NormArgs& a) override {
+    later([this, a] { ReferenceBackend::norm(a); });
+  }
+  void gate(const GateArgs& a) override {
+    later([this, a] { ReferenceBackend::gate(a); });
+  }
+  void rope_angles(const RopeAnglesArgs& a) override {
+    later([this, a = a, positions = taken(a.positions)]() mutable {
+      a.positions = seen(positions);
+      ReferenceBackend::rope_angles(a);
+    });
+  }
+  void rope(const RopeArgs& a) override {
+    later([this, a] { ReferenceBackend::rope(a); });
+  }
+  void store_kv(const StoreKvArgs& a) override {
+    later([this, a = a, pages = taken(a.kv.pages)]() mutable {
+      a.kv.pages = seen(pages);
+      ReferenceBackend::store_kv(a);
+    });
+  }
+  void gather_kv(const GatherKvArgs&) override { HUNCH_CHECK(false); }  // selections are not copied here
+  void move_kv(const MoveKvArgs& a) override {
+    later([this, a = a, pages = taken(a.kv.pages), from = taken(a.from), to = taken(a.to)]() mutable {
+      a.kv.pages = seen(pages), a.from = from, a.to = to;
+      ReferenceBackend::move_kv(a);
+    });
+  }
+  void page_bounds(const PageBoundsArgs& a) override {
+    later([this, a = a, from = taken(a.from.pages), to = taken(a.to.pages)]() mutable {
+      a.from.pages = seen(from), a.to.pages = seen(to);
+      ReferenceBackend::page_bounds(a);
+    });
+  }
+  void attention(const AttentionArgs& a) override {
+    struct Run {
+      AttentionRun run;
+      std::vector<int32_t> pages, last, parents;
+      std::vector<uint8_t> used;
+    };
+    std::vector<Run> runs;
+    for (const AttentionRun& run : a.runs)
+      runs.push_back({run, taken(run.kv.pages), taken(run.last), taken(run.tree.parents),
+                      taken(View<const uint8_t, 1>(run.scores.row_used))});
+    later([this, a = a, runs]() mutable {
+      std::vector<AttentionRun> now;
+      for (Run& r : runs) {
+        r.run.kv.pages = seen(r.pages), r.run.last = seen(r.last), r.run.tree.parents = r.parents;
+        r.run.scores.row_used = seen(r.used);
+        now.push_back(r.run);
+      }
+      a.runs = now;
+      ReferenceBackend::attention(a);
+    });
+  }
+  void score_keys(const ScoreKeysArgs& a) override {
+    later([this, a = a, pages = taken(a.kv.pages), used = taken(a.scores.row_used)]() mutable {
+      a.kv.pages = seen(pages), a.scores.row_used = seen(used);
+      ReferenceBackend::score_keys(a);
+    });
+  }
+  void top_k(const TopKArgs& a) override {
+    later([this, a] { ReferenceBackend::top_k(a); });
+  }
+  void reduce_scores(const ReduceScoresArgs& a) override {
+    later([this, a] { ReferenceBackend::reduce_scores(a); });
+  }
+  void expand_blocks(const ExpandBlocksArgs& a) override {
+    later([this, a] { ReferenceBackend::expand_blocks(a); });
+  }
+  void split_signs(const SplitSignsArgs& a) override {
+    later([this, a] { ReferenceBackend::split_signs(a); });
+  }
+  void copy_rows(const CopyRowsArgs& a) override {
+    later([this, a] { ReferenceBackend::copy_rows(a); });
+  }
+  void copy_tokens(const CopyTokensArgs& a) override {
+    later([this, a] { ReferenceBackend::copy_tokens(a); });
+  }
+  void sample(const SampleArgs& a) override {
+    if (a.state) {  // rules of the host: a device waits for the logits, and so does this
+      (void)synchronize();
+      return ReferenceBackend::sample(a);
+    }
+    later([this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
+      a.positions = seen(positions), a.parents = parents;
+      ReferenceBackend::sample(a);
+    });
+  }
+  void log_probs(const LogProbsArgs& a) override {
+    later([this, a] { ReferenceBackend::log_probs(a); });
+  }
+
+ private:
+  void later(std::function<void()> op) { waiting_.push_back(std::move(op)); }
+  std::vector<std::function<void()>> waiting_;
+};
+
+Result<std::unique_ptr<Backend>> make_late(const Backend::Setup&) {
+  return std::unique_ptr<Backend>(std::make_unique<LateBackend>());
+}
+
+const Register<Backend> late{"late", "tests: the reference under a device's contract", make_late};
+
+}  // namespace
+}  // namespace hunch
