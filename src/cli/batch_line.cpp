@@ -308,7 +308,8 @@ Status read_request(const object& fields, BatchLine& out) {
   for (const auto& [name, value] : fields) {
     HUNCH_OK(seen.add(name));
     if (value.is_null() || (!out.wrapped && (name == "id" || name == "custom_id"))) continue;
-    const auto key = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const Key& k) { return k.name == name; });
+    const auto key =
+        std::find_if(std::begin(kKeys), std::end(kKeys), [&, wanted = name](const Key& k) { return k.name == wanted; });
     if (key == std::end(kKeys)) return unknown_key(name, false);
     HUNCH_OK(key->read(name, value, out));
   }

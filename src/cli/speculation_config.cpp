@@ -130,7 +130,8 @@ Result<SettingValues> parse_speculative_config(std::string_view text) {
     HUNCH_TRY(values[0], value_of(settings[0], object["method"]));
   }
   for (const auto& [key, v] : object.items()) {
-    const auto at = std::find_if(settings.begin(), settings.end(), [&](const SpeculationSetting& s) { return s.key == key; });
+    const auto at =
+        std::find_if(settings.begin(), settings.end(), [&, name = key](const SpeculationSetting& s) { return s.key == name; });
     if (at == settings.end()) return unknown_key(key);
     HUNCH_TRY(values[size_t(at - settings.begin())], value_of(*at, v));
   }

@@ -4,12 +4,16 @@
 #pragma once
 
 #if defined(__x86_64__)
+#if !defined(__clang__)
 // GCC 12 takes the deliberately undefined operands inside its own intrinsics for mistakes.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#if !defined(__clang__)
 #pragma GCC diagnostic pop
+#endif
 #endif
 
 #include <algorithm>

@@ -1,6 +1,9 @@
 // See kernels.h.
 #include "backend/cpu/kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <fmt/format.h>
 
 #include <array>
@@ -18,8 +21,9 @@ std::vector<Level> levels() {
   std::vector<Level> list{{kernels_portable, true}};
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-                  __builtin_cpu_supports("x86-64-v3");  // v3 has F16C, which has no name of its own here
+  unsigned a = 0, b = 0, c = 0, d = 0;  // F16C has no name that both compilers know; AVX2's vouches for the system's part
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  const bool v3 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
