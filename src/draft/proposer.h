@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,11 +12,14 @@
 #include "base/registry.h"
 #include "draft/draft_tree.h"
 #include "draft/verdict.h"
+#include "kv/page_pool.h"
 #include "kv/sequence.h"
 #include "model/model.h"
 #include "sparse/policy.h"
 
 namespace hunch {
+
+class DrafterFile;  // checkpoint/drafter_file.h
 
 // Settings of proposers; each reads its own. Names and defaults are vLLM's where it has them.
 struct ProposerOptions {
@@ -27,6 +31,7 @@ struct ProposerOptions {
   std::string cascade_first = "ngram";  // cascade: tried before self
   std::string self_lookup;              // self: the look-up whose guess runs along with a chain's first pass; empty: none
   std::vector<uint8_t> skip_layers;     // self: layers that draft passes leave out, a byte a layer; empty: none
+  int tree_top_k = 10;                  // learned drafters, where they may branch: children tried of a node, nodes that go on
 };
 
 struct DraftLimits {
@@ -49,6 +54,41 @@ struct DraftTask {
   DraftTree* tree = nullptr;  // out; capacity and buffers are the caller's
 };
 
+// What a proposer wants of the engine beyond the tokens.
+struct Needs {
+  bool rows = false;               // follow() after every pass
+  std::vector<int> taps;           // layers whose output its rows must have, ascending
+  std::optional<KvGeometry> kv{};  // of a store of its own, whose pages are those of the target's
+  int64_t page_floats = 0;         // that it keeps beside every page
+};
+
+// Rows of one sequence in the pass that just ran which are final now: those of positions [first_position, committed_len).
+struct TargetRows {
+  const Sequence* sequence = nullptr;
+  int64_t first_position = 0;
+  int64_t first_row = 0, count = 0;  // where they lie in the views; with `path`, where the sequence's rows begin
+  std::span<const int32_t> path;     // [count] ascending, counted from first_row; empty: one after the other
+  View<const float, 2> hidden;       // [rows of the pass][hidden] behind the last norm
+  std::span<const int> tapped;       // layers, ascending
+  View<const float, 2> taps;         // [rows of the pass][tapped * hidden] behind those layers
+
+  int64_t row(int64_t i) const { return first_row + (path.empty() ? i : path[size_t(i)]); }
+  View<const float, 2> layer(int layer) const {  // [rows of the pass][hidden]
+    const auto at = std::find(tapped.begin(), tapped.end(), layer);
+    HUNCH_CHECK(at != tapped.end());
+    View<const float, 2> out(taps.data + (at - tapped.begin()) * hidden.extent[1], hidden.extent[0], hidden.extent[1]);
+    out.stride[0] = taps.stride[0];
+    return out;
+  }
+};
+
+// Where a proposer with a store of its own lives, once memory is planned.
+struct Quarters {
+  std::unique_ptr<KvStore> kv;
+  const PagePool* pool = nullptr;
+  int64_t max_rows = 0, context_len = 0;  // of a pass; of a sequence
+};
+
 class Proposer {
  public:
   struct Setup {
@@ -58,18 +98,28 @@ class Proposer {
     Pass* pass = nullptr;                  // over the target's KV store
     int max_draft = 0, max_sequences = 1;
     ProposerOptions options;
+    DrafterFile* file = nullptr;             // a learned drafter's weights; null: it has none of its own
+    const Checkpoint* checkpoint = nullptr;  // the target's
   };
   virtual ~Proposer() = default;
 
   virtual bool drafts() const { return true; }  // false: this is plain decoding
   // True if drafts are passes of the target over a policy's selection (the sequence then has a policy that learns in verify).
   virtual bool uses_policy() const { return false; }
+  // True if its drafts may be drawn from a distribution that it hands over (law Given).
+  virtual bool draws() const { return uses_policy(); }
+  virtual Needs needs() const { return {}; }
+  virtual void move_in(Quarters) {}
+
   // A slot gets a sequence (its prompt is in tokens), or the same one again after it was preempted.
   virtual void open(const Sequence&) {}
   // Fills the tree of every task. Tasks whose limits allow nothing get an empty tree.
   virtual void propose(std::span<const DraftTask>) = 0;
   // After each verify: the committed tokens of the sequence have grown by the verdict.
   virtual void observe(const Sequence&, const Verdict&) {}
+  // After every pass, where needs() says so: the rows that it made final of all sequences that use this proposer, prompt chunks
+  // too. The views hold until the next pass.
+  virtual void follow(std::span<const TargetRows>) {}
   virtual void close(Slot) {}
 };
 

@@ -59,6 +59,7 @@ void Drafting::release(std::list<Shared<Part>>& all, const Part* part) {
 
 Result<Proposer*> Drafting::acquire_proposer(const std::string& name, const ProposerOptions& options,
                                              std::optional<DType> draft_weights) {
+  if (Proposer* loaded = parts_.learned_named(name)) return loaded;
   return acquire(proposers_, key_of(name, options, draft_weights), [&]() -> Result<std::unique_ptr<Proposer>> {
     const auto* entry = Register<Proposer>::find(name);
     HUNCH_CHECK(entry);

@@ -64,6 +64,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
     return usage_error(fmt::format("KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim,
                                    shape.head_dim));
   parts->geometry = {.dtype = kv_dtype, .layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
+  HUNCH_OK(parts->load_drafters());
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());
   parts->pass.emplace(
@@ -71,6 +72,39 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
       PassLimits{.max_rows = int(parts->limits.rows), .max_segments = options.max_num_seqs, .context_len = parts->context_len});
   parts->load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return parts;
+}
+
+// Before memory is planned: what they keep of every page counts.
+Status EngineParts::load_drafters() {
+  for (const DrafterOptions& wanted : options.drafters) {
+    Learned made;
+    HUNCH_TRY(made.file, DrafterFile::open(wanted.path, wanted.method));
+    made.name = made.file->method();
+    if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
+    const auto* entry = Register<Proposer>::find(made.name);
+    if (!entry)
+      return usage_error(
+          fmt::format("{}: no drafter of method '{}'; known: {}", wanted.path, made.name, Register<Proposer>::names()));
+    HUNCH_TRY(made.proposer, entry->make({.backend = backend.get(),
+                                          .target = model.get(),
+                                          .max_draft = options.max_draft,
+                                          .max_sequences = options.max_num_seqs,
+                                          .file = made.file.get(),
+                                          .checkpoint = checkpoint.get()}));
+    const Needs needs = made.proposer->needs();
+    if (needs.rows) followers_.push_back(made.proposer.get());
+    for (const int layer : needs.taps)
+      if (std::find(taps.begin(), taps.end(), layer) == taps.end()) taps.push_back(layer);
+    learned.push_back(std::move(made));
+  }
+  std::sort(taps.begin(), taps.end());
+  return {};
+}
+
+Proposer* EngineParts::learned_named(const std::string& name) const {
+  for (const Learned& drafter : learned)
+    if (drafter.name == name) return drafter.proposer.get();
+  return nullptr;
 }
 
 // How many rows a step may have, and how many of them may want an answer.
@@ -94,7 +128,7 @@ Status EngineParts::plan_limits() {
 // Memory is planned, then taken once: what --kv-memory says, else the context asked for (or the model's) for as many requests as
 // may run at once, up to a few GiB.
 Status EngineParts::plan_memory() {
-  const int64_t trained = model->shape().context_len, page_bytes = int64_t(backend->kv_page_bytes(geometry));
+  const int64_t trained = model->shape().context_len, page_bytes = page_bytes_of_all();
   const auto pages_of = [](int64_t entries) { return (entries + kPageLen - 1) / kPageLen; };
   if (options.context_len < 0) return usage_error("the context size is negative");
   context_len = options.context_len > 0 ? options.context_len : trained;
@@ -122,8 +156,32 @@ Status EngineParts::plan_memory() {
   if (!store)
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
   pool.emplace(num_pages);
+  for (Proposer* proposer : followers_) {
+    const Needs needs = proposer->needs();
+    Quarters quarters{.pool = &*pool, .max_rows = limits.rows, .context_len = context_len};
+    if (needs.kv) quarters.kv = backend->make_kv_store(geometry_of(*needs.kv), num_pages);
+    if (needs.kv && !quarters.kv)
+      return Error{fmt::format("the drafters' KV cache for {} tokens cannot be allocated; lower -c", context_len)};
+    proposer->move_in(std::move(quarters));
+  }
   if (options.prefix_caching) prefix_cache.emplace(*pool);
   return {};
+}
+
+KvGeometry EngineParts::geometry_of(KvGeometry drafter) const {
+  drafter.dtype = geometry.dtype;
+  return drafter;
+}
+
+// Of the target and of every drafter: they share page tables.
+int64_t EngineParts::page_bytes_of_all() const {
+  size_t bytes = backend->kv_page_bytes(geometry);
+  for (const Proposer* proposer : followers_) {
+    const Needs needs = proposer->needs();
+    if (needs.kv) bytes += backend->kv_page_bytes(geometry_of(*needs.kv));
+    bytes += size_t(needs.page_floats) * sizeof(float);
+  }
+  return int64_t(bytes);
 }
 
 void EngineParts::forget_prefixes() {

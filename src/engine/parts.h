@@ -4,10 +4,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/drafter_file.h"
 #include "engine/drafting.h"
 #include "engine/scheduler.h"
 #include "hunch/hunch.h"
@@ -40,6 +43,16 @@ class EngineParts {
   void forget_prefixes();
   SchedulerLimits limits;
   Drafting& drafting() { return drafting_; }
+  // The learned drafters that were loaded. A request names them by their method.
+  struct Learned {
+    std::string name;
+    std::unique_ptr<DrafterFile> file;
+    std::unique_ptr<Proposer> proposer;
+  };
+  std::vector<Learned> learned;
+  Proposer* learned_named(const std::string& name) const;
+  std::span<Proposer* const> followers() const { return followers_; }
+  std::vector<int> taps;  // layers whose outputs some of them read, ascending
   double load_ms = 0;
 
   double bits_per_weight() const;
@@ -48,10 +61,14 @@ class EngineParts {
   SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft, int max_sequences);
 
  private:
+  Status load_drafters();
   Status plan_limits();
   Status plan_memory();
+  KvGeometry geometry_of(KvGeometry drafter) const;
+  int64_t page_bytes_of_all() const;
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
   Drafting drafting_{*this};
+  std::vector<Proposer*> followers_;
 };
 
 }  // namespace hunch

@@ -65,7 +65,7 @@ Status Running::add_drafter(const std::string& name) {
   drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t), Memory::Shared);
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
-  if (needs_probs() && passes) {
+  if (needs_probs() && drafter.proposer->draws()) {
     drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), Memory::Shared);
     drafter.tree.q = drafter.q.view<float>(nodes, vocab);
   }

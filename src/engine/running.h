@@ -69,6 +69,8 @@ class Running final : public Scheduled {
   std::vector<float> logprobs;
   std::vector<std::vector<TokenLogprob>> top;
   Status failure;
+  int64_t final_first = 0;  // position of the first row of the last pass that is final now; committed_len - it: how many
+  int64_t first_row = 0;    // where its rows stand in that pass
 
   Generation stats;
   // Whoever opened it finds itself again by this.

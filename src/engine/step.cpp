@@ -95,10 +95,12 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
       rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs) {
   ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
+  taps_ = parts.backend->allocate(size_t(limits.rows) * parts.taps.size() * size_t(parts.model->shape().hidden) * sizeof(float));
   looked_ids_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(int32_t), Memory::Shared);
   looked_values_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(float), Memory::Shared);
   const size_t most = size_t(limits.max_seqs);
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
+  followed_.reserve(most);
 }
 
 void Step::prepare(const Running& who) {
@@ -249,7 +251,7 @@ void Step::forward(const StepPlan& plan) {
   auto hidden = hidden_.view<float>(rows, model.shape().hidden);
   {
     Stopwatch watch(ms);
-    parts_.pass->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
+    parts_.pass->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_, {parts_.taps, taps_of(rows)});
     model.forward(*parts_.pass, hidden);
     if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
     int64_t first = 0;
@@ -266,18 +268,45 @@ void Step::forward(const StepPlan& plan) {
     first = 0;
     for (Running* who : verified_) {
       const int64_t next = first + who->tree().size + 1;
+      who->final_first = who->sequence.committed_len, who->first_row = first;
       settle(*who, first);
       first = next;
     }
     for (size_t i = 0; i < plan.chunks.size(); ++i) {
       const auto& chunk = plan.chunks[i];
+      running(chunk).final_first = chunk.who->sequence.committed_len, running(chunk).first_row = first;
       settle_chunk(running(chunk), chunk, first_answer_row(i), hidden.slice(first, chunk.rows));
       first += chunk.rows;
     }
   }
+  follow(plan, hidden);
   const double select = parts_.pass->take_select_ms();
   report_.select_ms += select;
   report_.pass_ms += ms - select;
+}
+
+// Proposers with a cache of their own see the rows that this pass made final, all sequences of one at once.
+void Step::follow(const StepPlan& plan, View<const float, 2> hidden) {
+  Stopwatch watch(report_.draft_ms);
+  for (Proposer* proposer : parts_.followers()) {
+    followed_.clear();
+    const auto add = [&](const Running& who, std::span<const int32_t> path) {
+      const int64_t count = who.sequence.committed_len - who.final_first;
+      const auto uses = [&](const Running::Drafter& drafter) { return drafter.proposer == proposer; };
+      if (count == 0 || !who.failure.ok() || std::none_of(who.drafters.begin(), who.drafters.end(), uses)) return;
+      followed_.push_back({.sequence = &who.sequence,
+                           .first_position = who.final_first,
+                           .first_row = who.first_row,
+                           .count = count,
+                           .path = path,
+                           .hidden = hidden,
+                           .tapped = parts_.taps,
+                           .taps = taps_of(hidden.extent[0])});
+    };
+    for (const Running* who : verified_) add(*who, who->path_rows);
+    for (const auto& chunk : plan.chunks) add(running(chunk), {});
+    if (!followed_.empty()) proposer->follow(followed_);
+  }
 }
 
 // The device failed: nothing of this step is known.

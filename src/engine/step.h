@@ -84,14 +84,19 @@ class Step {
   TokenLogprob look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count);
   void look_at_prompt(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void emit_unverified(Running&);
+  void follow(const StepPlan&, View<const float, 2> hidden);
+  View<float, 2> taps_of(int64_t rows) const {
+    return taps_.view<float>(rows, int64_t(parts_.taps.size()) * parts_.model->shape().hidden);
+  }
 
   EngineParts& parts_;
   SampledRows rows_;
-  Buffer ids_, hidden_;
+  Buffer ids_, hidden_, taps_;
   Buffer looked_ids_, looked_values_;  // [1 + kMaxLogprobs]
   std::vector<DraftTask> tasks_;
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
   std::vector<const Proposer*> asked_;
+  std::vector<TargetRows> followed_;
   std::vector<Segment> segments_;
   StepReport report_;
 };

@@ -61,6 +61,7 @@ class ToyModel final : public Model {
       if (!drafter_ && checkpoint_.tables.on_verify) checkpoint_.tables.on_verify(pass.positions()(row), pass.ids()(row));
     }
   }
+  void embed(Backend&, View<const int32_t, 1>, View<float, 2>) const override { HUNCH_CHECK(false); }
   void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const override {
     const Table& table = drafter_ ? checkpoint_.tables.drafter : checkpoint_.tables.target;
     for (int64_t row = 0; row < hidden.extent[0]; ++row) table(int64_t(hidden(row, 1)), int32_t(hidden(row, 0)), &logits(row, 0));

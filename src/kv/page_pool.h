@@ -22,7 +22,7 @@ class PagePool {
     virtual std::optional<int32_t> surrender() = 0;  // a kept page that nobody holds, now free; empty: none
   };
 
-  explicit PagePool(int64_t num_pages) : holders_(size_t(num_pages), 0) {
+  explicit PagePool(int64_t num_pages) : holders_(size_t(num_pages), 0), generations_(size_t(num_pages), 0) {
     for (int64_t page = 0; page < num_pages; ++page) free_.push(int32_t(page));
   }
   void set_keeper(Keeper* keeper) { keeper_ = keeper; }
@@ -37,7 +37,7 @@ class PagePool {
       page = keeper_->surrender();
       if (page) --kept_;
     }
-    if (page) holders_[size_t(*page)] = 1;
+    if (page) holders_[size_t(*page)] = 1, ++generations_[size_t(*page)];
     return page;
   }
   // One holder more, of a page that is held or kept.
@@ -57,6 +57,8 @@ class PagePool {
     free_.push(page);
   }
   int holders(int32_t page) const { return holders_[index(page)]; }
+  // How often the page was taken: what was noted of its contents holds as long as this does not change.
+  uint32_t generation(int32_t page) const { return generations_[index(page)]; }
   int64_t num_kept() const { return kept_; }  // by the keeper alone
   // Pages that take() can give; a kept one may have to wait for those that continue it.
   int64_t num_free() const { return int64_t(free_.size()) + kept_; }
@@ -68,6 +70,7 @@ class PagePool {
     return size_t(page);
   }
   std::vector<int32_t> holders_;
+  std::vector<uint32_t> generations_;
   std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> free_;
   Keeper* keeper_ = nullptr;
   int64_t kept_ = 0;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/layers.h"
 #include "model/model.h"
 
 namespace hunch {
@@ -21,22 +22,17 @@ class Decoder final : public Model {
   size_t weight_bytes() const override { return weight_bytes_; }
   void forward(Pass&, View<float, 2> hidden, std::span<const uint8_t> skipped = {}) const override;
   void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const override;
+  void embed(Backend&, View<const int32_t, 1> ids, View<float, 2> out) const override;
 
  private:
   struct Layer {
     Buffer attention_norm, ffn_norm;  // fp32 [hidden]
-    Buffer q_norm, k_norm;            // fp32 [head_dim], empty without qk_norm
-    Buffer q_bias, k_bias, v_bias, o_bias;
-    std::unique_ptr<Weight> q, k, v, o;      // [heads head_dim][hidden] ... [hidden][heads head_dim]
-    std::unique_ptr<Weight> gate, up, down;  // [ffn][hidden], [ffn][hidden], [hidden][ffn]
+    AttentionWeights attention;
+    FeedForwardWeights ffn;
   };
-  struct Scratch;
-  void attention(Pass&, int layer, Scratch&) const;
-  void feed_forward(Pass&, int layer, Scratch&) const;
 
   ModelShape shape_;
-  Buffer inv_freq_;
-  float rope_magnitude_ = 1;
+  RopeTable rope_;
   std::unique_ptr<Weight> embedding_, head_;  // head_ null: tied
   Buffer output_norm_;
   std::vector<Layer> layers_;

@@ -29,6 +29,7 @@ class Model {
   // is their output, and they neither write nor read K and V. For drafts, which need not be exact.
   virtual void forward(Pass&, View<float, 2> hidden, std::span<const uint8_t> skipped = {}) const = 0;
   virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
+  virtual void embed(Backend&, View<const int32_t, 1> ids, View<float, 2> out) const = 0;  // [rows][hidden]
 };
 
 }  // namespace hunch

@@ -11,7 +11,7 @@ namespace {
 size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
   const int64_t attention = int64_t(shape.heads) * shape.head_dim, kv = int64_t(shape.kv_heads) * shape.head_dim;
   const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.ffn + shape.head_dim;
-  return size_t(floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
+  return size_t(floats_per_row + limits.floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
 }
 
 // A row's position behind first_position: its number in a chain, its depth in a tree.
@@ -37,10 +37,10 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   runs_.reserve(size_t(limits.max_segments));
 }
 
-void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments) {
+void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, const Taps& taps) {
   HUNCH_CHECK(int(segments.size()) <= limits_.max_segments);
   arena_.reset();
-  ids_ = ids;
+  ids_ = ids, taps_ = taps;
   segments_.assign(segments.begin(), segments.end());
   num_rows_ = 0;
   for (const Segment& segment : segments_) {
@@ -135,6 +135,15 @@ void Pass::attend(int layer, const Attend& args) {
                            .scale = args.scale,
                            .kv = {&store_, segment.sequence->pages.view()}});
     if (!info.draft) select_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+}
+
+void Pass::layer_output(int layer, View<const float, 2> x) {
+  for (size_t i = 0; i < taps_.layers.size(); ++i) {
+    if (taps_.layers[i] != layer) continue;
+    View<float, 2> to(taps_.out.data + int64_t(i) * x.extent[1], x.extent[0], x.extent[1]);
+    to.stride[0] = taps_.out.stride[0];
+    backend_.copy_rows({.from = x, .to = to});
   }
 }
 

@@ -34,7 +34,14 @@ struct Segment {
 
 struct PassLimits {
   int max_rows = 512, max_segments = 1;
-  int64_t context_len = 0;  // scores of that many entries per KV head and segment
+  int64_t context_len = 0;     // scores of that many entries per KV head and segment
+  int64_t floats_per_row = 0;  // of scratch, beyond what a decoder needs
+};
+
+// Hidden states of a pass that somebody wants: the residual stream behind some layers, ascending, side by side.
+struct Taps {
+  std::span<const int> layers;
+  View<float, 2> out;  // [rows][layers * hidden]
 };
 
 class Pass {
@@ -42,7 +49,7 @@ class Pass {
   Pass(Backend&, const ModelShape&, KvStore&, const PassLimits&);
 
   // Begins a pass over `segments`; `ids` [rows] holds their tokens in order (backend memory, read when the model runs).
-  void begin(View<const int32_t, 1> ids, std::span<const Segment> segments);
+  void begin(View<const int32_t, 1> ids, std::span<const Segment> segments, const Taps& taps = {});
 
   Backend& backend() const { return backend_; }
   Arena& arena() { return arena_; }
@@ -59,6 +66,9 @@ class Pass {
     float scale = 1;
   };
   void attend(int layer, const Attend&);
+
+  // The residual stream behind a layer: kept if somebody listens.
+  void layer_output(int layer, View<const float, 2> x);
 
   // Time spent learning (scores excepted: they are part of attention) since the last call.
   double take_select_ms();
@@ -78,6 +88,7 @@ class Pass {
   Buffer lse_, scores_;
   int score_layers_ = 1;
   View<const int32_t, 1> ids_;
+  Taps taps_;
   std::vector<Segment> segments_;
   std::vector<AttentionRun> runs_;
   int64_t num_rows_ = 0;

@@ -1,0 +1,40 @@
+// DraftNet: the small network of a learned drafter. All of them are one thing: row j takes the token at position j and a feature
+// of the position before (the target's own where that is known, else what the row before gave), and says what follows at j + 1.
+// Entry j of its cache therefore depends on tokens 0..j alone, as in the target's, and pages are shared alike; published drafters
+// count rows from the feature's position, which rotary attention cannot tell apart.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "checkpoint/shape.h"
+#include "draft/proposer.h"
+#include "model/pass.h"
+
+namespace hunch {
+
+class DraftNet {
+ public:
+  virtual ~DraftNet() = default;
+  // Of its own layers; `hidden` is the width of its features, `vocab_size` that of its logits.
+  virtual const ModelShape& shape() const = 0;
+  virtual size_t weight_bytes() const = 0;  // that one pass reads
+  // False: a model of its own, which takes tokens alone, from position 0 on. True: row 0 does not exist.
+  virtual bool takes_features() const { return true; }
+  virtual std::vector<int> taps() const { return {}; }
+  virtual int64_t longest() const { return INT64_MAX; }  // positions it may be asked for
+  virtual int64_t scratch_floats() const { return 0; }   // a row, of the arena, beyond what a decoder of its shape needs
+  // Features of target rows [first, first + count) (rows as they lie): [count][hidden]. `scratch`: free to use.
+  virtual void fuse(Backend&, Arena& scratch, const TargetRows&, int64_t first, int64_t count, View<float, 2> out) const {
+    (void)scratch, (void)first, (void)count, (void)out;
+  }
+  // `features` [rows][hidden]: one per row. out: `recycled` [rows][hidden], the feature for the row behind; `hidden`
+  // [rows][hidden], what logits() takes; both may be the same view.
+  virtual void forward(Pass&, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const = 0;
+  virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
+  // The target's ids of its own, ascending, in backend memory; data null: the same numbering.
+  virtual View<const int32_t, 1> vocabulary() const { return {}; }
+};
+
+}  // namespace hunch

@@ -1,0 +1,85 @@
+// DynamicTree: the draft tree of EAGLE-2 (Li et al., 2024): every level tries the top_k likeliest tokens behind each node that
+// goes on, the top_k best of all those go on, and in the end the best nodes of all levels are kept. Deterministic: best is the
+// greatest product of shares on the path, ties to the one tried first; so a parent is always kept before its children.
+// Allocates in reserve() only.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+
+namespace hunch {
+
+class DynamicTree {
+ public:
+  struct Node {
+    int32_t token = -1;
+    int parent = -1;  // node tried before; -1: the root
+    float score = 0;  // log of the product of shares
+    int row = -1;     // of the round where it went on; -1: it did not
+  };
+
+  void reserve(int top_k, int depth) {
+    const size_t most = size_t(top_k) + size_t(depth) * size_t(top_k) * size_t(top_k);
+    nodes_.reserve(most), order_.reserve(most), number_.reserve(most), frontier_.reserve(size_t(top_k));
+  }
+  void begin() { nodes_.clear(), frontier_.clear(), level_ = 0; }
+
+  // Children of the node that goes on as number `at` of the level before (the root: -1), likeliest first; shares in (0, 1].
+  void try_children(int at, std::span<const int32_t> tokens, std::span<const float> shares) {
+    const int parent = at < 0 ? -1 : frontier_[size_t(at)];
+    const float before = parent < 0 ? 0 : nodes_[size_t(parent)].score;
+    for (size_t i = 0; i < tokens.size() && tokens[i] >= 0; ++i)
+      nodes_.push_back({tokens[i], parent, before + std::log(std::clamp(shares[i], 1e-30f, 1.0f))});
+  }
+  // Ends a level: the `most` best of its nodes go on, as rows first_row, first_row + 1, ... in the order tried.
+  std::span<const int> advance(int most, int first_row) {
+    order_.clear();
+    for (int node = level_; node < int(nodes_.size()); ++node) order_.push_back(node);
+    const size_t count = keep_best(most);
+    frontier_.assign(order_.begin(), order_.begin() + int64_t(count));
+    std::sort(frontier_.begin(), frontier_.end());
+    for (const int node : frontier_) nodes_[size_t(node)].row = first_row++;
+    level_ = int(nodes_.size());
+    return frontier_;
+  }
+  // The `most` best nodes of all levels in the order tried: emit(number, token, parent's number or -1).
+  template <class Emit>
+  int choose(int most, Emit&& emit) {
+    order_.clear();
+    for (int node = 0; node < int(nodes_.size()); ++node) order_.push_back(node);
+    const size_t count = keep_best(most);
+    std::sort(order_.begin(), order_.begin() + int64_t(count));
+    number_.assign(nodes_.size(), -1);
+    for (size_t i = 0; i < count; ++i) {
+      const Node& node = nodes_[size_t(order_[i])];
+      const int parent = node.parent < 0 ? -1 : number_[size_t(node.parent)];
+      HUNCH_CHECK(node.parent < 0 || parent >= 0);
+      number_[size_t(order_[i])] = int(i);
+      emit(int(i), node.token, parent);
+    }
+    return int(count);
+  }
+  const Node& node(int index) const { return nodes_[size_t(index)]; }
+  int size() const { return int(nodes_.size()); }
+
+ private:
+  size_t keep_best(int most) {
+    const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
+    std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
+      const float x = nodes_[size_t(a)].score, y = nodes_[size_t(b)].score;
+      return x != y ? x > y : a < b;
+    });
+    return count;
+  }
+
+  std::vector<Node> nodes_;
+  std::vector<int> order_, number_, frontier_;
+  int level_ = 0;  // first node of the level in the works
+};
+
+}  // namespace hunch

@@ -1,0 +1,405 @@
+#include "draft/follower.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kLevelRows = 64;  // rows of a level, all sequences together
+constexpr int kMostTried = 16;      // children of a node
+
+}  // namespace
+
+Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
+    : backend_(*setup.backend),
+      target_(*setup.target),
+      net_(std::move(net)),
+      max_draft_(setup.max_draft),
+      top_k_(std::clamp(setup.options.tree_top_k, 1, kMostTried)),
+      width_(net_->shape().hidden),
+      draft_vocab_(net_->shape().vocab_size),
+      vocab_(target_.shape().vocab_size),
+      keep_(setup.max_draft + 2),
+      level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
+      seats_(size_t(setup.max_sequences)),
+      drafts_(size_t(setup.max_sequences)) {
+  open_.reserve(seats_.size()), feeds_.reserve(seats_.size()), segments_.reserve(seats_.size());
+  positions_.resize(size_t(level_rows_));
+  for (Draft& draft : drafts_) {
+    draft.classes.reserve(size_t(max_draft_));
+    draft.parents.reserve(size_t(max_draft_) * size_t(top_k_) + 1);
+    draft.tree.reserve(top_k_, max_draft_);
+  }
+}
+
+Needs Follower::needs() const {
+  const ModelShape& shape = net_->shape();
+  return {.rows = true,
+          .taps = net_->taps(),
+          .kv = KvGeometry{.layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
+          .page_floats = featured() ? width_ : 0};
+}
+
+void Follower::move_in(Quarters quarters) {
+  kv_ = std::move(quarters.kv), pool_ = quarters.pool;
+  rows_ = quarters.max_rows + keep_;
+  pass_.emplace(
+      backend_, net_->shape(), *kv_,
+      PassLimits{.max_rows = int(rows_), .max_segments = int(seats_.size()), .floats_per_row = net_->scratch_floats() + width_});
+  stamps_.assign(size_t(pool_->num_pages()), 0);
+  const auto floats = [&](int64_t count, Memory memory = Memory::Device) {
+    return backend_.allocate(size_t(count) * sizeof(float), memory);
+  };
+  const int64_t seats = int64_t(seats_.size());
+  if (featured()) {
+    waiting_ = floats(seats * keep_ * width_), page_features_ = floats(pool_->num_pages() * width_);
+    fused_ = floats(rows_ * width_), input_ = floats(rows_ * width_), next_ = floats(level_rows_ * width_);
+  }
+  recycled_ = floats(rows_ * width_), hidden_ = floats(rows_ * width_);
+  came_ = floats(level_rows_ * width_), heads_ = floats(level_rows_ * width_);
+  logits_ = floats(level_rows_ * draft_vocab_);
+  if (net_->vocabulary().data) widened_ = floats(level_rows_ * vocab_);
+  ids_ = floats(rows_, Memory::Shared), tokens_ = floats(level_rows_, Memory::Shared),
+  leads_ = floats(level_rows_, Memory::Shared);
+  ranked_ = floats(level_rows_ * top_k_, Memory::Shared), shares_ = floats(level_rows_ * top_k_, Memory::Shared);
+  row_tokens_ = floats(seats * int64_t(max_draft_) * top_k_, Memory::Shared);
+}
+
+// Where the sequence begins with pages of the prefix cache, the drafter begins with what it knows of them: a run of stamped pages
+// that reaches the last one (rows of a network without features can be made up for, so there it is a run from the first page).
+void Follower::open(const Sequence& sequence) {
+  Seat& seat = seats_[size_t(sequence.slot)];
+  const int64_t found = sequence.committed_len / kPageLen;
+  const auto known = [&](int64_t page) {
+    const int32_t id = sequence.pages.page_of(page * kPageLen);
+    return stamps_[size_t(id)] == pool_->generation(id);
+  };
+  int64_t run = featured() ? found : 0;
+  seat = {};
+  if (!featured()) {
+    while (run < found && known(run)) ++run;
+    seat.fed = run * kPageLen, seat.page = run;
+    return;
+  }
+  while (run > 0 && known(run - 1)) --run;
+  if (run < found) {
+    const int32_t last = sequence.pages.page_of(found * kPageLen - 1);
+    backend_.copy_rows({.from = page_features_.view<float>(pool_->num_pages(), width_).slice(last, 1),
+                        .to = waiting(sequence.slot).slice(0, 1)});
+    seat = {.first = std::max<int64_t>(1, run * kPageLen), .fed = found * kPageLen, .page = found, .waiting = 1};
+  } else {
+    seat.first = seat.fed = found * kPageLen + 1;  // the feature that row `found * kPageLen` needs is gone
+    seat.page = found + (found > 0);
+  }
+}
+
+// Pages whose every row is here, with the feature of the last entry, are whole for whoever shares them.
+void Follower::stamp(const Sequence& sequence) {
+  Seat& seat = seats_[size_t(sequence.slot)];
+  const int64_t whole = std::min(seat.fed, featured() ? seat.fed + seat.waiting - 1 : seat.fed);
+  for (; (seat.page + 1) * kPageLen <= whole; ++seat.page) {
+    const int32_t id = sequence.pages.page_of(seat.page * kPageLen);
+    stamps_[size_t(id)] = pool_->generation(id);
+  }
+}
+
+// The next `rows` rows of a sequence, whose features lie in front of the waiting ones: ids and features from row `at` of the
+// input on.
+void Follower::append_input(const Sequence& sequence, int64_t rows, int64_t at) {
+  Seat& seat = seats_[size_t(sequence.slot)];
+  auto ids = ids_.view<int32_t>(rows_);
+  for (int64_t i = 0; i < rows; ++i) ids(at + i) = sequence.tokens[size_t(seat.fed + i)];
+  segments_.push_back({.phase = Segment::Phase::Verify,
+                       .sequence = &sequence,
+                       .first_position = seat.fed,
+                       .num_rows = int(rows),
+                       .first = seat.first});
+}
+
+void Follower::feed() {
+  if (segments_.empty()) return;
+  int64_t rows = 0;
+  for (const Segment& segment : segments_) rows += segment.num_rows;
+  pass_->begin(ids_.view<const int32_t>(rows), segments_);
+  net_->forward(*pass_, featured() ? input_.view<float>(rows, width_) : View<float, 2>{}, recycled_.view<float>(rows, width_),
+                hidden_.view<float>(rows, width_));
+  for (const Segment& segment : segments_) {
+    seats_[size_t(segment.sequence->slot)].fed += segment.num_rows;
+    stamp(*segment.sequence);
+  }
+  segments_.clear();
+}
+
+// Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
+// yet.
+void Follower::follow(std::span<const TargetRows> all) {
+  segments_.clear();
+  int64_t at = 0;
+  const auto make_room = [&](int64_t rows) {
+    if (at + rows > rows_) feed(), at = 0;
+  };
+  for (const TargetRows& rows : all) {
+    const Sequence& sequence = *rows.sequence;
+    Seat& seat = seats_[size_t(sequence.slot)];
+    if (!featured()) {
+      for (int64_t backlog = sequence.committed_len - seat.fed; backlog > keep_;) {
+        if (at == rows_) feed(), at = 0;
+        const int64_t count = std::min(backlog, rows_ - at);
+        append_input(sequence, count, at);
+        at += count, backlog -= count;
+        if (backlog > keep_) feed(), at = 0;  // its next rows stand behind these
+      }
+      continue;
+    }
+    const int64_t count = rows.count;
+    auto fused = fused_.view<float>(rows_, width_).slice(0, count);
+    pass_->arena().reset();
+    if (rows.path.empty()) net_->fuse(backend_, pass_->arena(), rows, rows.first_row, count, fused);
+    else
+      for (int64_t i = 0; i < count; ++i) {
+        pass_->arena().reset();
+        net_->fuse(backend_, pass_->arena(), rows, rows.row(i), 1, fused.slice(i, 1));
+      }
+    for (int64_t i = kPageLen - 1 - rows.first_position % kPageLen; i < count; i += kPageLen) {
+      const int32_t page = sequence.pages.page_of(rows.first_position + i);
+      backend_.copy_rows(
+          {.from = fused.slice(i, 1), .to = page_features_.view<float>(pool_->num_pages(), width_).slice(page, 1)});
+    }
+    if (seat.fed + seat.waiting != rows.first_position + 1) {  // rows went by unseen: a shorter memory from here on
+      seat.first = seat.fed = rows.first_position + 1, seat.waiting = 0;
+      seat.page = (seat.fed + kPageLen - 1) / kPageLen;
+    }
+    const auto kept = waiting(sequence.slot);
+    if (seat.waiting + count <= keep_) {
+      backend_.copy_rows({.from = fused, .to = kept.slice(seat.waiting, count)});
+      seat.waiting += int(count);
+    } else {
+      const int64_t going = seat.waiting + count - 1;
+      make_room(going);
+      const auto input = input_.view<float>(rows_, width_);
+      if (seat.waiting > 0) backend_.copy_rows({.from = kept.slice(0, seat.waiting), .to = input.slice(at, seat.waiting)});
+      backend_.copy_rows({.from = fused.slice(0, count - 1), .to = input.slice(at + seat.waiting, count - 1)});
+      backend_.copy_rows({.from = fused.slice(count - 1, 1), .to = kept.slice(0, 1)});
+      append_input(sequence, going, at);
+      seat.waiting = 1;
+      at += going;
+    }
+    stamp(sequence);
+  }
+  feed();
+}
+
+bool Follower::begin(const DraftTask& task) {
+  DraftTree& tree = *task.tree;
+  tree.size = tree.passes = 0;
+  tree.in_flight = false;
+  tree.law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
+  const Sequence& sequence = *task.sequence;
+  const Seat& seat = seats_[size_t(sequence.slot)];
+  Draft& draft = drafts_[size_t(sequence.slot)];
+  draft.classes.clear(), draft.task = nullptr;
+  const int64_t count = sequence.committed_len + 1 - seat.fed;
+  // Level d writes entry committed_len + d; a network may be made for shorter texts than the target.
+  const int64_t room = std::min(sequence.pages.capacity(), net_->longest()) - sequence.committed_len;
+  if (task.limits.max_tokens <= 0 || count < 1 || (featured() && seat.waiting < count) || room < 1) return false;
+  draft.task = &task, draft.count = int(count);
+  draft.depth = 0, draft.deepest = int(std::min<int64_t>(task.limits.longest(), room));
+  draft.branch = task.limits.may_branch && top_k_ > 1 && tree.law != DraftLaw::Given;
+  draft.parents.assign(1, -1), draft.rows = draft.level = 1, draft.reach = 1, draft.done = false;
+  draft.given = tree.law == DraftLaw::Given;
+  draft.tree.begin();
+  return true;
+}
+
+void Follower::propose(std::span<const DraftTask> tasks) {
+  HUNCH_CHECK(tasks.size() <= drafts_.size());
+  open_.clear();
+  for (const DraftTask& task : tasks)
+    if (begin(task) && int64_t(open_.size()) < level_rows_) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
+  if (open_.empty()) return;
+  first_level();
+  while (!open_.empty()) next_level();
+}
+
+// The rows that wait, the pending token's last: its output is the root's.
+void Follower::first_level() {
+  segments_.clear();
+  int64_t total = 0, at = 0;
+  for (const Draft* draft : open_) total += draft->count;
+  const auto input = [&] { return input_.view<float>(rows_, width_); };
+  // More rows than fit go through before, but for one of each.
+  for (size_t i = 0; total > rows_ && i < open_.size(); ++i) {
+    Draft& draft = *open_[i];
+    const Sequence& sequence = *draft.task->sequence;
+    Seat& seat = seats_[size_t(sequence.slot)];
+    while (draft.count > 1) {
+      const int64_t some = std::min<int64_t>(draft.count - 1, rows_);
+      if (featured()) backend_.copy_rows({.from = waiting(sequence.slot).slice(0, some), .to = input().slice(0, some)});
+      append_input(sequence, some, 0);
+      feed();
+      if (featured()) {
+        seat.waiting -= int(some);
+        for (int row = 0; row < seat.waiting; ++row)  // one by one: the two overlap
+          backend_.copy_rows({.from = waiting(sequence.slot).slice(row + some, 1), .to = waiting(sequence.slot).slice(row, 1)});
+      }
+      draft.count -= int(some), total -= some;
+    }
+  }
+  for (Draft* draft : open_) {
+    const Sequence& sequence = *draft->task->sequence;
+    if (featured())
+      backend_.copy_rows({.from = waiting(sequence.slot).slice(0, draft->count), .to = input().slice(at, draft->count)});
+    append_input(sequence, draft->count, at);
+    at += draft->count;
+    seats_[size_t(sequence.slot)].waiting = 0;
+  }
+  feed();
+  // What stands behind the last row of each goes on.
+  const auto heads = heads_.view<float>(level_rows_, width_), came = came_.view<float>(level_rows_, width_);
+  int64_t row = -1, nth = 0;
+  for (Draft* draft : open_) {
+    row += draft->count;
+    if (featured()) backend_.copy_rows({.from = recycled_.view<float>(rows_, width_).slice(row, 1), .to = came.slice(nth, 1)});
+    backend_.copy_rows({.from = hidden_.view<float>(rows_, width_).slice(row, 1), .to = heads.slice(nth++, 1)});
+  }
+  finish_level(nth);
+}
+
+// The rows of a level: one of every chain, the frontier of every tree. Their features lie in next_.
+void Follower::next_level() {
+  segments_.clear();
+  auto ids = ids_.view<int32_t>(rows_);
+  int64_t rows = 0;
+  for (const Draft* draft : open_) {
+    const Sequence& sequence = *draft->task->sequence;
+    const int first = draft->rows - draft->level;
+    for (int i = 0; i < draft->level; ++i)
+      ids(rows++) = draft->branch ? row_tokens(sequence.slot)(first + i - 1) : draft->task->tree->tokens(draft->depth - 1);
+    segments_.push_back({.phase = Segment::Phase::Verify,
+                         .sequence = &sequence,
+                         .first_position = sequence.committed_len + (draft->branch ? 0 : draft->depth),
+                         .num_rows = draft->level,
+                         .first = seats_[size_t(sequence.slot)].first,
+                         .round_row = draft->branch ? first : 0,
+                         .parents = draft->branch ? std::span<const int32_t>(draft->parents) : std::span<const int32_t>{}});
+  }
+  pass_->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
+  const auto of = [&](const Buffer& buffer) {
+    return buffer ? buffer.view<float>(level_rows_, width_).slice(0, rows) : View<float, 2>{};
+  };
+  net_->forward(*pass_, of(next_), of(came_), of(heads_));
+  finish_level(rows);
+}
+
+// Logits of the level's rows to tokens; then which rows run next, and with what features.
+void Follower::finish_level(int64_t rows) {
+  View<float, 2> logits = logits_.view<float>(level_rows_, draft_vocab_).slice(0, rows);
+  net_->logits(backend_, heads_.view<float>(level_rows_, width_).slice(0, rows), logits);
+  if (const auto map = net_->vocabulary(); map.data) {
+    const auto wide = widened_.view<float>(level_rows_, vocab_).slice(0, rows);
+    backend_.scatter_columns({.from = logits, .map = map, .to = wide, .fill = -std::numeric_limits<float>::infinity()});
+    logits = wide;
+  }
+  int64_t row = 0;
+  for (Draft* draft : open_) {
+    ++draft->task->tree->passes;
+    sample(*draft, View<const float, 2>(logits).slice(row, draft->level), row);
+    row += draft->level;
+  }
+  if (!backend_.synchronize().ok()) return open_.clear();  // the pass that verifies fails with the reason
+  row = 0;
+  int64_t next = 0;
+  const auto came = came_.view<float>(level_rows_, width_), features = next_ ? next_.view<float>(level_rows_, width_) : came;
+  for (Draft* draft : open_) {
+    const int count = draft->level, first = draft->rows - count;
+    if (draft->branch) take_tree(*draft, row);
+    else take_chain(*draft, row);
+    for (int i = 0; featured() && !draft->done && i < draft->level; ++i) {
+      const int parent = draft->branch ? draft->parents[size_t(draft->rows - draft->level + i)] - first : 0;
+      backend_.copy_rows({.from = came.slice(row + parent, 1), .to = features.slice(next++, 1)});
+    }
+    row += count;
+  }
+  std::erase_if(open_, [](const Draft* draft) { return draft->done; });
+}
+
+// The children of a level's rows. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
+// independent of every coin.
+void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row) {
+  const Sequence& sequence = *draft.task->sequence;
+  const DraftTree& tree = *draft.task->tree;
+  const View<int32_t, 1> positions(positions_.data() + row, draft.level);
+  for (int i = 0; i < draft.level; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
+  const bool given = tree.law == DraftLaw::Given;
+  SampleArgs args{.logits = logits,
+                  .params = sequence.sampling,
+                  .key = sequence.noise,
+                  .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
+                  .positions = positions,
+                  .tokens = tokens_.view<int32_t>(level_rows_).slice(row, draft.level),
+                  .probs = given ? tree.q.slice(draft.depth, 1) : View<float, 2>{},
+                  .state = sequence.logit_state.get(),
+                  .first_row = draft.rows - draft.level,
+                  .drafts = draft.branch ? row_tokens(sequence.slot) : tree.tokens,
+                  .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
+  if (draft.branch) {
+    args.ranked = ranked_.view<int32_t>(level_rows_, top_k_).slice(row, draft.level);
+    args.shares = shares_.view<float>(level_rows_, top_k_).slice(row, draft.level);
+  } else {
+    args.leads = leads_.view<float>(level_rows_).slice(row, 1);
+  }
+  backend_.sample(args);
+}
+
+void Follower::take_chain(Draft& draft, int64_t row) {
+  DraftTree& tree = *draft.task->tree;
+  const int32_t token = tokens_.view<int32_t>(level_rows_)(row);
+  if (token < 0) return void(draft.done = true);  // no valid number: what there is must do
+  const int sure = Confidence::class_of(leads_.view<float>(level_rows_)(row));
+  tree.tokens(draft.depth++) = token;
+  tree.make_chain(draft.depth);
+  draft.classes.push_back(uint8_t(sure));
+  draft.reach *= (tree.law == DraftLaw::Given ? by_draw_ : by_noise_).kept(sure);
+  ++draft.rows;
+  // The token that makes the rest unlikely stays: dropping it for what it is would bend the distribution.
+  draft.done = draft.depth >= draft.deepest || draft.reach < draft.task->limits.stop_below;
+}
+
+void Follower::take_tree(Draft& draft, int64_t row) {
+  const DraftTask& task = *draft.task;
+  const auto ranked = ranked_.view<int32_t>(level_rows_, top_k_);
+  const auto shares = shares_.view<float>(level_rows_, top_k_);
+  for (int i = 0; i < draft.level; ++i)
+    draft.tree.try_children(draft.depth == 0 ? -1 : i, {&ranked(row + i, 0), size_t(top_k_)},
+                            {&shares(row + i, 0), size_t(top_k_)});
+  ++draft.depth;
+  // Rows of the frontier need entries of their own, and room in the level's buffers.
+  const int64_t entries = task.sequence->pages.capacity() - task.sequence->committed_len - draft.rows;
+  const int most = int(std::min<int64_t>({top_k_, entries, level_rows_ / int64_t(open_.size())}));
+  const auto frontier = draft.depth < draft.deepest ? draft.tree.advance(most, draft.rows) : std::span<const int>{};
+  draft.level = int(frontier.size());
+  for (const int at : frontier) {
+    const DynamicTree::Node& node = draft.tree.node(at);
+    row_tokens(task.sequence->slot)(draft.rows++ - 1) = node.token;
+    draft.parents.push_back(node.parent < 0 ? 0 : draft.tree.node(node.parent).row);
+  }
+  draft.done = frontier.empty();
+  if (!draft.done) return;
+  DraftTree& out = *task.tree;
+  out.size = draft.tree.choose(task.limits.max_tokens, [&](int number, int32_t token, int parent) {
+    out.tokens(number) = token;
+    out.parents[size_t(number)] = parent;
+  });
+}
+
+void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
+  Draft& draft = drafts_[size_t(sequence.slot)];
+  if (!draft.task || draft.branch) return;
+  Confidence& confidence = draft.given ? by_draw_ : by_noise_;
+  for (size_t i = 0; i < draft.classes.size() && i <= verdict.path.size(); ++i)
+    confidence.record(draft.classes[i], i < verdict.path.size());
+  draft.classes.clear();
+}
+
+}  // namespace hunch

@@ -1,0 +1,98 @@
+// Follower: the proposer around a DraftNet. It keeps the network's cache in step with the target (every committed token goes
+// through once, with the target's own feature), drafts chains and dynamic trees from there, and forgets what was drafted: the
+// next round's rows overwrite it. Parts in proposers/ bring a network and register it.
+//
+// The network's cache has the pages of the target's. A page is shared with a later request where this drafter filled it
+// (stamps); a request that finds pages that it did not fill begins behind them, with a shorter memory: that costs acceptance,
+// never the output.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "draft/confidence.h"
+#include "draft/draft_net.h"
+#include "draft/dynamic_tree.h"
+#include "draft/proposer.h"
+
+namespace hunch {
+
+class Follower final : public Proposer {
+ public:
+  Follower(const Setup&, std::unique_ptr<DraftNet>);
+
+  bool draws() const override { return true; }
+  Needs needs() const override;
+  void move_in(Quarters) override;
+  void open(const Sequence&) override;
+  void propose(std::span<const DraftTask>) override;
+  void observe(const Sequence&, const Verdict&) override;
+  void follow(std::span<const TargetRows>) override;
+  void close(Slot slot) override { seats_[size_t(slot)] = {}; }
+
+ private:
+  // A sequence's cache: entries [first, fed) hold rows of committed tokens; the features of the `waiting` rows behind them are
+  // kept. Pages below `page` are stamped or never will be.
+  struct Seat {
+    int64_t first = 0, fed = 0, page = 0;
+    int waiting = 0;
+  };
+  // One sequence's guesses in the works. Row 0 of the round is the pending token.
+  struct Draft {
+    const DraftTask* task = nullptr;
+    int count = 0;                 // rows of committed tokens that go first, the pending one the last of them
+    int depth = 0, deepest = 0;    // levels done; most
+    float reach = 1;               // chance that all of a chain is kept
+    std::vector<uint8_t> classes;  // [nodes] of how clear a chain's choices were
+    std::vector<int32_t> parents;  // [rows] of a tree
+    DynamicTree tree;
+    int rows = 1, level = 1;  // rows of the round so far; of the level that runs next
+    bool branch = false, given = false, done = false;
+  };
+  struct Feed {
+    const Sequence* sequence = nullptr;
+    int64_t rows = 0;
+  };
+
+  bool featured() const { return net_->takes_features(); }
+  View<int32_t, 1> row_tokens(Slot slot) {  // of a tree's rows 1, 2, ...
+    return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * top_k_)[slot];
+  }
+  View<float, 2> waiting(Slot slot) { return waiting_.view<float>(int64_t(seats_.size()), keep_, width_)[slot]; }
+  void append_input(const Sequence&, int64_t rows, int64_t at);
+  void feed();
+  void stamp(const Sequence&);
+  bool begin(const DraftTask&);
+  void first_level();
+  void next_level();
+  void finish_level(int64_t rows);
+  void sample(Draft&, View<const float, 2> logits, int64_t row);
+  void take_chain(Draft&, int64_t row);
+  void take_tree(Draft&, int64_t row);
+
+  Backend& backend_;
+  const Model& target_;
+  std::unique_ptr<DraftNet> net_;
+  int max_draft_, top_k_;
+  int64_t width_, draft_vocab_, vocab_, keep_, level_rows_, rows_ = 0;
+  std::unique_ptr<KvStore> kv_;
+  const PagePool* pool_ = nullptr;
+  std::optional<Pass> pass_;
+  std::vector<Seat> seats_;
+  std::vector<Draft> drafts_;
+  std::vector<Draft*> open_;
+  std::vector<Feed> feeds_;
+  std::vector<Segment> segments_;
+  std::vector<int32_t> positions_;
+  std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never
+  Confidence by_noise_, by_draw_;
+  Buffer waiting_, page_features_;    // [slot][keep][width], [page][width]
+  Buffer input_, recycled_, hidden_;  // [rows][width]
+  Buffer ids_, fused_;                // [rows], [rows][width]
+  // Of a level: features that go in and come out, what the head takes, logits, logits in the target's numbering.
+  Buffer next_, came_, heads_, logits_, widened_;
+  Buffer tokens_, leads_, ranked_, shares_;  // [level_rows], [level_rows], [level_rows][top_k] twice
+  Buffer row_tokens_;                        // [slot][rows of a tree]
+};
+
+}  // namespace hunch

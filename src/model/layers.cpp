@@ -1,0 +1,106 @@
+#include "model/layers.h"
+
+#include <algorithm>
+
+#include "checkpoint/quantise.h"
+#include "model/rope_frequencies.h"
+
+namespace hunch {
+
+Buffer WeightLoader::vector(const std::string& name) {
+  const Tensor* tensor = find_(name);
+  if (!tensor) return {};
+  row_.resize(size_t(tensor->shape.back()));
+  if (!tensor->data) std::fill(row_.begin(), row_.end(), name.ends_with("norm.weight") ? 1.0f : 0.0f);
+  else dequantise_row(tensor->dtype, tensor->data, row_.data(), int64_t(row_.size()));
+  return backend_.constant(row_);
+}
+
+std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
+  const Tensor* tensor = find_(name);
+  if (!tensor) return nullptr;
+  auto weight = !tensor->data         ? backend_.random_weight(requantise_.value_or(tensor->dtype), tensor->shape.front(),
+                                                               tensor->shape.back(), tensor->seed)
+                : requantise(*tensor) ? backend_.load_weight(converted_)
+                                      : backend_.load_weight(*tensor);
+  bytes_ += weight->bytes;
+  return weight;
+}
+
+// True if converted_ now holds the tensor in the wanted encoding.
+bool WeightLoader::requantise(const Tensor& tensor) {
+  const auto type = requantise_;
+  if (!type || tensor.dtype == *type || tensor.shape.back() % dtype_info(*type).block != 0) return false;
+  const int64_t columns = tensor.shape.back(), rows = tensor.shape.front();
+  const size_t from_bytes = dtype_bytes(tensor.dtype, size_t(columns)), to_bytes = dtype_bytes(*type, size_t(columns));
+  row_.resize(size_t(columns));
+  converted_bytes_.resize(to_bytes * size_t(rows));
+  for (int64_t row = 0; row < rows; ++row) {
+    dequantise_row(tensor.dtype, tensor.data + size_t(row) * from_bytes, row_.data(), columns);
+    quantise_row(*type, row_.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
+  }
+  converted_ = tensor;
+  converted_.dtype = *type;
+  converted_.data = converted_bytes_.data();
+  converted_.bytes = converted_bytes_.size();
+  return true;
+}
+
+BlockScratch::BlockScratch(Arena& arena, const ModelShape& shape, int64_t rows) {
+  const int64_t attention_dim = int64_t(shape.heads) * shape.head_dim, kv_dim = int64_t(shape.kv_heads) * shape.head_dim;
+  q = arena.take<float>(rows, attention_dim);
+  k = arena.take<float>(rows, kv_dim);
+  v = arena.take<float>(rows, kv_dim);
+  mixed = arena.take<float>(rows, attention_dim);
+  gate = arena.take<float>(rows, shape.ffn);
+  up = arena.take<float>(rows, shape.ffn);
+  cos_sin = arena.take<float>(rows, int64_t(shape.rope_dim > 0 ? shape.rope_dim : shape.head_dim) / 2, 2);
+}
+
+RopeTable::RopeTable(Backend& backend, const ModelShape& shape) {
+  const RopeFrequencies rope = rope_frequencies(shape);
+  inv_freq_ = backend.constant(rope.inv_freq);
+  pairs_ = int64_t(rope.inv_freq.size());
+  magnitude_ = rope.magnitude;
+}
+
+void RopeTable::angles(Pass& pass, const BlockScratch& scratch) const {
+  pass.backend().rope_angles({.positions = pass.positions(),
+                              .inv_freq = inv_freq_.view<float>(pairs_),
+                              .magnitude = magnitude_,
+                              .cos_sin = scratch.cos_sin});
+}
+
+void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeights& w, BlockScratch& s, View<const float, 2> in,
+            View<float, 2> x) {
+  Backend& backend = pass.backend();
+  const int64_t rows = pass.num_rows(), dim = shape.head_dim;
+  const auto heads = [&](View<float, 2> all, int64_t n) { return View<float, 3>(all.data, rows, n, dim); };
+  const Product qkv[] = {
+      {w.q.get(), floats(w.q_bias), s.q}, {w.k.get(), floats(w.k_bias), s.k}, {w.v.get(), floats(w.v_bias), s.v}};
+  backend.matmul({.x = in, .products = qkv});
+  backend.ready_heads({.q = heads(s.q, shape.heads),
+                       .k = heads(s.k, shape.kv_heads),
+                       .q_norm = floats(w.q_norm),
+                       .k_norm = floats(w.k_norm),
+                       .eps = shape.norm_eps,
+                       .cos_sin = s.cos_sin,
+                       .pairs = shape.rope_pairs});
+  pass.attend(layer, {.q = heads(s.q, shape.heads),
+                      .k = heads(s.k, shape.kv_heads),
+                      .v = heads(s.v, shape.kv_heads),
+                      .out = heads(s.mixed, shape.heads),
+                      .scale = 1.0f / std::sqrt(float(dim))});
+  const Product out[] = {{w.o.get(), floats(w.o_bias), x}};
+  backend.matmul({.x = s.mixed, .products = out, .accumulate = true});
+}
+
+void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x) {
+  const Product both[] = {{w.gate.get(), nullptr, s.gate}, {w.up.get(), nullptr, s.up}};
+  backend.matmul({.x = in, .products = both});
+  backend.gate({.gate = s.gate, .up = s.up, .out = s.gate});
+  const Product down[] = {{w.down.get(), nullptr, x}};
+  backend.matmul({.x = s.gate, .products = down, .accumulate = true});
+}
+
+}  // namespace hunch
