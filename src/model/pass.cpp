@@ -68,7 +68,9 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   const int skipped = segment.parents.empty() ? 0 : segment.round_row;
   backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});
 
-  AttentionRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer)};
+  AttentionRun run{
+      .first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer), .first = segment.first};
+  HUNCH_CHECK(segment.first == 0 || !segment.policy);
   int64_t first_entry = segment.first_position;
   if (segment.policy && segment.phase == Segment::Phase::Draft) {
     const Selection selection = segment.policy->select(

@@ -26,6 +26,7 @@ struct Segment {
   SparsePolicy* policy = nullptr;  // selects for drafts, learns from the others; null: neither
   // Prefill: how many of the last rows the first selection is taken from (0: not the end of the prompt).
   int selecting_rows = 0;
+  int64_t first = 0;  // entries of the sequence before it do not exist for these rows; above 0 without a policy only
   int round_row = 0;  // draft: number in the round of the first row (0: the pending token)
   // Draft and verify: parent row of every row of the round, -1 for row 0 (empty: a chain). first_position is then that of the
   // round's row 0, a row's own is that plus its depth.

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kItemQueryRows = 64;
 constexpr int64_t kStoreAlone = 16384;  // elements that the caller stores faster than a fork and join takes
 
-// Entries that some row of the run reads: [first, last].
+// Entries that some row of the run reads: [first, last]; none if first > last.
 struct Range {
   int64_t first = 0, last = 0;
 };
@@ -23,7 +23,7 @@ Range entries_of(const AttentionRun& run) {
   int32_t least = run.last(0), most = run.last(run.num_rows - 1);
   if (!run.tree.parents.empty())
     for (int64_t row = 0; row < run.num_rows; ++row) least = std::min(least, run.last(row)), most = std::max(most, run.last(row));
-  return {run.window ? std::max<int64_t>(0, int64_t(least) + 1 - run.window) : 0, most};
+  return {oldest_entry(run, least), most};
 }
 
 void check_tree(const AttentionRun& run) {
@@ -96,9 +96,11 @@ void CpuAttention::plan(const AttentionArgs& args) {
     const int64_t row_items = (run.num_rows + rows_per_item - 1) / rows_per_item;
     Unit unit;
     unit.run = &run;
+    HUNCH_CHECK(first_allowed(run));
     if (!run.tree.parents.empty()) check_tree(run);
     const Range entries = entries_of(run);
-    unit.first_split = entries.first / kSplitLen;
+    // Where nothing is read, one split remains: its item writes the zeros.
+    unit.first_split = std::min(entries.first, std::max<int64_t>(0, entries.last)) / kSplitLen;
     unit.num_splits = entries.last / kSplitLen + 1 - unit.first_split;
     const bool by_split = query_rows <= kItemQueryRows || kv_heads * row_items < threads_.count();
     const bool scored = by_split && run.scores.metric != ScoreMetric::None && run.scores.prefix_len > 0;
@@ -127,7 +129,7 @@ AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, in
   AttendItem item;
   item.keys = key_plane(run.kv, args.layer, kv_head);
   item.rows = query_rows(args.q, row, num_rows, kv_head, group, args.scale);
-  item.rows.last = &run.last(first_row), item.rows.window = run.window;
+  item.rows.last = &run.last(first_row), item.rows.window = run.window, item.rows.first = run.first;
   if (!run.tree.parents.empty()) {
     item.rows.parents = run.tree.parents.data();
     item.rows.tree_row = run.tree.first + int(first_row), item.rows.tree_entry = run.tree.first_entry;
@@ -192,7 +194,7 @@ size_t CpuAttention::attention(const AttentionArgs& args) {
         std::max(scratch_bytes, attend_scratch_bytes(rows * group, store.layout().padded_dim, store.layout().chunk_bytes));
     if (unit.num_heads > 1) sum_bytes = std::max(sum_bytes, size_t(run.num_rows) * kSplitLen * sizeof(float));
     const Range entries = entries_of(run);
-    const int64_t blocks = entries.last / kPageLen + 1 - entries.first / kPageLen;
+    const int64_t blocks = entries.first > entries.last ? 0 : entries.last / kPageLen + 1 - entries.first / kPageLen;
     bytes += size_t(unit.num_heads * blocks) * store.layout().chunk_bytes;
   }
   scratch_bytes = (scratch_bytes + 63) / 64 * 64;

@@ -89,6 +89,15 @@ static void write_row(const AttendItem& item, int row, int head, const float* st
   item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = lse[0];
 }
 
+// Of a row that reads nothing.
+static void write_nothing(const AttendItem& item, int row) {
+  for (int head = 0; head < item.rows.group; ++head) {
+    float* out = item.out + row * item.out_row_stride + head * item.out_head_stride;
+    for (int d = 0; d < item.keys.head_dim; ++d) out[d] = 0;
+    if (item.lse) item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = -__builtin_inff();
+  }
+}
+
 // A maximum that is too small by so much (in powers of two) stays: weights then reach 2^8, and nothing need be rescaled.
 inline constexpr float kMaximumSlack = 8;
 
@@ -218,7 +227,7 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
 // paths, each is the child of the row before. Returns the row behind the last, `row` itself if it sees nothing.
 HUNCH_SIMD int rows_together(const QueryRows& rows, int row, int64_t first, int64_t end, bool by_path) {
   int last = row;
-  while (last < rows.num_rows && first_of(rows, last) < end && end_of(rows, last) > first &&
+  while (last < rows.num_rows && reads_some(rows, last, first, end) &&
          (!by_path || last == row || parent_of(rows, last) == rows.tree_row + last - 1))
     ++last;
   return last;
@@ -239,7 +248,7 @@ void attend(const AttendItem& item) {
   }
   for (int64_t split = item.first_split; split < item.end_split; ++split) {
     const int64_t split_first = split * kSplitEntries, split_end = split_first + kSplitEntries;
-    const auto sees_split = [&](int row) { return first_of(rows, row) < split_end && end_of(rows, row) > split_first; };
+    const auto sees_split = [&](int row) { return reads_some(rows, row, split_first, split_end); };
     float* states = item.partial ? item.partial + (split - item.first_split) * item.partial_split_stride : scratch.states;
     for (int row = 0; row < rows.num_rows; ++row) {
       if (!sees_split(row)) continue;
@@ -294,6 +303,9 @@ void attend(const AttendItem& item) {
       }
     }
   }
+  if (item.partial) return;
+  for (int row = 0; row < rows.num_rows; ++row)
+    if (reads_nothing(rows, row)) write_nothing(item, row);
 }
 
 static void merge(const AttendItem& item) {
@@ -301,6 +313,10 @@ static void merge(const AttendItem& item) {
   const int padded_dim = item.keys.padded_dim;
   const int64_t stride = state_len(padded_dim);
   for (int row = 0; row < rows.num_rows; ++row) {
+    if (reads_nothing(rows, row)) {
+      write_nothing(item, row);
+      continue;
+    }
     const int64_t first = first_of(rows, row) / kSplitEntries, end = (end_of(rows, row) - 1) / kSplitEntries + 1;
     for (int head = 0; head < rows.group; ++head) {
       float* state = item.partial + (row * rows.group + head) * stride;

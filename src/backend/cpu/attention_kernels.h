@@ -22,6 +22,7 @@ struct QueryRows {
   int64_t row_stride = 0, head_stride = 0;
   const int32_t* last = nullptr;  // [row] newest entry read; ascending unless the rows form a tree
   int window = 0;                 // 0: everything up to `last`
+  int64_t first = 0;              // entries before it do not exist
   float scale = 1;
   // Tree (ops/attention.h): parents of all rows of the round, null for a chain; the round's row that is row 0 here; the entry of
   // the round's row 0.

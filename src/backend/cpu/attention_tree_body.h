@@ -4,11 +4,16 @@
 
 namespace hunch::HUNCH_ISA {
 
-// Entries that a row reads: [first_of, end_of).
+// Entries that a row reads: [first_of, end_of), none if first_of >= end_of.
 HUNCH_SIMD int64_t end_of(const QueryRows& rows, int row) { return int64_t(rows.last[row]) + 1; }
 HUNCH_SIMD int64_t first_of(const QueryRows& rows, int row) {
   const int64_t first = rows.window ? end_of(rows, row) - rows.window : 0;
-  return first > 0 ? first : 0;
+  return first > rows.first ? first : rows.first;
+}
+HUNCH_SIMD bool reads_nothing(const QueryRows& rows, int row) { return first_of(rows, row) >= end_of(rows, row); }
+// Whether a row reads some of the entries [first, end).
+HUNCH_SIMD bool reads_some(const QueryRows& rows, int row, int64_t first, int64_t end) {
+  return first_of(rows, row) < end && end_of(rows, row) > first && !reads_nothing(rows, row);
 }
 // The round's row whose child is `row`.
 HUNCH_SIMD int parent_of(const QueryRows& rows, int row) { return rows.parents[rows.tree_row + row]; }

@@ -71,6 +71,7 @@ struct AttendResult {
 struct AttendRequest {
   std::vector<int32_t> last;
   int window = 0;
+  int64_t first = 0;
   std::vector<float> q;  // [row][head][head_dim]
   ScoreMetric metric = ScoreMetric::None;
   ScoreCombine combine = ScoreCombine::Sum;
@@ -114,7 +115,7 @@ inline std::vector<AttendResult> attend_together(Backend& backend, const std::ve
     run.first_row = rows, run.num_rows = int64_t(requests[i].last.size());
     run.kv = cases[i]->ref();
     run.last = View<const int32_t, 1>(requests[i].last.data(), requests[i].last.size());
-    run.window = requests[i].window;
+    run.window = requests[i].window, run.first = requests[i].first;
     run.tree = {requests[i].parents, requests[i].tree_first, requests[i].tree_entry};
     run.scores = score_args(requests[i], shape, scores[i]);
     runs.push_back(run);
@@ -150,7 +151,7 @@ inline AttendResult attend_one(Backend& backend, const KvCase& kv, const AttendR
 // The rows [first, first + count) of a request as a request of their own.
 inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_t count, const KvShape& shape) {
   AttendRequest part;
-  part.window = request.window;
+  part.window = request.window, part.first = request.first;
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
   const int64_t width = int64_t(shape.heads()) * shape.head_dim;

@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const Combi
         all_top = w.top, all_total = merge(w, all_total, state.y), all = merge(w, all, shared_sums[at][threadIdx.x]);
       }
     }
-    if (my_d < a.head_dim) out[my_d] = all / all_total + 0.0f;
+    // A row that reads nothing has no weights: zeros, and -inf below.
+    if (my_d < a.head_dim) out[my_d] = all_total == 0 ? 0.0f : all / all_total + 0.0f;
     if (my_d == 0 && a.lse) a.lse[(run.first_row + row) * a.lse_row + head * a.lse_head] = (all_top + log2f(all_total)) * kLn2;
   }
 }
@@ -153,7 +154,8 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     const int group = int(args.q.extent[1]) / store.kv_heads, shift = shift_of(group);
     HUNCH_CHECK(group * store.kv_heads == args.q.extent[1] && args.q.extent[2] == store.head_dim && args.scale > 0);
     PlannedRun planned;
-    planned.kv_heads = store.kv_heads, planned.window = run.window;
+    HUNCH_CHECK(first_allowed(run) && run.first < kFarFuture);
+    planned.kv_heads = store.kv_heads, planned.window = run.window, planned.first = run.first;
     if (run.index.data) planned.split_blocks = kSelectedSplitBlocks;
     for (int64_t row = 0; row < run.num_rows; ++row) planned.rows.push_back(int32_t(row)), planned.last.push_back(run.last(row));
     if (!run.tree.parents.empty() && !is_chain(run.tree, run.num_rows)) {
@@ -171,8 +173,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     const int64_t heads = store.kv_heads, row_bytes = int64_t(2 * kv_row_bytes(store.dtype, store.head_dim));
     int32_t least = kFarFuture, most = 0;
     for (int64_t row = 0; row < run.num_rows; ++row) least = std::min(least, run.last(row)), most = std::max(most, run.last(row));
-    const int64_t begin = run.window ? std::max(0, least + 1 - run.window) : 0;
-    kv_bytes_ += uint64_t(heads * row_bytes * (most + 1 - begin));
+    kv_bytes_ += uint64_t(heads * row_bytes * std::max<int64_t>(0, most + 1 - oldest_entry(run, least)));
   }
   for (const Launch& launch : wanted) {
     Call call{args.layer, args.scale, args.q, args.out, args.lse};
@@ -244,7 +245,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     device.plane = kv_plane(run.kv, call.layer);
     device.pages = commands.data(run.kv.pages);
     device.first_row = int32_t(run.first_row), device.num_rows = int32_t(launch.planned[r].rows.size());
-    device.window = run.window;
+    device.window = run.window, device.first = int32_t(run.first);
     if (run.index.data) {
       HUNCH_CHECK(run.index.stride[1] == 1);
       device.index = run.index.data, device.index_stride = run.index.extent[0] == 1 ? 0 : run.index.stride[0];

@@ -46,7 +46,7 @@ struct AttentionRunDevice {
   int32_t first_row = 0, num_rows = 0;  // in q and out
   const int32_t* rows = nullptr;        // the run's row of list row i; null: i itself (scores of used rows only)
   const int32_t* last = nullptr;        // [run's row]
-  int32_t window = 0;
+  int32_t window = 0, first = 0;        // first: entries before it do not exist
   // Trees: rows whose ancestors are not the entries before them.
   int32_t tree_entry = 0;
   const int32_t* leaf_of_row = nullptr;  // [run's row] index in `leaves`; null: a chain

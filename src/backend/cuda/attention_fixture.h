@@ -76,6 +76,7 @@ struct KvPair {
 struct Request {
   std::vector<int32_t> last;
   int window = 0;
+  int64_t first = 0;
   std::vector<float> q;  // [row][head][head_dim]
   ScoreMetric metric = ScoreMetric::None;
   ScoreCombine combine = ScoreCombine::Sum;
@@ -114,7 +115,7 @@ inline Request chunk(const KvShape& shape, int64_t first, int64_t rows, uint32_t
 }
 inline Request rows_of(const Request& request, int64_t first, int64_t count, const KvShape& shape) {
   Request part;
-  part.window = request.window;
+  part.window = request.window, part.first = request.first;
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.index = request.index, part.index_sets = request.index_sets, part.tail_first = request.tail_first;
   part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
@@ -150,7 +151,7 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
     run.first_row = row, run.num_rows = int64_t(r.last.size());
     run.kv = attention ? pairs[i]->ref() : pairs[i]->expected_ref();
     run.last = View<const int32_t, 1>(r.last.data(), r.last.size());
-    run.window = r.window, run.tree = {r.parents, r.tree_first, r.tree_entry};
+    run.window = r.window, run.first = r.first, run.tree = {r.parents, r.tree_first, r.tree_entry};
     if (r.index_sets > 0) {
       const int64_t count = int64_t(r.index.size()) / r.index_sets;
       const int32_t* list = r.index.data();

@@ -254,7 +254,7 @@ class Consumer {
       const int row = run.rows ? run.rows[listed] : listed;
       rows_.row[half] = row;
       rows_.last[half] = args_.keys_only ? kFarFuture : run.last[row];
-      rows_.first[half] = run.window ? max(0, rows_.last[half] + 1 - run.window) : 0;
+      rows_.first[half] = max(run.first, run.window ? rows_.last[half] + 1 - run.window : 0);
       if (run.leaf_of_row) rows_.leaf[half] = run.leaf_of_row[row];
       if (run.sink != ScoreSink::None && run.row_used[row]) {
         rows_.used[half] = true;

@@ -59,10 +59,11 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   }
   int64_t begin_entry = kFarFuture, end_entry = 0, clean_begin = 0, clean_end = kFarFuture;
   for (int i = first; i <= last_row; ++i) {
-    const int64_t last = run.last[size_t(i)], from = run.window ? std::max<int64_t>(0, last + 1 - run.window) : 0;
+    const int64_t last = run.last[size_t(i)], from = std::max(run.first, run.window ? last + 1 - run.window : 0);
     begin_entry = std::min(begin_entry, from), clean_begin = std::max(clean_begin, from);
     end_entry = std::max(end_entry, last + 1), clean_end = std::min(clean_end, last + 1);
   }
+  begin_entry = std::min(begin_entry, std::max<int64_t>(0, end_entry - 1));  // rows that read nothing need a tile to say so
   item.clean_begin = int32_t(clean_begin), item.clean_end = int32_t(clean_end), item.end_entry = int32_t(end_entry);
   item.block_begin = int32_t(begin_entry / kPageLen), item.block_end = int32_t((end_entry + kPageLen - 1) / kPageLen);
   group.first_split = item.block_begin / run.split_blocks;

@@ -16,6 +16,7 @@ struct PlannedRun {
   std::vector<int32_t> rows;  // the run's row of each packed row
   std::vector<int32_t> last;  // of each of these; keys only: empty
   int window = 0;
+  int64_t first = 0;
   int split_blocks = kSplitBlocks;
   std::vector<int32_t> parents;  // of a tree (TreeRows); empty: a chain
   int tree_first = 0;

@@ -85,6 +85,24 @@ TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {
   }
 }
 
+TEST(AttentionPlan, BeginsAtTheFirstEntryAndKeepsATileForRowsThatReadNothing) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 30; ++i) {
+    const bool paired = i % 3 == 2;
+    const int rows = paired ? 250 : 1 + int(random() % 16);
+    PlannedRun run = chain(2, rows + int64_t(random() % 30000), rows, i % 2 ? 0 : 700);
+    run.first = int64_t(random() % uint32_t(run.last.back() + 300));
+    for (const int workers : {1, 7, 264}) expect_every_split_once({run}, 4, paired, workers);
+    AttentionPlan plan;
+    plan_attention(plan, std::vector<PlannedRun>{run}, 4, 64, paired, 7);
+    for (const AttentionItemDevice& item : plan.items) {
+      ASSERT_LT(item.block_begin, item.block_end);
+      if (run.first <= run.last[0]) ASSERT_GE(item.block_begin, run.first / kPageLen);
+      if (item.clean_begin < item.clean_end) ASSERT_GE(item.clean_begin, run.first);
+    }
+  }
+}
+
 TEST(AttentionPlan, GivesARowOfATreeThePathOfOneLeafBelowIt) {
   PlannedRun run;
   run.kv_heads = 1, run.parents = {-1, 0, 1, 1, 0, 4}, run.tree_entry = 100;

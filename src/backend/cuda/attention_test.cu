@@ -170,6 +170,61 @@ TEST(CudaAttention, GivesTheSameBitsOnAnyNumberOfBlocks) {
     }
 }
 
+// NaN stands before the first entry. Rows that read nothing get zeros; the others the bits of a window that begins there.
+TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kShapes)
+    for (const int64_t first : {1, 37, 63, 64, 1000, 1024, 1290})
+      for (const int64_t begin : {first, first + 70, first - 1, first - 30, first - 200})
+        for (const int rows : {1, 9, 100}) {
+          if (begin < 0) continue;
+          KvPair kv(*device.commands, shape, begin + rows);
+          Request request = chunk(shape, begin, rows, 15, rows == 9 ? 50 : 0);
+          request.first = first;
+          const Attended kept = device.run(kv, request);
+          const int64_t unknown = std::min(first, kv.len);
+          kv.store->poison(kv.pages(), 0, unknown), kv.expected->poison(kv.pages(), 0, unknown);
+          const Attended got = device.run(kv, request), right = expected(kv, request);
+          const std::string what =
+              shape.name() + " from " + std::to_string(first) + " rows " + std::to_string(rows) + " at " + std::to_string(begin);
+          ASSERT_TRUE(test::same_bits(got.out.data(), kept.out.data(), got.out.size())) << what;
+          EXPECT_LE(distance(got.out, right.out), out_tolerance(shape)) << what;
+          const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
+          for (size_t i = 0; i < got.lse.size(); ++i) {
+            if (request.last[i / heads] < first) ASSERT_EQ(got.lse[i], -INFINITY) << what;
+            else ASSERT_NEAR(got.lse[i], right.lse[i], kLogitTolerance) << what;
+          }
+          for (const size_t r : {size_t(0), size_t(rows - 1)}) {
+            if (request.last[r] < first) continue;
+            Request windowed = rows_of(request, int64_t(r), 1, shape);
+            const Attended alone = device.run(kv, windowed);
+            ASSERT_TRUE(test::same_bits(alone.out.data(), got.out.data() + r * width, width)) << what << " row " << r;
+            if (request.window) continue;
+            windowed.first = 0, windowed.window = int(request.last[r] - first + 1);
+            const Attended same = device.run(kv, windowed);
+            ASSERT_TRUE(test::same_bits(same.out.data(), got.out.data() + r * width, width)) << what << " row " << r;
+          }
+        }
+}
+
+TEST(CudaAttention, ReadsNoRowOfATreeBeforeTheFirstEntry) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  std::mt19937 random(9);
+  for (const KvShape& shape : kTensorShapes)
+    for (const int64_t root : {1, 60, 1022})
+      for (const int64_t first : {int64_t(1), root, root + 2, root + 100}) {
+        KvPair kv(*device.commands, shape, root + 12);
+        Request request = tree_request(shape, random_tree(12, 0.5, random), root, 0);
+        request.first = first;
+        const int64_t unknown = std::min(first, kv.len);
+        kv.store->poison(kv.pages(), 0, std::min(unknown, root)), kv.expected->poison(kv.pages(), 0, std::min(unknown, root));
+        const Attended got = device.run(kv, request), right = expected(kv, request);
+        EXPECT_LE(distance(got.out, right.out), out_tolerance(shape)) << shape.name() << " root " << root << " from " << first;
+      }
+}
+
 // NaN in K and V that one row reads harms no other row.
 TEST(CudaAttention, KeepsNaNToTheRowsThatReadIt) {
   HUNCH_NEEDS_DEVICE();

@@ -1,6 +1,6 @@
 // Attention of rows over paged keys, with the scores that selections are made of collected in the same pass.
 //
-//   out[r][h] = sum_j softmax_j(scale q[r][h] . k[j]) v[j]   over the entries j in (last[r] - window, last[r]]
+//   out[r][h] = sum_j softmax_j(scale q[r][h] . k[j]) v[j]   over the entries j in (last[r] - window, last[r]], j >= first
 //
 // Row invariance (ARCHITECTURE.md, decision 2): a row's bits depend on its query, its entries and their indices only. Keys are
 // split at fixed multiples of kSplitLen entries, a split is folded block by block in ascending order (blocks of kPageLen), and
@@ -8,6 +8,7 @@
 // loading, never multiplied by zero: it may hold NaN.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -53,12 +54,24 @@ struct AttentionRun {
   View<const int32_t, 1> last;  // [num_rows] newest entry each row reads; ascending for a chain or a chunk, any order for a tree
   TreeRows tree;
   int window = 0;  // 0: everything
+  // Entries before it do not exist for any row: never part of a result, whatever they hold. A row left without an entry
+  // (last < first) gets zeros and the log-sum-exp -inf. Above 0 neither with scores nor with a selection read in place.
+  int64_t first = 0;
   // A selection read in place: the run's entry e is kv's entry index(set, e) for e < count = index.extent[1], and kv's entry
   // tail_first + (e - count) from there on; `last`, windows and splits speak of the run's entries. Data null: entries are kv's.
   View<const int32_t, 2> index;  // [kv_heads or 1 (shared)][count], ascending
   int64_t tail_first = 0;
   ScoreArgs scores;
 };
+
+// The oldest entry that a row reads whose newest is `last`; past `last`: it reads nothing.
+inline int64_t oldest_entry(const AttentionRun& run, int64_t last) {
+  return std::max(run.first, run.window ? last + 1 - run.window : 0);
+}
+// Whether `first` goes with what else the run asks for.
+inline bool first_allowed(const AttentionRun& run) {
+  return run.first == 0 || (run.first > 0 && !run.index.data && run.scores.metric == ScoreMetric::None);
+}
 
 struct AttentionArgs {
   int layer = 0;

@@ -37,8 +37,8 @@ float scaled_dot(float scale, const float* q, const float* k, int64_t n) {
 // The entries that a row of a run reads, in the order of its tokens. In a tree the one at place first_entry + d is that of the
 // row's ancestor at depth d.
 std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row) {
-  const int64_t last = run.last(row), first = run.window ? std::max<int64_t>(0, last - run.window + 1) : 0;
-  std::vector<int64_t> entries(size_t(last - first + 1));
+  const int64_t last = run.last(row), first = oldest_entry(run, last);
+  std::vector<int64_t> entries(size_t(std::max<int64_t>(0, last - first + 1)));
   std::iota(entries.begin(), entries.end(), first);
   if (run.tree.parents.empty()) return entries;
   int64_t place = last;
@@ -61,6 +61,10 @@ float attend_row(const float* q, float scale, const Entries& entries, const std:
                  std::vector<float>& logits, std::vector<double>& sums, float* out) {
   logits.resize(read.size());
   float greatest = -std::numeric_limits<float>::infinity();
+  if (read.empty()) {
+    std::fill(out, out + entries.head_dim, 0.0f);
+    return greatest;
+  }
   for (size_t i = 0; i < read.size(); ++i) {
     logits[i] = scaled_dot(scale, q, entries.key(read[i]), entries.head_dim);
     greatest = std::max(greatest, logits[i]);
@@ -121,6 +125,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const int group = heads / run.kv.store->kv_heads;
+    HUNCH_CHECK(first_allowed(run));
     HUNCH_CHECK(!run.index.data || run.index.extent[0] == 1 || run.index.extent[0] == run.kv.store->kv_heads);
     std::set<int64_t> asked;
     for (int64_t row = 0; row < run.num_rows; ++row)
@@ -132,7 +137,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
         read.push_back(stored(run, kv_head, entries_of(run, row)));
         for (int64_t e : read.back()) first = std::min(first, e), end = std::max(end, e + 1);
       }
-      const Entries entries(run.kv, args.layer, kv_head, first, end);
+      const Entries entries(run.kv, args.layer, kv_head, std::min(first, end), end);
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)], logits,

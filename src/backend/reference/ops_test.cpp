@@ -122,6 +122,32 @@ TEST(Reference, AttendsWithSoftmaxWeightsInsideTheWindow) {
   EXPECT_FLOAT_EQ(lse[1], std::log(4.0f));
 }
 
+TEST(Reference, ReadsNothingBeforeTheRunsFirstEntry) {
+  OneHead head;
+  head.put(0, kNan, kNan);
+  head.put(1, kNan, kNan);
+  head.put(2, 0, 8);
+  head.put(3, std::log(3.0f), 16);
+  const std::vector<float> q = {1, 5, 1, 5, 1, 5};
+  const std::vector<int32_t> last = {1, 2, 3};
+  std::vector<float> out(6, kNan), lse(3, kNan);
+  AttentionRun run;
+  run.num_rows = 3, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 3), run.first = 2;
+  AttentionArgs args;
+  args.q = View<const float, 3>(q.data(), 3, 1, 2), args.out = View<float, 3>(out.data(), 3, 1, 2);
+  args.lse = View<float, 2>(lse.data(), 3, 1), args.runs = {&run, 1};
+  for (int window : {0, 3}) {  // a window that reaches further back changes nothing
+    run.window = window;
+    head.backend.attention(args);
+    EXPECT_EQ(out[0], 0);
+    EXPECT_EQ(out[1], 0);
+    EXPECT_EQ(lse[0], -std::numeric_limits<float>::infinity());
+    EXPECT_FLOAT_EQ(out[2], 8);
+    EXPECT_FLOAT_EQ(out[4], 0.25f * 8 + 0.75f * 16);
+    EXPECT_FLOAT_EQ(lse[2], std::log(4.0f));
+  }
+}
+
 TEST(Reference, LetsARowOfATreeReadThePrefixItsAncestorsAndItself) {
   OneHead head;
   head.put(0, 0, 8);                // the prefix
