@@ -113,7 +113,7 @@ Result<GgufValue> take_value(Reader& in, std::span<const std::byte> file, std::s
 }
 
 // Name, shape, type and size; `offset` is left relative to the data section.
-Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name) {
+Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name, IntegerTensors integers) {
   TensorEntry entry;
   HUNCH_TRY(const std::string_view name, in.take_string("a tensor's name", kMostNameBytes));
   entry.name = name;
@@ -133,6 +133,13 @@ Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name) {
   }
   HUNCH_TRY(const uint32_t type, in.take<uint32_t>("a tensor's type"));
   const auto dtype = dtype_of_ggml(type);
+  const auto integer = integers == IntegerTensors::Read ? integer_type_of_ggml(type) : std::nullopt;
+  if (integer) {
+    entry.integer = *integer;
+    if (mul_overflows(elements, integer_bytes(*integer), &entry.bytes)) return fail("its size in bytes overflows");
+    HUNCH_TRY(entry.offset, in.take<uint64_t>("a tensor's offset"));
+    return entry;
+  }
   if (!dtype) {
     static constexpr std::string_view kKnown[] = {"",        "",       "",        "Q4_1",  "Q4_2",   "Q4_3",  "Q5_0",  "Q5_1",
                                                   "",        "Q8_1",   "Q2_K",    "Q3_K",  "",       "",      "",      "Q8_K",
@@ -219,7 +226,25 @@ uint32_t ggml_type_of(DType dtype) {
   return UINT32_MAX;
 }
 
-Result<GgufFile> GgufFile::parse(std::span<const std::byte> file, std::string_view file_name) {
+std::optional<IntegerType> integer_type_of_ggml(uint32_t type) {
+  for (const IntegerType integer : {IntegerType::I8, IntegerType::I32, IntegerType::I64})
+    if (ggml_type_of(integer) == type) return integer;
+  return std::nullopt;
+}
+
+uint32_t ggml_type_of(IntegerType type) {
+  switch (type) {
+    case IntegerType::I8: return 24;
+    case IntegerType::I32: return 26;
+    case IntegerType::I64: return 27;
+    case IntegerType::None:
+    case IntegerType::Bool:
+    case IntegerType::U8: break;
+  }
+  return UINT32_MAX;
+}
+
+Result<GgufFile> GgufFile::parse(std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers) {
   Reader in(file, file_name);
   GgufFile out;
   out.file_ = file;
@@ -255,7 +280,7 @@ Result<GgufFile> GgufFile::parse(std::span<const std::byte> file, std::string_vi
       return out.wrong("general.alignment", fmt::format("{} is not a power of two in 1..{}", alignment, kMostAlignment));
   }
   for (uint64_t i = 0; i < num_tensors; ++i) {
-    HUNCH_TRY(TensorEntry entry, take_tensor(in, file_name));
+    HUNCH_TRY(TensorEntry entry, take_tensor(in, file_name, integers));
     out.tensors_.push_back(std::move(entry));
   }
   std::unordered_set<std::string_view> names;

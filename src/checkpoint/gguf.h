@@ -31,11 +31,14 @@ struct GgufValue {
 // ggml's number of a tensor type; nullopt for types that are not read.
 std::optional<DType> dtype_of_ggml(uint32_t type);
 uint32_t ggml_type_of(DType dtype);
+std::optional<IntegerType> integer_type_of_ggml(uint32_t type);  // I8, I32, I64
+uint32_t ggml_type_of(IntegerType type);                         // of those three
 
 class GgufFile {
  public:
   // `file` must outlive the result; `file_name` stands in messages.
-  static Result<GgufFile> parse(std::span<const std::byte> file, std::string_view file_name);
+  static Result<GgufFile> parse(std::span<const std::byte> file, std::string_view file_name,
+                                IntegerTensors integers = IntegerTensors::Refuse);
 
   const std::vector<TensorEntry>& tensors() const { return tensors_; }  // in file order
   const std::vector<std::string_view>& keys() const { return keys_; }   // in file order

@@ -107,6 +107,22 @@ void GgufWriter::add_tensor(std::string name, DType dtype, std::vector<int64_t> 
   entry.dtype = dtype;
   entry.shape = std::move(shape);
   entry.bytes = dtype_bytes(dtype, elements);
+  place(std::move(entry));
+}
+
+void GgufWriter::add_integers(std::string name, IntegerType type, std::vector<int64_t> shape) {
+  HUNCH_CHECK(ggml_type_of(type) != UINT32_MAX);
+  TensorEntry entry;
+  size_t elements = 1;
+  for (const int64_t n : shape) elements *= size_t(n);
+  entry.name = std::move(name);
+  entry.integer = type;
+  entry.shape = std::move(shape);
+  entry.bytes = integer_bytes(type) * elements;
+  place(std::move(entry));
+}
+
+void GgufWriter::place(TensorEntry entry) {
   if (!tensors_.empty()) {
     const uint64_t end = tensors_.back().offset + tensors_.back().bytes;
     entry.offset = end + padding_after(end);
@@ -126,7 +142,7 @@ std::vector<std::byte> GgufWriter::header() {
     put_text(out, entry.name);
     put(out, uint32_t(entry.shape.size()));
     for (size_t d = entry.shape.size(); d-- > 0;) put(out, uint64_t(entry.shape[d]));  // fastest axis first
-    put(out, ggml_type_of(entry.dtype));
+    put(out, entry.integer == IntegerType::None ? ggml_type_of(entry.dtype) : ggml_type_of(entry.integer));
     put(out, entry.offset);
   }
   out.resize(out.size() + padding_after(out.size()));

@@ -33,6 +33,7 @@ class GgufWriter {
 
   // `shape`: slowest axis first. Data follow in this order.
   void add_tensor(std::string name, DType dtype, std::vector<int64_t> shape);
+  void add_integers(std::string name, IntegerType type, std::vector<int64_t> shape);  // I8, I32 or I64
 
   Status begin(const std::string& path);
   Status append(std::span<const std::byte> data);  // any cut of the tensors' bytes; padding is added between tensors
@@ -44,6 +45,7 @@ class GgufWriter {
 
  private:
   void key(std::string_view key, GgufType type);
+  void place(TensorEntry entry);
   std::vector<std::byte> header();
   Status write(std::span<const std::byte> data);
   Error system_error(const char* what, int code) const;

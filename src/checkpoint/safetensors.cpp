@@ -26,9 +26,18 @@ std::optional<DType> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<IntegerType> integer_type_of(std::string_view name) {
+  if (name == "I64") return IntegerType::I64;
+  if (name == "I32") return IntegerType::I32;
+  if (name == "I8") return IntegerType::I8;
+  if (name == "U8") return IntegerType::U8;
+  if (name == "BOOL") return IntegerType::Bool;
+  return std::nullopt;
+}
+
 // One header entry: {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}. `data_start`, `data_bytes`: the data section.
 Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint64_t data_start, uint64_t data_bytes,
-                                std::string_view file) {
+                                std::string_view file, IntegerTensors integers) {
   const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: tensor {}: {}", file, quote(name), what)}; };
   dom::object fields;
   if (value.get(fields)) return fail("its header entry is not an object");
@@ -41,9 +50,11 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
       ++seen_dtype;
       std::string_view type;
       if (field.get(type)) return fail("dtype is not a string");
-      const auto dtype = dtype_of(type);
-      if (!dtype) return fail(fmt::format("type {} is not supported (BF16, F16, F32 are)", quote(type)));
-      entry.dtype = *dtype;
+      if (const auto dtype = dtype_of(type)) entry.dtype = *dtype;
+      else if (const auto integer = integer_type_of(type); integer && integers == IntegerTensors::Read) entry.integer = *integer;
+      else
+        return fail(fmt::format("type {} is not supported (BF16, F16, F32{} are)", quote(type),
+                                integers == IntegerTensors::Read ? "; of whole numbers I64, I32, I8, U8, BOOL" : ""));
     } else if (key == "shape") {
       ++seen_shape;
       dom::array dims;
@@ -69,7 +80,8 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
   if (begin > end) return fail(fmt::format("begins at {} and ends before it, at {}", begin, end));
   if (end > data_bytes) return fail(fmt::format("ends at {}, past the end of the file's {} data bytes", end, data_bytes));
   uint64_t bytes = 0;
-  if (mul_overflows(elements, dtype_bytes(entry.dtype, 1), &bytes)) return fail("its size in bytes overflows");
+  const size_t element = entry.integer == IntegerType::None ? dtype_bytes(entry.dtype, 1) : integer_bytes(entry.integer);
+  if (mul_overflows(elements, element, &bytes)) return fail("its size in bytes overflows");
   if (bytes != end - begin) return fail(fmt::format("its shape needs {} bytes, its offsets give {}", bytes, end - begin));
   entry.offset = data_start + begin;
   entry.bytes = bytes;
@@ -96,7 +108,8 @@ Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start,
 
 }  // namespace
 
-Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view file_name) {
+Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view file_name,
+                                                   IntegerTensors integers) {
   const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: {}", file_name, what)}; };
   if (file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0)
     return fail("holds GGUF data, not safetensors; rename it to .gguf");
@@ -125,7 +138,7 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
       if (!value.is_object()) return fail("__metadata__ is not an object");
       continue;
     }
-    HUNCH_TRY(TensorEntry entry, parse_entry(key, value, data_start, file.size() - data_start, file_name));
+    HUNCH_TRY(TensorEntry entry, parse_entry(key, value, data_start, file.size() - data_start, file_name, integers));
     entries.push_back(std::move(entry));
   }
   HUNCH_OK(check_cover(entries, data_start, file.size(), file_name));

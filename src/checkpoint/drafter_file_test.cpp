@@ -1,0 +1,268 @@
+// Learned drafters in folders and GGUF files written here: what opens, what it is taken for, and what is refused.
+#include "checkpoint/drafter_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/tiny_drafter.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class DrafterFileTest : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  void put(const std::string& name, const std::string& text) { std::ofstream(at(name)) << text; }
+  void put(const std::string& name, const tiny::Bytes& bytes) {
+    std::ofstream(at(name)).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+  }
+  void put_eagle3() {
+    put("config.json", tiny::eagle3_config().dump());
+    put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
+  }
+  static std::string error_of(const std::string& path, std::string_view method = {}) {
+    auto opened = DrafterFile::open(path, method);
+    return opened.ok() ? "accepted" : opened.error().message;
+  }
+  static void expect_part(const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+
+  std::string folder_ = testing::TempDir() + "hunch_drafter_" + std::to_string(getpid());
+};
+
+TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
+  put_eagle3();
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  DrafterFile& file = **opened;
+  EXPECT_EQ(file.method(), "eagle3");
+  EXPECT_EQ(file.format(), "safetensors");
+  EXPECT_EQ(file.config().integer("draft_vocab_size").value(), tiny::kDraftVocab);
+  EXPECT_EQ(file.config().integers("eagle_config.eagle_aux_hidden_state_layer_ids").value(), (std::vector<int64_t>{0, 1, 1}));
+  auto fc = file.take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden});
+  ASSERT_TRUE(fc.ok()) << fc.error().message;
+  EXPECT_EQ(std::memcmp((*fc)->data, tiny::values(3 * tiny::kHidden * tiny::kHidden, 1).data(), 64), 0);
+  auto d2t = file.integers("d2t");
+  ASSERT_TRUE(d2t.ok()) << d2t.error().message;
+  ASSERT_EQ(d2t->size(), size_t(tiny::kDraftVocab));
+  for (int64_t i = 0; i < tiny::kDraftVocab; ++i) EXPECT_EQ((*d2t)[size_t(i)], i);  // draft id i is target id 2 i
+  auto t2d = file.integers("t2d");
+  ASSERT_TRUE(t2d.ok()) << t2d.error().message;
+  ASSERT_EQ(t2d->size(), size_t(tiny::kVocab));
+  for (int64_t i = 0; i < tiny::kVocab; ++i) EXPECT_EQ((*t2d)[size_t(i)], i % 2 == 0 && i / 2 < tiny::kDraftVocab);
+  EXPECT_EQ(file.find("d2t"), nullptr);
+  expect_part(file.integers("fc.weight").error().message, folder_ + ": tensor fc.weight: holds weights");
+  expect_part(file.take("d2t", {tiny::kDraftVocab}).error().message, "holds whole numbers");
+}
+
+TEST_F(DrafterFileTest, NamesWhatNothingTook) {
+  put_eagle3();
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  DrafterFile& file = **opened;
+  expect_part(file.all_consumed().error().message, folder_ + ": tensors fc.weight, ");
+  expect_part(file.all_consumed().error().message, " more are not part of a drafter of method eagle3");
+  for (const auto& tensor : tiny::eagle3_tensors())
+    if (tensor.name != "midlayer.hidden_norm.weight") file.ignore(tensor.name);
+  EXPECT_EQ(file.unconsumed(), std::vector<std::string>{"midlayer.hidden_norm.weight"});
+  expect_part(file.all_consumed().error().message,
+              ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
+  EXPECT_NE(file.find("midlayer.hidden_norm.weight"), nullptr);
+  EXPECT_TRUE(file.all_consumed().ok());
+}
+
+TEST_F(DrafterFileTest, TakingChecksPresenceAndShape) {
+  put_eagle3();
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  DrafterFile& file = **opened;
+  expect_part(file.take("fc.bias", {tiny::kHidden}).error().message,
+              "tensor fc.bias: missing; a drafter of method eagle3 needs it");
+  EXPECT_EQ(file.take_optional("fc.bias", {tiny::kHidden}).value(), nullptr);
+  expect_part(file.take("norm.weight", {tiny::kHidden + 1}).error().message, "tensor norm.weight: has shape [32], expected [33]");
+}
+
+TEST_F(DrafterFileTest, PrefixesAreStrippedUnlessTwoNamesBecomeOne) {
+  put("config.json", json{{"model_type", "medusa"}}.dump());
+  put("model.safetensors", tiny::safetensors({{"medusa_heads.blocks.0.weight", {2, 2}}, {"lm_head.weight", {4, 2}}}));
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  ASSERT_TRUE((*opened)->strip_prefix("medusa_heads.").ok());
+  EXPECT_TRUE((*opened)->has("blocks.0.weight"));
+  EXPECT_FALSE((*opened)->has("medusa_heads.blocks.0.weight"));
+  EXPECT_TRUE((*opened)->has("lm_head.weight"));
+  put("model.safetensors", tiny::safetensors({{"model.a.weight", {2, 2}}, {"a.weight", {2, 2}}}));
+  auto clash = DrafterFile::open(folder_);
+  ASSERT_TRUE(clash.ok()) << clash.error().message;
+  expect_part((*clash)->strip_prefix("model.").error().message, "tensor a.weight: appears twice");
+}
+
+TEST_F(DrafterFileTest, AModuleInsideATargetIsKeptAlone) {
+  put("config.json", json{{"model_type", "qwen3"}}.dump());
+  put("model.safetensors", tiny::safetensors({{"mtp.fc.weight", {2, 4}}, {"model.norm.weight", {2}}, {"mtp.norm.weight", {2}}}));
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ((*opened)->method(), "mtp");
+  ASSERT_TRUE((*opened)->keep_only("mtp.").ok());
+  EXPECT_EQ((*opened)->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
+  expect_part((*opened)->keep_only("x.").error().message, "no tensor is named x.*");
+}
+
+TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
+  const auto detected = [&](const json& config, const std::vector<tiny::NamedShape>& tensors = {{"x.weight", {2, 2}}}) {
+    put("config.json", config.dump());
+    put("model.safetensors", tiny::safetensors(tensors));
+    auto opened = DrafterFile::open(folder_);
+    return opened.ok() ? (*opened)->method() : opened.error().message;
+  };
+  const auto architecture = [](const char* name) { return json{{"architectures", {name}}, {"model_type", "llama"}}; };
+  EXPECT_EQ(detected(architecture("LlamaForCausalLMEagle3")), "eagle3");
+  EXPECT_EQ(detected(architecture("Eagle3LlamaForCausalLM")), "eagle3");
+  EXPECT_EQ(detected(architecture("EagleLlamaForCausalLM")), "eagle");
+  EXPECT_EQ(detected(architecture("DeepSeekMTPModel")), "mtp");
+  EXPECT_EQ(detected(architecture("EagleDeepSeekMTPModel")), "mtp");
+  EXPECT_EQ(detected(architecture("MedusaModel")), "medusa");
+  EXPECT_EQ(detected(architecture("LlamaForCausalLM")), "draft_model");
+  EXPECT_EQ(detected({{"model_type", "qwen3_next_mtp"}}), "mtp");
+  EXPECT_EQ(detected({{"speculators_model_type", "eagle3"}}), "eagle3");
+  EXPECT_EQ(detected({{"medusa_num_heads", 3}, {"medusa_num_layers", 1}}), "medusa");
+  EXPECT_EQ(detected({{"model_type", "llama"}, {"eagle_config", json::object()}}), "eagle3");
+  EXPECT_EQ(detected({{"model_type", "deepseek_v3"}, {"num_nextn_predict_layers", 1}}), "mtp");
+  // EAGLE's first heads call themselves llama: only their tensors tell.
+  EXPECT_EQ(detected({{"model_type", "llama"}}, {{"fc.weight", {2, 4}}, {"layers.0.mlp.up_proj.weight", {2, 2}}}), "eagle");
+  EXPECT_EQ(detected({{"model_type", "llama"}}, {{"midlayer.hidden_norm.weight", {2}}, {"fc.weight", {2, 6}}}), "eagle3");
+  expect_part(detected({{"model_type", "gpt7"}}),
+              "no drafter that is known (speculators_model_type absent, architectures [], model_type gpt7;");
+  expect_part(detected({{"speculators_model_type", "dflash"}}, {{"fc.weight", {2, 4}}}), "speculators_model_type dflash");
+  expect_part(detected({{"model_type", 7}}), folder_ + "/config.json: model_type: must be a string, not a whole number");
+  expect_part(detected({{"architectures", "Eagle"}}), "architectures: must be a list of strings, not a string");
+}
+
+TEST_F(DrafterFileTest, ASaidMethodHelpsWhereNothingIsFoundAndNeverContradicts) {
+  put_eagle3();
+  EXPECT_EQ(error_of(folder_, "eagle3"), "accepted");
+  EXPECT_EQ(error_of(folder_, "medusa"), folder_ + ": a drafter of method eagle3, not medusa");
+  expect_part(error_of(folder_, "ngram"), "unknown method ngram of a drafter; known are draft_model, medusa, eagle, eagle3, mtp");
+  put("config.json", "{}");
+  put("model.safetensors", tiny::safetensors({{"0.0.linear.weight", {2, 2}}}));
+  expect_part(error_of(folder_), "no drafter that is known");
+  EXPECT_EQ(error_of(folder_, "medusa"), "accepted");
+}
+
+TEST_F(DrafterFileTest, FindsTheOnlyWeightsOfAFolderOrTheNamedOnes) {
+  put("config.json", json{{"medusa_num_heads", 1}}.dump());
+  put("heads.safetensors", tiny::safetensors({{"0.0.linear.weight", {2, 2}}}));
+  EXPECT_EQ(error_of(folder_), "accepted");
+  put("other.safetensors", tiny::safetensors({{"1.0.linear.weight", {2, 2}}}));
+  expect_part(error_of(folder_), "2 *.safetensors files and no index of them");
+  EXPECT_EQ(error_of(at("other.safetensors")), "accepted");
+  put("medusa_lm_head.safetensors", tiny::safetensors({{"2.0.linear.weight", {2, 2}}}));
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_TRUE((*opened)->has("2.0.linear.weight"));
+}
+
+TEST_F(DrafterFileTest, ShardsAreOneDrafterAndATensorIsInOneOfThem) {
+  put("config.json", json{{"model_type", "eagle3"}}.dump());
+  put("a.safetensors", tiny::safetensors({{"fc.weight", {2, 6}}}));
+  put("b.safetensors", tiny::safetensors({{"norm.weight", {2}}}));
+  put("model.safetensors.index.json",
+      json{{"weight_map", {{"fc.weight", "a.safetensors"}, {"norm.weight", "b.safetensors"}}}}.dump());
+  auto opened = DrafterFile::open(folder_);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ((*opened)->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
+  put("b.safetensors", tiny::safetensors({{"fc.weight", {2, 6}}}));
+  expect_part(error_of(folder_), folder_ + ": tensor fc.weight: appears twice");
+}
+
+TEST_F(DrafterFileTest, PicklesAreRefusedWithTheCommandThatConvertsThem) {
+  put("config.json", json{{"medusa_num_heads", 1}}.dump());
+  put("medusa_lm_head.pt", "x");
+  for (const std::string& path : {folder_, at("medusa_lm_head.pt")}) {
+    expect_part(error_of(path), at("medusa_lm_head.pt") + ": pickled weights can run code and are not read");
+    expect_part(error_of(path), "python3 -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous()");
+    expect_part(error_of(path), "'" + at("medusa_lm_head.safetensors") + "')\"");
+  }
+}
+
+TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
+  expect_part(error_of(at("none")), "No such file");
+  expect_part(error_of(folder_), "no model.safetensors");
+  put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
+  expect_part(error_of(folder_), "no config.json beside the weights");
+  for (const auto& [text, part] : {std::pair{"[]", "must be a JSON object, not a list"},
+                                   {"{", "not valid JSON"},
+                                   {"{\"quantization_config\": {}}", "quantised Hugging Face checkpoints are not supported"}}) {
+    put("config.json", text);
+    expect_part(error_of(folder_), folder_ + "/config.json: ");
+    expect_part(error_of(folder_), part);
+  }
+  put("config.json", std::string(1000, '['));
+  expect_part(error_of(folder_), "nested deeper than 64");
+  put("config.json", "{\"model_type\": \"eagle3\"}");
+  put("model.safetensors", tiny::safetensors("{}", 0));
+  expect_part(error_of(folder_), folder_ + ": holds no tensors");
+  put("note.txt", "hello");
+  expect_part(error_of(at("note.txt")), "not a GGUF file");
+}
+
+TEST_F(DrafterFileTest, ReadsGgufDraftersWithQuantisedMatricesAndMaps) {
+  put("d.gguf", tiny::gguf_eagle3(DType::Q4_0));
+  auto opened = DrafterFile::open(at("d.gguf"));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  DrafterFile& file = **opened;
+  EXPECT_EQ(file.method(), "eagle3");
+  EXPECT_EQ(file.format(), "gguf");
+  EXPECT_EQ(file.config_text(), tiny::eagle3_config().dump());
+  EXPECT_EQ(file.take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden}).value()->dtype, DType::Q4_0);
+  EXPECT_EQ(file.take("norm.weight", {tiny::kHidden}).value()->dtype, DType::F32);
+  EXPECT_EQ(file.integers("d2t").value()[5], 5);
+  EXPECT_EQ(file.integers("t2d").value()[2], 1);
+  EXPECT_EQ(file.integers("t2d").value()[3], 0);
+  expect_part(error_of(at("d.gguf"), "eagle"), "a drafter of method eagle3, not eagle");
+}
+
+TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
+  put("m.gguf", tiny::gguf_qwen3());
+  auto opened = DrafterFile::open(at("m.gguf"));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ((*opened)->method(), "draft_model");
+  const auto with_keys = [&](const char* architecture, const char* method, bool config) {
+    GgufWriter out;
+    out.add_text("general.architecture", architecture);
+    if (*method) out.add_text(kDrafterMethodKey, method);
+    if (config) out.add_text(kDrafterConfigKey, "{}");
+    put("x.gguf", tiny::finish_gguf(out, {{"fc.weight", {32, 32}}}));
+    return error_of(at("x.gguf"));
+  };
+  expect_part(with_keys("eagle3", "", false),
+              "key general.architecture: eagle3 is no drafter that is read; hunch quantize makes one");
+  expect_part(with_keys("hunch-drafter", "eagle3", false), "key hunch.drafter.config: missing");
+  expect_part(with_keys("hunch-drafter", "", true), "key hunch.drafter.method: missing");
+  expect_part(with_keys("hunch-drafter", "telepathy", true), "key hunch.drafter.method: telepathy; known are draft_model");
+  EXPECT_EQ(with_keys("hunch-drafter", "mtp", true), "accepted");
+}
+
+TEST_F(DrafterFileTest, ModelsStillRefuseTablesOfWholeNumbers) {
+  const tiny::Bytes file = tiny::drafter_safetensors(tiny::eagle3_tensors());
+  auto parsed = parse_safetensors(file, "f");
+  ASSERT_FALSE(parsed.ok());
+  expect_part(parsed.error().message, "type I64 is not supported (BF16, F16, F32 are)");
+  const tiny::Bytes gguf = tiny::gguf_eagle3(DType::F32);
+  auto model = GgufFile::parse(gguf, "g");
+  ASSERT_FALSE(model.ok());
+  expect_part(model.error().message, "tensor d2t: type 27");
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,78 @@
+// The order is vLLM's: what names a drafter outright, then keys that only one kind has, then tensors, then a plain model.
+#include "checkpoint/drafter_method.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "checkpoint/config.h"
+#include "checkpoint/quote.h"
+
+namespace hunch {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return out;
+}
+
+bool is_family(std::string_view name) { return std::find(kFamilies.begin(), kFamilies.end(), name) != kFamilies.end(); }
+
+// The method that a class or type name carries: LlamaForCausalLMEagle3, EagleLlamaForCausalLM, DeepSeekMTPModel, medusa. Empty
+// for the names of plain models.
+std::string_view method_in(std::string_view name) {
+  const std::string text = lower(name);
+  if (text.find("eagle3") != text.npos) return "eagle3";
+  if (text.find("mtp") != text.npos) return "mtp";  // before eagle: EagleDeepSeekMTPModel is DeepSeek's module
+  if (text.find("eagle") != text.npos) return "eagle";
+  if (text.find("medusa") != text.npos) return "medusa";
+  return {};
+}
+
+}  // namespace
+
+bool is_drafter_method(std::string_view name) {
+  return std::find(kDrafterMethods.begin(), kDrafterMethods.end(), name) != kDrafterMethods.end();
+}
+
+Result<std::string> detect_drafter_method(const JsonConfig& config, const std::vector<std::string_view>& tensor_names) {
+  const auto any_tensor = [&](std::string_view part) {
+    return std::any_of(tensor_names.begin(), tensor_names.end(),
+                       [&](std::string_view name) { return name.find(part) != name.npos; });
+  };
+  HUNCH_TRY(const auto speculators, config.text("speculators_model_type"));
+  HUNCH_TRY(const auto architectures, config.texts("architectures"));
+  HUNCH_TRY(const auto model_type, config.text("model_type"));
+  HUNCH_TRY(const auto medusa_heads, config.integer("medusa_num_heads"));
+  HUNCH_TRY(const auto mtp_layers, config.integer("num_nextn_predict_layers"));
+
+  std::vector<std::string_view> names;
+  if (speculators) names.push_back(*speculators);
+  if (architectures) names.insert(names.end(), architectures->begin(), architectures->end());
+  if (model_type) names.push_back(*model_type);
+  for (const std::string_view name : names)
+    if (const auto method = method_in(name); !method.empty()) return std::string(method);
+  const std::string seen = fmt::format(
+      "speculators_model_type {}, architectures [{}], model_type {}; no medusa_num_heads, eagle_config, draft_vocab_size or "
+      "num_nextn_predict_layers; no tensors mtp.*, midlayer.* or fc.weight",
+      speculators ? quote(*speculators) : "absent",
+      architectures ? quote(fmt::format("{}", fmt::join(*architectures, ", "))) : "", model_type ? quote(*model_type) : "absent");
+  const Error unknown{fmt::format("{}: no drafter that is known ({}); known are {}: name it with \"method\"", config.source(),
+                                  seen, fmt::join(kDrafterMethods, ", "))};
+  // Another kind of speculators' drafters: its tensors could pass for one of ours.
+  if (speculators) return unknown;
+  if (medusa_heads) return std::string("medusa");
+  if (config.has("eagle_config") || config.has("draft_vocab_size")) return std::string("eagle3");
+  if ((mtp_layers && *mtp_layers > 0) || any_tensor("mtp.")) return std::string("mtp");
+  if (any_tensor("midlayer.")) return std::string("eagle3");
+  if (std::find(tensor_names.begin(), tensor_names.end(), "fc.weight") != tensor_names.end() ||
+      std::find(tensor_names.begin(), tensor_names.end(), "model.fc.weight") != tensor_names.end())
+    return std::string("eagle");
+  if (model_type && is_family(*model_type)) return std::string("draft_model");
+  return unknown;
+}
+
+}  // namespace hunch

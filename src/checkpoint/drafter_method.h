@@ -1,0 +1,22 @@
+// Which kind of learned drafter a file holds, from what its publisher wrote into config.json and, where that says only "llama",
+// from the names of its tensors: EAGLE's first heads are published as one-layer llama models.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/json_config.h"
+
+namespace hunch {
+
+inline constexpr std::array<std::string_view, 5> kDrafterMethods{"draft_model", "medusa", "eagle", "eagle3", "mtp"};
+
+bool is_drafter_method(std::string_view name);
+
+// One of kDrafterMethods. Errors: keys of a wrong type; nothing known, listing what was looked at.
+Result<std::string> detect_drafter_method(const JsonConfig& config, const std::vector<std::string_view>& tensor_names);
+
+}  // namespace hunch

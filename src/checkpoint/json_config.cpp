@@ -1,0 +1,138 @@
+#include "checkpoint/json_config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/json_depth.h"
+#include "checkpoint/quote.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string_view kind_of(const Json& value) {
+  return value.is_boolean()          ? "true or false"
+         : value.is_number_integer() ? "a whole number"
+         : value.is_number()         ? "a number"
+         : value.is_string()         ? "a string"
+         : value.is_array()          ? "a list"
+         : value.is_object()         ? "an object"
+                                     : "null";
+}
+
+bool fits_int64(const Json& value) {
+  return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX));
+}
+
+}  // namespace
+
+struct JsonConfig::Tree {
+  Json root;
+
+  // Null where the key, or an object on the way to it, is absent; otherwise the value, which may be of any type.
+  const Json* find(std::string_view key) const {
+    const Json* at = &root;
+    while (at) {
+      const size_t dot = key.find('.');
+      const auto child = at->is_object() ? at->find(std::string(key.substr(0, dot))) : at->end();
+      at = !at->is_object() || child == at->end() || child->is_null() ? nullptr : &*child;
+      if (dot == key.npos) break;
+      key.remove_prefix(dot + 1);
+    }
+    return at;
+  }
+};
+
+JsonConfig::JsonConfig(std::unique_ptr<const Tree> tree, std::string source)
+    : tree_(std::move(tree)), source_(std::move(source)) {}
+JsonConfig::JsonConfig(JsonConfig&&) noexcept = default;
+JsonConfig& JsonConfig::operator=(JsonConfig&&) noexcept = default;
+JsonConfig::~JsonConfig() = default;
+
+Result<JsonConfig> JsonConfig::parse(std::string_view text, std::string source) {
+  if (nested_deeper_than(text, kMostJsonDepth)) return Error{fmt::format("{}: nested deeper than {}", source, kMostJsonDepth)};
+  Json json = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
+  if (json.is_discarded()) return Error{fmt::format("{}: not valid JSON", source)};
+  if (!json.is_object()) return Error{fmt::format("{}: must be a JSON object, not {}", source, kind_of(json))};
+  return JsonConfig(std::make_unique<const Tree>(Tree{std::move(json)}), std::move(source));
+}
+
+Error JsonConfig::wrong(std::string_view key, std::string_view what) const {
+  return {fmt::format("{}: {}: {}", source_, quote(key), what)};
+}
+
+bool JsonConfig::has(std::string_view key) const { return tree_->find(key) != nullptr; }
+
+Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<int64_t>();
+  if (!value->is_number_integer()) return wrong(key, fmt::format("must be a whole number, not {}", kind_of(*value)));
+  if (!fits_int64(*value)) return wrong(key, "out of range");
+  return std::optional<int64_t>(value->get<int64_t>());
+}
+
+Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key, int64_t least, int64_t most) const {
+  HUNCH_TRY(const auto value, integer(key));
+  if (value && (*value < least || *value > most))
+    return wrong(key, fmt::format("{} is out of range, {} to {} are possible", *value, least, most));
+  return value;
+}
+
+Result<std::optional<double>> JsonConfig::number(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<double>();
+  if (!value->is_number() || !std::isfinite(value->get<double>()))
+    return wrong(key, fmt::format("must be a finite number, not {}", kind_of(*value)));
+  return std::optional<double>(value->get<double>());
+}
+
+Result<std::optional<bool>> JsonConfig::boolean(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<bool>();
+  if (!value->is_boolean()) return wrong(key, fmt::format("must be true or false, not {}", kind_of(*value)));
+  return std::optional<bool>(value->get<bool>());
+}
+
+Result<std::optional<std::string>> JsonConfig::text(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<std::string>();
+  if (!value->is_string()) return wrong(key, fmt::format("must be a string, not {}", kind_of(*value)));
+  return std::optional<std::string>(value->get<std::string>());
+}
+
+Result<std::optional<std::vector<int64_t>>> JsonConfig::integers(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<std::vector<int64_t>>();
+  if (!value->is_array()) return wrong(key, fmt::format("must be a list of whole numbers, not {}", kind_of(*value)));
+  std::vector<int64_t> out;
+  for (const Json& element : *value) {
+    if (!fits_int64(element)) return wrong(key, fmt::format("must be a list of whole numbers, but holds {}", kind_of(element)));
+    out.push_back(element.get<int64_t>());
+  }
+  return std::optional(std::move(out));
+}
+
+Result<std::optional<std::vector<std::string>>> JsonConfig::texts(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<std::vector<std::string>>();
+  if (!value->is_array()) return wrong(key, fmt::format("must be a list of strings, not {}", kind_of(*value)));
+  std::vector<std::string> out;
+  for (const Json& element : *value) {
+    if (!element.is_string()) return wrong(key, fmt::format("must be a list of strings, but holds {}", kind_of(element)));
+    out.push_back(element.get<std::string>());
+  }
+  return std::optional(std::move(out));
+}
+
+Result<std::optional<std::string>> JsonConfig::object(std::string_view key) const {
+  const Json* value = tree_->find(key);
+  if (!value) return std::optional<std::string>();
+  if (!value->is_object()) return wrong(key, fmt::format("must be an object, not {}", kind_of(*value)));
+  // Texts of a file may hold broken UTF-8, on which dump would throw.
+  return std::optional(value->dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace hunch

@@ -1,0 +1,45 @@
+// JsonConfig: a configuration file with typed access by dotted key ("eagle_config.use_aux_hidden_state"). A null counts as
+// absent; a value of another type is an error that names the file, the key and both types. Used for drafters, whose keys differ
+// by publisher.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hunch {
+
+class JsonConfig {
+ public:
+  // `source` stands in messages. An empty text is an empty object.
+  static Result<JsonConfig> parse(std::string_view text, std::string source);
+  JsonConfig(JsonConfig&&) noexcept;
+  JsonConfig& operator=(JsonConfig&&) noexcept;
+  ~JsonConfig();
+
+  bool has(std::string_view key) const;  // there and not null
+  Result<std::optional<int64_t>> integer(std::string_view key) const;
+  Result<std::optional<int64_t>> integer(std::string_view key, int64_t least, int64_t most) const;
+  Result<std::optional<double>> number(std::string_view key) const;  // finite
+  Result<std::optional<bool>> boolean(std::string_view key) const;
+  Result<std::optional<std::string>> text(std::string_view key) const;
+  Result<std::optional<std::vector<int64_t>>> integers(std::string_view key) const;
+  Result<std::optional<std::vector<std::string>>> texts(std::string_view key) const;
+  Result<std::optional<std::string>> object(std::string_view key) const;  // the object's own text
+  Error wrong(std::string_view key, std::string_view what) const;         // "config.json: draft_vocab_size: what"
+
+  const std::string& source() const { return source_; }
+
+ private:
+  struct Tree;
+  JsonConfig(std::unique_ptr<const Tree> tree, std::string source);
+  std::unique_ptr<const Tree> tree_;
+  std::string source_;
+};
+
+}  // namespace hunch

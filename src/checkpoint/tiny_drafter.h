@@ -1,0 +1,106 @@
+// Tiny learned drafters in both formats, for tests: an EAGLE-3 layer for the tiny models of tiny_model.h.
+#pragma once
+
+#include "checkpoint/drafter_file.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tiny_model.h"
+
+namespace hunch::tiny {
+
+inline constexpr int kDraftVocab = 20;  // even ids of the target
+
+inline nlohmann::json eagle3_config() {
+  nlohmann::json out = config("llama");
+  out["architectures"] = {"LlamaForCausalLMEagle3"};
+  out["num_hidden_layers"] = 1;
+  out["draft_vocab_size"] = kDraftVocab;
+  out["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {0, 1, 1}}};
+  return out;
+}
+
+inline std::vector<NamedShape> eagle3_tensors() {
+  std::vector<NamedShape> out{{"fc.weight", {kHidden, 3 * kHidden}}};
+  const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("midlayer.{}.weight", name), shape}); };
+  add("input_layernorm", {kHidden});
+  add("hidden_norm", {kHidden});
+  add("self_attn.q_proj", {kHeads * kHeadDim, 2 * kHidden});
+  add("self_attn.k_proj", {kKvHeads * kHeadDim, 2 * kHidden});
+  add("self_attn.v_proj", {kKvHeads * kHeadDim, 2 * kHidden});
+  add("self_attn.o_proj", {kHidden, kHeads * kHeadDim});
+  add("post_attention_layernorm", {kHidden});
+  add("mlp.gate_proj", {kFfn, kHidden});
+  add("mlp.up_proj", {kFfn, kHidden});
+  add("mlp.down_proj", {kHidden, kFfn});
+  out.push_back({"norm.weight", {kHidden}});
+  out.push_back({"lm_head.weight", {kDraftVocab, kHidden}});
+  out.push_back({"d2t", {kDraftVocab}});
+  out.push_back({"t2d", {kVocab}});
+  return out;
+}
+
+inline std::vector<int64_t> d2t() {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < kDraftVocab; ++i) out.push_back(i);
+  return out;
+}
+
+inline std::vector<uint8_t> t2d() {
+  std::vector<uint8_t> out(kVocab);
+  for (size_t i = 0; i < kDraftVocab; ++i) out[2 * i] = 1;
+  return out;
+}
+
+// As safetensors(tensors), with d2t as I64 and t2d as BOOL.
+inline Bytes drafter_safetensors(const std::vector<NamedShape>& tensors) {
+  nlohmann::ordered_json header;
+  Bytes data;
+  const auto append = [&](const void* from, size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(from);
+    data.insert(data.end(), begin, begin + bytes);
+  };
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, shape] = tensors[i];
+    const size_t at = data.size();
+    const char* type = name == "d2t" ? "I64" : name == "t2d" ? "BOOL" : "F32";
+    if (name == "d2t") append(d2t().data(), 8 * kDraftVocab);
+    else if (name == "t2d") append(t2d().data(), kVocab);
+    else append(values(elements(shape), uint32_t(i + 1)).data(), 4 * elements(shape));
+    header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {at, data.size()}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  Bytes out = safetensors(text, 0);
+  out.insert(out.end(), data.begin(), data.end());
+  return out;
+}
+
+inline Bytes gguf_eagle3(DType dtype) {
+  GgufWriter out;
+  out.add_text("general.architecture", kDrafterArchitecture);
+  out.add_text(kDrafterMethodKey, "eagle3");
+  out.add_text(kDrafterConfigKey, eagle3_config().dump());
+  Bytes data;
+  const auto append = [&](const void* from, size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(from);
+    data.insert(data.end(), begin, begin + bytes);
+  };
+  const auto tensors = eagle3_tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, shape] = tensors[i];
+    if (name == "d2t" || name == "t2d") {
+      out.add_integers(name, name == "d2t" ? IntegerType::I64 : IntegerType::I8, shape);
+      if (name == "d2t") append(d2t().data(), 8 * kDraftVocab);
+      else append(t2d().data(), kVocab);
+      continue;
+    }
+    const DType type = shape.size() > 1 ? dtype : DType::F32;
+    const auto filled = values(elements(shape), uint32_t(i + 1));
+    std::vector<std::byte> row(dtype_bytes(type, filled.size()));
+    quantise_row(type, filled.data(), row.data(), int64_t(filled.size()));
+    append(row.data(), row.size());
+    out.add_tensor(name, type, shape);
+  }
+  return out.to_bytes(data);
+}
+
+}  // namespace hunch::tiny
