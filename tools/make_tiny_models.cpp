@@ -1,6 +1,7 @@
-// make_tiny_models RECIPES OUT: writes the tiny models that the tests load, a folder OUT/NAME for each RECIPES/NAME/weights.json,
-// with what else lies beside the recipe. The build runs it. Same bytes as tools/tiny_weights.py on every machine: no arithmetic
-// here rounds, but for one conversion to fp32 and one to the stored type. tests/data/README.md gives the recipe's fields.
+// make_tiny_models RECIPES... OUT: writes the tiny models and drafters that the tests load, a folder OUT/NAME for each
+// RECIPES/NAME/weights.json, with what else lies beside the recipe. The build runs it. Same bytes as tools/tiny_weights.py on
+// every machine: no arithmetic here rounds, but for one conversion to fp32 and one to the stored type. tests/data/README.md gives
+// the recipe's fields.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -33,15 +34,27 @@ void append(std::string& out, T value) {  // little-endian, as every machine tha
   out.append(bytes, sizeof value);
 }
 
+// Element n of a tensor of whole numbers or of truth values (an EAGLE-3 drafter's vocabulary): nothing is drawn for it.
+void append_counted(std::string& out, const std::string& dtype, int64_t n, int64_t a, int64_t b) {
+  if (dtype == "I64") return append(out, n * a / b);
+  const auto below = [&](int64_t end) { return (end * a + b - 1) / b; };  // how many floor(m b / a) lie below `end`
+  append(out, uint8_t(below(n + 1) > below(n)));
+}
+
 // One safetensors file, laid out as the package `safetensors` does it: elements numbered from `drawn` on, over all files.
-std::string make_file(const Json& file, uint64_t seed, const std::string& dtype, uint64_t& drawn) {
+std::string make_file(const Json& file, uint64_t seed, const std::string& weights, uint64_t& drawn) {
   std::string header = R"({"__metadata__":{"format":"pt"})", data;
   for (const Json& tensor : file["tensors"]) {
     const auto mean = tensor[2].get<int64_t>(), step = tensor[3].get<int64_t>();
+    const std::string dtype = tensor.size() > 4 ? tensor[4].get<std::string>() : weights;
     uint64_t count = 1;
     for (const Json& extent : tensor[1]) count *= extent.get<uint64_t>();
     const size_t begin = data.size();
     for (uint64_t i = 0; i < count; ++i) {
+      if (tensor.size() > 4) {
+        append_counted(data, dtype, int64_t(i), mean, step);
+        continue;
+      }
       const int64_t units = mean * (1 << 24) + step * noise(seed, drawn++);  // below 2^53
       const float value = float(double(units) * 0x1p-32);
       if (dtype == "BF16") append(data, f32_to_bf16(value));
@@ -61,9 +74,13 @@ std::string make_file(const Json& file, uint64_t seed, const std::string& dtype,
 void make_model(const fs::path& from, const fs::path& to) {
   const Json recipe = Json::parse(std::ifstream(from / "weights.json"));
   fs::create_directories(to);
-  for (const auto& entry : fs::directory_iterator(from))
-    if (entry.path().filename() != "weights.json")
-      fs::copy_file(entry, to / entry.path().filename(), fs::copy_options::overwrite_existing);
+  const auto copy_from = [&](const fs::path& folder) {
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().filename() != "weights.json")
+        fs::copy_file(entry, to / entry.path().filename(), fs::copy_options::overwrite_existing);
+  };
+  if (recipe.contains("rest")) copy_from(from.parent_path() / recipe["rest"].get<std::string>());
+  copy_from(from);
   uint64_t drawn = 0;
   for (const Json& file : recipe["files"]) {
     std::ofstream out(to / file["name"].get<std::string>(), std::ios::binary);
@@ -78,14 +95,15 @@ void make_model(const fs::path& from, const fs::path& to) {
 }  // namespace hunch
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "usage: make_tiny_models RECIPES OUT\n");
+  if (argc < 3) {
+    fmt::print(stderr, "usage: make_tiny_models RECIPES... OUT\n");
     return 2;
   }
   try {
-    for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
-      if (std::filesystem::exists(entry.path() / "weights.json"))
-        hunch::make_model(entry.path(), argv[2] / entry.path().filename());
+    for (int i = 1; i + 1 < argc; ++i)
+      for (const auto& entry : std::filesystem::directory_iterator(argv[i]))
+        if (std::filesystem::exists(entry.path() / "weights.json"))
+          hunch::make_model(entry.path(), argv[argc - 1] / entry.path().filename());
   } catch (const std::exception& e) {
     fmt::print(stderr, "make_tiny_models: {}\n", e.what());
     return 1;

@@ -1,5 +1,6 @@
 """Weights that any machine makes again bit for bit, from a recipe in place of them: tests/data/models/NAME/weights.json, which
-tests/data/README.md describes. make_golden.py draws by it here, the build in make_tiny_models.cpp; sums over the files bind them.
+tests/data/README.md describes. make_golden.py and make_drafter_golden.py draw by it here, the build in make_tiny_models.cpp; sums
+over the files bind them.
 """
 import json
 import math
@@ -11,11 +12,14 @@ SUM_STD = math.sqrt((2**32 - 1) / 3)  # standard deviation of a sum of four unif
 
 
 def make_recipe(tensors, dtype, shards, seed):
-    """`tensors`: name -> (shape, mean, standard deviation); dealt to the files in turn, in each in the order of their names"""
-    names = sorted(tensors)
+    """`tensors`: name -> (shape, mean, standard deviation), or (shape, a, b, "I64" or "BOOL"); dealt to the files in turn, in each
+    in the order in which the package safetensors writes them: whole numbers, then the weights, then truth values"""
+    names = sorted(tensors, key=lambda n: (("I64", None, "BOOL").index((*tensors[n], None)[3]), n))
 
     def row(name):
-        shape, mean, deviation = tensors[name]
+        shape, mean, deviation, *kind = tensors[name]
+        if kind:
+            return [name, list(shape), mean, deviation, *kind]
         return [name, list(shape), round(2**8 * mean), round(2**32 * deviation / SUM_STD)]
 
     file = lambda s: "model.safetensors" if shards == 1 else f"model-{s + 1:05}-of-{shards:05}.safetensors"
@@ -33,10 +37,15 @@ def noise(seed, first, count):
 
 
 def recipe_weights(recipe):
-    """name -> fp32 array, still to be rounded to the stored type; multiples of 2^-32, exact up to the rounding to fp32"""
+    """name -> fp32 array, still to be rounded to the stored type; multiples of 2^-32, exact up to the rounding to fp32. Of whole
+    numbers element n is floor(n a / b); of truth values, whether n is floor(m b / a) for some m. They draw nothing."""
     weights, done = {}, 0
     for file in recipe["files"]:
-        for name, shape, mean, step in file["tensors"]:
+        for name, shape, mean, step, *kind in file["tensors"]:
+            if kind:
+                n = np.arange(math.prod(shape) + 1, dtype=np.int64) * mean
+                weights[name] = n[:-1] // step if kind == ["I64"] else np.diff(-(-n // step)) > 0
+                continue
             x = (mean << 24) + step * noise(recipe["seed"], done, math.prod(shape))
             weights[name] = (x.astype(np.float64) * 2.0**-32).astype(np.float32).reshape(shape)
             done += x.size
@@ -51,5 +60,6 @@ def write_recipe(path, recipe, folder):
             crc = zlib.crc32(f.read())
         rows = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in file["tensors"])
         files.append(f' {{"name": "{file["name"]}", "crc32": "{crc:08x}", "tensors": [\n{rows}]}}')
+    rest = f', "rest": "{recipe["rest"]}"' if "rest" in recipe else ""
     with open(path, "w") as f:
-        f.write(f'{{"seed": {recipe["seed"]}, "dtype": "{recipe["dtype"]}", "files": [\n' + ",\n".join(files) + "]}\n")
+        f.write(f'{{"seed": {recipe["seed"]}, "dtype": "{recipe["dtype"]}"{rest}, "files": [\n' + ",\n".join(files) + "]}\n")

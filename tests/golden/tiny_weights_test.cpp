@@ -1,7 +1,9 @@
-// The weights of the tiny models, which the build draws (tools/make_tiny_models.cpp), are those that transformers was given:
-// equal CRC-32 sums in tests/data/models/NAME/weights.json, which tools/make_golden.py wrote together with the goldens.
+// The weights of the tiny models and drafters, which the build draws (tools/make_tiny_models.cpp), are those that transformers
+// and the oracle of drafters were given: equal CRC-32 sums in tests/data/{models,drafters}/NAME/weights.json, which were written
+// together with the goldens.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -26,13 +28,19 @@ std::string contents(const std::string& path) {
 }
 
 TEST(TinyWeights, AreThoseThatTheGoldensWereMadeFrom) {
-  for (const std::string& model : test::tiny_models()) {
-    const auto recipe = nlohmann::json::parse(contents(test::tree_path() + "/tests/data/models/" + model + "/weights.json"));
-    ASSERT_FALSE(recipe["files"].empty());
-    for (const auto& file : recipe["files"]) {
-      const std::string path = test::tiny_path(model) + "/" + file["name"].get<std::string>();
-      EXPECT_EQ(crc32(contents(path)), file["crc32"]) << path;
+  for (const char* kind : {"models", "drafters"}) {
+    int recipes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(test::tree_path() + "/tests/data/" + kind)) {
+      if (!std::filesystem::exists(entry.path() / "weights.json")) continue;
+      const auto recipe = nlohmann::json::parse(contents(entry.path() / "weights.json"));
+      ASSERT_FALSE(recipe["files"].empty());
+      for (const auto& file : recipe["files"]) {
+        const std::string path = test::tiny_path(entry.path().filename()) + "/" + file["name"].get<std::string>();
+        EXPECT_EQ(crc32(contents(path)), file["crc32"]) << path;
+      }
+      ++recipes;
     }
+    EXPECT_GE(recipes, 9) << kind;
   }
 }
 
