@@ -82,11 +82,23 @@ Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string
   return out;
 }
 
+// Layers that predict tokens behind the next one (MTP) stand beside the model's own: a drafter opens them (drafter_file.h).
+bool is_prediction_module(std::string_view name, const ModelShape& shape) {
+  if (name.starts_with("mtp.")) return true;
+  for (int layer = shape.layers; layer < shape.layers + shape.prediction_layers; ++layer)
+    if (name.starts_with(fmt::format("model.layers.{}.", layer))) return true;
+  return false;
+}
+
 // All tensors of one shard; their names as the file spells them go to `names`, to check the index against.
 Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, std::vector<std::string>* names) {
   HUNCH_TRY(auto entries, parse_safetensors(bytes, path));
   out.count_file(bytes);
   for (TensorEntry& entry : entries) {
+    if (is_prediction_module(entry.name, out.shape())) {
+      if (names) names->push_back(entry.name);
+      continue;
+    }
     auto canonical = canonical_name(entry.name);
     if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
     if (names) names->push_back(entry.name);

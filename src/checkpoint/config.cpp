@@ -213,6 +213,9 @@ Result<ModelShape> read_shape(const Fields& config) {
   HUNCH_TRY(s.hidden, config.integer("hidden_size"));
   HUNCH_TRY(s.ffn, config.integer("intermediate_size"));
   HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
+  HUNCH_TRY(s.prediction_layers, config.small_integer("num_nextn_predict_layers", 0));
+  if (s.prediction_layers < 0 || s.prediction_layers > 16)
+    return config.wrong("num_nextn_predict_layers", fmt::format("{}, possible are 0 to 16", s.prediction_layers));
   HUNCH_TRY(s.heads, config.small_integer("num_attention_heads"));
   if (s.layers < 1 || s.layers > 1024)
     return config.wrong("num_hidden_layers", fmt::format("{}, possible are 1 to 1024", s.layers));

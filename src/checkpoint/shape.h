@@ -35,6 +35,7 @@ struct ModelShape {
   std::vector<float> rope_factors;    // GGUF llama3: `rope_freqs.weight`, divides each frequency; empty otherwise
   int sliding_window = 0;             // keys a row may look back over, its own included; 0: all
   std::vector<uint8_t> window_layer;  // [layers] 1 where sliding_window applies; empty: everywhere if sliding_window > 0
+  int prediction_layers = 0;          // MTP layers behind the model's own in the file; not part of the model
   bool tied_head = false;             // no output matrix of its own
   bool qkv_bias = false, output_bias = false, qk_norm = false;
   std::vector<int32_t> eos_ids;  // end of generation, from generation_config/config or GGUF keys

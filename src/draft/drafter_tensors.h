@@ -21,14 +21,19 @@ class DrafterTensors {
   std::unique_ptr<Weight> matrix(const std::string& name, int64_t out, int64_t in, bool needed = true) {
     return good(name, {out, in}, needed) ? load_.matrix(name) : nullptr;
   }
+  // Of a matrix whose rows alternate between two, `step` rows at a time: the first or the second, [out][in].
+  std::unique_ptr<Weight> half(const std::string& name, int64_t out, int64_t in, int64_t step, bool second) {
+    return good(name, {2 * out, in}, true) ? load_.every_second(name, step, second) : nullptr;
+  }
   Buffer vector(const std::string& name, int64_t size, bool needed = true) {
     return good(name, {size}, needed) ? load_.vector(name) : Buffer{};
   }
   // A Llama-style layer's attention over rows of `in` elements; biases and norms of heads where the file has them.
-  AttentionWeights attention(const std::string& at, const ModelShape& shape, int64_t in) {
+  AttentionWeights attention(const std::string& at, const ModelShape& shape, int64_t in, bool with_q = true) {
     const int64_t queries = int64_t(shape.heads) * shape.head_dim, keys = int64_t(shape.kv_heads) * shape.head_dim;
     AttentionWeights out;
-    out.q = matrix(at + "q_proj.weight", queries, in), out.q_bias = vector(at + "q_proj.bias", queries, false);
+    if (with_q) out.q = matrix(at + "q_proj.weight", queries, in);
+    out.q_bias = vector(at + "q_proj.bias", queries, false);
     out.k = matrix(at + "k_proj.weight", keys, in), out.k_bias = vector(at + "k_proj.bias", keys, false);
     out.v = matrix(at + "v_proj.weight", keys, in), out.v_bias = vector(at + "v_proj.bias", keys, false);
     out.o = matrix(at + "o_proj.weight", shape.hidden, queries), out.o_bias = vector(at + "o_proj.bias", shape.hidden, false);

@@ -31,6 +31,8 @@ class Follower final : public Proposer {
   void close(Slot slot) override { seats_[size_t(slot)] = {}; }
 
  private:
+  static constexpr int kMostTried = 16;  // children of a node, nodes of a level
+
   // A sequence's cache: entries [first, fed) hold rows of committed tokens; the features of the `waiting` rows behind them are
   // kept. Pages below `page` are stamped or never will be.
   struct Seat {
@@ -46,6 +48,7 @@ class Follower final : public Proposer {
     std::vector<uint8_t> classes;  // [nodes] of how clear a chain's choices were
     std::vector<int32_t> parents;  // [rows] of a tree
     DynamicTree tree;
+    int top_k = 1;
     int rows = 1, level = 1;  // rows of the round so far; of the level that runs next
     bool branch = false, given = false, done = false;
   };
@@ -56,7 +59,7 @@ class Follower final : public Proposer {
 
   bool featured() const { return net_->takes_features(); }
   View<int32_t, 1> row_tokens(Slot slot) {  // of a tree's rows 1, 2, ...
-    return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * top_k_)[slot];
+    return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * kMostTried)[slot];
   }
   View<float, 2> waiting(Slot slot) { return waiting_.view<float>(int64_t(seats_.size()), keep_, width_)[slot]; }
   void append_input(const Sequence&, int64_t rows, int64_t at);
@@ -73,7 +76,7 @@ class Follower final : public Proposer {
   Backend& backend_;
   const Model& target_;
   std::unique_ptr<DraftNet> net_;
-  int max_draft_, top_k_;
+  int max_draft_;
   int64_t width_, draft_vocab_, vocab_, keep_, level_rows_, rows_ = 0;
   std::unique_ptr<KvStore> kv_;
   const PagePool* pool_ = nullptr;
@@ -91,7 +94,7 @@ class Follower final : public Proposer {
   Buffer ids_, fused_;                // [rows], [rows][width]
   // Of a level: features that go in and come out, what the head takes, logits, logits in the target's numbering.
   Buffer next_, came_, heads_, logits_, widened_;
-  Buffer tokens_, leads_, ranked_, shares_;  // [level_rows], [level_rows], [level_rows][top_k] twice
+  Buffer tokens_, leads_, ranked_, shares_;  // [level_rows], [level_rows], [level_rows][kMostTried] twice
   Buffer row_tokens_;                        // [slot][rows of a tree]
 };
 

@@ -31,7 +31,8 @@ struct ProposerOptions {
   std::string cascade_first = "ngram";  // cascade: tried before self
   std::string self_lookup;              // self: the look-up whose guess runs along with a chain's first pass; empty: none
   std::vector<uint8_t> skip_layers;     // self: layers that draft passes leave out, a byte a layer; empty: none
-  int tree_top_k = 10;                  // learned drafters, where they may branch: children tried of a node, nodes that go on
+  std::string feed_norm = "post", recycle_norm = "post";  // mtp: which side of the norms (proposers/mtp.cpp)
+  int tree_top_k = 10;                                    // learned drafters: DraftLimits
 };
 
 struct DraftLimits {
@@ -39,6 +40,7 @@ struct DraftLimits {
   int max_depth = 0;        // nodes on a path, a chain's too; 0: as many as nodes
   bool want_q = false;      // the rule knows q: a sampled node must come with the distribution it was drawn from (or be a point)
   bool may_branch = false;  // the rule takes trees
+  int tree_top_k = 10;      // learned drafters' trees: tokens tried behind a node, and nodes of a level that go on
   // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that
   // ends it stays: dropping a sampled node for what it is would bend the distribution.
   float stop_below = 0;

@@ -171,6 +171,7 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
                      .max_depth = who.plan.gamma,
                      .want_q = who.needs_probs(),
                      .may_branch = who.plan.nodes > who.plan.gamma && who.rule->takes_branches(),
+                     .tree_top_k = who.plan.proposing.tree_top_k,
                      .stop_below = who.stop_below},
           .tree = &who.drafters[drafter].tree};
 }

@@ -27,6 +27,20 @@ std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
   return weight;
 }
 
+std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int64_t step, bool second) {
+  const Tensor* tensor = find_(name);
+  HUNCH_CHECK(tensor && tensor->data && tensor->shape.front() % (2 * step) == 0);
+  const size_t part = tensor->bytes / size_t(tensor->shape.front() / step);
+  std::vector<std::byte> rows;
+  for (size_t at = second ? part : 0; at < tensor->bytes; at += 2 * part)
+    rows.insert(rows.end(), tensor->data + at, tensor->data + at + part);
+  Tensor half = *tensor;
+  half.shape.front() /= 2, half.data = rows.data(), half.bytes = rows.size();
+  auto weight = backend_.load_weight(half);
+  bytes_ += weight->bytes;
+  return weight;
+}
+
 // True if converted_ now holds the tensor in the wanted encoding.
 bool WeightLoader::requantise(const Tensor& tensor) {
   const auto type = requantise_;
@@ -91,6 +105,10 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
                       .v = heads(s.v, shape.kv_heads),
                       .out = heads(s.mixed, shape.heads),
                       .scale = 1.0f / std::sqrt(float(dim))});
+  if (w.gate) {  // the queries are spent: their place is free
+    multiply(backend, in, *w.gate, {}, s.q);
+    backend.gate({.gate = s.q, .up = s.mixed, .out = s.mixed, .sigmoid = true});
+  }
   const Product out[] = {{w.o.get(), floats(w.o_bias), x}};
   backend.matmul({.x = s.mixed, .products = out, .accumulate = true});
 }

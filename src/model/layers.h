@@ -27,6 +27,8 @@ class WeightLoader {
 
   Buffer vector(const std::string& name);  // fp32; empty if the file has none
   std::unique_ptr<Weight> matrix(const std::string& name);
+  // Of a matrix whose rows alternate between two, `step` rows at a time: the first or the second.
+  std::unique_ptr<Weight> every_second(const std::string& name, int64_t step, bool second);
   size_t bytes() const { return bytes_; }  // that products with all matrices so far read
 
  private:
@@ -44,7 +46,8 @@ class WeightLoader {
 struct AttentionWeights {
   std::unique_ptr<Weight> q, k, v, o;  // [heads head_dim][in], [kv_heads head_dim][in] twice, [hidden][heads head_dim]
   Buffer q_bias, k_bias, v_bias, o_bias;
-  Buffer q_norm, k_norm;  // fp32 [head_dim]; empty: no norm of heads
+  Buffer q_norm, k_norm;         // fp32 [head_dim]; empty: no norm of heads
+  std::unique_ptr<Weight> gate;  // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
 
   bool complete() const { return q && k && v && o; }
 };

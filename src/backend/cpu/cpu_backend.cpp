@@ -46,7 +46,10 @@ void CpuBackend::embed(const EmbedArgs& args) { matmul_.embed(args); }
 
 void CpuBackend::norm(const NormArgs& args) { norm_rows(threads_, kernels_.rows, args); }
 
-void CpuBackend::gate(const GateArgs& args) { gate_rows(threads_, kernels_.rows, args); }
+void CpuBackend::gate(const GateArgs& args) {
+  if (args.sigmoid) return ReferenceBackend::gate(args);  // small rows of drafters
+  gate_rows(threads_, kernels_.rows, args);
+}
 
 void CpuBackend::rope_angles(const RopeAnglesArgs& args) { rope_angle_rows(threads_, args); }
 

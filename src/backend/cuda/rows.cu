@@ -98,7 +98,7 @@ struct GateDevice {
   float* out;
   int64_t gate_stride, up_stride, out_stride;
   int n;
-  int aligned;
+  int aligned, sigmoid;
 };
 __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const GateDevice a = *args;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x) * 4;
   if (i >= a.n) return;
   const float4 g = load4(a.gate + r * a.gate_stride, i, a.n, a.aligned), u = load4(a.up + r * a.up_stride, i, a.n, a.aligned);
-  const auto silu = [](float x) { return x / (1 + expf(-x)); };
+  const auto silu = [&](float x) { return (a.sigmoid ? 1 : x) / (1 + expf(-x)); };
   store4(a.out + r * a.out_stride, i, a.n, a.aligned, {silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w});
 }
 
@@ -260,7 +260,7 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
                        is_aligned(args.out.data, args.out.stride[0]);
   commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
                   GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0],
-                             args.out.stride[0], int(n), aligned});
+                             args.out.stride[0], int(n), aligned, args.sigmoid});
 }
 
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {

@@ -1,4 +1,4 @@
-// RMS norm and the SwiGLU gate.
+// RMS norm and the gates of feed-forward (SwiGLU) and attention.
 #pragma once
 
 #include "tensor/view.h"
@@ -13,10 +13,11 @@ struct NormArgs {
   View<float, 2> out;
 };
 
-// out = silu(gate) * up, silu(a) = a / (1 + exp(-a)). `out` may be `gate`.
+// out = silu(gate) * up, silu(a) = a / (1 + exp(-a)); with `sigmoid` out = up / (1 + exp(-gate)). `out` may be `gate` or `up`.
 struct GateArgs {
   View<const float, 2> gate, up;  // [rows][n]
   View<float, 2> out;
+  bool sigmoid = false;
 };
 
 }  // namespace hunch

@@ -1,0 +1,138 @@
+// mtp: the multi-token prediction module that some models bring in their own checkpoint (DeepSeek-V3, section 2.2; Qwen3-Next): a
+// whole decoder layer over the embedding of a token beside the target's last hidden state of the position before.
+//
+//   x = fc([norm(embedding) | norm(feature)]);  x += attention(norm(x));  x += mlp(norm(x));  y = norm(x);  logits = head(y)
+//
+// Which side of a norm is meant is contested between engines, and a wrong choice only lowers acceptance: feed_norm says whether
+// the target's hidden state comes from behind its last norm ("post") or from before it, recycle_norm whether the next row gets y
+// or x. The default is what most of them do.
+#include <fmt/format.h>
+
+#include "draft/drafter_shape.h"
+#include "draft/drafter_tensors.h"
+#include "draft/follower.h"
+
+namespace hunch {
+namespace {
+
+// Names of the two published forms.
+struct Names {
+  const char *fuse, *embedding_norm, *feature_norm, *layer, *output_norm;
+};
+constexpr Names kDeepSeek{"eh_proj.weight", "enorm.weight", "hnorm.weight", "", "shared_head.norm.weight"};
+constexpr Names kQwen{"fc.weight", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "layers.0.", "norm.weight"};
+
+class Mtp final : public DraftNet {
+ public:
+  static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
+
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return bytes_; }
+  std::vector<int> taps() const override {
+    return feed_post_ ? std::vector<int>{} : std::vector<int>{target_->shape().layers - 1};
+  }
+  int64_t scratch_floats() const override { return 4 * shape_.hidden; }
+
+  void fuse(Backend& backend, Arena&, const TargetRows& rows, int64_t first, int64_t count, View<float, 2> out) const override {
+    const auto from = feed_post_ ? rows.hidden : rows.layer(target_->shape().layers - 1);
+    backend.copy_rows({.from = from.slice(first, count), .to = out});
+  }
+
+  void forward(Pass& pass, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const override {
+    Backend& backend = pass.backend();
+    Arena& arena = pass.arena();
+    const int64_t rows = pass.num_rows(), width = shape_.hidden;
+    const auto both = arena.take<float>(rows, 2 * width), x = arena.take<float>(rows, width),
+               normed = arena.take<float>(rows, width);
+    BlockScratch scratch(arena, shape_, rows);
+    rope_.angles(pass, scratch);
+    View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
+    left.stride[0] = right.stride[0] = both.stride[0];
+    const auto norm = [&](View<const float, 2> from, const Buffer& weight, View<float, 2> to) {
+      backend.norm({.x = from, .weight = floats(weight), .eps = shape_.norm_eps, .out = to});
+    };
+    target_->embed(backend, pass.ids(), normed);
+    norm(normed, embedding_norm_, left);
+    norm(features, feature_norm_, right);
+    multiply(backend, both, *fuse_, {}, x);
+    norm(x, attention_norm_, normed);
+    attend(pass, 0, shape_, attention_, scratch, normed, x);
+    norm(x, ffn_norm_, normed);
+    feed_forward(backend, ffn_, scratch, normed, x);
+    norm(x, output_norm_, hidden);
+    backend.copy_rows({.from = recycle_post_ ? View<const float, 2>(hidden) : x, .to = recycled});
+  }
+
+  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
+    target_->logits(backend, hidden, logits);
+  }
+
+ private:
+  Status read(const Proposer::Setup& setup);
+
+  const Model* target_ = nullptr;
+  ModelShape shape_;
+  size_t bytes_ = 0;
+  bool feed_post_ = true, recycle_post_ = true;
+  RopeTable rope_;
+  std::unique_ptr<Weight> fuse_;
+  Buffer embedding_norm_, feature_norm_, attention_norm_, ffn_norm_, output_norm_;
+  AttentionWeights attention_;
+  FeedForwardWeights ffn_;
+};
+
+Status Mtp::read(const Proposer::Setup& setup) {
+  DrafterFile& file = *setup.file;
+  const ModelShape& target = target_->shape();
+  HUNCH_TRY(shape_, drafter_shape(file.config(), "", target));
+  shape_.layers = 1, shape_.vocab_size = target.vocab_size;
+  if (shape_.hidden != target.hidden)
+    return file.config().wrong("hidden_size", fmt::format("{}, but the target's is {}: this module was made for another model",
+                                                          shape_.hidden, target.hidden));
+  // Inside a target's checkpoint, or alone.
+  const std::string deep = fmt::format("model.layers.{}.", target.layers);
+  const bool qwen = file.has("mtp.fc.weight") || file.has("fc.weight");
+  if (file.has("mtp.fc.weight")) HUNCH_OK(file.keep_only("mtp."));
+  else if (file.has(deep + "eh_proj.weight")) HUNCH_OK(file.keep_only(deep));
+  const Names& names = qwen ? kQwen : kDeepSeek;
+  const std::string layer = names.layer;
+  DrafterTensors load(*setup.backend, file);
+  const int64_t width = shape_.hidden, queries = int64_t(shape_.heads) * shape_.head_dim;
+  fuse_ = load.matrix(names.fuse, width, 2 * width);
+  embedding_norm_ = load.vector(names.embedding_norm, width), feature_norm_ = load.vector(names.feature_norm, width);
+  attention_norm_ = load.vector(layer + "input_layernorm.weight", width);
+  ffn_norm_ = load.vector(layer + "post_attention_layernorm.weight", width);
+  output_norm_ = load.vector(names.output_norm, width);
+  const std::string query = layer + "self_attn.q_proj.weight";
+  // Gated attention: each head's rows of q stand before those of its gate.
+  if (const Tensor* tensor = file.find(query); tensor && tensor->shape.front() == 2 * queries) {
+    attention_ = load.attention(layer + "self_attn.", shape_, width, false);
+    attention_.q = load.half(query, queries, width, shape_.head_dim, false);
+    attention_.gate = load.half(query, queries, width, shape_.head_dim, true);
+  } else {
+    attention_ = load.attention(layer + "self_attn.", shape_, width);
+  }
+  ffn_ = load.feed_forward(layer + "mlp.", shape_);
+  HUNCH_OK(load.status());
+  for (const char* copy : {"embed_tokens.weight", "shared_head.head.weight"}) file.ignore(copy);  // of the target's
+  bytes_ = load.bytes();
+  return file.all_consumed();
+}
+
+Result<std::unique_ptr<Proposer>> Mtp::make(const Proposer::Setup& setup) {
+  if (!setup.file)
+    return usage_error(
+        "method mtp needs a model with a prediction module (num_nextn_predict_layers, or tensors \"mtp.\"), or the "
+        "module's folder by --model-draft");
+  auto net = std::make_unique<Mtp>();
+  net->target_ = setup.target;
+  net->feed_post_ = setup.options.feed_norm == "post", net->recycle_post_ = setup.options.recycle_norm == "post";
+  HUNCH_OK(net->read(setup));
+  net->rope_ = RopeTable(*setup.backend, net->shape_);
+  return std::unique_ptr<Proposer>(std::make_unique<Follower>(setup, std::move(net)));
+}
+
+const Register<Proposer> mtp{"mtp", "the prediction module in the model's own checkpoint", Mtp::make};
+
+}  // namespace
+}  // namespace hunch

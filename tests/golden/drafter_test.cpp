@@ -1,0 +1,131 @@
+// Learned drafters against plain PyTorch (tests/data/README.md): the chains and trees that they draft, from the prompt and in the
+// middle of decoding, on tiny models in the layouts in which such drafters are published.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+using namespace test;
+using Json = nlohmann::json;
+
+const Json& golden() {
+  static const Json json = [] {
+    std::ifstream file(tree_path() + "/tests/data/golden/drafters.json");
+    return Json::parse(file);
+  }();
+  return json;
+}
+
+struct Drafter {
+  const Json* golden;
+  std::unique_ptr<Engine> engine;
+  std::string method;
+  std::vector<int32_t> text;  // prompt and greedy continuation
+};
+
+Drafter load_drafter(const Json& golden_of, const char* device) {
+  Drafter out{.golden = &golden_of};
+  const std::string name = golden_of["name"], target = golden_of["target"];
+  EngineOptions options{.model = tiny_path(target), .device = device, .threads = 2, .kv_dtype = "f32"};
+  options.drafters.push_back({.method = name.starts_with("draft") ? "draft_model" : "", .path = tiny_path(name)});
+  out.engine = load(options);
+  out.method = out.engine->parts().learned.at(0).name;
+  const Json& of_target = golden()["targets"][target];
+  out.text = of_target["ids"].get<std::vector<int32_t>>();
+  for (const Json& token : of_target["greedy"]) out.text.push_back(token);
+  return out;
+}
+
+Request drafting(const Drafter& drafter, int64_t prompt_len, int tokens) {
+  Request asked = request({drafter.text.begin(), drafter.text.begin() + prompt_len}, 20);
+  asked.speculation.proposer = drafter.method;
+  asked.speculation.num_tokens = tokens;
+  return asked;
+}
+
+class DrafterGolden : public testing::TestWithParam<std::tuple<std::string, const char*>> {
+ protected:
+  const Json& mine() const {
+    for (const Json& drafter : golden()["drafters"])
+      if (drafter["name"] == std::get<0>(GetParam())) return drafter;
+    HUNCH_CHECK(false);
+    return golden();
+  }
+};
+const std::vector<std::string> kNames{"eagle3",      "eagle3-speculators", "eagle1",   "medusa",
+                                      "medusa-vllm", "mtp-deepseek",       "mtp-qwen", "draft-llama"};
+INSTANTIATE_TEST_SUITE_P(All, DrafterGolden, testing::Combine(testing::ValuesIn(kNames), testing::Values("reference", "cpu")),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// What is drafted when `committed` tokens are behind the pending one: right after a prompt, and after rounds that began with the
+// first 20 tokens.
+TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
+  const Drafter drafter = load_drafter(mine(), std::get<1>(GetParam()));
+  for (const Json& chain : mine()["chains"]) {
+    const auto committed = chain["committed"].get<int64_t>();
+    const auto wanted = chain["tokens"].get<std::vector<int32_t>>();
+    for (const int64_t prompt_len : std::set<int64_t>{20, committed}) {
+      const auto run = make_step(*drafter.engine, drafting(drafter, prompt_len, int(wanted.size())));
+      std::vector<int32_t> drafted;
+      run->hot_loop().after_drafts = [&](Running& who) {
+        if (who.sequence.committed_len != committed) return;
+        drafted.clear();
+        for (int node = 0; node < who.tree().size; ++node) drafted.push_back(who.tree().tokens(node));
+      };
+      ASSERT_TRUE(run->prefill(nullptr).ok());
+      while (run->sequence().committed_len <= committed) ASSERT_TRUE(run->round().ok());
+      for (int64_t i = 0; i < run->sequence().len() && i < int64_t(drafter.text.size()); ++i)
+        ASSERT_EQ(run->sequence().tokens[size_t(i)], drafter.text[size_t(i)]) << "the target's own token " << i;
+      EXPECT_EQ(drafted, wanted) << "behind " << committed << " tokens, prompt of " << prompt_len;
+    }
+  }
+}
+
+// Paths of a tree's nodes, as texts of token ids.
+std::set<std::string> paths(const std::vector<int32_t>& tokens, const std::vector<int>& parents, const std::vector<int>& which) {
+  std::set<std::string> out;
+  for (const int node : which) {
+    std::string path;
+    for (int at = node; at >= 0; at = parents[size_t(at)]) path = fmt::format("{} {}", tokens[size_t(at)], path);
+    out.insert(path);
+  }
+  return out;
+}
+
+TEST_P(DrafterGolden, DraftsTheDynamicTreesOfPyTorch) {
+  if (!mine().contains("tree")) GTEST_SKIP() << "not a drafter of dynamic trees";
+  const Drafter drafter = load_drafter(mine(), std::get<1>(GetParam()));
+  const Json& tree = mine()["tree"];
+  const int total = tree["total"], depth = tree["depth"], top_k = tree["top_k"];
+  // Levels behind the first are `depth`: chains of depth + 1 tokens.
+  Request asked = drafting(drafter, 20, depth + 1);
+  asked.speculation.tree_tokens = total - 1 - (depth + 1);
+  asked.speculation.tree_top_k = top_k;
+  const auto run = make_step(*drafter.engine, asked);
+  std::set<std::string> drafted;
+  run->hot_loop().after_drafts = [&](Running& who) {
+    std::vector<int32_t> tokens;
+    std::vector<int> parents, all;
+    for (int node = 0; node < who.tree().size; ++node) {
+      tokens.push_back(who.tree().tokens(node)), parents.push_back(who.tree().parents[size_t(node)]);
+      all.push_back(node);
+    }
+    drafted = paths(tokens, parents, all);
+  };
+  ASSERT_TRUE(run->prefill(nullptr).ok());
+  ASSERT_TRUE(run->round().ok());
+  EXPECT_EQ(drafted, paths(tree["tokens"], tree["parents"], tree["kept"]));
+}
+
+}  // namespace
+}  // namespace hunch
