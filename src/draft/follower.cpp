@@ -7,7 +7,6 @@ namespace hunch {
 namespace {
 
 constexpr int64_t kLevelRows = 64;  // rows of a level, all sequences together
-constexpr int kMostTried = 16;      // children of a node
 
 }  // namespace
 
@@ -16,7 +15,6 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       target_(*setup.target),
       net_(std::move(net)),
       max_draft_(setup.max_draft),
-      top_k_(std::clamp(setup.options.tree_top_k, 1, kMostTried)),
       width_(net_->shape().hidden),
       draft_vocab_(net_->shape().vocab_size),
       vocab_(target_.shape().vocab_size),
@@ -28,8 +26,8 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
   positions_.resize(size_t(level_rows_));
   for (Draft& draft : drafts_) {
     draft.classes.reserve(size_t(max_draft_));
-    draft.parents.reserve(size_t(max_draft_) * size_t(top_k_) + 1);
-    draft.tree.reserve(top_k_, max_draft_);
+    draft.parents.reserve(size_t(max_draft_) * size_t(kMostTried) + 1);
+    draft.tree.reserve(kMostTried, max_draft_);
   }
 }
 
@@ -62,8 +60,8 @@ void Follower::move_in(Quarters quarters) {
   if (net_->vocabulary().data) widened_ = floats(level_rows_ * vocab_);
   ids_ = floats(rows_, Memory::Shared), tokens_ = floats(level_rows_, Memory::Shared),
   leads_ = floats(level_rows_, Memory::Shared);
-  ranked_ = floats(level_rows_ * top_k_, Memory::Shared), shares_ = floats(level_rows_ * top_k_, Memory::Shared);
-  row_tokens_ = floats(seats * int64_t(max_draft_) * top_k_, Memory::Shared);
+  ranked_ = floats(level_rows_ * kMostTried, Memory::Shared), shares_ = floats(level_rows_ * kMostTried, Memory::Shared);
+  row_tokens_ = floats(seats * int64_t(max_draft_) * kMostTried, Memory::Shared);
 }
 
 // Where the sequence begins with pages of the prefix cache, the drafter begins with what it knows of them: a run of stamped pages
@@ -205,7 +203,8 @@ bool Follower::begin(const DraftTask& task) {
   if (task.limits.max_tokens <= 0 || count < 1 || (featured() && seat.waiting < count) || room < 1) return false;
   draft.task = &task, draft.count = int(count);
   draft.depth = 0, draft.deepest = int(std::min<int64_t>(task.limits.longest(), room));
-  draft.branch = task.limits.may_branch && top_k_ > 1 && tree.law != DraftLaw::Given;
+  draft.top_k = std::clamp(task.limits.tree_top_k, 1, kMostTried);
+  draft.branch = task.limits.may_branch && draft.top_k > 1 && tree.law != DraftLaw::Given;
   draft.parents.assign(1, -1), draft.rows = draft.level = 1, draft.reach = 1, draft.done = false;
   draft.given = tree.law == DraftLaw::Given;
   draft.tree.begin();
@@ -344,8 +343,9 @@ void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row) {
                   .drafts = draft.branch ? row_tokens(sequence.slot) : tree.tokens,
                   .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
   if (draft.branch) {
-    args.ranked = ranked_.view<int32_t>(level_rows_, top_k_).slice(row, draft.level);
-    args.shares = shares_.view<float>(level_rows_, top_k_).slice(row, draft.level);
+    args.ranked = ranked_.view<int32_t>(level_rows_, kMostTried).slice(row, draft.level);
+    args.shares = shares_.view<float>(level_rows_, kMostTried).slice(row, draft.level);
+    args.ranked.extent[1] = args.shares.extent[1] = draft.top_k;
   } else {
     args.leads = leads_.view<float>(level_rows_).slice(row, 1);
   }
@@ -368,15 +368,15 @@ void Follower::take_chain(Draft& draft, int64_t row) {
 
 void Follower::take_tree(Draft& draft, int64_t row) {
   const DraftTask& task = *draft.task;
-  const auto ranked = ranked_.view<int32_t>(level_rows_, top_k_);
-  const auto shares = shares_.view<float>(level_rows_, top_k_);
+  const auto ranked = ranked_.view<int32_t>(level_rows_, kMostTried);
+  const auto shares = shares_.view<float>(level_rows_, kMostTried);
   for (int i = 0; i < draft.level; ++i)
-    draft.tree.try_children(draft.depth == 0 ? -1 : i, {&ranked(row + i, 0), size_t(top_k_)},
-                            {&shares(row + i, 0), size_t(top_k_)});
+    draft.tree.try_children(draft.depth == 0 ? -1 : i, {&ranked(row + i, 0), size_t(draft.top_k)},
+                            {&shares(row + i, 0), size_t(draft.top_k)});
   ++draft.depth;
   // Rows of the frontier need entries of their own, and room in the level's buffers.
   const int64_t entries = task.sequence->pages.capacity() - task.sequence->committed_len - draft.rows;
-  const int most = int(std::min<int64_t>({top_k_, entries, level_rows_ / int64_t(open_.size())}));
+  const int most = int(std::min<int64_t>({draft.top_k, entries, level_rows_ / int64_t(open_.size())}));
   const auto frontier = draft.depth < draft.deepest ? draft.tree.advance(most, draft.rows) : std::span<const int>{};
   draft.level = int(frontier.size());
   for (const int at : frontier) {
