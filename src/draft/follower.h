@@ -21,7 +21,9 @@ class Follower final : public Proposer {
  public:
   Follower(const Setup&, std::unique_ptr<DraftNet>);
 
+  bool passes() const override { return true; }
   bool draws() const override { return true; }
+  size_t weight_bytes() const override { return net_->weight_bytes(); }
   Needs needs() const override;
   void move_in(Quarters) override;
   void open(const Sequence&) override;

@@ -108,8 +108,11 @@ class Proposer {
   virtual bool drafts() const { return true; }  // false: this is plain decoding
   // True if drafts are passes of the target over a policy's selection (the sequence then has a policy that learns in verify).
   virtual bool uses_policy() const { return false; }
+  // True if guessing runs a network: it takes time.
+  virtual bool passes() const { return uses_policy(); }
   // True if its drafts may be drawn from a distribution that it hands over (law Given).
   virtual bool draws() const { return uses_policy(); }
+  virtual size_t weight_bytes() const { return 0; }  // of its own, that one pass reads
   virtual Needs needs() const { return {}; }
   virtual void move_in(Quarters) {}
 

@@ -11,7 +11,7 @@
 namespace hunch {
 namespace {
 
-constexpr int kLookup = 0, kSelf = 1;  // arms, as in auto_drafters()
+constexpr int kLookup = 0, kSelf = 1, kLearned = 2;  // arms, as in auto_drafters(); from kLearned on the drafters that were loaded
 
 // How often a suffix guess was kept, by position, where the past says that less than 1, 2, 4, 8 ... of it will be: counted on
 // books, code, records and edits with the shipped model. Where a request starts from; its own rounds soon count more.
@@ -47,6 +47,16 @@ PlannerOptions options_of(const EngineParts& parts) {
                    .ratio = defaults::kRatio,
                    .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
                    .prior_acceptance = 0.85}};
+  for (const EngineParts::Learned& drafter : parts.learned) {
+    if (options.arms.size() == size_t(kMaxArms)) break;
+    options.arms.push_back({.name = drafter.name,
+                            .passes = true,
+                            .ready = true,
+                            .draft_kind = int(options.arms.size()) - kSelf,
+                            .ratio = 1,
+                            .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
+                            .prior_acceptance = 0.6});
+  }
   return options;
 }
 
@@ -109,7 +119,7 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
     const Decision& decision = decisions_[i];
     who.chosen = decision.arm;
     who.want_drafts = decision.gamma;
-    if (decision.arm == kSelf) who.want_drafts = std::min(views_[i].room, decision.gamma + kBeyondPlan);
+    if (decision.arm >= kSelf) who.want_drafts = std::min(views_[i].room, decision.gamma + kBeyondPlan);
     who.looked_up = decision.arm == kLookup;
     who.learns = decision.learn == kSelf;
     who.stop_below = kStopScale * decision.stop_below;
@@ -122,23 +132,28 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
       planner_.record({.slot = who->sequence.slot,
                        .drafted = who->tree().size,
                        .accepted = who->emitted_drafts,
-                       .stopped_early = who->chosen == kSelf && who->tree().size < who->want_drafts});
+                       .stopped_early = who->chosen >= kSelf && who->tree().size < who->want_drafts});
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
   table_.verify.record(shape, report.pass_ms);
   if (report.learning > 0) table_.drafts[0].learn.record(shape, report.select_ms);
-  if (report.draft_steps > 0) {
+  for (const StepReport::Drafted& drafted : report.drafted) {
     PassShape draft{.rows = 0, .sequences = 0, .entries = 0};
+    int arm = -1;
     for (const Running* who : decoded) {
-      if (who->chosen != kSelf || who->tree().size == 0) continue;
-      const double share = double(who->tree().size) / report.draft_steps;  // of the steps in which it took part
-      draft.rows += share, draft.entries += share * std::max(16.0, ratio_ * double(who->sequence.committed_len));
+      if (!who->plan.planned || who->chosen < kSelf || who->tree().size == 0) continue;
+      if (who->drafters[size_t(who->chosen)].proposer != drafted.by) continue;
+      arm = who->chosen;
+      const double share = double(who->tree().size) / drafted.steps;  // of the steps in which it took part
+      const double read = arm == kSelf ? ratio_ : 1;
+      draft.rows += share, draft.entries += share * std::max(16.0, read * double(who->sequence.committed_len));
     }
+    if (arm < 0) continue;
     draft.sequences = std::max(1, int(draft.rows + 0.5));
     draft.rows = std::max(draft.rows, double(draft.sequences));
-    if (draft.entries > 0) table_.drafts[0].step.record(draft, report.draft_ms / report.draft_steps);
+    table_.drafts[size_t(arm - kSelf)].step.record(draft, drafted.ms / drafted.steps);
   }
 }
 

@@ -35,7 +35,7 @@ class Controller {
   std::vector<Decision> decisions_;
 };
 
-// The drafters of method `auto`, in the order of its planner's arms.
+// The drafters of method `auto` that need nothing loaded, in the order of its planner's arms; loaded ones come behind them.
 const std::vector<std::string>& auto_drafters();
 
 }  // namespace hunch

@@ -162,6 +162,7 @@ CostTable::CostTable(const CostPriors& priors) : verify({}) {
       {.fixed = 0.02, .sequence = 0.01, .weights = weights, .weight_row = weights / 16, .entry = entry, .entry_row = entry / 7});
   for (const CostPriors::Draft& draft : priors.drafts) {
     const double w = draft.weight_bytes * ms_per_byte;
+    const double entry = (draft.kv_bytes_per_token > 0 ? draft.kv_bytes_per_token : priors.kv_bytes_per_token) * ms_per_byte;
     // Selected entries and coarser weights stay in the caches: half of what memory would take. Choosing entries reads scores, a
     // small part of what the entries themselves are.
     drafts.push_back({draft.name,

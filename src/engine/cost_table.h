@@ -72,6 +72,7 @@ struct CostPriors {
   struct Draft {
     std::string name;  // "q4_0@0.03": tells a saved table's models apart
     double weight_bytes = 19e6;
+    double kv_bytes_per_token = 0;  // 0: as the target
   };
   std::vector<Draft> drafts;  // the kinds of draft pass
 };

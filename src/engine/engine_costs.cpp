@@ -43,6 +43,11 @@ CostPriors cost_priors(EngineParts& parts, const RequestPlan& plan) {
   out.weight_bytes = bytes;
   out.kv_bytes_per_token = 2.0 * double(shape.layers) * double(shape.kv_heads) * double(shape.head_dim) * element;
   out.drafts = {{draft_kind_name(plan), bits > 0 ? bytes * std::min(1.0, draft_bits / bits) : bytes}};
+  for (const EngineParts::Learned& drafter : parts.learned) {
+    const auto kv = drafter.proposer->needs().kv;
+    out.drafts.push_back({drafter.name, double(drafter.proposer->weight_bytes()),
+                          kv ? 2.0 * kv->layers * kv->kv_heads * kv->head_dim * element : 1.0});
+  }
   return out;
 }
 

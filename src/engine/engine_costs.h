@@ -15,7 +15,7 @@ namespace hunch {
 CostKey cost_key(const EngineParts&);
 // "q4_0@0.03": the kind of draft pass that a plan asks for; the name of its models in a table.
 std::string draft_kind_name(const RequestPlan&);
-// For a table with one kind of draft, that of the plan.
+// For a table with the plan's kind of draft first, then those of the learned drafters that are loaded.
 CostPriors cost_priors(EngineParts&, const RequestPlan&);
 
 // Times plain, verify, draft and learning passes of one sequence at these depths, `repeats` of each, into the table (whose first

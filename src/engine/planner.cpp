@@ -196,7 +196,7 @@ void Planner::price(std::span<const RequestView> views) {
     const double each = entries / count, read = std::max(arm.ratio * each, std::min(arm.min_entries, each));
     for (int n = 1; n <= count; ++n) {
       steps_[a][size_t(n)] = kind.step.ms({.rows = double(n), .sequences = n, .entries = n * read});
-      learn_[a][size_t(n)] = kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
+      learn_[a][size_t(n)] = arm.ready ? 0 : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
     }
   }
 }
@@ -377,8 +377,8 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
   for (size_t i = 0; i < views.size(); ++i) {
     Decision& d = decisions[i];
     Slot& slot = slots_[size_t(views[i].slot)];
-    const bool passes = d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
-    if (passes && views[i].prepared != d.arm) {
+    const bool selects = d.arm != kPlain && options_.arms[size_t(d.arm)].selects();
+    if (selects && views[i].prepared != d.arm) {
       const int wanted = d.arm;
       d = {};
       double most = 0;
@@ -391,9 +391,9 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
         }
       }
       if (worth_learning(slot, wanted, each, rate)) d.learn = wanted;
-    } else if (passes) {
+    } else if (selects) {
       d.learn = d.arm;
-    } else if (const int steady = steady_[i].arm; steady != kPlain) {
+    } else if (const int steady = steady_[i].arm; steady != kPlain && options_.arms[size_t(steady)].selects()) {
       if (worth_learning(slot, steady, each, rate)) d.learn = steady;
     }
     // An arm in use needs no probe; its next one is due an interval after it was last used.
@@ -426,7 +426,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >
           options_.explore_free + options_.explore_share * double(slot.tokens))
         continue;
-      if (arm.passes && views[i].prepared != int(a)) {
+      if (arm.selects() && views[i].prepared != int(a)) {
         if (d.learn >= 0 && d.learn != int(a)) continue;
         d.learn = int(a);
         return;

@@ -65,6 +65,11 @@ Result<Channel*> Service::enqueue(const Request& request) {
   HUNCH_OK(check_prompt(request, parts_));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
                                            parts_.model->shape().layers, parts_.bits_per_weight()));
+  if (plan.planned)
+    for (const EngineParts::Learned& drafter : parts_.learned) {
+      if (plan.drafters.size() == size_t(kMaxArms)) break;
+      plan.drafters.push_back(drafter.name);
+    }
   HUNCH_OK(check_stop_texts(request.stop));
   HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
   (void)rules;  // made again when the request is opened; here it is only checked

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/sampling_options.h"
+#include "engine/strategy.h"
 #include "kv/commit.h"
 
 namespace hunch {
@@ -100,7 +101,7 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
   looked_values_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(float), Memory::Shared);
   const size_t most = size_t(limits.max_seqs);
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
-  followed_.reserve(most);
+  followed_.reserve(most), report_.drafted.reserve(kMaxArms);
 }
 
 void Step::prepare(const Running& who) {
@@ -108,7 +109,8 @@ void Step::prepare(const Running& who) {
 }
 
 void Step::run(const StepPlan& plan) {
-  report_ = {};
+  report_.drafted.clear();
+  report_ = {.drafted = std::move(report_.drafted)};
   const uint64_t bytes_before = kv_bytes(*parts_.backend);
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
@@ -152,9 +154,14 @@ void Step::propose(const StepPlan& plan) {
       Running& who = running(other);
       if (proposer_of(who) == proposer && !who.looked_up) tasks_.push_back(task_of(who, size_t(who.chosen), other.drafts));
     }
-    proposer->propose(tasks_);
-    if (proposer->uses_policy())
-      for (const DraftTask& task : tasks_) report_.draft_steps = std::max(report_.draft_steps, task.tree->size);
+    double ms = 0;
+    {
+      Stopwatch own(ms);
+      proposer->propose(tasks_);
+    }
+    int steps = 0;
+    for (const DraftTask& task : tasks_) steps = std::max(steps, task.tree->size);
+    if (proposer->passes() && steps > 0) report_.drafted.push_back({proposer, ms, steps});
   }
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);

@@ -48,7 +48,13 @@ struct StepReport {
   double draft_ms = 0, pass_ms = 0, select_ms = 0;  // pass: sampling and acceptance included, choosing and copying entries not
   int decodes = 0, verify_rows = 0, learning = 0;   // requests, their rows, how many of them learned a selection
   int64_t entries = 0;                              // read by the requests that decoded
-  int chunks = 0, draft_steps = 0;                  // prompt chunks in the pass; the longest chain drafted by passes
+  int chunks = 0;                                   // of prompts in the pass
+  struct Drafted {
+    const Proposer* by = nullptr;
+    double ms = 0;
+    int steps = 0;  // passes one after the other
+  };
+  std::vector<Drafted> drafted;  // by passes
 };
 
 class Step {

@@ -15,12 +15,15 @@ inline constexpr int kMaxPlannedDraft = 16;  // longest chain a planner asks for
 // A way to guess. Plain decoding is not one: it is arm kPlain, always there.
 struct Arm {
   std::string name;     // "ngram", "suffix", "self"; for reports and profiles
-  bool passes = false;  // each drafted token is a pass of the target over a selection that verify learned; else guesses are free
+  bool passes = false;  // each drafted token is a pass, of the target over a selection that verify learned; else guesses are free
+  bool ready = false;   // passes: of a network of its own, which needs no selection
   int draft_kind = -1;  // passes: index of CostTable::drafts
   double ratio = 1;     // passes: entries a draft row reads over the context...
   double min_entries = 16;  // ...and at least
   int max_gamma = kMaxPlannedDraft;
   double prior_acceptance = 0.85;  // conditional, of any position, before anything was seen
+
+  bool selects() const { return passes && !ready; }
 };
 inline constexpr int kPlain = -1;
 
