@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
 
 RATIO, POINT, CHANCE = 'src/accept/rules/ratio.cpp', 'src/accept/rules/point.cpp', 'src/accept/chance.h'
 OWN, NGRAM = 'src/accept/own_token.h', 'src/draft/proposers/ngram.cpp'
+SIBLINGS, CHILDREN = 'src/accept/sibling_laws.h', 'src/draft/sampled_children.h'
 TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp', 'src/draft/proposers/suffix.cpp'
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
@@ -44,6 +45,9 @@ STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/
 # The chi-square of the joint of three tokens at T 1, and the tests around it.
 CHI2 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_1_gamma2')
 CHI3 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_1_gamma3')
+TREE3 = ('law_suite', 'Wide/DrawnTrees.KeepTheJointOfThreeTokens/three')
+SELF_TREE = ('law_suite', 'Reference/SelfTrees.KeepTheJointOfThreeTokens/T_1_gamma2')
+SHAPES = ('law_suite', 'SampledTrees.WhatWasDrawnDoesNotDecideAboutSiblings')
 STREAMS = ('law_suite', 'Law.MatchEmitsThePlainStreamForEverySampling')
 PROOF = ('accept_test', '*')
 ROUNDS = ('conformance_suite', 'RowInvariance.RoundsLeave*')
@@ -57,6 +61,8 @@ LIGHT = ('conformance_suite', 'LightDrafts.GuessedRowsMakeTheSameDraftsInFewerPa
 WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
 BELOW = 'return p > 0 && q > 0 && u * q <= p;'
 REJECT = 'return void(out.next = chance.residual(p, q, position));'
+TRY_ONE = 'if (chance.below(laws_.p(x), laws_.q(x), position, rank)) return node;'
+SHRINK = 'p_[i] = std::max(0.0, p_[i] - q_[i]) / left;'
 BONUS = 'out.next = target.choice(row);'
 STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});'
 LAST = 'last[row] = int32_t(first_entry + offset_of(segment, row));'
@@ -90,11 +96,11 @@ MUTANTS = [
     Mutant('accept with (p/q)^2', CHANCE, BELOW, 'return p > 0 && q > 0 && u * q * q <= p * p;', *CHI2),
     Mutant('accept where q = 0', CHANCE, BELOW, 'return p > 0 && u * q <= p;', *PROOF, True),
     Mutant('accept where p = 0 and u is small', CHANCE, BELOW, 'return q > 0 && u * q <= p + 1e-3;', *PROOF),
-    Mutant('typical acceptance', RATIO, '!chance.below(p(x), q(x), position)', '!(p(x) > 0.15f)', *CHI2),
-    Mutant("always accept the target's arg max", RATIO, '!chance.below(p(x), q(x), position)',
-           '!chance.below(p(x), q(x), position) && [&] { for (int64_t i = 0; i < p.extent[0]; ++i) if (p(i) > p(x)) return true; '
+    Mutant('typical acceptance', RATIO, '!chance.below(p(x), q(x), position, 0)', '!(p(x) > 0.15f)', *CHI2),
+    Mutant("always accept the target's arg max", RATIO, '!chance.below(p(x), q(x), position, 0)',
+           '!chance.below(p(x), q(x), position, 0) && [&] { for (int64_t i = 0; i < p.extent[0]; ++i) if (p(i) > p(x)) return true; '
            'return false; }()', *PROOF, True),
-    Mutant('stale q: the previous position', RATIO, '(tree.q)[node]', '(tree.q)[node > 0 ? node - 1 : 0]', *CHI2, True),
+    Mutant('stale q: the previous position', RATIO, '(tree.q)[row]', '(tree.q)[row > 0 ? row - 1 : 0]', *CHI2, True),
     Mutant('bonus from q', RATIO, BONUS,
            'static const float zero = 0;\n    View<const float, 1> nothing(&zero, tree.q.extent[1]);\n    nothing.stride[0] = 0;\n'
            '    out.next = out.path.empty() ? target.choice(row) : chance.residual(View<const float, 2>(tree.q)[row - 1], nothing, '
@@ -106,8 +112,7 @@ MUTANTS = [
     Mutant('no stop after the first rejection', RATIO, REJECT,
            '{\n        out.path.push_back(node);\n        out.tokens.push_back(chance.residual(p, q, position));\n'
            '        row = node + 1;\n        continue;\n      }', *CHI2, True),
-    Mutant('one coin for all positions', CHANCE, 'uniform(key_, NoiseStream::Accept, uint32_t(position), 0)',
-           'uniform(key_, NoiseStream::Accept, 0, 0)', *CHI3, True),
+    Mutant('one coin for all positions', CHANCE, 'NoiseStream::Accept, uint32_t(position)', 'NoiseStream::Accept, 0', *CHI3, True),
     Mutant('residual noise is the coin', CHANCE, 'NoiseStream::Residual', 'NoiseStream::Accept', *CHI2, True),
     Mutant("residual noise is the draft's", CHANCE, 'NoiseStream::Residual', 'NoiseStream::Draft', *CHI2),
     Mutant('draft noise is the coin', SELF, 'draft_stream(draft.depth)', 'NoiseStream::Accept', *CHI2, True),
@@ -116,7 +121,7 @@ MUTANTS = [
     Mutant('drafts colder than the q they record', SELF, SAMPLED, redraw('other.temperature *= 0.7f;'), *CHI2, True),
     Mutant('drafts with min-p, q without', SELF, SAMPLED, redraw('other.min_p = 0.2f;'), *CHI2),
     Mutant('q truncated to its three best and renormalised, drafts not', SELF, SAMPLED,
-           SAMPLED[:-4] + '\n    auto q = tree.q;\n    const int at = draft.nodes;\n    if (given)\n'
+           SAMPLED[:-4] + '\n    auto q = tree.q;\n    const int at = draft.first;\n    if (given)\n'
            '      for (int cut = 0; cut + 3 < int(q.extent[1]); ++cut) {\n'
            '        int least = -1;\n        for (int i = 0; i < int(q.extent[1]); ++i)\n'
            '          if (q(at, i) > 0 && (least < 0 || q(at, i) < q(at, least))) least = i;\n'
@@ -125,12 +130,44 @@ MUTANTS = [
     # Deterministic drafts, which have no q.
     Mutant('point rule, rejected id not removed', POINT, 'chance.without(p, x, position)', 'chance.without(p, -1, position)', *PROOF, True),
     Mutant('point rule: the rejected id may return', CHANCE, 'other == left_out ? 0.0 : double(p(other))', 'double(p(other))', *PROOF),
-    Mutant('point rule: keeps the likely without a coin', POINT, '!chance.below(p(x), 1, position)', '!(p(x) > 0.4f)', *PROOF),
+    Mutant('point rule: keeps the likely without a coin', POINT, '!chance.below(p(x), 1, position, 0)', '!(p(x) > 0.4f)', *PROOF),
     Mutant('top-k children treated with the ratio rule', RATIO,
            'if (tree.law == DraftLaw::Point) return follow_own_tokens(tree, target, out);', '', *PROOF, True),
     Mutant('a target sample for every child', OWN, 'tree.tokens(child) == own', 'tree.tokens(child) == target.choice(node + 1)', *PROOF, True),
     Mutant('a second target sample where no child fits', OWN, 'return void(out.next = own);',
            'return void(out.next = tree.size > 0 ? target.choice(node + 1) : own);', *PROOF),
+    # Trees of sampled nodes (table B).
+    Mutant('siblings: q not renormalised for the second', SIBLINGS, 'x = mass > 0 ? x / mass : 0;', '(void)x;', *TREE3, True),
+    Mutant('siblings: the second tested against p, not the residual', RATIO,
+           '    laws_.refuse(tree.tokens(node));\n    for (int rank = 1; (node = tree.sibling(node)) >= 0; ++rank) {',
+           '    const SiblingLaws whole = laws_;\n    laws_.refuse(tree.tokens(node));\n'
+           '    for (int rank = 1; (node = tree.sibling(node)) >= 0; ++rank) {\n'
+           '      if (tree.tokens(node) >= 0 && laws_.q(tree.tokens(node)) > 0 && '
+           'chance.below(whole.p(tree.tokens(node)), laws_.q(tree.tokens(node)), position, rank)) return node;', *TREE3, True),
+    Mutant('siblings: a target sample for every sampled child', RATIO, TRY_ONE,
+           'if (chance.among(laws_.target(), position) == x) return node;', *PROOF, True),
+    Mutant('siblings: one coin for all of them', CHANCE, 'uint32_t(rank))', '0)', *TREE3, True),
+    Mutant('siblings: a token drawn again is refused again', RATIO, ' || !(laws_.q(x) > 0)', '', *PROOF, True),
+    Mutant('siblings: the residual loses the refused token only', SIBLINGS, SHRINK,
+           'p_[i] = int32_t(i) == token ? 0 : p_[i];', *PROOF, True),
+    Mutant('siblings: p not renormalised', SIBLINGS, SHRINK, 'p_[i] = std::max(0.0, p_[i] - q_[i]);', *PROOF, True),
+    Mutant('siblings: after the last, the residual of the first', RATIO, 'chance.among(laws_.target(), position)',
+           'chance.residual(p, q, position)', *TREE3),
+    Mutant('siblings: after the last, a sample of p', RATIO, 'chance.among(laws_.target(), position)', 'target.choice(row)', *TREE3),
+    Mutant('siblings: q keeps the refused token', SIBLINGS, 'q_[size_t(token)] = 0;', '', *PROOF),
+    Mutant('siblings: where rounding refused, nothing is left', SIBLINGS, 'if (left > 0)', '', *PROOF),
+    Mutant('drawn children: with replacement', CHILDREN, 'uint32_t(token))) / double(q(token));',
+           'uint32_t(token))) / double(q(token));\n    if (time < times[0]) std::fill(out.begin(), out.end(), int32_t(token));', 'law_suite',
+           'SampledTrees.ChildrenAreDrawnWithoutReplacementAndInOrder'),
+    Mutant('drawn children: the last drawn comes first', CHILDREN, 'std::fill(out.begin(), out.end(), -1);',
+           'struct Turn { std::span<int32_t> all; ~Turn() { std::reverse(all.begin(), all.end()); } } turn{out};\n'
+           '  std::fill(out.begin(), out.end(), -1);', 'law_suite', 'Wide/DrawnTrees.KeepTheJointOfThreeTokens/broad'),
+    Mutant('self: a sibling where the draw was close', SELF, 'if (!draft.given()) return by_noise_', 'return by_noise_', *SHAPES, True),
+    Mutant('self: a sibling where the draw was close, by its law', SELF, 'if (!draft.given()) return by_noise_', 'return by_noise_', *SELF_TREE),
+    Mutant('self: drawn children that look weak are dropped', SELF, 'draft.nodes >= limits.max_tokens || token < 0)',
+           'draft.nodes >= limits.max_tokens || token < 0 || (draft.given() && tree.q(row, token) < 0.2f))', *SELF_TREE, True),
+    Mutant('self: the choice is drawn twice', SELF, 'add(level + i, seconds(at + i), ', 'add(level + i, chosen(at + i), ', *SHAPES),
+    Mutant("self: a row's children with another row's q", SELF, 'tree.q.slice(draft.first, count)', 'tree.q.slice(0, count)', *SELF_TREE),
     # The match rule.
     Mutant('match: accept without comparing', OWN, ' && tree.tokens(child) == own', '', *STREAMS, True),
     Mutant('match: next from the row after', OWN, 'target.choice(node + 1)', 'target.choice(node + 2)', *PROOF),
@@ -228,9 +265,9 @@ MUTANTS = [
     # A device: results come late, chains run blind, selections are read where they lie.
     Mutant('device: results are read before they are there', STEP, 'if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());', '', *LATE, True),
     Mutant('device: drafts land on the pending token', STEP, '.to = ids.slice(rows, tree.size)', '.to = ids.slice(rows - 1, tree.size)', *LATE),
-    Mutant('device: q of every draft in the first place', SELF, 'draft.depth = draft.nodes = level;', 'draft.depth = level, draft.nodes = 0;',
+    Mutant('device: q of every draft in the first place', SELF, 'draft.depth = draft.first = level;', 'draft.depth = level, draft.first = 0;',
            *LATE, True),
-    Mutant('device: one stream of noise for all drafts', SELF, 'draft.depth = draft.nodes = level;', 'draft.depth = 0, draft.nodes = level;', *LATE),
+    Mutant('device: one stream of noise for all drafts', SELF, 'draft.depth = draft.first = level;', 'draft.depth = 0, draft.first = level;', *LATE),
     Mutant('device: the tail begins an entry late', PASS, 'run.tail_first = selection.tail_first;', 'run.tail_first = selection.tail_first + 1;',
            *LATE),
     Mutant('device: a tree of another size', SELF, 'tree.in_flight = true;', '', *LATE),

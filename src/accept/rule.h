@@ -13,12 +13,14 @@ namespace hunch {
 
 class AcceptanceRule {
  public:
-  struct Setup {};
+  struct Setup {
+    int64_t vocab = 0;  // room for distributions of that many tokens
+  };
   virtual ~AcceptanceRule() = default;
   virtual Guarantee guarantee() const = 0;
   // Drafts come with the distribution they were drawn from, or are points; accept reads TargetProbs::row if there are any.
   virtual bool needs_q() const = 0;
-  // Trees of law Point or Noise may branch. Of all others accept follows first children.
+  // Trees may branch. Of trees of rules that do not take them accept follows first children.
   virtual bool takes_branches() const { return false; }
   // `first` is the position of the token after row 0.
   virtual void accept(const DraftTree&, int64_t first, TargetProbs& p, Chance&, Verdict& out) const = 0;

@@ -13,7 +13,9 @@ namespace hunch {
 // What a rule may assume about how a node's token was found.
 enum class DraftLaw : uint8_t {
   Point,  // deterministic: no distribution
-  Given,  // drawn from q, bit for bit
+  // Drawn from q, bit for bit. The children of one node are drawn without replacement, in the order of their numbers. Whether a
+  // node has another child may depend on q and on all that was known before its first was drawn, never on what was drawn.
+  Given,
   Noise,  // arg max of the drafter's log-probabilities plus the target's own noise of that position (rule match)
 };
 
@@ -28,7 +30,9 @@ struct DraftTree {
   int passes = 0;                // of the target that found these guesses; 0: looked up
   std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token
   View<int32_t, 1> tokens;       // [capacity]
-  View<float, 2> q;              // [capacity][vocab] Given: the distribution each node was drawn from
+  // [capacity][vocab] Given: row r is the distribution that the children of row r (0: the pending token, x: node x - 1) were
+  // drawn from, as it was before the first was. Of a chain that is the row with the number of the node.
+  View<float, 2> q;
 
   void make_chain(int length) {
     size = length;
@@ -38,6 +42,12 @@ struct DraftTree {
   int child(int node) const {
     for (int next = node + 1; next < size; ++next)
       if (parents[size_t(next)] == node) return next;
+    return -1;
+  }
+  // The next child of the parent of `node`, or -1.
+  int sibling(int node) const {
+    for (int next = node + 1; next < size; ++next)
+      if (parents[size_t(next)] == parents[size_t(node)]) return next;
     return -1;
   }
 };

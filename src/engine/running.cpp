@@ -37,7 +37,7 @@ Running::~Running() {
 
 Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const RequestPlan& plan, const Request& request) {
   auto made = std::unique_ptr<Running>(new Running(parts, plan, request));
-  HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({}));
+  HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({.vocab = parts.model->shape().vocab_size}));
   for (const std::string& name : plan.drafters) HUNCH_OK(made->add_drafter(name));
   HUNCH_TRY(LogitRules rules, logit_rules(request.sampling, parts.model->shape().vocab_size, end_ids_of(request, parts)));
   if (rules.any()) {

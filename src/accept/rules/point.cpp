@@ -20,7 +20,7 @@ class Point final : public AcceptanceRule {
       const int32_t x = tree.tokens(node);
       const int64_t position = first + int64_t(out.path.size());
       if (x < 0) break;  // the draft row had no valid number: the target decides alone
-      if (!chance.below(p(x), 1, position)) return void(out.next = chance.without(p, x, position));
+      if (!chance.below(p(x), 1, position, 0)) return void(out.next = chance.without(p, x, position));
       out.path.push_back(node);
       out.tokens.push_back(x);
       row = node + 1;

@@ -1,7 +1,11 @@
 // self: the target guesses its own next tokens while reading only what the policy selected (Vegas, section 3). Draft step j feeds
 // the nodes of depth j of every sequence (the pending token at first) at their true positions, all in one pass, and samples their
-// children. A chain has one node a depth; where branching is allowed and the choice was close, the token that came second becomes
+// children. A chain has one node a depth; where branching is allowed and the choice is unsure, the token that came second becomes
 // a sibling, and both go on side by side: rows of one pass, over the same weights and the same selected entries.
+//
+// What makes a choice unsure is its lead where the draft shares the target's noise (the output cannot tell). A draft with noise
+// of its own is kept by the law it was drawn from, and asks that law alone: how its draw came out must not decide about a
+// sibling.
 //
 // A look-up may run ahead of a chain: what it guesses goes along with the first pass, as rows behind the pending token's. Every
 // row makes its own choice, the one that it would make in a step of its own, so guesses that equal the choices before them were
@@ -10,10 +14,13 @@
 // How close a choice was also says how likely the target agrees. That is learned from what was kept (draft/confidence.h), and
 // ends a chain where going on would not pay.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "draft/confidence.h"
 #include "draft/proposer.h"
+#include "draft/sampled_children.h"
 
 namespace hunch {
 namespace {
@@ -85,14 +92,16 @@ class Self final : public Proposer {
     Draft& draft = drafts_[size_t(sequence.slot)];
     if (draft.nodes == 0) return;  // somebody else drafted
     Confidence& confidence = confidence_of(draft);
-    int node = -1;
-    for (const int next : verdict.path) confidence.record(draft.confidence_class(node = next), true);
-    // The first child where the path ended was refused.
-    for (int next = node + 1; next < draft.nodes; ++next)
-      if (draft.parents[size_t(next) + 1] == node + 1) {
-        confidence.record(draft.confidence_class(next), false);
-        break;
-      }
+    int row = 0;
+    for (const int node : verdict.path) {
+      confidence.record(draft.confidence_class(node), true);
+      record_law(draft, row, draft.first_child(row) == node);
+      row = node + 1;
+    }
+    if (const int refused = draft.first_child(row); refused >= 0) {
+      confidence.record(draft.confidence_class(refused), false);
+      record_law(draft, row, false);
+    }
     draft.nodes = 0;
   }
   void close(Slot slot) override {
@@ -111,19 +120,28 @@ class Self final : public Proposer {
     std::vector<int32_t> parents;  // [rows]
     std::vector<uint8_t> classes;  // [nodes] of how sure the choice was
     std::vector<float> chance;     // [rows] that the path to it is kept
+    std::vector<uint8_t> laws;     // [rows that ran] of a tree of drawn nodes: how sure q was
     int first = 0, rows = 0;       // the level that runs next
     int nodes = 0, depth = 0;
     bool done = false;
 
-    void reserve(int most) { parents.reserve(size_t(most) + 1), classes.reserve(size_t(most)), chance.reserve(size_t(most) + 1); }
+    void reserve(int most) {
+      parents.reserve(size_t(most) + 1), classes.reserve(size_t(most));
+      chance.reserve(size_t(most) + 1), laws.reserve(size_t(most) + 1);
+    }
     void begin(const DraftTask& t) {
       task = &t;
-      parents.assign(1, -1), classes.clear(), chance.assign(1, 1.0f);
+      parents.assign(1, -1), classes.clear(), chance.assign(1, 1.0f), laws.clear();
       first = 0, rows = 1, nodes = 0, depth = 0, done = false;
     }
     int confidence_class(int node) const { return classes[size_t(node)]; }
     bool given() const { return task->tree->law == DraftLaw::Given; }
-    bool chain() const { return !task->limits.may_branch || given(); }
+    bool chain() const { return !task->limits.may_branch; }
+    int first_child(int row) const {
+      for (int node = row; node < nodes; ++node)
+        if (parents[size_t(node) + 1] == row) return node;
+      return -1;
+    }
     int deepest() const {
       const DraftLimits& limits = task->limits;
       return limits.max_depth > 0 ? std::min(limits.max_depth, limits.max_tokens) : limits.max_tokens;
@@ -188,7 +206,7 @@ class Self final : public Proposer {
         weights_.logits(backend_, hidden, logits);
         for (int64_t i = 0; i < rows; ++i) {
           Draft& draft = *blind_[size_t(i)];
-          draft.depth = draft.nodes = level;
+          draft.depth = draft.first = level;
           sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1)});
         }
       });
@@ -203,7 +221,7 @@ class Self final : public Proposer {
       tree.make_chain(draft->deepest());
       tree.passes = tree.size;
       tree.in_flight = true;
-      draft->nodes = 0;  // how sure the choices were is not looked at
+      draft->first = draft->nodes = 0;  // how sure the choices were is not looked at
     }
   }
 
@@ -249,7 +267,8 @@ class Self final : public Proposer {
   }
 
   // The children of a level. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
-  // independent of every coin.
+  // independent of every coin. Nodes of one depth share their noise: the rule looks at the children of one of them, and which one
+  // that is was decided without it.
   struct Choices {
     View<int32_t, 1> tokens, seconds;
     View<float, 1> leads;
@@ -267,7 +286,7 @@ class Self final : public Proposer {
                      .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
                      .positions = positions,
                      .tokens = to.tokens,
-                     .probs = given ? tree.q.slice(draft.nodes, 1) : View<float, 2>{},
+                     .probs = given ? tree.q.slice(draft.first, count) : View<float, 2>{},
                      .state = sequence.logit_state.get(),
                      .first_row = draft.first,
                      .drafts = tree.tokens,
@@ -291,8 +310,8 @@ class Self final : public Proposer {
     if (task.policy) task.policy->forget_drafts(*task.sequence, draft.first);
   }
 
-  // Adds the sampled tokens to the tree: first the choices of all rows of the level, then seconds where a choice was close, the
-  // likeliest first.
+  // Adds the sampled tokens to the tree: first the choices of all rows of the level, then seconds where a choice is unsure. Where
+  // nodes or rows run out is a matter of their order, not of what was drawn.
   void grow(Draft& draft, int64_t at) {
     DraftTree& tree = *draft.task->tree;
     const DraftLimits& limits = draft.task->limits;
@@ -315,9 +334,10 @@ class Self final : public Proposer {
       const int sure = Confidence::class_of(leads(at + i));
       add(level + i, chosen(at + i), confidence.kept(sure), sure);
     }
-    for (int i = 0; !draft.chain() && i < count && draft.nodes - first_node < kWidest; ++i) {
-      const float kept = confidence.kept(Confidence::class_of(leads(at + i)));
-      if (kept < kUnsure && seconds(at + i) >= 0) add(level + i, seconds(at + i), (1 - kept) / 2, Confidence::kSecond);
+    for (int i = 0; !draft.chain() && i < count; ++i) {
+      const float kept = chance_of_first(draft, level + i, leads(at + i));
+      if (draft.nodes - first_node < kWidest && kept < kUnsure && seconds(at + i) >= 0)
+        add(level + i, seconds(at + i), (1 - kept) / 2, Confidence::kSecond);
     }
     tree.size = draft.nodes;
     ++draft.depth;
@@ -325,6 +345,24 @@ class Self final : public Proposer {
     // A choice without a valid number ends the draft; the node that makes the rest unlikely stays.
     draft.done =
         draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= draft.deepest() || best < limits.stop_below;
+  }
+
+  // That the target keeps the first child of a row, for the decision about a second one. Drawn children: a function of q and of
+  // what earlier rounds kept, known before the draw.
+  float chance_of_first(Draft& draft, int row, float lead) const {
+    if (!draft.given()) return by_noise_.kept(Confidence::class_of(lead));
+    draft.laws.resize(size_t(row) + 1, 0);
+    draft.laws[size_t(row)] = class_of_law(View<const float, 2>(draft.task->tree->q)[row]);
+    return by_law_.kept(draft.laws[size_t(row)]);
+  }
+  // The log-odds of the likeliest token are about the lead that it will have.
+  static uint8_t class_of_law(View<const float, 1> q) {
+    const float most = likeliest(q);
+    return uint8_t(Confidence::class_of(most < 1 ? std::log(most / (1 - most)) : std::numeric_limits<float>::infinity()));
+  }
+
+  void record_law(const Draft& draft, int row, bool kept) {
+    if (size_t(row) < draft.laws.size()) by_law_.record(draft.laws[size_t(row)], kept);
   }
 
   Confidence& confidence_of(const Draft& draft) { return draft.given() ? by_draw_ : by_noise_; }
@@ -346,6 +384,7 @@ class Self final : public Proposer {
   std::vector<Draft*> open_, blind_;
   std::vector<Segment> segments_;
   Confidence by_noise_, by_draw_;  // a draft shares the noise of the target, or has its own
+  Confidence by_law_;              // the first of drawn children, by the likeliest token of their law
 };
 
 Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {

@@ -1,0 +1,277 @@
+// Trees whose nodes were drawn: children without replacement from their parent's q, of any width, numbered breadth or depth
+// first. Rules that take them keep the target's law exactly: every draw, coin and residual is walked with its exact weight. What
+// bends the law is here too, so that it is known to be seen.
+#include <cmath>
+
+#include "accept/rule_proofs.h"
+
+namespace hunch {
+namespace {
+
+using namespace test;
+
+// How many children a node is to have: by the ranks of the nodes on its path (0: drawn first), and their tokens.
+using Width = std::function<int(const std::vector<int>& ranks, const Tokens& path)>;
+
+struct SampledTree {
+  struct How {
+    bool depth_first = false;
+    bool with_replacement = false;  // a token may come twice among siblings
+    bool sorted = false;            // siblings numbered by token, not in the order drawn
+  };
+
+  SampledTree(Walk& walk, const Law& law, size_t vocab, const Width& width, const How& how) {
+    grow(walk, law, width, how, 0);
+    for (size_t row = 0; !how.depth_first && row < paths.size(); ++row)
+      if (row > 0) grow(walk, law, width, how, row);
+    for (size_t row = 0; row < tokens.size(); ++row) {
+      const Row of_row = law(paths[row]);
+      q.insert(q.end(), of_row.begin(), of_row.end());
+    }
+    tree.size = int(tokens.size());
+    tree.law = DraftLaw::Given;
+    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
+    tree.q = View<float, 2>(q.data(), tokens.size(), vocab);
+  }
+  SampledTree(const SampledTree&) = delete;
+
+  void grow(Walk& walk, const Law& law, const Width& width, const How& how, size_t row) {
+    const Row of_row = law(paths[row]);
+    std::vector<double> left(of_row.begin(), of_row.end());
+    const int children = width(ranks[row], paths[row]);
+    Tokens drawn;
+    for (int rank = 0; rank < children; ++rank) {
+      double mass = 0;
+      for (const double x : left) mass += x;
+      if (mass == 0) break;
+      std::vector<double> weights = left;
+      for (double& x : weights) x /= mass;
+      drawn.push_back(walk.branch(weights));
+      if (!how.with_replacement) left[size_t(drawn.back())] = 0;
+    }
+    if (how.sorted) std::sort(drawn.begin(), drawn.end());
+    for (size_t rank = 0; rank < drawn.size(); ++rank) {
+      paths.push_back(paths[row]), paths.back().push_back(drawn[rank]);
+      ranks.push_back(ranks[row]), ranks.back().push_back(int(rank));
+      tokens.push_back(drawn[rank]);
+      tree.parents.push_back(int32_t(row) - 1);
+      if (how.depth_first) grow(walk, law, width, how, paths.size() - 1);
+    }
+  }
+
+  std::vector<Tokens> paths{{}};            // of rows
+  std::vector<std::vector<int>> ranks{{}};  // of rows
+  Tokens tokens;
+  std::vector<float> q;
+  DraftTree tree;
+};
+
+struct Emitted {
+  std::map<Tokens, double> joint;
+  double kept = 0;  // nodes a round
+};
+
+Emitted emitted_by(const AcceptanceRule& rule, const Pair& pair, const Width& width, int depth,
+                   const SampledTree::How& how = {}) {
+  Emitted out;
+  Verdict verdict;
+  Walk::all([&](Walk& walk) {
+    SampledTree sampled(walk, pair.q, pair.vocab, width, how);
+    WalkedChance chance(walk);
+    WalkedTarget target(walk, pair.p, sampled.tree);
+    rule.accept(sampled.tree, 10, target, chance, verdict);
+    out.kept += walk.weight() * double(verdict.path.size());
+    Tokens emitted = verdict.tokens;
+    emitted.push_back(verdict.next);
+    complete(pair.p, emitted, size_t(depth) + 1, walk.weight(), out.joint);
+  });
+  return out;
+}
+
+// Five tokens, far from each other.
+Pair five() {
+  return {"five tokens", 5, law_of({{20, 3, 21, 18, 2}, {1, 30, 2, 11, 20}, {12, 13, 13, 13, 13}, {2, 2, 20, 20, 20}}),
+          law_of({{2, 28, 10, 4, 20}, {30, 1, 11, 2, 20}, {40, 6, 6, 6, 6}, {20, 20, 20, 2, 2}, {1, 1, 1, 1, 60}})};
+}
+
+std::vector<Pair> pairs_and_five() {
+  std::vector<Pair> all = pairs();
+  all.push_back(five());
+  return all;
+}
+
+std::unique_ptr<AcceptanceRule> make_rule(const char* name, const Pair& pair) {
+  auto rule = Register<AcceptanceRule>::find(name)->make({.vocab = int64_t(pair.vocab)});
+  HUNCH_CHECK(rule.ok());
+  return std::move(*rule);
+}
+
+Width flat(int children) {
+  return [children](const std::vector<int>& ranks, const Tokens&) { return ranks.empty() ? children : 0; };
+}
+// Two levels: as many children as `of_rank` says for the node of that rank.
+Width two_levels(std::vector<int> of_rank) {
+  return [of_rank](const std::vector<int>& ranks, const Tokens&) {
+    return ranks.empty() ? int(of_rank.size()) : ranks.size() == 1 ? of_rank[size_t(ranks[0])] : 0;
+  };
+}
+
+TEST(SampledTrees, KeepTheTargetLawForUpToThreeChildren) {
+  for (const char* name : {"ratio", "point"})
+    for (const Pair& pair : pairs_and_five()) {
+      const auto rule = make_rule(name, pair);
+      double kept = 0;
+      for (int children = 1; children <= 3; ++children) {
+        SCOPED_TRACE(std::string(name) + ", " + pair.name + ", " + std::to_string(children) + " children");
+        const Emitted got = emitted_by(*rule, pair, flat(children), 1);
+        expect_law(got.joint, pair.p, 2);
+        EXPECT_GE(got.kept, kept - 1e-12) << "another child costs nothing";
+        kept = got.kept;
+      }
+    }
+}
+
+TEST(SampledTrees, KeepTheTargetLawOverTwoLevelsHoweverTheyAreNumbered) {
+  for (const Pair& pair : pairs_and_five())
+    for (const bool depth_first : {false, true})
+      for (const auto& shape : {std::vector<int>{1, 1}, {2, 1}, {0, 2}, {2}}) {
+        if (pair.vocab == 5 && shape.size() == 2 && shape[0] == 2) continue;  // as good as the smaller ones, and slow
+        SCOPED_TRACE(std::string(pair.name) + ", " + std::to_string(shape.size()) + " and " + std::to_string(shape[0]) +
+                     (depth_first ? ", depth first" : ""));
+        const Emitted got = emitted_by(*make_rule("ratio", pair), pair, two_levels(shape), 2, {.depth_first = depth_first});
+        expect_law(got.joint, pair.p, 3);
+      }
+}
+
+// Going on may depend on what was drawn: the next level is drawn anew. The number of its children may, too.
+TEST(SampledTrees, KeepTheTargetLawWhereTheNextLevelDependsOnWhatWasDrawn) {
+  for (const Pair& pair : pairs_and_five()) {
+    SCOPED_TRACE(pair.name);
+    const Width width = [](const std::vector<int>& ranks, const Tokens& path) {
+      return ranks.empty() ? 2 : ranks.size() == 1 ? path[0] % 3 : 0;
+    };
+    expect_law(emitted_by(*make_rule("ratio", pair), pair, width, 2).joint, pair.p, 3);
+  }
+}
+
+TEST(SampledTrees, OneOfAllTokensIsAlwaysKept) {
+  const Pair pair = five();
+  EXPECT_NEAR(emitted_by(*make_rule("ratio", pair), pair, flat(5), 1).kept, 1, 1e-12);
+}
+
+// A drafter that draws with replacement breaks the contract. What it drew twice counts once, and nothing is lost.
+TEST(SampledTrees, ATokenDrawnAgainCountsAsNotDrawn) {
+  for (const Pair& pair : pairs_and_five())
+    for (int children = 2; children <= 3; ++children) {
+      SCOPED_TRACE(pair.name);
+      expect_law(emitted_by(*make_rule("ratio", pair), pair, flat(children), 1, {.with_replacement = true}).joint, pair.p, 2);
+    }
+}
+
+double distance(const std::map<Tokens, double>& got, const Law& p, size_t len) {
+  std::map<Tokens, double> wanted;
+  complete(p, {}, len, 1, wanted);
+  double sum = 0;
+  for (const auto& [tokens, weight] : wanted) sum += std::abs(weight - (got.contains(tokens) ? got.at(tokens) : 0)) / 2;
+  return sum;
+}
+
+TEST(SampledTrees, ChildrenInAnotherOrderThanDrawnBendTheLaw) {
+  const Pair pair = five();
+  EXPECT_GT(distance(emitted_by(*make_rule("ratio", pair), pair, flat(2), 1, {.sorted = true}).joint, pair.p, 2), 0.01);
+}
+
+// Why a sampled child may not be dropped for its own probability: what is left is no sample of q.
+TEST(SampledTrees, AChildDroppedForWhatItIsBendsTheLaw) {
+  const Row p{0.4f, 0.3f, 0.2f, 0.1f}, q{0.1f, 0.5f, 0.3f, 0.1f};
+  const Pair pair{"pruned", 4, [p](const Tokens&) { return p; }, [q](const Tokens&) { return q; }};
+  const auto rule = make_rule("ratio", pair);
+  std::vector<double> law(4);
+  Walk::all([&](Walk& walk) {
+    SampledTree sampled(walk, pair.q, 4, flat(1), {});
+    if (q[size_t(sampled.tokens[0])] < 0.2f) sampled.tree.size = 0;
+    WalkedChance chance(walk);
+    WalkedTarget target(walk, pair.p, sampled.tree);
+    Verdict verdict;
+    rule->accept(sampled.tree, 10, target, chance, verdict);
+    law[size_t(verdict.tokens.empty() ? verdict.next : verdict.tokens[0])] += walk.weight();
+  });
+  const double bent[] = {0.38, 0.36, 0.24, 0.02};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(law[i], bent[i], 1e-6);
+}
+
+// Hand-made rows. The target never answers for itself except at the leaf or where nothing was drawn.
+struct Rows {
+  explicit Rows(Row p_, Row q_, Tokens tokens_) : p(std::move(p_)), q(std::move(q_)), tokens(std::move(tokens_)) {
+    tree.size = int(tokens.size());
+    tree.law = DraftLaw::Given;
+    tree.parents.assign(tokens.size(), -1);
+    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
+    while (q.size() < p.size() * tokens.size()) q.push_back(0);
+    tree.q = View<float, 2>(q.data(), tokens.size(), p.size());
+  }
+  Rows(const Rows&) = delete;
+
+  class Target final : public TargetProbs {
+   public:
+    explicit Target(const Row& p) : p_(p) {}
+    int32_t choice(int) override { return 3; }
+    View<const float, 1> row(int) override { return View<const float, 1>(p_.data(), p_.size()); }
+
+   private:
+    const Row& p_;
+  };
+  Verdict decide(uint64_t seed) {
+    Target target(p);
+    KeyedChance chance({.seed = seed});
+    auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = int64_t(p.size())});
+    HUNCH_CHECK(rule.ok());
+    Verdict verdict;
+    (*rule)->accept(tree, 5, target, chance, verdict);
+    return verdict;
+  }
+
+  Row p, q;
+  Tokens tokens;
+  DraftTree tree;
+};
+
+TEST(SampledTrees, EmitNothingThatTheTargetExcludesAndKeepNothingThatTheDrafterExcludes) {
+  const float tiny = 1e-30f;
+  struct Case {
+    Row p, q;
+    Tokens tokens;
+  };
+  const Case cases[] = {
+      {{0, 0.5f, 0.5f, 0}, {1, 0, 0, 0}, {0, 1}},                        // q is exhausted by its first child
+      {{0, 0.5f, 0.5f, 0}, {1 - tiny, tiny, 0, 0}, {0, 1, 2}},           // the second had next to nothing
+      {{0, 1, 0, 0}, {0.5f, 0, 0.25f, 0.25f}, {0, 2, 3}},                // disjoint
+      {{0, 0.3f, 0.7f, 0}, {0.6f, 0.12f, 0.28f, 0}, {0, 1, 2}},          // p' equals q'
+      {{0, 0.3f, 0.7f, 0}, {0.25f, 0.25f, 0.25f, 0.25f}, {0, 0, 0, 3}},  // drawn again and again
+      {{0, 0.3f, 0.7f, 0}, {0.25f, 0.25f, 0.25f, 0.25f}, {0, -1, 3}},    // an id that is none
+  };
+  for (const Case& c : cases)
+    for (uint64_t seed = 0; seed < 3000; ++seed) {
+      Rows rows(c.p, c.q, c.tokens);
+      const Verdict verdict = rows.decide(seed);
+      const int32_t emitted = verdict.tokens.empty() ? verdict.next : verdict.tokens[0];
+      ASSERT_TRUE(emitted >= 0 && c.p[size_t(emitted)] > 0) << emitted;
+      ASSERT_TRUE(verdict.path.empty() || c.q[size_t(emitted)] > 0) << emitted;
+    }
+}
+
+TEST(SampledTrees, ARowWithoutValidNumbersIsReported) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Rows none({0, 0, 0, 0}, {0.25f, 0.25f, 0.25f, 0.25f}, {0, 1, 2});
+    EXPECT_EQ(none.decide(seed).next, -1);
+    EXPECT_TRUE(none.decide(seed).path.empty());
+  }
+}
+
+TEST(SampledTrees, WhereNothingWasDrawnTheTargetDecidesAlone) {
+  Rows rows({0.25f, 0.25f, 0.25f, 0.25f}, {0, 0, 0, 0}, {-1, -1});
+  EXPECT_EQ(rows.decide(1).next, 3);
+}
+
+}  // namespace
+}  // namespace hunch

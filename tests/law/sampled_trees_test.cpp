@@ -1,0 +1,196 @@
+// Trees of sampled nodes keep the target's law under rule ratio: chi-square through the production loop (joint.h), for `self` and
+// for drafters of wider trees; and whether a sibling exists is no matter of what was drawn.
+#include <map>
+
+#include "draft/sampled_children.h"
+#include "joint.h"
+
+namespace hunch {
+namespace {
+
+using namespace law;
+
+toy::Tables far_tables() {
+  const Rows target = random_rows(1);
+  return {kVocab, table_of(target), table_of(far_from(target, 2))};
+}
+
+struct Case {
+  const char* device;
+  int sampling, gamma, tree;
+};
+class SelfTrees : public testing::TestWithParam<Case> {};
+
+TEST_P(SelfTrees, KeepTheJointOfThreeTokens) {
+  const auto [device, sampling, gamma, tree] = GetParam();
+  const Sampling& s = kSamplings[sampling];
+  Request request = toy_request(gamma, "ratio", s);
+  request.speculation.tree_tokens = tree;
+  const Outcome run = sample_joint(far_tables, device, request);
+  expect_law(run, exact_joint(random_rows(1), s));
+  EXPECT_GT(run.beside, kSamples / 20) << "it does not branch";
+  EXPECT_LT(run.accepted, run.drafted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Reference, SelfTrees,
+                         testing::Values(Case{"reference", 1, 1, 1}, Case{"reference", 1, 2, 4}, Case{"reference", 1, 3, 12},
+                                         Case{"reference", 0, 2, 4}, Case{"reference", 2, 2, 4}, Case{"reference", 3, 2, 4},
+                                         Case{"reference", 4, 2, 4}),
+                         [](const auto& info) {
+                           const Case& c = info.param;
+                           std::string name = std::string(kSamplings[c.sampling].name) + "_gamma" + std::to_string(c.gamma);
+                           for (char& x : name)
+                             if (!std::isalnum(uint8_t(x))) x = '_';
+                           return name;
+                         });
+INSTANTIATE_TEST_SUITE_P(Cpu, SelfTrees, testing::Values(Case{"cpu", 1, 2, 4}));
+
+// A selection has seen the rejected rows of the round before: fresh noise for every draw, a sibling's too.
+TEST(SampledTrees, KeepTheLawWhereTheDrafterLearnsFromRejectedDrafts) {
+  const Rows target = random_rows(1), drafter = far_from(target, 2);
+  Request request = toy_request(3, "ratio", kSamplings[1]);
+  request.speculation.tree_tokens = 6;
+  const auto tables = [&] {
+    auto seen = std::make_shared<std::array<int, kPositions>>();
+    toy::Tables made{kVocab, table_of(target), {}};
+    made.on_verify = [seen](int64_t position, int32_t token) {
+      if (position == 0) seen->fill(-1);
+      (*seen)[size_t(position)] = token;
+    };
+    made.drafter = [seen, plain = table_of(drafter)](int64_t position, int32_t token, float* logits) {
+      plain(position, token, logits);
+      const int before = position + 1 < kPositions ? (*seen)[size_t(position) + 1] : -1;
+      if (before >= 0) logits[before] += 2;
+    };
+    return made;
+  };
+  expect_law(sample_joint(tables, "reference", request), exact_joint(target, kSamplings[1]));
+}
+
+// A tree of any shape from the far drafter's table: `widths` by depth, one less for every rank; numbered depth or breadth first.
+class Drawn final : public Proposer {
+ public:
+  struct How {
+    std::vector<int> widths;
+    bool depth_first;
+  };
+  explicit Drawn(How how) : how_(std::move(how)), rows_(far_from(random_rows(1), 2)) {}
+
+  bool uses_policy() const override { return true; }  // its trees have q
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) {
+      task.tree->size = 0, task.tree->law = DraftLaw::Given;
+      depths_.assign(1, 0);
+      if (task.limits.max_tokens <= 0) continue;
+      grow(task, 0);
+      for (int row = 1; !how_.depth_first && row <= task.tree->size; ++row) grow(task, row);
+    }
+  }
+
+ private:
+  void grow(const DraftTask& task, int row) {
+    DraftTree& tree = *task.tree;
+    const int depth = depths_[size_t(row)], room = std::min(task.limits.max_tokens, int(tree.q.extent[0]));
+    if (depth == int(how_.widths.size()) || depth == task.limits.longest() || tree.size >= room) return;
+    const int32_t token = row == 0 ? task.sequence->pending() : tree.tokens(row - 1);
+    const int64_t position = task.sequence->len() + depth;
+    const View<float, 1> q = tree.q[row];
+    for (int i = 0; i < kVocab; ++i) q(i) = float(rows_.p[size_t(position) - 1][size_t(token)][size_t(i)]);
+    // An inner node that is sure of itself has one child: a function of q.
+    int32_t children[3];
+    const int width = depth > 0 && likeliest(q) > 0.7f ? 1 : how_.widths[size_t(depth)];
+    draw_children(q, task.sequence->noise, draft_stream(depth), position, std::span(children, size_t(width)));
+    for (int i = 0; i < width && children[i] >= 0 && tree.size < room; ++i) {
+      tree.tokens(tree.size) = children[i], tree.parents[size_t(tree.size)] = row - 1;
+      depths_.push_back(depth + 1);
+      ++tree.size;
+      if (how_.depth_first) grow(task, tree.size);
+    }
+  }
+
+  How how_;
+  Rows rows_;
+  std::vector<int> depths_;  // of rows
+};
+
+template <int First, int Second, bool DepthFirst>
+Result<std::unique_ptr<Proposer>> make_drawn(const Proposer::Setup&) {
+  std::vector<int> widths{First};
+  if (Second > 0) widths.push_back(Second);
+  return std::unique_ptr<Proposer>(new Drawn({widths, DepthFirst}));
+}
+const Register<Proposer> three{"three", "for tests", make_drawn<3, 0, false>},
+    broad{"broad", "for tests", make_drawn<3, 2, false>}, deep{"deep", "for tests", make_drawn<2, 2, true>};
+
+class DrawnTrees : public testing::TestWithParam<const char*> {};
+
+TEST_P(DrawnTrees, KeepTheJointOfThreeTokens) {
+  Request request = toy_request(2, "ratio", kSamplings[1]);
+  request.speculation.proposer = GetParam(), request.speculation.tree_tokens = 10;
+  const Outcome run = sample_joint(far_tables, "reference", request);
+  expect_law(run, exact_joint(random_rows(1), kSamplings[1]));
+  EXPECT_GT(run.beside, kSamples / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wide, DrawnTrees, testing::Values("three", "broad", "deep"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// What a tree looks like below the root and below its first level is the same for all draws from the same q.
+TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
+  std::map<int, int> root_widths;
+  for (uint64_t far = 2; far < 10; ++far) {
+    const Rows target = random_rows(1), drafter = far_from(target, far);
+    int children = -1;
+    std::map<std::vector<int32_t>, std::vector<int32_t>> shape_below;  // by the first level's tokens
+    for (uint64_t key = 0; key < 150; ++key) {
+      auto parts = toy::make_parts({kVocab, table_of(target), table_of(drafter)}, "reference", kPositions);
+      Request request = toy_request(2, "ratio", kSamplings[1]);
+      request.speculation.tree_tokens = 4;
+      auto plan = plan_request(request, {}, 64);
+      ASSERT_TRUE(plan.ok());
+      plan->noise.seed = key;
+      auto step = Solo::make(*parts, *plan, request);
+      ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
+      DraftTree drafted;
+      std::vector<int32_t> first_level;
+      step.value()->hot_loop().after_drafts = [&](Running& who) {
+        drafted = who.tree();
+        for (int node = 0; node < drafted.size && drafted.parents[size_t(node)] < 0; ++node)
+          first_level.push_back(drafted.tokens(node));
+      };
+      ASSERT_TRUE(step.value()->round().ok());
+      ASSERT_TRUE(first_level.size() < 2 || first_level[0] != first_level[1]);
+      if (children < 0) ++root_widths[children = int(first_level.size())];
+      ASSERT_EQ(int(first_level.size()), children) << "far " << far << " key " << key;
+      const std::vector<int32_t> parents(drafted.parents.begin(), drafted.parents.begin() + drafted.size);
+      const auto [known, fresh] = shape_below.emplace(first_level, parents);
+      ASSERT_EQ(known->second, parents) << "far " << far << " key " << key;
+    }
+    EXPECT_GE(shape_below.size(), 2u);
+  }
+  EXPECT_EQ(root_widths.size(), 2u) << "some laws make it unsure, some do not";
+}
+
+TEST(SampledTrees, ChildrenAreDrawnWithoutReplacementAndInOrder) {
+  const std::vector<float> q{0.5f, 0, 0.3f, 0.2f};
+  const View<const float, 1> view(q.data(), 4);
+  std::map<std::vector<int32_t>, int> counts;
+  constexpr int kDraws = 40000;
+  for (int position = 0; position < kDraws; ++position) {
+    std::vector<int32_t> drawn(4);
+    draw_children(view, {.seed = 3}, NoiseStream::Draft, position, drawn);
+    ASSERT_EQ(drawn[3], -1) << "three are possible";
+    ++counts[drawn];
+    std::vector<int32_t> fewer(2);
+    draw_children(view, {.seed = 3}, NoiseStream::Draft, position, fewer);
+    ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), drawn.begin()));
+  }
+  EXPECT_EQ(counts.size(), 6u);
+  for (const auto& [drawn, count] : counts) {
+    const double first = double(q[size_t(drawn[0])]), wanted = first * double(q[size_t(drawn[1])]) / (1 - first);
+    EXPECT_NEAR(count / double(kDraws), wanted, 4.5 * std::sqrt(wanted * (1 - wanted) / kDraws));
+  }
+}
+
+}  // namespace
+}  // namespace hunch
