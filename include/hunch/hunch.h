@@ -36,7 +36,7 @@ struct EngineOptions {
   int64_t context_len = 0;      // tokens a request may reach; 0: the model's
   int64_t kv_memory_bytes = 0;  // 0: what context_len needs
   int chunk_len = 512;          // most prompt rows of one request per pass
-  int max_draft = 64;           // most drafted tokens a request may ask for
+  int max_draft = 64;           // most drafted tokens a request may ask for; at most 256
   int max_num_seqs = 16;        // requests that run at once; more wait
   int max_num_batched_tokens = 0;        // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
   int max_waiting = 4096;                // requests that may wait; more are refused

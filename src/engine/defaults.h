@@ -11,6 +11,7 @@ inline constexpr float kTemperature = 0.8f, kTopP = 0.95f, kMinP = 0.05f;
 inline constexpr int kTopK = 40;
 
 inline constexpr int kDraftTokens = 7;
+inline constexpr int kMostDrafts = 256;  // nodes of a tree that backends attend to, beside the pending token
 inline constexpr double kRatio = 0.03;
 inline constexpr double kCoarserFrom = 8;  // bits a weight from which drafts read a 4-bit copy unless told
 inline constexpr int kStreamingSinks = 4;

@@ -252,7 +252,8 @@ TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
                         {"the model was trained for 256", {.model = model, .context_len = int64_t(1) << 40}},
                         {"KV memory too small", {.model = model, .context_len = 256, .kv_memory_bytes = 1000}},
                         {"prompt chunks of 1 rows", {.model = model, .chunk_len = 1}},
-                        {"max draft is 0", {.model = model, .max_draft = 0}}};
+                        {"max draft is 0", {.model = model, .max_draft = 0}},
+                        {"max draft is 257; it must lie in [1, 256]", {.model = model, .max_draft = 257}}};
   for (const Case& c : cases) {
     auto engine = Engine::load(c.options);
     ASSERT_FALSE(engine.ok()) << c.message;

@@ -37,7 +37,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (options.chunk_len < defaults::kSelectingRows)
     return usage_error(
         fmt::format("prompt chunks of {} rows: at least {} are needed", options.chunk_len, defaults::kSelectingRows));
-  if (options.max_draft < 1) return usage_error(fmt::format("max draft is {}; it must be at least 1", options.max_draft));
+  if (options.max_draft < 1 || options.max_draft > defaults::kMostDrafts)
+    return usage_error(fmt::format("max draft is {}; it must lie in [1, {}]", options.max_draft, defaults::kMostDrafts));
 
   const auto* device = Register<Backend>::find(options.device);
   if (!device) return usage_error(fmt::format("unknown device '{}'; known: {}", options.device, Register<Backend>::names()));

@@ -74,8 +74,8 @@ struct StoreItem {
 // Floats of the state of one query row after one split: accumulators, then what weights are relative to (log2) and their sum.
 constexpr int64_t state_len(int padded_dim) { return padded_dim + 16; }
 
-// A tree's rows from the block of its first entry on: kMaxTreeRows entries that begin anywhere in a block lie in two.
-inline constexpr int kMaxTreeRows = 65, kTreeBlocks = 2;
+// A tree's rows from the block of its first entry on: kMaxTreeRows entries that begin anywhere in a block lie in five.
+inline constexpr int kMaxTreeRows = 257, kTreeBlocks = 5;
 
 // Scratch of attend() and score(); num_rows counts query rows (rows times group).
 constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t chunk_bytes) {

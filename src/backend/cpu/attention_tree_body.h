@@ -66,6 +66,8 @@ class PathBlocks {
   }
 
  private:
+  static_assert((kBlockLen - 1 + kMaxTreeRows - 1) / kBlockLen + 1 == kTreeBlocks);
+
   const KeyPlane& keys_;
   const QueryRows& rows_;
   std::byte* memory_;

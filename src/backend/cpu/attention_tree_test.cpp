@@ -60,7 +60,7 @@ struct TreeCase {
 
 void expect_chains(const std::string& isa, const TreeCase& c) {
   const auto backend = make_cpu(isa, c.threads);
-  KvCase kv(*backend, c.shape, c.first_entry + 70), chain(*backend, c.shape, c.first_entry + 70);
+  KvCase kv(*backend, c.shape, c.first_entry + 270), chain(*backend, c.shape, c.first_entry + 270);
   kv.store->poison(kv.pages(), c.first_entry, int64_t(kv.table.size()) * kPageLen);
   const int rows = int(c.parents.size());
   for (int x = 0; x < rows; ++x) store_row(*backend, kv, c.first_entry + x, x);
@@ -111,6 +111,7 @@ TEST(CpuTree, HoldsForTheLargestTreesAndForEveryHeadShape) {
         expect_chains(isa, {{dtype, 2, 1, 64}, random_tree(65, 0.3, random), first_entry, 0, 2});
         expect_chains(isa, {{dtype, 1, 3, 40}, random_tree(65, 0.98, random), first_entry, 0, 1});
         expect_chains(isa, {{dtype, 2, 4, 16}, random_tree(40, 0.9, random), first_entry, 0, 3});
+        expect_chains(isa, {{dtype, 1, 1, 16}, random_tree(257, 0.98, random), first_entry, 0, 2});
       }
 }
 

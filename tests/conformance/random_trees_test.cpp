@@ -1,0 +1,128 @@
+// Trees of any shape, numbered in any order that has parents first, with the same token twice among siblings, up to 256 nodes:
+// tokens, K and V are those of plain decoding, byte for byte. The rule follows one path; it must be the right one and lie where a
+// chain would have left it.
+#include <numeric>
+
+#include "methods.h"
+
+namespace hunch {
+namespace {
+
+// Random trees. Half of the nodes whose path is right so far get the right token, where that is known: from an earlier run of
+// the same request.
+class RandomTrees final : public Proposer {
+ public:
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) grow(task);
+  }
+  void observe(const Sequence& sequence, const Verdict&) override {
+    if (sequence.len() > int64_t(known_.size()) || !begins(sequence.tokens, known_)) known_ = sequence.tokens;
+  }
+
+ private:
+  struct Node {
+    int parent, depth;
+    int32_t token;
+    bool right;
+  };
+  static bool begins(const std::vector<int32_t>& tokens, const std::vector<int32_t>& all) {
+    return tokens.size() <= all.size() && std::equal(tokens.begin(), tokens.end(), all.begin());
+  }
+
+  void grow(const DraftTask& task) {
+    const Sequence& sequence = *task.sequence;
+    DraftTree& tree = *task.tree;
+    tree.size = 0, tree.law = DraftLaw::Point;
+    if (task.limits.max_tokens <= 0) return;
+    const int size = dice_.below(4) == 0 ? task.limits.max_tokens : 1 + dice_.below(task.limits.max_tokens);
+    const bool knows = begins(sequence.tokens, known_);
+    nodes_.clear();
+    while (int(nodes_.size()) < size) {
+      // Favours late nodes now and then, so that there are deep trees and bushy ones.
+      const int made = int(nodes_.size());
+      int parent = dice_.below(2) == 0 && made > 0 ? made - 1 : dice_.below(made + 1) - 1;
+      while (parent >= 0 && nodes_[size_t(parent)].depth >= task.limits.longest()) parent = nodes_[size_t(parent)].parent;
+      const int depth = parent < 0 ? 1 : nodes_[size_t(parent)].depth + 1;
+      const size_t place = sequence.tokens.size() + size_t(depth) - 1;
+      const bool may = knows && place < known_.size() && (parent < 0 || nodes_[size_t(parent)].right);
+      const int32_t token = may && dice_.below(2) ? known_[place] : dice_.below(256);
+      nodes_.push_back({parent, depth, token, may && token == known_[place]});
+    }
+    // As they came, breadth first or depth first.
+    order_.resize(nodes_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    const int how = dice_.below(3);
+    if (how == 1)
+      std::stable_sort(order_.begin(), order_.end(),
+                       [&](int a, int b) { return nodes_[size_t(a)].depth < nodes_[size_t(b)].depth; });
+    if (how == 2) order_.clear(), depth_first(-1);
+    place_.resize(nodes_.size());
+    for (size_t i = 0; i < order_.size(); ++i) place_[size_t(order_[i])] = int(i);
+    for (size_t i = 0; i < order_.size(); ++i) {
+      const Node& node = nodes_[size_t(order_[i])];
+      tree.tokens(int64_t(i)) = node.token;
+      tree.parents[i] = node.parent < 0 ? -1 : place_[size_t(node.parent)];
+    }
+    tree.size = size;
+  }
+  void depth_first(int parent) {
+    for (int node = parent + 1; node < int(nodes_.size()); ++node)
+      if (nodes_[size_t(node)].parent == parent) order_.push_back(node), depth_first(node);
+  }
+
+  test::Dice dice_{5};
+  std::vector<int32_t> known_;
+  std::vector<Node> nodes_;
+  std::vector<int> order_, place_;
+};
+const Register<Proposer> random_trees{
+    "random-trees", "for tests",
+    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new RandomTrees); }};
+
+TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
+  int turn = 0, largest = 0;
+  int64_t kept = 0, moved = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* kv : {"q8_0", "bf16", "f32", "f16"})
+      for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"}) {
+        auto engine = test::load({.model = test::tiny_path(model),
+                                  .device = device,
+                                  .threads = 1 + turn % 2,
+                                  .kv_dtype = kv,
+                                  .context_len = 512,
+                                  .max_draft = 256});
+        // Far from the end, which would cut the trees.
+        Request request = test::request(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
+        request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
+        if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
+        auto plain = test::make_step(*engine, request);
+        ASSERT_TRUE(plain->prefill(nullptr).ok());
+        while (plain->sequence().len() < 130) ASSERT_TRUE(plain->round().ok());
+
+        request.speculation.proposer = "random-trees";
+        for (const int nodes : {256, 256, 30}) {  // the first run knows nothing
+          const std::string what = fmt::format("{} {} {} {}", device, kv, model, nodes);
+          request.speculation.num_tokens = 6 + turn % 7;
+          request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
+          auto step = test::make_step(*engine, request);
+          step->hot_loop().after_commit = [&](Running& who) {
+            largest = std::max(largest, who.tree().size);
+            for (size_t i = 0; i < who.path_rows.size(); ++i) moved += who.path_rows[i] != int32_t(i);
+          };
+          ASSERT_TRUE(step->prefill(nullptr).ok());
+          while (step->sequence().len() < 115) ASSERT_TRUE(step->round().ok());
+          kept += step->stats().accepted;
+          const auto& tokens = step->sequence().tokens;
+          ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
+          const int64_t entries = step->sequence().committed_len;
+          ASSERT_TRUE(test::same_bits(test::kv_of(*engine, *step, entries), test::kv_of(*engine, *plain, entries))) << what;
+        }
+        ++turn;
+      }
+  EXPECT_EQ(largest, 256);
+  EXPECT_GT(kept, 500);
+  EXPECT_GT(moved, 300);
+}
+
+}  // namespace
+}  // namespace hunch

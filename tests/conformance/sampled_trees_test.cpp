@@ -1,0 +1,81 @@
+// Trees of sampled nodes (rule ratio, `self`) in whole engines: what comes out is in the target's support and of the right length,
+// the counts add up, and a sibling makes it likelier that a round keeps something.
+#include "methods.h"
+
+namespace hunch {
+namespace {
+
+Request sampled_request(const char* policy, int gamma, int tree, uint64_t seed, int64_t max_tokens) {
+  Request request = test::request(test::phrases(120, 60, seed % 4), max_tokens);
+  test::set_method(request, {"self", tree, policy}, gamma);
+  request.speculation.rule = "ratio";
+  request.sampling.temperature = 1.0, request.sampling.seed = seed;
+  return request;
+}
+
+TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
+  int turn = 0;
+  int64_t beside = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* kv : {"f32", "f16", "bf16", "q8_0"})
+      for (const char* policy : {"vegas", "quest"}) {
+        static constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window"};
+        auto engine = test::load({.model = test::tiny_path(kModels[turn % 3]),
+                                  .device = device,
+                                  .threads = 1 + turn % 2,
+                                  .kv_dtype = kv,
+                                  .context_len = 256});
+        Request request = sampled_request(policy, 1 + turn % 6, 1 + 3 * (turn % 4), uint64_t(turn), 60);
+        // Three tokens are possible, and log-probabilities name them. Penalties would make them others.
+        request.sampling.top_k = 3, request.sampling.logprobs = 3;
+        const std::string what = fmt::format("{} {} {} gamma {} tree {}", device, kv, policy, request.speculation.num_tokens,
+                                             request.speculation.tree_tokens);
+        ++turn;
+        const Generation run = test::generate(*engine, request);
+        EXPECT_TRUE(run.lossless) << what;
+        ASSERT_EQ(run.tokens.size(), 60u) << what;
+        ASSERT_EQ(run.top.size(), 60u) << what;
+        for (size_t i = 0; i < run.tokens.size(); ++i)
+          EXPECT_TRUE(std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
+              << what << ": token " << i << " is impossible";
+        int64_t at_depths = 0, kept = 0;
+        for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
+          at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
+          EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
+          if (i > 0) EXPECT_LE(run.drafted_by_position[i], run.drafted_by_position[i - 1]) << what;
+        }
+        EXPECT_EQ(kept, run.accepted) << what;
+        EXPECT_LE(at_depths, run.drafted) << what;
+        beside += run.drafted - at_depths;
+      }
+  EXPECT_GT(beside, 100) << "nothing branches";
+}
+
+// Rounds that keep their first token or its sibling, of all rounds that drafted.
+struct Kept {
+  double rounds = 0, first = 0, tokens = 0, beside = 0;
+  double share() const { return first / rounds; }
+};
+Kept kept_by(Engine& engine, int gamma, int tree) {
+  Kept kept;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    Request request = sampled_request("vegas", gamma, tree, seed, 100);
+    request.speculation.ratio = 0.05, request.speculation.min_tokens = 4;
+    const Generation run = test::generate(engine, request);
+    kept.rounds += double(run.drafted_by_position[0]), kept.first += double(run.accepted_by_position[0]);
+    kept.tokens += double(run.accepted), kept.beside += double(run.drafted);
+    for (const auto at : run.drafted_by_position) kept.beside -= double(at);
+  }
+  return kept;
+}
+
+TEST(SampledTrees, ASiblingMakesARoundKeepMore) {
+  auto engine = test::load({.model = test::tiny_path("llama"), .device = "cpu", .threads = 2, .context_len = 256});
+  const Kept chain = kept_by(*engine, 2, 0), tree = kept_by(*engine, 2, 4), longer = kept_by(*engine, 6, 0);
+  std::printf("chain 2: %.3f first, %.3f tokens a round; tree 2+4: %.3f, %.3f (%.2f beside); chain 6: %.3f, %.3f\n", chain.share(), chain.tokens/chain.rounds, tree.share(), tree.tokens/tree.rounds, tree.beside/tree.rounds, longer.share(), longer.tokens/longer.rounds);
+  const double noise = std::sqrt(0.25 / chain.rounds + 0.25 / tree.rounds);
+  EXPECT_GT(tree.share(), chain.share() - 4 * noise);
+}
+
+}  // namespace
+}  // namespace hunch
