@@ -197,6 +197,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
           SpeculationOptions& o = request.speculation;
           o.proposer = "self", o.rule = rule, o.policy = policy;
           o.ratio = 0.3, o.min_tokens = 12, o.num_tokens = 1 + turn % 6;
+          o.tree_tokens = turn % 4 == 3 ? 5 : 0;
           runs.push_back(test::generate(*engine, request));
         }
         ++turn;
