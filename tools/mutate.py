@@ -35,7 +35,7 @@ class Mutant(NamedTuple):
 
 RATIO, POINT, CHANCE = 'src/accept/rules/ratio.cpp', 'src/accept/rules/point.cpp', 'src/accept/chance.h'
 OWN, NGRAM = 'src/accept/own_token.h', 'src/draft/proposers/ngram.cpp'
-SIBLINGS, CHILDREN = 'src/accept/sibling_laws.h', 'src/draft/sampled_children.h'
+SIBLINGS = 'src/accept/sibling_laws.h'
 TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp', 'src/draft/proposers/suffix.cpp'
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
@@ -156,12 +156,6 @@ MUTANTS = [
     Mutant('siblings: after the last, a sample of p', RATIO, 'chance.among(laws_.target(), position)', 'target.choice(row)', *TREE3),
     Mutant('siblings: q keeps the refused token', SIBLINGS, 'q_[size_t(token)] = 0;', '', *PROOF),
     Mutant('siblings: where rounding refused, nothing is left', SIBLINGS, 'if (left > 0)', '', *PROOF),
-    Mutant('drawn children: with replacement', CHILDREN, 'uint32_t(token))) / double(q(token));',
-           'uint32_t(token))) / double(q(token));\n    if (time < times[0]) std::fill(out.begin(), out.end(), int32_t(token));', 'law_suite',
-           'SampledTrees.ChildrenAreDrawnWithoutReplacementAndInOrder'),
-    Mutant('drawn children: the last drawn comes first', CHILDREN, 'std::fill(out.begin(), out.end(), -1);',
-           'struct Turn { std::span<int32_t> all; ~Turn() { std::reverse(all.begin(), all.end()); } } turn{out};\n'
-           '  std::fill(out.begin(), out.end(), -1);', 'law_suite', 'Wide/DrawnTrees.KeepTheJointOfThreeTokens/broad'),
     Mutant('self: a sibling where the draw was close', SELF, 'if (!draft.given()) return by_noise_', 'return by_noise_', *SHAPES, True),
     Mutant('self: a sibling where the draw was close, by its law', SELF, 'if (!draft.given()) return by_noise_', 'return by_noise_', *SELF_TREE),
     Mutant('self: drawn children that look weak are dropped', SELF, 'draft.nodes >= limits.max_tokens || token < 0)',

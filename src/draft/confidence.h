@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+
+#include "tensor/view.h"
 
 namespace hunch {
 
@@ -16,6 +19,13 @@ class Confidence {
   static int class_of(float lead) {
     if (!(lead < 8)) return 7;
     return std::clamp(int(std::ceil(std::log2(std::max(lead, 1e-6f) * 8))), 0, 6);
+  }
+  // The same of a distribution, before anything is drawn from it: the log-odds of its likeliest token are about the lead that
+  // this will have. What a drafter of law Given may ask about a sibling (draft_tree.h), as it may not ask the lead.
+  static int class_of_law(View<const float, 1> q) {
+    float most = 0;
+    for (int64_t token = 0; token < q.extent[0]; ++token) most = std::max(most, q(token));
+    return class_of(most < 1 ? std::log(most / (1 - most)) : std::numeric_limits<float>::infinity());
   }
   float kept(int of) const { return float(kept_[size_t(of)] / tried_[size_t(of)]); }
   void record(int of, bool kept) {

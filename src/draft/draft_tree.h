@@ -13,8 +13,9 @@ namespace hunch {
 // What a rule may assume about how a node's token was found.
 enum class DraftLaw : uint8_t {
   Point,  // deterministic: no distribution
-  // Drawn from q, bit for bit. The children of one node are drawn without replacement, in the order of their numbers. Whether a
-  // node has another child may depend on q and on all that was known before its first was drawn, never on what was drawn.
+  // Drawn from q, bit for bit. The children of one node are drawn without replacement (SampleArgs::ranked), in the order of their
+  // numbers. Whether a node has another child may depend on q and on all that was known before its first was drawn, never on what
+  // was drawn.
   Given,
   Noise,  // arg max of the drafter's log-probabilities plus the target's own noise of that position (rule match)
 };

@@ -2,7 +2,7 @@
 // for drafters of wider trees; and whether a sibling exists is no matter of what was drawn.
 #include <map>
 
-#include "draft/sampled_children.h"
+#include "draft/confidence.h"
 #include "joint.h"
 
 namespace hunch {
@@ -67,14 +67,16 @@ TEST(SampledTrees, KeepTheLawWhereTheDrafterLearnsFromRejectedDrafts) {
   expect_law(sample_joint(tables, "reference", request), exact_joint(target, kSamplings[1]));
 }
 
-// A tree of any shape from the far drafter's table: `widths` by depth, one less for every rank; numbered depth or breadth first.
+// A tree of any shape from the far drafter's table: so many children by depth, drawn by the sampler (`ranked`); numbered depth or
+// breadth first.
 class Drawn final : public Proposer {
  public:
   struct How {
     std::vector<int> widths;
     bool depth_first;
   };
-  explicit Drawn(How how) : how_(std::move(how)), rows_(far_from(random_rows(1), 2)) {}
+  Drawn(Backend& backend, How how)
+      : backend_(backend), how_(std::move(how)), table_(table_of(far_from(random_rows(1), 2))), logits_(kVocab) {}
 
   bool uses_policy() const override { return true; }  // its trees have q
   void propose(std::span<const DraftTask> tasks) override {
@@ -90,16 +92,24 @@ class Drawn final : public Proposer {
  private:
   void grow(const DraftTask& task, int row) {
     DraftTree& tree = *task.tree;
+    const Sequence& sequence = *task.sequence;
     const int depth = depths_[size_t(row)], room = std::min(task.limits.max_tokens, int(tree.q.extent[0]));
     if (depth == int(how_.widths.size()) || depth == task.limits.longest() || tree.size >= room) return;
-    const int32_t token = row == 0 ? task.sequence->pending() : tree.tokens(row - 1);
-    const int64_t position = task.sequence->len() + depth;
-    const View<float, 1> q = tree.q[row];
-    for (int i = 0; i < kVocab; ++i) q(i) = float(rows_.p[size_t(position) - 1][size_t(token)][size_t(i)]);
+    const int32_t token = row == 0 ? sequence.pending() : tree.tokens(row - 1);
+    const int32_t position = int32_t(sequence.len()) + depth;
+    table_(position - 1, token, logits_.data());
+    int32_t choice, children[3];
+    backend_.sample({.logits = View<const float, 2>(logits_.data(), 1, kVocab),
+                     .params = sequence.sampling,
+                     .key = sequence.noise,
+                     .stream = draft_stream(depth),
+                     .positions = View<const int32_t, 1>(&position, 1),
+                     .tokens = View<int32_t, 1>(&choice, 1),
+                     .probs = tree.q.slice(row, 1),
+                     .ranked = View<int32_t, 2>(children, 1, 3)});
     // An inner node that is sure of itself has one child: a function of q.
-    int32_t children[3];
-    const int width = depth > 0 && likeliest(q) > 0.7f ? 1 : how_.widths[size_t(depth)];
-    draw_children(q, task.sequence->noise, draft_stream(depth), position, std::span(children, size_t(width)));
+    const bool sure = Confidence::class_of_law(View<const float, 2>(tree.q)[row]) > 3;
+    const int width = depth > 0 && sure ? 1 : how_.widths[size_t(depth)];
     for (int i = 0; i < width && children[i] >= 0 && tree.size < room; ++i) {
       tree.tokens(tree.size) = children[i], tree.parents[size_t(tree.size)] = row - 1;
       depths_.push_back(depth + 1);
@@ -108,16 +118,18 @@ class Drawn final : public Proposer {
     }
   }
 
+  Backend& backend_;
   How how_;
-  Rows rows_;
+  toy::Table table_;
+  std::vector<float> logits_;
   std::vector<int> depths_;  // of rows
 };
 
 template <int First, int Second, bool DepthFirst>
-Result<std::unique_ptr<Proposer>> make_drawn(const Proposer::Setup&) {
+Result<std::unique_ptr<Proposer>> make_drawn(const Proposer::Setup& setup) {
   std::vector<int> widths{First};
   if (Second > 0) widths.push_back(Second);
-  return std::unique_ptr<Proposer>(new Drawn({widths, DepthFirst}));
+  return std::unique_ptr<Proposer>(new Drawn(*setup.backend, {widths, DepthFirst}));
 }
 const Register<Proposer> three{"three", "for tests", make_drawn<3, 0, false>},
     broad{"broad", "for tests", make_drawn<3, 2, false>}, deep{"deep", "for tests", make_drawn<2, 2, true>};
@@ -169,27 +181,6 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
     EXPECT_GE(shape_below.size(), 2u);
   }
   EXPECT_EQ(root_widths.size(), 2u) << "some laws make it unsure, some do not";
-}
-
-TEST(SampledTrees, ChildrenAreDrawnWithoutReplacementAndInOrder) {
-  const std::vector<float> q{0.5f, 0, 0.3f, 0.2f};
-  const View<const float, 1> view(q.data(), 4);
-  std::map<std::vector<int32_t>, int> counts;
-  constexpr int kDraws = 40000;
-  for (int position = 0; position < kDraws; ++position) {
-    std::vector<int32_t> drawn(4);
-    draw_children(view, {.seed = 3}, NoiseStream::Draft, position, drawn);
-    ASSERT_EQ(drawn[3], -1) << "three are possible";
-    ++counts[drawn];
-    std::vector<int32_t> fewer(2);
-    draw_children(view, {.seed = 3}, NoiseStream::Draft, position, fewer);
-    ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), drawn.begin()));
-  }
-  EXPECT_EQ(counts.size(), 6u);
-  for (const auto& [drawn, count] : counts) {
-    const double first = double(q[size_t(drawn[0])]), wanted = first * double(q[size_t(drawn[1])]) / (1 - first);
-    EXPECT_NEAR(count / double(kDraws), wanted, 4.5 * std::sqrt(wanted * (1 - wanted) / kDraws));
-  }
 }
 
 }  // namespace

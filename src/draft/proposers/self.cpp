@@ -14,13 +14,10 @@
 // How close a choice was also says how likely the target agrees. That is learned from what was kept (draft/confidence.h), and
 // ends a chain where going on would not pay.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "draft/confidence.h"
 #include "draft/proposer.h"
-#include "draft/sampled_children.h"
 
 namespace hunch {
 namespace {
@@ -352,13 +349,8 @@ class Self final : public Proposer {
   float chance_of_first(Draft& draft, int row, float lead) const {
     if (!draft.given()) return by_noise_.kept(Confidence::class_of(lead));
     draft.laws.resize(size_t(row) + 1, 0);
-    draft.laws[size_t(row)] = class_of_law(View<const float, 2>(draft.task->tree->q)[row]);
+    draft.laws[size_t(row)] = uint8_t(Confidence::class_of_law(View<const float, 2>(draft.task->tree->q)[row]));
     return by_law_.kept(draft.laws[size_t(row)]);
-  }
-  // The log-odds of the likeliest token are about the lead that it will have.
-  static uint8_t class_of_law(View<const float, 1> q) {
-    const float most = likeliest(q);
-    return uint8_t(Confidence::class_of(most < 1 ? std::log(most / (1 - most)) : std::numeric_limits<float>::infinity()));
   }
 
   void record_law(const Draft& draft, int row, bool kept) {
