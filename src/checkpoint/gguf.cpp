@@ -201,7 +201,7 @@ std::string_view gguf_type_name(GgufType type) {
 
 std::optional<DType> dtype_of_ggml(uint32_t type) {
   for (int i = 0; i < kNumDTypes; ++i)
-    if (ggml_type_of(DType(i)) == type) return DType(i);
+    if (ggml_type_of(DType(i)) == type && type != kNoGgmlType) return DType(i);
   return std::nullopt;
 }
 
@@ -215,8 +215,9 @@ uint32_t ggml_type_of(DType dtype) {
     case DType::Q5_K: return 13;
     case DType::Q6_K: return 14;
     case DType::BF16: return 30;
+    case DType::F8_E4M3: break;
   }
-  return UINT32_MAX;
+  return kNoGgmlType;
 }
 
 Result<GgufFile> GgufFile::parse(std::span<const std::byte> file, std::string_view file_name) {

@@ -23,6 +23,7 @@ std::optional<DType> dtype_of(std::string_view name) {
   if (name == "BF16") return DType::BF16;
   if (name == "F16") return DType::F16;
   if (name == "F32") return DType::F32;
+  if (name == "F8_E4M3") return DType::F8_E4M3;
   return std::nullopt;
 }
 
@@ -42,7 +43,7 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
       std::string_view type;
       if (field.get(type)) return fail("dtype is not a string");
       const auto dtype = dtype_of(type);
-      if (!dtype) return fail(fmt::format("type {} is not supported (BF16, F16, F32 are)", quote(type)));
+      if (!dtype) return fail(fmt::format("type {} is not supported (BF16, F16, F32 and F8_E4M3 are)", quote(type)));
       entry.dtype = *dtype;
     } else if (key == "shape") {
       ++seen_shape;
