@@ -1,4 +1,5 @@
-// Element encodings of tensors and KV rows, with their block geometry (GGUF's names and layouts for the quantised ones).
+// Element encodings of tensors and KV rows, with their block geometry (GGUF's names and layouts for the quantised ones; FP8 is
+// what Hugging Face folders publish, its scales are a tensor of their own: WeightScales of checkpoint/checkpoint.h).
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,8 @@
 
 namespace hunch {
 
-enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K };
-inline constexpr int kNumDTypes = 8;
+enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, F8_E4M3 };
+inline constexpr int kNumDTypes = 9;
 
 struct DTypeInfo {
   std::string_view name;  // as the command line takes and prints it
@@ -27,6 +28,7 @@ constexpr DTypeInfo dtype_info(DType t) {
     case DType::Q4_K: return {"q4_k", 256, 144};  // f16 d, f16 dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles
     case DType::Q5_K: return {"q5_k", 256, 176};  // as Q4_K, with 32 bytes of fifth bits before the nibbles
     case DType::Q6_K: return {"q6_k", 256, 210};  // 128 low nibbles, 64 high bits, int8 scales[16], f16 d; w = d sc (q - 32)
+    case DType::F8_E4M3: return {"fp8", 1, 1};    // sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7f is NaN
   }
   return {"?", 1, 0};
 }

@@ -143,7 +143,7 @@ Status check_tensors(const Checkpoint& checkpoint, std::string_view source) {
     if (tensor->shape != need.shape)
       return Error{fmt::format("{}: tensor {} has shape {}, expected {}", source, name, shape_text(tensor->shape),
                                shape_text(need.shape))};
-    if (!need.matrix && dtype_info(tensor->dtype).block != 1)
+    if (!need.matrix && (dtype_info(tensor->dtype).block != 1 || tensor->dtype == DType::F8_E4M3))
       return Error{fmt::format("{}: tensor {} is {}; norms, biases and factors must be f32, f16 or bf16", source, name,
                                dtype_info(tensor->dtype).name)};
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <unordered_map>
 
 #include "checkpoint/config.h"
@@ -37,6 +38,7 @@ class OpenedCheckpoint final : public Checkpoint {
   const SamplingDefaults& sampling() const override { return description_.sampling; }
   std::string_view format() const override { return format_; }
   size_t file_bytes() const override { return file_bytes_; }
+  std::string_view note() const override { return note_; }
 
   void count_file(Bytes file) { file_bytes_ += file.size(); }
   void own(std::vector<MappedFile> files) { files_ = std::move(files); }
@@ -44,7 +46,7 @@ class OpenedCheckpoint final : public Checkpoint {
   // `entry` lies in `file`. Kernels load whole elements: data that its file does not align (old safetensors, GGUF with a small
   // alignment) is copied once.
   void add(std::string name, TensorEntry entry, Bytes file) {
-    const size_t grain = entry.dtype == DType::F32 ? 4 : 2;
+    const size_t grain = entry.dtype == DType::F32 ? 4 : entry.dtype == DType::F8_E4M3 ? 1 : 2;
     const std::byte* data = file.data() + entry.offset;
     if (reinterpret_cast<uintptr_t>(data) % grain != 0) {
       copies_.push_back(std::make_unique<std::byte[]>(entry.bytes));
@@ -54,22 +56,65 @@ class OpenedCheckpoint final : public Checkpoint {
     tensors_.push_back({std::move(name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)});
   }
 
+  // Scales of the FP8 matrix `weight`, in any order with it, from any file.
+  Status add_scales(std::string weight, TensorEntry entry, Bytes file, std::string_view source) {
+    const std::byte* data = file.data() + entry.offset;
+    const auto [at, fresh] = scales_.try_emplace(std::move(weight), Scales{std::move(entry), data, {}});
+    if (!fresh) return Error{fmt::format("{}: {} has two tensors of scales", source, at->first)};
+    return {};
+  }
+  // A scale that nothing here reads; false where the model is not FP8, in which it has no place.
+  bool leave_out_scale() { return description_.fp8 != Fp8Scales::None && ++unused_scales_; }
+
   // After the last add: the index, and the check that the tensors are the shape's.
   Status finish(std::string_view source, bool vocab_only = false) {
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (!index_.emplace(tensors_[i].name, i).second)
         return Error{fmt::format("{}: tensor {} appears twice", source, quote(tensors_[i].name))};
-    return vocab_only && tensors_.empty() ? Status() : check_tensors(*this, source);
+    if (vocab_only && tensors_.empty()) return {};
+    HUNCH_OK(check_tensors(*this, source));
+    return join_scales(source);
   }
 
  private:
+  struct Scales {
+    TensorEntry entry;
+    const std::byte* data;
+    std::vector<float> values;
+  };
+
+  // Every FP8 matrix finds its scales, and all scales their matrix.
+  Status join_scales(std::string_view source) {
+    size_t joined = 0;
+    for (Tensor& tensor : tensors_) {
+      const auto at = scales_.find(tensor.name);
+      if (at == scales_.end() && tensor.dtype == DType::F8_E4M3)
+        return Error{fmt::format("{}: tensor {} is fp8 and has no weight_scale or weight_scale_inv", source, tensor.name)};
+      if (at == scales_.end()) continue;
+      Scales& scales = at->second;
+      HUNCH_TRY(scales.values, read_fp8_scales(description_.fp8, tensor, scales.entry, scales.data, source));
+      tensor.scales = fp8_scales_of(description_.fp8, tensor);
+      tensor.scales.values = scales.values.data();
+      ++joined;
+    }
+    for (const auto& [weight, scales] : scales_)
+      if (scales.values.empty())
+        return Error{fmt::format("{}: tensor {} scales no matrix of this model", source, quote(scales.entry.name))};
+    if (joined > 0) note_ = "fp8 weights are multiplied with activations that are not rounded to fp8";
+    if (joined > 0 && unused_scales_ > 0) note_ += fmt::format("; {} scales of activations or KV are not used", unused_scales_);
+    return {};
+  }
+
   ModelDescription description_;
   std::string_view format_;
   std::vector<MappedFile> files_;
   std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
+  std::map<std::string, Scales, std::less<>> scales_;   // by the canonical name of the matrix
+  std::string note_;
   size_t file_bytes_ = 0;
+  int unused_scales_ = 0;
 };
 
 Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string_view name, bool vocab_only) {
@@ -95,16 +140,16 @@ Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, st
   HUNCH_TRY(auto entries, parse_safetensors(bytes, path));
   out.count_file(bytes);
   for (TensorEntry& entry : entries) {
-    if (is_prediction_module(entry.name, out.shape())) {
-      if (names) names->push_back(entry.name);
-      continue;
-    }
-    auto canonical = canonical_name(entry.name);
-    if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
     if (names) names->push_back(entry.name);
+    if (is_prediction_module(entry.name, out.shape())) continue;
+    const Fp8Name fp8 = fp8_name(entry.name);
+    if (fp8.part == Fp8Part::Unused && out.leave_out_scale()) continue;
+    auto canonical = canonical_name(fp8.part == Fp8Part::Scale ? fp8.weight : entry.name);
+    if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
     // A tied head is the embedding; files that also store it store it twice.
     if (canonical->empty() || (*canonical == "output.weight" && out.shape().tied_head)) continue;
-    out.add(std::move(*canonical), std::move(entry), bytes);
+    if (fp8.part == Fp8Part::Scale) HUNCH_OK(out.add_scales(std::move(*canonical), std::move(entry), bytes, path));
+    else out.add(std::move(*canonical), std::move(entry), bytes);
   }
   return {};
 }

@@ -17,6 +17,13 @@
 
 namespace hunch {
 
+// What the codes of an FP8 matrix are multiplied with: one value for `rows` x `columns` elements of it, so that the whole matrix
+// (rows, columns at least its own), each row (1, columns) and blocks (128, 128) are the same thing. No values: 1.
+struct WeightScales {
+  const float* values = nullptr;  // [ceil(out / rows)][ceil(in / columns)]
+  int64_t rows = 0, columns = 0;
+};
+
 // A borrowed tensor; rows of `shape.back()` elements, slowest axis first ([out][in] for a matrix).
 struct Tensor {
   std::string name;  // canonical: GGUF's ("blk.3.attn_q.weight", "token_embd.weight", "output_norm.weight", "output.weight")
@@ -24,7 +31,8 @@ struct Tensor {
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
   size_t bytes = 0;
-  uint64_t seed = 0;  // data null: random values, made by the backend (random_checkpoint.h)
+  uint64_t seed = 0;    // data null: random values, made by the backend (random_checkpoint.h)
+  WeightScales scales;  // F8_E4M3
 };
 
 // Defaults a model brings along (generation_config.json, GGUF `general.sampling.*`); absent keys are the caller's defaults.
@@ -60,6 +68,7 @@ class Checkpoint {
   virtual const SamplingDefaults& sampling() const = 0;
   virtual std::string_view format() const = 0;  // "safetensors", "gguf"
   virtual size_t file_bytes() const = 0;
+  virtual std::string_view note() const { return {}; }  // what the files ask for and is done otherwise here; empty: nothing
 };
 
 }  // namespace hunch

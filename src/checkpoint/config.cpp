@@ -72,6 +72,11 @@ class Fields {
     return value ? value->get<std::string>() : std::string();
   }
   bool empty() const { return json_.empty(); }
+  std::vector<std::string> keys() const {
+    std::vector<std::string> out;
+    for (const auto& item : json_.items()) out.push_back(item.key());
+    return out;
+  }
   bool present(const char* key) const { return json_.contains(key); }  // null included
 
  private:
@@ -182,8 +187,6 @@ Status read_layer_types(const Fields& config, ModelShape& shape) {
 
 // What would change results and is not computed.
 Status refuse_unsupported(const Fields& config) {
-  if (config.find("quantization_config"))
-    return config.wrong("quantization_config", "quantised Hugging Face checkpoints are not supported; use the original weights");
   HUNCH_TRY(const bool mlp_bias, config.boolean("mlp_bias", false));
   if (mlp_bias) return config.wrong("mlp_bias", "biases in the feed-forward block are not supported");
   HUNCH_TRY(const std::string act, config.text("hidden_act"));
@@ -195,6 +198,67 @@ Status refuse_unsupported(const Fields& config) {
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "embedding_multiplier"})
     if (config.find(key)) return config.wrong(key, "not supported in this architecture");
   return {};
+}
+
+// [128, 128]
+Status check_block(const Fields& fields, const char* key) {
+  const Json* block = fields.find(key);
+  if (!block || *block != Json::array({kFp8Block, kFp8Block}))
+    return fields.wrong(key, fmt::format("blocks of {} x {} are supported; found {}", kFp8Block, kFp8Block,
+                                         block ? quote(block->dump(-1, ' ', true, Json::error_handler_t::replace)) : "none"));
+  return {};
+}
+
+// compressed-tensors: every group of layers has a scheme of its own; one for all is what this reads.
+Result<Fp8Scales> read_compressed(const Fields& config) {
+  HUNCH_TRY(const std::string format, config.text("format"));
+  if (format != "float-quantized" && format != "naive-quantized")
+    return config.wrong("format", fmt::format("{} is not supported; float-quantized (FP8) is", quote(format)));
+  HUNCH_TRY(const Fields sparsity, config.object("sparsity_config"));
+  HUNCH_TRY(const std::string sparse, sparsity.text("format"));
+  if (!sparse.empty() && sparse != "dense") return sparsity.wrong("format", fmt::format("{} is not supported", quote(sparse)));
+  HUNCH_TRY(const Fields groups, config.object("config_groups"));
+  Fp8Scales out = Fp8Scales::None;
+  for (const std::string& name : groups.keys()) {
+    HUNCH_TRY(const Fields group, groups.object(name.c_str()));
+    HUNCH_TRY(const Fields weights, group.object("weights"));
+    HUNCH_TRY(const std::string type, weights.text("type"));
+    HUNCH_TRY(const int64_t bits, weights.integer("num_bits", 0));
+    HUNCH_TRY(const std::string strategy, weights.text("strategy"));
+    if (type != "float" || bits != 8) return weights.wrong("type", "only float with 8 bits (FP8) is supported");
+    Fp8Scales scales = Fp8Scales::None;
+    if (strategy == "tensor") scales = Fp8Scales::Matrix;
+    if (strategy == "channel") scales = Fp8Scales::Rows;
+    if (strategy == "block") {
+      HUNCH_OK(check_block(weights, "block_structure"));
+      scales = Fp8Scales::Blocks;
+    }
+    if (scales == Fp8Scales::None)
+      return weights.wrong("strategy", fmt::format("{} is not supported; tensor, channel and block are", quote(strategy)));
+    if (out != Fp8Scales::None && out != scales)
+      return weights.wrong("strategy", "groups of layers with different ones are not supported");
+    out = scales;
+  }
+  if (out == Fp8Scales::None) return config.wrong("config_groups", "missing");
+  return out;
+}
+
+// Quantised folders: FP8 weights; everything else is refused by name.
+Result<Fp8Scales> read_quantisation(const Fields& config) {
+  if (!config.find("quantization_config")) return Fp8Scales::None;
+  HUNCH_TRY(const Fields quantised, config.object("quantization_config"));
+  HUNCH_TRY(const std::string method, quantised.text("quant_method"));
+  if (method == "compressed-tensors") return read_compressed(quantised);
+  if (method != "fp8")
+    return quantised.wrong("quant_method",
+                           fmt::format("{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
+                                       "one of those, the original weights or a GGUF file",
+                                       quote(method)));
+  HUNCH_TRY(const std::string kind, quantised.text("fmt"));
+  if (!kind.empty() && kind != "e4m3") return quantised.wrong("fmt", fmt::format("{} is not supported; e4m3 is", quote(kind)));
+  if (!quantised.find("weight_block_size")) return Fp8Scales::Matrix;
+  HUNCH_OK(check_block(quantised, "weight_block_size"));
+  return Fp8Scales::Blocks;
 }
 
 Result<ModelShape> read_shape(const Fields& config) {
@@ -290,6 +354,7 @@ Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view fol
   HUNCH_TRY(const Fields generation, Fields::parse(texts.generation_config, in("generation_config.json")));
   HUNCH_TRY(const Fields tokenizer_config, Fields::parse(texts.tokenizer_config, in("tokenizer_config.json")));
   HUNCH_TRY(out.shape, read_shape(config));
+  HUNCH_TRY(out.fp8, read_quantisation(config));
   HUNCH_TRY(out.shape.eos_ids, token_ids(generation, "eos_token_id"));
   if (out.shape.eos_ids.empty()) { HUNCH_TRY(out.shape.eos_ids, token_ids(config, "eos_token_id")); }
   HUNCH_TRY(const Fields special_tokens, Fields::parse(texts.special_tokens_map, in("special_tokens_map.json")));

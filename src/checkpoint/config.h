@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/fp8.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/shape.h"
 
@@ -25,6 +26,7 @@ struct ModelDescription {
   ModelShape shape;
   TokenizerSource tokenizer;
   SamplingDefaults sampling;
+  Fp8Scales fp8 = Fp8Scales::None;  // of a folder
 };
 
 // `folder` stands in messages. Features that would change results and are not computed here are refused by name.

@@ -35,6 +35,7 @@ uint32_t file_type_of(DType type) {
     case DType::Q5_K: return 16;
     case DType::Q6_K: return 18;
     case DType::BF16: return 32;
+    case DType::F8_E4M3: break;  // not an encoding of GGUF
   }
   return 0;
 }
@@ -186,7 +187,8 @@ float most_of(DType type) {
     case DType::Q4_0:
     case DType::Q4_K:
     case DType::Q5_K:
-    case DType::Q6_K: break;
+    case DType::Q6_K:
+    case DType::F8_E4M3: break;
   }
   return kMostF16 * 8;
 }
@@ -208,7 +210,8 @@ bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64
         std::memcpy(target, source, in_bytes);
         continue;
       }
-      dequantise_row(tensor.dtype, source, values.data(), row);
+      if (tensor.scales.values) dequantise_row(tensor, from, values.data());
+      else dequantise_row(tensor.dtype, source, values.data(), row);
       for (const float value : values)
         if (!(std::fabs(value) <= most)) fits = false;
       if (fits) quantise_row(plan.dtype, values.data(), target, row);
@@ -261,7 +264,8 @@ Status check_destination(const std::string& in, const std::string& out) {
 
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
                                           const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
-  if (!can_quantise(type)) return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
+  if (!can_quantise(type) || type == DType::F8_E4M3)
+    return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(in));
   HUNCH_OK(check_destination(in, out));
   const ModelShape& shape = checkpoint->shape();

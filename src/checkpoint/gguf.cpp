@@ -208,7 +208,7 @@ std::string_view gguf_type_name(GgufType type) {
 
 std::optional<DType> dtype_of_ggml(uint32_t type) {
   for (int i = 0; i < kNumDTypes; ++i)
-    if (ggml_type_of(DType(i)) == type) return DType(i);
+    if (ggml_type_of(DType(i)) == type && type != kNoGgmlType) return DType(i);
   return std::nullopt;
 }
 
@@ -222,8 +222,9 @@ uint32_t ggml_type_of(DType dtype) {
     case DType::Q5_K: return 13;
     case DType::Q6_K: return 14;
     case DType::BF16: return 30;
+    case DType::F8_E4M3: break;
   }
-  return UINT32_MAX;
+  return kNoGgmlType;
 }
 
 std::optional<IntegerType> integer_type_of_ggml(uint32_t type) {

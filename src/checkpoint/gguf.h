@@ -30,6 +30,7 @@ struct GgufValue {
 
 // ggml's number of a tensor type; nullopt for types that are not read.
 std::optional<DType> dtype_of_ggml(uint32_t type);
+inline constexpr uint32_t kNoGgmlType = UINT32_MAX;  // of encodings that GGUF does not have: F8_E4M3
 uint32_t ggml_type_of(DType dtype);
 std::optional<IntegerType> integer_type_of_ggml(uint32_t type);  // I8, I32, I64
 uint32_t ggml_type_of(IntegerType type);                         // of those three

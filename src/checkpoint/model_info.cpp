@@ -6,6 +6,17 @@
 
 namespace hunch {
 
+namespace {
+
+uint64_t scale_bytes(const Tensor& tensor) {
+  const WeightScales& s = tensor.scales;
+  if (!s.values) return 0;
+  const int64_t rows = (tensor.shape[0] + s.rows - 1) / s.rows, columns = (tensor.shape[1] + s.columns - 1) / s.columns;
+  return uint64_t(rows * columns) * sizeof(float);
+}
+
+}  // namespace
+
 ModelInfo describe(const Checkpoint& checkpoint) {
   ModelInfo info;
   info.family = checkpoint.shape().family;
@@ -16,14 +27,15 @@ ModelInfo describe(const Checkpoint& checkpoint) {
   for (const Tensor& tensor : checkpoint.tensors()) {
     int64_t elements = 1;
     for (const int64_t extent : tensor.shape) elements *= extent;
+    const uint64_t bytes = tensor.bytes + scale_bytes(tensor);
     EncodingShare& share = shares[size_t(tensor.dtype)];
     share.dtype = tensor.dtype;
     share.tensors += 1;
     share.elements += elements;
-    share.bytes += tensor.bytes;
-    info.tensor_bytes += tensor.bytes;
+    share.bytes += bytes;
+    info.tensor_bytes += bytes;
     if (tensor.name != "rope_freqs.weight") info.parameters += elements;
-    if (tensor.name != "token_embd.weight" || checkpoint.shape().tied_head) info.weight_bytes_per_token += tensor.bytes;
+    if (tensor.name != "token_embd.weight" || checkpoint.shape().tied_head) info.weight_bytes_per_token += bytes;
   }
   for (const EncodingShare& share : shares)
     if (share.tensors > 0) info.encodings.push_back(share);

@@ -232,6 +232,9 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
     case DType::BF16:
       for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(in + 2 * i));
       return;
+    case DType::F8_E4M3:
+      for (int64_t i = 0; i < count; ++i) out[i] = f8_to_f32(u8(in[i]));
+      return;
     default: break;
   }
   for (int64_t at = 0; at < count; at += info.block, in += info.block_bytes, out += info.block) {
@@ -241,6 +244,16 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
     if (dtype == DType::Q5_K) dequantise_q5_k(in, out);
     if (dtype == DType::Q6_K) dequantise_q6_k(in, out);
   }
+}
+
+void dequantise_row(const Tensor& matrix, int64_t row, float* out) {
+  const int64_t columns = matrix.shape.back();
+  dequantise_row(matrix.dtype, matrix.data + size_t(row) * dtype_bytes(matrix.dtype, size_t(columns)), out, columns);
+  const WeightScales& s = matrix.scales;
+  if (!s.values) return;
+  const float* scale = s.values + row / s.rows * ((columns + s.columns - 1) / s.columns);
+  for (int64_t first = 0; first < columns; first += s.columns, ++scale)
+    for (int64_t i = first; i < std::min(columns, first + s.columns); ++i) out[i] = *scale * out[i];
 }
 
 bool can_quantise(DType dtype) { return dtype != DType::Q5_K && dtype != DType::Q6_K; }
@@ -255,6 +268,9 @@ void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
       return;
     case DType::BF16:
       for (int64_t i = 0; i < count; ++i) store_u16(out + 2 * i, f32_to_bf16(in[i]));
+      return;
+    case DType::F8_E4M3:
+      for (int64_t i = 0; i < count; ++i) out[i] = std::byte(f32_to_f8(in[i]));
       return;
     default: break;
   }

@@ -76,6 +76,56 @@ TEST(Quantise, Q4KKeepsRowsThatItCanRepresent) {
   EXPECT_LT(relative_rms(ramp, DType::Q4_K), 2e-3);
 }
 
+// The format by its definition (OCP 8-bit floating point, 2023): no infinity, one NaN a sign, subnormals.
+TEST(Quantise, Fp8CodesAreTheirDefinition) {
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    const std::byte in{uint8_t(code)};
+    float value;
+    dequantise_row(DType::F8_E4M3, &in, &value, 1);
+    if ((code & 127) == 127) EXPECT_TRUE(std::isnan(value)) << code;
+    else EXPECT_EQ(value, code & 128 ? -magnitude : magnitude) << code;
+    EXPECT_EQ(std::signbit(value), code > 127) << code;
+  }
+}
+
+TEST(Quantise, Fp8IsTheNearestCodeWithTiesToTheEvenOne) {
+  for (int code = 0; code < 126; ++code) {
+    const std::byte pair[] = {std::byte(code), std::byte(code + 1)};
+    float low_high[2];
+    dequantise_row(DType::F8_E4M3, pair, low_high, 2);
+    const float middle = (low_high[0] + low_high[1]) / 2;
+    const float x[] = {low_high[0], std::nextafter(middle, 0.f), middle, std::nextafter(middle, 500.f),
+                       -std::nextafter(middle, 0.f)};
+    std::byte got[5];
+    quantise_row(DType::F8_E4M3, x, got, 5);
+    EXPECT_EQ(int(got[0]), code);
+    EXPECT_EQ(int(got[1]), code);
+    EXPECT_EQ(int(got[2]), code + code % 2);
+    EXPECT_EQ(int(got[3]), code + 1);
+    EXPECT_EQ(int(got[4]), code + 128);
+  }
+  const float past[] = {449, 1e30f, -1e30f};
+  std::byte got[3];
+  quantise_row(DType::F8_E4M3, past, got, 3);
+  EXPECT_EQ(int(got[0]), 126);
+  EXPECT_EQ(int(got[1]), 126);
+  EXPECT_EQ(int(got[2]), 254);
+}
+
+TEST(Quantise, RowsOfFp8TakeTheScaleOfTheirBlock) {
+  const std::vector<std::byte> ones(130 * 260, std::byte(0x38));  // 1.0
+  const std::vector<float> scales{1, 2, 3, 4, 5, 6};
+  Tensor matrix{.dtype = DType::F8_E4M3, .shape = {130, 260}, .data = ones.data(), .bytes = ones.size()};
+  matrix.scales = {scales.data(), 128, 128};
+  for (const int64_t row : {0, 127, 128, 129}) {
+    std::vector<float> out(260);
+    dequantise_row(matrix, row, out.data());
+    for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], scales[size_t(row) / 128 * 3 + i / 128]) << row << " " << i;
+  }
+}
+
 TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
   for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_K})
     for (const float scale : {0.f, 1e-42f, 1e-38f, 1e-20f}) {

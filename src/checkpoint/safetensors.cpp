@@ -23,6 +23,7 @@ std::optional<DType> dtype_of(std::string_view name) {
   if (name == "BF16") return DType::BF16;
   if (name == "F16") return DType::F16;
   if (name == "F32") return DType::F32;
+  if (name == "F8_E4M3") return DType::F8_E4M3;
   return std::nullopt;
 }
 
@@ -53,7 +54,7 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
       if (const auto dtype = dtype_of(type)) entry.dtype = *dtype;
       else if (const auto integer = integer_type_of(type); integer && integers == IntegerTensors::Read) entry.integer = *integer;
       else
-        return fail(fmt::format("type {} is not supported (BF16, F16, F32{} are)", quote(type),
+        return fail(fmt::format("type {} is not supported (BF16, F16, F32, F8_E4M3{} are)", quote(type),
                                 integers == IntegerTensors::Read ? "; of whole numbers I64, I32, I8, U8, BOOL" : ""));
     } else if (key == "shape") {
       ++seen_shape;

@@ -52,6 +52,7 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     out["kv_bytes_per_token"][std::string(dtype_info(type).name)] = kv_bytes_per_token(s, type);
   // Past this context a decode step reads more KV than weights: there speculation with sparse attention has something to save.
   out["context_where_kv_equals_weights"] = info.parameters > 0 ? ordered_json(balance_len(info, s, DType::BF16)) : ordered_json();
+  if (!checkpoint.note().empty()) out["note"] = checkpoint.note();
   out["chat_template"] = !checkpoint.tokenizer().chat_template.empty();
   return out;
 }
@@ -82,6 +83,7 @@ std::string info_text(const ordered_json& j) {
                                       j["kv_bytes_per_token"]["f32"].get<double>()));
   if (whole("parameters") > 0 && !j["context_where_kv_equals_weights"].is_null())
     line("KV = weights", fmt::format("at {} tokens of context (bf16)", whole("context_where_kv_equals_weights")));
+  if (j.contains("note")) line("note", j["note"].get<std::string>());
   line("chat template", j["chat_template"].get<bool>() ? "yes" : "no");
   return out;
 }

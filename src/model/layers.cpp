@@ -46,17 +46,18 @@ bool WeightLoader::requantise(const Tensor& tensor) {
   const auto type = requantise_;
   if (!type || tensor.dtype == *type || tensor.shape.back() % dtype_info(*type).block != 0) return false;
   const int64_t columns = tensor.shape.back(), rows = tensor.shape.front();
-  const size_t from_bytes = dtype_bytes(tensor.dtype, size_t(columns)), to_bytes = dtype_bytes(*type, size_t(columns));
+  const size_t to_bytes = dtype_bytes(*type, size_t(columns));
   row_.resize(size_t(columns));
   converted_bytes_.resize(to_bytes * size_t(rows));
   for (int64_t row = 0; row < rows; ++row) {
-    dequantise_row(tensor.dtype, tensor.data + size_t(row) * from_bytes, row_.data(), columns);
+    dequantise_row(tensor, row, row_.data());
     quantise_row(*type, row_.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
   }
   converted_ = tensor;
   converted_.dtype = *type;
   converted_.data = converted_bytes_.data();
   converted_.bytes = converted_bytes_.size();
+  converted_.scales = {};
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/test_engines.h"
+#include "logits.h"
 
 namespace hunch {
 namespace {
@@ -22,35 +23,6 @@ Json golden(const std::string& name) {
   std::ifstream file(std::string(HUNCH_TEST_DATA) + "/golden/" + name + ".json");
   HUNCH_CHECK(file.good());
   return Json::parse(file);
-}
-
-// Logits of every prompt row, [position][vocab]; `wanted` positions only are kept.
-std::map<int64_t, std::vector<float>> logits_of(Engine& engine, const std::vector<int32_t>& ids,
-                                                const std::vector<int64_t>& wanted) {
-  EngineParts& parts = engine.parts();
-  const ModelShape& shape = parts.model->shape();
-  Sequence sequence;
-  sequence.pages = PageTable(parts.context_len);
-  HUNCH_CHECK(sequence.pages.grow_to(int64_t(ids.size()), *parts.pool));
-  std::map<int64_t, std::vector<float>> out;
-  const int64_t chunk = parts.options.chunk_len;
-  Buffer hidden = parts.backend->allocate(size_t(chunk * shape.hidden) * sizeof(float));
-  Buffer row = parts.backend->allocate(size_t(shape.vocab_size) * sizeof(float));
-  for (int64_t done = 0; done < int64_t(ids.size()); done += chunk) {
-    const int64_t rows = std::min<int64_t>(chunk, int64_t(ids.size()) - done);
-    const Segment segment{.phase = Segment::Phase::Prefill, .sequence = &sequence, .first_position = done, .num_rows = int(rows)};
-    parts.pass->begin(View<const int32_t, 1>(ids.data() + done, rows), std::span(&segment, 1));
-    auto x = hidden.view<float>(rows, shape.hidden);
-    parts.model->forward(*parts.pass, x);
-    for (const int64_t at : wanted) {
-      if (at < done || at >= done + rows) continue;
-      auto logits = row.view<float>(1, shape.vocab_size);
-      parts.model->logits(*parts.backend, View<const float, 2>(x).slice(at - done, 1), logits);
-      out[at].assign(&logits(0, 0), &logits(0, 0) + shape.vocab_size);
-    }
-  }
-  sequence.pages.release_past(0, *parts.pool);
-  return out;
 }
 
 struct Errors {
@@ -75,7 +47,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
     for (const Json& full : c.value("logits", Json::array())) wanted.push_back(full["pos"]);
     std::sort(wanted.begin(), wanted.end());
     wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
-    const auto rows = logits_of(engine, ids, wanted);
+    const auto rows = test::logits_of(engine, ids, wanted);
     const auto note = [&](double& worst, double got, double want) {
       worst = std::isfinite(got) ? std::max(worst, std::abs(got - want)) : 1e9;
       ++errors.compared;

@@ -48,12 +48,12 @@ std::unique_ptr<Weight> CpuMatmul::load_weight(const Tensor& matrix) {
   std::byte* data = take(weight->bytes);
   HUNCH_CHECK(data != nullptr);
   weight->panels = data;
-  const size_t row_bytes = dtype_bytes(matrix.dtype, size_t(weight->in_dim));
+  // Published scales are of whole matrices, rows or blocks of 128; the checkpoint refuses others.
+  HUNCH_CHECK(!matrix.scales.values || matrix.scales.columns % kScaleGroup == 0 || matrix.scales.columns >= weight->in_dim);
   threads_.run(weight->num_panels(), [&](int64_t panel, int) {
     const int64_t first = panel * kPanelColumns;
     const int columns = int(std::min<int64_t>(kPanelColumns, weight->out_dim - first));
-    pack_panel(matrix.dtype, matrix.data + size_t(first) * row_bytes, columns, weight->in_dim,
-               data + size_t(panel) * weight->panel_bytes);
+    pack_panel(matrix, first, columns, data + size_t(panel) * weight->panel_bytes);
   });
   return weight;
 }

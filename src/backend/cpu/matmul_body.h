@@ -225,6 +225,36 @@ HUNCH_SIMD void sum_elements(Sums<R>& sums, const std::byte* p, int64_t k, const
   for (int r = 0; r < R; ++r) sums.at[r][0] = sums.at[r][0] + odd.at[r][0], sums.at[r][1] = sums.at[r][1] + odd.at[r][1];
 }
 
+// 128 inputs are summed as 2^-8 times the codes' values, then scaled. One chain of additions each: decoding a vector takes as
+// long as an addition.
+template <int R, bool kFirst>
+HUNCH_SIMD void sum_fp8(Sums<R>& sums, const std::byte* p, int64_t k, const float* x, int64_t x_stride) {
+  for (int64_t begin = 0; begin < k; begin += kScaleGroup) {
+    const int64_t n = k - begin < kScaleGroup ? k - begin : kScaleGroup;
+    const F32 scale0 = load(reinterpret_cast<const float*>(p)), scale1 = load(reinterpret_cast<const float*>(p) + kLanes);
+    p += 4 * kPanelColumns;
+    Sums<R> group;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) group.at[r][0] = group.at[r][1] = zero();
+    for (int64_t i = 0; i < n; ++i, p += kPanelColumns) {
+      const F32 w0 = load_f8(p), w1 = load_f8(p + kLanes);
+      if constexpr (kFirst) prefetch(p);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const F32 a = set1(x[r * x_stride + begin + i]);
+        group.at[r][0] = fma(w0, a, group.at[r][0]);
+        group.at[r][1] = fma(w1, a, group.at[r][1]);
+      }
+    }
+    p += n % 2 * kPanelColumns;  // whole cache lines
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      sums.at[r][0] = fma(group.at[r][0], scale0, sums.at[r][0]);
+      sums.at[r][1] = fma(group.at[r][1], scale1, sums.at[r][1]);
+    }
+  }
+}
+
 // --- a panel ---
 
 HUNCH_SIMD void write(const PanelArgs& args, int64_t row, int first_column, F32 value) {
@@ -247,7 +277,9 @@ static void tile(const PanelArgs& args, int64_t row) {
   Sums<R> sums;
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) sums.at[r][0] = sums.at[r][1] = zero();
-  if constexpr (dtype_info(T).block == 1) {
+  if constexpr (T == DType::F8_E4M3) {
+    sum_fp8<R, kFirst>(sums, args.panel, args.k, args.x + row * args.x_stride, args.x_stride);
+  } else if constexpr (dtype_info(T).block == 1) {
     sum_elements<T, R, kFirst>(sums, args.panel, args.k, args.x + row * args.x_stride, args.x_stride);
   } else {
     const int64_t blocks = args.k / kActivationBlock;
@@ -289,6 +321,7 @@ static MatmulKernels matmul_kernels() {
   table.panel[int(DType::Q4_K)] = panel<DType::Q4_K>;
   table.panel[int(DType::Q5_K)] = panel<DType::Q5_K>;
   table.panel[int(DType::Q6_K)] = panel<DType::Q6_K>;
+  table.panel[int(DType::F8_E4M3)] = panel<DType::F8_E4M3>;
   return table;
 }
 

@@ -11,6 +11,7 @@ namespace hunch {
 
 inline constexpr int kPanelColumns = 32;     // output columns of a panel: two vectors of lanes
 inline constexpr int kActivationBlock = 32;  // inputs that share a scale
+inline constexpr int64_t kScaleGroup = 128;  // inputs of an FP8 column that share one
 
 // 32 inputs of one row as x = scale q, with all that the encodings need beside the codes: one cache line, so that every operand
 // of the kernel is a broadcast from it. A row with an infinity or a NaN gets a NaN scale: the output row shows it.
@@ -31,7 +32,7 @@ struct PanelArgs {
   int64_t k = 0;
   int rows = 0;
   const ActivationBlock* blocks = nullptr;  // [rows][k / 32]: quantised encodings
-  const float* x = nullptr;                 // [rows], x_stride: F32, F16, BF16
+  const float* x = nullptr;                 // [rows], x_stride: F32, F16, BF16, F8_E4M3
   int64_t x_stride = 0;
   float* out = nullptr;  // [rows], out_stride
   int64_t out_stride = 0;

@@ -16,8 +16,8 @@
 namespace hunch {
 namespace {
 
-constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-                                DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,   DType::Q4_0,
+                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3};
 
 // A random matrix in the file's encoding; its storage is kept beside it.
 struct Matrix {
@@ -44,8 +44,19 @@ struct Matrix {
       }
     }
     tensor.dtype = dtype, tensor.shape = {out_dim, in_dim}, tensor.data = bytes.data(), tensor.bytes = bytes.size();
+    if (dtype == DType::F8_E4M3) scale_by(128, 128);
+  }
+  // FP8: scales of blocks of that size, different from each other.
+  void scale_by(int64_t rows, int64_t columns) {
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> uniform(0.001f, 0.01f);
+    const int64_t out = tensor.shape[0], in = tensor.shape[1];
+    scales.resize(size_t((out + rows - 1) / rows * ((in + columns - 1) / columns)));
+    for (float& s : scales) s = uniform(random);
+    tensor.scales = {scales.data(), rows, columns};
   }
   std::vector<std::byte> bytes;
+  std::vector<float> scales;
   Tensor tensor;
 };
 
@@ -201,6 +212,31 @@ TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
       EXPECT_EQ(got[i], clean[i]);
       EXPECT_FALSE(std::isfinite(got[32 + i]));
       EXPECT_EQ(got[64 + i], clean[64 + i]);
+    }
+  }
+}
+
+TEST(CpuMatmul, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
+  const auto cpu = make_cpu("", 2);
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{300, 400}, {1, 400}, {128, 128}}) {
+    Matrix matrix(DType::F8_E4M3, 300, 400);
+    matrix.scale_by(rows, columns);
+    expect_near_reference(*cpu, matrix, 3);
+  }
+}
+
+TEST(CpuMatmul, ShowsANanCodeOfFp8InItsColumnOnly) {
+  ReferenceBackend reference;
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa, 1);
+    Matrix matrix(DType::F8_E4M3, 40, 300);
+    matrix.bytes[17 * 300 + 299] = std::byte(0xff);
+    const std::vector<float> x = gaussian(2 * 300);
+    const auto got = product(*cpu, *cpu->load_weight(matrix.tensor), x, 2),
+               want = product(reference, *reference.load_weight(matrix.tensor), x, 2);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(std::isnan(got[i]), i % 40 == 17);
+      EXPECT_EQ(std::isnan(want[i]), i % 40 == 17);
     }
   }
 }

@@ -1,6 +1,8 @@
 // See weights.h. Plain loops over 4-byte words: packing runs at memory speed on any instruction set.
 #include "backend/cpu/weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -9,8 +11,10 @@
 namespace hunch {
 namespace {
 
-constexpr int kStep = 4 * kPanelColumns;  // bytes
-constexpr int kPair = 2 * kPanelColumns;  // bytes of one f16 per column
+constexpr int kStep = 4 * kPanelColumns;         // bytes
+constexpr int kPair = 2 * kPanelColumns;         // bytes of one f16 per column
+constexpr size_t kScaleRow = 4 * kPanelColumns;  // bytes of one f32 per column
+constexpr float kScaleUnit = 256;
 constexpr size_t kBlock8 = 8 * kStep + kPair, kBlock4 = 4 * kStep + kPair;
 constexpr size_t kBlock5 = 5 * kStep + kPair, kBlock6 = 6 * kStep + kPair;
 constexpr size_t kSuper4 = 2 * kPair + 8 * kBlock4, kSuper5 = 2 * kPair + 8 * kBlock5, kSuper6 = kPair + 8 * kBlock6;
@@ -128,6 +132,29 @@ void pack_q6_k(const std::byte* row, int c, int64_t k, std::byte* to) {
   }
 }
 
+// Bytes of a group of n <= 128 inputs of FP8.
+constexpr size_t f8_group_bytes(int64_t n) { return kScaleRow + (size_t(n) * kPanelColumns + 63) / 64 * 64; }
+
+void pack_f8(const Tensor& matrix, int64_t first, int columns, std::byte* to) {
+  const int64_t k = matrix.shape[1];
+  const WeightScales& s = matrix.scales;
+  for (int64_t begin = 0; begin < k; begin += kScaleGroup) {
+    const int64_t n = std::min(kScaleGroup, k - begin);
+    for (int c = 0; c < columns; ++c) {
+      const std::byte* row = matrix.data + (first + c) * k + begin;
+      float scale = !s.values ? 1 : s.values[(first + c) / s.rows * ((k + s.columns - 1) / s.columns) + begin / s.columns];
+      for (int64_t i = 0; i < n; ++i) {
+        // The kernel takes 0x7f for a number: what a NaN does to a sum, its group's scale does.
+        if ((row[i] & std::byte(127)) == std::byte(127)) scale = NAN;
+        to[kScaleRow + size_t(i) * kPanelColumns + size_t(c)] = row[i];
+      }
+      scale *= kScaleUnit;
+      std::memcpy(to + 4 * c, &scale, 4);
+    }
+    to += f8_group_bytes(n);
+  }
+}
+
 // Input i of column c in a block of 8-bit codes, of 4-bit codes, and of codes with `kHighBits` bits above the nibble.
 int code8(const std::byte* block, int c, int i) { return int(block[i / 4 * kStep + 4 * c + i % 4]); }
 int code4(const std::byte* block, int c, int i) {
@@ -166,13 +193,21 @@ size_t panel_bytes(DType dtype, int64_t k) {
     case DType::Q4_K: return size_t(k / 256) * kSuper4;
     case DType::Q5_K: return size_t(k / 256) * kSuper5;
     case DType::Q6_K: return size_t(k / 256) * kSuper6;
+    case DType::F8_E4M3: {
+      const int64_t rest = k % kScaleGroup;
+      return size_t(k / kScaleGroup) * f8_group_bytes(kScaleGroup) + (rest ? f8_group_bytes(rest) : 0);
+    }
   }
   HUNCH_CHECK(false);
 }
 
-void pack_panel(DType dtype, const std::byte* rows, int columns, int64_t k, std::byte* panel) {
+void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* panel) {
+  const DType dtype = matrix.dtype;
+  const int64_t k = matrix.shape[1];
+  const std::byte* rows = matrix.data + size_t(first) * dtype_bytes(dtype, size_t(k));
   if (columns < kPanelColumns) std::memset(panel, 0, panel_bytes(dtype, k));
   if (dtype == DType::F32) return pack_elements<uint32_t>(rows, columns, k, panel);
+  if (dtype == DType::F8_E4M3) return pack_f8(matrix, first, columns, panel);
   if (dtype == DType::F16 || dtype == DType::BF16) return pack_elements<uint16_t>(rows, columns, k, panel);
   const auto pack = dtype == DType::Q8_0   ? pack_q8_0
                     : dtype == DType::Q4_0 ? pack_q4_0
@@ -215,6 +250,17 @@ void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float*
           const float scale = load_f16(super + 2 * c) * float(int8_t(block[6 * kStep + i / 16 * kPanelColumns + c]));
           out[i] = scale * float(code_with_high_bits<2>(block, c, i) - 32);
         }
+      }
+      return;
+    case DType::F8_E4M3:
+      for (int64_t begin = 0; begin < k; begin += kScaleGroup) {
+        const int64_t n = std::min(kScaleGroup, k - begin);
+        float scale;
+        std::memcpy(&scale, panel + 4 * c, 4);
+        scale /= kScaleUnit;
+        for (int64_t i = 0; i < n; ++i)
+          out[begin + i] = scale * f8_to_f32(uint8_t(panel[kScaleRow + size_t(i) * kPanelColumns + size_t(c)]));
+        panel += f8_group_bytes(n);
       }
       return;
   }

@@ -9,6 +9,8 @@
 //   Q5_K            [k/256] { as Q4_K, behind the codes of a block: high [1][128], bit g of a byte: group g of 4 inputs }   22.5
 //   / 32 Q6_K            [k/256] { f16 d[32]; [8] { codes as Q4_0; high [2][128]; int8 scale[2 halves][32] } }        26.25 / 32
 //                   high: bits 2g, 2g + 1 of a byte are of inputs 4g.., in the second vector pair of 16 + 4g..
+//   F8_E4M3         [k/128, the last one may be short] { f32 scale[32]; codes [128][32] }, whole cache lines            1.03 / 1
+//                   scale: 2^8 times the scale of 128 inputs of a column (load_f8 of simd.h); NaN if a code of them is NaN
 // Columns past out_dim are zero.
 #pragma once
 
@@ -18,6 +20,7 @@
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/ops/matmul.h"
 #include "base/dtype.h"
+#include "checkpoint/checkpoint.h"
 
 namespace hunch {
 
@@ -30,10 +33,10 @@ struct CpuWeight : Weight {
 
 size_t panel_bytes(DType dtype, int64_t k);
 
-// Packs columns (rows of the file's matrix) 0..columns-1 at `rows`, each dtype_bytes(dtype, k) long; columns <= 32.
-void pack_panel(DType dtype, const std::byte* rows, int columns, int64_t k, std::byte* panel);
+// Packs rows first..first+columns-1 of the matrix as columns; columns <= 32.
+void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* panel);
 
-// Column `column` of a panel as fp32: the same bits as dequantise_row of checkpoint/quantise.h.
+// Column `column` of a panel as fp32: the same bits as dequantise_row of checkpoint/quantise.h (FP8 with NaN codes excepted).
 void unpack_column(DType dtype, const std::byte* panel, int column, int64_t k, float* out);
 
 }  // namespace hunch

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kCombineWarps = 4;
 constexpr int kMostTensorGroup = 16;
-constexpr size_t kMostPlans = 12;
 
 // One block folds one row of one head: its warps fold a super-split each, then all fold the supers left to right.
 constexpr int kSupersAtOnce = 16;
@@ -127,6 +126,12 @@ struct CudaAttention::Call {
   int group = 1, shift = 0, head_dim = 0;
 };
 
+CudaAttention::CudaAttention(int most_blocks) : most_blocks_(most_blocks), launches_(kMostPlans) {
+  constexpr size_t kUsualRuns = 64;  // more grow their lists once
+  wanted_.reserve(kMostPlans);
+  devices_.reserve(kUsualRuns), reductions_.reserve(kUsualRuns);
+}
+
 // The plan of earlier calls that fits, or a place for a new one.
 CudaAttention::Launch& CudaAttention::place_for(const Launch& wanted) {
   for (Launch& known : launches_)
@@ -134,11 +139,10 @@ CudaAttention::Launch& CudaAttention::place_for(const Launch& wanted) {
       known.runs = wanted.runs;
       return known;
     }
-  if (launches_.size() < kMostPlans) launches_.emplace_back();
   Launch& place = launches_[next_];
   next_ = (next_ + 1) % kMostPlans;
-  place = wanted;
-  place.planned_already = false;
+  place.begin(wanted);
+  place.runs = wanted.runs, place.planned.copy(wanted.planned);
   return place;
 }
 
@@ -147,13 +151,14 @@ CudaAttention::Count::~Count() {
 }
 
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
-  std::vector<Launch> wanted;
+  wanted_.clear();
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const auto& store = *run.kv.store;
     const int group = int(args.q.extent[1]) / store.kv_heads, shift = shift_of(group);
     HUNCH_CHECK(group * store.kv_heads == args.q.extent[1] && args.q.extent[2] == store.head_dim && args.scale > 0);
-    PlannedRun planned;
+    PlannedRun& planned = planned_;
+    planned.reset();
     HUNCH_CHECK(first_allowed(run) && run.first < kFarFuture);
     planned.kv_heads = store.kv_heads, planned.window = run.window, planned.first = run.first;
     if (run.index.data) planned.split_blocks = kSelectedSplitBlocks;
@@ -167,15 +172,17 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
     launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
-    const auto place = std::find_if(wanted.begin(), wanted.end(), [&](const Launch& l) { return l.same_kind(launch); });
-    Launch& to = place == wanted.end() ? wanted.emplace_back(launch) : *place;
-    to.runs.push_back(&run), to.planned.push_back(std::move(planned));
+    const auto all = wanted_.all();
+    const auto place = std::find_if(all.begin(), all.end(), [&](const Launch& l) { return l.same_kind(launch); });
+    if (place == all.end()) wanted_.add().begin(launch);
+    Launch& to = place == all.end() ? wanted_.back() : *place;
+    to.runs.push_back(&run), to.planned.add() = planned;
     const int64_t heads = store.kv_heads, row_bytes = int64_t(2 * kv_row_bytes(store.dtype, store.head_dim));
     int32_t least = kFarFuture, most = 0;
     for (int64_t row = 0; row < run.num_rows; ++row) least = std::min(least, run.last(row)), most = std::max(most, run.last(row));
     kv_bytes_ += uint64_t(heads * row_bytes * std::max<int64_t>(0, most + 1 - oldest_entry(run, least)));
   }
-  for (const Launch& launch : wanted) {
+  for (const Launch& launch : wanted_.all()) {
     Call call{args.layer, args.scale, args.q, args.out, args.lse};
     call.shift = launch.shift, call.head_dim = launch.head_dim;
     call.group = int(args.q.extent[1]) / launch.runs[0]->kv.store->kv_heads;
@@ -205,9 +212,11 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   call.group = int(q.extent[1]) / store.kv_heads, call.shift = shift_of(call.group);
   AttentionRun run;
   run.first_row = first_row, run.num_rows = scores.row_used.extent[0], run.kv = kv, run.scores = scores;
-  Launch launch;
-  launch.keys_only = true;
-  PlannedRun planned;
+  wanted_.clear();
+  Launch& launch = wanted_.add();
+  launch.begin(Launch{.keys_only = true});
+  PlannedRun& planned = launch.planned.add();
+  planned.reset();
   planned.kv_heads = store.kv_heads, planned.end_entry = scores.prefix_len;
   for (int64_t row = 0; row < run.num_rows; ++row)
     if (scores.row_used(row)) planned.rows.push_back(int32_t(row));
@@ -215,7 +224,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   launch.general = !kv_plane(kv, layer).maps || call.group > kMostTensorGroup;
   launch.paired = !launch.general && (int64_t(planned.rows.size()) << call.shift) > kTileRows;
   launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
-  launch.runs = {&run}, launch.planned = {planned};
+  launch.runs.push_back(&run);
   this->run(commands, place_for(launch), call);
   kv_bytes_ += uint64_t(scores.prefix_len) * uint64_t(store.kv_heads) * kv_row_bytes(store.dtype, store.head_dim);
   score_bytes_ += uint64_t(scores.out.extent[0] * scores.prefix_len) * sizeof(float);
@@ -226,8 +235,10 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   const int sms = device_facts().num_sms, blocks = most_blocks_ ? std::min(most_blocks_, sms) : sms;
   if (!launch.planned_already) {
     const int workers = launch.paired ? blocks : 2 * blocks;
-    plan_attention(launch.plan, launch.planned, 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired, workers);
+    plan_attention(launch.plan, launch.planned.all(), 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired,
+                   workers);
     launch.row_runs.clear(), launch.row_in_run.clear(), launch.used.clear(), launch.used_index.clear();
+    for (size_t r = 0; r < launch.runs.size(); ++r) launch.used.add(), launch.used_index.add();
     for (size_t r = 0; r < launch.runs.size(); ++r)
       for (const int32_t row : launch.planned[r].rows) launch.row_runs.push_back(int32_t(r)), launch.row_in_run.push_back(row);
     launch.planned_already = true;
@@ -235,10 +246,10 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   const AttentionPlan& plan = launch.plan;
   const auto upload = [&](const auto& values) { return commands.data(std::span(values.data(), values.size())); };
 
-  std::vector<AttentionRunDevice> devices;
-  std::vector<ReduceScoresDevice> reductions;
+  std::vector<AttentionRunDevice>& devices = devices_;
+  std::vector<ReduceScoresDevice>& reductions = reductions_;
+  devices.clear(), reductions.clear();
   int64_t floats = plan.partial_floats;
-  launch.used.resize(launch.runs.size()), launch.used_index.resize(launch.runs.size());
   for (size_t r = 0; r < launch.runs.size(); ++r) {
     const AttentionRun& run = *launch.runs[r];
     AttentionRunDevice device;

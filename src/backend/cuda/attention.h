@@ -19,7 +19,7 @@ namespace hunch {
 class CudaAttention {
  public:
   // most_blocks: fewer than the device has multiprocessors (tests); 0: as many.
-  explicit CudaAttention(int most_blocks = 0) : most_blocks_(most_blocks) {}
+  explicit CudaAttention(int most_blocks = 0);
 
   void enqueue(Commands& commands, const AttentionArgs& args);
   void enqueue(Commands& commands, const ScoreKeysArgs& args);
@@ -30,19 +30,26 @@ class CudaAttention {
 
  private:
   struct Call;
+  static constexpr size_t kMostPlans = 12;
   // Runs of a call that run in one launch: one type of store, all with one M tile or all with several.
   struct Launch {
     bool general = false, paired = false, keys_only = false;
     DType dtype = DType::BF16;
     int head_dim = 0, shift = 0;
     std::vector<const AttentionRun*> runs;
-    std::vector<PlannedRun> planned;
+    KeptList<PlannedRun> planned;
     // Made of these.
     bool planned_already = false;
     AttentionPlan plan;
     std::vector<int32_t> row_runs, row_in_run;  // of the rows in all runs
-    std::vector<std::vector<uint8_t>> used;     // [run][row]
-    std::vector<std::vector<int32_t>> used_index;
+    KeptList<std::vector<uint8_t>> used;        // [run][row]
+    KeptList<std::vector<int32_t>> used_index;
+    void begin(const Launch& kind) {  // no runs yet, of that kind
+      general = kind.general, paired = kind.paired, keys_only = kind.keys_only;
+      dtype = kind.dtype, head_dim = kind.head_dim, shift = kind.shift;
+      runs.clear(), planned.clear();
+      planned_already = false;
+    }
     bool same_kind(const Launch& o) const {
       return general == o.general && paired == o.paired && keys_only == o.keys_only && dtype == o.dtype &&
              head_dim == o.head_dim && shift == o.shift;
@@ -62,7 +69,12 @@ class CudaAttention {
   int most_blocks_;
   std::unique_ptr<Count> taken_;
   std::vector<Launch> launches_;  // kept: a plan that fits again (the next layer's) is not made again
-  size_t next_ = 0;               // to be replaced
+  // Of the running call; their memory stays.
+  KeptList<Launch> wanted_;
+  PlannedRun planned_;
+  std::vector<AttentionRunDevice> devices_;
+  std::vector<ReduceScoresDevice> reductions_;
+  size_t next_ = 0;  // to be replaced
   uint64_t kv_bytes_ = 0, score_bytes_ = 0;
 };
 

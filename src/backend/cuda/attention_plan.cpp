@@ -8,18 +8,14 @@
 namespace hunch {
 namespace {
 
-// One M group of a run: its rows, and the entries they read.
-struct Group {
-  AttentionItemDevice item;  // all but the splits and the KV head
-  int first_split = 0, end_split = 0;
-  int tiles = 0;
-};
+using Group = PlannedGroup;
 
 void plan_paths(AttentionPlan& plan, const PlannedRun& run, int first, int end, std::vector<int32_t>& leaf_of_row, Group& group) {
   group.item.leaf_begin = int32_t(plan.leaves.size());
   group.item.leaf_block = int32_t(run.tree_entry / kPageLen);
   // Parents come before children: from the last row backwards, a row without a leaf below it is one.
-  std::vector<int32_t> leaf(run.parents.size(), -1);
+  std::vector<int32_t>& leaf = plan.leaf;
+  leaf.assign(run.parents.size(), -1);
   for (int i = end - 1; i >= first; --i) {
     const int row = run.rows[size_t(i)], x = run.tree_first + row;
     if (leaf[size_t(x)] < 0) {
@@ -91,19 +87,12 @@ class Cutter {
       for (int t = 0; t < group.tiles && head_dim_ > 0; ++t) {
         item.partial[t] = plan_.partial_floats;
         plan_.partial_floats += slots * partial_floats(item.rows[t], head_dim_);
-        slots_.push_back({units[t], item.partial[t], slots, item.fold != 0});
+        plan_.slots.push_back({units[t], item.partial[t], slots, int(plan_.slots.size()), item.fold != 0});
       }
       plan_.items.push_back(item);
       split += item.num_splits;
     }
   }
-  struct Slots {
-    AttentionUnitDevice* unit;
-    int64_t partial;
-    int count;
-    bool starts_super;
-  };
-  std::vector<Slots> slots_;
 
  private:
   AttentionPlan& plan_;
@@ -120,15 +109,16 @@ bool is_chain(const TreeRows& tree, int64_t num_rows) {
 
 void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
                     int workers) {
-  plan = AttentionPlan{};
-  plan.tiles_per_group = paired ? 2 : 1;
-  std::vector<Group> groups;
-  std::vector<std::pair<int, int>> run_groups;  // first and end, by run
+  plan.items.clear(), plan.worker_items.clear(), plan.units.clear(), plan.run_units.clear(), plan.run_tiles.clear();
+  plan.supers.clear(), plan.slot_partial.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
+  plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear();
+  plan.partial_floats = 0, plan.reread = false, plan.tiles_per_group = paired ? 2 : 1;
+  auto& groups = plan.groups;
+  auto& run_groups = plan.run_groups;
   for (size_t r = 0; r < runs.size(); ++r) {
     const int packed = int(runs[r].rows.size()) * padded_group, tiles = (packed + kTileRows - 1) / kTileRows;
     const int mgroups = (tiles + plan.tiles_per_group - 1) / plan.tiles_per_group;
-    plan.leaf_of_row.emplace_back();
-    if (!runs[r].parents.empty()) plan.leaf_of_row.back().assign(runs[r].rows.size(), 0);
+    plan.leaf_of_row.add().assign(runs[r].parents.empty() ? 0 : runs[r].rows.size(), 0);
     plan.run_units.push_back(int32_t(plan.units.size())), plan.run_tiles.push_back(tiles);
     plan.units.resize(plan.units.size() + size_t(tiles * runs[r].kv_heads));
     plan.reread = plan.reread || mgroups > 1;
@@ -189,9 +179,10 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     }
   while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
   // Slots of a unit lie in one stretch, in the order of splits, and so do its supers; partials may lie anywhere.
-  std::stable_sort(cutter.slots_.begin(), cutter.slots_.end(), [](const auto& a, const auto& b) { return a.unit < b.unit; });
+  std::sort(plan.slots.begin(), plan.slots.end(),
+            [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });
   AttentionUnitDevice* unit = nullptr;
-  for (const auto& slots : cutter.slots_) {
+  for (const PlannedSlots& slots : plan.slots) {
     if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());
     if (slots.starts_super) plan.supers.push_back({int32_t(plan.slot_partial.size()), 0}), ++unit->num_supers;
     plan.supers.back().num_slots += slots.count;

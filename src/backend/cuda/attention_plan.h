@@ -3,12 +3,42 @@
 // attention.cu alone.
 #pragma once
 
+#include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/attention_args.h"
 
 namespace hunch {
+
+// A list whose elements keep the memory they have when it is emptied: steps do not allocate once the largest has been seen.
+template <class T>
+class KeptList {
+ public:
+  T& add() {  // whatever it held before
+    if (count_ == items_.size()) items_.emplace_back();
+    return items_[count_++];
+  }
+  void clear() { count_ = 0; }
+  void reserve(size_t n) { items_.reserve(n); }
+  size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  T& operator[](size_t i) { return items_[i]; }
+  const T& operator[](size_t i) const { return items_[i]; }
+  T& back() { return items_[count_ - 1]; }
+  std::span<T> all() { return {items_.data(), count_}; }
+  std::span<const T> all() const { return {items_.data(), count_}; }
+  bool operator==(const KeptList& o) const { return std::ranges::equal(all(), o.all()); }
+  void copy(const KeptList& o) {
+    clear();
+    for (const T& item : o.all()) add() = item;
+  }
+
+ private:
+  std::vector<T> items_;
+  size_t count_ = 0;
+};
 
 // One run as the plan sees it.
 struct PlannedRun {
@@ -23,6 +53,24 @@ struct PlannedRun {
   int64_t tree_entry = 0;
   int64_t end_entry = 0;  // keys only: the prefix; else 0, and `last` says
   bool operator==(const PlannedRun&) const = default;
+  void reset() {
+    rows.clear(), last.clear(), parents.clear();
+    kv_heads = window = tree_first = 0, split_blocks = kSplitBlocks, tree_entry = end_entry = first = 0;
+  }
+};
+
+// One M group of a run: its rows, and the entries they read.
+struct PlannedGroup {
+  AttentionItemDevice item;  // all but the splits and the KV head
+  int first_split = 0, end_split = 0;
+  int tiles = 0;
+};
+// Partials of a tile that one item leaves.
+struct PlannedSlots {
+  AttentionUnitDevice* unit;
+  int64_t partial;
+  int count, order;  // order: in which they were made
+  bool starts_super;
 };
 
 struct AttentionPlan {
@@ -38,10 +86,16 @@ struct AttentionPlan {
   // Trees.
   std::vector<LeafDevice> leaves;
   std::vector<int32_t> paths;
-  std::vector<std::vector<int32_t>> leaf_of_row;  // [run][run's row]
+  KeptList<std::vector<int32_t>> leaf_of_row;  // [run][run's row]
+  // Of the making only.
+  std::vector<PlannedGroup> groups;
+  std::vector<std::pair<int, int>> run_groups;  // first and end, by run
+  std::vector<PlannedSlots> slots;
+  std::vector<int32_t> leaf;
 };
 
-// `workers` without pairing is the number of consumers, with pairing that of blocks. head_dim 0: no partials (scores only).
+// `workers` without pairing is the number of consumers, with pairing that of blocks. head_dim 0: no partials (scores only). What
+// `plan` held is overwritten; its memory is used again.
 void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
                     int workers);
 

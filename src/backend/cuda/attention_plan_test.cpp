@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <random>
@@ -68,6 +69,35 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
         ASSERT_EQ(split, (items.back()->block_end + kSplitBlocks - 1) / kSplitBlocks);
       }
   }
+}
+
+// What a step may not do is allocate: the same memory, and the same plan as from nothing.
+TEST(AttentionPlan, IsMadeAgainWithoutNewMemory) {
+  AttentionPlan plan;
+  std::vector<PlannedRun> most, some;
+  for (int i = 0; i < 6; ++i) most.push_back(chain(8, 3000 + 700 * i, 12, 0));
+  most[2].parents.resize(12), most[2].tree_entry = most[2].last[0];
+  for (int i = 0; i < 12; ++i) most[2].parents[size_t(i)] = i - 1;
+  plan_attention(plan, most, 4, 64, true, 132);
+  const auto* items = plan.items.data();
+  const auto* slots = plan.slots.data();
+  const auto* groups = plan.groups.data();
+  for (int i = 0; i < 3; ++i) some.push_back(chain(8, 2000 + 500 * i, 9, 0));
+  plan_attention(plan, some, 4, 64, true, 132);
+  plan_attention(plan, most, 4, 64, true, 132);
+  EXPECT_EQ(plan.items.data(), items);
+  EXPECT_EQ(plan.slots.data(), slots);
+  EXPECT_EQ(plan.groups.data(), groups);
+  AttentionPlan fresh;
+  plan_attention(fresh, most, 4, 64, true, 132);
+  EXPECT_EQ(plan.worker_items, fresh.worker_items);
+  EXPECT_EQ(plan.slot_partial, fresh.slot_partial);
+  EXPECT_EQ(plan.paths, fresh.paths);
+  EXPECT_TRUE(plan.leaf_of_row == fresh.leaf_of_row);
+  EXPECT_EQ(plan.partial_floats, fresh.partial_floats);
+  ASSERT_EQ(plan.items.size(), fresh.items.size());
+  for (size_t i = 0; i < fresh.items.size(); ++i)
+    EXPECT_EQ(std::memcmp(&plan.items[i], &fresh.items[i], sizeof(AttentionItemDevice)), 0) << i;
 }
 
 TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {

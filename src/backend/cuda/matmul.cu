@@ -44,6 +44,7 @@ Form form_of(DType type, int n, bool whole) {
     case DType::Q4_K: return form_of<DType::Q4_K>(n, whole);
     case DType::Q5_K: return form_of<DType::Q5_K>(n, whole);
     case DType::Q6_K: return form_of<DType::Q6_K>(n, whole);
+    case DType::F8_E4M3: return form_of<DType::F8_E4M3>(n, whole);
     default: return form_of<DType::BF16>(n, whole);
   }
 }
@@ -109,6 +110,7 @@ Kernel resident_kernel(DType type) {
     case DType::Q4_K: return resident_rows_kernel<DType::Q4_K>;
     case DType::Q5_K: return resident_rows_kernel<DType::Q5_K>;
     case DType::Q6_K: return resident_rows_kernel<DType::Q6_K>;
+    case DType::F8_E4M3: return resident_rows_kernel<DType::F8_E4M3>;
     default: return resident_rows_kernel<DType::BF16>;
   }
 }
@@ -303,6 +305,7 @@ void enqueue_embed(Commands& commands, const EmbedArgs& args) {
     case DType::Q4_K: return commands.launch(embed_kernel<DType::Q4_K>, grid, a);
     case DType::Q5_K: return commands.launch(embed_kernel<DType::Q5_K>, grid, a);
     case DType::Q6_K: return commands.launch(embed_kernel<DType::Q6_K>, grid, a);
+    case DType::F8_E4M3: return commands.launch(embed_kernel<DType::F8_E4M3>, grid, a);
     default: return commands.launch(embed_kernel<DType::BF16>, grid, a);
   }
 }

@@ -87,7 +87,7 @@ std::vector<KernelRow> bench_products(Commands& commands) {
   const auto add = [&](std::string name, double bytes, double flops, double ms) {
     rows.push_back({std::move(name), bytes, flops, ms});
   };
-  for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K}) {
+  for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K, DType::F8_E4M3}) {
     Products products(commands, dtype, kLayers);
     const std::string_view name = dtype_info(dtype).name;
     const bool plain = dtype == DType::BF16;

@@ -16,8 +16,8 @@ namespace {
 
 using test::DeviceArray;
 
-constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-                                DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,   DType::Q4_0,
+                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3};
 
 std::vector<float> gaussian(int64_t n, uint32_t seed = 2) {
   std::mt19937 random(seed);
@@ -52,8 +52,19 @@ struct Matrix {
       }
     }
     tensor.dtype = dtype, tensor.shape = {out_dim, in_dim}, tensor.data = bytes.data(), tensor.bytes = bytes.size();
+    if (dtype == DType::F8_E4M3) scale_by(128, 128);
+  }
+  // FP8: scales of blocks of that size, different from each other.
+  void scale_by(int64_t rows, int64_t columns) {
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> uniform(0.001f, 0.01f);
+    const int64_t out = tensor.shape[0], in = tensor.shape[1];
+    scales.resize(size_t((out + rows - 1) / rows * ((in + columns - 1) / columns)));
+    for (float& s : scales) s = uniform(random);
+    tensor.scales = {scales.data(), rows, columns};
   }
   std::vector<std::byte> bytes;
+  std::vector<float> scales;
   Tensor tensor;
 };
 
@@ -96,6 +107,7 @@ double tolerance(DType dtype) {
     case DType::F32: return 2e-5;
     case DType::BF16: return 4e-6;
     case DType::Q8_0:
+    case DType::F8_E4M3:
     case DType::F16: return 0.0025;
     default: return 0.008;
   }
@@ -213,6 +225,30 @@ TEST_P(CudaEncodings, RandomWeightsHaveTheirSpread) {
 
 using CudaProducts = CudaMatmul;
 INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(DType::BF16));
+
+// Embedding look-ups show every element as packed.
+TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
+  ReferenceBackend reference;
+  std::vector<int32_t> ids(300);
+  for (int32_t id = 0; id < 300; ++id) ids[size_t(id)] = id;
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{300, 400}, {1, 400}, {128, 128}}) {
+    Matrix matrix(DType::F8_E4M3, 300, 400);
+    matrix.scale_by(rows, columns);
+    const auto weight = load_cuda_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
+    ASSERT_TRUE(weight);
+    EXPECT_EQ(embedded(*weight, ids), static_cast<const ReferenceWeight&>(*exact).values) << rows << " x " << columns;
+  }
+}
+
+TEST_P(CudaProducts, ShowsANanCodeOfFp8InItsFeatureOnly) {
+  Matrix matrix(DType::F8_E4M3, 100, 300);
+  matrix.bytes[17 * 300 + 299] = std::byte(0xff);
+  const auto weight = load_cuda_weight(matrix.tensor);
+  for (const int64_t rows : {2, 20, 600}) {
+    const auto got = product(*weight, DeviceArray<float>(gaussian(rows * 300)), 0, rows);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(std::isnan(got[i]), i % 100 == 17) << i << " of " << rows << " rows";
+  }
+}
 
 TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
   for (const int64_t rows : {1, 8, 20, 64, 130, 1100}) {

@@ -140,7 +140,7 @@ constexpr float unit_of(DType type) { return type == DType::Q4_0 ? 0x1p22f : 1.0
 // What thread t of the warpgroup needs of a part of a coded tile, as it lies there.
 template <DType kType>
 struct PartCodes {
-  uint4 codes[kType == DType::Q8_0 ? 2 : 1];
+  uint4 codes[has_byte_codes(kType) ? 2 : 1];
   uint2 scales, high, super;  // high: fifth bits (x), Q6_K's high bits
 };
 template <DType kType>
@@ -149,7 +149,7 @@ __device__ __forceinline__ PartCodes<kType> load_part(uint32_t record, int part,
   const int pair = t / 32 * 8 + t % 32 / 4;
   PartCodes<kType> p{};
   p.scales = load_8(record + uint32_t(kShape.scales + (part * 32 + pair) * 8));
-  constexpr int kWords = kType == DType::Q8_0 ? 2 : 1;
+  constexpr int kWords = has_byte_codes(kType) ? 2 : 1;
 #pragma unroll
   for (int h = 0; h < kWords; ++h) p.codes[h] = load_16(record + uint32_t(((part * kWords + h) * 128 + t) * 16));
   if constexpr (kType == DType::Q5_K) p.high.x = load_4(record + uint32_t(kShape.high + (part * 128 + t) * 4));
@@ -161,11 +161,43 @@ __device__ __forceinline__ PartCodes<kType> load_part(uint32_t record, int part,
   return p;
 }
 
+// Two codes of E4M3, the lower or the upper ones of a word, as fp16 times 1 / kF8Unit: an instruction, or the bits moved into
+// place, 2^8 too small.
+#if __CUDA_ARCH__ >= 890
+constexpr float kF8Unit = 1;
+#else
+constexpr float kF8Unit = 256;
+#endif
+template <bool kUpper>
+__device__ __forceinline__ uint32_t f8_halves(uint32_t word) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(kUpper ? word >> 16 : word)));
+  return halves;
+#else
+  const uint32_t high = __byte_perm(word, 0, kUpper ? 0x3424 : 0x1404);
+  return (high & 0x80008000u) | (high >> 1 & 0x3f803f80u);
+#endif
+}
+
 // Operands of the part: a[i] of step kFirst + i, an even number of them.
 template <DType kType, int kFirst, int kSteps>
 __device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4]) {
   const uint2 scales = p.scales;
-  if constexpr (kType == DType::Q8_0) {
+  if constexpr (kType == DType::F8_E4M3) {
+    const float scale[2] = {__uint_as_float(scales.x) * kF8Unit, __uint_as_float(scales.y) * kF8Unit};
+#pragma unroll
+    for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
+      const uint32_t words[4] = {p.codes[h].x, p.codes[h].y, p.codes[h].z, p.codes[h].w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
+        const uint32_t halves = i % 2 ? f8_halves<true>(words[i / 2]) : f8_halves<false>(words[i / 2]);
+        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_of(both.x * scale[i % 2], both.y * scale[i % 2]);
+      }
+    }
+    return;
+  } else if constexpr (kType == DType::Q8_0) {
     float d[2][2];
     for (int below = 0; below < 2; ++below) {
       const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));

@@ -17,6 +17,8 @@ struct Source {
   int num_rows;  // rows past it are zero
   uint64_t seed;
   float spread;
+  WeightScales scales;  // F8_E4M3: on the device
+  int64_t first_row;    // of the piece in the matrix
 };
 
 __device__ uint32_t random_bits(uint64_t seed, uint64_t index) {  // splitmix64's finaliser
@@ -34,25 +36,28 @@ struct Blocks {
   const Source& source;
   const std::byte* row;  // null: zeros
   uint64_t random_row;
-  int64_t inputs;
+  int64_t inputs, matrix_row;
 
   __device__ Blocks(const Source& s, int row_in_piece, uint64_t row_of_all, int64_t padded)
       : source(s),
         row(s.rows ? s.rows + row_in_piece * s.row_bytes : nullptr),
         random_row(row_of_all * uint64_t(padded)),
-        inputs(row_in_piece < s.num_rows ? s.in_dim : 0) {}
+        inputs(row_in_piece < s.num_rows ? s.in_dim : 0),
+        matrix_row(s.first_row + row_in_piece) {}
   __device__ const std::byte* block(int64_t k) const { return row + k / kBlock * kBytes; }
 
   __device__ uint32_t code(int64_t k) const {
     constexpr uint32_t kZero = kType == DType::Q8_0 ? 128 : kType == DType::Q4_0 ? 8 : kType == DType::Q6_K ? 32 : 0;
     if (k >= inputs) return kZero;
     if (!source.rows) {
-      const uint32_t mask = kType == DType::Q8_0 ? 255 : kType == DType::Q5_K ? 31 : kType == DType::Q6_K ? 63 : 15;
+      const uint32_t mask = has_byte_codes(kType) ? 255 : kType == DType::Q5_K ? 31 : kType == DType::Q6_K ? 63 : 15;
       const uint32_t bits = random_bits(source.seed, random_row + uint64_t(k)) & mask;
-      return kZero && bits == 0 ? kZero : bits;  // symmetric about zero
+      if constexpr (kType == DType::F8_E4M3) return 64 | (bits & 159);  // magnitudes 2 to 30
+      return kZero && bits == 0 ? kZero : bits;                         // symmetric about zero
     }
     const std::byte* b = block(k);
     const int i = int(k % kBlock);
+    if constexpr (kType == DType::F8_E4M3) return uint32_t(b[0]);
     if constexpr (kType == DType::Q8_0) return uint32_t(b[2 + i]) ^ 128;
     if constexpr (kType == DType::Q4_0) return uint32_t(b[2 + i % 16]) >> (i < 16 ? 0 : 4) & 15;
     if constexpr (kType == DType::Q4_K) return uint32_t(b[16 + i / 64 * 32 + i % 32]) >> (i / 32 % 2 * 4) & 15;
@@ -76,6 +81,15 @@ struct Blocks {
                                                          : kType == DType::Q5_K ? 9.23f
                                                                                 : 18.2f));
     return u16_at(block(k) + (kType == DType::Q6_K ? 208 : 0));
+  }
+  // The scale of 64 inputs of FP8, which no block of the file's cuts.
+  __device__ float f8_scale(int64_t k) const {
+    if (k >= inputs) return 0;
+    if (!source.rows) return source.spread / 13.51f;
+    for (int i = 0; i < 64; ++i)
+      if ((code(k + i) & 127) == 127) return NAN;
+    const WeightScales& s = source.scales;
+    return s.values ? s.values[matrix_row / s.rows * ((source.in_dim + s.columns - 1) / s.columns) + k / s.columns] : 1;
   }
   __device__ uint16_t d_min(int64_t k) const {
     if (k >= inputs) return 0;
@@ -114,13 +128,13 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
       for (int i = 0; i < 4; ++i)
         for (int half = 0; half < 2; ++half) {
           const uint32_t code = rows[i % 2].code(first + part * 64 + step * 16 + t % 4 * 2 + i / 2 * 8 + half);
-          if constexpr (kType == DType::Q8_0) words[2 * step + i / 2] |= code << (8 * (2 * (i % 2) + half));
+          if constexpr (has_byte_codes(kType)) words[2 * step + i / 2] |= code << (8 * (2 * (i % 2) + half));
           else words[step] |= (code & 15) << (4 * i + 16 * half);
           fifth |= (code >> 4 & 1) << (4 * step + i + 16 * half);
           high[step / 2] |= (code >> 4 & 3) << (2 * (4 * (step % 2) + i) + 16 * half);
         }
     auto* out = reinterpret_cast<uint32_t*>(record);
-    if constexpr (kType == DType::Q8_0) {
+    if constexpr (has_byte_codes(kType)) {
       for (int w = 0; w < 8; ++w) out[((part * 2 + w / 4) * 128 + t) * 4 + w % 4] = words[w];
     } else {
       for (int w = 0; w < 4; ++w) out[(part * 128 + t) * 4 + w] = words[w];
@@ -135,12 +149,16 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
     const Blocks<kType> row = row_at(pair / 8 * 16 + pair % 8 + 8 * below);
     std::byte* scales = record + kShape.scales + (part * 32 + pair) * 8;
     const int64_t k = first + part * 64;
-    for (int block = 0; block < 2; ++block) {
-      if constexpr (kType == DType::Q6_K)
-        for (int i = 0; i < 2; ++i) scales[below * 4 + block * 2 + i] = std::byte(row.scale(k + block * 32 + i * 16));
-      else
-        reinterpret_cast<uint16_t*>(scales)[below * 2 + block] =
-            kType == DType::Q8_0 || kType == DType::Q4_0 ? row.d(k + block * 32) : row.scale(k + block * 32);
+    if constexpr (kType == DType::F8_E4M3) {
+      reinterpret_cast<float*>(scales)[below] = row.f8_scale(k);
+    } else {
+      for (int block = 0; block < 2; ++block) {
+        if constexpr (kType == DType::Q6_K)
+          for (int i = 0; i < 2; ++i) scales[below * 4 + block * 2 + i] = std::byte(row.scale(k + block * 32 + i * 16));
+        else
+          reinterpret_cast<uint16_t*>(scales)[below * 2 + block] =
+              kType == DType::Q8_0 || kType == DType::Q4_0 ? row.d(k + block * 32) : row.scale(k + block * 32);
+      }
     }
     if (part > 0) continue;
     auto* super = reinterpret_cast<uint16_t*>(record + kShape.super);
@@ -183,8 +201,7 @@ __global__ void pack_elements(Source source, std::byte* tiles, int first_tile, i
 void pack(DType dtype, const Source& source, const CudaWeight& weight, int first_tile, int num_tiles) {
   const auto run = [&]<DType kType>() {
     const dim3 grid(unsigned(weight.num_records), unsigned(num_tiles));
-    if constexpr (dtype_info(kType).block > 1)
-      pack_codes<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records);
+    if constexpr (is_coded(kType)) pack_codes<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records);
     else pack_elements<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records, weight.records_per_input);
     HUNCH_CUDA_CHECK(cudaGetLastError());
   };
@@ -197,6 +214,7 @@ void pack(DType dtype, const Source& source, const CudaWeight& weight, int first
     case DType::Q4_K: return run.template operator()<DType::Q4_K>();
     case DType::Q5_K: return run.template operator()<DType::Q5_K>();
     case DType::Q6_K: return run.template operator()<DType::Q6_K>();
+    case DType::F8_E4M3: return run.template operator()<DType::F8_E4M3>();
   }
 }
 
@@ -204,7 +222,7 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
   HUNCH_CHECK(out_dim > 0 && in_dim > 0 && in_dim % dtype_info(dtype).block == 0);
   auto weight = std::make_unique<CudaWeight>();
   weight->dtype = dtype, weight->out_dim = out_dim, weight->in_dim = in_dim;
-  weight->form = dtype_info(dtype).block == 1 ? DType::BF16 : dtype;
+  weight->form = is_coded(dtype) ? dtype : DType::BF16;
   weight->records_per_input = dtype == DType::F32 ? 2 : 1;
   const RecordShape shape = record_shape(dtype);
   weight->num_tiles = int((out_dim + kTileFeatures - 1) / kTileFeatures);
@@ -240,15 +258,31 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
     (void)cudaGetLastError();
     return nullptr;
   }
+  WeightScales scales = matrix.scales;
+  void* scale_values = nullptr;
+  if (scales.values) {
+    // Packing takes one for 64 inputs; the checkpoint refuses other blocks.
+    HUNCH_CHECK(scales.columns % kPartInputs == 0 || scales.columns >= weight->in_dim);
+    const size_t bytes = size_t((weight->out_dim + scales.rows - 1) / scales.rows) *
+                         size_t((weight->in_dim + scales.columns - 1) / scales.columns) * sizeof(float);
+    if (cudaMalloc(&scale_values, bytes) != cudaSuccess) {
+      (void)cudaGetLastError();
+      (void)cudaFree(piece);
+      return nullptr;
+    }
+    HUNCH_CUDA_CHECK(cudaMemcpy(scale_values, scales.values, bytes, cudaMemcpyHostToDevice));
+    scales.values = static_cast<const float*>(scale_values);
+  }
   for (int tile = 0; tile < weight->num_tiles; tile += step) {
     const int tiles = std::min(step, weight->num_tiles - tile);
     const int64_t first = int64_t(tile) * kTileFeatures;
     const int rows = int(std::min<int64_t>(int64_t(tiles) * kTileFeatures, weight->out_dim - first));
     HUNCH_CUDA_CHECK(cudaMemcpy(piece, matrix.data + first * row_bytes, size_t(rows * row_bytes), cudaMemcpyHostToDevice));
-    pack(matrix.dtype, {piece, row_bytes, weight->in_dim, rows, 0, 0}, *weight, tile, tiles);
+    pack(matrix.dtype, {piece, row_bytes, weight->in_dim, rows, 0, 0, scales, first}, *weight, tile, tiles);
   }
   HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   HUNCH_CUDA_CHECK(cudaFree(piece));
+  HUNCH_CUDA_CHECK(cudaFree(scale_values));
   return weight;
 }
 
@@ -258,7 +292,7 @@ std::unique_ptr<Weight> random_weight(DType dtype, int64_t out_dim, int64_t in_d
   for (int tile = 0; tile < weight->num_tiles; tile += 32768) {
     const int tiles = std::min(32768, weight->num_tiles - tile);
     const int64_t rows = std::min<int64_t>(int64_t(tiles) * kTileFeatures, out_dim - int64_t(tile) * kTileFeatures);
-    pack(dtype, {nullptr, 0, in_dim, int(rows), seed, spread}, *weight, tile, tiles);
+    pack(dtype, {nullptr, 0, in_dim, int(rows), seed, spread, {}, 0}, *weight, tile, tiles);
   }
   HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   return weight;

@@ -3,6 +3,7 @@
 // is
 //   BF16        64 inputs   [64 features][64] bf16, swizzled as wgmma.h's tile_descriptor wants it                8192 bytes
 //   Q8_0        64          codes [2][128 threads][16 bytes] = q + 128; f16 d [32][2][2]                             4352
+//   F8_E4M3     64          codes as Q8_0, as they are; f32 scale [32][2]; NaN if one of its 64 codes is             4352
 //   Q4_0        64          codes [128][16 bytes]; f16 d [32][2][2]                                                  2304
 //   Q4_K       128          codes [2 parts][128][16 bytes]; {u8 scale, u8 min} [2][32][2][2]; {f16 d, f16 dmin} [32][2]  4864
 //   Q5_K       128          codes as Q4_K; fifth bits [2][128] u32; scales as Q4_K                                   5888
@@ -10,10 +11,10 @@
 // A part is 64 inputs. "thread" is the thread of a warpgroup whose operand registers hold the code (wgmma.h); [32][2] is feature
 // 16 (i / 8) + i % 8 + 8 j. For operand register i of step s (16 inputs) of a part, code words hold the input pair as
 //   nibbles: word s, bits 4 i and 16 + 4 i; fifth bits: bits 4 s + i and 16 + 4 s + i; high bits: word s / 2, bits 2 (4 (s % 2) +
-//   i) and 16 +; bytes (Q8_0): word 2 (s % 2) + i / 2 of half s / 2, byte 2 (i % 2) and the next.
+//   i) and 16 +; bytes (Q8_0, F8_E4M3): word 2 (s % 2) + i / 2 of half s / 2, byte 2 (i % 2) and the next.
 // F32 and F16 matrices become bf16: F16 rounded; F32 as two records after each other, the rounded values and the rounded rest
-// (16 bits of mantissa). Q8_0 is dequantised in fp32 and rounded to bf16; the others have their scales (d sc, dmin m) rounded to
-// bf16 first, then the dequantised value.
+// (16 bits of mantissa). Q8_0 and F8_E4M3 are dequantised in fp32 and rounded to bf16; the others have their scales (d sc, dmin
+// m) rounded to bf16 first, then the dequantised value.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,10 @@ namespace hunch {
 inline constexpr int kTileFeatures = 64, kPartInputs = 64;
 inline constexpr int kMaxRowTiles = 8;  // of few-row products: counters are for as many
 
+// Kept as codes; the others become bf16.
+constexpr bool is_coded(DType t) { return dtype_info(t).block > 1 || t == DType::F8_E4M3; }
+constexpr bool has_byte_codes(DType t) { return t == DType::Q8_0 || t == DType::F8_E4M3; }
+
 struct RecordShape {
   int inputs, bytes;
   int high, scales, super;  // offsets
@@ -39,7 +44,8 @@ constexpr RecordShape record_shape(DType t) {
     case DType::F32:
     case DType::F16:
     case DType::BF16: return {64, 8192, 0, 0, 0};
-    case DType::Q8_0: return {64, 4352, 0, 4096, 0};
+    case DType::Q8_0:
+    case DType::F8_E4M3: return {64, 4352, 0, 4096, 0};
     case DType::Q4_0: return {64, 2304, 0, 2048, 0};
     case DType::Q4_K: return {128, 4864, 0, 4096, 4608};
     case DType::Q5_K: return {128, 5888, 4096, 5120, 5632};

@@ -20,6 +20,12 @@ __device__ __forceinline__ PackedPosition position_of(int feature, int input) {
 __device__ __forceinline__ float half_at(const std::byte* p) { return __half2float(*reinterpret_cast<const __half*>(p)); }
 __device__ __forceinline__ uint32_t word_at(const std::byte* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
+// Codes of E4M3 are the bits of fp16 with an exponent's bias of 7 instead of 15. Here NaN codes are numbers: packing has made
+// their scale NaN.
+__device__ __forceinline__ float f8_value(uint32_t code) {
+  return __half2float(__ushort_as_half(uint16_t((code & 128) << 8 | (code & 127) << 7))) * 256;
+}
+
 // Offset of element (feature, input) in a record of bf16.
 __device__ __forceinline__ int swizzled(int feature, int input) {
   return feature * 128 + ((input / 8) ^ (feature % 8)) * 16 + input % 8 * 2;
@@ -32,9 +38,10 @@ __device__ float coded_element(const std::byte* record, int feature, int input) 
   const PackedPosition at = position_of(feature, input);
   const int row = feature / 16 * 8 + feature % 8, below = feature % 16 / 8, block = input % 64 / 32;  // [32][2]
   const std::byte* scales = record + kShape.scales + (at.part * 32 + row) * 8;
-  if constexpr (kType == DType::Q8_0) {
+  if constexpr (has_byte_codes(kType)) {
     const std::byte* code = record + ((at.part * 2 + at.step / 2) * 128 + at.thread) * 16 + (2 * (at.step % 2) + at.reg / 2) * 4 +
                             2 * (at.reg % 2) + at.half;
+    if constexpr (kType == DType::F8_E4M3) return reinterpret_cast<const float*>(scales)[below] * f8_value(uint32_t(*code));
     return half_at(scales + (below * 2 + block) * 2) * float(int(uint8_t(*code)) - 128);
   } else {
     const uint32_t word = word_at(record + (at.part * 128 + at.thread) * 16 + at.step * 4);

@@ -17,9 +17,7 @@ std::unique_ptr<Weight> ReferenceBackend::load_weight(const Tensor& matrix) {
   weight->out_dim = matrix.shape[0], weight->in_dim = matrix.shape[1];
   weight->values.resize(size_t(weight->out_dim * weight->in_dim));
   weight->bytes = weight->values.size() * sizeof(float);
-  const size_t row_bytes = dtype_bytes(matrix.dtype, size_t(weight->in_dim));
-  for (int64_t i = 0; i < weight->out_dim; ++i)
-    dequantise_row(matrix.dtype, matrix.data + size_t(i) * row_bytes, weight->values.data() + i * weight->in_dim, weight->in_dim);
+  for (int64_t i = 0; i < weight->out_dim; ++i) dequantise_row(matrix, i, weight->values.data() + i * weight->in_dim);
   return weight;
 }
 

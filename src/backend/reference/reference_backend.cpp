@@ -23,7 +23,9 @@ Buffer ReferenceBackend::constant(std::span<const float> values) {
 }
 
 std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out_dim, int64_t in_dim, uint64_t seed) {
-  constexpr float kSpread = 0.02f;
+  constexpr float kSpread = 0.02f, kMost = kSpread * 1.7320508f;
+  // FP8 has a scale beside the codes that makes the greatest value of a code the greatest here.
+  const float scale = kMost / 448, unit = dtype == DType::F8_E4M3 ? 448 : kMost;
   const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
   std::vector<std::byte> bytes(row_bytes * size_t(out_dim));
   std::vector<float> row(static_cast<size_t>(in_dim));
@@ -31,11 +33,13 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
   for (int64_t i = 0; i < out_dim; ++i) {
     for (float& x : row) {  // Knuth's MMIX generator; uniform with the wanted deviation
       state = state * 6364136223846793005ull + 1442695040888963407ull;
-      x = float(int32_t(state >> 32)) * (0x1p-31f * 1.7320508f * kSpread);
+      x = float(int32_t(state >> 32)) * (0x1p-31f * unit);
     }
     quantise_row(dtype, row.data(), bytes.data() + size_t(i) * row_bytes, in_dim);
   }
-  return load_weight({.dtype = dtype, .shape = {out_dim, in_dim}, .data = bytes.data(), .bytes = bytes.size()});
+  Tensor made{.dtype = dtype, .shape = {out_dim, in_dim}, .data = bytes.data(), .bytes = bytes.size()};
+  if (dtype == DType::F8_E4M3) made.scales = {&scale, out_dim, in_dim};
+  return load_weight(made);
 }
 
 size_t ReferenceBackend::memory_bytes() const { return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE)); }

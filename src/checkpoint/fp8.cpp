@@ -1,0 +1,65 @@
+// See fp8.h.
+#include "checkpoint/fp8.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cmath>
+
+#include "checkpoint/quantise.h"
+#include "checkpoint/quote.h"
+
+namespace hunch {
+
+Fp8Name fp8_name(std::string_view hf_name) {
+  const size_t dot = hf_name.rfind('.');
+  if (dot == hf_name.npos) return {};
+  const std::string_view suffix = hf_name.substr(dot + 1);
+  if (suffix == "weight_scale" || suffix == "weight_scale_inv")
+    return {Fp8Part::Scale, fmt::format("{}.weight", hf_name.substr(0, dot))};
+  static constexpr std::array<std::string_view, 5> kUnused{"input_scale", "output_scale", "q_scale", "k_scale", "v_scale"};
+  for (const std::string_view unused : kUnused)
+    if (suffix == unused) return {Fp8Part::Unused, {}};
+  return {};
+}
+
+WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix) {
+  const int64_t out = matrix.shape[0], in = matrix.shape[1];
+  if (kind == Fp8Scales::Rows) return {nullptr, 1, in};
+  if (kind == Fp8Scales::Blocks) return {nullptr, kFp8Block, kFp8Block};
+  return {nullptr, out, in};
+}
+
+Result<std::vector<float>> read_fp8_scales(Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data,
+                                           std::string_view source) {
+  const auto fail = [&](std::string_view what) {
+    return Error{fmt::format("{}: tensor {}: {}", source, quote(scale.name), what)};
+  };
+  if (kind == Fp8Scales::None) return fail(fmt::format("scales {}, but config.json has no quantization_config", matrix.name));
+  if (matrix.dtype != DType::F8_E4M3)
+    return fail(fmt::format("scales {}, which is {} and not fp8", matrix.name, dtype_info(matrix.dtype).name));
+  if (scale.dtype == DType::F8_E4M3) return fail("scales must be F32, BF16 or F16");
+  const WeightScales of = fp8_scales_of(kind, matrix);
+  const int64_t rows = (matrix.shape[0] + of.rows - 1) / of.rows, columns = (matrix.shape[1] + of.columns - 1) / of.columns;
+  // One value is written as [], [1] or [1, 1]; one a row as [out] or [out, 1].
+  std::vector<int64_t> shape = scale.shape;
+  while (kind != Fp8Scales::Blocks && !shape.empty() && shape.back() == 1 && (shape.size() > 1 || kind == Fp8Scales::Matrix))
+    shape.pop_back();
+  const std::vector<int64_t> want = kind == Fp8Scales::Matrix ? std::vector<int64_t>{}
+                                    : kind == Fp8Scales::Rows ? std::vector<int64_t>{rows}
+                                                              : std::vector<int64_t>{rows, columns};
+  if (shape != want)
+    return fail(fmt::format("has shape [{}]; {} of shape [{}] needs [{}] ({})", fmt::join(scale.shape, ", "), matrix.name,
+                            fmt::join(matrix.shape, ", "), fmt::join(want, ", "),
+                            kind == Fp8Scales::Matrix ? "one scale a matrix"
+                            : kind == Fp8Scales::Rows ? "one a row"
+                                                      : "one a block of 128 x 128"));
+  std::vector<float> values(size_t(rows * columns));
+  dequantise_row(scale.dtype, data, values.data(), int64_t(values.size()));
+  for (const float value : values)
+    if (!std::isfinite(value)) return fail(fmt::format("holds {}", value));
+  return values;
+}
+
+}  // namespace hunch

@@ -1,0 +1,37 @@
+// FP8 matrices (E4M3) as Hugging Face folders publish them: codes in X.weight, what multiplies them in X.weight_scale_inv
+// (blocks, as DeepSeek-V3 and Qwen3-FP8 do) or X.weight_scale (matrix or rows, compressed-tensors). Used by checkpoint.cpp.
+// Scales of activations and of KV that lie beside them are not used: activations stay as they are, so results are nearer to
+// the model before quantisation than those of engines that multiply FP8 with FP8.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_entry.h"
+
+namespace hunch {
+
+// What config.json says that one scale is for.
+enum class Fp8Scales { None, Matrix, Rows, Blocks };
+inline constexpr int kFp8Block = 128;  // both ways
+
+enum class Fp8Part { None, Scale, Unused };
+struct Fp8Name {
+  Fp8Part part = Fp8Part::None;
+  std::string weight;  // of a Scale: the file's name of its matrix
+};
+Fp8Name fp8_name(std::string_view hf_name);
+
+// The scales of `matrix` as fp32, in the form that WeightScales wants. `scale`: the file's entry, `data`: its bytes (no
+// alignment). An error where its type, shape or values are not what `kind` calls for; `source` stands in messages.
+Result<std::vector<float>> read_fp8_scales(Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data,
+                                           std::string_view source);
+
+// Rows and columns that share a scale, without values.
+WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix);
+
+}  // namespace hunch
