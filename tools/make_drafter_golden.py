@@ -241,7 +241,7 @@ def varied(got):
 def context_of(target):
     """the prompt and what the target says after it; None where that makes a poor test"""
     ids = np.random.default_rng(1).integers(0, 256, PROMPT).tolist()
-    greedy = target.greedy(ids, NEW)
+    greedy = target.greedy(torch.tensor([ids]), NEW)[0].tolist()
     logits = target.logits(target(torch.tensor([ids + greedy]))[0])[0, PROMPT - 1 : -1].topk(2).values
     if float((logits[:, 0] - logits[:, 1]).min()) < MARGIN or max(greedy) >= FIRST_SPECIAL or len(set(greedy)) < 8:
         return None

@@ -42,6 +42,32 @@ class Shape:
         )  # fmt: skip
 
 
+class Fast:
+    """What a GPU runs compiled: `use` once a process, before the first pass. Plain PyTorch otherwise."""
+
+    flex = None
+
+    @staticmethod
+    def use(attention="flex", pieces=True):
+        from torch.nn.attention.flex_attention import flex_attention
+
+        torch._dynamo.config.cache_size_limit = 128
+        if attention == "flex":
+            Fast.flex = staticmethod(torch.compile(flex_attention, dynamic=False))
+        if pieces:
+            for name in ("rms", "rotate", "swiglu"):
+                globals()[name] = torch.compile(globals()[name], dynamic=True)
+
+
+def rms(x, weight, eps):
+    y = x.float()
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
+
+
+def swiglu(gate, up):
+    return F.silu(gate) * up
+
+
 class Norm(nn.Module):
     """x / rms(x) * weight, or * (1 + weight) where the family stores weights less one (Qwen3-Next); in fp32"""
 
@@ -51,9 +77,7 @@ class Norm(nn.Module):
         self.eps, self.plus_one = eps, plus_one
 
     def forward(self, x):
-        y = x.float()
-        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (y * (1.0 + self.weight if self.plus_one else self.weight).float()).to(x.dtype)
+        return rms(x, 1.0 + self.weight if self.plus_one else self.weight, self.eps)
 
 
 def rope_tables(positions, head_dim, theta):
@@ -63,53 +87,55 @@ def rope_tables(positions, head_dim, theta):
     return angles.cos(), angles.sin()
 
 
-def rotate(x, tables):
-    """x [batch][heads][rows][head_dim]: elements i and i + head_dim / 2 turn together"""
+def rotate(x, c, s):
+    """x [batch][heads][rows][head_dim], c and s of rope_tables: elements i and i + head_dim / 2 turn together"""
     a, b = x.float().chunk(2, -1)
-    c, s = tables
     return torch.cat([a * c - b * s, b * c + a * s], -1).to(x.dtype)
 
 
 class Mask:
-    """Row q sees key k if k <= q and both lie in the same document. `documents` [batch][rows]: a number per document."""
+    """Who sees whom, as `dense` [batch or 1][1][rows][keys] or as FlexAttention's `block`; neither: the last rows of the keys,
+    each of which sees all keys up to its own."""
 
-    def __init__(self, documents):
-        self.block = self.dense = None
-        rows = documents.shape[1]
-        if documents.is_cuda:
+    def __init__(self, dense=None, block=None):
+        self.dense, self.block = dense, block
+
+    @staticmethod
+    def packed(documents):
+        """Row q sees key k if k <= q and both lie in the same document; documents [batch][rows]: a number for each."""
+        batch, rows = documents.shape
+        if documents.is_cuda and Fast.flex:
             from torch.nn.attention.flex_attention import create_block_mask
 
             sees = lambda b, h, q, k: (q >= k) & (documents[b, q] == documents[b, k])
-            self.block = create_block_mask(sees, documents.shape[0], None, rows, rows, device=documents.device)
-        else:
-            order = torch.arange(rows, device=documents.device)
-            self.dense = (documents[:, :, None] == documents[:, None, :]) & (order[:, None] >= order)
-            self.dense = self.dense[:, None]
+            return Mask(block=create_block_mask(sees, batch, None, rows, rows, device=documents.device))
+        order = torch.arange(rows, device=documents.device)
+        same = documents[:, :, None] == documents[:, None, :]
+        return Mask((same & (order[:, None] >= order))[:, None])
 
     @staticmethod
-    def given(dense):
-        """from a table [rows][keys] of who sees whom: inference over trees"""
-        mask = Mask.__new__(Mask)
-        mask.block, mask.dense = None, dense[None, None]
-        return mask
-
-
-_flex = None  # compiled at the first use, once a process
+    def given(table):
+        """from a table [rows][keys]: inference over trees"""
+        return Mask(table[None, None])
 
 
 def attend(q, k, v, mask, want_lse=False):
     """q [batch][heads][rows][d], k and v [batch][kv_heads][keys][d] -> [batch][heads][rows][d] (and fp32 log-sum-exp of a row)"""
-    global _flex
-    groups = q.shape[1] // k.shape[1]
+    groups, rows, keys = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
     if mask.block is not None:
-        from torch.nn.attention.flex_attention import flex_attention
-
-        _flex = _flex or torch.compile(flex_attention, dynamic=False)
-        return _flex(q, k, v, block_mask=mask.block, enable_gqa=groups > 1, return_lse=want_lse)
+        return Fast.flex(q, k, v, block_mask=mask.block, enable_gqa=groups > 1, return_lse=want_lse)
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    if mask.dense is None and not want_lse and rows in (1, keys):  # the forms for which there are kernels without a mask
+        return F.scaled_dot_product_attention(q, k, v, is_causal=rows > 1)
+    if mask.dense is None:
+        order = torch.arange(keys, device=q.device)
+        mask = Mask.given(order[keys - rows :, None] >= order)
     if not want_lse:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.dense)
+    if not torch.is_grad_enabled() and rows > 1024:  # a long text's scores do not fit at once
+        parts = [attend(q[:, :, a : a + 1024], k, v, Mask(mask.dense[:, :, a : a + 1024]), True) for a in range(0, rows, 1024)]
+        return tuple(torch.cat(x, 2) for x in zip(*parts))
     scores = (q.float() @ k.float().mT * q.shape[-1] ** -0.5).masked_fill(~mask.dense, -torch.inf)
     lse = scores.logsumexp(-1)
     return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
@@ -151,7 +177,8 @@ class Attention(nn.Module):
             gate = gate.reshape(batch, rows, -1)
         if s.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q.transpose(1, 2), tables).to(v.dtype), rotate(k.transpose(1, 2), tables).to(v.dtype), v.transpose(1, 2), gate
+        q, k = rotate(q.transpose(1, 2), *tables).to(v.dtype), rotate(k.transpose(1, 2), *tables).to(v.dtype)
+        return q, k, v.transpose(1, 2), gate
 
     def finish(self, heads, gate):
         x = heads.transpose(1, 2).flatten(2)
@@ -170,7 +197,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
 class Block(nn.Module):

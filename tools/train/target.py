@@ -39,8 +39,7 @@ class Decoder(nn.Module):
         start = caches[0].length if caches else 0
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)
         tables = rope_tables(positions, self.s.head_dim, self.s.theta)
-        if mask is None:
-            mask = Mask.given(torch.arange(start + ids.shape[1], device=ids.device) <= positions[:, None])
+        mask = mask or Mask()
         x, kept = self.model.embed_tokens(ids), {}
         if torch.is_autocast_enabled(ids.device.type):
             x = x.to(torch.get_autocast_dtype(ids.device.type))
@@ -53,15 +52,15 @@ class Decoder(nn.Module):
     def logits(self, hidden):
         return nn.functional.linear(hidden, self.head).float()
 
+    @torch.inference_mode()
     def greedy(self, ids, count):
-        """`count` likeliest tokens after ids (a list); end of text does not stop them"""
+        """the `count` likeliest tokens after ids [batch][rows] -> [batch][count]; end of text does not stop them"""
         caches, out, new = [Cache() for _ in self.model.layers], [], ids
-        with torch.inference_mode():
-            for _ in range(count):
-                hidden, _ = self(torch.tensor([new], device=self.head.device), caches=caches)
-                out.append(int(self.logits(hidden[0, -1]).argmax()))
-                new = out[-1:]
-        return out
+        for _ in range(count):
+            hidden, _ = self(new, caches=caches)
+            new = self.logits(hidden[:, -1:]).argmax(-1)
+            out.append(new)
+        return torch.cat(out, 1)
 
 
 def read_config(folder):
