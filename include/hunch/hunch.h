@@ -150,6 +150,7 @@ struct Generation {
   std::vector<std::vector<TokenLogprob>> prompt_top;
   bool lossless = true;
   std::string rule, policy, proposer;
+  std::string warning;  // what its user should look into; empty: nothing
   uint64_t seed = 0;
   int gamma = 0;
   int64_t prompt_tokens = 0, reused_tokens = 0;

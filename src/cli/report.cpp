@@ -65,6 +65,7 @@ ordered_json report_json(const Report& report) {
   out["mean_acceptance_length"] = g.mean_acceptance_length();
   out["acceptance_by_position"] = g.acceptance_by_position();
   out["kv_bytes_read_per_token"] = g.kv_bytes_per_token();
+  if (!g.warning.empty()) out["warning"] = g.warning;
   out["lossless"] = g.lossless;
   out["milliseconds"] = {{"load", g.milliseconds.load},     {"prefill", g.milliseconds.prefill},
                          {"draft", g.milliseconds.draft},   {"verify", g.milliseconds.verify},

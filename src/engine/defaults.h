@@ -10,6 +10,7 @@ namespace hunch::defaults {
 inline constexpr float kTemperature = 0.8f, kTopP = 0.95f, kMinP = 0.05f;
 inline constexpr int kTopK = 40;
 
+inline constexpr int kTreeTopK = 10;  // learned drafters
 inline constexpr int kDraftTokens = 7;
 inline constexpr int kMostDrafts = 256;  // nodes of a tree that backends attend to, beside the pending token
 inline constexpr double kRatio = 0.03;

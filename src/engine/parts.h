@@ -48,6 +48,7 @@ class EngineParts {
     std::string name;
     std::unique_ptr<DrafterFile> file;
     std::unique_ptr<Proposer> proposer;
+    int64_t luckless = 0;  // rounds since one of its tokens was kept, of requests that asked for it by name
   };
   std::vector<Learned> learned;
   Proposer* learned_named(const std::string& name) const;

@@ -101,7 +101,8 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
                     .suffix_factor = o.suffix_factor,
                     .suffix_min_probability = o.suffix_min_probability,
                     .cascade_first = o.cascade_first,
-                    .self_lookup = o.self_lookup};
+                    .self_lookup = o.self_lookup,
+                    .tree_top_k = o.tree_top_k > 0 ? o.tree_top_k : defaults::kTreeTopK};
   if (!o.self_lookup.empty() && o.self_lookup != "ngram" && o.self_lookup != "suffix")
     return usage_error(fmt::format("unknown look-up '{}' for self; known: ngram, suffix", o.self_lookup));
   HUNCH_TRY(plan.policy.skip_layers, skipped_layers(o.draft_skip_layers, layers));

@@ -26,6 +26,18 @@ Status check_prompt(const Request& request, const EngineParts& parts) {
   return {};
 }
 
+// A drafter that is never right costs speed and nothing else, so nobody would notice: a mismatch of models, of taps, of norm sides.
+void watch_acceptance(EngineParts& parts, Generation& out) {
+  constexpr int64_t kLuckless = 64;
+  for (EngineParts::Learned& drafter : parts.learned) {
+    if (drafter.name != out.proposer || out.rounds == 0) continue;
+    drafter.luckless = out.accepted > 0 ? 0 : drafter.luckless + out.rounds;
+    if (drafter.luckless >= kLuckless)
+      out.warning = fmt::format("{} has drafted {} rounds without one token being kept: was it made for this model? ({})",
+                                drafter.name, drafter.luckless, drafter.file->path());
+  }
+}
+
 }  // namespace
 
 // One request that was admitted, with its way out.
@@ -258,6 +270,7 @@ void Service::finish(Session& session, Status failure) {
   out.text = session.ending.text();
   out.finish = session.ending.reason();
   out.stopped_by = session.ending.stopped_by();
+  watch_acceptance(parts_, out);
   out.milliseconds.first_to_last_token = session.last_ms - session.first_ms;
   {
     const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 #include "model/layers.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "checkpoint/quantise.h"
 #include "model/rope_frequencies.h"
@@ -30,11 +31,20 @@ std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
 std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int64_t step, bool second) {
   const Tensor* tensor = find_(name);
   HUNCH_CHECK(tensor && tensor->data && tensor->shape.front() % (2 * step) == 0);
-  const size_t part = tensor->bytes / size_t(tensor->shape.front() / step);
+  // Scales by blocks of rows would not survive: such a matrix is taken by its values.
+  const bool scaled = tensor->dtype == DType::F8_E4M3;
+  const int64_t columns = tensor->shape.back();
+  const size_t row_bytes = scaled ? size_t(columns) * sizeof(float) : dtype_bytes(tensor->dtype, size_t(columns));
   std::vector<std::byte> rows;
-  for (size_t at = second ? part : 0; at < tensor->bytes; at += 2 * part)
-    rows.insert(rows.end(), tensor->data + at, tensor->data + at + part);
+  for (int64_t row = 0; row < tensor->shape.front(); ++row) {
+    if ((row / step % 2 == 1) != second) continue;
+    rows.resize(rows.size() + row_bytes);
+    std::byte* to = rows.data() + rows.size() - row_bytes;
+    if (scaled) dequantise_row(*tensor, row, reinterpret_cast<float*>(to));
+    else std::memcpy(to, tensor->data + size_t(row) * row_bytes, row_bytes);
+  }
   Tensor half = *tensor;
+  if (scaled) half.dtype = DType::F32, half.scales = {};
   half.shape.front() /= 2, half.data = rows.data(), half.bytes = rows.size();
   auto weight = backend_.load_weight(half);
   bytes_ += weight->bytes;

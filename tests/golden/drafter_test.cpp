@@ -58,14 +58,15 @@ class DrafterGolden : public testing::TestWithParam<std::tuple<std::string, cons
     return golden();
   }
 };
+std::string name_of(const testing::TestParamInfo<std::tuple<std::string, const char*>>& info) {
+  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 const std::vector<std::string> kNames{"eagle3",      "eagle3-speculators", "eagle1",   "medusa",
                                       "medusa-vllm", "mtp-deepseek",       "mtp-qwen", "draft-llama"};
 INSTANTIATE_TEST_SUITE_P(All, DrafterGolden, testing::Combine(testing::ValuesIn(kNames), testing::Values("reference", "cpu")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         name_of);
 
 // What is drafted when `committed` tokens are behind the pending one: right after a prompt, and after rounds that began with the
 // first 20 tokens.
@@ -102,8 +103,13 @@ std::set<std::string> paths(const std::vector<int32_t>& tokens, const std::vecto
   return out;
 }
 
-TEST_P(DrafterGolden, DraftsTheDynamicTreesOfPyTorch) {
-  if (!mine().contains("tree")) GTEST_SKIP() << "not a drafter of dynamic trees";
+using DrafterTrees = DrafterGolden;
+INSTANTIATE_TEST_SUITE_P(Eagle, DrafterTrees,
+                         testing::Combine(testing::Values("eagle3", "eagle3-speculators", "eagle1"),
+                                          testing::Values("reference", "cpu")),
+                         name_of);
+
+TEST_P(DrafterTrees, AreThoseOfPyTorch) {
   const Drafter drafter = load_drafter(mine(), std::get<1>(GetParam()));
   const Json& tree = mine()["tree"];
   const int total = tree["total"], depth = tree["depth"], top_k = tree["top_k"];

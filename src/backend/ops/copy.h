@@ -19,4 +19,12 @@ struct CopyTokensArgs {
   View<int32_t, 1> to;
 };
 
+// to[r][map[i]] = from[r][i]; every other column becomes `fill`: logits of a draft vocabulary in the target's numbering.
+struct ScatterColumnsArgs {
+  View<const float, 2> from;    // [rows][n]
+  View<const int32_t, 1> map;   // [n] columns of `to`, ascending
+  View<float, 2> to;            // [rows][m]
+  float fill = 0;
+};
+
 }  // namespace hunch

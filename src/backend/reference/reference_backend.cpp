@@ -44,6 +44,13 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
 
 size_t ReferenceBackend::memory_bytes() const { return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE)); }
 
+void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {
+  for (int64_t r = 0; r < args.to.extent[0]; ++r) {
+    for (int64_t i = 0; i < args.to.extent[1]; ++i) args.to(r, i) = args.fill;
+    for (int64_t i = 0; i < args.map.extent[0]; ++i) args.to(r, args.map(i)) = args.from(r, i);
+  }
+}
+
 void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
   HUNCH_CHECK(args.from.extent[1] == args.to.extent[1] && (args.from.extent[0] == args.to.extent[0] || args.from.extent[0] == 1));
   for (int64_t row = 0; row < args.to.extent[0]; ++row)
