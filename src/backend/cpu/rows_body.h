@@ -88,6 +88,7 @@ static RowsKernels rows_kernels() {
   table.collect = collect_ids;
   table.choose = choose_token;
   table.ratios = write_ratios;
+  table.scores = write_scores;
   table.noise = noise_of_64;
   return table;
 }

@@ -36,6 +36,8 @@ struct RowsKernels {
   int32_t (*choose)(const SampleRow& row) = nullptr;  // arg max of log ratio + noise over the possible ids
   // exp(log ratio) of every id, 0 where not possible; returns their sum. [vocab]
   double (*ratios)(const SampleRow& row, float* out) = nullptr;
+  // log ratio + noise of every possible id, as `choose` compares them; -inf elsewhere. [vocab]
+  void (*scores)(const SampleRow& row, float* out) = nullptr;
   void (*noise)(const SampleRow& row, int64_t first_id, float* out) = nullptr;  // of 64 ids from a multiple of 64 on (tests)
 };
 

@@ -179,6 +179,26 @@ static int32_t choose_token(const SampleRow& row) {
   return token;
 }
 
+static void write_scores(const SampleRow& row, float* out) {
+  alignas(64) int32_t lane[kLanes];
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  I32 ids = load_i32(lane);
+  const F32 never = set1(-__builtin_inff());
+  for (int64_t first = 0; first < row.vocab; first += kNoiseIds, ids = ids + set1_i32(kNoiseIds)) {
+    I32 bits[4];
+    philox_64(row, first, bits);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const int64_t i = first + j * kLanes, left = row.vocab - i;
+      if (left <= 0) break;
+      const F32 x = load_logits(row.logits, i, row.vocab);
+      const F32 score = log_ratio(row, x) + gumbel(bits[j]);
+      store_first(out + i, select(possible(row, x, ids + set1_i32(j * kLanes)), score, never),
+                  left < kLanes ? int(left) : kLanes);
+    }
+  }
+}
+
 static double write_ratios(const SampleRow& row, float* ratios) {
   alignas(64) int32_t lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = i;

@@ -40,8 +40,11 @@ CpuSampler::CpuSampler(Threads& threads, const RowsKernels& kernels)
 
 void CpuSampler::sample(const SampleArgs& args) {
   const int64_t vocab = args.logits.extent[1];
+  HUNCH_CHECK(ranks_allowed(args));
   for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
     if (args.state) scratch.patch.reserve(vocab, args.drafts.extent[0]);
+    if (num_ranked(args) > 0 && int64_t(scratch.scores.size()) < vocab) scratch.scores.resize(size_t(vocab));
+    scratch.few.reserve(kFewIds);
     if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
     scratch.ids.resize(size_t(vocab) + 16);
     scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
@@ -64,6 +67,8 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
     args.leads(r) = id < 0 ? kInfinity : float(lead);
   };
   note_second(-1, 0);
+  scratch.few.clear();
+  rank_few(args, r, scratch);  // none
   const LogitScan scan = kernels_.scan(logits, vocab, scratch.group_best.data());
   if (scan.has_nan || !scan.has_finite) {
     if (probs) std::fill_n(probs, vocab, 0.0f);
@@ -72,6 +77,7 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   if (params.temperature < kGreedyTemperature) {
     args.tokens(r) = int32_t(std::find(logits, logits + vocab, scan.best) - logits);
     if (probs) std::fill_n(probs, vocab, 0.0f), probs[args.tokens(r)] = 1;
+    if (num_ranked(args) > 0) rank_many(args, r, logits, scratch);
     if (!args.seconds.data) return;
     int32_t second = -1;
     for (int32_t id = 0; id < vocab; ++id)
@@ -151,6 +157,10 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
       const int32_t second = kernels_.choose(others);
       if (second >= 0) note_second(second, score(args.tokens(r)) - score(second));
     }
+    if (num_ranked(args) > 0) {
+      kernels_.scores(kernel_row, scratch.scores.data());
+      rank_many(args, r, scratch.scores.data(), scratch);
+    }
     if (!probs) return;
     const float scale = float(1 / kernels_.ratios(kernel_row, probs));
     for (int64_t i = 0; i < vocab; ++i) probs[i] *= scale;
@@ -165,11 +175,56 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
     const double score = row.log_ratio(ids[i]) - std::log(-std::log(u));
     if (score > greatest) second = args.tokens(r), next = greatest, greatest = score, args.tokens(r) = ids[i];
     else if (score > next) second = ids[i], next = score;
+    if (num_ranked(args) > 0) scratch.few.push_back({ids[i], score});
   }
+  rank_few(args, r, scratch);
   note_second(second, greatest - next);
   if (!probs) return;
   std::fill_n(probs, vocab, 0.0f);
   for (int64_t i = 0; i < count; ++i) probs[ids[i]] = float(row.ratio(ids[i]) / total);
+}
+
+// Of scratch.few, in ascending order of ids. Sums take that order.
+void CpuSampler::rank_few(const SampleArgs& args, int64_t r, Scratch& scratch) const {
+  const int64_t k = num_ranked(args);
+  if (k == 0) return;
+  std::vector<Scored>& few = scratch.few;
+  double greatest = -double(kInfinity), total = 0;
+  for (const Scored& s : few) greatest = std::max(greatest, s.score);
+  for (const Scored& s : few) total += std::exp(s.score - greatest);
+  const int64_t some = std::min<int64_t>(k, int64_t(few.size()));
+  std::partial_sort(few.begin(), few.begin() + some, few.end(),
+                    [](const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; });
+  for (int64_t i = 0; i < k; ++i) {
+    if (args.ranked.data) args.ranked(r, i) = i < some ? few[size_t(i)].id : -1;
+    if (args.shares.data) args.shares(r, i) = i < some ? float(std::exp(few[size_t(i)].score - greatest) / total) : 0;
+  }
+}
+
+// Of scores [vocab], -inf where not possible: a bound first, as for the filters, so that few ids need an order.
+void CpuSampler::rank_many(const SampleArgs& args, int64_t r, const float* scores, Scratch& scratch) const {
+  const int64_t vocab = args.logits.extent[1], k = num_ranked(args), groups = (vocab + 255) / 256 * 16;
+  float* best = scratch.group_best.data();
+  SampleRow row;  // its ratios are exp(score - greatest)
+  row.logits = scores, row.vocab = vocab;
+  row.best = kernels_.scan(scores, vocab, best).best;
+  row.cut_logit = std::numeric_limits<float>::lowest(), row.cut_id = int32_t(vocab);
+  float bound = row.cut_logit;
+  if (k <= groups) {
+    std::nth_element(best, best + k - 1, best + groups, [](float a, float b) { return a > b; });
+    bound = std::max(bound, best[k - 1]);
+  }
+  int32_t* ids = scratch.ids.data();
+  const int64_t count = kernels_.collect(scores, vocab, bound, ids), some = std::min(k, count);
+  std::partial_sort(ids, ids + some, ids + count,
+                    [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  const double total = args.shares.data ? kernels_.ratios(row, scratch.ratios.data()) : 1;
+  for (int64_t i = 0; i < k; ++i) {
+    if (args.ranked.data) args.ranked(r, i) = i < some ? ids[i] : -1;
+    if (!args.shares.data) continue;
+    const double score = i < some ? double(scores[ids[i]]) : -double(kInfinity);
+    args.shares(r, i) = float((score == double(row.best) ? 1 : std::exp(score - double(row.best))) / total);
+  }
 }
 
 // The last id of the smallest set whose mass reaches top_p of that of all possible ids. Buckets of ratios are summed first, so

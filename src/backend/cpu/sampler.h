@@ -19,14 +19,22 @@ class CpuSampler {
   void sample(const SampleArgs& args);
 
  private:
+  struct Scored {
+    int32_t id;
+    double score;
+  };
   struct Scratch {
     std::vector<int32_t> ids;       // room for vocab + 16
     std::vector<float> group_best;  // of RowsKernels::scan
     std::vector<float> ratios;      // [vocab]
-    std::vector<double> masses;     // of ratios that share their first bits, greatest ratios first
-    LogitPatch patch;               // the row as its request's rules make it
+    std::vector<float> scores;      // [vocab], where many ids are ranked
+    std::vector<Scored> few;
+    std::vector<double> masses;  // of ratios that share their first bits, greatest ratios first
+    LogitPatch patch;            // the row as its request's rules make it
   };
   void sample_row(const SampleArgs& args, int64_t row, Scratch& scratch) const;
+  void rank_few(const SampleArgs& args, int64_t r, Scratch& scratch) const;
+  void rank_many(const SampleArgs& args, int64_t r, const float* scores, Scratch& scratch) const;
   int32_t last_of_top_p(const SampleRow& row, double top_p, Scratch& scratch) const;
 
   Threads& threads_;

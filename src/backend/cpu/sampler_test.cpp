@@ -21,11 +21,13 @@ struct Sampled {
   std::vector<float> probs;
   std::vector<int32_t> seconds;
   std::vector<float> leads;
+  std::vector<int32_t> ranked;  // [row][k]
+  std::vector<float> shares;
 };
 
 // Rows of `logits` at consecutive positions from first_position on.
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-               int32_t first_position = 0, bool want_probs = true) {
+               int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   std::vector<int32_t> positions(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = first_position + int32_t(r);
@@ -41,6 +43,10 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   if (want_probs) args.probs = View<float, 2>(out.probs.data(), rows, vocab);
   args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
   args.leads = View<float, 1>(out.leads.data(), rows);
+  if (k > 0) {
+    out.ranked.assign(size_t(rows * k), -2), out.shares.assign(size_t(rows * k), -1.0f);
+    args.ranked = View<int32_t, 2>(out.ranked.data(), rows, k), args.shares = View<float, 2>(out.shares.data(), rows, k);
+  }
   backend.sample(args);
   return out;
 }
@@ -79,6 +85,68 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
         ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << "id " << i << " of " << vocab << ", set " << &params - kParams;
         ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6 * want.probs[i] + 1e-12);
       }
+    }
+  }
+}
+
+TEST_P(CpuSample, RanksTheIdsOfTheReference) {
+  const auto cpu = make_cpu(GetParam(), 2);
+  ReferenceBackend reference;
+  for (const int64_t vocab : {1, 2, 17, 65, 257, 1000, 5003})
+    for (const int64_t k : {1, 2, 10, 64}) {
+      const std::vector<float> logits = gaussian(vocab * 6, 2.5f, uint32_t(k));
+      for (const SamplingParams& params : kParams) {
+        const Sampled got = sample(*cpu, logits, vocab, params, 3, true, k),
+                      want = sample(reference, logits, vocab, params, 3, true, k);
+        const auto where = [&](size_t i) {
+          return testing::Message() << "rank " << i << " of " << k << ", vocabulary " << vocab << ", set " << &params - kParams;
+        };
+        for (size_t i = 0; i < want.ranked.size(); ++i) {
+          ASSERT_EQ(got.ranked[i], want.ranked[i]) << where(i);
+          ASSERT_NEAR(got.shares[i], want.shares[i], 1e-5 * want.shares[i] + 1e-30) << where(i);
+          if (i % size_t(k) == 0) { ASSERT_EQ(got.ranked[i], got.tokens[i / size_t(k)]) << where(i); }
+          if (i % size_t(k) == 1) { ASSERT_EQ(got.ranked[i], got.seconds[i / size_t(k)]) << where(i); }
+        }
+        // Asking for ranks changes nothing else.
+        const Sampled plain = sample(*cpu, logits, vocab, params, 3);
+        ASSERT_EQ(plain.tokens, got.tokens);
+        ASSERT_EQ(plain.seconds, got.seconds);
+        ASSERT_EQ(std::memcmp(plain.leads.data(), got.leads.data(), plain.leads.size() * 4), 0);
+        ASSERT_EQ(std::memcmp(plain.probs.data(), got.probs.data(), plain.probs.size() * 4), 0);
+      }
+    }
+}
+
+TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
+  const auto cpu = make_cpu(GetParam(), 1);
+  ReferenceBackend reference;
+  std::mt19937 random(8);
+  for (const int64_t vocab : {20, 700, 3000})
+    for (const float odd : {0.0f, kInf, -kInf, kNan})
+      for (const int64_t many : {int64_t(1), vocab - 5, vocab}) {
+        std::vector<float> logits(static_cast<size_t>(vocab));
+        for (float& x : logits) x = float(random() % 4);
+        for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
+        for (const SamplingParams& params : kParams) {
+          const Sampled got = sample(*cpu, logits, vocab, params, 0, false, 12),
+                        want = sample(reference, logits, vocab, params, 0, false, 12);
+          ASSERT_EQ(got.ranked, want.ranked) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
+          for (size_t i = 0; i < 12; ++i) ASSERT_NEAR(got.shares[i], want.shares[i], 1e-5 * want.shares[i]) << i;
+        }
+      }
+}
+
+TEST_P(CpuSample, GivesRanksTheSameBitsInAnyCompany) {
+  constexpr int64_t kVocab = 1500, kRows = 24, kBest = 9;
+  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  for (const SamplingParams& params : kParams) {
+    const Sampled all = sample(*make_cpu(GetParam(), 3), logits, kVocab, params, 0, false, kBest);
+    const auto one = make_cpu(GetParam(), 1);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+      const Sampled alone = sample(*one, row, kVocab, params, int32_t(r), true, kBest);
+      for (int64_t i = 0; i < kBest; ++i) ASSERT_EQ(alone.ranked[size_t(i)], all.ranked[size_t(r * kBest + i)]);
+      ASSERT_EQ(std::memcmp(alone.shares.data(), all.shares.data() + r * kBest, kBest * 4), 0);
     }
   }
 }

@@ -11,6 +11,7 @@
 
 #include "backend/cuda/noise.cuh"
 #include "backend/cuda/ptx.h"
+#include "backend/cuda/rank.h"
 #include "backend/cuda/row_slice.cuh"
 #include "backend/reference/reference_backend.h"
 
@@ -25,6 +26,7 @@ struct SampleRow {
   int32_t* token;
   int32_t* second;  // null: not wanted
   float* lead;
+  RankCut* cut;                      // what the filters kept, for the kernels of rank.cu; null: not wanted
   double temperature, least, top_p;  // least: the lowest log ratio that min_p lets pass
   NoiseSource noise;
   int32_t vocab, top_k, greedy, filter_p;
@@ -137,6 +139,10 @@ __device__ __forceinline__ void write_choice(const SampleRow& row, const Two& tw
   const bool any = two.id[0] != INT32_MAX, second = two.id[1] != INT32_MAX;
   *row.token = any ? two.id[0] : -1;
   if (row.second) *row.second = second ? two.id[1] : -1, *row.lead = second ? float(two.score[0] - two.score[1]) : INFINITY;
+}
+// `best`: the greatest key; 0 in refused rows.
+__device__ __forceinline__ void note_cut(const SampleRow& row, const Threshold& kept, uint32_t best) {  // one thread
+  if (row.cut) *row.cut = {kept.key, kept.id, best, best != 0};
 }
 // The choice among all blocks' candidates, by block 0.
 __device__ __forceinline__ void choose(Shared& s, const SampleRow& row, const Two& mine) {
@@ -290,6 +296,10 @@ __device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const R
   }
   const int count = int(few.count);
   const double total = few.prefix[count - 1];
+  if (t == 0) {
+    const uint64_t last = few.list[count - 1];
+    note_cut(row, {key_listed(last), uint32_t(id_listed(last))}, law.best_key);
+  }
 
   Two two;
 #pragma unroll
@@ -396,7 +406,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
   const RowStats stats = load_row(s.row, slice, row.logits, row.vocab, top_k);
   if (!stats.valid()) {
     if (row.probs) write_probs(row, slice, [](uint32_t, uint32_t) { return 0.0f; });
-    if (rank == 0 && threadIdx.x == 0) write_choice(row, Two{});
+    if (rank == 0 && threadIdx.x == 0) write_choice(row, Two{}), note_cut(row, {0, 0}, 0);
     return;
   }
   if (row.greedy) {
@@ -405,6 +415,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
       if (k > first) second = first, second_id = first_id, first = k, first_id = id;
       else if (k > second) second = k, second_id = id;
     });
+    if (rank == 0 && threadIdx.x == 0) note_cut(row, {kLeastFiniteKey, kEveryId}, stats.best);
     Two two;
     if (first >= kLeastFiniteKey) two.add(double(value_of(first)), int32_t(first_id));
     if (second >= kLeastFiniteKey) two.add(double(value_of(second)), int32_t(second_id));
@@ -433,6 +444,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
     return;
   }
   if (row.filter_p) kept = select_mass(s, slice, law, kept, row.top_p);
+  if (rank == 0 && threadIdx.x == 0) note_cut(row, kept, law.best_key);
   finish_many(s, row, slice, law, kept);
 }
 
@@ -440,11 +452,23 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThr
 
 void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   std::vector<SampleRow> rows;
-  int64_t most_vocab = 0;
+  std::vector<RankRow> ranks;
+  int64_t most_vocab = 0, most_ranked_vocab = 0, most_k = 0;
+  size_t num_ranks = 0;
+  for (const SampleArgs& args : calls) {
+    HUNCH_CHECK(ranks_allowed(args));
+    if (num_ranked(args) == 0) continue;
+    num_ranks += size_t(args.logits.extent[0]), most_k = std::max(most_k, num_ranked(args));
+    most_ranked_vocab = std::max(most_ranked_vocab, args.logits.extent[1]);
+  }
+  RankCut* cuts = nullptr;
+  if (num_ranks > 0)
+    cuts = static_cast<RankCut*>(commands.workspace(num_ranks * sizeof(RankCut) + rank_bytes(num_ranks, most_k)));
   for (const SampleArgs& args : calls) {
     const int64_t vocab = args.logits.extent[1];
     HUNCH_CHECK(args.state == nullptr && vocab > 0 && vocab <= kMostVocab && args.logits.stride[1] == 1);
     HUNCH_CHECK(!args.seconds.data == !args.leads.data && (!args.probs.data || args.probs.stride[1] == 1));
+    HUNCH_CHECK((!args.ranked.data || args.ranked.stride[1] == 1) && (!args.shares.data || args.shares.stride[1] == 1));
     most_vocab = std::max(most_vocab, vocab);
     const SamplingParams& p = args.params;
     for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
@@ -463,6 +487,15 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
                    args.key.sample};
       row.vocab = int32_t(vocab), row.top_k = p.top_k;
       row.greedy = p.temperature < kGreedyTemperature, row.filter_p = p.top_p < 1;
+      if (num_ranked(args) > 0) {
+        RankRow rank{};
+        rank.logits = row.logits, rank.cut = row.cut = cuts + ranks.size();
+        rank.ranked = args.ranked.data ? args.ranked.data + r * args.ranked.stride[0] : nullptr;
+        rank.shares = args.shares.data ? args.shares.data + r * args.shares.stride[0] : nullptr;
+        rank.temperature = row.temperature, rank.noise = row.noise;
+        rank.vocab = row.vocab, rank.k = int32_t(num_ranked(args)), rank.greedy = row.greedy;
+        ranks.push_back(rank);
+      }
       rows.push_back(row);
     }
   }
@@ -472,6 +505,7 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
                    .threads = kRowThreads,
                    .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
                   SampleDevice{commands.data(std::span<const SampleRow>(rows))});
+  if (!ranks.empty()) enqueue_ranks(commands, ranks, most_ranked_vocab, most_k, cuts + num_ranks);
 }
 
 }  // namespace hunch

@@ -9,8 +9,8 @@
 
 namespace hunch {
 
-// One launch for all rows of all calls; each call has its own parameters and key. positions: host memory, copied now; the rest is
-// device memory. At most 393,216 ids.
+// One launch for all rows of all calls, and two more where some are ranked; each call has its own parameters and key. positions:
+// host memory, copied now; the rest is device memory. At most 393,216 ids.
 void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls);
 inline void enqueue_sample(Commands& commands, const SampleArgs& args) { enqueue_sample(commands, std::span(&args, 1)); }
 

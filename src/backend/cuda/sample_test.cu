@@ -195,6 +195,73 @@ TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
   }
 }
 
+struct Ranks {
+  std::vector<int32_t> ids, tokens;
+  std::vector<float> shares;
+};
+Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
+                      int64_t k, int32_t first_position = 0) {
+  const int64_t rows = int64_t(logits.size()) / vocab;
+  test::DeviceArray<float> x(logits), shares(size_t(rows * k));
+  test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), ids(size_t(rows * k));
+  const std::vector<int32_t> positions = positions_from(first_position, rows);
+  SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
+  args.tokens = View<int32_t, 1>(tokens.data(), rows);
+  args.ranked = View<int32_t, 2>(ids.data(), rows, k), args.shares = View<float, 2>(shares.data(), rows, k);
+  enqueue_sample(commands, args);
+  EXPECT_TRUE(commands.wait().ok());
+  return {ids.get(), tokens.get(), shares.get()};
+}
+Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int64_t k) {
+  const int64_t rows = int64_t(logits.size()) / vocab;
+  Ranks out{std::vector<int32_t>(size_t(rows * k)), std::vector<int32_t>(size_t(rows)), std::vector<float>(size_t(rows * k))};
+  const std::vector<int32_t> positions = positions_from(0, rows);
+  SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
+  args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
+  args.ranked = View<int32_t, 2>(out.ids.data(), rows, k), args.shares = View<float, 2>(out.shares.data(), rows, k);
+  ReferenceBackend().sample(args);
+  return out;
+}
+
+TEST(CudaSample, RanksTheIdsOfTheReference) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  std::mt19937 random(8);
+  for (const int64_t vocab : {1, 2, 17, 65, 1000, 5003, 151936})
+    for (const int64_t k : {1, 10, 64})
+      for (const bool equals : {false, true})
+        for (const SamplingParams& params : kParams) {
+          std::vector<float> logits = gaussian(vocab * 3, 2.5f, uint32_t(k));
+          if (equals)
+            for (float& x : logits) x = float(random() % 4) - 1;
+          if (vocab > 64) logits[5] = -kInf, logits[size_t(vocab + 3)] = kInf, logits[size_t(2 * vocab + 1)] = kNan;
+          const Ranks got = ranks_on_device(*commands, logits, vocab, params, k),
+                      want = ranks_by_reference(logits, vocab, params, k);
+          for (size_t i = 0; i < want.ids.size(); ++i) {
+            ASSERT_EQ(got.ids[i], want.ids[i])
+                << "rank " << i << " of " << k << ", vocabulary " << vocab << ", set " << &params - kParams;
+            ASSERT_NEAR(got.shares[i], want.shares[i], 1e-5 * want.shares[i] + 1e-30);
+            if (i % size_t(k) == 0) ASSERT_EQ(got.ids[i], got.tokens[i / size_t(k)]);
+          }
+        }
+}
+
+TEST(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  constexpr int64_t kVocab = 5000, kRows = 9, kBest = 12;
+  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  for (const SamplingParams& params : kParams) {
+    const Ranks all = ranks_on_device(*commands, logits, kVocab, params, kBest);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+      const Ranks alone = ranks_on_device(*commands, row, kVocab, params, kBest, int32_t(r));
+      ASSERT_EQ(std::memcmp(alone.ids.data(), all.ids.data() + r * kBest, kBest * 4), 0);
+      ASSERT_EQ(std::memcmp(alone.shares.data(), all.shares.data() + r * kBest, kBest * 4), 0);
+    }
+  }
+}
+
 TEST(CudaSample, TakesManyCallsInOneLaunch) {
   HUNCH_NEEDS_DEVICE();
   auto commands = Commands::make().value();

@@ -1,6 +1,7 @@
 // From logits to a token: one processing order for every row, plain, draft, verify or bonus.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -23,6 +24,8 @@ struct SamplingParams {
 // With `state`, its rules (bans, bias, penalties; backend/ops/logit_rules.h) come first, for every row by its own history: the
 // committed tokens and the drafts on the path to the row. A row with a NaN is refused even where the NaN is banned, and so is a
 // row of which everything is banned.
+inline constexpr int64_t kMostRanked = 64;
+
 struct SampleArgs {
   View<const float, 2> logits;  // [rows][vocab]; columns past the vocabulary do not exist; never changed
   SamplingParams params;
@@ -41,6 +44,25 @@ struct SampleArgs {
   // leads its score (log p + noise; greedy: logits), infinite without a second. Data null: not wanted.
   View<int32_t, 1> seconds;  // [rows] out
   View<float, 1> leads;      // [rows] out
+  // The k best of a row, the best first, equals by id: ranked(r, 0) is tokens(r), ranked(r, 1) what seconds(r) is. With noise
+  // they are k draws from p without replacement, in order (Gumbel top-k; Kool, van Hoof & Welling, 2019).
+  //   shares(r, i) = exp(score_i) / sum over the support of exp(score)
+  // The support is what the filters leave; greedy, where they cut nothing: every id whose logit, after the rules, is above -inf,
+  // so that shares are the softmax of the logits. Ids that equal an infinite best logit share alike. Beyond the support, and in
+  // refused rows: -1 and 0. k <= kMostRanked; each may be null (not wanted) without the other.
+  View<int32_t, 2> ranked;  // [rows][k] out
+  View<float, 2> shares;    // [rows][k] out
 };
+
+// How many are wanted, 0: none.
+inline int64_t num_ranked(const SampleArgs& args) {
+  return std::max(args.ranked.data ? args.ranked.extent[1] : 0, args.shares.data ? args.shares.extent[1] : 0);
+}
+// Whether the shapes of `ranked` and `shares` are allowed.
+inline bool ranks_allowed(const SampleArgs& args) {
+  const int64_t k = num_ranked(args), rows = args.logits.extent[0];
+  return k <= kMostRanked && (!args.ranked.data || (args.ranked.extent[0] == rows && args.ranked.extent[1] == k)) &&
+         (!args.shares.data || (args.shares.extent[0] == rows && args.shares.extent[1] == k));
+}
 
 }  // namespace hunch

@@ -88,11 +88,32 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
   return out;
 }
 
+struct Scored {
+  int32_t id;
+  double score;
+};
+
+// `support` in ascending order of ids.
+void write_ranks(const SampleArgs& args, int64_t r, std::vector<Scored> support) {
+  double greatest = -std::numeric_limits<double>::infinity(), total = 0;
+  for (const Scored& s : support) greatest = std::max(greatest, s.score);
+  const auto part = [&](const Scored& s) { return s.score == greatest ? 1 : std::exp(s.score - greatest); };
+  for (const Scored& s : support) total += part(s);
+  std::stable_sort(support.begin(), support.end(), [](const Scored& a, const Scored& b) { return a.score > b.score; });
+  for (int64_t i = 0; i < num_ranked(args); ++i) {
+    const bool some = i < int64_t(support.size());
+    if (args.ranked.data) args.ranked(r, i) = some ? support[size_t(i)].id : -1;
+    if (args.shares.data) args.shares(r, i) = some ? float(part(support[size_t(i)]) / total) : 0;
+  }
+}
+
 }  // namespace
 
 void ReferenceBackend::sample(const SampleArgs& args) {
   const int64_t vocab = args.logits.extent[1];
+  HUNCH_CHECK(ranks_allowed(args));
   std::vector<float> own;
+  std::vector<Scored> support;
   for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
     const float* logits = &args.logits(r, 0);
     if (args.state) own = ruled(args, r), logits = own.data();
@@ -103,15 +124,19 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     double greatest = -std::numeric_limits<double>::infinity(), next = greatest;
     int32_t second = -1;
     const auto score_of = [&](int32_t id, double score) {
+      if (std::isinf(score) && score < 0) return;
+      support.push_back({id, score});
       if (score > greatest) second = args.tokens(r), next = greatest, greatest = score, args.tokens(r) = id;
       else if (score > next) second = id, next = score;
     };
-    const auto note_second = [&] {
+    const auto note_others = [&] {
+      write_ranks(args, r, support);
       if (!args.seconds.data) return;
       args.seconds(r) = second;
       args.leads(r) = second < 0 ? std::numeric_limits<float>::infinity() : float(greatest - next);
     };
-    note_second();
+    support.clear();
+    note_others();
     const bool has_nan = std::any_of(logits, logits + vocab, [](float x) { return std::isnan(x); });
     const bool has_finite = std::any_of(logits, logits + vocab, [](float x) { return std::isfinite(x); });
     if (has_nan || !has_finite) continue;
@@ -120,7 +145,7 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     if (args.params.temperature < kGreedyTemperature) {
       for (int64_t id = 0; id < vocab; ++id) score_of(int32_t(id), double(logits[id]));
       if (probs) probs[best - logits] = 1;
-      note_second();
+      note_others();
       continue;
     }
     const std::vector<Candidate> kept = survivors(logits, vocab, *best, args.params);
@@ -130,7 +155,7 @@ void ReferenceBackend::sample(const SampleArgs& args) {
       const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(c.id));
       score_of(c.id, c.log_ratio - std::log(-std::log(u)));
     }
-    note_second();
+    note_others();
     if (probs)
       for (const Candidate& c : kept) probs[c.id] = float(c.ratio() / total);
   }

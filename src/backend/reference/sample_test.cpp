@@ -1,8 +1,10 @@
 // Sampling by definition: the support of every filter, the law of the tokens, and the noise behind them.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -55,6 +57,87 @@ TEST(Sample, GreedyTakesTheLowestIdOfEquals) {
   EXPECT_EQ(sampled.token, 1);
   EXPECT_EQ(sampled.probs, (std::vector<float>{0, 1, 0, 0}));
   EXPECT_EQ(sample({-0.0f, 0.0f}, {0.9e-5f, 0, 1, 0}).token, 0);
+}
+
+struct Ranked {
+  Ids ids;
+  std::vector<float> shares;
+};
+Ranked rank(const std::vector<float>& logits, int64_t k, const SamplingParams& params, uint64_t seed = 1, int32_t position = 0) {
+  ReferenceBackend backend;
+  Ranked out{Ids(size_t(k), -2), std::vector<float>(size_t(k), -1.0f)};
+  int32_t token = -2;
+  SampleArgs args{View<const float, 2>(logits.data(), 1, int64_t(logits.size())), params, NoiseKey{seed, 0}, NoiseStream::Draft};
+  args.positions = View<const int32_t, 1>(&position, 1), args.tokens = View<int32_t, 1>(&token, 1);
+  args.ranked = View<int32_t, 2>(out.ids.data(), 1, k), args.shares = View<float, 2>(out.shares.data(), 1, k);
+  backend.sample(args);
+  EXPECT_EQ(out.ids[0], token);
+  return out;
+}
+
+TEST(Ranks, GreedySharesAreTheSoftmaxOfAllLogitsWhateverTheFilters) {
+  const float a = std::log(2.0f), b = std::log(5.0f);
+  const Ranked ranked = rank({a, b, 0, -kInf, a}, 6, {0, 1, 0.1f, 0.9f});
+  EXPECT_EQ(ranked.ids, (Ids{1, 0, 4, 2, -1, -1}));
+  const std::vector<float> shares = {0.5f, 0.2f, 0.2f, 0.1f, 0, 0};
+  for (size_t i = 0; i < 6; ++i) EXPECT_FLOAT_EQ(ranked.shares[i], shares[i]) << i;
+}
+
+TEST(Ranks, HaveNothingBeyondTheSupportAndInRefusedRows) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    EXPECT_EQ(rank({1, kNan, 2}, 2, {temperature, 0, 1, 0}).ids, (Ids{-1, -1}));
+    EXPECT_EQ(rank({1, kNan, 2}, 2, {temperature, 0, 1, 0}).shares, (std::vector<float>{0, 0}));
+    EXPECT_EQ(rank({-kInf, 3, -kInf}, 2, {temperature, 0, 1, 0}).ids, (Ids{1, -1}));
+    EXPECT_EQ(rank({-kInf, 3, -kInf}, 2, {temperature, 0, 1, 0}).shares, (std::vector<float>{1, 0}));
+  }
+  EXPECT_EQ(rank({1, kInf, 5, kInf}, 3, {0, 0, 1, 0}).ids, (Ids{1, 3, 2}));
+  EXPECT_EQ(rank({1, kInf, 5, kInf}, 3, {0, 0, 1, 0}).shares, (std::vector<float>{0.5f, 0.5f, 0}));
+  const Ranked two = rank({1, 2, 2, 2, 3}, 4, {1, 2, 1, 0});
+  EXPECT_EQ(two.ids[2], -1);
+  EXPECT_EQ(two.ids[0] + two.ids[1], 5);  // ids 1 and 4
+  EXPECT_FLOAT_EQ(two.shares[0] + two.shares[1], 1);
+}
+
+TEST(Ranks, AreTheOrderOfLogProbabilityPlusNoise) {
+  const std::vector<float> logits = {0.5f, -1, 0.25f, 0.75f, 0};
+  const SamplingParams params{0.7f, 4, 1, 0};
+  const std::vector<float> probs = sample(logits, params).probs;
+  for (int32_t position = 0; position < 100; ++position) {
+    std::vector<std::pair<double, int32_t>> scores;
+    double total = 0;
+    for (int32_t id = 0; id < 5; ++id) {
+      if (probs[size_t(id)] == 0) continue;
+      const double u = uniform({7, 0}, NoiseStream::Draft, uint32_t(position), uint32_t(id));
+      scores.push_back({std::log(double(probs[size_t(id)])) - std::log(-std::log(u)), id});
+      total += std::exp(scores.back().first);
+    }
+    std::sort(scores.rbegin(), scores.rend());
+    const Ranked ranked = rank(logits, 5, params, 7, position);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_EQ(ranked.ids[i], scores[i].second);
+      EXPECT_NEAR(ranked.shares[i], std::exp(scores[i].first) / total, 1e-5);
+    }
+    EXPECT_EQ(ranked.ids[4], -1);
+  }
+}
+
+// The law of drawing without replacement: p(i) p(j) / (1 - p(i)) for the first two.
+TEST(Ranks, DrawWithoutReplacement) {
+  const std::vector<float> logits = {0, std::log(2.0f), std::log(3.0f), std::log(4.0f)}, p = {0.1f, 0.2f, 0.3f, 0.4f};
+  constexpr int kDraws = 40'000;
+  std::vector<int> counts(16);
+  for (int i = 0; i < kDraws; ++i) {
+    const Ids ids = rank(logits, 2, {1, 0, 1, 0}, uint64_t(i / 1000) * 0x123456789, i % 1000).ids;
+    ++counts[size_t(ids[0] * 4 + ids[1])];
+  }
+  double statistic = 0;
+  for (size_t i = 0; i < 4; ++i)
+    for (size_t j = 0; j < 4; ++j) {
+      const double expected = i == j ? 0 : double(p[i]) * double(p[j]) / (1 - double(p[i])) * kDraws;
+      if (i == j) EXPECT_EQ(counts[i * 5], 0);
+      else statistic += (counts[i * 4 + j] - expected) * (counts[i * 4 + j] - expected) / expected;
+    }
+  EXPECT_LT((statistic - 11) / std::sqrt(22.0), 4);
 }
 
 TEST(Sample, RefusesRowsWithNanOrWithoutAFiniteLogit) {
