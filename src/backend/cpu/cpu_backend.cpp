@@ -47,7 +47,7 @@ void CpuBackend::embed(const EmbedArgs& args) { matmul_.embed(args); }
 void CpuBackend::norm(const NormArgs& args) { norm_rows(threads_, kernels_.rows, args); }
 
 void CpuBackend::gate(const GateArgs& args) {
-  if (args.sigmoid) return ReferenceBackend::gate(args);  // small rows of drafters
+  if (args.sigmoid || args.accumulate) return ReferenceBackend::gate(args);  // small rows of drafters
   gate_rows(threads_, kernels_.rows, args);
 }
 

@@ -98,7 +98,7 @@ struct GateDevice {
   float* out;
   int64_t gate_stride, up_stride, out_stride;
   int n;
-  int aligned, sigmoid;
+  int aligned, sigmoid, accumulate;
 };
 __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const GateDevice a = *args;
@@ -109,7 +109,10 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   if (i >= a.n) return;
   const float4 g = load4(a.gate + r * a.gate_stride, i, a.n, a.aligned), u = load4(a.up + r * a.up_stride, i, a.n, a.aligned);
   const auto silu = [&](float x) { return (a.sigmoid ? 1 : x) / (1 + expf(-x)); };
-  store4(a.out + r * a.out_stride, i, a.n, a.aligned, {silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w});
+  float* const out = a.out + r * a.out_stride;
+  const float4 sum = a.accumulate ? load4(out, i, a.n, a.aligned) : float4{};
+  store4(out, i, a.n, a.aligned,
+         {sum.x + silu(g.x) * u.x, sum.y + silu(g.y) * u.y, sum.z + silu(g.z) * u.z, sum.w + silu(g.w) * u.w});
 }
 
 struct AnglesDevice {
@@ -260,7 +263,7 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
                        is_aligned(args.out.data, args.out.stride[0]);
   commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
                   GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0],
-                             args.out.stride[0], int(n), aligned, args.sigmoid});
+                             args.out.stride[0], int(n), aligned, args.sigmoid, args.accumulate});
 }
 
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {

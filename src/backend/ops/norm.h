@@ -13,11 +13,13 @@ struct NormArgs {
   View<float, 2> out;
 };
 
-// out = silu(gate) * up, silu(a) = a / (1 + exp(-a)); with `sigmoid` out = up / (1 + exp(-gate)). `out` may be `gate` or `up`.
+// out = silu(gate) * up, silu(a) = a / (1 + exp(-a)); with `sigmoid` out = up / (1 + exp(-gate)). `out` may be `gate` or `up`;
+// rows of `up` may have stride 0.
 struct GateArgs {
   View<const float, 2> gate, up;  // [rows][n]
   View<float, 2> out;
   bool sigmoid = false;
+  bool accumulate = false;  // out +=
 };
 
 }  // namespace hunch

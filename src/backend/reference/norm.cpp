@@ -22,7 +22,8 @@ void ReferenceBackend::gate(const GateArgs& args) {
   for (int64_t r = 0; r < args.gate.extent[0]; ++r) {
     for (int64_t i = 0; i < args.gate.extent[1]; ++i) {
       const float a = args.gate(r, i);
-      args.out(r, i) = (args.sigmoid ? 1 : a) / (1 + std::exp(-a)) * args.up(r, i);
+      const float gated = (args.sigmoid ? 1 : a) / (1 + std::exp(-a)) * args.up(r, i);
+      args.out(r, i) = args.accumulate ? args.out(r, i) + gated : gated;
     }
   }
 }

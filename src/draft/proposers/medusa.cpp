@@ -1,0 +1,228 @@
+// medusa: heads over the target's hidden state of the last committed position p, each of which guesses one token further (Medusa;
+// Cai et al., 2024). The pending token stands at p + 1 and is known, so head h guesses depth h + 1 behind it, position p + 2 + h.
+// The heads know nothing of each other: every node of a depth, whatever its parent, gets the same candidates.
+//
+// No pass and no cache: a round multiplies one row per head and request. Trees are the request's own, else the one that is best
+// for how often each rank of each head has been right so far.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "draft/medusa_heads.h"
+#include "draft/rank_accuracy.h"
+
+namespace hunch {
+namespace {
+
+class Medusa final : public Proposer {
+ public:
+  Medusa(const Setup& setup, MedusaHeads heads)
+      : backend_(*setup.backend),
+        heads_(std::move(heads)),
+        vocab_(setup.target->shape().vocab_size),
+        accuracies_{RankAccuracy(heads_.count(), setup.max_draft), RankAccuracy(heads_.count(), setup.max_draft)},
+        drafts_(size_t(setup.max_sequences)) {
+    const int64_t slots = setup.max_sequences, count = heads_.count(), hidden = heads_.hidden();
+    const auto words = [&](int64_t n, Memory memory) { return backend_.allocate(size_t(n) * sizeof(float), memory); };
+    states_ = words(slots * hidden, Memory::Device);
+    x_ = words(kRows * hidden, Memory::Device), scratch_ = words(kRows * hidden, Memory::Device);
+    logits_ = words(kRows * heads_.vocab(), Memory::Device);
+    if (heads_.vocabulary().data) widened_ = words(kRows * vocab_, Memory::Device);
+    tokens_ = words(slots * count, Memory::Shared), ranked_ = words(slots * count * kRanks, Memory::Shared);
+    positions_.resize(size_t(slots * count));
+    rows_.reserve(kRows), open_.reserve(drafts_.size());
+    made_.resize(size_t(setup.max_draft));
+  }
+
+  Needs needs() const override { return {.rows = true}; }
+
+  void open(const Sequence& sequence) override { drafts_[size_t(sequence.slot)] = {}; }
+  void close(Slot slot) override { drafts_[size_t(slot)] = {}; }
+
+  void follow(std::span<const TargetRows> all) override {
+    for (const TargetRows& rows : all) {
+      const Slot slot = rows.sequence->slot;
+      backend_.copy_rows({.from = rows.hidden.slice(rows.row(rows.count - 1), 1), .to = state(slot)});
+      drafts_[size_t(slot)].known = rows.first_position + rows.count;
+    }
+  }
+
+  void propose(std::span<const DraftTask> tasks) override {
+    open_.clear();
+    for (const DraftTask& task : tasks)
+      if (begin(task)) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
+    if (open_.empty()) return;
+    rows_.clear();
+    for (int head = 0; head < heads_.count(); ++head) {
+      for (const Draft* draft : open_)
+        if (head < draft->depth) {
+          rows_.push_back({draft, head});
+          if (rows_.size() == kRows) flush();
+        }
+      if (!heads_.one_output()) flush();
+    }
+    flush();
+    if (!backend_.synchronize().ok()) return;  // the pass that verifies fails with the reason
+    for (Draft* draft : open_) fill(*draft);
+  }
+
+  // The tokens up to the first that was not guessed are what the heads should have said.
+  void observe(const Sequence& sequence, const Verdict& verdict) override {
+    Draft& draft = drafts_[size_t(sequence.slot)];
+    if (draft.depth == 0) return;  // somebody else drafted
+    RankAccuracy& accuracy = accuracy_of(draft);
+    for (int head = 0; head < draft.depth && size_t(head) <= verdict.tokens.size(); ++head) {
+      const int32_t right = size_t(head) < verdict.tokens.size() ? verdict.tokens[size_t(head)] : verdict.next;
+      const auto ranked = candidates(sequence.slot, head);
+      for (int rank = 0; rank < draft.ranks; ++rank) accuracy.record(head, rank, ranked(rank) == right);
+    }
+    accuracy.end_round();
+    draft.depth = 0;
+  }
+
+ private:
+  static constexpr int64_t kRows = 64;  // of one product, all requests together
+  static constexpr int kRanks = StaticTree::kMostRanks;
+
+  struct Draft {
+    int64_t known = 0;           // positions whose hidden states were seen; state() holds the last one's; 0: none
+    const DraftTask* task = nullptr;
+    const StaticTree* shape = nullptr;  // null: a chain
+    int depth = 0, ranks = 1;    // heads that run in this round, and candidates wanted of each
+    bool noisy = false;          // drafts share the target's noise
+  };
+  struct Row {
+    const Draft* draft = nullptr;
+    int head = 0;
+  };
+
+  View<float, 2> state(Slot slot) { return states_.view<float>(int64_t(drafts_.size()), heads_.hidden()).slice(slot, 1); }
+  View<int32_t, 1> tokens(Slot slot) { return tokens_.view<int32_t>(int64_t(drafts_.size()), heads_.count())[slot]; }
+  View<int32_t, 1> candidates(Slot slot, int head) {
+    return ranked_.view<int32_t>(int64_t(drafts_.size()), heads_.count(), kRanks)[slot][head];
+  }
+  RankAccuracy& accuracy_of(const Draft& draft) { return accuracies_[draft.noisy]; }
+
+  bool begin(const DraftTask& task) {
+    DraftTree& tree = *task.tree;
+    const DraftLimits& limits = task.limits;
+    tree.size = tree.passes = 0;
+    tree.in_flight = false;
+    // Rules that ask for a distribution get points: the likeliest tokens, without any noise.
+    tree.law = limits.want_q ? DraftLaw::Point : DraftLaw::Noise;
+    Draft& draft = drafts_[size_t(task.sequence->slot)];
+    draft.depth = 0;
+    if (limits.max_tokens <= 0 || draft.known == 0 || draft.known != task.sequence->committed_len) return false;
+    draft.task = &task, draft.noisy = !limits.want_q;
+    draft.depth = std::min(limits.longest(), heads_.count());
+    draft.shape = limits.shape, draft.ranks = 1;
+    if (limits.shape) {
+      draft.depth = std::min(draft.depth, limits.shape->depth()), draft.ranks = limits.shape->ranks();
+    } else if (limits.may_branch && limits.tree_top_k > 1) {
+      draft.shape = &accuracy_of(draft).tree(), draft.ranks = std::min(limits.tree_top_k, kRanks);
+    } else {
+      // The head that makes the rest unlikely stays.
+      float reach = 1;
+      for (int head = 0; head < draft.depth; ++head)
+        if ((reach *= accuracy_of(draft).of(head, 0)) < limits.stop_below) draft.depth = head + 1;
+    }
+    return true;
+  }
+
+  // Runs the heads of rows_, those of one head next to each other, and samples their candidates.
+  void flush() {
+    const int64_t count = int64_t(rows_.size()), hidden = heads_.hidden();
+    if (count == 0) return;
+    const auto x = x_.view<float>(kRows, hidden), scratch = scratch_.view<float>(kRows, hidden);
+    for (int64_t first = 0, end = 0; first < count; first = end) {
+      const int head = rows_[size_t(first)].head;
+      for (; end < count && rows_[size_t(end)].head == head; ++end)
+        backend_.copy_rows({.from = state(rows_[size_t(end)].draft->task->sequence->slot), .to = x.slice(end, 1)});
+      heads_.transform(backend_, head, x.slice(first, end - first), scratch.slice(first, end - first));
+    }
+    auto logits = logits_.view<float>(kRows, heads_.vocab()).slice(0, count);
+    heads_.logits(backend_, rows_[0].head, x.slice(0, count), logits);
+    if (const auto map = heads_.vocabulary(); map.data) {
+      const auto wide = widened_.view<float>(kRows, vocab_).slice(0, count);
+      backend_.scatter_columns({.from = logits, .map = map, .to = wide, .fill = -std::numeric_limits<float>::infinity()});
+      logits = wide;
+    }
+    for (int64_t i = 0; i < count; ++i) sample(rows_[size_t(i)], View<const float, 2>(logits).slice(i, 1));
+    rows_.clear();
+  }
+
+  // Rule match wants the target's own noise, so that both choose alike. Rules about tokens on the path (penalties) see the best
+  // candidates of the heads before.
+  void sample(const Row& row, View<const float, 2> logits) {
+    const Draft& draft = *row.draft;
+    const Sequence& sequence = *draft.task->sequence;
+    int32_t* const position = &positions_[size_t(sequence.slot) * size_t(heads_.count()) + size_t(row.head)];
+    *position = int32_t(sequence.committed_len + 1 + row.head);
+    SampleArgs args{.logits = logits,
+                    .params = sequence.sampling,
+                    .key = sequence.noise,
+                    .stream = NoiseStream::Target,
+                    .positions = View<const int32_t, 1>(position, 1),
+                    .tokens = tokens(sequence.slot).slice(row.head, 1),
+                    .state = sequence.logit_state.get(),
+                    .first_row = row.head,
+                    .drafts = tokens(sequence.slot),
+                    .ranked = View<int32_t, 2>(&candidates(sequence.slot, row.head)(0), 1, draft.ranks)};
+    if (!draft.noisy) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
+    backend_.sample(args);
+  }
+
+  void fill(Draft& draft) {
+    const DraftTask& task = *draft.task;
+    DraftTree& tree = *task.tree;
+    const Slot slot = task.sequence->slot;
+    tree.passes = 1;
+    if (!draft.shape) {
+      int length = 0;
+      for (; length < draft.depth && candidates(slot, length)(0) >= 0; ++length) tree.tokens(length) = candidates(slot, length)(0);
+      return tree.make_chain(length);
+    }
+    // Nodes that a limit cuts, or that have no valid number, take what is behind them along.
+    const StaticTree& shape = *draft.shape;
+    for (int at = 0; at < shape.size() && tree.size < task.limits.max_tokens; ++at) {
+      const StaticTree::Node& node = shape.node(at);
+      const int parent = node.parent < 0 ? -1 : made_[size_t(node.parent)];
+      made_[size_t(at)] = kCut;
+      if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks) continue;
+      const int32_t token = candidates(slot, node.depth - 1)(node.rank);
+      if (token < 0) continue;
+      tree.tokens(tree.size) = token;
+      tree.parents[size_t(tree.size)] = parent;
+      made_[size_t(at)] = tree.size++;
+    }
+  }
+
+  static constexpr int kCut = -2;
+
+  Backend& backend_;
+  MedusaHeads heads_;
+  int64_t vocab_;
+  std::array<RankAccuracy, 2> accuracies_;  // without noise, with it
+  std::vector<Draft> drafts_;               // by slot
+  std::vector<Draft*> open_;
+  std::vector<Row> rows_;           // that run next
+  std::vector<int> made_;           // [nodes of a shape] their nodes in the tree
+  std::vector<int32_t> positions_;  // [slot][head]
+  Buffer states_;                   // [slot][hidden]
+  Buffer x_, scratch_;              // [kRows][hidden]
+  Buffer logits_, widened_;         // [kRows][draft vocabulary], [kRows][vocabulary]
+  Buffer tokens_, ranked_;          // [slot][head], [slot][head][kRanks]
+};
+
+Result<std::unique_ptr<Proposer>> make_medusa(const Proposer::Setup& setup) {
+  if (!setup.file) return usage_error("method medusa needs heads: --model-draft PATH, or \"model\" in --speculative-config");
+  HUNCH_TRY(MedusaHeads heads, MedusaHeads::read(setup));
+  return std::unique_ptr<Proposer>(std::make_unique<Medusa>(setup, std::move(heads)));
+}
+
+const Register<Proposer> medusa{"medusa", "heads over the target's last hidden state (Medusa)", make_medusa};
+
+}  // namespace
+}  // namespace hunch

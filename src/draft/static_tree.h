@@ -1,0 +1,58 @@
+// StaticTree: the shape of a tree of guesses, whatever the tokens turn out to be. A node is a path of ranks: (0, 2) is the third
+// likeliest token behind the likeliest one (vLLM's speculative_token_tree, Medusa's choices). Requests bring such shapes;
+// proposers also grow their own from how often each rank was right (Medusa; Cai et al., 2024, section 2.3.3).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "tensor/view.h"
+
+namespace hunch {
+
+class StaticTree {
+ public:
+  static constexpr int kMostRanks = 16;
+
+  struct Node {
+    int32_t parent = -1;  // node; -1: child of the pending token
+    int32_t rank = 0;     // in [0, kMostRanks)
+    int32_t depth = 1;
+  };
+
+  StaticTree() = default;
+  // One list of ranks for each node, in any order; parents come first in the result, siblings by rank, levels one after the
+  // other. Errors (usage) name the node: an empty path, a rank out of range, a node twice or without its parent, too many nodes.
+  static Result<StaticTree> make(std::span<const std::vector<int>> paths, int most_nodes);
+
+  // The tree with the most accepted tokens per round: accuracies(h, c) is the chance that the token of rank c at depth h + 1 is
+  // the right one where all before it were; a node is worth the product along its path, and the best node is added until there
+  // are `nodes` or nothing is worth more than 0. So every prefix is the best tree of its size. Equals: the smaller parent, then
+  // the lower rank. Allocates nothing once reserve() has seen the sizes.
+  void grow(View<const float, 2> accuracies, int nodes);
+  void reserve(int nodes, int depth);
+
+  int size() const { return int(nodes_.size()); }
+  const Node& node(int index) const { return nodes_[size_t(index)]; }
+  int depth() const;       // of the deepest node
+  int ranks() const;       // 1 + the greatest rank
+  bool branches() const;   // some node has two children
+  bool goes_on(int) const;  // the node has children
+  std::string text() const;  // "[(0,), (1,), (0, 0)]"
+
+ private:
+  struct Growing {
+    float value = 1;  // of the node: the product along its path
+    int32_t children = 0;
+  };
+
+  std::vector<Node> nodes_;
+  std::vector<Growing> growing_;   // [1 + nodes] the root first; scratch of grow()
+  std::vector<int32_t> by_worth_;  // [depth][ranks] ranks, the most accurate first; scratch of grow()
+};
+
+}  // namespace hunch
