@@ -1,7 +1,7 @@
 // DynamicTree: the draft tree of EAGLE-2 (Li et al., 2024): every level tries the top_k likeliest tokens behind each node that
 // goes on, the top_k best of all those go on, and in the end the best nodes of all levels are kept. Deterministic: best is the
-// greatest product of shares on the path, ties to the one tried first; so a parent is always kept before its children.
-// Allocates in reserve() only.
+// greatest product of shares on the path, ties to the one tried first; so a parent is always kept before its children. Or the
+// tree of a fixed shape (draft/static_tree.h), level by level too. Allocates in reserve() only.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "draft/static_tree.h"
 
 namespace hunch {
 
@@ -21,17 +22,20 @@ class DynamicTree {
     int parent = -1;  // node tried before; -1: the root
     float score = 0;  // log of the product of shares
     int row = -1;     // of the round where it went on; -1: it did not
+    int shape = -1;   // node of the shape
   };
 
   void reserve(int top_k, int depth) {
     const size_t most = size_t(top_k) + size_t(depth) * size_t(top_k) * size_t(top_k);
-    nodes_.reserve(most), order_.reserve(most), number_.reserve(most), frontier_.reserve(size_t(top_k));
+    nodes_.reserve(most), order_.reserve(most), number_.reserve(most), frontier_.reserve(most);
   }
-  void begin() { nodes_.clear(), frontier_.clear(), level_ = 0; }
+  // With a `shape` that outlives the tree, its nodes are all that is tried, and the earlier one is the better.
+  void begin(const StaticTree* shape = nullptr) { nodes_.clear(), frontier_.clear(), level_ = 0, shape_ = shape; }
 
   // Children of the node that goes on as number `at` of the level before (the root: -1), likeliest first; shares in (0, 1].
   void try_children(int at, std::span<const int32_t> tokens, std::span<const float> shares) {
     const int parent = at < 0 ? -1 : frontier_[size_t(at)];
+    if (shape_) return try_shape(parent, tokens);
     const float before = parent < 0 ? 0 : nodes_[size_t(parent)].score;
     for (size_t i = 0; i < tokens.size() && tokens[i] >= 0; ++i)
       nodes_.push_back({tokens[i], parent, before + std::log(std::clamp(shares[i], 1e-30f, 1.0f))});
@@ -39,7 +43,8 @@ class DynamicTree {
   // Ends a level: the `most` best of its nodes go on, as rows first_row, first_row + 1, ... in the order tried.
   std::span<const int> advance(int most, int first_row) {
     order_.clear();
-    for (int node = level_; node < int(nodes_.size()); ++node) order_.push_back(node);
+    for (int node = level_; node < int(nodes_.size()); ++node)
+      if (!shape_ || shape_->goes_on(nodes_[size_t(node)].shape)) order_.push_back(node);
     const size_t count = keep_best(most);
     frontier_.assign(order_.begin(), order_.begin() + int64_t(count));
     std::sort(frontier_.begin(), frontier_.end());
@@ -68,6 +73,14 @@ class DynamicTree {
   int size() const { return int(nodes_.size()); }
 
  private:
+  void try_shape(int parent, std::span<const int32_t> tokens) {
+    const int of = parent < 0 ? -1 : nodes_[size_t(parent)].shape;
+    for (int i = of + 1; i < shape_->size(); ++i) {
+      const StaticTree::Node& node = shape_->node(i);
+      if (node.parent == of && tokens[size_t(node.rank)] >= 0)
+        nodes_.push_back({.token = tokens[size_t(node.rank)], .parent = parent, .score = -float(i), .shape = i});
+    }
+  }
   size_t keep_best(int most) {
     const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
     std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
@@ -80,6 +93,7 @@ class DynamicTree {
   std::vector<Node> nodes_;
   std::vector<int> order_, number_, frontier_;
   int level_ = 0;  // first node of the level in the works
+  const StaticTree* shape_ = nullptr;
 };
 
 }  // namespace hunch

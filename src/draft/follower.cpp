@@ -203,11 +203,13 @@ bool Follower::begin(const DraftTask& task) {
   if (task.limits.max_tokens <= 0 || count < 1 || (featured() && seat.waiting < count) || room < 1) return false;
   draft.task = &task, draft.count = int(count);
   draft.depth = 0, draft.deepest = int(std::min<int64_t>(task.limits.longest(), room));
-  draft.top_k = std::clamp(task.limits.tree_top_k, 1, kMostTried);
-  draft.branch = task.limits.may_branch && draft.top_k > 1 && tree.law != DraftLaw::Given;
+  const StaticTree* shape = tree.law != DraftLaw::Given ? task.limits.shape : nullptr;
+  draft.top_k = shape ? shape->ranks() : std::clamp(task.limits.tree_top_k, 1, kMostTried);
+  draft.widest = shape ? shape->size() : draft.top_k;
+  draft.branch = shape || (task.limits.may_branch && draft.top_k > 1 && tree.law != DraftLaw::Given);
   draft.parents.assign(1, -1), draft.rows = draft.level = 1, draft.reach = 1, draft.done = false;
   draft.given = tree.law == DraftLaw::Given;
-  draft.tree.begin();
+  draft.tree.begin(shape);
   return true;
 }
 
@@ -376,7 +378,7 @@ void Follower::take_tree(Draft& draft, int64_t row) {
   ++draft.depth;
   // Rows of the frontier need entries of their own, and room in the level's buffers.
   const int64_t entries = task.sequence->pages.capacity() - task.sequence->committed_len - draft.rows;
-  const int most = int(std::min<int64_t>({draft.top_k, entries, level_rows_ / int64_t(open_.size())}));
+  const int most = int(std::min<int64_t>({draft.widest, entries, level_rows_ / int64_t(open_.size())}));
   const auto frontier = draft.depth < draft.deepest ? draft.tree.advance(most, draft.rows) : std::span<const int>{};
   draft.level = int(frontier.size());
   for (const int at : frontier) {

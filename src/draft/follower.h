@@ -50,8 +50,8 @@ class Follower final : public Proposer {
     std::vector<uint8_t> classes;  // [nodes] of how clear a chain's choices were
     std::vector<int32_t> parents;  // [rows] of a tree
     DynamicTree tree;
-    int top_k = 1;
-    int rows = 1, level = 1;  // rows of the round so far; of the level that runs next
+    int top_k = 1, widest = 1;  // candidates of a node, nodes of a level that go on
+    int rows = 1, level = 1;    // rows of the round so far; of the level that runs next
     bool branch = false, given = false, done = false;
   };
   struct Feed {

@@ -66,6 +66,7 @@ Status MedusaHeads::read_first(const Proposer::Setup& setup) {
     head.output = load.matrix(output, vocab_, hidden_);
     heads_.push_back(std::move(head));
   }
+  bytes_ = load.bytes();
   return load.status();
 }
 
@@ -77,8 +78,8 @@ Status MedusaHeads::read_vllm(const Proposer::Setup& setup) {
   const auto same = [&](const char* key, int64_t targets, const char* what) -> Status {
     HUNCH_TRY(const auto value, config.integer(key));
     if (!value || *value == targets) return {};
-    return config.wrong(key, fmt::format("{}, but the target's {} is {}: these heads were made for another model", *value, what,
-                                         targets));
+    return config.wrong(
+        key, fmt::format("{}, but the target's {} is {}: these heads were made for another model", *value, what, targets));
   };
   HUNCH_OK(same("hidden_size", hidden_, "hidden size"));
   HUNCH_OK(same("vocab_size", vocab_, "vocabulary"));
@@ -123,6 +124,7 @@ Status MedusaHeads::read_vllm(const Proposer::Setup& setup) {
     shared_ = load.matrix(shared, vocab_, hidden_);
   }
   HUNCH_OK(load.status());
+  bytes_ = load.bytes();
   return whole ? Status{} : read_token_map(setup);
 }
 
@@ -138,8 +140,8 @@ Status MedusaHeads::read_token_map(const Proposer::Setup& setup) {
   int64_t before = -1;
   for (int64_t i = 0; i < vocab_; ++i) {
     if (map[size_t(i)] <= before || map[size_t(i)] >= vocab)
-      return file.wrong("token_map", fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i,
-                                                 map[size_t(i)], vocab));
+      return file.wrong("token_map",
+                        fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i, map[size_t(i)], vocab));
     ids(i) = int32_t(before = map[size_t(i)]);
   }
   return {};

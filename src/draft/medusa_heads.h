@@ -22,6 +22,7 @@ class MedusaHeads {
   int count() const { return int(heads_.size()); }
   int64_t hidden() const { return hidden_; }
   int64_t vocab() const { return vocab_; }  // of logits
+  size_t bytes() const { return bytes_; }   // of all matrices
   // The target's ids of its own; data null: the same numbering.
   View<const int32_t, 1> vocabulary() const {
     return vocabulary_ ? vocabulary_.view<const int32_t>(vocab_) : View<const int32_t, 1>{};
@@ -49,6 +50,7 @@ class MedusaHeads {
 
   const Model* target_ = nullptr;
   int64_t hidden_ = 0, vocab_ = 0;
+  size_t bytes_ = 0;
   std::vector<Head> heads_;
   std::unique_ptr<Weight> shared_;
   Buffer vocabulary_, ones_;

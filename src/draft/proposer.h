@@ -20,6 +20,7 @@
 namespace hunch {
 
 class DrafterFile;  // checkpoint/drafter_file.h
+class StaticTree;   // draft/static_tree.h
 
 // Settings of proposers; each reads its own. Names and defaults are vLLM's where it has them.
 struct ProposerOptions {
@@ -41,6 +42,8 @@ struct DraftLimits {
   bool want_q = false;      // the rule knows q: a sampled node must come with the distribution it was drawn from (or be a point)
   bool may_branch = false;  // the rule takes trees
   int tree_top_k = 10;      // learned drafters' trees: tokens tried behind a node, and nodes of a level that go on
+  // Learned drafters: the request's own shape, whose nodes are all that is tried. It outlives the call. Null: none.
+  const StaticTree* shape = nullptr;
   // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that
   // ends it stays: dropping a sampled node for what it is would bend the distribution.
   float stop_below = 0;

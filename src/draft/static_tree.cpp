@@ -9,13 +9,16 @@ namespace hunch {
 namespace {
 
 // As Python writes a tuple.
-std::string spelled(std::span<const int> path) { return fmt::format("({}{})", fmt::join(path, ", "), path.size() == 1 ? "," : ""); }
+std::string spelled(std::span<const int> path) {
+  return fmt::format("({}{})", fmt::join(path, ", "), path.size() == 1 ? "," : "");
+}
 
 }  // namespace
 
 Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int most_nodes) {
   if (int64_t(paths.size()) > most_nodes)
-    return usage_error(fmt::format("a token tree of {} nodes: at most {} guesses a round are possible", paths.size(), most_nodes));
+    return usage_error(
+        fmt::format("a token tree of {} nodes: at most {} guesses a round are possible", paths.size(), most_nodes));
   for (const std::vector<int>& path : paths) {
     if (path.empty()) return usage_error("a node of the token tree is empty: it must be a list of ranks, such as (0, 1)");
     for (const int rank : path)
@@ -24,9 +27,8 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
             fmt::format("node {} of the token tree: rank {} is outside [0, {}]", spelled(path), rank, kMostRanks - 1));
   }
   std::vector<std::vector<int>> sorted(paths.begin(), paths.end());
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
   StaticTree tree;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const std::vector<int>& path = sorted[i];
@@ -35,8 +37,7 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
     const std::vector<int> before(path.begin(), path.end() - 1);
     const auto parent = std::find(sorted.begin(), sorted.begin() + int64_t(i), before);
     if (!before.empty() && parent == sorted.begin() + int64_t(i))
-      return usage_error(
-          fmt::format("node {} of the token tree has no parent: add {}", spelled(path), spelled(before)));
+      return usage_error(fmt::format("node {} of the token tree has no parent: add {}", spelled(path), spelled(before)));
     tree.nodes_.push_back({before.empty() ? -1 : int32_t(parent - sorted.begin()), path.back(), int32_t(path.size())});
   }
   return tree;

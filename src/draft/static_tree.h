@@ -38,10 +38,10 @@ class StaticTree {
 
   int size() const { return int(nodes_.size()); }
   const Node& node(int index) const { return nodes_[size_t(index)]; }
-  int depth() const;       // of the deepest node
-  int ranks() const;       // 1 + the greatest rank
-  bool branches() const;   // some node has two children
-  bool goes_on(int) const;  // the node has children
+  int depth() const;         // of the deepest node
+  int ranks() const;         // 1 + the greatest rank
+  bool branches() const;     // some node has two children
+  bool goes_on(int) const;   // the node has children
   std::string text() const;  // "[(0,), (1,), (0, 0)]"
 
  private:

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "accept/rule.h"
+#include "checkpoint/drafter_method.h"
 #include "draft/proposer.h"
 #include "engine/controller.h"
 #include "engine/defaults.h"
@@ -23,6 +24,21 @@ template <class I>
 Status check_part(const char* what, const std::string& name) {
   if (Register<I>::find(name)) return {};
   return usage_error(fmt::format("unknown {} '{}'; known: {}", what, name, Register<I>::names()));
+}
+
+// A tree of the request's own says how many nodes there are, and how deep; whoever gives a number beside it may mean either.
+Status plan_token_tree(const SpeculationOptions& o, int max_draft, RequestPlan& plan) {
+  if (!is_drafter_method(o.proposer))
+    return usage_error(fmt::format("method {} does not guess by a token tree: learned drafters do", o.proposer));
+  if (o.tree_tokens > 0) return usage_error("a token tree says how many nodes there are: leave the tree tokens out");
+  HUNCH_TRY(plan.token_tree, StaticTree::make(o.token_tree, max_draft));
+  plan.gamma = plan.token_tree.depth(), plan.nodes = plan.token_tree.size();
+  if (o.num_tokens != 0 && o.num_tokens != plan.gamma && o.num_tokens != plan.nodes)
+    return usage_error(
+        fmt::format("drafts of {} tokens, but the token tree has {} nodes in {} levels: say one of these, or leave "
+                    "the length out",
+                    o.num_tokens, plan.nodes, plan.gamma));
+  return {};
 }
 
 }  // namespace
@@ -64,6 +80,7 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   if (o.tree_tokens < 0 || plan.nodes > max_draft)
     return usage_error(fmt::format("a tree of {} tokens beside chains of {}: it must be 0 or more, and both together at most {}",
                                    o.tree_tokens, plan.gamma, max_draft));
+  if (!o.token_tree.empty()) HUNCH_OK(plan_token_tree(o, max_draft, plan));
   plan.policy.ratio = o.ratio == 0 ? defaults::kRatio : o.ratio;
   HUNCH_OK(check_range("the kept ratio", plan.policy.ratio, 0, 1, true));
   plan.policy.min_tokens = o.min_tokens;

@@ -7,6 +7,7 @@
 #include "base/guarantee.h"
 #include "checkpoint/checkpoint.h"
 #include "draft/proposer.h"
+#include "draft/static_tree.h"
 #include "hunch/hunch.h"
 #include "sparse/policy.h"
 
@@ -20,8 +21,9 @@ struct RequestPlan {
   bool planned = false;               // method auto: the planner chooses among the drafters
   PolicyOptions policy;
   ProposerOptions proposing;
-  int gamma = 0;  // deepest draft
-  int nodes = 0;  // most drafted tokens of a round: gamma, and more where drafts branch
+  int gamma = 0;          // deepest draft
+  int nodes = 0;          // most drafted tokens of a round: gamma, and more where drafts branch
+  StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
   std::optional<DType> draft_weights;  // none: the target's own

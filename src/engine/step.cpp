@@ -172,13 +172,16 @@ void Step::propose(const StepPlan& plan) {
 }
 
 DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
+  const bool branches = who.rule->takes_branches();
+  const StaticTree& shape = who.plan.token_tree;
   return {.sequence = &who.sequence,
           .policy = who.policy,
           .limits = {.max_tokens = drafts,
                      .max_depth = who.plan.gamma,
                      .want_q = who.needs_probs(),
-                     .may_branch = who.plan.nodes > who.plan.gamma && who.rule->takes_branches(),
+                     .may_branch = who.plan.nodes > who.plan.gamma && branches,
                      .tree_top_k = who.plan.proposing.tree_top_k,
+                     .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
                      .stop_below = who.stop_below},
           .tree = &who.drafters[drafter].tree};
 }

@@ -36,6 +36,8 @@ class Medusa final : public Proposer {
     made_.resize(size_t(setup.max_draft));
   }
 
+  bool passes() const override { return true; }
+  size_t weight_bytes() const override { return heads_.bytes(); }
   Needs needs() const override { return {.rows = true}; }
 
   void open(const Sequence& sequence) override { drafts_[size_t(sequence.slot)] = {}; }
@@ -87,11 +89,11 @@ class Medusa final : public Proposer {
   static constexpr int kRanks = StaticTree::kMostRanks;
 
   struct Draft {
-    int64_t known = 0;           // positions whose hidden states were seen; state() holds the last one's; 0: none
+    int64_t known = 0;  // positions whose hidden states were seen; state() holds the last one's; 0: none
     const DraftTask* task = nullptr;
     const StaticTree* shape = nullptr;  // null: a chain
-    int depth = 0, ranks = 1;    // heads that run in this round, and candidates wanted of each
-    bool noisy = false;          // drafts share the target's noise
+    int depth = 0, ranks = 1;           // heads that run in this round, and candidates wanted of each
+    bool noisy = false;                 // drafts share the target's noise
   };
   struct Row {
     const Draft* draft = nullptr;
@@ -181,7 +183,8 @@ class Medusa final : public Proposer {
     tree.passes = 1;
     if (!draft.shape) {
       int length = 0;
-      for (; length < draft.depth && candidates(slot, length)(0) >= 0; ++length) tree.tokens(length) = candidates(slot, length)(0);
+      for (; length < draft.depth && candidates(slot, length)(0) >= 0; ++length)
+        tree.tokens(length) = candidates(slot, length)(0);
       return tree.make_chain(length);
     }
     // Nodes that a limit cuts, or that have no valid number, take what is behind them along.

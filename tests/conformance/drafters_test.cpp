@@ -1,0 +1,191 @@
+// Learned drafters give the output of plain decoding: alone, in chains, grown trees and trees of a fixed shape, under every rule
+// that promises it; and in a crowd of different requests whose pages are far too few, with and without a prefix cache, in prompt
+// chunks of any size. A drafter joins by its line in kDrafters (tests/data/README.md says what lies in those folders).
+#include "methods.h"
+
+namespace hunch {
+namespace {
+
+struct Drafter {
+  const char *folder, *target;
+  bool points = false;  // guesses under rule ratio are no samples, so that even there the stream is the plain one
+};
+constexpr Drafter kDrafters[] = {{"medusa", "qwen3-deep", true}, {"medusa-vllm", "qwen3-deep", true}};
+
+class LearnedDrafter : public testing::TestWithParam<Drafter> {
+ protected:
+  // `drafting` false: the target alone.
+  EngineOptions options(const char* device, const char* kv, bool drafting = true) const {
+    EngineOptions out{.model = test::tiny_path(GetParam().target),
+                      .device = device,
+                      .threads = 2,
+                      .kv_dtype = kv,
+                      .context_len = 256,
+                      .max_num_seqs = 1,
+                      .prefix_caching = false};
+    if (drafting) out.drafters = {{.path = test::tiny_path(GetParam().folder)}};
+    return out;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, LearnedDrafter, testing::ValuesIn(kDrafters), [](const auto& info) {
+  std::string name = info.param.folder;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// The shapes of guesses: a chain, a tree that grows, the request's own tree.
+constexpr int kNumShapes = 3;
+void set_shape(Request& request, const Engine& engine, int shape, int gamma) {
+  SpeculationOptions& o = request.speculation;
+  o.proposer = const_cast<Engine&>(engine).parts().learned.at(0).name;
+  if (shape % kNumShapes < 2) o.num_tokens = gamma;
+  if (shape % kNumShapes == 1) o.tree_tokens = 5 + gamma, o.tree_top_k = 2 + gamma;
+  if (shape % kNumShapes == 2) o.token_tree = {{0}, {1}, {3}, {0, 0}, {0, 2}, {1, 0}, {0, 0, 1}};
+}
+
+// A few tokens to choose from: random heads are right now and then.
+void narrow(Request& request) { request.sampling.allowed_token_ids = {3, 17, 40, 41, 99, 130, 200, 251}; }
+
+TEST_P(LearnedDrafter, GivesThePlainStreamAloneInEveryShapeUnderEveryRuleThatPromisesIt) {
+  int turn = 0;
+  int64_t accepted[kNumShapes] = {}, drafted[kNumShapes] = {};
+  for (const char* device : {"reference", "cpu"}) {
+    auto engine = test::load(options(device, turn == 0 ? "f32" : "bf16"));
+    for (const double temperature : {0.0, 0.8})
+      for (const bool narrowed : {false, true}) {
+        Request request = test::request(test::phrases(90, 30, 1), 40);
+        request.sampling.temperature = temperature;
+        if (narrowed) narrow(request), request.sampling.frequency_penalty = 0.4;
+        const Generation plain = test::generate_plain(*engine, request);
+        for (const char* rule : {"match", "ratio"})
+          for (int shape = 0; shape < kNumShapes; ++shape) {
+            if (std::string(rule) == "ratio" && temperature > 0 && !GetParam().points) continue;
+            Request asked = request;
+            set_shape(asked, *engine, shape, 1 + turn++ % 4);
+            asked.speculation.rule = rule;
+            const Generation run = test::generate(*engine, asked);
+            const std::string what = fmt::format("{} T {} narrow {} {} shape {}", device, temperature, narrowed, rule, shape);
+            test::expect_same_output(run, plain, what);
+            EXPECT_GT(run.drafted, 0) << what;
+            drafted[shape] += run.drafted, accepted[shape] += run.accepted;
+          }
+      }
+  }
+  for (int shape = 0; shape < kNumShapes; ++shape) {
+    EXPECT_GT(accepted[shape], 10) << shape;
+    EXPECT_LT(accepted[shape], drafted[shape]) << shape;
+  }
+}
+
+// Pages of target and drafters for `pages` times 64 entries.
+int64_t memory_of(Engine& engine, int pages) {
+  EngineParts& parts = engine.parts();
+  size_t bytes = parts.backend->kv_page_bytes(parts.geometry);
+  for (const auto& drafter : parts.learned) {
+    const Needs needs = drafter.proposer->needs();
+    bytes += size_t(needs.page_floats) * sizeof(float);
+    if (!needs.kv) continue;
+    KvGeometry own = *needs.kv;
+    own.dtype = parts.geometry.dtype;
+    bytes += parts.backend->kv_page_bytes(own);
+  }
+  return int64_t(bytes) * pages;
+}
+
+TEST_P(LearnedDrafter, GivesThePlainOutputsInACrowdWithFarTooFewPages) {
+  int turn = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const bool caching : {true, false}) {
+      const char* kv = turn % 2 ? "bf16" : "f32";
+      auto alone = test::load(options(device, kv, false));
+      EngineOptions crowd = options(device, kv);
+      crowd.max_num_seqs = 6, crowd.prefix_caching = caching;
+      crowd.chunk_len = 40 + 9 * turn, crowd.max_num_batched_tokens = 90 + 10 * turn;
+      crowd.kv_memory_bytes = memory_of(*test::load(options(device, kv)), 7);
+      auto crowded = test::load(crowd);
+
+      struct Case {
+        Request request;
+        Generation plain;
+        std::string what;
+        std::unique_ptr<TokenStream> stream;
+      };
+      std::vector<Case> cases;
+      for (int i = 0; i < 12; ++i) {
+        Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60)};
+        if (i % 8 < 2) narrow(c.request);
+        c.plain = test::generate_plain(*alone, c.request);
+        if (i % 5 != 4) set_shape(c.request, *crowded, i + turn, 1 + (i + turn) % 4);  // every fifth decodes plainly
+        if (GetParam().points && i % 3 == 0) c.request.speculation.rule = "ratio";
+        c.request.priority = i % 3;
+        c.what = fmt::format("{} cache {} request {}", device, caching, i);
+        cases.push_back(std::move(c));
+      }
+      for (Case& c : cases) {
+        auto stream = crowded->submit(c.request);
+        ASSERT_TRUE(stream.ok()) << c.what << ": " << stream.error().message;
+        c.stream = std::move(*stream);
+      }
+      for (Case& c : cases) {
+        auto run = c.stream->result();
+        ASSERT_TRUE(run.ok()) << c.what << ": " << run.error().message;
+        test::expect_same_output(*run, c.plain, c.what);
+      }
+      const EngineStats stats = crowded->stats();
+      EXPECT_GT(stats.preemptions, 0);
+      EXPECT_GT(stats.accepted, 0);
+      EXPECT_EQ(stats.prefix_tokens_hit > 0, caching);
+      EXPECT_EQ(stats.kv_pages_used, 0);
+      ++turn;
+    }
+}
+
+// What stands behind the pending token in every round, with the target's own continuation known: nodes of the shape in its order,
+// all of one depth with the same candidates where the drafter's heads know nothing of each other.
+TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
+  auto engine = test::load(options("cpu", "f32"));
+  Request request = test::request(test::phrases(60, 20, 2), 30);
+  set_shape(request, *engine, 2, 1);
+  const auto run = test::make_step(*engine, request);
+  int whole = 0, rounds = 0;
+  run->hot_loop().after_drafts = [&](Running& who) {
+    if (!who.drafting() || who.tree().size == 0) return;
+    ++rounds;
+    // Level by level: (0,) (1,) (3,) | (0, 0) (0, 2) (1, 0) | (0, 0, 1), where the last rounds have room and heads are deep
+    // enough.
+    const int parents[] = {-1, -1, -1, 0, 0, 1, 3};
+    const DraftTree& tree = who.tree();
+    ASSERT_LE(tree.size, 7);
+    for (int node = 0; node < tree.size; ++node) ASSERT_EQ(tree.parents[size_t(node)], parents[node]);
+    whole += tree.size >= 6;
+  };
+  ASSERT_TRUE(run->prefill(nullptr).ok());
+  while (run->sequence().len() < run->sequence().max_len) ASSERT_TRUE(run->round().ok());
+  EXPECT_GT(whole, 5);
+  EXPECT_GE(rounds, whole);
+}
+
+TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
+  auto engine = test::load(options("cpu", "f32"));
+  const auto refusal = [&](auto&& change) {
+    Request request = test::request({1, 2, 3}, 4);
+    set_shape(request, *engine, 2, 1);
+    change(request.speculation);
+    const auto run = engine->generate(request);
+    EXPECT_FALSE(run.ok());
+    return run.ok() ? "" : run.error().message;
+  };
+  EXPECT_EQ(refusal([](SpeculationOptions& o) {
+              o.token_tree = {{0}, {1, 0}};
+            }),
+            "node (1, 0) of the token tree has no parent: add (1,)");
+  EXPECT_EQ(refusal([](SpeculationOptions& o) { o.tree_tokens = 3; }),
+            "a token tree says how many nodes there are: leave the tree tokens out");
+  EXPECT_EQ(refusal([](SpeculationOptions& o) { o.num_tokens = 5; }),
+            "drafts of 5 tokens, but the token tree has 7 nodes in 3 levels: say one of these, or leave the length out");
+  EXPECT_EQ(refusal([](SpeculationOptions& o) { o.proposer = "self"; }),
+            "method self does not guess by a token tree: learned drafters do");
+}
+
+}  // namespace
+}  // namespace hunch
