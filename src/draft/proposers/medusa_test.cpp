@@ -1,0 +1,441 @@
+// Medusa's heads from files of both layouts, against plain loops; what is refused; and which row, position and noise a guess is
+// made of.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "checkpoint/tiny_model.h"
+#include "draft/medusa_heads.h"
+#include "draft/static_tree.h"
+#include "draft/test_drafts.h"
+
+namespace hunch {
+namespace {
+
+using namespace test;
+using nlohmann::json;
+using tiny::kHidden;
+using tiny::kVocab;
+using tiny::Shape;
+
+// A target as far as heads see it: its widths, and a head of its own.
+class Target final : public Model {
+ public:
+  Target() {
+    shape_.family = "toy", shape_.hidden = kHidden, shape_.vocab_size = kVocab, shape_.layers = 2;
+    weight = tiny::values(size_t(kVocab * kHidden), 99);
+  }
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return 0; }
+  void forward(Pass&, View<float, 2>, std::span<const uint8_t>) const override { HUNCH_CHECK(false); }
+  void embed(Backend&, View<const int32_t, 1>, View<float, 2>) const override { HUNCH_CHECK(false); }
+  void logits(Backend&, View<const float, 2> hidden, View<float, 2> out) const override {
+    for (int64_t r = 0; r < hidden.extent[0]; ++r)
+      for (int64_t i = 0; i < kVocab; ++i) {
+        out(r, i) = 0;
+        for (int64_t j = 0; j < kHidden; ++j) out(r, i) += weight[size_t(i * kHidden + j)] * hidden(r, j);
+      }
+  }
+  std::vector<float> weight;
+
+ private:
+  ModelShape shape_;
+};
+
+using Tensors = std::vector<tiny::NamedShape>;
+
+class MedusaTest : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // F32 values that differ from tensor to tensor; token_map holds `map`.
+  void put(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+    nlohmann::ordered_json header;
+    tiny::Bytes data;
+    values_.clear();
+    for (const auto& [name, shape] : tensors) {
+      const bool whole = name == "token_map";
+      const size_t at = data.size(), bytes = whole ? 8 * map.size() : 4 * tiny::elements(shape);
+      data.resize(at + bytes);
+      values_[name] = tiny::values(tiny::elements(shape), uint32_t(values_.size() + 1));
+      std::memcpy(data.data() + at, whole ? static_cast<const void*>(map.data()) : values_[name].data(), bytes);
+      header[name] = {{"dtype", whole ? "I64" : "F32"}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    tiny::Bytes file = tiny::safetensors(text, 0);
+    file.insert(file.end(), data.begin(), data.end());
+    std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(file.data()), std::streamsize(file.size()));
+    std::ofstream(folder_ + "/config.json") << config.dump();
+  }
+  Proposer::Setup setup() {
+    auto opened = DrafterFile::open(folder_);
+    HUNCH_CHECK(opened.ok());
+    file_ = std::move(*opened);
+    if (!backend_) backend_ = Register<Backend>::find("reference")->make({}).value();
+    return {.backend = backend_.get(), .target = &target_, .max_draft = 16, .max_sequences = 3, .file = file_.get()};
+  }
+  MedusaHeads heads() {
+    auto read = MedusaHeads::read(setup());
+    if (!read.ok()) ADD_FAILURE() << read.error().message;
+    HUNCH_CHECK(read.ok());
+    return std::move(*read);
+  }
+  std::string refusal(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+    put(config, tensors, map);
+    const auto read = MedusaHeads::read(setup());
+    if (read.ok()) return "accepted";
+    const std::string& message = read.error().message;
+    EXPECT_TRUE(message.starts_with(folder_)) << message;
+    return message.substr(message.find(": ") + 2);
+  }
+  // Tensors of the file, as the definition uses them.
+  std::vector<float> layer(std::vector<float> x, const std::string& weight, const std::string& bias) {
+    std::vector<float> out = x;
+    for (size_t i = 0; i < x.size(); ++i) {
+      float a = bias.empty() ? 0 : values_.at(bias)[i];
+      for (size_t j = 0; j < x.size(); ++j) a += values_.at(weight)[i * x.size() + j] * x[j];
+      out[i] += a / (1 + std::exp(-a));
+    }
+    return out;
+  }
+  static std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& x) {
+    std::vector<float> out(weight.size() / x.size());
+    for (size_t i = 0; i < out.size(); ++i)
+      for (size_t j = 0; j < x.size(); ++j) out[i] += weight[i * x.size() + j] * x[j];
+    return out;
+  }
+  // Logits of a head for two rows, as loaded; a row alone and with another must agree.
+  std::vector<float> run(const MedusaHeads& heads, int head, const std::vector<float>& x) {
+    std::vector<float> rows(x), scratch(2 * x.size()), out(size_t(2 * heads.vocab()));
+    rows.insert(rows.begin(), x.size(), 0.25f);
+    const View<float, 2> in(rows.data(), 2, kHidden), to(out.data(), 2, heads.vocab());
+    heads.transform(*backend_, head, in, View<float, 2>(scratch.data(), 2, kHidden));
+    heads.logits(*backend_, head, in, to);
+    return {out.begin() + heads.vocab(), out.end()};
+  }
+  static void expect_close(const std::vector<float>& got, const std::vector<float>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-3f * (1 + std::abs(want[i]))) << i;
+  }
+
+  // Medusa's own layout.
+  static json config(int num_heads, int layers) { return {{"medusa_num_heads", num_heads}, {"medusa_num_layers", layers}}; }
+  static Tensors tensors(int num_heads, int layers, const std::string& prefix = "", int stored = 99) {
+    Tensors out;
+    for (int h = 0; h < num_heads; ++h) {
+      for (int j = 0; j < std::min(layers, stored); ++j) {
+        out.push_back({fmt::format("{}{}.{}.linear.weight", prefix, h, j), {kHidden, kHidden}});
+        out.push_back({fmt::format("{}{}.{}.linear.bias", prefix, h, j), {kHidden}});
+      }
+      out.push_back({fmt::format("{}{}.{}.weight", prefix, h, layers), {kVocab, kHidden}});
+    }
+    return out;
+  }
+  // vLLM's.
+  static json vllm_config(int num_heads) {
+    return {{"model_type", "medusa"}, {"num_heads", num_heads}, {"num_hidden_layers", 1},
+            {"hidden_size", kHidden}, {"vocab_size", kVocab},   {"medusa_fc_bias", false}};
+  }
+  static Tensors vllm_tensors(int num_heads, const std::string& prefix = "", int64_t rows = kVocab) {
+    Tensors out;
+    for (int h = 0; h < num_heads; ++h) {
+      out.push_back({fmt::format("{}blocks.{}.layers.0.weight", prefix, h), {kHidden, kHidden}});
+      out.push_back({fmt::format("{}lm_heads.{}.weight", prefix, h), {rows, kHidden}});
+    }
+    return out;
+  }
+
+  std::string folder_ = testing::TempDir() + "hunch_medusa_" + std::to_string(getpid());
+  std::map<std::string, std::vector<float>> values_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<DrafterFile> file_;
+  Target target_;
+  std::vector<float> x_ = tiny::values(kHidden, 1234);
+};
+
+TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
+  for (const char* prefix : {"", "medusa_head."}) {
+    Tensors all = tensors(2, 2, prefix);
+    if (*prefix) all.push_back({"model.norm.weight", {kHidden}});  // the rest of the model that it lies in
+    put(config(2, 2), all);
+    const MedusaHeads made = heads();
+    ASSERT_EQ(made.count(), 2);
+    EXPECT_EQ(made.vocab(), kVocab);
+    EXPECT_EQ(made.vocabulary().data, nullptr);
+    for (int h = 0; h < 2; ++h) {
+      const std::string at = fmt::format("{}{}", prefix, h);
+      const auto x =
+          layer(layer(x_, at + ".0.linear.weight", at + ".0.linear.bias"), at + ".1.linear.weight", at + ".1.linear.bias");
+      expect_close(run(made, h, x_), product(values_.at(at + ".2.weight"), x));
+    }
+  }
+}
+
+// Their code repeats one object, so a file may hold it once.
+TEST_F(MedusaTest, RepeatsTheFirstLayerWhereTheFileHoldsItOnce) {
+  put(config(1, 3), tensors(1, 3, "", 1));
+  const MedusaHeads made = heads();
+  auto x = x_;
+  for (int i = 0; i < 3; ++i) x = layer(x, "0.0.linear.weight", "0.0.linear.bias");
+  expect_close(run(made, 0, x_), product(values_.at("0.3.weight"), x));
+}
+
+TEST_F(MedusaTest, CountsTheHeadsWhereTheConfigurationDoesNotSay) {
+  put({{"model_type", "medusa"}}, tensors(3, 1));
+  EXPECT_EQ(heads().count(), 3);
+  json vllm = vllm_config(1);
+  vllm.erase("num_heads");
+  put(vllm, vllm_tensors(2));
+  EXPECT_EQ(heads().count(), 2);
+}
+
+TEST_F(MedusaTest, ComputesVllmsLayoutWithAndWithoutBiases) {
+  for (const bool bias : {false, true}) {
+    json asked = vllm_config(2);
+    Tensors all = vllm_tensors(2, bias ? "medusa_heads." : "");
+    asked["medusa_fc_bias"] = bias;
+    for (int h = 0; bias && h < 2; ++h) all.push_back({fmt::format("medusa_heads.blocks.{}.layers.0.bias", h), {kHidden}});
+    put(asked, all);
+    const MedusaHeads made = heads();
+    EXPECT_FALSE(made.one_output());
+    for (int h = 0; h < 2; ++h) {
+      const std::string at = fmt::format("{}blocks.{}.layers.0.", bias ? "medusa_heads." : "", h);
+      const auto x = layer(x_, at + "weight", bias ? at + "bias" : "");
+      expect_close(run(made, h, x_), product(values_.at(fmt::format("{}lm_heads.{}.weight", bias ? "medusa_heads." : "", h)), x));
+    }
+  }
+}
+
+TEST_F(MedusaTest, SharesOneOutputInTheFileOrTheTargets) {
+  json asked = vllm_config(2);
+  asked["original_lm_head"] = true;
+  const Tensors blocks{{"blocks.0.layers.0.weight", {kHidden, kHidden}}, {"blocks.1.layers.0.weight", {kHidden, kHidden}}};
+  for (const char* output : {"lm_head.weight", "lm_heads.0.weight", ""}) {
+    Tensors all = blocks;
+    if (*output) all.push_back({output, {kVocab, kHidden}});
+    put(asked, all);
+    const MedusaHeads made = heads();
+    EXPECT_TRUE(made.one_output());
+    const auto x = layer(x_, "blocks.1.layers.0.weight", "");
+    expect_close(run(made, 1, x_), product(*output ? values_.at(output) : target_.weight, x));
+  }
+}
+
+TEST_F(MedusaTest, NumbersTheTokensOfACutVocabularyByItsMap) {
+  json asked = vllm_config(1);
+  asked["truncated_vocab_size"] = 5;
+  Tensors all = vllm_tensors(1, "", 5);
+  all.push_back({"token_map", {5}});
+  put(asked, all, {2, 3, 5, 7, 39});
+  const MedusaHeads made = heads();
+  EXPECT_EQ(made.vocab(), 5);
+  const auto map = made.vocabulary();
+  EXPECT_EQ(std::vector<int32_t>(map.data, map.data + 5), (std::vector<int32_t>{2, 3, 5, 7, 39}));
+  // Outputs that are whole need no map.
+  all[1].shape[0] = kVocab;
+  put(asked, all, {2, 3, 5, 7, 39});
+  EXPECT_EQ(heads().vocabulary().data, nullptr);
+}
+
+TEST_F(MedusaTest, RefusesHeadsOfAnotherModelAndNamesBothSides) {
+  const std::string other = ": these heads were made for another model";
+  Tensors wide = tensors(1, 1);
+  wide[0].shape = {48, 48}, wide[1].shape = {48}, wide[2].shape = {kVocab, 48};
+  EXPECT_EQ(refusal(config(1, 1), wide), "tensor 0.0.linear.weight: width 48, but the target's hidden size is 32" + other);
+  Tensors words = tensors(1, 1);
+  words[2].shape[0] = 64;
+  EXPECT_EQ(refusal(config(1, 1), words), "tensor 0.1.weight: 64 rows, but the vocabulary has 40" + other);
+  for (const auto& [key, what] : {std::pair("hidden_size", "hidden size is 32"), std::pair("vocab_size", "vocabulary is 40")}) {
+    json asked = vllm_config(1);
+    asked[key] = 48;
+    const std::string message = refusal(asked, vllm_tensors(1));
+    EXPECT_NE(message.find(fmt::format("48, but the target's {}{}", what, other)), std::string::npos) << message;
+  }
+}
+
+TEST_F(MedusaTest, RefusesFilesThatLackOrAddTensors) {
+  Tensors all = tensors(2, 1);
+  EXPECT_NE(refusal(config(3, 1), all).find("2.0.linear.weight: missing"), std::string::npos);
+  EXPECT_NE(refusal(config(1, 1), all).find("1.0.linear.weight, 1.0.linear.bias, 1.1.weight are not part of"), std::string::npos);
+  EXPECT_NE(refusal(config(2, 2), all).find("0.2.weight: missing"), std::string::npos);
+  all.push_back({"0.1.bias", {kVocab}});
+  EXPECT_NE(refusal(config(2, 1), all).find("tensor 0.1.bias is not part of"), std::string::npos);
+
+  json asked = vllm_config(2);
+  EXPECT_NE(refusal(asked, vllm_tensors(1)).find("blocks.1.layers.0.weight: missing"), std::string::npos);
+  asked["medusa_fc_bias"] = true;
+  EXPECT_NE(refusal(asked, vllm_tensors(2)).find("blocks.0.layers.0.bias: missing"), std::string::npos);
+  EXPECT_NE(refusal(config(33, 1), tensors(1, 1)).find("medusa_num_heads"), std::string::npos);
+}
+
+TEST_F(MedusaTest, RefusesMapsThatAreNone) {
+  json asked = vllm_config(1);
+  asked["truncated_vocab_size"] = 4;
+  Tensors all = vllm_tensors(1, "", 4);
+  EXPECT_NE(refusal(asked, all).find("token_map: missing"), std::string::npos);
+  all.push_back({"token_map", {4}});
+  const std::string order = "ids must ascend and lie below the target's 40";
+  EXPECT_NE(refusal(asked, all, {1, 2, 2, 3}).find("entry 2 is 2: " + order), std::string::npos);
+  EXPECT_NE(refusal(asked, all, {1, 2, 3, 40}).find("entry 3 is 40: " + order), std::string::npos);
+  EXPECT_NE(refusal(asked, all, {-1, 2, 3, 4}).find("entry 0 is -1: " + order), std::string::npos);
+  all.back().shape = {3};
+  EXPECT_NE(refusal(asked, all, {1, 2, 3}).find("3 entries for heads over 4 tokens"), std::string::npos);
+}
+
+// The proposer over three heads, driven as the engine does.
+class MedusaDrafts : public MedusaTest {
+ protected:
+  void SetUp() override {
+    MedusaTest::SetUp();
+    put(config(3, 1), tensors(3, 1));
+    auto made = Register<Proposer>::find("medusa")->make(setup());
+    HUNCH_CHECK(made.ok());
+    medusa_ = std::move(*made);
+  }
+  // Rows of hidden states, of which those in `path` are final: [first, committed_len).
+  void follow(const Sequence& sequence, int64_t first, std::vector<float>& hidden, const std::vector<int32_t>& path) {
+    const TargetRows rows{.sequence = &sequence,
+                          .first_position = first,
+                          .first_row = 1,
+                          .count = int64_t(path.size()),
+                          .path = path,
+                          .hidden = View<const float, 2>(hidden.data(), int64_t(hidden.size()) / kHidden, kHidden)};
+    medusa_->follow({&rows, 1});
+  }
+  std::vector<float> logits(int head, const std::vector<float>& x) {
+    return product(values_.at(fmt::format("{}.1.weight", head)),
+                   layer(x, fmt::format("{}.0.linear.weight", head), fmt::format("{}.0.linear.bias", head)));
+  }
+  // The `count` choices of the target's sampler at a position, the best first.
+  std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
+    std::vector<int32_t> out(size_t(count)), token(1);
+    SampleArgs args{.logits = View<const float, 2>(of.data(), 1, kVocab),
+                    .params = sequence.sampling,
+                    .key = sequence.noise,
+                    .positions = View<const int32_t, 1>(&position, 1),
+                    .tokens = View<int32_t, 1>(token.data(), 1),
+                    .ranked = View<int32_t, 2>(out.data(), 1, count)};
+    if (!noise) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
+    backend_->sample(args);
+    return out;
+  }
+  DraftTree& propose(const Sequence& sequence, DraftLimits limits) {
+    const DraftTask task{.sequence = &sequence, .limits = limits, .tree = &out_.tree};
+    medusa_->propose({&task, 1});
+    return out_.tree;
+  }
+
+  std::unique_ptr<Proposer> medusa_;
+  Tree out_;
+};
+
+TEST_F(MedusaDrafts, GuessFromTheLastCommittedRowWithTheNoiseOfThePositionsBehindThePendingToken) {
+  Sequence sequence = sequence_of({5, 6, 7, 8, 9}, 2);  // committed 4, pending at position 4
+  sequence.noise = {.seed = 77};
+  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  medusa_->open(sequence);
+  EXPECT_EQ(propose(sequence, {.max_tokens = 3}).size, 0) << "nothing was seen";
+  // Rows 1, 2 and 5 of a pass are positions 1, 2 and 3: row 1 is the first of the sequence, the path counts from there.
+  std::vector<float> hidden = tiny::values(7 * kHidden, 31);
+  follow(sequence, 1, hidden, {0, 1, 4});
+  const std::vector<float> last(hidden.begin() + 5 * kHidden, hidden.begin() + 6 * kHidden);
+  const DraftTree& tree = propose(sequence, {.max_tokens = 8});
+  EXPECT_EQ(tree.law, DraftLaw::Noise);
+  ASSERT_EQ(tree.size, 3) << "as deep as there are heads";
+  for (int h = 0; h < 3; ++h) {
+    EXPECT_EQ(tree.parents[size_t(h)], h - 1);
+    EXPECT_EQ(tree.tokens(h), ranked(sequence, logits(h, last), 5 + h, 1)[0]) << h;
+  }
+  // A round later that row is not the last one any more.
+  sequence.tokens.push_back(3), ++sequence.committed_len;
+  EXPECT_EQ(propose(sequence, {.max_tokens = 3}).size, 0);
+  // Nor is it anything to who gets the slot next.
+  --sequence.committed_len, sequence.tokens.pop_back();
+  EXPECT_EQ(propose(sequence, {.max_tokens = 2}).size, 2);
+  medusa_->close(2);
+  medusa_->open(sequence);
+  EXPECT_EQ(propose(sequence, {.max_tokens = 3}).size, 0);
+}
+
+TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
+  std::vector<float> hidden = tiny::values(2 * kHidden, 31);
+  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
+  for (const uint64_t seed : {1, 2, 3}) {
+    Sequence sequence = sequence_of({5, 6}, 0);
+    sequence.noise = {.seed = seed};
+    sequence.sampling = {.temperature = 2, .top_k = 0, .top_p = 1, .min_p = 0};
+    medusa_->open(sequence);
+    follow(sequence, 0, hidden, {0});
+    for (const bool branch : {false, true}) {
+      const DraftTree& tree = propose(sequence, {.max_tokens = 9, .want_q = true, .may_branch = branch, .tree_top_k = 4});
+      EXPECT_EQ(tree.law, DraftLaw::Point);
+      EXPECT_EQ(tree.size, branch ? 9 : 3);
+      const auto best = ranked(sequence, logits(0, last), 0, 4, false);
+      for (int node = 0; node < tree.size; ++node)
+        if (tree.parents[size_t(node)] < 0) EXPECT_NE(std::find(best.begin(), best.end(), tree.tokens(node)), best.end()) << node;
+      EXPECT_EQ(tree.tokens(0), best[0]);
+    }
+    medusa_->close(0);
+  }
+}
+
+TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent) {
+  Sequence sequence = sequence_of({5, 6}, 1);
+  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  std::vector<float> hidden = tiny::values(2 * kHidden, 8);
+  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
+  medusa_->open(sequence);
+  follow(sequence, 0, hidden, {0});
+  const std::vector<std::vector<int>> paths{{0}, {1}, {0, 0}, {0, 2}, {1, 0}, {1, 2}, {1, 2, 1}};
+  const StaticTree shape = StaticTree::make(paths, 16).value();
+  const auto first = ranked(sequence, logits(0, last), 2, 3), second = ranked(sequence, logits(1, last), 3, 3),
+             third = ranked(sequence, logits(2, last), 4, 3);
+  const std::vector<int32_t> tokens{first[0], first[1], second[0], second[2], second[0], second[2], third[1]};
+  const std::vector<int32_t> parents{-1, -1, 0, 0, 1, 1, 5};
+  for (int granted = 1; granted <= 8; ++granted) {
+    const DraftTree& tree = propose(sequence, {.max_tokens = granted, .may_branch = true, .shape = &shape});
+    ASSERT_EQ(tree.size, std::min(granted, 7));
+    // A path is no longer than there are tokens granted.
+    for (int node = 0; node < tree.size; ++node) {
+      EXPECT_EQ(tree.tokens(node), tokens[size_t(node)]);
+      EXPECT_EQ(tree.parents[size_t(node)], parents[size_t(node)]);
+    }
+  }
+  const DraftTree& shallow = propose(sequence, {.max_tokens = 8, .max_depth = 2, .may_branch = true, .shape = &shape});
+  EXPECT_EQ(shallow.size, 6);
+}
+
+TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
+  Sequence sequence = sequence_of({5, 6}, 0);
+  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  std::vector<float> hidden = tiny::values(2 * kHidden, 8);
+  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
+  medusa_->open(sequence);
+  follow(sequence, 0, hidden, {0});
+  const auto first = ranked(sequence, logits(0, last), 2, 3);
+  const DraftLimits limits{.max_tokens = 3, .may_branch = true, .tree_top_k = 3};
+  const auto roots = [&](const DraftTree& tree) {
+    std::vector<int32_t> out;
+    for (int node = 0; node < tree.size; ++node)
+      if (tree.parents[size_t(node)] < 0) out.push_back(tree.tokens(node));
+    return out;
+  };
+  EXPECT_EQ(roots(propose(sequence, limits))[0], first[0]);
+  for (int round = 0; round < 96; ++round) {  // the third is what comes, and nothing behind it is ever right
+    propose(sequence, limits);
+    Verdict verdict;
+    verdict.path = {0}, verdict.tokens = {first[2]}, verdict.next = -7;
+    medusa_->observe(sequence, verdict);
+  }
+  EXPECT_EQ(roots(propose(sequence, limits))[0], first[2]);
+  EXPECT_GT(roots(propose(sequence, limits)).size(), 1u);
+}
+
+}  // namespace
+}  // namespace hunch
