@@ -7,6 +7,7 @@ the recipes (tiny_weights.py). tests/data/README.md says what the files mean.
 Made with (pip): torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
 Computed on the CPU in fp32 from the stored weights. The target's class is first held against what transformers computed.
 """
+
 import argparse
 import json
 import math
@@ -131,7 +132,8 @@ DEEP = "qwen3-deep"
 FOLDERS = {
     DEEP: (qwen3(4), decoder(4, True), DEEP, True, MODEL),
     "eagle3": (EAGLE3, eagle3("midlayer."), DEEP, False, MODEL),
-    "eagle3-speculators": (SPECULATORS, eagle3("layers.0.") | {"embed_tokens.weight": matrix(VOCAB, HIDDEN, 2.0)}, DEEP, False, MODEL),
+    "eagle3-speculators": (SPECULATORS, eagle3("layers.0.") | {"embed_tokens.weight": matrix(VOCAB, HIDDEN, 2.0)}, DEEP, False,
+                           MODEL),
     "eagle1": (llama_config(SHAPE, bias=True), eagle1(), DEEP, False, MODEL),
     "medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": DEEP}, medusa(), DEEP, False,
                "medusa_lm_head.safetensors"),

@@ -12,8 +12,8 @@ SUM_STD = math.sqrt((2**32 - 1) / 3)  # standard deviation of a sum of four unif
 
 
 def make_recipe(tensors, dtype, shards, seed):
-    """`tensors`: name -> (shape, mean, standard deviation), or (shape, a, b, "I64" or "BOOL"); dealt to the files in turn, in each
-    in the order in which the package safetensors writes them: whole numbers, then the weights, then truth values"""
+    """`tensors`: name -> (shape, mean, standard deviation), or (shape, a, b, "I64" or "BOOL"); dealt to the files in turn, in
+    each in the order in which the package safetensors writes them: whole numbers, then the weights, then truth values"""
     names = sorted(tensors, key=lambda n: (("I64", None, "BOOL").index((*tensors[n], None)[3]), n))
 
     def row(name):
