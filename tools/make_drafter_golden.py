@@ -7,6 +7,7 @@ the recipes (tiny_weights.py). tests/data/README.md says what the files mean.
 Made with (pip): torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
 Computed on the CPU in fp32 from the stored weights. The target's class is first held against what transformers computed.
 """
+
 import argparse
 import json
 import math
@@ -131,7 +132,8 @@ DEEP = "qwen3-deep"
 FOLDERS = {
     DEEP: (qwen3(4), decoder(4, True), DEEP, True, MODEL),
     "eagle3": (EAGLE3, eagle3("midlayer."), DEEP, False, MODEL),
-    "eagle3-speculators": (SPECULATORS, eagle3("layers.0.") | {"embed_tokens.weight": matrix(VOCAB, HIDDEN, 2.0)}, DEEP, False, MODEL),
+    "eagle3-speculators": (SPECULATORS, eagle3("layers.0.") | {"embed_tokens.weight": matrix(VOCAB, HIDDEN, 2.0)}, DEEP, False,
+                           MODEL),
     "eagle1": (llama_config(SHAPE, bias=True), eagle1(), DEEP, False, MODEL),
     "medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": DEEP}, medusa(), DEEP, False,
                "medusa_lm_head.safetensors"),
@@ -143,6 +145,56 @@ FOLDERS = {
                  None, True, MODEL),
     "draft-llama": (llama_config(SHAPE, tie_word_embeddings=True), decoder(1, False), DEEP, True, MODEL),
 }  # fmt: skip
+
+
+# A target that stutters: layers whisper over a tied embedding, so that it mostly says its last token again, and not always. Its
+# drafters repeat the token they are fed, or the one before, so that some guesses are kept and some are dropped. No goldens.
+ECHO = "echo"
+
+
+def quiet(tensors, gain):
+    """with output projections of that gain"""
+    loud = {n: t for n, t in tensors.items() if n.endswith(("o_proj.weight", "down_proj.weight"))}
+    return tensors | {n: matrix(*t[0], gain) for n, t in loud.items()}
+
+
+def echo_target():
+    own, (fc, deviation) = "model.layers.3.", (matrix(HIDDEN, 2 * HIDDEN, 0.1)[0], 0.1 / math.sqrt(2 * HIDDEN))
+    t = quiet(decoder(3, True), 0.42) | quiet(block(own, qk_norm=True), 0.3)
+    t |= {own + n + ".weight": norm(HIDDEN) for n in ("enorm", "hnorm", "shared_head.norm")}
+    return t | {own + "eh_proj.weight": (fc, 0.0, deviation, "DIAG", 64)}
+
+
+def echo_eagle1():
+    t = quiet(eagle1(), 0.15)
+    del t["fc.bias"]
+    return t | {"fc.weight": (*matrix(HIDDEN, 2 * HIDDEN, 0.02), "DIAG", 256)}
+
+
+def echo_eagle3():
+    t = quiet(eagle3("midlayer."), 0.15) | {"d2t": ((VOCAB,), 0, 1, "I64"), "t2d": ((VOCAB,), 1, 1, "BOOL")}
+    t["fc.weight"] = (*matrix(HIDDEN, 3 * HIDDEN, 0.02), "DIAG", 256)
+    return t | {"lm_head.weight": (*matrix(VOCAB, HIDDEN, 2.0), "FROM", 0)}
+
+
+def echo_medusa():
+    t = {n: (*x, "FROM", 0) for n, x in medusa().items() if n.endswith(".1.weight")}
+    return t | {
+        f"{h}.0.linear.{n}": x
+        for h in range(2)
+        for n, x in (("weight", matrix(HIDDEN, HIDDEN, 0.4)), ("bias", norm(HIDDEN, 0.0)))
+    }
+
+
+ECHOES = {
+    ECHO: (qwen3(3, num_nextn_predict_layers=1), echo_target(), None, True, MODEL),
+    "echo-eagle1": (llama_config(SHAPE, bias=False), echo_eagle1(), ECHO, False, MODEL),
+    "echo-eagle3": (EAGLE3 | {"draft_vocab_size": VOCAB}, echo_eagle3(), ECHO, False, MODEL),
+    "echo-medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": ECHO}, echo_medusa(), ECHO, False,
+                    "medusa_lm_head.safetensors"),
+}  # fmt: skip
+ECHO_SEED = 2  # of all four: their matrices are the target's embedding again
+FOLDERS |= ECHOES
 
 
 # ---------------------------------------------------------------------------------------------------- what is recorded
@@ -264,6 +316,13 @@ def draw(name, seed, folder):
     return recipe
 
 
+def keep(out, name, recipe, folder):
+    kept = f"{out}/drafters/{name}"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
+    write_recipe(kept + "/weights.json", recipe, folder)
+
+
 def make(name, out, contexts, work):
     """draws seeds until every recorded choice is clear; keeps the recipe"""
     own_target = FOLDERS[name][2] in (None, name)
@@ -282,12 +341,34 @@ def make(name, out, contexts, work):
             break
     else:
         raise RuntimeError(f"{name}: no seed gives clear choices")
-    kept = f"{out}/drafters/{name}"
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
-    write_recipe(kept + "/weights.json", recipe, folder)
+    keep(out, name, recipe, folder)
     print(f"{name}: seed {seed}, least margin {min(clear, default=0):.3f}")
     return got and {"name": name, "target": name if own_target else FOLDERS[name][2]} | got
+
+
+def kept_share(drafter, target, ids, start):
+    """share of first guesses that the target says, over ids from `start` on"""
+    features = features_of(drafter, target, ids)
+    if isinstance(drafter, Medusa):
+        guesses = drafter.logits(target, features)[0, :-1].argmax(-1)
+    else:
+        guesses = Guesser(drafter, target, ids, features)
+        guesses = drafter.target_ids(guesses.logits(guesses.states[0]).argmax(-1))
+    return float((guesses[start:-1] == torch.tensor(ids[start + 2 :])).float().mean())
+
+
+def make_echo(name, out, work):
+    folder = f"{work}/{name}"
+    recipe = draw(name, ECHO_SEED, folder)
+    target = load_decoder(f"{work}/{ECHO}")
+    drafter, shares = read_drafter(folder, target), []
+    for seed in range(6):
+        ids = np.random.default_rng(seed).integers(0, 256, PROMPT).tolist()
+        ids += target.greedy(torch.tensor([ids]), 100)[0].tolist()
+        shares.append(kept_share(drafter, target, ids, PROMPT))
+    print(f"{name}: kept {' '.join(f'{x:.2f}' for x in shares)}")
+    assert all(0.3 < x < 0.95 for x in shares), name
+    keep(out, name, recipe, folder)
 
 
 def check_target(out):
@@ -313,7 +394,9 @@ def main():
     contexts, drafters = {}, []
     with torch.inference_mode(), tempfile.TemporaryDirectory() as work:
         check_target(args.out)
-        for name in FOLDERS:
+        for name in ECHOES:
+            make_echo(name, args.out, work)
+        for name in (n for n in FOLDERS if n not in ECHOES):
             drafters.append(make(name, args.out, contexts, work))
     lines = ",\n".join(json.dumps(d, separators=(",", ":")) for d in drafters if d)
     versions = {package: version(package) for package in ("torch", "safetensors", "numpy")}

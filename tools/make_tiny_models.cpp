@@ -46,21 +46,28 @@ std::string make_file(const Json& file, uint64_t seed, const std::string& weight
   std::string header = R"({"__metadata__":{"format":"pt"})", data;
   for (const Json& tensor : file["tensors"]) {
     const auto mean = tensor[2].get<int64_t>(), step = tensor[3].get<int64_t>();
-    const std::string dtype = tensor.size() > 4 ? tensor[4].get<std::string>() : weights;
+    const std::string kind = tensor.size() > 4 ? tensor[4].get<std::string>() : "";
+    const bool counted = kind == "I64" || kind == "BOOL";
+    const std::string dtype = counted ? kind : weights;
+    const uint64_t first = kind == "FROM" ? tensor[5].get<uint64_t>() : drawn;
+    const int64_t diagonal = kind == "DIAG" ? tensor[5].get<int64_t>() : 0;
+    const uint64_t columns = tensor[1].back();
     uint64_t count = 1;
     for (const Json& extent : tensor[1]) count *= extent.get<uint64_t>();
     const size_t begin = data.size();
     for (uint64_t i = 0; i < count; ++i) {
-      if (tensor.size() > 4) {
+      if (counted) {
         append_counted(data, dtype, int64_t(i), mean, step);
         continue;
       }
-      const int64_t units = mean * (1 << 24) + step * noise(seed, drawn++);  // below 2^53
+      const int64_t more = i / columns == i % columns ? diagonal : 0;
+      const int64_t units = (mean + more) * (1 << 24) + step * noise(seed, first + i);  // below 2^53
       const float value = float(double(units) * 0x1p-32);
       if (dtype == "BF16") append(data, f32_to_bf16(value));
       else if (dtype == "F16") append(data, f32_to_f16(value));
       else append(data, value);
     }
+    if (!counted && kind != "FROM") drawn += count;
     header += fmt::format(R"(,{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", tensor[0].dump(), dtype, tensor[1].dump(),
                           begin, data.size());
   }

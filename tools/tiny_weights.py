@@ -8,19 +8,21 @@ import zlib
 
 import numpy as np
 
+COUNTED = ("I64", "BOOL")  # kinds of tensors for which nothing is drawn
 SUM_STD = math.sqrt((2**32 - 1) / 3)  # standard deviation of a sum of four uniform 16-bit numbers
 
 
 def make_recipe(tensors, dtype, shards, seed):
-    """`tensors`: name -> (shape, mean, standard deviation), or (shape, a, b, "I64" or "BOOL"); dealt to the files in turn, in each
-    in the order in which the package safetensors writes them: whole numbers, then the weights, then truth values"""
-    names = sorted(tensors, key=lambda n: (("I64", None, "BOOL").index((*tensors[n], None)[3]), n))
+    """`tensors`: name -> (shape, mean, standard deviation) and perhaps "DIAG", d or "FROM", n; or (shape, a, b, "I64" or "BOOL");
+    dealt to the files in turn, in each in the order in which the package safetensors writes them: whole numbers, then the
+    weights, then truth values"""
+    names = sorted(tensors, key=lambda n: ({"I64": 0, "BOOL": 2}.get((*tensors[n], None)[3], 1), n))
 
     def row(name):
         shape, mean, deviation, *kind = tensors[name]
-        if kind:
+        if kind and kind[0] in COUNTED:
             return [name, list(shape), mean, deviation, *kind]
-        return [name, list(shape), round(2**8 * mean), round(2**32 * deviation / SUM_STD)]
+        return [name, list(shape), round(2**8 * mean), round(2**32 * deviation / SUM_STD), *kind]
 
     file = lambda s: "model.safetensors" if shards == 1 else f"model-{s + 1:05}-of-{shards:05}.safetensors"
     files = [{"name": file(s), "tensors": [row(n) for n in names[s::shards]]} for s in range(shards)]
@@ -38,17 +40,21 @@ def noise(seed, first, count):
 
 def recipe_weights(recipe):
     """name -> fp32 array, still to be rounded to the stored type; multiples of 2^-32, exact up to the rounding to fp32. Of whole
-    numbers element n is floor(n a / b); of truth values, whether n is floor(m b / a) for some m. They draw nothing."""
+    numbers element n is floor(n a / b); of truth values, whether n is floor(m b / a) for some m. They draw nothing. "DIAG", d: d
+    2^-8 more where column and row are one. "FROM", n: drawn as elements n and further are, again."""
     weights, done = {}, 0
     for file in recipe["files"]:
         for name, shape, mean, step, *kind in file["tensors"]:
-            if kind:
+            if kind and kind[0] in COUNTED:
                 n = np.arange(math.prod(shape) + 1, dtype=np.int64) * mean
                 weights[name] = n[:-1] // step if kind == ["I64"] else np.diff(-(-n // step)) > 0
                 continue
-            x = (mean << 24) + step * noise(recipe["seed"], done, math.prod(shape))
+            again = kind and kind[0] == "FROM"
+            x = (mean << 24) + step * noise(recipe["seed"], kind[1] if again else done, math.prod(shape))
+            if kind and kind[0] == "DIAG":
+                x = (x.reshape(shape) + (kind[1] << 24) * np.eye(*shape, dtype=np.int64)).ravel()
             weights[name] = (x.astype(np.float64) * 2.0**-32).astype(np.float32).reshape(shape)
-            done += x.size
+            done += 0 if again else x.size
     return weights
 
 

@@ -2,6 +2,7 @@
 depth and by length of the context. The rows of training's rehearsal are those of inference as long as guesses are right, so that
 one pass tells the chains of all positions.
 """
+
 import torch
 import torch.nn.functional as F
 from layers import Fast
@@ -51,12 +52,16 @@ def report(method, drafter, tokens, held, device, sequences=32, contexts=CONTEXT
         long_enough = [e for e in held if e[2] >= prefix][: max(1, min(sequences, 131072 // context))]
         if not long_enough:
             continue
-        ids = torch.stack([torch.from_numpy(tokens[e[0] : e[0] + prefix].astype("int64")) for e in long_enough]).to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            ids = torch.cat([ids, method.target.greedy(ids, CONTINUED)], 1)
-            shares = chains(method, drafter, ids)
+        total = 0.0
+        for a in range(0, len(long_enough), at_once := max(1, 32768 // context)):
+            some = [tokens[e[0] : e[0] + prefix].astype("int64") for e in long_enough[a : a + at_once]]
+            ids = torch.stack([torch.from_numpy(x) for x in some]).to(device)
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                ids = torch.cat([ids, method.target.greedy(ids, CONTINUED)], 1)
+                total = total + len(ids) * torch.tensor(chains(method, drafter, ids))
+        shares = (total / len(long_enough)).tolist()
         out.append({
-            "context": context, "sequences": len(ids), "acceptance": [round(x, 4) for x in shares],
+            "context": context, "sequences": len(long_enough), "acceptance": [round(x, 4) for x in shares],
             "mean_acceptance_length": round(1 + sum(shares), 3),
         })  # fmt: skip
     Fast.flex, method.steps = flex, steps
@@ -66,4 +71,7 @@ def report(method, drafter, tokens, held, device, sequences=32, contexts=CONTEXT
 def show(rows):
     for r in rows:
         shares = " ".join(f"{x:.3f}" for x in r["acceptance"])
-        print(f"context {r['context']:6d} ({r['sequences']} texts): {r['mean_acceptance_length']:.3f} a round; by depth {shares}", flush=True)
+        print(
+            f"context {r['context']:6d} ({r['sequences']} texts): {r['mean_acceptance_length']:.3f} a round; by depth {shares}",
+            flush=True,
+        )

@@ -2,6 +2,7 @@
 sampled responses of the target after `prompt` tokens, or a piece of a real document, whose prompt is 0). Packed once into rows
 that lie on the device as a whole, so that a step moves nothing from the host.
 """
+
 import json
 import os
 import random
@@ -35,7 +36,7 @@ def write(folder, sequences):
 
 
 class Rows:
-    """Packed rows: ids, documents (a number each, -1: padding) and labels (whether a token is to be predicted), [rows][row_len]"""
+    """Packed rows [rows][row_len]: ids, documents (a number each, -1: padding) and labels (whether a token is to be predicted)"""
 
     def __init__(self, tokens, entries, row_len, device):
         bins = self._deal([(min(e[2], row_len), e) for e in entries if e[2] > 2], row_len)

@@ -5,6 +5,7 @@ feature), and predicts t_{j+1}. Row 0 has no feature and does not exist. Rotary 
 only, so that rows may be numbered by their token or by their feature. A guess's row takes the drafter's own feature instead.
 Cai et al. 2024 (Medusa), Li et al. 2024 and 2025 (EAGLE), DeepSeek-AI 2024 (multi-token prediction).
 """
+
 import torch
 import torch.nn.functional as F
 from layers import Attention, Block, Mlp, Norm

@@ -4,10 +4,11 @@ token file that train.py reads.
     python tools/train/generate.py --hunch build/release/hunch --model DIR --corpus TOKENS --out DATA --count 40000
 
 TOKENS holds train.u16.bin (little-endian ids) and train_index.json ([[start, length, ...], ...]: its documents). Half the answers
-are greedy, half are drawn at temperature 1 from the whole vocabulary; those that repeat themselves are dropped. Pieces of the
+are greedy, half are drawn at temperature 1 from the whole vocabulary; each is cut where it goes round in loops. Pieces of the
 documents themselves, 4 to 16 thousand tokens, make up the rest, so that long contexts are trained too. The command may be
 interrupted: DATA/requests.jsonl stays, hunch goes on with what is missing in DATA/answers.jsonl. Made with (pip): numpy==2.4.6
 """
+
 import argparse
 import json
 import os
@@ -17,6 +18,8 @@ import sys
 
 import data
 import numpy as np
+
+SHORTEST = 8  # tokens of an answer that is kept
 
 
 def documents_of(folder):
@@ -45,10 +48,14 @@ def write_requests(path, o):
     os.replace(path + ".new", path)
 
 
-def repetition(ids, n=4):
-    """share of the runs of n tokens that have occurred before"""
-    runs = len(ids) - n + 1
-    return 1 - len({tuple(ids[i : i + n]) for i in range(runs)}) / runs if runs > 0 else 0.0
+def before_loops(ids, limit, n=4):
+    """the longest beginning of which at most this share of the runs of n tokens has occurred before: small models loop"""
+    seen, end = set(), min(len(ids), n)
+    for i in range(len(ids) - n + 1):
+        seen.add(tuple(ids[i : i + n]))
+        if i + 1 - len(seen) <= limit * (i + 1):
+            end = i + n
+    return ids[:end]
 
 
 def answered(requests, answers, limit, counts):
@@ -62,8 +69,10 @@ def answered(requests, answers, limit, counts):
                 counts["failed"] += 1
                 continue
             prompt, kind = prompts[answer["id"]]
-            ids = answer["choices"][0]["tokens"]
-            if len(ids) < 8 or repetition(ids) > limit:
+            written = answer["choices"][0]["tokens"]
+            ids = before_loops(written, limit)
+            counts["cut"] += len(ids) < len(written)
+            if len(ids) < SHORTEST:
                 counts["dropped"] += 1
                 continue
             counts[kind] += 1
@@ -79,7 +88,7 @@ def parse(arguments):
     ap.add_argument("--count", type=int, default=40000, help="requests")
     ap.add_argument("--tokens", type=int, default=512, help="longest answer")
     ap.add_argument("--prompt", type=int, nargs=2, default=[32, 256], help="shortest and longest prompt")
-    ap.add_argument("--repetition", type=float, default=0.3, help="drop answers of which a greater share of 4-grams are repeated")
+    ap.add_argument("--repetition", type=float, default=0.3, help="answers are cut where a greater share of 4-grams is repeated")
     ap.add_argument("--real-share", type=float, default=0.2, help="share of real documents in all tokens")
     ap.add_argument("--real", type=int, nargs=2, default=[4096, 16384], help="shortest and longest piece of those")
     ap.add_argument("--max-num-seqs", type=int, default=256)
@@ -100,7 +109,7 @@ def main(arguments=None):
         status = subprocess.run(command).returncode
         if status > 1:  # 1: some lines have no answer
             sys.exit(f"generate: hunch ended with status {status}")
-    counts = {"greedy": 0, "sampled": 0, "dropped": 0, "failed": 0}
+    counts = dict.fromkeys(("greedy", "sampled", "cut", "dropped", "failed"), 0)
     sequences = list(answered(requests, answers, o.repetition, counts))
     own = sum(len(ids) for ids, _, _ in sequences)
     tokens, documents = documents_of(o.corpus)

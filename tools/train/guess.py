@@ -1,6 +1,7 @@
 """What a recurrent drafter guesses at inference: rows of true features, then a chain, or EAGLE-2's dynamic tree (Li et al. 2024).
 The goldens of the C++ engine and the acceptance reports of training are made of it.
 """
+
 import torch
 from layers import Cache, Mask, rope_tables
 
@@ -53,7 +54,9 @@ class Guesser:
             best = logp.topk(top_k + 1)
             gaps.append(float((best.values[:, :-1] - best.values[:, 1:]).min()))
             for p, parent in enumerate(parents):
-                for value, token in zip(best.values[p, :top_k].tolist(), self.drafter.target_ids(best.indices[p, :top_k]).tolist()):
+                for value, token in zip(
+                    best.values[p, :top_k].tolist(), self.drafter.target_ids(best.indices[p, :top_k]).tolist()
+                ):
                     made.append((token, parent, scores[p] + value))
 
         expand([-1], self.states[0, -1:], [0.0])

@@ -2,6 +2,7 @@
 Hugging Face's Llama family, so that a state dict is a checkpoint. Attention is told who sees whom by a Mask (documents packed
 in a row of tokens) and may be asked for its log-sum-exp, with which keys that lie elsewhere are merged in (EAGLE-3's training).
 """
+
 from dataclasses import dataclass
 
 import torch
@@ -154,7 +155,7 @@ def merge_own_keys(out, lse, q, own):
 
 
 class Attention(nn.Module):
-    """`width_in`: of its input (EAGLE-3: embedding and feature side by side); `gated`: q_proj has rows [q | gate] for each head"""
+    """`width_in`: of its input (EAGLE-3: embedding and feature side by side); `gated`: q_proj has rows [q | gate] of each head"""
 
     def __init__(self, s, width_in=None, gated=False, plus_one=False):
         super().__init__()

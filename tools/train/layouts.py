@@ -7,6 +7,7 @@
   mtp          DeepSeek: layer N of the target's own folder; mtp-qwen: mtp.* there
 A draft model is an ordinary Hugging Face folder (`write_decoder`).
 """
+
 import json
 import os
 import shutil

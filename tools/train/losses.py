@@ -1,6 +1,7 @@
 """Cross-entropy of a drafter's guesses against the target's distribution, over vocabularies too wide to keep: logits are made in
 chunks of rows, and their gradients with them, so that nothing of [rows][vocabulary] outlives its chunk.
 """
+
 import torch
 import torch.nn.functional as F
 
@@ -55,7 +56,11 @@ class _SoftCe(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_loss, _):
         d_states, *d_heads = ctx.saved_tensors
-        return (None, None, d_states * d_loss.to(d_states.dtype)) + (None,) * 7 + tuple(None if d is None else d * d_loss for d in d_heads)
+        return (
+            (None, None, d_states * d_loss.to(d_states.dtype))
+            + (None,) * 7
+            + tuple(None if d is None else d * d_loss for d in d_heads)
+        )
 
 
 class SoftCe:

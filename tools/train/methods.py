@@ -1,7 +1,8 @@
-"""How each kind of drafter is made, what its guesses are in training, and how it is written: one class each. Guesses are aligned to
-the position whose distribution they guess: states[s][k] is the guess at t_{k+1} made by the row at k - s (s steps after it).
+"""How each kind of drafter is made, what its guesses are in training, and how it is written: one class each. Guesses are aligned
+to the position whose distribution they guess: states[s][k] is the guess at t_{k+1} made by the row at k - s (s steps after it).
 Recurrent drafters rehearse inference (training-time test, Li et al. 2025): step s runs over its own features of step s - 1.
 """
+
 import layouts
 import torch
 import torch.nn.functional as F
@@ -82,12 +83,17 @@ class Eagle3Method(RecurrentMethod):
     def __init__(self, target, options):
         super().__init__(target, options)
         self.taps = tuple(options.taps)
+        if not all(0 <= t < target.s.layers for t in self.taps):
+            raise SystemExit(f"--taps {self.taps}: the target has layers 0 to {target.s.layers - 1}")
 
     def build(self, tokens, entries):
         counts = label_counts(tokens, entries, self.target.s.vocab)
         size = min(self.options.draft_vocab or self.target.s.vocab, self.target.s.vocab)
         ids = counts.argsort(descending=True, stable=True)[:size].sort().values
-        print(f"draft vocabulary: {size} tokens, {100 * counts[ids].sum() / counts.sum():.2f} % of what is to be predicted", flush=True)
+        print(
+            f"draft vocabulary: {size} tokens, {100 * counts[ids].sum() / counts.sum():.2f} % of what is to be predicted",
+            flush=True,
+        )
         drafter = begin(Eagle3(layer_shape(self.target.s), self.taps, ids, self.target.s.hidden))
         with torch.no_grad():
             drafter.fc.weight[:, -self.target.s.hidden :] += torch.eye(self.target.s.hidden)
@@ -182,7 +188,8 @@ class DraftModelMethod(Method):
         c, o = dict(self.target.config), self.options
         c |= {"hidden_size": o.draft_hidden, "num_hidden_layers": o.draft_layers, "intermediate_size": 3 * o.draft_hidden,
               "num_attention_heads": o.draft_heads, "num_key_value_heads": o.draft_heads,
-              "head_dim": o.draft_hidden // o.draft_heads, "tie_word_embeddings": True, "max_window_layers": o.draft_layers}  # fmt: skip
+              "head_dim": o.draft_hidden // o.draft_heads, "tie_word_embeddings": True,
+              "max_window_layers": o.draft_layers}  # fmt: skip
         return begin(Decoder(c))
 
     def states(self, drafter, ids, documents, hidden, taps, training=True):

@@ -3,6 +3,7 @@ those of its paths drafted alone; the loss made in chunks is the plain one. Skip
 
     python tools/train/smoke_test.py
 """
+
 import contextlib
 import io
 import json
@@ -20,7 +21,9 @@ except ImportError as missing:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import accept  # noqa: E402
 import data  # noqa: E402
+import generate  # noqa: E402
 import layers  # noqa: E402
 import layouts  # noqa: E402
 import train  # noqa: E402
@@ -187,6 +190,22 @@ class Parts(unittest.TestCase):
                 rows = torch.ones(1, guess.cache.length + 1, dtype=torch.bool)
                 position = torch.tensor([n + 1 + s])
                 state = guess._rows(ids[0, n + 1 + s : n + 2 + s], drafter.recycle(state), position, layers.Mask.given(rows))
+
+    def test_a_target_that_drafts_for_itself_is_always_right(self):
+        method = train.METHODS["draft_model"](
+            self.target, train.parse(["draft_model", "--target", "", "--data", "", "--out", ""])
+        )
+        tokens = torch.randint(0, 256, (300,)).numpy()
+        rows = accept.report(method, self.target, tokens, [[0, 0, 150, "real"], [150, 0, 150, "real"]], torch.device("cpu"))
+        self.assertEqual([(r["context"], r["acceptance"]) for r in rows], [(128, [1.0] * accept.DEPTH)])
+
+    def test_answers_are_cut_where_they_loop(self):
+        straight = list(range(40))
+        self.assertEqual(generate.before_loops(straight, 0.3), straight)
+        cut = generate.before_loops(straight + [1, 2] * 50, 0.3)
+        self.assertEqual(cut[:40], straight)
+        self.assertLess(len(cut), 65)
+        self.assertLess(len(generate.before_loops([7] * 100, 0.3)), 8)
 
     def test_medusa_heads_begin_as_the_output_matrix(self):
         drafter = Medusa(8, 20, 2, output="target")

@@ -1,6 +1,7 @@
 """The model whose drafts are trained: Llama, Qwen2 or Qwen3 from a Hugging Face folder, with what drafters read of it: the
 residual stream after chosen layers (taps, before any norm) and the hidden state after the last norm. Also a draft model's class.
 """
+
 import glob
 import json
 import os

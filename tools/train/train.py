@@ -1,11 +1,12 @@
 """Trains a drafter for a frozen target and writes it as a folder that hunch loads:
 
-    python tools/train/train.py METHOD --target DIR --data DIR --out DIR --minutes M      METHOD: eagle3 eagle mtp medusa draft_model
+    python tools/train/train.py METHOD --target DIR --data DIR --out DIR --minutes M
 
---data is what generate.py wrote. The teacher runs in the same step: nothing is precomputed. bf16 on a GPU, fp32 on a CPU. Goes on
-from OUT/checkpoint.pt if there is one; ends with acceptance on held-out text (OUT/acceptance.json) and the folder in OUT.
-Made with (pip): torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
+METHOD: eagle3 eagle mtp medusa draft_model. --data is what generate.py wrote. The teacher runs in the same step: nothing is
+precomputed. bf16 on a GPU, fp32 on a CPU. Goes on from OUT/checkpoint.pt if there is one; ends with acceptance on held-out text
+(OUT/acceptance.json) and the folder in OUT. Made with (pip): torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
 """
+
 import argparse
 import json
 import math
@@ -40,7 +41,9 @@ def parse(arguments):
     ap.add_argument("--row", type=int, default=2048, help="row length that short sequences are packed into")
     ap.add_argument("--long-row", type=int, default=16384, help="row length of longer ones")
     ap.add_argument("--long-share", type=float, default=0.2, help="share of steps on those")
-    ap.add_argument("--steps", type=int, default=0, help="guesses in a row that are trained (Medusa: heads; default: the method's)")
+    ap.add_argument(
+        "--steps", type=int, default=0, help="guesses in a row that are trained (Medusa: heads; default: the method's)"
+    )
     ap.add_argument("--taps", type=lambda s: [int(x) for x in s.split(",")], default=[1, 3, 6], help="eagle3: outputs of layers")
     ap.add_argument("--draft-vocab", type=int, default=8192, help="eagle3: tokens of its head; 0: all")
     ap.add_argument("--layout", default="", help="eagle3: eagle3, speculators; mtp: mtp, mtp-qwen; medusa: medusa, medusa-vllm")
@@ -178,7 +181,12 @@ class Trainer:
         )
         line += f"  {100 * fraction:.0f} %" if self.o.max_steps else f"  {max(0, left):.0f} s left"
         print(("\r\x1b[K" if sys.stdout.isatty() else "") + line, end="" if sys.stdout.isatty() else "\n", flush=True)
-        record = {"step": self.step, "elapsed": round(clock.elapsed(), 1), "tokens_per_second": round(speed), "loss": loss / steps}
+        record = {
+            "step": self.step,
+            "elapsed": round(clock.elapsed(), 1),
+            "tokens_per_second": round(speed),
+            "loss": loss / steps,
+        }
         log.write(json.dumps(record | {"right": [round(r, 4) for r in right]}) + "\n")
         log.flush()
         if not math.isfinite(loss):

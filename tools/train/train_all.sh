@@ -15,12 +15,14 @@ fi
 target=$1 data=$2 out=$3 minutes=${4:-10}
 failed=
 : >"$out/state"
-train() {  # NAME SHARE METHOD [flag...]: SHARE of the minutes in per cent
+train() {  # NAME SHARE METHOD [flag...]: SHARE of the minutes in per cent; once more with nothing compiled where that fails
   local name=$1 share=$2
   shift 2
+  set -- "$@" --target "$target" --data "$data" --out "$out/$name" --minutes "$(awk "BEGIN { print $minutes * $share / 100 }")"
   echo "$name since $(date +%T)" >>"$out/state"
-  "${PYTHON:-python3}" "$here/train.py" "$@" --target "$target" --data "$data" --out "$out/$name" \
-    --minutes "$(awk "BEGIN { print $minutes * $share / 100 }")" >"$out/$name.log" 2>&1 || failed="$failed $name"
+  "${PYTHON:-python3}" "$here/train.py" "$@" >"$out/$name.log" 2>&1 && return
+  echo "$name uncompiled since $(date +%T)" >>"$out/state"
+  "${PYTHON:-python3}" "$here/train.py" "$@" --attention plain --no-compile --long-share 0 >>"$out/$name.log" 2>&1 || failed="$failed $name"
 }
 train eagle3 36 eagle3
 train draft_model 22 draft_model
