@@ -68,13 +68,13 @@ class Backend {
   // Host values as memory that ops read (norm weights, biases, frequencies).
   virtual Buffer constant(std::span<const float> values) = 0;
   // True where ops run after the call: whoever reads results on the host calls synchronize() before. An error there means that
-  // ops since the last call failed.
+  // ops since the last call failed; the device is lost then, and every later call returns the error again.
   virtual bool asynchronous() const { return false; }
   virtual Status synchronize() { return {}; }
   // True where attention reads selected entries where they lie (AttentionRun::index); else policies copy them together once.
   virtual bool selects_in_place() const { return false; }
   virtual size_t memory_bytes() const = 0;  // that weights and KV may take
-  // The tensor in this backend's form; its file may be unmapped afterwards only if nothing is borrowed (borrows: see backend).
+  // The tensor in this backend's form; nullptr: no memory for it. Its file may be unmapped afterwards if nothing is borrowed.
   virtual std::unique_ptr<Weight> load_weight(const Tensor& matrix) = 0;
   // A matrix of seeded random values of a spread that keeps activations finite; the same seed gives the same values on one
   // backend.

@@ -79,8 +79,11 @@ void DrafterFile::add(TensorEntry entry, std::span<const std::byte> file) {
 
 Status DrafterFile::index_names() {
   index_.clear();
-  for (size_t i = 0; i < items_.size(); ++i)
-    if (!index_.emplace(items_[i].tensor.name, i).second) return wrong(items_[i].tensor.name, "appears twice");
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Tensor& tensor = items_[i].tensor;
+    if (!index_.emplace(tensor.name, i).second) return wrong(tensor.name, "appears twice");
+    if (tensor.dtype == DType::F8_E4M3) return wrong(tensor.name, "fp8 is read in models, not in drafters: use its original");
+  }
   return {};
 }
 

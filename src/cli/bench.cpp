@@ -279,6 +279,7 @@ class LlamaBench {
       samples.push_back(std::max<int64_t>(1, ns_since(start)));
       run->rewind(test.n_depth);
     }
+    HUNCH_OK(run->status());
     if (samples.empty()) return {};
     ordered_json extra = {{"drafter", "none"}, {"tokens", "random"}, {"lossless", true}};
     if (test.n_depth > 0) extra["depth_fill"] = flags_.prefill ? "prefill" : "noise";

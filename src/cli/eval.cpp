@@ -84,6 +84,7 @@ class Eval {
           }
         });
       }
+      HUNCH_OK(run->status());
       if (count == 0 || interrupts_.stopped()) continue;
       const double mean = sum / double(count), variance = std::max(0.0, squares / double(count) - mean * mean);
       const double perplexity = std::exp(-mean);

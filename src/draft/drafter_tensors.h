@@ -49,7 +49,7 @@ class DrafterTensors {
     return out;
   }
   size_t bytes() const { return load_.bytes(); }  // of all matrices so far
-  const Status& status() const { return status_; }
+  Status status() const { return status_.ok() ? load_.status() : status_; }
 
  private:
   bool good(const std::string& name, std::vector<int64_t> shape, bool needed) {

@@ -151,8 +151,10 @@ Status EngineParts::plan_memory() {
   }
   const double needed = double(num_pages) * double(page_bytes), memory = double(backend->memory_bytes());
   if (needed > 0.9 * memory)
-    return Error{fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c",
-                             context_len, human_bytes(needed), human_bytes(memory))};
+    return Error{
+        fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c or --kv-memory, "
+                    "or take --kv-type q8_0 or weights of a smaller type",
+                    context_len, human_bytes(needed), human_bytes(memory))};
   store = backend->make_kv_store(geometry, num_pages);
   if (!store)
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};

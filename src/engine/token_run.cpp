@@ -62,6 +62,11 @@ void TokenRun::rewind(int64_t len) {
   sequence_.committed_len = len;  // entries behind it are overwritten before anything reads them
 }
 
+void TokenRun::wait() {
+  const Status done = parts_.backend->synchronize();
+  if (status_.ok()) status_ = done;
+}
+
 void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits) {
   HUNCH_CHECK(sequence_.committed_len + int64_t(tokens.size()) <= max_len_);
   const ModelShape& shape = parts_.model->shape();
@@ -77,7 +82,7 @@ void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits w
                           .num_rows = int(rows)};
     parts_.pass->begin(ids, std::span(&segment, 1));
     parts_.model->forward(*parts_.pass, hidden);
-    (void)parts_.backend->synchronize();  // before ids are written again
+    wait();  // before ids are written again
     sequence_.committed_len += rows;
     if (wanted == Logits::All) {
       logits_of(hidden, first, on_logits);
@@ -93,7 +98,7 @@ void TokenRun::logits_of(View<const float, 2> hidden, int64_t first, const OnLog
     const int64_t rows = std::min(kLogitRows, hidden.extent[0] - row);
     auto logits = logits_.view<float>(rows, vocab);
     parts_.model->logits(*parts_.backend, hidden.slice(row, rows), logits);
-    (void)parts_.backend->synchronize();
+    wait();
     if (on_logits) on_logits(first + row, logits);
   }
 }

@@ -32,18 +32,23 @@ class TokenRun {
   // Runs `tokens` in passes of at most `rows_per_pass` rows (bounded by the engine's own limit).
   void feed(std::span<const int32_t> tokens, int rows_per_pass, Logits, const OnLogits& = {});
 
+  // The first failure of the device; logits since then say nothing.
+  const Status& status() const { return status_; }
+
   int64_t len() const { return sequence_.committed_len; }
   // Forgets what stands behind entry `len`.
   void rewind(int64_t len);
 
  private:
   explicit TokenRun(EngineParts&);
+  void wait();
   void logits_of(View<const float, 2> hidden, int64_t first, const OnLogits&);
 
   EngineParts& parts_;
   Sequence sequence_;
   Buffer ids_, hidden_, logits_;
   int64_t max_len_ = 0;
+  Status status_;
 };
 
 }  // namespace hunch

@@ -22,6 +22,7 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
   const size_t table_bytes = load.bytes();
   model->output_norm_ = load.vector("output_norm.weight");
   if (!shape.tied_head) model->head_ = load.matrix("output.weight");
+  HUNCH_OK(load.status());
   for (int i = 0; i < shape.layers; ++i) {
     const auto name = [i](const char* part) { return fmt::format("blk.{}.{}", i, part); };
     Layer layer;
@@ -38,6 +39,7 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
     FeedForwardWeights& f = layer.ffn;
     f.gate = load.matrix(name("ffn_gate.weight")), f.up = load.matrix(name("ffn_up.weight"));
     f.down = load.matrix(name("ffn_down.weight"));
+    HUNCH_OK(load.status());
     HUNCH_CHECK(a.complete() && f.complete());
     model->layers_.push_back(std::move(layer));
     if (setup.progress) setup.progress(i + 1, shape.layers);

@@ -1,5 +1,7 @@
 #include "model/layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -24,8 +26,7 @@ std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
                                                                tensor->shape.back(), tensor->seed)
                 : requantise(*tensor) ? backend_.load_weight(converted_)
                                       : backend_.load_weight(*tensor);
-  bytes_ += weight->bytes;
-  return weight;
+  return count(std::move(weight), name);
 }
 
 std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int64_t step, bool second) {
@@ -47,8 +48,24 @@ std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int6
   if (scaled) half.dtype = DType::F32, half.scales = {};
   half.shape.front() /= 2, half.data = rows.data(), half.bytes = rows.size();
   auto weight = backend_.load_weight(half);
-  bytes_ += weight->bytes;
+  return count(std::move(weight), name);
+}
+
+std::unique_ptr<Weight> WeightLoader::count(std::unique_ptr<Weight> weight, const std::string& name) {
+  if (weight) bytes_ += weight->bytes;
+  else if (left_out_.empty()) left_out_ = name;
   return weight;
+}
+
+Status WeightLoader::status() const {
+  if (left_out_.empty()) return {};
+  constexpr double kGiB = double(1 << 30);
+  return Error{fmt::format(
+      "{} has no memory for tensor {}: {:.2f} GiB of weights were loaded before it{}, {:.2f} GiB are free; use "
+      "weights of a smaller type (hunch quantize --type q8_0 or q4_0), or end what else runs there",
+      backend_.description(), left_out_, double(bytes_) / kGiB,
+      requantise_ ? fmt::format(" (a copy in {}, --draft-weights target makes none)", dtype_info(*requantise_).name) : "",
+      double(backend_.memory_bytes()) / kGiB)};
 }
 
 // True if converted_ now holds the tensor in the wanted encoding.

@@ -30,14 +30,18 @@ class WeightLoader {
   // Of a matrix whose rows alternate between two, `step` rows at a time: the first or the second.
   std::unique_ptr<Weight> every_second(const std::string& name, int64_t step, bool second);
   size_t bytes() const { return bytes_; }  // that products with all matrices so far read
+  // That every matrix found memory; names the first that did not.
+  Status status() const;
 
  private:
   bool requantise(const Tensor& tensor);
+  std::unique_ptr<Weight> count(std::unique_ptr<Weight> weight, const std::string& name);
 
   Backend& backend_;
   Find find_;
   std::optional<DType> requantise_;
   size_t bytes_ = 0;
+  std::string left_out_;
   std::vector<float> row_;
   std::vector<std::byte> converted_bytes_;
   Tensor converted_;

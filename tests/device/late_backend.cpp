@@ -1,6 +1,8 @@
 // Backend `late`: the reference loops under a device's contract, so that what the engine does on devices is tested where there is
 // none. Ops run at synchronize() and not before; host inputs are taken at the call (and gone after it); selections are read in
-// place.
+// place. It fails on demand.
+#include "late_backend.h"
+
 #include <functional>
 #include <vector>
 
@@ -33,9 +35,13 @@ class LateBackend final : public ReferenceBackend {
     // An op may call others; none of them is late then.
     std::vector<std::function<void()>> all;
     all.swap(waiting_);
+    if (waits_left >= 0 && waits_left-- == 0) lost_ = true;
+    if (lost_) return Error{"late: the device was lost"};
     for (const auto& op : all) op();
     return {};
   }
+
+  int64_t waits_left = -1;  // until the one that fails; -1: none does
 
   void matmul(const MatmulArgs& a) override {
     later([this, a = a, products = taken(a.products)]() mutable {
@@ -125,9 +131,12 @@ class LateBackend final : public ReferenceBackend {
   void copy_tokens(const CopyTokensArgs& a) override {
     later([this, a] { ReferenceBackend::copy_tokens(a); });
   }
+  void scatter_columns(const ScatterColumnsArgs& a) override {
+    later([this, a] { ReferenceBackend::scatter_columns(a); });
+  }
   void sample(const SampleArgs& a) override {
     if (a.state) {  // rules of the host: a device waits for the logits, and so does this
-      (void)synchronize();
+      if (!synchronize().ok()) return;
       return ReferenceBackend::sample(a);
     }
     later([this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
@@ -142,6 +151,7 @@ class LateBackend final : public ReferenceBackend {
  private:
   void later(std::function<void()> op) { waiting_.push_back(std::move(op)); }
   std::vector<std::function<void()>> waiting_;
+  bool lost_ = false;
 };
 
 Result<std::unique_ptr<Backend>> make_late(const Backend::Setup&) {
@@ -151,4 +161,8 @@ Result<std::unique_ptr<Backend>> make_late(const Backend::Setup&) {
 const Register<Backend> late{"late", "tests: the reference under a device's contract", make_late};
 
 }  // namespace
+
+namespace test {
+void lose_late_device(Backend& late, int64_t after_waits) { static_cast<LateBackend&>(late).waits_left = after_waits; }
+}  // namespace test
 }  // namespace hunch

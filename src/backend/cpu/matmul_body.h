@@ -246,7 +246,6 @@ HUNCH_SIMD void sum_fp8(Sums<R>& sums, const std::byte* p, int64_t k, const floa
         group.at[r][1] = fma(w1, a, group.at[r][1]);
       }
     }
-    p += n % 2 * kPanelColumns;  // whole cache lines
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       sums.at[r][0] = fma(group.at[r][0], scale0, sums.at[r][0]);

@@ -643,6 +643,7 @@ class Consumer {
 
 template <int D, class T>
 __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const AttentionDevice* args) {
+#if HUNCH_HOPPER
   using Shared = AttentionShared<D>;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
@@ -672,6 +673,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
     take_registers<232>();
     Consumer<D, T>(a, shared, memory).run();
   }
+#endif
 }
 
 }  // namespace hunch

@@ -1,5 +1,7 @@
 #include "backend/cuda/commands.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -11,6 +13,8 @@ constexpr size_t kAlign = 64;
 constexpr int kRing = 4;  // lists that may be on their way
 constexpr size_t kMostGraphs = 96;
 constexpr size_t kLeastWorkspace = size_t(64) << 20;
+
+constexpr const char* kTakingScratch = "taking scratch memory";
 
 constexpr size_t aligned(size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
@@ -58,11 +62,17 @@ Commands::~Commands() {
   if (stream_) (void)cudaStreamDestroy(stream_);
 }
 
+// The first failure decides; what follows it says nothing new.
+bool Commands::good(cudaError_t code, const char* doing) {
+  if (code != cudaSuccess && failed_ == cudaSuccess) failed_ = code, failed_doing_ = doing;
+  return failed_ == cudaSuccess;
+}
+
 // The buffer that this list's arguments go to; waits only where the host is kRing lists ahead of the copies.
 Commands::Staging& Commands::staging() {
   Staging& slot = ring_[next_];
   if (!open_) {
-    if (slot.in_flight) HUNCH_CUDA_CHECK(cudaEventSynchronize(slot.copied));
+    if (slot.in_flight) good(cudaEventSynchronize(slot.copied), "running a step");
     slot.in_flight = false;
     open_ = true;
   }
@@ -100,15 +110,19 @@ void Commands::add_launch(const void* kernel, const Grid& grid, const void* args
 void Commands::allow_shared(const void* kernel, size_t bytes) {
   size_t& allowed = allowed_.try_emplace(kernel, size_t(48) << 10).first->second;
   if (bytes <= allowed) return;
-  HUNCH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
+  good(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "asking for shared memory");
   allowed = bytes;
 }
 
 void* Commands::workspace(size_t bytes) {
   if (bytes <= workspace_bytes_) return workspace_;
+  void* larger = nullptr;
+  if (failed_ != cudaSuccess || !good(cudaMalloc(&larger, bytes), kTakingScratch)) {
+    wanted_bytes_ = bytes;
+    return workspace_;  // too small, and no kernel will be started any more
+  }
   outgrown_.push_back(workspace_);
-  HUNCH_CUDA_CHECK(cudaMalloc(&workspace_, bytes));
-  workspace_bytes_ = bytes;
+  workspace_ = larger, workspace_bytes_ = bytes;
   return workspace_;
 }
 
@@ -130,21 +144,21 @@ void Commands::run_launches() {
     config.dynamicSmemBytes = launch.grid.shared_bytes;
     config.stream = stream_;
     config.attrs = &overlap;
-    config.numAttrs = i > 0 && device_facts().major >= 9 ? 1 : 0;  // the first one reads arguments that are being copied
-    HUNCH_CUDA_CHECK(cudaLaunchKernelExC(&config, launch.kernel, parameters));
+    config.numAttrs = i > 0 && is_hopper() ? 1 : 0;  // the first one reads arguments that are being copied
+    if (!good(cudaLaunchKernelExC(&config, launch.kernel, parameters), "starting a kernel")) return;
   }
 }
 
 void Commands::launch_graph(Graph& graph) {
   if (!graph.exec) {
-    cudaGraph_t recorded;
-    HUNCH_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t recorded = nullptr;
+    if (!good(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph")) return;
     run_launches();
-    HUNCH_CUDA_CHECK(cudaStreamEndCapture(stream_, &recorded));
-    HUNCH_CUDA_CHECK(cudaGraphInstantiate(&graph.exec, recorded, 0));
-    HUNCH_CUDA_CHECK(cudaGraphDestroy(recorded));
+    const bool ended = good(cudaStreamEndCapture(stream_, &recorded), "recording a graph");
+    if (ended) good(cudaGraphInstantiate(&graph.exec, recorded, 0), "making a graph");
+    if (recorded) (void)cudaGraphDestroy(recorded);
   }
-  HUNCH_CUDA_CHECK(cudaGraphLaunch(graph.exec, stream_));
+  if (failed_ == cudaSuccess) good(cudaGraphLaunch(graph.exec, stream_), "starting a graph");
   ++counters_.graph_launches;
 }
 
@@ -154,11 +168,13 @@ void Commands::submit() {
     return;
   }
   Staging& slot = staging();
+  if (failed_ != cudaSuccess) return drop_list();
   // One copy where data is near the arguments, two where that would copy mostly air.
-  HUNCH_CUDA_CHECK(cudaMemcpyAsync(device_, slot.host, args_used_, cudaMemcpyHostToDevice, stream_));
+  constexpr const char* kCopying = "copying the arguments of a step";
+  good(cudaMemcpyAsync(device_, slot.host, args_used_, cudaMemcpyHostToDevice, stream_), kCopying);
   if (data_used_ > 0)
-    HUNCH_CUDA_CHECK(cudaMemcpyAsync(device_ + kArgsBytes, slot.host + kArgsBytes, data_used_, cudaMemcpyHostToDevice, stream_));
-  HUNCH_CUDA_CHECK(cudaEventRecord(slot.copied, stream_));
+    good(cudaMemcpyAsync(device_ + kArgsBytes, slot.host + kArgsBytes, data_used_, cudaMemcpyHostToDevice, stream_), kCopying);
+  if (!good(cudaEventRecord(slot.copied, stream_), kCopying)) return drop_list();
   slot.in_flight = true;
 
   if (graphs_.size() >= kMostGraphs && !graphs_.contains(shape_)) {
@@ -175,22 +191,38 @@ void Commands::submit() {
     run_launches();
     counters_.launches += launches_.size();
   }
+  drop_list();
+  next_ = (next_ + 1) % ring_.size();
+}
+
+void Commands::drop_list() {
   launches_.clear(), uploaded_.clear();
   args_used_ = data_used_ = 0, shape_ = 0;
   open_ = false;
-  next_ = (next_ + 1) % ring_.size();
 }
 
 Status Commands::wait() {
   submit();
   ++counters_.waits;
   const auto start = std::chrono::steady_clock::now();
-  const auto code = cudaStreamSynchronize(stream_);
+  good(cudaStreamSynchronize(stream_), "running a step");
   counters_.waited_ns += uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
-  if (code != cudaSuccess) return cuda_error(code, "running a step; the device cannot be used any more by this process");
+  if (failed_ != cudaSuccess) return failure();
   for (void* memory : outgrown_) (void)cudaFree(memory);
   outgrown_.clear();
   return {};
+}
+
+// Kernels count what they have done for those that follow, so a list that is lost ends them all, whatever the reason was.
+Error Commands::failure() const {
+  if (failed_doing_ != kTakingScratch)
+    return cuda_error(failed_, fmt::format("{}; the device is not used any more by this process", failed_doing_));
+  size_t free = 0, total = 0;
+  (void)cudaMemGetInfo(&free, &total);
+  return Error{
+      fmt::format("the GPU has no {:.0f} MiB left for a step's scratch ({:.1f} of {:.1f} GiB are free): start again with a "
+                  "lower -c, --max-num-batched-tokens or --kv-memory, or end what else runs on it",
+                  double(wanted_bytes_) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30))};
 }
 
 void Commands::drop_graphs() {

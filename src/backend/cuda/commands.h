@@ -74,8 +74,8 @@ class Commands {
 
   // Starts what was appended. Returns at once.
   void submit();
-  // submit(), then waits until everything is done: what kernels wrote to shared memory may be read now. The error, if any kernel
-  // since the last wait failed; the device cannot be used any more then.
+  // submit(), then waits until everything is done: what kernels wrote to shared memory may be read now. The error, if anything
+  // failed since the beginning: lists are dropped from the first failure on, and every wait returns it.
   Status wait();
 
   cudaStream_t stream() const { return stream_; }
@@ -108,6 +108,9 @@ class Commands {
   void run_launches();
   void launch_graph(Graph&);
   void drop_graphs();
+  void drop_list();
+  bool good(cudaError_t code, const char* doing);
+  Error failure() const;
   void allow_shared(const void* kernel, size_t bytes);
 
   cudaStream_t stream_ = nullptr;
@@ -128,6 +131,9 @@ class Commands {
   size_t workspace_bytes_ = 0;
   std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use
   Counters counters_;
+  cudaError_t failed_ = cudaSuccess;  // the first failure
+  const char* failed_doing_ = "";
+  size_t wanted_bytes_ = 0;  // of scratch that could not be had
 };
 
 }  // namespace hunch

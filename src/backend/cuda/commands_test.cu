@@ -70,5 +70,24 @@ TEST(Commands, ScratchGrowsWithoutHarmToKernelsInFlight) {
   for (const float x : out.get()) ASSERT_EQ(x, 6);
 }
 
+// The list that needs it is dropped, and every wait says why from then on: no later kernel may run without those of that list.
+TEST(Commands, FailureForWantOfScratchStays) {
+  HUNCH_NEEDS_DEVICE();
+  auto made = Commands::make();
+  ASSERT_TRUE(made.ok());
+  Commands& commands = **made;
+  const std::vector<float> values(256, 2);
+  test::DeviceArray<float> out(std::vector<float>(256, 7));
+  EXPECT_NE(commands.workspace(size_t(1) << 50), nullptr);
+  for (int i = 0; i < 3; ++i) {
+    const float* a = commands.data(std::span<const float>(values));
+    commands.launch(add_kernel, {.blocks = dim3(2), .threads = 128}, AddArgs{a, a, out.data(), 256});
+    const Status done = commands.wait();
+    ASSERT_FALSE(done.ok());
+    EXPECT_NE(done.error().message.find("MiB left for a step's scratch"), std::string::npos) << done.error().message;
+  }
+  for (const float x : out.get()) ASSERT_EQ(x, 7);
+}
+
 }  // namespace
 }  // namespace hunch

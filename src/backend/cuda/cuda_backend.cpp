@@ -42,16 +42,23 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Setup& setup) {
   if (!setup.isa.empty()) return usage_error("--isa chooses instructions of the CPU; leave it out with --device cuda");
   int devices = 0;
   if (const auto code = cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
-    const std::string why = code == cudaSuccess || code == cudaErrorNoDevice ? "none was found" : cudaGetErrorString(code);
+    std::string why = code == cudaSuccess || code == cudaErrorNoDevice ? "none was found" : cudaGetErrorString(code);
+    int driver = 0;
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+      why += fmt::format(" (the driver is for CUDA {}.{})", driver / 1000, driver % 1000 / 10);
     return Error{
         fmt::format("no usable NVIDIA GPU: {}; use --device cpu, or install a driver for CUDA {}", why, CUDART_VERSION / 1000)};
   }
   if (const auto code = cudaSetDevice(0); code != cudaSuccess) return cuda_error(code, "opening the first GPU");
   const DeviceFacts& facts = device_facts();
-  if (facts.major != 9)
+  if (facts.major < 8)
+    return Error{fmt::format("the GPU {} has compute capability {}.{}; hunch needs 8.0 (Ampere) or newer: use --device cpu",
+                             facts.name, facts.major, facts.minor)};
+  if (!has_code_for_device())
     return Error{
-        fmt::format("the GPU {} has compute capability {}.{}; this build holds code for 9.0 (Hopper) only: use --device cpu",
-                    facts.name, facts.major, facts.minor)};
+        fmt::format("the GPU {} has compute capability {}.{}, for which this build holds no code: configure with "
+                    "-DHUNCH_CUDA_ARCHS=\"90a;{}{}\" and build again, or use --device cpu",
+                    facts.name, facts.major, facts.minor, facts.major, facts.minor)};
   HUNCH_TRY(auto commands, Commands::make());
   return std::unique_ptr<Backend>(new CudaBackend(std::move(commands)));
 }
@@ -215,6 +222,10 @@ void CudaBackend::score_keys(const ScoreKeysArgs& args) {
 
 void CudaBackend::top_k(const TopKArgs& args) {
   if (!args.scores.data) return enqueue_ends(next_op(), args);
+  if (!is_hopper()) {
+    chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
+    return host_.top_k(next_op(), args);
+  }
   const float* end = args.scores.data + args.scores.stride[0] * (args.scores.extent[0] - 1) + args.n;
   kept_first_ = choices_.empty() ? args.scores.data : std::min(kept_first_, args.scores.data);
   kept_end_ = choices_.empty() ? end : std::max(kept_end_, end);
@@ -248,13 +259,16 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
 
 void CudaBackend::copy_tokens(const CopyTokensArgs& args) { enqueue_copy_tokens(next_op(), args); }
 
+void CudaBackend::scatter_columns(const ScatterColumnsArgs& args) { enqueue_scatter_columns(next_op(), args); }
+
 void CudaBackend::sample(const SampleArgs& args) {
+  if (!is_hopper()) return host_.sample(next_op(), args);
   if (!args.state) return keep_sample(args);
   const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];
   const size_t bytes = size_t(rows * vocab) * sizeof(float);
   host_logits_.resize(size_t(rows * vocab));
-  if (patched_.bytes() < bytes) patched_ = allocate(bytes);
   if (!synchronize().ok()) return;  // the caller's own synchronize() says so
+  if (patched_.bytes() < bytes) patched_ = allocate(bytes);
   for (int64_t row = 0; row < rows; ++row)
     HUNCH_CUDA_CHECK(cudaMemcpy(host_logits_.data() + row * vocab, &args.logits(row, 0), size_t(vocab) * sizeof(float),
                                 cudaMemcpyDeviceToHost));
@@ -271,7 +285,10 @@ void CudaBackend::sample(const SampleArgs& args) {
   (void)next_op();  // patched_ is this call's
 }
 
-void CudaBackend::log_probs(const LogProbsArgs& args) { enqueue_log_probs(next_op(), args); }
+void CudaBackend::log_probs(const LogProbsArgs& args) {
+  if (is_hopper()) enqueue_log_probs(next_op(), args);
+  else host_.log_probs(next_op(), args);
+}
 
 std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
   std::vector<KernelRow> rows;

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/attention.h"
 #include "backend/cuda/commands.h"
+#include "backend/cuda/host_ops.h"
 #include "backend/ops/logit_patch.h"
 
 namespace hunch {
@@ -56,6 +57,7 @@ class CudaBackend final : public Backend {
   void split_signs(const SplitSignsArgs& args) override;
   void copy_rows(const CopyRowsArgs& args) override;
   void copy_tokens(const CopyTokensArgs& args) override;
+  void scatter_columns(const ScatterColumnsArgs& args) override;
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
 
@@ -74,6 +76,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Commands> commands_;
   CudaAttention attention_;
+  HostOps host_;
   uint64_t chosen_bytes_ = 0;                                // scores that choices read
   std::vector<TopKArgs> choices_;                            // asked for, not yet appended
   const float *kept_first_ = nullptr, *kept_end_ = nullptr;  // around all scores that they read

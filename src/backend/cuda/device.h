@@ -29,5 +29,7 @@ struct DeviceFacts {
 };
 // Facts of the device in use; asked once.
 const DeviceFacts& device_facts();
+// Whether the kernels of HUNCH_HOPPER (ptx.h) run here; elsewhere the plain forms do.
+inline bool is_hopper() { return device_facts().major == 9; }
 
 }  // namespace hunch

@@ -16,6 +16,10 @@ inline bool have_device() {
 #define HUNCH_NEEDS_DEVICE() \
   if (!hunch::test::have_device()) GTEST_SKIP() << "no device"
 
+// Kernels that other devices have no form of (host_ops.h).
+#define HUNCH_NEEDS_HOPPER() \
+  if (!hunch::test::have_device() || !is_hopper()) GTEST_SKIP() << "no Hopper device"
+
 template <class T>
 class DeviceArray {
  public:

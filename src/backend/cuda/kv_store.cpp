@@ -53,7 +53,7 @@ std::unique_ptr<CudaKvStore> CudaKvStore::make(Commands& commands, const KvGeome
 // A page's token rows as boxes of 128 bytes by 64 rows, in the order [K low, K high, V low, V high] for heads of 128.
 bool CudaKvStore::make_maps() {
   const bool halves = dtype == DType::BF16 || dtype == DType::F16;
-  if (!halves || (head_dim != 64 && head_dim != 128) || device_facts().major < 9) return true;
+  if (!halves || (head_dim != 64 && head_dim != 128) || !is_hopper()) return true;
   const EncodeTiled encode = encode_tiled();
   if (!encode || cudaMalloc(&maps_, 2 * sizeof(CUtensorMap)) != cudaSuccess) return false;
   const cuuint32_t parts = cuuint32_t(row_bytes_ / 128);

@@ -10,8 +10,6 @@
 namespace hunch {
 namespace {
 
-namespace cg = cooperative_groups;
-
 struct LogProbsDevice {
   const float* logits;
   const int32_t* ids;  // null: not wanted
@@ -28,11 +26,11 @@ struct Shared {
   alignas(16) uint32_t keys[4];  // [slice_len]
 };
 
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThreads, 1)
-    log_probs_kernel(const LogProbsDevice* args) {
+__global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) log_probs_kernel(const LogProbsDevice* args) {
+  if (!HUNCH_HOPPER) return;
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const LogProbsDevice a = *args;
   const int rank = int(cluster.block_rank()), t = threadIdx.x, len = slice_len(a.vocab);
   const int64_t r = blockIdx.x / kClusterBlocks;

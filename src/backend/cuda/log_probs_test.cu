@@ -43,7 +43,7 @@ void expect_same(const std::vector<float>& got, const std::vector<float>& want) 
 }
 
 TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   ReferenceBackend reference;
   for (const int64_t vocab : {1, 3, 50, 1001, 5003, 151936}) {

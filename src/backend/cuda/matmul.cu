@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/plain_products.cuh"
 #include "backend/cuda/products_kernel.cuh"
 #include "backend/cuda/resident_kernel.cuh"
 
@@ -115,6 +116,18 @@ Kernel resident_kernel(DType type) {
   }
 }
 
+Kernel plain_kernel(DType type) {
+  switch (type) {
+    case DType::Q8_0: return plain_rows_kernel<DType::Q8_0>;
+    case DType::Q4_0: return plain_rows_kernel<DType::Q4_0>;
+    case DType::Q4_K: return plain_rows_kernel<DType::Q4_K>;
+    case DType::Q5_K: return plain_rows_kernel<DType::Q5_K>;
+    case DType::Q6_K: return plain_rows_kernel<DType::Q6_K>;
+    case DType::F8_E4M3: return plain_rows_kernel<DType::F8_E4M3>;
+    default: return plain_rows_kernel<DType::BF16>;
+  }
+}
+
 // Blocks of resident_kernel.cuh: groups and stages. Returns bytes of shared memory; 0 if the activations of a run leave no room.
 int plan_resident(ProductsOnDevice& a, const RecordShape& shape) {
   const int sms = device_facts().num_sms;
@@ -158,6 +171,23 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.num_records = first.num_records, a.splits = first.splits;
   a.records_per_input = first.records_per_input;
   for (const Product& product : products) a.num_tiles += weight_of(product).num_tiles;
+
+  if (!is_hopper() || path == ActivationPath::Plain) {
+    for (size_t i = 0; i < products.size(); ++i) {
+      const CudaWeight& weight = weight_of(products[i]);
+      HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);
+      HUNCH_CHECK(products[i].out.extent[0] == rows && products[i].out.stride[1] == 1);
+      a.products[i] = {.tiles = weight.tiles,
+                       .bias = products[i].bias,
+                       .out = products[i].out.data,
+                       .out_stride = products[i].out.stride[0],
+                       .num_tiles = weight.num_tiles,
+                       .out_dim = int(weight.out_dim)};
+    }
+    commands.launch(plain_kernel(first.form),
+                    {.blocks = dim3(unsigned(a.num_tiles), unsigned(divide_up(rows, kPlainRows))), .threads = 128}, a);
+    return;
+  }
 
   // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
   const int sms = device_facts().num_sms;

@@ -12,8 +12,9 @@ namespace hunch {
 void enqueue_matmul(Commands& commands, const MatmulArgs& args);
 void enqueue_embed(Commands& commands, const EmbedArgs& args);
 
-// Packed: through the workspace also where blocks would keep the activations themselves; the same bits, for tests.
-enum class ActivationPath { Auto, Packed };
+// For tests, the same bits. Packed: through the workspace also where blocks would keep the activations themselves; Plain: the
+// kernel of devices that are not Hopper.
+enum class ActivationPath { Auto, Packed, Plain };
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path);
 
 }  // namespace hunch

@@ -164,8 +164,8 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
     const DeviceArray<float> x(gaussian(kRows * k)), bias(gaussian(n, 5));
     const auto all = product(*weight, x, 0, kRows, bias.data(), true);
     for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 256, 512, 513}) {
-      for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed}) {
-        if (path != ActivationPath::Auto && rows > 8) continue;
+      for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain}) {
+        if (rows > (path == ActivationPath::Packed ? 8 : path == ActivationPath::Plain ? 65 : 1 << 20)) continue;
         const int64_t first = rows == 1 ? 77 : 5 * rows % (kRows - rows);
         const auto some = product(*weight, x, first, rows, bias.data(), true, path);
         int64_t different = 0, at = -1;

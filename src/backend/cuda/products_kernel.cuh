@@ -615,11 +615,15 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
 
 template <DType kType, int N>
 __global__ void __launch_bounds__(3 * 128 + helper_threads(false), 2) few_rows_kernel(const ProductsOnDevice* args) {
+#if HUNCH_HOPPER
   products<kType, N, false>(args);
+#endif
 }
 template <DType kType>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+__global__ void HUNCH_CLUSTER(2) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+#if HUNCH_HOPPER
   products<kType, 128, true>(args);
+#endif
 }
 
 struct PackActivations {

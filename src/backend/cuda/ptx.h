@@ -1,7 +1,17 @@
 // PTX that several kernels use. Programmatic dependent launch: a kernel may be started while the one before it still runs.
+// Kernels of Hopper alone (tensor cores by warpgroup, copy engine, clusters of blocks) are empty for other devices, which run the
+// plain forms instead: HUNCH_HOPPER is 1 where their bodies are compiled.
 #pragma once
 
 #include <cstdint>
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+#define HUNCH_HOPPER 1
+#define HUNCH_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#else
+#define HUNCH_HOPPER 0
+#define HUNCH_CLUSTER(blocks)
+#endif
 
 namespace hunch {
 

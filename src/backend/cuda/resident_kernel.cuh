@@ -108,6 +108,7 @@ __device__ __forceinline__ void finish_rows(const float (&sums)[4], const Produc
 
 template <DType kType>
 __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const ProductsOnDevice* args) {
+#if HUNCH_HOPPER
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   constexpr bool kSync = kType != DType::BF16;
@@ -246,6 +247,7 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
       finish_rows(sums, a, p, tile, at.split, t);
     }
   }
+#endif
 }
 
 }  // namespace hunch

@@ -50,7 +50,7 @@ struct RowSlice {
 
 template <class T>
 __device__ __forceinline__ void tell_all(T* slot, const T& value) {  // of thread 0; a cluster.sync() must follow
-  const auto cluster = cooperative_groups::this_cluster();
+  const auto cluster = cluster_of_blocks();
   for (int b = 0; b < kClusterBlocks; ++b) *cluster.map_shared_rank(slot, b) = value;
 }
 
@@ -63,7 +63,7 @@ struct RowStats {
 // Reads the row; with `count` its keys' high bits are counted in the bins (cleared by the caller). All threads of the cluster,
 // after a cluster.sync() by which all blocks have begun.
 __device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice, const float* logits, int vocab, bool count) {
-  const auto cluster = cooperative_groups::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   const bool aligned = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
@@ -117,7 +117,7 @@ __device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice
 
 // Sums over the cluster, the same bits in every thread. One call each between cluster-wide barriers of others.
 __device__ __forceinline__ uint32_t cluster_count(RowShared& s, uint32_t x) {
-  const auto cluster = cooperative_groups::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   x = __reduce_add_sync(kAllLanes, x);
   if (lane == 0) s.warp_counts[warp] = x;
@@ -148,7 +148,7 @@ __device__ __forceinline__ T block_sum(RowShared& s, T x) {  // in thread 0
 }
 template <class T>
 __device__ __forceinline__ T cluster_sum(RowShared& s, T x) {
-  const auto cluster = cooperative_groups::this_cluster();
+  const auto cluster = cluster_of_blocks();
   T* sums = reinterpret_cast<T*>(s.block_sums);
   x = block_sum(s, x);
   if (threadIdx.x == 0) tell_all(&sums[cluster.block_rank()], x);
@@ -168,7 +168,7 @@ __device__ __forceinline__ int32_t id_listed(uint64_t x) { return int32_t(~uint3
 template <class Also>
 __device__ __forceinline__ void list_kept(RowShared& s, uint64_t* list, uint64_t* own, const RowSlice& slice,
                                           const Threshold& kept, const Also& also) {
-  const auto cluster = cooperative_groups::this_cluster();
+  const auto cluster = cluster_of_blocks();
   slice.each_four([&](uint4 k, uint32_t id) {
     if (max(max(k.x, k.y), max(k.z, k.w)) < kept.key) return;
     const auto keep = kept.keeps_four(k, id);

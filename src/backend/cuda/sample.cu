@@ -18,8 +18,6 @@
 namespace hunch {
 namespace {
 
-namespace cg = cooperative_groups;
-
 struct SampleRow {
   const float* logits;
   float* probs;  // null: not wanted
@@ -146,7 +144,7 @@ __device__ __forceinline__ void note_cut(const SampleRow& row, const Threshold& 
 }
 // The choice among all blocks' candidates, by block 0.
 __device__ __forceinline__ void choose(Shared& s, const SampleRow& row, const Two& mine) {
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const Two two = block_two(s, mine);
   if (threadIdx.x == 0) *cluster.map_shared_rank(&s.block_two[cluster.block_rank()], 0) = two;
   cluster.sync();
@@ -176,7 +174,7 @@ struct FoundMass {
   uint64_t remaining, inside;
 };
 __device__ __noinline__ FoundMass find_mass(MassShared& s, uint64_t target) {
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   cluster.sync();
@@ -256,7 +254,7 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
 // Few survivors: block 0 sorts them and does the rest as the definition says. `top_k` cuts what ties brought too many.
 __device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law,
                                         const Threshold& kept) {
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   ListShared& few = s.few;
   list_kept(s.row, few.list, few.own, slice, kept, [](uint32_t, uint32_t) { return true; });
@@ -318,7 +316,7 @@ __device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const R
 // Any number of survivors: every block scores its part.
 __device__ __noinline__ void finish_many(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law,
                                          const Threshold& kept) {
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   const float best = float(law.best), scale = float(1 / law.temperature);
@@ -388,10 +386,11 @@ __device__ __noinline__ void finish_many(Shared& s, const SampleRow& row, const 
   });
 }
 
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kRowThreads, 1) sample_kernel(const SampleDevice* args) {
+__global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) sample_kernel(const SampleDevice* args) {
+  if (!HUNCH_HOPPER) return;
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const int rank = int(cluster.block_rank());
   clear_bins(s.row.select);
   if (threadIdx.x == 0) s.args = args->rows[blockIdx.x / kClusterBlocks], s.row.num_listed = s.row.num_own = 0;

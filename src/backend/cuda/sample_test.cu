@@ -103,7 +103,7 @@ void expect_reference(Commands& commands, const std::vector<float>& logits, int6
 }
 
 TEST(CudaSample, ChoosesTheTokensOfTheReference) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const int64_t vocab : {1, 2, 15, 32, 63, 65, 257, 1000, 5003})
     for (const SamplingParams& params : kParams) {
@@ -113,7 +113,7 @@ TEST(CudaSample, ChoosesTheTokensOfTheReference) {
 }
 
 TEST(CudaSample, ChoosesTheTokensOfTheReferenceInLargeVocabularies) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const int64_t vocab : {151936, 262144, 128007})
     for (const SamplingParams& params : kParams) {
@@ -123,7 +123,7 @@ TEST(CudaSample, ChoosesTheTokensOfTheReferenceInLargeVocabularies) {
 }
 
 TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000, 20000}) {
@@ -137,7 +137,7 @@ TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
 }
 
 TEST(CudaSample, FindsTheWinnerAmongThousandsOfDraws) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f})
     for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
@@ -150,7 +150,7 @@ TEST(CudaSample, FindsTheWinnerAmongThousandsOfDraws) {
 }
 
 TEST(CudaSample, ReachesTopPExactlyAmongManyEquals) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const int64_t vocab : {512, 2048, 16384})
     for (const float top_p : {0.5f, 0.75f, 0.25f}) {
@@ -160,7 +160,7 @@ TEST(CudaSample, ReachesTopPExactlyAmongManyEquals) {
 }
 
 TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const int64_t vocab : {20, 1100})
     for (const float odd : {kInf, -kInf, kNan})
@@ -178,7 +178,7 @@ TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
 }
 
 TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   constexpr int64_t kVocab = 5001, kRows = 40;
   const std::vector<float> logits = gaussian(kVocab * kRows, 2);
@@ -263,7 +263,7 @@ TEST(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
 }
 
 TEST(CudaSample, TakesManyCallsInOneLaunch) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   constexpr int64_t kVocab = 3000;
   const int64_t calls = int64_t(std::size(kParams));

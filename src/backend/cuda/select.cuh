@@ -9,7 +9,24 @@
 #include <cfloat>
 #include <cstdint>
 
+#include "backend/cuda/ptx.h"
+
 namespace hunch {
+
+#if HUNCH_HOPPER
+__device__ __forceinline__ auto cluster_of_blocks() { return cooperative_groups::this_cluster(); }
+#else
+// Lets kernels of clusters compile, for devices on which they never run (host_ops.h).
+struct NoCluster {
+  __device__ unsigned block_rank() const { return 0; }
+  __device__ void sync() const {}
+  template <class T>
+  __device__ T* map_shared_rank(T* p, int) const {
+    return p;
+  }
+};
+__device__ __forceinline__ NoCluster cluster_of_blocks() { return {}; }
+#endif
 
 constexpr int kClusterBlocks = 8;  // the most that every Hopper device places
 constexpr int kBins = 2048, kGroupBins = 128, kGroups = kBins / kGroupBins;
@@ -78,7 +95,9 @@ __device__ __forceinline__ void clear_bins(SelectShared& s) {
 // The blocks of a cluster wait for each other, but what they wrote is not made visible (that costs a thousand cycles): enough
 // where memory is about to be overwritten whose last reads by others have returned.
 __device__ __forceinline__ void cluster_meet() {
+#if HUNCH_HOPPER
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
 }
 
 // The bin of the `remaining`-th entry (from 1) of all blocks' bins, how many are still wanted of it, and how many it holds.
@@ -89,7 +108,7 @@ struct Found {
   uint32_t bin, remaining, inside;
 };
 inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
-  const auto cluster = cooperative_groups::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   __syncthreads();  // all of this block have counted

@@ -45,6 +45,31 @@ __global__ void copy_tokens_kernel(const CopyTokens* args) {
   for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i * a.to_stride] = a.from[i * a.from_stride];
 }
 
+struct Scatter {
+  const float* from;
+  const int32_t* map;  // ascending
+  float* to;
+  int64_t from_stride, map_stride, to_stride, columns;
+  int32_t n;
+  float fill;
+};
+__global__ void scatter_kernel(const Scatter* args) {
+  wait_for_previous();
+  let_next_start();
+  const Scatter a = *args;
+  const float* from = a.from + blockIdx.y * a.from_stride;
+  float* to = a.to + blockIdx.y * a.to_stride;
+  for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.columns; i += gridDim.x * blockDim.x) {
+    int low = 0, high = a.n;  // the first that is not below i
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (a.map[middle * a.map_stride] < i) low = middle + 1;
+      else high = middle;
+    }
+    to[i] = low < a.n && a.map[low * a.map_stride] == i ? from[low] : a.fill;
+  }
+}
+
 struct Reduce {
   const float* from;
   float* out;
@@ -133,6 +158,13 @@ __global__ void ends_kernel(const Ends* args) {
 
 }  // namespace
 
+bool has_code_for_device() {
+  cudaFuncAttributes found;
+  const bool has = cudaFuncGetAttributes(&found, copy_tokens_kernel) == cudaSuccess;
+  (void)cudaGetLastError();  // not an error of the next call
+  return has;
+}
+
 void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) {
   std::vector<CopyRows> copies;
   int64_t most = 0;
@@ -155,6 +187,15 @@ void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
   if (args.to.extent[0] == 0) return;
   commands.launch(copy_tokens_kernel, {.threads = 64},
                   CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0]});
+}
+
+void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args) {
+  HUNCH_CHECK(args.from.extent[0] == args.to.extent[0] && args.from.extent[1] == args.map.extent[0]);
+  HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1);
+  if (args.to.extent[0] == 0) return;
+  commands.launch(scatter_kernel, {.blocks = dim3(kStriding, unsigned(args.to.extent[0])), .threads = kThreads},
+                  Scatter{args.from.data, args.map.data, args.to.data, args.from.stride[0], args.map.stride[0], args.to.stride[0],
+                          args.to.extent[1], int32_t(args.map.extent[0]), args.fill});
 }
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {

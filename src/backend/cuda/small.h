@@ -6,8 +6,12 @@
 
 namespace hunch {
 
+// Whether this program holds kernels that the device in use can run.
+bool has_code_for_device();
+
 void enqueue_copy_rows(Commands&, std::span<const CopyRowsArgs>);  // one launch for all
 void enqueue_copy_tokens(Commands&, const CopyTokensArgs&);
+void enqueue_scatter_columns(Commands&, const ScatterColumnsArgs&);
 void enqueue_reduce_scores(Commands&, const ReduceScoresArgs&);
 void enqueue_expand_blocks(Commands&, const ExpandBlocksArgs&);
 void enqueue_split_signs(Commands&, const SplitSignsArgs&);

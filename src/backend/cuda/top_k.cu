@@ -15,8 +15,6 @@
 namespace hunch {
 namespace {
 
-namespace cg = cooperative_groups;
-
 constexpr int kRow = 128;                    // entries of one warp-wide load, four per lane
 constexpr int kBatch = 8;                    // rows in flight per warp: 8 x 16 bytes per lane
 constexpr int kHeldRows = 16;                // rows of keys that a warp keeps
@@ -167,7 +165,7 @@ struct WarpRows {
 
 // One set, by all blocks of a cluster, with s.set and clear bins visible to all of them.
 __device__ __forceinline__ void choose_set(Shared& s) {
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
   const TopKSet& set = s.set;
 
@@ -224,10 +222,11 @@ __device__ __forceinline__ void choose_set(Shared& s) {
   }
 }
 
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
+__global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
+  if (!HUNCH_HOPPER) return;
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  const auto cluster = cg::this_cluster();
+  const auto cluster = cluster_of_blocks();
   const int lane = threadIdx.x & 31, id = int(blockIdx.x) / kClusterBlocks;
   const TopKDevice a = *args;
   clear_bins(s.select);

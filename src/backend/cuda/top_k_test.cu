@@ -87,7 +87,7 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
 }
 
 TEST(CudaTopK, ChoosesWhatTheReferenceChooses) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const bool many : {false, true}) {
     std::vector<Set> all;
@@ -105,7 +105,7 @@ TEST(CudaTopK, ChoosesWhatTheReferenceChooses) {
 }
 
 TEST(CudaTopK, SpreadsForwardBitForBit) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   std::vector<Set> all;
   for (const int spread : {1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 17, 22, 29, 31, 32})
@@ -122,7 +122,7 @@ TEST(CudaTopK, SpreadsForwardBitForBit) {
 }
 
 TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   // Few sets: 393,216 entries are held; many: 131,072.
   expect_reference(
@@ -139,7 +139,7 @@ TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
 
 // Enough sets for one block each: short sets, long ones, both together, and those that no block can do alone among them.
 TEST(CudaTopK, ChoosesTheSameSetBySet) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (const int spread : {16, 0}) {
     std::vector<Set> all;
@@ -167,7 +167,7 @@ TEST(CudaTopK, ChoosesTheSameSetBySet) {
 }
 
 TEST(CudaTopK, RepeatsManySetsAsOneGraph) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (int64_t n = 4100; n < 4120; n += 4) expect_reference(*commands, {{Kind::Wide, n, n / 14, 16, 4, 8, 140}});
   EXPECT_EQ(commands->counters().graph_launches, 4u);
@@ -175,7 +175,7 @@ TEST(CudaTopK, RepeatsManySetsAsOneGraph) {
 
 // Prints its figures; run by hand.
 TEST(CudaTopK, DISABLED_Bench) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   const Ceilings ceilings = measure_ceilings();
   printf("read %.2f TB/s\n", ceilings.read_bytes * 1e-12);
@@ -184,7 +184,7 @@ TEST(CudaTopK, DISABLED_Bench) {
 }
 
 TEST(CudaTopK, RepeatsAsOneGraph) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   for (int64_t n = 1000; n < 1005; ++n) expect_reference(*commands, {{Kind::Uniform, n, n / 9, 16, 4, 8, 20}});
   EXPECT_EQ(commands->counters().graph_launches, 4u);

@@ -27,7 +27,7 @@ class Random final : public SparsePolicy {
     if (info.draft) return;
     const Slot slot = info.sequence->slot;
     if (!copy_.begin(slot, info.first_position) || !copy_.selects(layer)) return;
-    HUNCH_CHECK(backend_.synchronize().ok());  // the last layer's scores may still be read
+    if (!backend_.synchronize().ok()) return;  // the last layer's scores may still be read; the step says what failed
     auto scores = scores_.view();
     for (int set = 0; set < sets_; ++set)
       for (int64_t j = 0; j < copy_.valid(slot); ++j)

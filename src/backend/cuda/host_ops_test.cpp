@@ -1,0 +1,86 @@
+// Ops that run on the host for devices without clusters: what they leave in device memory is what the reference says.
+#include "backend/cuda/host_ops.h"
+
+#include <random>
+
+#include "backend/cuda/device_test.h"
+
+namespace hunch {
+namespace {
+
+using test::DeviceArray;
+
+constexpr int64_t kRows = 3, kVocab = 500;
+
+std::vector<float> gaussian(size_t n) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+class HostOpsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    HUNCH_NEEDS_DEVICE();
+    auto made = Commands::make();
+    ASSERT_TRUE(made.ok());
+    commands = std::move(*made);
+  }
+  const std::vector<float> values = gaussian(kRows * kVocab);
+  const View<const float, 2> on_host{View<const float, 2>(values.data(), kRows, kVocab)};
+  std::unique_ptr<Commands> commands;
+  ReferenceBackend reference;
+  HostOps ops;
+};
+
+TEST_F(HostOpsTest, ChooseTheEntriesOfTheReference) {
+  const DeviceArray<float> scores(values);
+  const DeviceArray<int32_t> index(kRows * 40);
+  std::vector<int32_t> want(kRows * 40);
+  TopKArgs args{.scores = on_host, .n = 450, .count = 40, .sinks = 2, .recent = 3};
+  args.index = View<int32_t, 2>(want.data(), kRows, 40);
+  reference.top_k(args);
+  args.scores = View<const float, 2>(scores.data(), kRows, kVocab), args.index = View<int32_t, 2>(index.data(), kRows, 40);
+  ops.top_k(*commands, args);
+  EXPECT_EQ(index.get(), want);
+}
+
+TEST_F(HostOpsTest, SampleTheTokensOfTheReference) {
+  const DeviceArray<float> logits(values), probs(kRows * kVocab);
+  const DeviceArray<int32_t> tokens(kRows);
+  const std::vector<int32_t> positions = {5, 6, 7};
+  std::vector<int32_t> want_tokens(kRows);
+  std::vector<float> want_probs(kRows * kVocab);
+  SampleArgs args{.logits = on_host, .key = {.seed = 9}, .positions = View<const int32_t, 1>(positions.data(), kRows)};
+  args.tokens = View<int32_t, 1>(want_tokens.data(), kRows), args.probs = View<float, 2>(want_probs.data(), kRows, kVocab);
+  reference.sample(args);
+  args.logits = View<const float, 2>(logits.data(), kRows, kVocab);
+  args.tokens = View<int32_t, 1>(tokens.data(), kRows), args.probs = View<float, 2>(probs.data(), kRows, kVocab);
+  ops.sample(*commands, args);
+  EXPECT_EQ(tokens.get(), want_tokens);
+  EXPECT_EQ(probs.get(), want_probs);
+}
+
+TEST_F(HostOpsTest, LookUpTheLogProbabilitiesOfTheReference) {
+  const DeviceArray<float> logits(values), found(kRows), top_values(kRows * 4);
+  const std::vector<int32_t> ids = {1, 499, 77};
+  const DeviceArray<int32_t> wanted(ids), top_ids(kRows * 4);
+  std::vector<float> want_values(kRows), want_top(kRows * 4);
+  std::vector<int32_t> want_ids(kRows * 4);
+  LogProbsArgs args{.logits = on_host, .ids = View<const int32_t, 1>(ids.data(), kRows), .count = 4};
+  args.values = View<float, 1>(want_values.data(), kRows);
+  args.top_ids = View<int32_t, 2>(want_ids.data(), kRows, 4), args.top_values = View<float, 2>(want_top.data(), kRows, 4);
+  reference.log_probs(args);
+  args.logits = View<const float, 2>(logits.data(), kRows, kVocab), args.ids = View<const int32_t, 1>(wanted.data(), kRows);
+  args.values = View<float, 1>(found.data(), kRows);
+  args.top_ids = View<int32_t, 2>(top_ids.data(), kRows, 4), args.top_values = View<float, 2>(top_values.data(), kRows, 4);
+  ops.log_probs(*commands, args);
+  EXPECT_EQ(found.get(), want_values);
+  EXPECT_EQ(top_ids.get(), want_ids);
+  EXPECT_EQ(top_values.get(), want_top);
+}
+
+}  // namespace
+}  // namespace hunch
