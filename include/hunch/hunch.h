@@ -20,6 +20,12 @@ namespace hunch {
 // Called during long work (`what`: "loading", "prefill", "packing"); may be empty.
 using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
+// A learned drafter to load beside the model.
+struct DrafterOptions {
+  std::string method;  // draft_model, medusa, eagle, eagle3 or mtp; empty: as the file says
+  std::string path;    // Hugging Face folder, a *.safetensors beside its config.json, or a GGUF file of `hunch quantize`
+};
+
 struct EngineOptions {
   std::string model;            // Hugging Face folder or GGUF file; a known shape or a config.json with random_weights
   std::string random_weights;   // a type: the model has random matrices of it and no tokenizer, for measurements; empty: a file
@@ -32,10 +38,11 @@ struct EngineOptions {
   int chunk_len = 512;          // most prompt rows of one request per pass
   int max_draft = 64;           // most drafted tokens a request may ask for
   int max_num_seqs = 16;        // requests that run at once; more wait
-  int max_num_batched_tokens = 0;  // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
-  int max_waiting = 4096;          // requests that may wait; more are refused
-  bool keep_costs = true;          // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
-  bool prefix_caching = true;      // requests share the verified KV entries of equal beginnings
+  int max_num_batched_tokens = 0;        // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
+  int max_waiting = 4096;                // requests that may wait; more are refused
+  bool keep_costs = true;                // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
+  bool prefix_caching = true;            // requests share the verified KV entries of equal beginnings
+  std::vector<DrafterOptions> drafters;  // each of a method of its own; requests name the method
   Progress progress;
 };
 
@@ -56,7 +63,8 @@ struct SamplingOptions {
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
 // the Vegas release map to which field.
 struct SpeculationOptions {
-  // auto (the planner chooses per round, nothing included), none, self, or a lookup: ngram, suffix, cascade
+  // auto (the planner chooses per round, nothing included), none, self, a lookup (ngram, suffix, cascade), or the method of a
+  // drafter that was loaded
   std::string proposer = "auto";
   int num_tokens = 0;  // gamma: drafted tokens per round; 0: the default of the proposer
   // self, rule match: where a guess is unsure the second choice is tried too, up to so many tokens beside the chain; 0: chains.
@@ -85,7 +93,15 @@ struct SpeculationOptions {
   int suffix_depth = 24, suffix_cached_requests = 10000;
   double suffix_factor = 1, suffix_min_probability = 0.1;
   std::string cascade_first = "ngram";  // cascade: who is asked before self
-  bool verify = true;                   // false: emit drafts unverified. Lossy, and labelled so
+  // Learned drafters. The shape of their guesses: chains of num_tokens; or, with tree_tokens, trees of num_tokens + tree_tokens
+  // nodes, grown by trying the tree_top_k likeliest tokens behind each of the best nodes (0: 10); or always the same tree.
+  int tree_top_k = 0;
+  std::vector<std::vector<int>> token_tree;  // one list of ranks for each node, parents first; empty: none
+  // mtp: the target's hidden state before or after its final norm, and the module's own likewise: post, pre.
+  std::string feed_norm = "post", recycle_norm = "post";
+  // draft_model: same (its vocabulary is the target's), intersection (it guesses tokens that both spell alike).
+  std::string draft_vocab_mode = "same";
+  bool verify = true;  // false: emit drafts unverified. Lossy, and labelled so
 };
 
 struct Request {

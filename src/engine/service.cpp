@@ -63,6 +63,7 @@ Service::~Service() {
 
 Result<Channel*> Service::enqueue(const Request& request) {
   HUNCH_OK(check_prompt(request, parts_));
+  HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
                                            parts_.model->shape().layers, parts_.bits_per_weight()));
   HUNCH_OK(check_stop_texts(request.stop));
