@@ -213,8 +213,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, bo
     return open_folder(path, shards);
   }
   const std::string extension = fs::path(path).extension().string();
-  if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt")
-    return Error{fmt::format("{}: pickled weights can run code and are not read; convert them to safetensors", path)};
+  if (is_pickle(path)) return pickled_weights(path);
   if (extension == ".safetensors") return open_safetensors_file(path);
   HUNCH_TRY(MappedFile file, MappedFile::open(path));
   HUNCH_TRY(auto out, assemble_gguf(file.bytes(), path, vocab_only));

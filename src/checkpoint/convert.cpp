@@ -1,17 +1,15 @@
-// The conversion: plan every tensor's encoding, write keys, then stream the rows through quantise_row.
+// A model's conversion: its keys, and which encoding and order of rows every tensor gets. convert_tensors.cpp writes them.
 #include "checkpoint/convert.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <limits>
 #include <numbers>
-#include <thread>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/convert_tensors.h"
 #include "checkpoint/gguf_writer.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/quantise.h"
@@ -21,47 +19,6 @@ namespace hunch {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kChunkElements = 1 << 23;  // 32 MiB of f32 in flight
-
-// llama.cpp's number for "mostly this encoding" (general.file_type).
-uint32_t file_type_of(DType type) {
-  switch (type) {
-    case DType::F32: return 0;
-    case DType::F16: return 1;
-    case DType::Q4_0: return 2;
-    case DType::Q8_0: return 7;
-    case DType::Q4_K: return 14;
-    case DType::Q5_K: return 16;
-    case DType::Q6_K: return 18;
-    case DType::BF16: return 32;
-    case DType::F8_E4M3: break;  // not an encoding of GGUF
-  }
-  return 0;
-}
-
-struct PlannedTensor {
-  const Tensor* tensor = nullptr;
-  DType dtype = DType::F32;
-  int permuted_heads = 0;  // > 0: rows of that many heads change from halves to neighbours
-};
-
-DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& notes) {
-  if (tensor.shape.size() < 2) return DType::F32;
-  const int64_t row = tensor.shape.back();
-  const auto fits = [&](DType type) { return row % dtype_info(type).block == 0; };
-  if (fits(asked)) return asked;
-  const DType other = fits(DType::Q8_0) ? DType::Q8_0 : DType::F16;
-  notes.push_back(fmt::format("{}: {} instead of {}: rows of {} are no multiple of {}", tensor.name, dtype_info(other).name,
-                              dtype_info(asked).name, row, dtype_info(asked).block));
-  return other;
-}
-
-// Architecture "llama" of GGUF rotates neighbours: row h D + 2 i + j is Hugging Face's row h D + j D/2 + i.
-int64_t source_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim, within = row % head_dim;
-  return head * head_dim + (within % 2) * (head_dim / 2) + within / 2;
-}
 
 // Keys of a Hugging Face model. `arch`: llama, qwen2 or qwen3.
 Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) {
@@ -176,90 +133,6 @@ std::vector<float> llama3_factors(const ModelShape& s) {
   return out;
 }
 
-// The largest magnitude that an encoding holds: its f16 scale times its largest code.
-float most_of(DType type) {
-  constexpr float kMostF16 = 65504;
-  switch (type) {
-    case DType::F32:
-    case DType::BF16: return std::numeric_limits<float>::max();
-    case DType::F16: return kMostF16;
-    case DType::Q8_0: return kMostF16 * 127;
-    case DType::Q4_0:
-    case DType::Q4_K:
-    case DType::Q5_K:
-    case DType::Q6_K:
-    case DType::F8_E4M3: break;
-  }
-  return kMostF16 * 8;
-}
-
-// One chunk of rows, shared by the machine's threads; false where a weight is NaN or larger than the encoding can hold.
-bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64_t row, int64_t head_dim,
-                  std::span<std::byte> out) {
-  const Tensor& tensor = *plan.tensor;
-  const size_t in_bytes = dtype_bytes(tensor.dtype, size_t(row)), out_bytes = dtype_bytes(plan.dtype, size_t(row));
-  std::atomic<bool> fits = true;
-  const float most = most_of(plan.dtype);
-  const auto work = [&](int64_t begin, int64_t end) {
-    std::vector<float> values(static_cast<size_t>(row));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t from = plan.permuted_heads ? source_row(first + i, head_dim) : first + i;
-      const std::byte* source = tensor.data + size_t(from) * in_bytes;
-      std::byte* target = out.data() + size_t(i) * out_bytes;
-      if (tensor.dtype == plan.dtype) {  // no detour over f32: the bits stay
-        std::memcpy(target, source, in_bytes);
-        continue;
-      }
-      if (tensor.scales.values) dequantise_row(tensor, from, values.data());
-      else dequantise_row(tensor.dtype, source, values.data(), row);
-      for (const float value : values)
-        if (!(std::fabs(value) <= most)) fits = false;
-      if (fits) quantise_row(plan.dtype, values.data(), target, row);
-    }
-  };
-  const int64_t workers = std::min<int64_t>(std::max(1u, std::thread::hardware_concurrency()), count);
-  std::vector<std::thread> threads;
-  for (int64_t w = 1; w < workers; ++w) threads.emplace_back(work, count * w / workers, count * (w + 1) / workers);
-  work(0, count / workers);
-  for (std::thread& thread : threads) thread.join();
-  return fits;
-}
-
-Status write_tensor(GgufWriter& out, const PlannedTensor& plan, int64_t head_dim,
-                    const std::function<Status(uint64_t)>& after_chunk) {
-  const Tensor& tensor = *plan.tensor;
-  // A bias that is permuted is a column: rows of one element.
-  const int64_t row = plan.permuted_heads && tensor.shape.size() == 1 ? 1 : tensor.shape.back();
-  int64_t rows = 1;
-  for (const int64_t n : tensor.shape) rows *= n;
-  rows /= row;
-  const int64_t chunk = std::max<int64_t>(1, kChunkElements / row);
-  std::vector<std::byte> buffer;
-  for (int64_t first = 0; first < rows; first += chunk) {
-    const int64_t count = std::min(chunk, rows - first);
-    buffer.resize(size_t(count) * dtype_bytes(plan.dtype, size_t(row)));
-    if (!convert_rows(plan, first, count, row, head_dim, buffer))
-      return Error{fmt::format("tensor {} holds NaN or a value too large for {}", tensor.name, dtype_info(plan.dtype).name)};
-    HUNCH_OK(out.append(buffer));
-    HUNCH_OK(after_chunk(size_t(count) * dtype_bytes(tensor.dtype, size_t(row))));
-  }
-  return {};
-}
-
-// The destination may not be any file of the input.
-Status check_destination(const std::string& in, const std::string& out) {
-  std::error_code ignored;
-  if (!out.ends_with(".gguf")) return usage_error(fmt::format("{}: the output must be named *.gguf", out));
-  if (fs::is_directory(out, ignored)) return Error{fmt::format("{}: is a folder", out)};
-  if (!fs::exists(out, ignored)) return {};
-  const fs::path folder = fs::is_directory(in, ignored) ? fs::path(in) : fs::path(in).parent_path();
-  bool same = fs::equivalent(in, out, ignored);
-  for (const auto& entry : fs::directory_iterator(folder.empty() ? fs::path(".") : folder, ignored))
-    same = same || (entry.path().extension() == ".safetensors" && fs::equivalent(entry.path(), out, ignored));
-  if (same) return Error{fmt::format("{}: the output would overwrite the input", out)};
-  return {};
-}
-
 }  // namespace
 
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
@@ -302,18 +175,7 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
     writer.add_tensor(p.tensor->name, p.dtype, p.tensor->shape);
     report.bytes_in += p.tensor->bytes;
   }
-  HUNCH_OK(writer.begin(out));
-  uint64_t done = 0;
-  for (const PlannedTensor& p : plan) {
-    const auto after_chunk = [&](uint64_t bytes) -> Status {
-      done += bytes;
-      if (progress) progress({p.tensor->name, done, report.bytes_in});
-      if (interrupted && interrupted->load()) return Error{"interrupted; nothing was written"};
-      return {};
-    };
-    HUNCH_OK(write_tensor(writer, p, shape.head_dim, after_chunk));
-  }
-  HUNCH_OK(writer.finish());
+  HUNCH_OK(write_planned(writer, out, plan, shape.head_dim, report.bytes_in, progress, interrupted));
   report.bytes_out = writer.file_bytes();
   return report;
 }

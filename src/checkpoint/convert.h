@@ -1,4 +1,5 @@
-// quantise_checkpoint: any checkpoint that opens to one GGUF file with all that llama.cpp needs: `hunch quantize`.
+// quantise_checkpoint: any checkpoint that opens to one GGUF file with all that llama.cpp needs; quantise_drafter: a learned
+// drafter to one GGUF file that DrafterFile opens. Both are `hunch quantize`.
 #pragma once
 
 #include <atomic>
@@ -29,5 +30,10 @@ struct ConvertReport {
 // complete and never replaces the input. Once `interrupted` (may be null) turns true the call returns an error soon.
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
                                           const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
+
+// The same for a learned drafter. Its tensors keep their names, tables of whole numbers their values, config.json its text.
+// `method`: as DrafterFile::open takes it.
+Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method = {},
+                                       const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
 
 }  // namespace hunch

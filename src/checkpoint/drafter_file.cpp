@@ -25,23 +25,6 @@ bool exists(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-bool is_pickle(const fs::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
-}
-
-// Heads of Medusa and EAGLE are still published as pickles; whoever trusts them converts them once.
-Error pickled(const fs::path& path) {
-  fs::path out = path;
-  out.replace_extension(".safetensors");
-  if (path.stem() == "pytorch_model") out.replace_filename("model.safetensors");
-  return {fmt::format(
-      "{0}: pickled weights can run code and are not read; convert them once: python3 -c \"import torch, safetensors.torch as s; "
-      "s.save_file({{k: v.clone().contiguous() for k, v in torch.load('{0}', map_location='cpu', weights_only=True).items()}}, "
-      "'{1}')\"",
-      quote(path.string()), quote(out.string()))};
-}
-
 // The weights of a folder: as of any model, or the only *.safetensors in it (medusa_lm_head.safetensors among several).
 Result<ShardList> weights_of(const std::string& folder) {
   if (exists(folder + "/model.safetensors") || exists(folder + "/model.safetensors.index.json")) return list_shards(folder);
@@ -51,14 +34,14 @@ Result<ShardList> weights_of(const std::string& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.path().extension() == ".safetensors") tensors.push_back(entry.path().string());
-    if (is_pickle(entry.path())) pickles.push_back(entry.path().string());
+    if (is_pickle(entry.path().string())) pickles.push_back(entry.path().string());
   }
   std::sort(pickles.begin(), pickles.end());
   if (tensors.size() == 1) return ShardList{std::move(tensors), {}};
   if (tensors.size() > 1)
     return Error{
         fmt::format("{}: {} *.safetensors files and no index of them; name the one that is meant", folder, tensors.size())};
-  if (!pickles.empty()) return pickled(pickles[0]);
+  if (!pickles.empty()) return pickled_weights(pickles[0]);
   return list_shards(folder);  // says what is missing
 }
 
@@ -146,8 +129,8 @@ Status DrafterFile::settle_method(std::string_view asked, std::string_view store
   } else {
     std::vector<std::string_view> names;
     for (const Item& item : items_) names.push_back(item.tensor.name);
-    auto detected = detect_drafter_method(config_, names);
-    if (!detected && asked.empty()) return detected.error();
+    HUNCH_TRY(const auto detected, detect_drafter_method(config_, names));
+    if (!detected && asked.empty()) return unknown_drafter(config_);
     method_ = detected ? *detected : std::string(asked);
   }
   if (!asked.empty() && asked != method_)
@@ -165,7 +148,7 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open(const std::string& path, 
       HUNCH_TRY(ShardList shards, weights_of(path));
       return open_folder(path, path, std::move(shards.files));
     }
-    if (is_pickle(path)) return pickled(path);
+    if (is_pickle(path)) return pickled_weights(path);
     if (fs::path(path).extension() != ".safetensors") return open_gguf(path);
     const std::string parent = fs::path(path).parent_path().string();
     return open_folder(path, parent.empty() ? "." : parent, {path});
@@ -175,6 +158,25 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open(const std::string& path, 
   HUNCH_OK(out->index_names());
   HUNCH_OK(out->settle_method(method, out->stored_method_));
   return out;
+}
+
+bool is_learned_drafter(const std::string& path) {
+  if (const auto opened = DrafterFile::open(path); opened.ok()) return opened.value()->method() != "draft_model";
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    const auto file = MappedFile::open(path);
+    if (!file.ok()) return false;
+    const auto gguf = GgufFile::parse(file.value().bytes(), path, IntegerTensors::Read);
+    if (!gguf.ok()) return false;
+    const auto architecture = gguf.value().text("general.architecture");
+    return architecture.ok() && architecture.value() == kDrafterArchitecture;
+  }
+  const auto text = read_text_file(path + "/config.json", kMostConfigBytes);
+  if (!text.ok()) return false;
+  const auto config = JsonConfig::parse(text.value(), path);
+  if (!config.ok()) return false;
+  const auto method = detect_drafter_method(config.value(), {});
+  return method.ok() && method.value() && *method.value() != "draft_model";
 }
 
 Error DrafterFile::wrong(std::string_view tensor, std::string_view what) const {

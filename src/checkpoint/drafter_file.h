@@ -85,4 +85,8 @@ class DrafterFile {
   size_t file_bytes_ = 0;
 };
 
+// Whether a path is to be opened as a learned drafter, not as a model; models that may be draft models are models. Of damaged
+// files what they say of themselves decides, so that the user gets the right one's message.
+bool is_learned_drafter(const std::string& path);
+
 }  // namespace hunch

@@ -142,7 +142,7 @@ TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
   EXPECT_EQ(detected({{"model_type", "llama"}}, {{"fc.weight", {2, 4}}, {"layers.0.mlp.up_proj.weight", {2, 2}}}), "eagle");
   EXPECT_EQ(detected({{"model_type", "llama"}}, {{"midlayer.hidden_norm.weight", {2}}, {"fc.weight", {2, 6}}}), "eagle3");
   expect_part(detected({{"model_type", "gpt7"}}),
-              "no drafter that is known (speculators_model_type absent, architectures [], model_type gpt7;");
+              "no drafter that is known (speculators_model_type absent, architectures absent, model_type gpt7;");
   expect_part(detected({{"speculators_model_type", "dflash"}}, {{"fc.weight", {2, 4}}}), "speculators_model_type dflash");
   expect_part(detected({{"model_type", 7}}), folder_ + "/config.json: model_type: must be a string, not a whole number");
   expect_part(detected({{"architectures", "Eagle"}}), "architectures: must be a list of strings, not a string");

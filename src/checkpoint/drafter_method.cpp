@@ -38,10 +38,14 @@ bool is_drafter_method(std::string_view name) {
   return std::find(kDrafterMethods.begin(), kDrafterMethods.end(), name) != kDrafterMethods.end();
 }
 
-Result<std::string> detect_drafter_method(const JsonConfig& config, const std::vector<std::string_view>& tensor_names) {
+Result<std::optional<std::string>> detect_drafter_method(const JsonConfig& config,
+                                                         const std::vector<std::string_view>& tensor_names) {
   const auto any_tensor = [&](std::string_view part) {
     return std::any_of(tensor_names.begin(), tensor_names.end(),
                        [&](std::string_view name) { return name.find(part) != name.npos; });
+  };
+  const auto has_tensor = [&](std::string_view name) {
+    return std::find(tensor_names.begin(), tensor_names.end(), name) != tensor_names.end();
   };
   HUNCH_TRY(const auto speculators, config.text("speculators_model_type"));
   HUNCH_TRY(const auto architectures, config.texts("architectures"));
@@ -53,26 +57,32 @@ Result<std::string> detect_drafter_method(const JsonConfig& config, const std::v
   if (speculators) names.push_back(*speculators);
   if (architectures) names.insert(names.end(), architectures->begin(), architectures->end());
   if (model_type) names.push_back(*model_type);
+  std::string_view method;
   for (const std::string_view name : names)
-    if (const auto method = method_in(name); !method.empty()) return std::string(method);
-  const std::string seen = fmt::format(
-      "speculators_model_type {}, architectures [{}], model_type {}; no medusa_num_heads, eagle_config, draft_vocab_size or "
-      "num_nextn_predict_layers; no tensors mtp.*, midlayer.* or fc.weight",
-      speculators ? quote(*speculators) : "absent",
-      architectures ? quote(fmt::format("{}", fmt::join(*architectures, ", "))) : "", model_type ? quote(*model_type) : "absent");
-  const Error unknown{fmt::format("{}: no drafter that is known ({}); known are {}: name it with \"method\"", config.source(),
-                                  seen, fmt::join(kDrafterMethods, ", "))};
-  // Another kind of speculators' drafters: its tensors could pass for one of ours.
-  if (speculators) return unknown;
-  if (medusa_heads) return std::string("medusa");
-  if (config.has("eagle_config") || config.has("draft_vocab_size")) return std::string("eagle3");
-  if ((mtp_layers && *mtp_layers > 0) || any_tensor("mtp.")) return std::string("mtp");
-  if (any_tensor("midlayer.")) return std::string("eagle3");
-  if (std::find(tensor_names.begin(), tensor_names.end(), "fc.weight") != tensor_names.end() ||
-      std::find(tensor_names.begin(), tensor_names.end(), "model.fc.weight") != tensor_names.end())
-    return std::string("eagle");
-  if (model_type && is_family(*model_type)) return std::string("draft_model");
-  return unknown;
+    if (method.empty()) method = method_in(name);
+  // Another kind of speculators' drafters goes no further: its tensors could pass for one of ours.
+  if (!method.empty() || speculators) return method.empty() ? std::nullopt : std::optional(std::string(method));
+  if (medusa_heads) method = "medusa";
+  else if (config.has("eagle_config") || config.has("draft_vocab_size")) method = "eagle3";
+  else if ((mtp_layers && *mtp_layers > 0) || any_tensor("mtp.")) method = "mtp";
+  else if (any_tensor("midlayer.")) method = "eagle3";
+  else if (has_tensor("fc.weight") || has_tensor("model.fc.weight")) method = "eagle";
+  else if (model_type && is_family(*model_type)) method = "draft_model";
+  return method.empty() ? std::nullopt : std::optional(std::string(method));
+}
+
+Error unknown_drafter(const JsonConfig& config) {
+  const auto said = [](const auto& value) { return value.ok() && value.value() ? quote(*value.value()) : "absent"; };
+  const auto architectures = config.texts("architectures");
+  const std::string listed =
+      architectures.ok() && architectures.value() ? quote(fmt::format("{}", fmt::join(*architectures.value(), ", "))) : "absent";
+  return {fmt::format(
+      "{}: no drafter that is known (speculators_model_type {}, architectures {}, model_type {}; no medusa_num_heads, "
+      "eagle_config, draft_vocab_size or num_nextn_predict_layers; no tensors mtp.*, midlayer.* or fc.weight); known are {}: "
+      "name "
+      "the method",
+      config.source(), said(config.text("speculators_model_type")), listed, said(config.text("model_type")),
+      fmt::join(kDrafterMethods, ", "))};
 }
 
 }  // namespace hunch

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,11 @@ inline constexpr std::array<std::string_view, 5> kDrafterMethods{"draft_model", 
 
 bool is_drafter_method(std::string_view name);
 
-// One of kDrafterMethods. Errors: keys of a wrong type; nothing known, listing what was looked at.
-Result<std::string> detect_drafter_method(const JsonConfig& config, const std::vector<std::string_view>& tensor_names);
+// One of kDrafterMethods; empty where nothing names one. Errors: keys of a wrong type.
+Result<std::optional<std::string>> detect_drafter_method(const JsonConfig& config,
+                                                         const std::vector<std::string_view>& tensor_names);
+
+// For that case: what was looked at, and what is known.
+Error unknown_drafter(const JsonConfig& config);
 
 }  // namespace hunch

@@ -48,9 +48,7 @@ Error no_weights(const std::string& folder) {
     const std::string extension = entry.path().extension().string();
     if (extension == ".gguf")
       return {fmt::format("{}: no model.safetensors in the folder; did you mean {}?", folder, entry.path().string())};
-    if (extension == ".bin" || extension == ".pt" || extension == ".pth")
-      return {fmt::format("{}: only pickled weights ({}), which can run code and are not read; convert them to safetensors",
-                          folder, quote(entry.path().filename().string()))};
+    if (is_pickle(entry.path().string())) return pickled_weights(entry.path().string());
   }
   return {fmt::format("{}: no model.safetensors and no model.safetensors.index.json in the folder", folder)};
 }
@@ -62,6 +60,23 @@ Result<std::string> optional_text(const std::string& path, size_t most) {
 }
 
 }  // namespace
+
+bool is_pickle(const std::string& path) {
+  const std::string extension = fs::path(path).extension().string();
+  return extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
+}
+
+// Whoever trusts them converts them once.
+Error pickled_weights(const std::string& path) {
+  fs::path out = path;
+  out.replace_extension(".safetensors");
+  if (out.stem() == "pytorch_model") out.replace_filename("model.safetensors");
+  return {fmt::format(
+      "{0}: pickled weights can run code and are not read; convert them to safetensors once: python3 -c \"import torch, "
+      "safetensors.torch as s; s.save_file({{k: v.clone().contiguous() for k, v in torch.load('{0}', map_location='cpu', "
+      "weights_only=True).items()}}, '{1}')\"",
+      path, out.string())};
+}
 
 Result<ShardList> list_shards(const std::string& folder) {
   ShardList out;

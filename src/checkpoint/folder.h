@@ -21,4 +21,8 @@ Result<ShardList> list_shards(const std::string& folder);
 // The texts beside the weights; only config.json is required.
 Result<FolderTexts> read_folder_texts(const std::string& folder);
 
+// Weights in a form that only Python reads: by the name's ending, and the error that gives the command that converts them.
+bool is_pickle(const std::string& path);
+Error pickled_weights(const std::string& path);
+
 }  // namespace hunch

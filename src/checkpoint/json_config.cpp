@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -33,14 +34,15 @@ struct JsonConfig::Tree {
   Json root;
 
   // Null where the key, or an object on the way to it, is absent; otherwise the value, which may be of any type.
-  const Json* find(std::string_view key) const {
+  Result<const Json*> find(const JsonConfig& config, std::string_view key) const {
     const Json* at = &root;
-    while (at) {
-      const size_t dot = key.find('.');
-      const auto child = at->is_object() ? at->find(std::string(key.substr(0, dot))) : at->end();
-      at = !at->is_object() || child == at->end() || child->is_null() ? nullptr : &*child;
-      if (dot == key.npos) break;
-      key.remove_prefix(dot + 1);
+    for (size_t begin = 0; begin <= key.size();) {
+      if (!at->is_object()) return config.wrong(key.substr(0, begin - 1), fmt::format("must be an object, not {}", kind_of(*at)));
+      const size_t end = std::min(key.find('.', begin), key.size());
+      const auto child = at->find(std::string(key.substr(begin, end - begin)));
+      if (child == at->end() || child->is_null()) return static_cast<const Json*>(nullptr);
+      at = &*child;
+      begin = end + 1;
     }
     return at;
   }
@@ -64,10 +66,13 @@ Error JsonConfig::wrong(std::string_view key, std::string_view what) const {
   return {fmt::format("{}: {}: {}", source_, quote(key), what)};
 }
 
-bool JsonConfig::has(std::string_view key) const { return tree_->find(key) != nullptr; }
+bool JsonConfig::has(std::string_view key) const {
+  const auto found = tree_->find(*this, key);
+  return found.ok() && found.value() != nullptr;
+}
 
 Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<int64_t>();
   if (!value->is_number_integer()) return wrong(key, fmt::format("must be a whole number, not {}", kind_of(*value)));
   if (!fits_int64(*value)) return wrong(key, "out of range");
@@ -82,7 +87,7 @@ Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key, int64_t
 }
 
 Result<std::optional<double>> JsonConfig::number(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<double>();
   if (!value->is_number() || !std::isfinite(value->get<double>()))
     return wrong(key, fmt::format("must be a finite number, not {}", kind_of(*value)));
@@ -90,21 +95,21 @@ Result<std::optional<double>> JsonConfig::number(std::string_view key) const {
 }
 
 Result<std::optional<bool>> JsonConfig::boolean(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<bool>();
   if (!value->is_boolean()) return wrong(key, fmt::format("must be true or false, not {}", kind_of(*value)));
   return std::optional<bool>(value->get<bool>());
 }
 
 Result<std::optional<std::string>> JsonConfig::text(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<std::string>();
   if (!value->is_string()) return wrong(key, fmt::format("must be a string, not {}", kind_of(*value)));
   return std::optional<std::string>(value->get<std::string>());
 }
 
 Result<std::optional<std::vector<int64_t>>> JsonConfig::integers(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<std::vector<int64_t>>();
   if (!value->is_array()) return wrong(key, fmt::format("must be a list of whole numbers, not {}", kind_of(*value)));
   std::vector<int64_t> out;
@@ -116,7 +121,7 @@ Result<std::optional<std::vector<int64_t>>> JsonConfig::integers(std::string_vie
 }
 
 Result<std::optional<std::vector<std::string>>> JsonConfig::texts(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<std::vector<std::string>>();
   if (!value->is_array()) return wrong(key, fmt::format("must be a list of strings, not {}", kind_of(*value)));
   std::vector<std::string> out;
@@ -128,7 +133,7 @@ Result<std::optional<std::vector<std::string>>> JsonConfig::texts(std::string_vi
 }
 
 Result<std::optional<std::string>> JsonConfig::object(std::string_view key) const {
-  const Json* value = tree_->find(key);
+  HUNCH_TRY(const Json* value, tree_->find(*this, key));
   if (!value) return std::optional<std::string>();
   if (!value->is_object()) return wrong(key, fmt::format("must be an object, not {}", kind_of(*value)));
   // Texts of a file may hold broken UTF-8, on which dump would throw.

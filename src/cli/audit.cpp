@@ -110,7 +110,7 @@ Result<Request> audit_request(const AuditFlags& flags) {
 int audit(const AuditFlags& flags, const FlagSet& set) {
   auto request = audit_request(flags);
   if (!request.ok()) return fail(request.error());
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   options->max_num_seqs = 1;
   auto text = prompt_text(flags.prompt);

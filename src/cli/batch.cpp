@@ -58,7 +58,7 @@ int batch(const BatchFlags& flags, const FlagSet& set) {
   std::vector<std::string> notes;
   auto speculation = resolve_speculation(flags.speculation, &notes);
   if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   apply_serving_flags(flags.serving, *options);
   const int in_flight = kInFlightPerSeat * options->max_num_seqs;

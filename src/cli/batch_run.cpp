@@ -42,6 +42,7 @@ Status BatchPreparer::prepare(BatchLine& line) {
   if (!line.speculation.empty()) {
     SpeculationFlags flags;
     flags.config = line.speculation;
+    flags.loaded = &engine_.parts().options.drafters;
     auto speculation = resolve_speculation(flags);
     if (!speculation.ok()) return as_key(speculation.error());
     request.speculation = std::move(*speculation);

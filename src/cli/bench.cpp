@@ -224,6 +224,7 @@ class LlamaBench {
     for (int64_t depth : depths())
       for (const BenchTest& test : tests_at(depth))
         options.context_len = std::max(options.context_len, depth + test.tokens() + 1 + kSlack);
+    HUNCH_TRY(options.drafters, resolve_drafters(flags_.speculation));
     HUNCH_TRY(engine_, load_engine(options, progress_));
     fields_ = engine_fields(*engine_, setting.model, setting.batch, options.chunk_len);
     chunk_ = options.chunk_len;
@@ -421,7 +422,7 @@ SpeculationOptions plain_decoding() {
 }
 
 Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
-  if (flags.flags.empty() && !flags.config && !flags.unverified) return plain_decoding();
+  if (flags.flags.empty() && flags.drafters.empty() && !flags.config && !flags.unverified) return plain_decoding();
   return resolve_speculation(flags);
 }
 

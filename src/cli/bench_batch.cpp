@@ -245,7 +245,7 @@ int bench_batch_command(std::span<const std::string> arguments) {
   if (!speculation.ok()) return fail(speculation.error());
   if (speculation->proposer != "none" && !flags.text_file)
     note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   // Room for all requests at once: what is measured is sharing of passes, not preemption (--kv-memory measures that).
   const int64_t most = *std::max_element(flags.parallel.begin(), flags.parallel.end());

@@ -132,7 +132,7 @@ int bench_breakeven_command(Arguments arguments) {
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
   speculation->proposer = "self";
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   ProgressLine progress;
   auto engine = load_engine(*options, progress);

@@ -179,7 +179,7 @@ int bench_rounds_command(Arguments arguments) {
   if (!speculation.ok()) return fail(speculation.error());
   flags.model.random = flags.random;
   flags.model.random_type = flags.random_type;
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   // Pages for the largest case, and no more.
   const int64_t batch = *std::max_element(flags.batches.begin(), flags.batches.end());

@@ -162,7 +162,7 @@ int bench_passes_command(std::span<const std::string> arguments) {
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
   speculation->proposer = "self";
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   note_ignored(set);
   ProgressLine progress;

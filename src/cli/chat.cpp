@@ -127,7 +127,7 @@ int chat(const ChatFlags& flags, const FlagSet& set) {
   std::vector<std::string> notes;
   auto speculation = resolve_speculation(flags.speculation, &notes);
   if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   options->max_num_seqs = 1;
   for (const std::string& remark : notes) note(remark);

@@ -217,7 +217,7 @@ int eval_command(Arguments arguments) {
   if (set.help_wanted()) return print_and_exit_code(set.help());
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   ProgressLine progress;
   auto engine = load_engine(*options, progress);

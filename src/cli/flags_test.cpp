@@ -71,8 +71,10 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
        "--policy must be one of full, last_accepted, oracle, quest, random, snapkv, sparsespec, streamingllm, vegas, not "
        "\"nosuch\""},
       {{"--rule", "block"}, "--rule must be one of match, point, ratio, not \"block\""},
-      {{"--spec", "medusa"},
-       "--spec: medusa is not available yet; there are auto, cascade, ngram, none, self, suffix (self also spelled sparse_attn)"},
+      {{"--spec", "dflash"},
+       "--spec: dflash is not available yet; there are auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
+       "self, "
+       "suffix (self also spelled sparse_attn)"},
       {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
       {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0"},
       {{"--device", "cuda"}, "--device must be one of cpu, reference, not \"cuda\""},
@@ -97,7 +99,6 @@ TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
   EXPECT_EQ(harmless.set.ignored(), (std::vector<std::string>{"-ngl", "-fa", "-b", "-ub", "--mlock", "--no-mmap"}));
   EXPECT_NE(Parsed({"--samplers", "top_k"}).message().find("the order of processing is the same everywhere"), std::string::npos);
   EXPECT_EQ(Parsed({"--repeat-penalty", "1.1"}).message(), "--repeat-penalty: not available yet; leave it out or at 1");
-  EXPECT_NE(Parsed({"-md", "x"}).message().find("a separate draft model is not available yet"), std::string::npos);
 }
 
 TEST(Flags, WantsOneTypeForKeysAndValues) {

@@ -24,6 +24,7 @@ void only_neutral(FlagSet& set, std::vector<std::string_view> names, double neut
 
 void add_foreign_flags(FlagSet& set) {
   using A = FlagSet::Arity;
+  set.ignore({"-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"}, A::One);
   set.ignore({"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"},
              A::One);
   set.ignore({"--prio",      "--poll",      "--numa",       "-np",         "--parallel",      "-C",     "--cpu-mask",
@@ -61,8 +62,6 @@ void add_foreign_flags(FlagSet& set) {
   set.refuse({"--samplers", "--sampler-seq", "--sampling-seq"}, kOrder);
   set.refuse({"-hf", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token", "-mu", "--model-url"},
              "models are not downloaded; name a folder or a GGUF file with -m");
-  set.refuse({"-md", "--model-draft", "--spec-draft-model"},
-             "a separate draft model is not available yet; --spec self guesses with the model itself");
   set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
   set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
   set.refuse({"--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"},

@@ -1,9 +1,11 @@
-// hunch info: what a model file says about itself, and what that costs in memory.
+// hunch info: what a model file says about itself, and what that costs in memory; and what a learned drafter is.
 #include <fmt/format.h>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/drafter_file.h"
 #include "checkpoint/model_info.h"
 #include "cli/commands.h"
+#include "cli/drafter_report.h"
 #include "cli/report.h"
 #include "cli/request_flags.h"
 
@@ -94,7 +96,7 @@ int info_command(Arguments arguments) {
   std::optional<std::string> positional, flag;
   bool json = false;
   FlagSet set("hunch info [MODEL] [--json]", "Architecture, shapes, encodings, bytes of weights and of KV per token.");
-  set.positional("MODEL", false, "Hugging Face folder or GGUF file (default: as for hunch run)", positional);
+  set.positional("MODEL", false, "Hugging Face folder or GGUF file, also of a drafter (default: as for hunch run)", positional);
   set.group("Flags");
   set.text({"-m", "--model"}, "PATH", "the same", flag);
   set.toggle({"--json"}, "print one JSON object", [&json] { json = true; });
@@ -103,6 +105,11 @@ int info_command(Arguments arguments) {
   if (positional && flag) return fail(usage_error("the model was named twice: with -m and without"));
   const auto path = model_path(positional ? positional : flag);
   if (!path.ok()) return fail(path.error());
+  if (is_learned_drafter(path.value())) {
+    const auto drafter = drafter_json(path.value());
+    if (!drafter.ok()) return fail(drafter.error());
+    return print_and_exit_code(json ? json_line(drafter.value()) + "\n" : drafter_text(drafter.value()));
+  }
   const auto checkpoint = Checkpoint::open(path.value(), /*vocab_only=*/true);
   if (!checkpoint.ok()) return fail(checkpoint.error());
   const ordered_json out = info_json(*checkpoint.value(), path.value());

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoint/convert.h"
+#include "checkpoint/drafter_file.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
@@ -23,11 +24,12 @@ Result<DType> output_type(const std::optional<std::string>& given) {
   return *dtype_named(type);
 }
 
-int quantize(const std::string& in, const std::string& out, DType type) {
+int quantize(const std::string& in, const std::string& out, DType type, const std::string& method) {
   ProgressLine progress;
   const InterruptScope interrupts;
   const auto show = [&](const ConvertProgress& p) { progress.show("quantise", int64_t(p.bytes_done), int64_t(p.bytes_total)); };
-  const auto report = quantise_checkpoint(in, out, type, show, interrupts.flag());
+  const auto report = !method.empty() || is_learned_drafter(in) ? quantise_drafter(in, out, type, method, show, interrupts.flag())
+                                                                : quantise_checkpoint(in, out, type, show, interrupts.flag());
   progress.clear();
   if (!report.ok()) {
     const int code = fail(report.error());
@@ -42,19 +44,26 @@ int quantize(const std::string& in, const std::string& out, DType type) {
 }  // namespace
 
 int quantize_command(Arguments arguments) {
-  std::optional<std::string> in, out, type;
-  FlagSet set("hunch quantize IN OUT.gguf --type TYPE", "Writes a model as one GGUF file that hunch and llama.cpp load.");
-  set.positional("IN", true, "Hugging Face folder or GGUF file", in);
+  std::optional<std::string> in, out, type, method;
+  FlagSet set("hunch quantize IN OUT.gguf --type TYPE",
+              "Writes a model as one GGUF file that hunch and llama.cpp load, or a learned drafter as one that hunch loads.");
+  set.positional("IN", true, "Hugging Face folder or GGUF file, of a model or of a drafter", in);
   set.positional("OUT.gguf", true, "the file to write; it appears when it is complete", out);
   set.group("Flags");
   set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", type);
+  set.value({"--method"}, "NAME", "what drafter IN is, where its config.json does not say: medusa, eagle, eagle3 or mtp",
+            [&method](std::string_view flag, std::string_view v) -> Status {
+              static constexpr std::string_view kMethods[] = {"medusa", "eagle", "eagle3", "mtp"};
+              HUNCH_TRY(method, parse_choice(flag, v, kMethods));
+              return {};
+            });
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
   const auto dtype = output_type(type);
   if (!dtype.ok()) return fail(dtype.error());
   if (!out->ends_with(".gguf"))
     return fail(usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out))));
-  return quantize(*in, *out, dtype.value());
+  return quantize(*in, *out, dtype.value(), method.value_or(""));
 }
 
 }  // namespace hunch

@@ -127,7 +127,7 @@ void add_output_flags(FlagSet& set, OutputFlags& flags) {
             });
 }
 
-Result<EngineOptions> engine_options(const ModelFlags& flags) {
+Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationFlags* speculation) {
   EngineOptions options;
   if (flags.random) {
     options.model = *flags.random, options.random_weights = flags.random_type;
@@ -147,6 +147,7 @@ Result<EngineOptions> engine_options(const ModelFlags& flags) {
   options.threads = int(flags.threads.value_or(0));
   options.context_len = flags.context_len.value_or(0);
   options.kv_memory_bytes = flags.kv_memory_bytes;
+  if (speculation) { HUNCH_TRY(options.drafters, resolve_drafters(*speculation)); }
   return options;
 }
 

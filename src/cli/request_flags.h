@@ -57,7 +57,8 @@ void note_ignored(const FlagSet& set);
 // The model to load: as given, else $HUNCH_MODEL, else the shipped one beside the build (../../models/wren-34m.gguf from the
 // program).
 Result<std::string> model_path(const std::optional<std::string>& given);
-Result<EngineOptions> engine_options(const ModelFlags& flags);
+// `speculation`: its drafters are loaded too; null: none.
+Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationFlags* speculation = nullptr);
 
 // The text behind -p or in the file behind -f ("-": the standard input). Errors: none or both given, unreadable, empty, not
 // UTF-8.

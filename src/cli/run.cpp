@@ -30,7 +30,7 @@ Result<Settled> settle(const RunFlags& flags) {
   std::vector<std::string> notes;
   HUNCH_TRY(const SpeculationOptions speculation, resolve_speculation(flags.speculation, &notes));
   out.request = request_of(flags.sampling, speculation);
-  HUNCH_TRY(out.engine, engine_options(flags.model));
+  HUNCH_TRY(out.engine, engine_options(flags.model, &flags.speculation));
   out.engine.max_num_seqs = 1;
   HUNCH_TRY(out.text, prompt_text(flags.prompt));
   for (const std::string& remark : notes) note(remark);

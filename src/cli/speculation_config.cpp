@@ -1,10 +1,12 @@
 // The JSON behind --speculative-config. Keys of vLLM that hunch knows but does not take are answered one by one: people paste
 // configurations that worked elsewhere.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/drafter_method.h"
 #include "cli/nearest.h"
 #include "cli/speculation_flags.h"
 #include "text/excerpt.h"
@@ -18,25 +20,20 @@ constexpr std::string_view kFlag = "--speculative-config";
 struct ForeignKey {
   std::string_view key, answer;
 };
-constexpr std::string_view kOnlySelf = "belongs to a proposer that is not available yet; self-speculation does not use it";
-constexpr std::string_view kOneModel = "self-speculation guesses with the target's own weights: leave it out";
+constexpr std::string_view kNoCounterpart = "there is nothing here that it would change: leave it out";
+constexpr std::string_view kNoDownload = "nothing is downloaded: \"model\" names a folder or file, leave this out";
 constexpr ForeignKey kForeign[] = {
-    {"model",
-     "self-speculation guesses with the target's own weights, and a separate draft model is not available yet: leave it out"},
     {"tensor_parallel_size", "guesses run where the target runs: leave it out (vLLM's own key is draft_tensor_parallel_size)"},
-    {"draft_tensor_parallel_size", "guesses run where the target runs: leave it out"},
     {"max_model_len", "guesses share the target's context: use -c"},
-    {"quantization", "use \"sparse_attn_draft_weights\": \"q4_0\" or \"q8_0\""},
-    {"kv_cache_dtype", "guesses share the target's KV cache: use --kv-type"},
-    {"revision", kOneModel},
-    {"code_revision", kOneModel},
-    {"draft_load_config", kOneModel},
+    {"quantization",
+     "drafters are quantised beforehand, with hunch quantize; for self use \"sparse_attn_draft_weights\": \"q4_0\" or \"q8_0\""},
+    {"kv_cache_dtype", "guesses share the type of the target's KV cache: use --kv-type"},
+    {"revision", kNoDownload},
+    {"code_revision", kNoDownload},
+    {"draft_load_config", kNoDownload},
     {"enforce_eager", "there are no recorded graphs on this device: leave it out"},
-    {"parallel_drafting", kOnlySelf},
-    {"use_heterogeneous_vocab", kOnlySelf},
-    {"use_local_argmax_reduction", kOnlySelf},
-    {"speculative_token_tree", kOnlySelf},
-    {"disable_padded_drafter_batch", kOnlySelf},
+    {"use_local_argmax_reduction", kNoCounterpart},
+    {"disable_padded_drafter_batch", kNoCounterpart},
     {"disable_by_batch_size", "method auto guesses less by itself where many requests run: leave it out"},
     {"num_speculative_tokens_per_batch_size",
      "method auto guesses less by itself where many requests run: use num_speculative_tokens"},
@@ -44,12 +41,13 @@ constexpr ForeignKey kForeign[] = {
     {"synthetic_acceptance_rates", "acceptance is never made up here: leave it out"},
     {"synthetic_acceptance_length", "acceptance is never made up here: leave it out"},
     {"draft_sample_method", "guesses are sampled by the request's own sampling settings: leave it out"},
-    {"enable_adaptive_verification", kOnlySelf},
+    {"enable_adaptive_verification", kNoCounterpart},
 };
 
 std::vector<std::string_view> valid_keys() {
   std::vector<std::string_view> keys;
   for (const SpeculationSetting& s : speculation_settings()) keys.push_back(s.key);
+  keys.insert(keys.begin() + 1, "model");
   return keys;
 }
 
@@ -84,6 +82,12 @@ Result<SettingValue> value_of(const SpeculationSetting& setting, const json& v) 
     std::string list;
     for (const json& layer : v) list += layer.dump() + ",";
     return parse_setting(setting, name, list);
+  }
+  if (setting.kind == SpeculationSetting::Kind::Tree) {
+    if (!v.is_string() && !v.is_array())
+      return usage_error(
+          fmt::format("{} must be a string or a list such as \"[(0,), (1,), (0, 0)]\", not {}", name, kind_name(v)));
+    return parse_setting(setting, name, v.is_string() ? v.get_ref<const std::string&>() : v.dump());
   }
   if (!v.is_number()) return usage_error(fmt::format("{} must be a number {}, not {}", name, setting.range.text(), kind_name(v)));
   return parse_setting(setting, name, v.dump());  // one place for ranges and their messages
@@ -120,16 +124,51 @@ Result<json> parse_object(std::string_view text) {
   return object;
 }
 
+// Keys of vLLM that are no setting of ours: the drafter itself, and switches that may stand where they change nothing. False: not
+// one of them.
+Result<bool> take_vllm_key(const std::string& key, const json& v, SpeculativeConfig& config) {
+  const auto wrong = [&](std::string_view what) { return usage_error(fmt::format("{}: \"{}\" {}", kFlag, key, what)); };
+  if (key == "model") {
+    if (v.is_null()) return true;
+    if (!v.is_string() || v.get_ref<const std::string&>().empty())
+      return wrong(fmt::format("must be a string, the path of a drafter, not {}", v.is_string() ? "empty" : kind_name(v)));
+    config.model = v.get<std::string>();
+    return true;
+  }
+  if (key == "draft_tensor_parallel_size") {
+    if (v != 1 && !v.is_null()) return wrong("must be 1: guesses run on one device");
+    return true;
+  }
+  if (key == "parallel_drafting") {
+    if (v != false && !v.is_null()) return wrong("must be false: drafters that guess all tokens in one pass are not available");
+    return true;
+  }
+  if (key == "use_heterogeneous_vocab") {
+    if (!v.is_boolean()) return wrong(fmt::format("must be true or false, not {}", kind_name(v)));
+    const auto& settings = speculation_settings();
+    const auto at =
+        std::find_if(settings.begin(), settings.end(), [](const SpeculationSetting& s) { return s.key == "draft_vocab_mode"; });
+    const SettingValue mode = std::string(v.get<bool>() ? "intersection" : "same");
+    const auto [said, fresh] = config.values.emplace(size_t(at - settings.begin()), mode);
+    if (!fresh && said->second != mode) return wrong("contradicts \"draft_vocab_mode\"; say it once");
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-Result<SettingValues> parse_speculative_config(std::string_view text) {
+Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   HUNCH_TRY(const json object, parse_object(text));
   const auto& settings = speculation_settings();
-  SettingValues values;
+  SpeculativeConfig config;
+  SettingValues& values = config.values;
   if (object.contains("method")) {  // first: the keys of another method say less than its name
     HUNCH_TRY(values[0], value_of(settings[0], object["method"]));
   }
   for (const auto& [key, v] : object.items()) {
+    HUNCH_TRY(const bool taken, take_vllm_key(key, v, config));
+    if (taken) continue;
     const auto at =
         std::find_if(settings.begin(), settings.end(), [&, name = key](const SpeculationSetting& s) { return s.key == name; });
     if (at == settings.end()) return unknown_key(key);
@@ -137,13 +176,17 @@ Result<SettingValues> parse_speculative_config(std::string_view text) {
   }
   const bool sparse =
       std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });
-  if (!values.contains(0)) {
+  if (config.model && sparse && !values.contains(0))
+    return usage_error(fmt::format("{}: \"model\" beside keys of self: say which \"method\" is meant", kFlag));
+  if (!values.contains(0) && !config.model) {
     if (!sparse)
       return usage_error(fmt::format(
-          "{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, none", kFlag));
+          "{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, none, and {} "
+          "with a \"model\"",
+          kFlag, fmt::join(kDrafterMethods, ", ")));
     values[0] = std::string("self");  // keys that only one method has name it
   }
-  return values;
+  return config;
 }
 
 }  // namespace hunch

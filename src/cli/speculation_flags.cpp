@@ -1,4 +1,4 @@
-// The table of settings, and what they amount to together. A new setting is one entry here: its flag, its configuration key, its
+// The table of settings. A new setting is one entry here: its flag, its configuration key, its
 // range and its line of help come from the same place.
 #include "cli/speculation_flags.h"
 
@@ -7,7 +7,10 @@
 #include <algorithm>
 
 #include "accept/rule.h"
+#include "checkpoint/drafter_method.h"
+#include "cli/drafter_flags.h"
 #include "cli/nearest.h"
+#include "cli/token_tree.h"
 #include "draft/proposer.h"
 #include "model/skipped_layers.h"
 #include "sparse/policy.h"
@@ -29,31 +32,21 @@ std::vector<std::string_view> registered() {
 std::vector<std::string_view> methods() {
   std::vector<std::string_view> names = registered<Proposer>();
   names.insert(names.begin(), "auto");
+  for (const std::string_view method : kDrafterMethods)
+    if (std::find(names.begin(), names.end(), method) == names.end()) names.push_back(method);
+  std::sort(names.begin() + 1, names.end());
   return names;
 }
 
 int whole(const SettingValue& v) { return int(std::get<double>(v)); }
 const std::string& word(const SettingValue& v) { return std::get<std::string>(v); }
 
-std::string text_of(const SettingValue& v) {
-  return std::holds_alternative<double>(v) ? fmt::format("{:g}", std::get<double>(v)) : word(v);
-}
-
 // Proposers of other engines, by the names that people type; an honest "not yet" beats "unknown".
-constexpr std::string_view kOtherMethods[] = {"draft_model",  "medusa",       "mlp_speculator", "eagle",
-                                              "eagle3",       "mtp",          "dflash",         "dspark",
-                                              "custom_class", "draft-simple", "draft-eagle3",   "draft-mtp",
-                                              "draft-dflash", "draft-dspark", "ngram-map-k4v",  "ngram-cache"};
+constexpr std::string_view kOtherMethods[] = {"mlp_speculator", "dflash",       "dspark",        "custom_class",
+                                              "draft-dflash",   "draft-dspark", "ngram-map-k4v", "ngram-cache"};
 
 bool is_other_method(std::string_view name) {
-  return std::find(std::begin(kOtherMethods), std::end(kOtherMethods), name) != std::end(kOtherMethods) || name.ends_with("_mtp");
-}
-
-size_t index_of(std::string_view flag) {
-  const auto& all = speculation_settings();
-  for (size_t i = 0; i < all.size(); ++i)
-    if (all[i].flag == flag) return i;
-  return all.size();
+  return std::find(std::begin(kOtherMethods), std::end(kOtherMethods), name) != std::end(kOtherMethods);
 }
 
 }  // namespace
@@ -64,7 +57,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "method",
        "METHOD",
        "who guesses: auto (default: whatever pays, nothing included), none, self (the same model over a few per cent of its KV "
-       "cache), ngram or suffix (what followed before), cascade",
+       "cache), ngram or suffix (what followed before), cascade; with --model-draft its method",
        Kind::Choice,
        methods(),
        {},
@@ -278,6 +271,46 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        {"ngram", "suffix"},
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.cascade_first = word(v); }},
+      {"--tree-top-k",
+       "tree_top_k",
+       "K",
+       "drafters: with --tree, the K likeliest tokens of each node are tried (default 10)",
+       Kind::Whole,
+       {},
+       {1, 64},
+       [](const SettingValue& v, SpeculationOptions& o) { o.tree_top_k = whole(v); }},
+      {"--token-tree",
+       "speculative_token_tree",
+       "TREE",
+       "drafters: always this tree, a list of ranks for each node: \"[(0,), (1,), (0, 0)]\"",
+       Kind::Tree,
+       {},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.token_tree = *parse_token_tree("", word(v)); }},
+      {"--draft-vocab",
+       "draft_vocab_mode",
+       "MODE",
+       "draft_model: same (default; the target's tokens) or intersection (another vocabulary: what both spell alike is guessed)",
+       Kind::Choice,
+       {"same", "intersection"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.draft_vocab_mode = word(v); }},
+      {"--mtp-feed-norm",
+       "mtp_feed_norm",
+       "SIDE",
+       "mtp: reads the target's state post (default) or pre its final norm",
+       Kind::Choice,
+       {"post", "pre"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.feed_norm = word(v); }},
+      {"--mtp-recycle-norm",
+       "mtp_recycle_norm",
+       "SIDE",
+       "mtp: further guesses read its own state post (default) or pre its norm",
+       Kind::Choice,
+       {"post", "pre"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.recycle_norm = word(v); }},
   };
   return settings;
 }
@@ -296,7 +329,12 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
       return usage_error(fmt::format("{}: {}", spelled_as, form.error().message));
     return SettingValue(std::string(text));
   }
+  if (setting.kind == Kind::Tree) {
+    HUNCH_TRY(const TokenTree tree, parse_token_tree(spelled_as, text));
+    return SettingValue(token_tree_text(tree));
+  }
   if (setting.key == "method") {
+    text = drafter_method_named(text);
     if (text == "sparse_attn") text = "self";                                                 // the Vegas release's word
     for (std::string_view alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
       if (text == alias) text = "ngram";
@@ -321,6 +359,7 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
     if (setting.flag == "--draft")  // what llama.cpp called it over the years
       names.insert(names.end(), {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens"});
     if (setting.flag == "--spec") names.push_back("--spec-type");
+    if (setting.flag == "--tree-top-k") names.push_back("--speculative-eagle-topk");
     auto store = [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
       HUNCH_TRY(SettingValue parsed, parse_setting(setting, flag, value));
       flags.flags[i] = std::move(parsed);
@@ -328,6 +367,15 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
     };
     set.value(names, setting.value_name, std::string(setting.about), store, 1);
   }
+  set.value(
+      {"-md", "--model-draft", "--spec-model", "--spec-draft-model", "--speculative-draft-model-path"}, "PATH",
+      "a drafter to load (a folder, or a file of hunch quantize): draft_model, medusa, eagle, eagle3 or mtp; may be repeated",
+      [&flags](std::string_view flag, std::string_view path) -> Status {
+        if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
+        flags.drafters.emplace_back(path);
+        return {};
+      },
+      2);
   set.toggle({"--unverified"},
              "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only",
              [&flags] { flags.unverified = true; });
@@ -335,45 +383,6 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
       {"--speculative-config"}, "JSON",
       "the same as an object with vLLM's keys: method, num_speculative_tokens, sparse_attn_algorithm, sparse_attn_ratio, ...",
       flags.config);
-}
-
-Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, std::vector<std::string>* notes) {
-  SettingValues values = flags.flags;  // by index, so that options are applied in the table's order
-  const auto& settings = speculation_settings();
-  if (flags.config) {
-    HUNCH_TRY(SettingValues config, parse_speculative_config(*flags.config));
-    for (auto& [i, value] : config) {  // agreeing twice is fine: scripts add flags to configurations
-      const auto typed = values.find(i);
-      if (typed != values.end() && typed->second != value)
-        return usage_error(fmt::format("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,
-                                       text_of(typed->second), settings[i].key, text_of(value)));
-      values[i] = std::move(value);
-    }
-  }
-  SpeculationOptions options;
-  for (const auto& [i, value] : values) settings[i].apply(value, options);
-
-  const auto given = [&](std::string_view flag) { return values.contains(index_of(flag)); };
-  if (options.metric == "logit") {  // raw logits gain nothing from dilation, and the paper's rule has none
-    if (given("--spread") && options.spread > 0)
-      return usage_error("--spread needs --metric weight or true_weight: raw logits are not spread; leave it out or set it to 0");
-    options.spread = 0;
-  }
-  if (options.policy != "vegas" && notes) {
-    for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread"})
-      if (given(flag)) notes->push_back(fmt::format("{} has no effect with --policy {}", flag, options.policy));
-  }
-  if (notes && given("--layer-step") && options.layer_step > 1)
-    for (std::string_view each : {"quest", "streamingllm", "oracle", "random", "full"})
-      if (options.policy == each) notes->push_back(fmt::format("--layer-step has no effect with --policy {}", each));
-  if (options.policy == "full" && notes && given("--ratio"))
-    notes->push_back("--ratio has no effect with --policy full, which reads everything");
-  if (flags.unverified) {
-    if (options.proposer != "self" || options.policy != "streamingllm")
-      return usage_error("--unverified is lossy decoding and needs --spec self --policy streamingllm");
-    options.verify = false;
-  }
-  return options;
 }
 
 }  // namespace hunch

@@ -110,19 +110,19 @@ TEST(SpeculationFlags, PointsAtBrokenJson) {
 TEST(SpeculationFlags, NamesTheNearestAndAllValidKeys) {
   const std::string message = config(R"({"method":"sparse_attn","sparse_atn_ratio":0.1})").message;
   EXPECT_TRUE(message.starts_with(
-      "--speculative-config: unknown key \"sparse_atn_ratio\" (did you mean sparse_attn_ratio?); valid keys: method, "
+      "--speculative-config: unknown key \"sparse_atn_ratio\" (did you mean sparse_attn_ratio?); valid keys: method, model, "
       "num_speculative_tokens, tree_tokens, sparse_attn_algorithm, sparse_attn_ratio,"))
       << message;
   EXPECT_TRUE(config(R"({"nosuch":1})").message.starts_with("--speculative-config: unknown key \"nosuch\"; valid keys: method,"));
 }
 
 TEST(SpeculationFlags, AnswersKnownForeignMethodsAndKeysByName) {
-  EXPECT_TRUE(config(R"({"method":"medusa"})")
-                  .message.starts_with("--speculative-config: \"method\": medusa is not available yet; there are auto, "));
-  EXPECT_NE(config(R"({"method":"eagle3"})").message.find("eagle3 is not available yet"), std::string::npos);
-  EXPECT_NE(config(R"({"method":"sparse_attn","model":"x"})")
-                .message.find("\"model\": self-speculation guesses with the target's own weights"),
-            std::string::npos);
+  EXPECT_TRUE(config(R"({"method":"dflash"})")
+                  .message.starts_with("--speculative-config: \"method\": dflash is not available yet; there are auto, "));
+  EXPECT_EQ(config(R"({"method":"eagle3"})").message,
+            "method eagle3 needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
+  EXPECT_EQ(resolve({"--spec", "deepseek_mtp"}).message,
+            "method mtp needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
   EXPECT_NE(config(R"({"method":"sparse_attn","tensor_parallel_size":2})").message.find("draft_tensor_parallel_size"),
             std::string::npos);
 }
@@ -134,11 +134,13 @@ TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
             "--speculative-config: \"num_speculative_tokens\" must be a number in 1..64, not a string");
   EXPECT_EQ(config(R"({"method":"self","sparse_attn_ratio":0})").message,
             "--speculative-config: \"sparse_attn_ratio\" must be above 0 and at most 1, not \"0\"");
-  EXPECT_EQ(config(R"({"method":7})").message,
-            "--speculative-config: \"method\" must be a string (auto, cascade, ngram, none, self, suffix), not a number");
+  EXPECT_EQ(
+      config(R"({"method":7})").message,
+      "--speculative-config: \"method\" must be a string (auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
+      "self, suffix), not a number");
   EXPECT_EQ(config(R"({"num_speculative_tokens":7})").message,
             "--speculative-config: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, "
-            "cascade, none");
+            "cascade, none, and draft_model, medusa, eagle, eagle3, mtp with a \"model\"");
 }
 
 TEST(SpeculationFlags, RefusesContradictions) {

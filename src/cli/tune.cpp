@@ -251,7 +251,7 @@ int tune_command(Arguments arguments) {
   if (flags.sampling.max_tokens.value_or(0) < 8) return fail(usage_error("tuning needs runs of some length: -n 8 or more"));
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   ProgressLine progress;
   auto engine = load_engine(*options, progress);

@@ -77,10 +77,10 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 
 // Before memory is planned: what they keep of every page counts.
 Status EngineParts::load_drafters() {
-  for (const DrafterOptions& wanted : options.drafters) {
+  for (DrafterOptions& wanted : options.drafters) {
     Learned made;
     HUNCH_TRY(made.file, DrafterFile::open(wanted.path, wanted.method));
-    made.name = made.file->method();
+    made.name = wanted.method = made.file->method(), made.path = wanted.path;
     if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
     const auto* entry = Register<Proposer>::find(made.name);
     if (!entry)

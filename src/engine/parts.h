@@ -45,7 +45,7 @@ class EngineParts {
   Drafting& drafting() { return drafting_; }
   // The learned drafters that were loaded. A request names them by their method.
   struct Learned {
-    std::string name;
+    std::string name, path;
     std::unique_ptr<DrafterFile> file;
     std::unique_ptr<Proposer> proposer;
     int64_t luckless = 0;  // rounds since one of its tokens was kept, of requests that asked for it by name

@@ -41,7 +41,30 @@ Status plan_token_tree(const SpeculationOptions& o, int max_draft, RequestPlan& 
   return {};
 }
 
+Status check_drafting(const SpeculationOptions& o) {
+  if (o.tree_top_k < 0 || o.tree_top_k > 64)
+    return usage_error(fmt::format("the {} likeliest tokens of each node: 1 to 64 are possible, 0 is the default", o.tree_top_k));
+  for (const auto& [what, norm] : {std::pair("fed", &o.feed_norm), std::pair("recycled", &o.recycle_norm)})
+    if (*norm != "post" && *norm != "pre")
+      return usage_error(fmt::format("unknown side '{}' of the norm that is {}; known: post, pre", *norm, what));
+  if (o.draft_vocab_mode != "same" && o.draft_vocab_mode != "intersection")
+    return usage_error(fmt::format("unknown mode '{}' of the draft vocabulary; known: same, intersection", o.draft_vocab_mode));
+  return {};
+}
+
 }  // namespace
+
+Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded) {
+  if (!is_drafter_method(method)) return {};
+  std::string names;
+  for (const DrafterOptions& drafter : loaded) {
+    if (drafter.method == method) return {};
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", drafter.method, drafter.path);
+  }
+  if (names.empty())
+    return usage_error(fmt::format("method {} needs a drafter: --model-draft PATH or \"model\" in --speculative-config", method));
+  return usage_error(fmt::format("method {} is not loaded; loaded are {}: add --model-draft PATH", method, names));
+}
 
 Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft, int layers,
                                  double bits_per_weight) {
@@ -81,6 +104,7 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
     return usage_error(fmt::format("a tree of {} tokens beside chains of {}: it must be 0 or more, and both together at most {}",
                                    o.tree_tokens, plan.gamma, max_draft));
   if (!o.token_tree.empty()) HUNCH_OK(plan_token_tree(o, max_draft, plan));
+  HUNCH_OK(check_drafting(o));
   plan.policy.ratio = o.ratio == 0 ? defaults::kRatio : o.ratio;
   HUNCH_OK(check_range("the kept ratio", plan.policy.ratio, 0, 1, true));
   plan.policy.min_tokens = o.min_tokens;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "backend/ops/sample.h"
 #include "base/guarantee.h"
@@ -34,5 +35,8 @@ struct RequestPlan {
 // the target's own.
 Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft, int layers = 0,
                                  double bits_per_weight = 0);
+
+// Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.
+Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded);
 
 }  // namespace hunch

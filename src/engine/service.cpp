@@ -34,7 +34,7 @@ void watch_acceptance(EngineParts& parts, Generation& out) {
     drafter.luckless = out.accepted > 0 ? 0 : drafter.luckless + out.rounds;
     if (drafter.luckless >= kLuckless)
       out.warning = fmt::format("{} has drafted {} rounds without one token being kept: was it made for this model? ({})",
-                                drafter.name, drafter.luckless, drafter.file->path());
+                                drafter.name, drafter.luckless, drafter.path);
   }
 }
 
@@ -75,6 +75,7 @@ Service::~Service() {
 
 Result<Channel*> Service::enqueue(const Request& request) {
   HUNCH_OK(check_prompt(request, parts_));
+  HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
                                            parts_.model->shape().layers, parts_.bits_per_weight()));
   if (plan.planned)

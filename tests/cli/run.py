@@ -11,7 +11,7 @@ import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-import bad_input, batch, bench, interrupts, output, program  # noqa: E402,E401
+import bad_input, batch, bench, drafters, interrupts, output, program  # noqa: E402,E401
 
 
 def main():
@@ -22,7 +22,7 @@ def main():
     options = parser.parse_args()
     hunch = program.Hunch(os.path.abspath(options.binary), os.path.abspath(options.model))
     failed = passed = 0
-    for module in (bad_input, batch, output, bench, interrupts):
+    for module in (bad_input, drafters, batch, output, bench, interrupts):
         for name in sorted(n for n in dir(module) if n.startswith("test_") and options.only in n):
             start = time.monotonic()
             try:

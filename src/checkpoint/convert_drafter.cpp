@@ -1,0 +1,88 @@
+// A drafter's conversion: tensors under their published names, the text of config.json as it was; declared in convert.h.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <list>
+
+#include "checkpoint/convert.h"
+#include "checkpoint/convert_tensors.h"
+#include "checkpoint/drafter_file.h"
+#include "checkpoint/gguf_writer.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostDims = 4, kMostNameBytes = 255;  // what GGUF holds
+
+std::string stem_of(const std::string& path) {
+  const fs::path given = fs::path(path).lexically_normal();
+  std::error_code ignored;
+  const fs::path folder = fs::is_directory(given, ignored) ? given : given.parent_path();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
+// GGUF has no type for truth values and none for unsigned bytes.
+IntegerType stored_as(IntegerType type) {
+  return type == IntegerType::Bool ? IntegerType::I8 : type == IntegerType::U8 ? IntegerType::I32 : type;
+}
+
+Status check_storable(const DrafterFile& file) {
+  for (const DrafterFile::Item& item : file.items()) {
+    const Tensor& t = item.tensor;
+    if (t.shape.size() > kMostDims)
+      return file.wrong(t.name, fmt::format("{} dimensions, a GGUF file holds {}", t.shape.size(), kMostDims));
+    if (t.name.size() > kMostNameBytes) return file.wrong(t.name, "its name is too long for a GGUF file");
+    if (std::find(t.shape.begin(), t.shape.end(), 0) != t.shape.end()) return file.wrong(t.name, "has no elements");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method,
+                                       const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
+  if (!can_quantise(type)) return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
+  HUNCH_TRY(const auto file, DrafterFile::open(in, method));
+  HUNCH_OK(check_destination(in, out));
+  HUNCH_OK(check_storable(*file));
+  GgufWriter writer;
+  writer.add_text("general.architecture", kDrafterArchitecture);
+  writer.add_text("general.type", "drafter");
+  writer.add_text("general.name", stem_of(in));
+  writer.add_text(kDrafterMethodKey, file->method());
+  writer.add_text(kDrafterConfigKey, file->config_text());
+  writer.add_u32("general.file_type", file_type_of(type));
+  writer.add_u32("general.quantization_version", 2);
+
+  ConvertReport report;
+  std::vector<PlannedTensor> plan;
+  std::list<Tensor> tensors;                    // as written: scalars are vectors of one, tables as wide as stored
+  std::list<std::vector<int32_t>> wide_tables;  // U8 as I32
+  for (const DrafterFile::Item& item : file->items()) {
+    Tensor& tensor = tensors.emplace_back(item.tensor);
+    if (tensor.shape.empty()) tensor.shape = {1};
+    if (item.integer == IntegerType::None) {
+      plan.push_back({&tensor, encoding_for(tensor, type, report.notes)});
+      writer.add_tensor(tensor.name, plan.back().dtype, tensor.shape);
+    } else {
+      if (item.integer == IntegerType::U8) {
+        const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.data);
+        const auto& wide = wide_tables.emplace_back(bytes, bytes + tensor.bytes);
+        tensor.data = reinterpret_cast<const std::byte*>(wide.data()), tensor.bytes = 4 * wide.size();
+      }
+      plan.push_back({.tensor = &tensor, .whole_numbers = true});
+      writer.add_integers(tensor.name, stored_as(item.integer), tensor.shape);
+    }
+    report.bytes_in += tensor.bytes;
+  }
+  HUNCH_OK(write_planned(writer, out, plan, 0, report.bytes_in, progress, interrupted));
+  report.bytes_out = writer.file_bytes();
+  return report;
+}
+
+}  // namespace hunch

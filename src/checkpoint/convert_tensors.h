@@ -1,0 +1,36 @@
+// What conversions to GGUF share: the encoding that a tensor takes, and the stream of its rows through quantise_row. Used by
+// quantise_checkpoint and quantise_drafter.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/gguf_writer.h"
+
+namespace hunch {
+
+struct PlannedTensor {
+  const Tensor* tensor = nullptr;
+  DType dtype = DType::F32;
+  int permuted_heads = 0;  // > 0: rows of that many heads change from halves to neighbours
+  bool whole_numbers = false;  // its bytes are copied, `dtype` says nothing
+};
+
+// llama.cpp's number for "mostly this encoding" (general.file_type).
+uint32_t file_type_of(DType type);
+
+// `asked` for matrices whose rows its blocks divide, else q8_0 or f16 and a note; f32 for vectors.
+DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& notes);
+
+// The destination may not be any file of the input.
+Status check_destination(const std::string& in, const std::string& out);
+
+// Begins the file, writes every tensor in the order in which `writer` knows them, and finishes it. `bytes_in`: of all tensors.
+// Errors: weights that the encoding cannot hold, a full disk, the interruption; nothing is left then.
+Status write_planned(GgufWriter& writer, const std::string& out, const std::vector<PlannedTensor>& plan, int64_t head_dim,
+                     uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted);
+
+}  // namespace hunch

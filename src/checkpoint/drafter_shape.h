@@ -1,0 +1,39 @@
+// DrafterShape: a learned drafter's sizes, whatever its publisher calls them, for `hunch info` and for who loads one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/drafter_file.h"
+#include "checkpoint/shape.h"
+
+namespace hunch {
+
+// Which of the target's residual streams an EAGLE-3 layer reads: after these layers, counted from 0. Configurations of SGLang and
+// SpecForge (`eagle_config.eagle_aux_hidden_state_layer_ids`) list the layers whose output it is, those of vLLM and speculators
+// (`eagle_aux_hidden_state_layer_ids`) the layers whose input it is, one more.
+struct FeatureTaps {
+  enum class Convention { Default, Outputs, Inputs } convention = Convention::Default;
+  std::vector<int> outputs;  // as "output of layer"; empty for Default, which depends on the target's depth
+};
+std::vector<int> default_taps(int target_layers);  // 1, N/2 - 1, N - 4; clamped for shallow targets
+
+struct DrafterShape {
+  std::string method;
+  // The decoder layer or layers of eagle, eagle3 and mtp (sizes, RoPE, norm); layers, hidden and vocabulary of a draft model.
+  std::optional<ModelShape> layer;
+  int64_t hidden = 0, target_hidden = 0;    // target_hidden: as the configuration or the first matrix says; 0: unknown
+  int64_t vocab_size = 0, draft_vocab = 0;  // of the target, and the ids that can be guessed; 0: unknown
+  int heads = 0, head_layers = 0;           // medusa: heads, residual layers of each
+  FeatureTaps taps;                         // eagle3
+  bool norm_before_residual = false;        // eagle3: the residual is the normalised feature
+  bool fusion_bias = false;                 // fc has a bias
+};
+
+// Errors: keys of a wrong type, sizes out of range, taps that contradict each other.
+Result<DrafterShape> describe_drafter(const DrafterFile& file);
+
+}  // namespace hunch

@@ -1,0 +1,36 @@
+#include "cli/drafter_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/drafter_file.h"
+
+namespace hunch {
+
+std::string_view drafter_method_named(std::string_view name) {
+  if (name == "draft-simple" || name == "STANDALONE") return "draft_model";
+  if (name == "draft-eagle3" || name == "EAGLE3") return "eagle3";
+  if (name == "EAGLE") return "eagle";
+  // The names of vLLM's mtp methods carry the target's: it is one method.
+  if (name == "draft-mtp" || name == "NEXTN" || name.ends_with("_mtp")) return "mtp";
+  return name;
+}
+
+Result<std::vector<DrafterOptions>> open_drafters(const std::vector<std::string>& paths, std::string_view said,
+                                                  const std::optional<std::string>& said_path) {
+  std::vector<DrafterOptions> out;
+  for (const std::string& path : paths) {
+    const auto same_path = [&](const DrafterOptions& d) { return d.path == path; };
+    if (std::any_of(out.begin(), out.end(), same_path)) continue;
+    const bool meant = said_path ? path == *said_path : paths.size() == 1;
+    HUNCH_TRY(const auto file, DrafterFile::open(path, meant && is_drafter_method(said) ? said : std::string_view()));
+    for (const DrafterOptions& other : out)
+      if (other.method == file->method())
+        return usage_error(fmt::format("two drafters of method {}: {} and {}; name one", other.method, other.path, path));
+    out.push_back({file->method(), path});
+  }
+  return out;
+}
+
+}  // namespace hunch

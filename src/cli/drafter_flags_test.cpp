@@ -1,0 +1,226 @@
+// Drafters by flag and by configuration: which are loaded, which guesses, and what is refused.
+#include "cli/drafter_flags.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/tiny_drafter.h"
+#include "cli/drafter_report.h"
+#include "cli/speculation_flags.h"
+#include "cli/token_tree.h"
+#include "engine/plan.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  SpeculationOptions options;
+  std::vector<DrafterOptions> drafters;
+  std::vector<std::string> notes;
+  std::string message;  // of the error; empty where there is none
+};
+
+Outcome resolve(std::vector<std::string> arguments, const std::vector<DrafterOptions>* loaded = nullptr) {
+  FlagSet set("hunch run", "Runs.");
+  SpeculationFlags flags;
+  add_speculation_flags(set, flags);
+  if (const Status status = set.parse(arguments); !status.ok()) return {.message = status.error().message};
+  flags.loaded = loaded;
+  Outcome out;
+  auto options = resolve_speculation(flags, &out.notes);
+  if (!options.ok()) return {.message = options.error().message};
+  out.options = *options;
+  auto drafters = resolve_drafters(flags);
+  if (drafters.ok()) out.drafters = *drafters;
+  else out.message = drafters.error().message;
+  return out;
+}
+
+class DrafterFlags : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(eagle_);
+    fs::create_directories(medusa_);
+    put(eagle_ + "/config.json", tiny::eagle3_config().dump());
+    put(eagle_ + "/model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
+    put(medusa_ + "/config.json", R"({"medusa_num_heads": 1, "medusa_num_layers": 1})");
+    put(medusa_ + "/medusa_lm_head.safetensors", tiny::safetensors({{"0.0.linear.weight", {32, 32}}, {"0.1.weight", {40, 32}}}));
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  static void put(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+  static void put(const std::string& path, const tiny::Bytes& bytes) {
+    std::ofstream(path).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+  }
+  Outcome config(const std::string& model, const std::string& rest = "", const std::vector<DrafterOptions>* loaded = nullptr) {
+    return resolve({"--speculative-config", R"({"model": ")" + model + "\"" + rest + "}"}, loaded);
+  }
+  std::string root_ = testing::TempDir() + "hunch_drafter_flags_" + std::to_string(getpid()), eagle_ = root_ + "/eagle",
+              medusa_ = root_ + "/medusa";
+};
+
+TEST_F(DrafterFlags, ANamedDrafterIsLoadedAndGuesses) {
+  for (const Outcome& o :
+       {resolve({"-md", eagle_}), resolve({"--model-draft", eagle_, "--spec", "eagle3"}), config(eagle_),
+        config(eagle_, R"(, "method": "eagle3", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 1)"),
+        resolve({"-md", eagle_, "--speculative-config", R"({"model": ")" + eagle_ + "\"}"})}) {
+    ASSERT_EQ(o.message, "");
+    EXPECT_EQ(o.options.proposer, "eagle3");
+    ASSERT_EQ(o.drafters.size(), 1u);
+    EXPECT_EQ(o.drafters[0].method, "eagle3");
+    EXPECT_EQ(o.drafters[0].path, eagle_);
+  }
+}
+
+TEST_F(DrafterFlags, AnotherMethodMayBeNamedBesideALoadedDrafter) {
+  const Outcome o = resolve({"-md", eagle_, "--spec", "suffix"});
+  EXPECT_EQ(o.message, "");
+  EXPECT_EQ(o.options.proposer, "suffix");
+  EXPECT_EQ(o.drafters.size(), 1u);
+  EXPECT_EQ(resolve({"-md", eagle_, "--spec", "auto"}).options.proposer, "auto");
+  EXPECT_EQ(config(eagle_, R"(, "method": "ngram")").message,
+            "--speculative-config: \"model\" names a drafter, and method ngram has none: leave one out");
+  EXPECT_EQ(config(eagle_, R"(, "method": "sparse_attn")").message,
+            "--speculative-config: \"model\" names a drafter, and method self has none: leave one out; self guesses with the "
+            "target's own weights");
+}
+
+TEST_F(DrafterFlags, OfSeveralDraftersOneMustBeMeant) {
+  EXPECT_EQ(resolve({"-md", eagle_, "-md", medusa_}).message, "several drafters are loaded: eagle3 (" + eagle_ + "), medusa (" +
+                                                                  medusa_ + "); name the one that guesses with --spec");
+  const Outcome o = resolve({"-md", eagle_, "-md", medusa_, "--spec", "medusa"});
+  EXPECT_EQ(o.message, "");
+  EXPECT_EQ(o.options.proposer, "medusa");
+  EXPECT_EQ(o.drafters.size(), 2u);
+  fs::copy(eagle_, root_ + "/copy");
+  EXPECT_NE(resolve({"-md", eagle_, "-md", root_ + "/copy", "--spec", "eagle3"}).message.find("two drafters of method eagle3"),
+            std::string::npos);
+}
+
+TEST_F(DrafterFlags, AMethodWithoutItsDrafterIsAnError) {
+  EXPECT_EQ(resolve({"--spec", "eagle3"}).message,
+            "method eagle3 needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
+  EXPECT_EQ(resolve({"--spec", "medusa", "-md", eagle_}).message, eagle_ + ": a drafter of method eagle3, not medusa");
+  EXPECT_EQ(resolve({"--spec", "eagle", "-md", eagle_, "-md", medusa_}).message,
+            "method eagle is not loaded; loaded are eagle3 (" + eagle_ + "), medusa (" + medusa_ + "): add --model-draft PATH");
+  EXPECT_NE(resolve({"-md", root_ + "/none"}).message.find(root_ + "/none: No such file"), std::string::npos);
+  EXPECT_EQ(resolve({"-md", ""}).message, "-md needs the path of a folder or file");
+}
+
+TEST_F(DrafterFlags, ARequestNamesWhatIsLoadedAndNothingElse) {
+  const std::vector<DrafterOptions> loaded{{"eagle3", eagle_}}, none;
+  const auto request = [&](const std::string& json) { return resolve({"--speculative-config", json}, &loaded); };
+  EXPECT_EQ(request(R"({"method": "eagle3"})").options.proposer, "eagle3");
+  EXPECT_EQ(request(R"({"method": "none"})").options.proposer, "none");
+  EXPECT_EQ(config(eagle_, "", &loaded).options.proposer, "eagle3");
+  EXPECT_EQ(request(R"({"method": "medusa"})").message,
+            "method medusa is not loaded; loaded are eagle3 (" + eagle_ + "): add --model-draft PATH");
+  // What is not loaded is not even opened.
+  EXPECT_EQ(config("/no/such", "", &loaded).message,
+            "--speculative-config: \"model\": /no/such is not loaded; loaded drafters: eagle3 (" + eagle_ + ")");
+  EXPECT_EQ(config("/no/such", "", &none).message,
+            "--speculative-config: \"model\": /no/such is not loaded; loaded drafters: none");
+  EXPECT_EQ(config(eagle_, R"(, "method": "medusa")", &loaded).message,
+            "--speculative-config: \"model\": " + eagle_ + " is a drafter of method eagle3, not medusa");
+}
+
+TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
+  const auto message = [&](const std::string& rest) { return config(eagle_, ", " + rest).message; };
+  EXPECT_EQ(message(R"("parallel_drafting": false, "use_heterogeneous_vocab": false)"), "");
+  EXPECT_NE(message(R"("draft_tensor_parallel_size": 2)").find("must be 1: guesses run on one device"), std::string::npos);
+  EXPECT_NE(message(R"("tensor_parallel_size": 1)").find("draft_tensor_parallel_size"), std::string::npos);
+  EXPECT_NE(message(R"("parallel_drafting": true)").find("must be false"), std::string::npos);
+  EXPECT_NE(message(R"("quantization": "fp8")").find("with hunch quantize"), std::string::npos);
+  EXPECT_NE(message(R"("max_model_len": 2048)").find("guesses share the target's context"), std::string::npos);
+  EXPECT_NE(message(R"("revision": "main")").find("nothing is downloaded"), std::string::npos);
+  EXPECT_NE(message(R"("sparse_attn_ratio": 0.1)").find("\"model\" beside keys of self"), std::string::npos);
+  EXPECT_EQ(config("").message, "--speculative-config: \"model\" must be a string, the path of a drafter, not empty");
+  EXPECT_EQ(resolve({"--speculative-config", R"({"method": "eagle3", "model": 7})"}).message,
+            "--speculative-config: \"model\" must be a string, the path of a drafter, not a number");
+  EXPECT_NE(message(R"("use_heterogeneous_vocab": 1)").find("must be true or false, not a number"), std::string::npos);
+  EXPECT_NE(message(R"("draft_vocab_mode": "same", "use_heterogeneous_vocab": true)").find("contradicts \"draft_vocab_mode\""),
+            std::string::npos);
+  const Outcome other = config(eagle_, R"(, "use_heterogeneous_vocab": true)");
+  EXPECT_EQ(other.options.draft_vocab_mode, "intersection");
+  EXPECT_EQ(other.notes, std::vector<std::string>{"--draft-vocab has no effect with method eagle3"});
+}
+
+TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
+  const Outcome flags = resolve({"-md", eagle_, "--tree", "20", "--tree-top-k", "4", "--mtp-feed-norm", "pre",
+                                 "--mtp-recycle-norm", "pre", "--draft-vocab", "intersection"});
+  const Outcome keys = config(eagle_, R"(, "tree_tokens": 20, "tree_top_k": 4, "mtp_feed_norm": "pre",
+                                        "mtp_recycle_norm": "pre", "draft_vocab_mode": "intersection")");
+  for (const Outcome* o : {&flags, &keys}) {
+    EXPECT_EQ(o->message, "");
+    EXPECT_EQ(o->options.tree_tokens, 20);
+    EXPECT_EQ(o->options.tree_top_k, 4);
+    EXPECT_EQ(o->options.feed_norm, "pre");
+    EXPECT_EQ(o->options.recycle_norm, "pre");
+    EXPECT_EQ(o->options.draft_vocab_mode, "intersection");
+    EXPECT_EQ(o->notes.size(), 3u);  // for eagle3 the last three change nothing
+  }
+  EXPECT_EQ(resolve({"--spec", "ngram", "--tree-top-k", "4"}).notes,
+            std::vector<std::string>{"--tree-top-k has no effect with method ngram"});
+  EXPECT_EQ(resolve({"--mtp-feed-norm", "both"}).message, "--mtp-feed-norm must be one of post, pre, not \"both\"");
+  EXPECT_EQ(resolve({"--tree-top-k", "0"}).message, "--tree-top-k must be in 1..64, not \"0\"");
+}
+
+TEST_F(DrafterFlags, AFixedTreeSetsDepthAndWidth) {
+  for (const char* tree : {R"("[(0,), (1,), (0, 0), (0, 0, 2)]")", "[[0, 0, 2], [1], [0], [0, 0]]"}) {
+    const Outcome o = config(eagle_, std::string(R"(, "speculative_token_tree": )") + tree);
+    ASSERT_EQ(o.message, "");
+    EXPECT_EQ(o.options.token_tree, (TokenTree{{0}, {1}, {0, 0}, {0, 0, 2}}));
+    EXPECT_EQ(o.options.num_tokens, 3);
+    EXPECT_EQ(o.options.tree_tokens, 1);
+  }
+  EXPECT_EQ(config(eagle_, R"(, "num_speculative_tokens": 2, "speculative_token_tree": "[(0,), (0, 0)]")").message, "");
+  EXPECT_EQ(config(eagle_, R"(, "num_speculative_tokens": 5, "speculative_token_tree": "[(0,), (0, 0)]")").message,
+            "--draft 5 contradicts a tree of 2 tokens: leave it out");
+  EXPECT_EQ(resolve({"-md", eagle_, "--token-tree", "[(0,)]", "--tree", "3"}).message,
+            "--tree grows trees and --token-tree fixes one: leave one out");
+}
+
+TEST(TokenTreeText, BreaksAreShownAndTreesAreTrees) {
+  EXPECT_EQ(token_tree_text(*parse_token_tree("t", " [ (1, 0,) , (1) ]")), "[(1,), (1, 0)]");
+  EXPECT_EQ(token_tree_text(*parse_token_tree("t", "((0,),(0,1))")), "[(0,), (0, 1)]");
+  const auto error = [](std::string_view text) { return parse_token_tree("t", text).error().message; };
+  for (const char* broken :
+       {"", "[", "[]", "[()]", "[(0)", "[(0]x", "[(-1,)]", "[(64,)]", "[(a,)]", "0", "[(0,)] 1", "[(99999999999,)]"})
+    EXPECT_NE(error(broken).find("it breaks at character"), std::string::npos) << broken << ": " << error(broken);
+  EXPECT_EQ(error("[(0,), (0,)]"), "t: node (0,) stands there twice");
+  EXPECT_EQ(error("[(0,), (1, 2)]"), "t: node (1, 2) has no parent (1,)");
+  std::string many = "[";
+  for (int i = 0; i < 65; ++i) many += "(" + std::to_string(i % 64) + ",), ";
+  EXPECT_EQ(error(many + "]"), "t has more than 64 nodes");
+}
+
+TEST_F(DrafterFlags, InfoSaysWhatADrafterIs) {
+  auto eagle = drafter_json(eagle_);
+  ASSERT_TRUE(eagle.ok()) << eagle.error().message;
+  EXPECT_EQ((*eagle)["method"], "eagle3");
+  EXPECT_EQ((*eagle)["draft_vocab"], tiny::kDraftVocab);
+  EXPECT_EQ((*eagle)["taps"], (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ((*eagle)["taps_convention"], "outputs");
+  EXPECT_EQ((*eagle)["encodings"]["integers"]["tensors"], 2);
+  const std::string text = drafter_text(*eagle);
+  for (const char* part : {"drafter           eagle3 (", "1 layers, hidden 32", "target            hidden 32, 40 tokens",
+                           "draft vocabulary  20 tokens", "outputs of layers 0, 1, 1 (the file lists outputs)"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  auto medusa = drafter_json(medusa_);
+  ASSERT_TRUE(medusa.ok()) << medusa.error().message;
+  EXPECT_NE(drafter_text(*medusa).find("1 heads of 1 residual layers"), std::string::npos);
+}
+
+TEST(CheckDrafter, NamesWhatIsLoaded) {
+  EXPECT_TRUE(check_drafter("self", {}).ok());
+  EXPECT_TRUE(check_drafter("mtp", {{"eagle", "e"}, {"mtp", "m"}}).ok());
+  EXPECT_EQ(check_drafter("mtp", {{"eagle", "e"}}).error().message,
+            "method mtp is not loaded; loaded are eagle (e): add --model-draft PATH");
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,152 @@
+// What flags and --speculative-config amount to together: the drafters to load and the options of a request. Declared in
+// speculation_flags.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/drafter_method.h"
+#include "cli/drafter_flags.h"
+#include "cli/speculation_flags.h"
+#include "engine/plan.h"
+
+namespace hunch {
+namespace {
+
+std::string text_of(const SettingValue& v) {
+  return std::holds_alternative<double>(v) ? fmt::format("{:g}", std::get<double>(v)) : std::get<std::string>(v);
+}
+
+size_t index_of(std::string_view flag) {
+  const auto& all = speculation_settings();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (all[i].flag == flag) return i;
+  return all.size();
+}
+
+// Flags and configuration in one; values by index, so that options are applied in the table's order.
+Result<SpeculativeConfig> merge(const SpeculationFlags& flags) {
+  SpeculativeConfig out{flags.flags, {}};
+  if (!flags.config) return out;
+  const auto& settings = speculation_settings();
+  HUNCH_TRY(SpeculativeConfig config, parse_speculative_config(*flags.config));
+  for (auto& [i, value] : config.values) {  // agreeing twice is fine: scripts add flags to configurations
+    const auto typed = out.values.find(i);
+    if (typed != out.values.end() && typed->second != value)
+      return usage_error(fmt::format("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,
+                                     text_of(typed->second), settings[i].key, text_of(value)));
+    out.values[i] = std::move(value);
+  }
+  out.model = std::move(config.model);
+  return out;
+}
+
+// Empty where nobody said one.
+std::string said_method(const SettingValues& values) {
+  const auto at = values.find(0);
+  return at == values.end() ? std::string() : std::get<std::string>(at->second);
+}
+
+Result<std::vector<DrafterOptions>> drafters_of(const SpeculationFlags& flags, const SpeculativeConfig& merged) {
+  if (flags.loaded) return *flags.loaded;
+  std::vector<std::string> paths = flags.drafters;
+  if (merged.model) paths.push_back(*merged.model);
+  return open_drafters(paths, said_method(merged.values), merged.model);
+}
+
+std::string listed(const std::vector<DrafterOptions>& drafters) {
+  std::string out;
+  for (const DrafterOptions& d : drafters) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", d.method, d.path);
+  return out.empty() ? "none" : out;
+}
+
+// The method of the request: what was said, else that of the drafter that was named.
+Status choose_method(const SpeculationFlags& flags, const SpeculativeConfig& merged, const std::vector<DrafterOptions>& drafters,
+                     SpeculationOptions& options) {
+  const std::string said = said_method(merged.values);
+  if (!said.empty() && said != "auto" && merged.model && !is_drafter_method(said))
+    return usage_error(fmt::format("--speculative-config: \"model\" names a drafter, and method {} has none: leave one out{}",
+                                   said, said == "self" ? "; self guesses with the target's own weights" : ""));
+  if (merged.model) {
+    const auto at = std::find_if(drafters.begin(), drafters.end(), [&](const auto& d) { return d.path == *merged.model; });
+    if (at == drafters.end())
+      return usage_error(
+          fmt::format("--speculative-config: \"model\": {} is not loaded; loaded drafters: {}", *merged.model, listed(drafters)));
+    if (is_drafter_method(said) && at->method != said)
+      return usage_error(
+          fmt::format("--speculative-config: \"model\": {} is a drafter of method {}, not {}", *merged.model, at->method, said));
+    if (said.empty()) options.proposer = at->method;
+  } else if (said.empty() && !flags.loaded && !drafters.empty()) {
+    if (drafters.size() > 1)
+      return usage_error(fmt::format("several drafters are loaded: {}; name the one that guesses with --spec", listed(drafters)));
+    options.proposer = drafters[0].method;
+  }
+  return check_drafter(options.proposer, drafters);
+}
+
+// vLLM counts a tree's nodes in num_speculative_tokens; here the deepest path and the rest are told apart.
+Status settle_tree(const SettingValues& values, SpeculationOptions& options) {
+  if (options.token_tree.empty()) return {};
+  const int nodes = int(options.token_tree.size()), depth = int(options.token_tree.back().size());
+  for (const std::string_view other : {"--tree", "--tree-top-k"})
+    if (values.contains(index_of(other)))
+      return usage_error(fmt::format("{} grows trees and --token-tree fixes one: leave one out", other));
+  if (options.num_tokens != 0 && options.num_tokens != nodes)
+    return usage_error(fmt::format("--draft {} contradicts a tree of {} tokens: leave it out", options.num_tokens, nodes));
+  options.num_tokens = depth, options.tree_tokens = nodes - depth;
+  return {};
+}
+
+void remark(const SettingValues& values, const SpeculationOptions& options, std::vector<std::string>& notes) {
+  const auto given = [&](std::string_view flag) { return values.contains(index_of(flag)); };
+  const auto say = [&](std::string_view flag, std::string_view part, std::string_view name) {
+    if (given(flag)) notes.push_back(fmt::format("{} has no effect with {} {}", flag, part, name));
+  };
+  if (options.policy != "vegas")
+    for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread"})
+      say(flag, "--policy", options.policy);
+  if (given("--layer-step") && options.layer_step > 1)
+    for (std::string_view each : {"quest", "streamingllm", "oracle", "random", "full"})
+      if (options.policy == each) say("--layer-step", "--policy", each);
+  if (options.policy == "full" && given("--ratio"))
+    notes.push_back("--ratio has no effect with --policy full, which reads everything");
+  const std::string& method = options.proposer;
+  if (method == "auto") return;
+  if (!is_drafter_method(method))
+    for (std::string_view flag : {"--tree-top-k", "--token-tree"}) say(flag, "method", method);
+  if (method != "mtp")
+    for (std::string_view flag : {"--mtp-feed-norm", "--mtp-recycle-norm"}) say(flag, "method", method);
+  if (method != "draft_model") say("--draft-vocab", "method", method);
+}
+
+}  // namespace
+
+Result<std::vector<DrafterOptions>> resolve_drafters(const SpeculationFlags& flags) {
+  HUNCH_TRY(const SpeculativeConfig merged, merge(flags));
+  return drafters_of(flags, merged);
+}
+
+Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, std::vector<std::string>* notes) {
+  HUNCH_TRY(const SpeculativeConfig merged, merge(flags));
+  const SettingValues& values = merged.values;
+  const auto& settings = speculation_settings();
+  SpeculationOptions options;
+  for (const auto& [i, value] : values) settings[i].apply(value, options);
+  HUNCH_TRY(const auto drafters, drafters_of(flags, merged));
+  HUNCH_OK(choose_method(flags, merged, drafters, options));
+  HUNCH_OK(settle_tree(values, options));
+
+  if (options.metric == "logit") {  // raw logits gain nothing from dilation, and the paper's rule has none
+    if (values.contains(index_of("--spread")) && options.spread > 0)
+      return usage_error("--spread needs --metric weight or true_weight: raw logits are not spread; leave it out or set it to 0");
+    options.spread = 0;
+  }
+  if (notes) remark(values, options, *notes);
+  if (flags.unverified) {
+    if (options.proposer != "self" || options.policy != "streamingllm")
+      return usage_error("--unverified is lossy decoding and needs --spec self --policy streamingllm");
+    options.verify = false;
+  }
+  return options;
+}
+
+}  // namespace hunch

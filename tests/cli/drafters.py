@@ -1,0 +1,105 @@
+"""Learned drafters: what hunch info and hunch quantize make of them, and every way to hand in a wrong one."""
+import json
+import os
+import struct
+
+from program import expect
+
+CONFIG = dict(architectures=["LlamaForCausalLMEagle3"], model_type="llama", hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+              num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=40, draft_vocab_size=20, max_position_embeddings=512,
+              eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 3, 6]))
+
+
+def safetensors(tensors):
+    header, data = {}, b""
+    for name, (kind, shape) in tensors.items():
+        count = 1
+        for n in shape:
+            count *= n
+        part = struct.pack(f"<{count}{kind}", *((i % 7) for i in range(count)))
+        header[name] = dict(dtype=dict(f="F32", q="I64")[kind], shape=shape, data_offsets=[len(data), len(data) + len(part)])
+        data += part
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+TENSORS = {"fc.weight": ("f", [32, 96]), "norm.weight": ("f", [32]), "lm_head.weight": ("f", [20, 32]), "d2t": ("q", [20])}
+
+
+def folder(hunch, name, config=CONFIG, **files):
+    path = os.path.join(hunch.folder, name)
+    os.makedirs(path)
+    if config is not None:
+        hunch.file(os.path.join(name, "config.json"), config if isinstance(config, bytes) else json.dumps(config).encode())
+    for file, data in (files or {"model.safetensors": safetensors(TENSORS)}).items():
+        hunch.file(os.path.join(name, file), data)
+    return path
+
+
+def test_info_and_quantize_know_drafters(hunch):
+    source, out = folder(hunch, "good"), os.path.join(hunch.folder, "good.gguf")
+    result = hunch("quantize", source, out, "--type", "q4_0")
+    assert result.code == 0 and out in result.err, result
+    for path, encoding in ((source, "f32"), (out, "q4_0")):
+        result = hunch("info", path, "--json")
+        assert result.code == 0, result
+        said = json.loads(result.out)
+        assert (said["method"], said["draft_vocab"], said["target_hidden"]) == ("eagle3", 20, 32), said
+        assert (said["taps"], said["taps_convention"]) == ([1, 3, 6], "outputs"), said
+        assert said["encodings"][encoding]["tensors"] >= 2 and said["encodings"]["integers"]["tensors"] == 1, said
+    result = hunch("info", out)
+    assert result.code == 0 and "eagle3" in result.out and "20 tokens" in result.out, result
+
+
+def test_wrong_drafters_are_named_with_what_to_do(hunch):
+    changed = lambda **changes: {k: v for k, v in {**CONFIG, **changes}.items() if v is not None}
+    pickled = folder(hunch, "pickled", **{"pytorch_model.bin": b"x"})
+    cases = [
+        (os.path.join(hunch.folder, "none"), "No such file"),
+        (folder(hunch, "no_config", None), "no config.json beside the weights"),
+        (folder(hunch, "no_weights", **{"readme.txt": b"x"}), "no model.safetensors"),
+        (pickled, "python3 -c \"import torch, safetensors.torch as s; s.save_file("),
+        (os.path.join(pickled, "pytorch_model.bin"), "pickled weights can run code"),
+        (folder(hunch, "torn", **{"model.safetensors": safetensors(TENSORS)[:-3]}), "past the end of the file"),
+        (folder(hunch, "broken_json", b"{"), "config.json: not valid JSON"),
+        (folder(hunch, "deep_json", b"[" * 100000), "config.json: nested deeper than 64"),
+        (folder(hunch, "list", []), "config.json: must be a JSON object, not a list"),
+        (folder(hunch, "wrong_type", changed(architectures="Eagle")), "architectures: must be a list of strings, not a string"),
+        (folder(hunch, "unknown", dict(model_type="gpt7"), **{"model.safetensors": safetensors({"x.weight": ("f", [2])})}),
+         "no drafter that is known (speculators_model_type absent"),
+        (folder(hunch, "quantised", changed(quantization_config={})), "quantised Hugging Face checkpoints are not supported"),
+        (hunch.file("text.gguf", b"hello there"), "not a GGUF file"),
+    ]
+    for path, message in cases:
+        expect(hunch.run("-p", "hello", "-n", "2", "--model-draft", path), 1, message)
+    expect(hunch.run("-p", "hello", "--spec", "eagle3", "--model-draft", hunch.model), 1, "a drafter of method draft_model, not eagle3")
+    for key, value, message in [("draft_vocab_size", "many", "draft_vocab_size: must be a whole number, not a string"),
+                                ("eagle_config", 7, "eagle_config: must be an object, not a whole number"),
+                                ("hidden_size", -1, "hidden size is -1"), ("rope_theta", "x", "rope_theta: must be a finite number")]:
+        expect(hunch("info", folder(hunch, f"wrong_{key}", changed(**{key: value}))), 1, message)
+
+
+def test_methods_and_models_must_fit_what_is_loaded(hunch):
+    needs = 'method eagle3 needs a drafter: --model-draft PATH or "model" in --speculative-config'
+    run = lambda *flags: hunch.run("-p", "hello", "-n", "2", *flags)
+    expect(run("--spec", "eagle3"), 2, needs)
+    expect(run("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}'), 2, needs)
+    expect(run("--speculative-config", '{"method": "telepathy", "model": "x"}'), 2, '"method" must be one of auto, ')
+    expect(run("--speculative-config", '{"method": "ngram", "model": "x"}'), 1, "No such file")
+    expect(run("--speculative-config", '{"method": "eagle3", "model": 7}'), 2, "must be a string, the path of a drafter, not a number")
+    expect(run("--speculative-config", '{"method": "eagle3", "draft_tensor_parallel_size": 2}'), 2, "guesses run on one device")
+    expect(run("--token-tree", "[(0, 1)]"), 2, "--token-tree: node (0, 1) has no parent (0,)")
+    expect(hunch("quantize", hunch.model, "x.gguf", "--type", "q8_0", "--method", "ngram"), 2, "--method must be one of medusa")
+
+
+def test_a_line_of_a_batch_may_name_only_what_is_loaded(hunch):
+    lines = [dict(id="a", prompt="hello", max_tokens=2, speculative_config=dict(method="eagle3")),
+             dict(id="b", prompt="hello", max_tokens=2, speculative_config=dict(model="/no/such")),
+             dict(id="c", prompt="hello", max_tokens=2, speculative_config=dict(method="none"))]
+    source = hunch.file("drafters.in", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    result = hunch("batch", source, "-o", "-", "-m", hunch.model)
+    assert result.code == 1, result
+    answers = {a["id"]: a for a in map(json.loads, result.out.splitlines())}
+    assert "method eagle3 needs a drafter" in answers["a"]["error"]["message"], answers["a"]
+    assert "/no/such is not loaded; loaded drafters: none" in answers["b"]["error"]["message"], answers["b"]
+    assert "error" not in answers["c"], answers["c"]
