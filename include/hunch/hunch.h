@@ -23,7 +23,12 @@ using Progress = std::function<void(std::string_view what, int64_t done, int64_t
 // A learned drafter to load beside the model.
 struct DrafterOptions {
   std::string method;  // draft_model, medusa, eagle, eagle3 or mtp; empty: as the file says
-  std::string path;    // Hugging Face folder, a *.safetensors beside its config.json, or a GGUF file of `hunch quantize`
+  std::string path;    // Hugging Face folder, a *.safetensors beside its config.json, or a GGUF file of `hunch quantize`; empty:
+                       // the model's own (mtp)
+  // draft_model: same (its vocabulary is the target's, padding apart), intersection (another: it guesses what both spell alike).
+  std::string vocab_mode = "same";
+  // mtp: the target's hidden state before or after its final norm, and the module's own likewise: post, pre.
+  std::string feed_norm = "post", recycle_norm = "post";
 };
 
 struct EngineOptions {
@@ -97,11 +102,7 @@ struct SpeculationOptions {
   // nodes, grown by trying the tree_top_k likeliest tokens behind each of the best nodes (0: 10); or always the same tree.
   int tree_top_k = 0;
   std::vector<std::vector<int>> token_tree;  // one list of ranks for each node, parents first; empty: none
-  // mtp: the target's hidden state before or after its final norm, and the module's own likewise: post, pre.
-  std::string feed_norm = "post", recycle_norm = "post";
-  // draft_model: same (its vocabulary is the target's), intersection (it guesses tokens that both spell alike).
-  std::string draft_vocab_mode = "same";
-  bool verify = true;  // false: emit drafts unverified. Lossy, and labelled so
+  bool verify = true;                        // false: emit drafts unverified. Lossy, and labelled so
 };
 
 struct Request {

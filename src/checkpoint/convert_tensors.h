@@ -15,7 +15,7 @@ namespace hunch {
 struct PlannedTensor {
   const Tensor* tensor = nullptr;
   DType dtype = DType::F32;
-  int permuted_heads = 0;  // > 0: rows of that many heads change from halves to neighbours
+  int permuted_heads = 0;      // > 0: rows of that many heads change from halves to neighbours
   bool whole_numbers = false;  // its bytes are copied, `dtype` says nothing
 };
 

@@ -145,7 +145,8 @@ TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
   EXPECT_NE(message(R"("draft_vocab_mode": "same", "use_heterogeneous_vocab": true)").find("contradicts \"draft_vocab_mode\""),
             std::string::npos);
   const Outcome other = config(eagle_, R"(, "use_heterogeneous_vocab": true)");
-  EXPECT_EQ(other.options.draft_vocab_mode, "intersection");
+  ASSERT_EQ(other.drafters.size(), 1u);
+  EXPECT_EQ(other.drafters[0].vocab_mode, "intersection");
   EXPECT_EQ(other.notes, std::vector<std::string>{"--draft-vocab has no effect with method eagle3"});
 }
 
@@ -158,9 +159,10 @@ TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
     EXPECT_EQ(o->message, "");
     EXPECT_EQ(o->options.tree_tokens, 20);
     EXPECT_EQ(o->options.tree_top_k, 4);
-    EXPECT_EQ(o->options.feed_norm, "pre");
-    EXPECT_EQ(o->options.recycle_norm, "pre");
-    EXPECT_EQ(o->options.draft_vocab_mode, "intersection");
+    ASSERT_EQ(o->drafters.size(), 1u);
+    EXPECT_EQ(o->drafters[0].feed_norm, "pre");
+    EXPECT_EQ(o->drafters[0].recycle_norm, "pre");
+    EXPECT_EQ(o->drafters[0].vocab_mode, "intersection");
     EXPECT_EQ(o->notes.size(), 3u);  // for eagle3 the last three change nothing
   }
   EXPECT_EQ(resolve({"--spec", "ngram", "--tree-top-k", "4"}).notes,
@@ -174,8 +176,8 @@ TEST_F(DrafterFlags, AFixedTreeSetsDepthAndWidth) {
     const Outcome o = config(eagle_, std::string(R"(, "speculative_token_tree": )") + tree);
     ASSERT_EQ(o.message, "");
     EXPECT_EQ(o.options.token_tree, (TokenTree{{0}, {1}, {0, 0}, {0, 0, 2}}));
-    EXPECT_EQ(o.options.num_tokens, 3);
-    EXPECT_EQ(o.options.tree_tokens, 1);
+    EXPECT_EQ(o.options.num_tokens, 0);  // the tree says how many
+    EXPECT_EQ(o.options.tree_tokens, 0);
   }
   EXPECT_EQ(config(eagle_, R"(, "num_speculative_tokens": 2, "speculative_token_tree": "[(0,), (0, 0)]")").message, "");
   EXPECT_EQ(config(eagle_, R"(, "num_speculative_tokens": 5, "speculative_token_tree": "[(0,), (0, 0)]")").message,

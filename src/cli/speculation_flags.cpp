@@ -294,7 +294,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        Kind::Choice,
        {"same", "intersection"},
        {},
-       [](const SettingValue& v, SpeculationOptions& o) { o.draft_vocab_mode = word(v); }},
+       [](const SettingValue&, SpeculationOptions&) {}},
       {"--mtp-feed-norm",
        "mtp_feed_norm",
        "SIDE",
@@ -302,7 +302,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        Kind::Choice,
        {"post", "pre"},
        {},
-       [](const SettingValue& v, SpeculationOptions& o) { o.feed_norm = word(v); }},
+       [](const SettingValue&, SpeculationOptions&) {}},
       {"--mtp-recycle-norm",
        "mtp_recycle_norm",
        "SIDE",
@@ -310,7 +310,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        Kind::Choice,
        {"post", "pre"},
        {},
-       [](const SettingValue& v, SpeculationOptions& o) { o.recycle_norm = word(v); }},
+       [](const SettingValue&, SpeculationOptions&) {}},
   };
   return settings;
 }

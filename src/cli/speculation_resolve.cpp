@@ -50,7 +50,17 @@ Result<std::vector<DrafterOptions>> drafters_of(const SpeculationFlags& flags, c
   if (flags.loaded) return *flags.loaded;
   std::vector<std::string> paths = flags.drafters;
   if (merged.model) paths.push_back(*merged.model);
-  return open_drafters(paths, said_method(merged.values), merged.model);
+  HUNCH_TRY(auto drafters, open_drafters(paths, said_method(merged.values), merged.model));
+  // The prediction module lies in the model's own checkpoint: an empty path.
+  if (drafters.empty() && said_method(merged.values) == "mtp") drafters.push_back({.method = "mtp"});
+  // What is said of how a drafter is loaded holds for all of them; each takes what it knows.
+  for (DrafterOptions& drafter : drafters)
+    for (const auto& [flag, member] :
+         {std::pair("--draft-vocab", &DrafterOptions::vocab_mode), std::pair("--mtp-feed-norm", &DrafterOptions::feed_norm),
+          std::pair("--mtp-recycle-norm", &DrafterOptions::recycle_norm)})
+      if (const auto said = merged.values.find(index_of(flag)); said != merged.values.end())
+        drafter.*member = text_of(said->second);
+  return drafters;
 }
 
 std::string listed(const std::vector<DrafterOptions>& drafters) {
@@ -86,13 +96,13 @@ Status choose_method(const SpeculationFlags& flags, const SpeculativeConfig& mer
 // vLLM counts a tree's nodes in num_speculative_tokens; here the deepest path and the rest are told apart.
 Status settle_tree(const SettingValues& values, SpeculationOptions& options) {
   if (options.token_tree.empty()) return {};
-  const int nodes = int(options.token_tree.size()), depth = int(options.token_tree.back().size());
+  const int nodes = int(options.token_tree.size());
   for (const std::string_view other : {"--tree", "--tree-top-k"})
     if (values.contains(index_of(other)))
       return usage_error(fmt::format("{} grows trees and --token-tree fixes one: leave one out", other));
   if (options.num_tokens != 0 && options.num_tokens != nodes)
     return usage_error(fmt::format("--draft {} contradicts a tree of {} tokens: leave it out", options.num_tokens, nodes));
-  options.num_tokens = depth, options.tree_tokens = nodes - depth;
+  options.num_tokens = options.tree_tokens = 0;  // the tree says both
   return {};
 }
 

@@ -11,7 +11,8 @@
 namespace hunch {
 namespace {
 
-constexpr int kLookup = 0, kSelf = 1, kLearned = 2;  // arms, as in auto_drafters(); from kLearned on the drafters that were loaded
+constexpr int kLookup = 0, kSelf = 1,
+              kLearned = 2;  // arms, as in auto_drafters(); from kLearned on the drafters that were loaded
 
 // How often a suffix guess was kept, by position, where the past says that less than 1, 2, 4, 8 ... of it will be: counted on
 // books, code, records and edits with the shipped model. Where a request starts from; its own rounds soon count more.

@@ -79,6 +79,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 Status EngineParts::load_drafters() {
   for (DrafterOptions& wanted : options.drafters) {
     Learned made;
+    if (wanted.path.empty()) wanted.path = options.model;
     HUNCH_TRY(made.file, DrafterFile::open(wanted.path, wanted.method));
     made.name = wanted.method = made.file->method(), made.path = wanted.path;
     if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
@@ -90,6 +91,7 @@ Status EngineParts::load_drafters() {
                                           .target = model.get(),
                                           .max_draft = options.max_draft,
                                           .max_sequences = options.max_num_seqs,
+                                          .options = {.feed_norm = wanted.feed_norm, .recycle_norm = wanted.recycle_norm},
                                           .file = made.file.get(),
                                           .checkpoint = checkpoint.get()}));
     const Needs needs = made.proposer->needs();

@@ -44,11 +44,6 @@ Status plan_token_tree(const SpeculationOptions& o, int max_draft, RequestPlan& 
 Status check_drafting(const SpeculationOptions& o) {
   if (o.tree_top_k < 0 || o.tree_top_k > 64)
     return usage_error(fmt::format("the {} likeliest tokens of each node: 1 to 64 are possible, 0 is the default", o.tree_top_k));
-  for (const auto& [what, norm] : {std::pair("fed", &o.feed_norm), std::pair("recycled", &o.recycle_norm)})
-    if (*norm != "post" && *norm != "pre")
-      return usage_error(fmt::format("unknown side '{}' of the norm that is {}; known: post, pre", *norm, what));
-  if (o.draft_vocab_mode != "same" && o.draft_vocab_mode != "intersection")
-    return usage_error(fmt::format("unknown mode '{}' of the draft vocabulary; known: same, intersection", o.draft_vocab_mode));
   return {};
 }
 

@@ -26,7 +26,8 @@ Status check_prompt(const Request& request, const EngineParts& parts) {
   return {};
 }
 
-// A drafter that is never right costs speed and nothing else, so nobody would notice: a mismatch of models, of taps, of norm sides.
+// A drafter that is never right costs speed and nothing else, so nobody would notice: a mismatch of models, of taps, of norm
+// sides.
 void watch_acceptance(EngineParts& parts, Generation& out) {
   constexpr int64_t kLuckless = 64;
   for (EngineParts::Learned& drafter : parts.learned) {

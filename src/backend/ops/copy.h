@@ -21,9 +21,9 @@ struct CopyTokensArgs {
 
 // to[r][map[i]] = from[r][i]; every other column becomes `fill`: logits of a draft vocabulary in the target's numbering.
 struct ScatterColumnsArgs {
-  View<const float, 2> from;    // [rows][n]
-  View<const int32_t, 1> map;   // [n] columns of `to`, ascending
-  View<float, 2> to;            // [rows][m]
+  View<const float, 2> from;   // [rows][n]
+  View<const int32_t, 1> map;  // [n] columns of `to`, ascending
+  View<float, 2> to;           // [rows][m]
   float fill = 0;
 };
 
