@@ -102,6 +102,7 @@ class Backend {
   virtual void split_signs(const SplitSignsArgs&) = 0;
   virtual void copy_rows(const CopyRowsArgs&) = 0;
   virtual void copy_tokens(const CopyTokensArgs&) = 0;
+  virtual void scatter_columns(const ScatterColumnsArgs&) = 0;
   virtual void sample(const SampleArgs&) = 0;
   virtual void log_probs(const LogProbsArgs&) = 0;
 

@@ -125,6 +125,9 @@ class LateBackend final : public ReferenceBackend {
   void copy_tokens(const CopyTokensArgs& a) override {
     later([this, a] { ReferenceBackend::copy_tokens(a); });
   }
+  void scatter_columns(const ScatterColumnsArgs& a) override {
+    later([this, a] { ReferenceBackend::scatter_columns(a); });
+  }
   void sample(const SampleArgs& a) override {
     if (a.state) {  // rules of the host: a device waits for the logits, and so does this
       (void)synchronize();

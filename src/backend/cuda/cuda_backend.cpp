@@ -248,6 +248,8 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
 
 void CudaBackend::copy_tokens(const CopyTokensArgs& args) { enqueue_copy_tokens(next_op(), args); }
 
+void CudaBackend::scatter_columns(const ScatterColumnsArgs& args) { enqueue_scatter_columns(next_op(), args); }
+
 void CudaBackend::sample(const SampleArgs& args) {
   if (!args.state) return keep_sample(args);
   const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];

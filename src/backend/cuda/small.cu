@@ -45,6 +45,28 @@ __global__ void copy_tokens_kernel(const CopyTokens* args) {
   for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i * a.to_stride] = a.from[i * a.from_stride];
 }
 
+struct Scatter {
+  const float* from;
+  const int32_t* map;
+  float* to;
+  int64_t n, columns, from_stride, to_stride;
+  float fill;
+};
+__global__ void fill_columns_kernel(const Scatter* args) {
+  wait_for_previous();
+  let_next_start();
+  const Scatter a = *args;
+  float* to = a.to + blockIdx.y * a.to_stride;
+  for (int64_t i = first_index(); i < a.columns; i += stride()) to[i] = a.fill;
+}
+__global__ void scatter_columns_kernel(const Scatter* args) {
+  wait_for_previous();
+  let_next_start();
+  const Scatter a = *args;
+  for (int64_t i = first_index(); i < a.n; i += stride())
+    a.to[blockIdx.y * a.to_stride + a.map[i]] = a.from[blockIdx.y * a.from_stride + i];
+}
+
 struct Reduce {
   const float* from;
   float* out;
@@ -155,6 +177,18 @@ void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
   if (args.to.extent[0] == 0) return;
   commands.launch(copy_tokens_kernel, {.threads = 64},
                   CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0]});
+}
+
+void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args) {
+  const int64_t n = args.map.extent[0], columns = args.to.extent[1], rows = args.to.extent[0];
+  HUNCH_CHECK(args.from.extent[1] == n && args.from.extent[0] == rows && args.map.stride[0] == 1);
+  HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1 && n <= columns);
+  if (rows == 0 || columns == 0) return;
+  const Scatter scatter{args.from.data, args.map.data,       args.to.data,      n,
+                        columns,        args.from.stride[0], args.to.stride[0], args.fill};
+  const Grid grid{.blocks = dim3(kStriding / 4, unsigned(rows)), .threads = kThreads};
+  commands.launch(fill_columns_kernel, grid, scatter);
+  if (n > 0) commands.launch(scatter_columns_kernel, grid, scatter);
 }
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {

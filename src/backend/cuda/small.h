@@ -8,6 +8,7 @@ namespace hunch {
 
 void enqueue_copy_rows(Commands&, std::span<const CopyRowsArgs>);  // one launch for all
 void enqueue_copy_tokens(Commands&, const CopyTokensArgs&);
+void enqueue_scatter_columns(Commands&, const ScatterColumnsArgs&);
 void enqueue_reduce_scores(Commands&, const ReduceScoresArgs&);
 void enqueue_expand_blocks(Commands&, const ExpandBlocksArgs&);
 void enqueue_split_signs(Commands&, const SplitSignsArgs&);

@@ -55,6 +55,18 @@ void ReferenceBackend::copy_tokens(const CopyTokensArgs& args) {
   for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(i);
 }
 
+void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {
+  const int64_t n = args.map.extent[0];
+  HUNCH_CHECK(args.from.extent[1] == n && args.from.extent[0] == args.to.extent[0]);
+  for (int64_t i = 0; i < n; ++i) HUNCH_CHECK(args.map(i) > (i > 0 ? args.map(i - 1) : -1) && args.map(i) < args.to.extent[1]);
+  for (int64_t row = 0; row < args.to.extent[0]; ++row) {
+    const float* from = args.from[row].data;
+    float* to = args.to[row].data;
+    std::fill_n(to, args.to.extent[1], args.fill);
+    for (int64_t i = 0; i < n; ++i) to[args.map(i)] = from[i];
+  }
+}
+
 namespace {
 
 Result<std::unique_ptr<Backend>> make_reference(const Backend::Setup&) {
