@@ -325,6 +325,16 @@ MUTANTS = [
            'backend_test', '*CpuSample.*'),
     Mutant('log-probabilities: ties to the higher id', 'src/backend/cpu/log_probs.cpp', ': a < b;', ': a > b;', 'backend_test',
            '*LogProbs*'),
+    Mutant('ranks: a bound that loses an id', 'src/backend/cpu/sampler.cpp', 'bound = std::max(bound, best[k - 1]);',
+           'bound = std::max(bound, best[0]);', 'backend_test', '*CpuSample.Ranks*'),
+    Mutant('ranks: shares of some of the ids', 'src/backend/cpu/sampler.cpp', 'row.cut_logit = std::numeric_limits<float>::lowest(), row',
+           'row.cut_logit = best[0], row', 'backend_test', '*CpuSample.Ranks*'),
+    # Caches that begin late.
+    Mutant('attention: entries before the first are read', 'src/backend/cpu/attention_tree_body.h',
+           'return first > rows.first ? first : rows.first;', 'return first > 0 ? first : 0;', 'backend_test', 'CpuFirstEntry*'),
+    Mutant('attention: a row without entries keeps what stood there', 'src/backend/cpu/attention_body.h',
+           'if (reads_nothing(rows, row)) write_nothing(item, row);', 'if (false) write_nothing(item, row);', 'backend_test',
+           'CpuFirstEntry*'),
     # Products.
     Mutant('products: the residual forgotten where rows come in chunks', 'src/backend/cpu/matmul.cpp',
            'tile.accumulate = args.accumulate;', 'tile.accumulate = args.accumulate && chunks == 1;', 'backend_test',

@@ -25,6 +25,8 @@ struct Bench {
   Backend& backend;
   std::vector<float> logits, probs;
   std::vector<int32_t> history;
+  int32_t ranked[kMostRanked];
+  float shares[kMostRanked];
   int64_t vocab = 0;
 
   void use(int64_t size) {
@@ -44,7 +46,7 @@ struct Bench {
     }
     return best;
   }
-  double sample(const SamplingParams& params, bool want_probs, const LogitRules& rules) {
+  double sample(const SamplingParams& params, bool want_probs, const LogitRules& rules, int64_t k = 0) {
     LogitState state(rules, vocab);
     state.reset(history.data(), kPrompt);
     for (int64_t i = kPrompt; i < kPrompt + kOutput; ++i) state.append(history[size_t(i)]);
@@ -58,6 +60,7 @@ struct Bench {
       args.tokens = View<int32_t, 1>(&token, 1);
       if (want_probs) args.probs = View<float, 2>(probs.data(), 1, vocab);
       if (rules.any()) args.state = &state;
+      if (k > 0) args.ranked = View<int32_t, 2>(ranked, 1, k), args.shares = View<float, 2>(shares, 1, k);
       backend.sample(args);
     });
   }
@@ -109,6 +112,8 @@ int run(int argc, char** argv) {
     line(name, bench, [&, &params = params] { return bench.sample(params, false, {}); });
     line("  with probabilities", bench, [&, &params = params] { return bench.sample(params, true, {}); });
   }
+  line("greedy, the best 10", bench, [&] { return bench.sample({0, 0, 1, 0}, false, {}, 10); });
+  line("temperature 1, the best 10", bench, [&] { return bench.sample({1, 0, 1, 0}, false, {}, 10); });
   const std::pair<const char*, LogitRules> rules[] = {
       {"defaults, one bias", {.bias = {{1, 1.0f}}}},
       {"defaults, output penalties", {.presence = 1, .frequency = 1}},

@@ -168,7 +168,7 @@ TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
   EXPECT_EQ(resolve({"--spec", "ngram", "--tree-top-k", "4"}).notes,
             std::vector<std::string>{"--tree-top-k has no effect with method ngram"});
   EXPECT_EQ(resolve({"--mtp-feed-norm", "both"}).message, "--mtp-feed-norm must be one of post, pre, not \"both\"");
-  EXPECT_EQ(resolve({"--tree-top-k", "0"}).message, "--tree-top-k must be in 1..64, not \"0\"");
+  EXPECT_EQ(resolve({"--tree-top-k", "0"}).message, "--tree-top-k must be in 1..16, not \"0\"");
 }
 
 TEST_F(DrafterFlags, AFixedTreeSetsDepthAndWidth) {

@@ -277,7 +277,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "drafters: with --tree, the K likeliest tokens of each node are tried (default 10)",
        Kind::Whole,
        {},
-       {1, 64},
+       {1, 16},
        [](const SettingValue& v, SpeculationOptions& o) { o.tree_top_k = whole(v); }},
       {"--token-tree",
        "speculative_token_tree",

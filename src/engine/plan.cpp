@@ -42,8 +42,8 @@ Status plan_token_tree(const SpeculationOptions& o, int max_draft, RequestPlan& 
 }
 
 Status check_drafting(const SpeculationOptions& o) {
-  if (o.tree_top_k < 0 || o.tree_top_k > 64)
-    return usage_error(fmt::format("the {} likeliest tokens of each node: 1 to 64 are possible, 0 is the default", o.tree_top_k));
+  if (o.tree_top_k < 0 || o.tree_top_k > 16)
+    return usage_error(fmt::format("the {} likeliest tokens of each node: 1 to 16 are possible, 0 is the default", o.tree_top_k));
   return {};
 }
 

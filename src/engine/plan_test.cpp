@@ -101,7 +101,7 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
       {"a layer step of 0", [](auto&, auto& o) { o.layer_step = 0; }},
       {"unknown look-up 'self' for self; known: ngram, suffix", [](auto&, auto& o) { o.self_lookup = "self"; }},
-      {"the 65 likeliest tokens of each node", [](auto&, auto& o) { o.tree_top_k = 65; }},
+      {"the 17 likeliest tokens of each node", [](auto&, auto& o) { o.tree_top_k = 17; }},
       {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = std::to_string(5); }},
       {"layer 8 to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "8,"; }},
       {"unverified (lossy) decoding runs every layer",

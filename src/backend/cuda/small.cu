@@ -47,27 +47,24 @@ __global__ void copy_tokens_kernel(const CopyTokens* args) {
 
 struct Scatter {
   const float* from;
-  const int32_t* map;  // ascending
+  const int32_t* map;
   float* to;
-  int64_t from_stride, map_stride, to_stride, columns;
-  int32_t n;
+  int64_t n, columns, from_stride, to_stride;
   float fill;
 };
-__global__ void scatter_kernel(const Scatter* args) {
+__global__ void fill_columns_kernel(const Scatter* args) {
   wait_for_previous();
   let_next_start();
   const Scatter a = *args;
-  const float* from = a.from + blockIdx.y * a.from_stride;
   float* to = a.to + blockIdx.y * a.to_stride;
-  for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.columns; i += gridDim.x * blockDim.x) {
-    int low = 0, high = a.n;  // the first that is not below i
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (a.map[middle * a.map_stride] < i) low = middle + 1;
-      else high = middle;
-    }
-    to[i] = low < a.n && a.map[low * a.map_stride] == i ? from[low] : a.fill;
-  }
+  for (int64_t i = first_index(); i < a.columns; i += stride()) to[i] = a.fill;
+}
+__global__ void scatter_columns_kernel(const Scatter* args) {
+  wait_for_previous();
+  let_next_start();
+  const Scatter a = *args;
+  for (int64_t i = first_index(); i < a.n; i += stride())
+    if (a.map[i] >= 0) a.to[blockIdx.y * a.to_stride + a.map[i]] = a.from[blockIdx.y * a.from_stride + i];
 }
 
 struct Reduce {
@@ -190,12 +187,15 @@ void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
 }
 
 void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args) {
-  HUNCH_CHECK(args.from.extent[0] == args.to.extent[0] && args.from.extent[1] == args.map.extent[0]);
-  HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1);
-  if (args.to.extent[0] == 0) return;
-  commands.launch(scatter_kernel, {.blocks = dim3(kStriding, unsigned(args.to.extent[0])), .threads = kThreads},
-                  Scatter{args.from.data, args.map.data, args.to.data, args.from.stride[0], args.map.stride[0], args.to.stride[0],
-                          args.to.extent[1], int32_t(args.map.extent[0]), args.fill});
+  const int64_t n = args.map.extent[0], columns = args.to.extent[1], rows = args.to.extent[0];
+  HUNCH_CHECK(args.from.extent[1] == n && args.from.extent[0] == rows && args.map.stride[0] == 1);
+  HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1 && n <= columns);
+  if (rows == 0 || columns == 0) return;
+  const Scatter scatter{args.from.data, args.map.data,       args.to.data,      n,
+                        columns,        args.from.stride[0], args.to.stride[0], args.fill};
+  const Grid grid{.blocks = dim3(kStriding / 4, unsigned(rows)), .threads = kThreads};
+  commands.launch(fill_columns_kernel, grid, scatter);
+  if (n > 0) commands.launch(scatter_columns_kernel, grid, scatter);
 }
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {

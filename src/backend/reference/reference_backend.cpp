@@ -44,13 +44,6 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
 
 size_t ReferenceBackend::memory_bytes() const { return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE)); }
 
-void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {
-  for (int64_t r = 0; r < args.to.extent[0]; ++r) {
-    for (int64_t i = 0; i < args.to.extent[1]; ++i) args.to(r, i) = args.fill;
-    for (int64_t i = 0; i < args.map.extent[0]; ++i) args.to(r, args.map(i)) = args.from(r, i);
-  }
-}
-
 void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
   HUNCH_CHECK(args.from.extent[1] == args.to.extent[1] && (args.from.extent[0] == args.to.extent[0] || args.from.extent[0] == 1));
   for (int64_t row = 0; row < args.to.extent[0]; ++row)
@@ -60,6 +53,19 @@ void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
 void ReferenceBackend::copy_tokens(const CopyTokensArgs& args) {
   HUNCH_CHECK(args.from.extent[0] == args.to.extent[0]);
   for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(i);
+}
+
+void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {
+  const int64_t n = args.map.extent[0];
+  HUNCH_CHECK(args.from.extent[1] == n && args.from.extent[0] == args.to.extent[0]);
+  for (int64_t i = 0; i < n; ++i) HUNCH_CHECK(args.map(i) >= -1 && args.map(i) < args.to.extent[1]);
+  for (int64_t row = 0; row < args.to.extent[0]; ++row) {
+    const float* from = args.from[row].data;
+    float* to = args.to[row].data;
+    std::fill_n(to, args.to.extent[1], args.fill);
+    for (int64_t i = 0; i < n; ++i)
+      if (args.map(i) >= 0) to[args.map(i)] = from[i];
+  }
 }
 
 namespace {

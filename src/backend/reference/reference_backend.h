@@ -71,8 +71,8 @@ class ReferenceBackend : public Backend {
   void expand_blocks(const ExpandBlocksArgs& args) override;
   void split_signs(const SplitSignsArgs& args) override;
   void copy_rows(const CopyRowsArgs& args) override;
-  void scatter_columns(const ScatterColumnsArgs& args) override;
   void copy_tokens(const CopyTokensArgs& args) override;
+  void scatter_columns(const ScatterColumnsArgs& args) override;
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
 

@@ -1,0 +1,79 @@
+// Copies between views: rows side by side in wider rows, columns of a part in those of the whole. The same on every backend.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/test_backends.h"
+
+namespace hunch {
+namespace {
+
+// Columns [first, first + count) of rows that lie `stride` apart.
+View<float, 2> columns(std::vector<float>& values, int64_t stride, int64_t first, int64_t count) {
+  View<float, 2> view(values.data() + first, int64_t(values.size()) / stride, count);
+  view.stride[0] = stride;
+  return view;
+}
+
+class Copies : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backend, Copies, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
+
+TEST_P(Copies, PutRowsSideBySideInWiderRows) {
+  const auto backend = make_backend(GetParam(), 2);
+  for (const int64_t rows : {1, 3, 40})
+    for (const int64_t n : {1, 7, 64, 130}) {
+      std::vector<float> a(size_t(rows * n)), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n)),
+          out(size_t(rows * (3 * n + 1)), -5.0f);
+      std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
+      const int64_t width = 3 * n + 1;
+      backend->copy_rows({View<const float, 2>(a.data(), rows, n), columns(out, width, 0, n)});
+      backend->copy_rows({columns(b, n + 2, 1, n), columns(out, width, n, n)});
+      backend->copy_rows({View<const float, 2>(one.data(), 1, n), columns(out, width, 2 * n, n)});
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+          ASSERT_EQ(out[size_t(r * width + i)], a[size_t(r * n + i)]);
+          ASSERT_EQ(out[size_t(r * width + n + i)], b[size_t(r * (n + 2) + 1 + i)]);
+          ASSERT_EQ(out[size_t(r * width + 2 * n + i)], one[size_t(i)]);
+        }
+        ASSERT_EQ(out[size_t(r * width + 3 * n)], -5);  // what lies between the rows stays
+      }
+    }
+}
+
+TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
+  const auto backend = make_backend(GetParam(), 2);
+  constexpr float kFill = -std::numeric_limits<float>::infinity();
+  const std::vector<std::vector<int32_t>> maps = {{}, {0}, {9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {2, 3, 7}, {7, -1, 0, 3}};
+  for (const std::vector<int32_t>& ids : maps)
+    for (const int64_t rows : {1, 5}) {
+      const int64_t n = int64_t(ids.size());
+      Buffer map = backend->allocate(ids.size() * sizeof(int32_t) + 4, Memory::Shared);
+      std::copy(ids.begin(), ids.end(), static_cast<int32_t*>(map.data()));
+      std::vector<float> from(size_t(rows * (n + 1))), out(size_t(rows * 12), -5.0f);
+      std::iota(from.begin(), from.end(), 1.0f);
+      backend->scatter_columns({columns(from, n + 1, 0, n), View<const int32_t, 1>(static_cast<int32_t*>(map.data()), n),
+                                columns(out, 12, 0, 10), kFill});
+      for (int64_t r = 0; r < rows; ++r) {
+        std::vector<float> expected(12, kFill);
+        expected[10] = expected[11] = -5;
+        for (int64_t i = 0; i < n; ++i)
+          if (ids[size_t(i)] >= 0) expected[size_t(ids[size_t(i)])] = from[size_t(r * (n + 1) + i)];
+        ASSERT_EQ(std::vector<float>(out.begin() + r * 12, out.begin() + (r + 1) * 12), expected) << n << " columns, row " << r;
+      }
+    }
+}
+
+TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
+  ReferenceBackend backend;
+  std::vector<float> from(2), out(4);
+  for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 4}, {-2, 0}})
+    EXPECT_DEATH(backend.scatter_columns({View<const float, 2>(from.data(), 1, 2), View<const int32_t, 1>(ids.data(), 2),
+                                          View<float, 2>(out.data(), 1, 4), 0}),
+                 "map");
+}
+
+}  // namespace
+}  // namespace hunch

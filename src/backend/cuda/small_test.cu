@@ -1,0 +1,73 @@
+// Copies on the device: rows side by side in wider rows, columns of a part in those of the whole.
+#include "backend/cuda/small.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "backend/cuda/device_test.h"
+
+namespace hunch {
+namespace {
+
+template <class T>
+View<T, 2> columns(T* values, int64_t rows, int64_t stride, int64_t first, int64_t count) {
+  View<T, 2> view(values + first, rows, count);
+  view.stride[0] = stride;
+  return view;
+}
+
+TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int64_t rows : {1, 3, 40})
+    for (const int64_t n : {1, 7, 130, 4096}) {
+      const int64_t width = 3 * n + 1;
+      std::vector<float> a(size_t(rows * n)), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n));
+      std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
+      const test::DeviceArray<float> from_a(a), from_b(b), from_one(one), to(std::vector<float>(size_t(rows * width), -5.0f));
+      const std::vector<CopyRowsArgs> calls{
+          {View<const float, 2>(from_a.data(), rows, n), columns(to.data(), rows, width, 0, n)},
+          {columns<const float>(from_b.data(), rows, n + 2, 1, n), columns(to.data(), rows, width, n, n)},
+          {View<const float, 2>(from_one.data(), 1, n), columns(to.data(), rows, width, 2 * n, n)}};
+      enqueue_copy_rows(*commands, calls);
+      ASSERT_TRUE(commands->wait().ok());
+      const std::vector<float> out = to.get();
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+          ASSERT_EQ(out[size_t(r * width + i)], a[size_t(r * n + i)]);
+          ASSERT_EQ(out[size_t(r * width + n + i)], b[size_t(r * (n + 2) + 1 + i)]);
+          ASSERT_EQ(out[size_t(r * width + 2 * n + i)], one[size_t(i)]);
+        }
+        ASSERT_EQ(out[size_t(r * width + 3 * n)], -5);
+      }
+    }
+}
+
+TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  constexpr float kFill = -std::numeric_limits<float>::infinity();
+  for (const int64_t whole : {10, 3000, 151936})
+    for (const int64_t step : {1, 3, 7})
+      for (const int64_t rows : {1, 5}) {
+        std::vector<int32_t> ids;
+        for (int64_t id = step - 1; id < whole; id += step) ids.push_back(int32_t(id));
+        const int64_t n = int64_t(ids.size()), width = whole + 2;
+        std::vector<float> from(size_t(rows * n)), expected(size_t(rows * width), -5.0f);
+        std::iota(from.begin(), from.end(), 1.0f);
+        const test::DeviceArray<float> x(from), to(expected);
+        const test::DeviceArray<int32_t> map(ids);
+        enqueue_scatter_columns(*commands, {View<const float, 2>(x.data(), rows, n), View<const int32_t, 1>(map.data(), n),
+                                            columns(to.data(), rows, width, 0, whole), kFill});
+        ASSERT_TRUE(commands->wait().ok());
+        for (int64_t r = 0; r < rows; ++r) {
+          std::fill_n(expected.begin() + r * width, whole, kFill);
+          for (int64_t i = 0; i < n; ++i) expected[size_t(r * width + ids[size_t(i)])] = from[size_t(r * n + i)];
+        }
+        ASSERT_EQ(to.get(), expected) << "every " << step << " of " << whole << ", rows " << rows;
+      }
+}
+
+}  // namespace
+}  // namespace hunch
