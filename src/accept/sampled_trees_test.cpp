@@ -247,6 +247,7 @@ TEST(SampledTrees, EmitNothingThatTheTargetExcludesAndKeepNothingThatTheDrafterE
       {{0, 0.5f, 0.5f, 0}, {1 - tiny, tiny, 0, 0}, {0, 1, 2}},           // the second had next to nothing
       {{0, 1, 0, 0}, {0.5f, 0, 0.25f, 0.25f}, {0, 2, 3}},                // disjoint
       {{0, 0.3f, 0.7f, 0}, {0.6f, 0.12f, 0.28f, 0}, {0, 1, 2}},          // p' equals q'
+      {{0, 0.27f, 0.63f, 0}, {0, 0.3f, 0.7f, 0}, {1, 2}},                // rounding, made large: nothing left after the first
       {{0, 0.3f, 0.7f, 0}, {0.25f, 0.25f, 0.25f, 0.25f}, {0, 0, 0, 3}},  // drawn again and again
       {{0, 0.3f, 0.7f, 0}, {0.25f, 0.25f, 0.25f, 0.25f}, {0, -1, 3}},    // an id that is none
   };
