@@ -1,0 +1,77 @@
+// Learned drafters whose guesses are mostly right, and not always (tests/data/README.md, `echo`): what follows kept and dropped
+// guesses, chains and trees, leaves the stream of plain decoding as it is, and a drafter's own cache in step with it.
+#include <gtest/gtest.h>
+
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+using namespace test;
+
+class EchoDrafters : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, EchoDrafters, testing::Values("echo", "echo-eagle1", "echo-eagle3", "echo-medusa"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+std::unique_ptr<Engine> load_echo(const char* drafter) {
+  EngineOptions options{.model = tiny_path("echo"), .device = "cpu", .threads = 2, .kv_dtype = "f32"};
+  options.drafters.push_back({.path = tiny_path(drafter)});
+  return load(options);
+}
+
+TEST_P(EchoDrafters, KeepPlainStreamsWhileGuessesAreKeptAndDropped) {
+  const auto engine = load_echo(GetParam());
+  int64_t kept = 0, dropped = 0;
+  for (const double temperature : {0.0, 0.5})
+    for (const int beside : {0, 6})
+      for (const uint64_t seed : {1, 2}) {
+        Request asked = request(random_prompt(30, 250, seed), 80);
+        asked.sampling.temperature = temperature;
+        const std::vector<int32_t> plain = plain_stream(*engine, asked);
+        asked.speculation.proposer = engine->parts().learned.at(0).name;
+        asked.speculation.num_tokens = 4;
+        asked.speculation.tree_tokens = beside;
+        const Generation drafted = generate(*engine, asked);
+        EXPECT_EQ(drafted.tokens, plain) << "temperature " << temperature << ", " << beside << " tokens beside the chain";
+        kept += drafted.accepted;
+        dropped += drafted.drafted - drafted.accepted;
+      }
+  EXPECT_GT(kept, 100);
+  EXPECT_GT(dropped, 100);
+}
+
+// A drafter whose cache fell out of step with the sequence would still change nothing, and be right less often.
+TEST_P(EchoDrafters, GuessInTheMiddleOfDecodingAsTheyDoBehindAPrompt) {
+  const auto engine = load_echo(GetParam());
+  Request asked = request(random_prompt(30, 250, 3), 60);
+  const std::vector<int32_t> plain = plain_stream(*engine, asked);
+  asked.speculation.proposer = engine->parts().learned.at(0).name;
+  asked.speculation.num_tokens = 3;
+  const auto chains = [&](Request from, std::vector<std::pair<int64_t, std::vector<int32_t>>>& out, int rounds) {
+    const auto run = make_step(*engine, from);
+    run->hot_loop().after_drafts = [&](Running& who) {
+      std::vector<int32_t> chain;
+      for (int node = 0; node < who.tree().size; ++node) chain.push_back(who.tree().tokens(node));
+      out.emplace_back(who.sequence.committed_len, chain);
+    };
+    ASSERT_TRUE(run->prefill(nullptr).ok());
+    for (int i = 0; i < rounds; ++i) ASSERT_TRUE(run->round().ok());
+  };
+  std::vector<std::pair<int64_t, std::vector<int32_t>>> along;
+  chains(asked, along, 12);
+  for (const auto& [committed, chain] : along) {
+    if (committed == 30) continue;
+    Request from = asked;
+    from.prompt.insert(from.prompt.end(), plain.begin(), plain.begin() + (committed - 30));
+    std::vector<std::pair<int64_t, std::vector<int32_t>>> first;
+    chains(from, first, 1);
+    EXPECT_EQ(first.at(0).second, chain) << "behind " << committed << " tokens";
+  }
+}
+
+}  // namespace
+}  // namespace hunch
