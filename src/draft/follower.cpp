@@ -283,8 +283,7 @@ void Follower::next_level() {
     const Sequence& sequence = *draft->task->sequence;
     const int first = draft->rows - draft->level;
     for (int i = 0; i < draft->level; ++i)
-      ids(rows++) =
-          own(draft->branch ? row_tokens(sequence.slot)(first + i - 1) : draft->task->tree->tokens(draft->depth - 1));
+      ids(rows++) = own(draft->branch ? row_tokens(sequence.slot)(first + i - 1) : draft->task->tree->tokens(draft->depth - 1));
     segments_.push_back({.phase = Segment::Phase::Verify,
                          .sequence = &sequence,
                          .first_position = sequence.committed_len + (draft->branch ? 0 : draft->depth),

@@ -92,7 +92,7 @@ class Follower final : public Proposer {
   std::vector<Segment> segments_;
   std::vector<int32_t> positions_;
   std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never
-  bool ids_queued_ = false;  // ops that read ids_ may not have run yet
+  bool ids_queued_ = false;       // ops that read ids_ may not have run yet
   Confidence by_noise_, by_draw_;
   Buffer waiting_, page_features_;    // [slot][keep][width], [page][width]
   Buffer input_, recycled_, hidden_;  // [rows][width]

@@ -104,8 +104,8 @@ class Proposer {
     Pass* pass = nullptr;                  // over the target's KV store
     int max_draft = 0, max_sequences = 1;
     ProposerOptions options;
-    DrafterFile* file = nullptr;             // a learned drafter's weights; null: it has none of its own
-    const Checkpoint* checkpoint = nullptr;  // the target's
+    DrafterFile* file = nullptr;              // a learned drafter's weights; null: it has none of its own
+    const Checkpoint* checkpoint = nullptr;   // the target's
     const Checkpoint* draft_model = nullptr;  // draft_model: its own; stays open
     const VocabMap* draft_vocab = nullptr;    // and how its ids and the target's go together; null: they are the same
   };

@@ -19,10 +19,10 @@ Status check_same(const Vocabulary& target, const Vocabulary& draft) {
   for (int32_t id = 0; id < common; ++id) {
     const std::string_view a = target.tokenizer.token_bytes(id), b = draft.tokenizer.token_bytes(id);
     if (a.empty() || b.empty() || a == b) continue;  // holes are padding, too
-    return usage_error(
-        fmt::format("{}: not the target's vocabulary: token {} is {} there and {} in {}; use a draft model of the target's family, "
-                    "or draft vocabulary mode \"intersection\", which guesses the tokens that both have",
-                    draft.source, id, excerpt(b), excerpt(a), target.source));
+    return usage_error(fmt::format(
+        "{}: not the target's vocabulary: token {} is {} there and {} in {}; use a draft model of the target's family, "
+        "or draft vocabulary mode \"intersection\", which guesses the tokens that both have",
+        draft.source, id, excerpt(b), excerpt(a), target.source));
   }
   return {};
 }
@@ -83,8 +83,8 @@ Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& 
   VocabMap map = Matcher(target, draft).map(mode == "same");
   const auto guessed = [](int32_t id) { return id >= 0; };
   if (std::none_of(map.target_ids.begin(), map.target_ids.end(), guessed))
-    return usage_error(fmt::format("{}: has no token in common with {}; use a draft model of the target's family", draft.source,
-                                   target.source));
+    return usage_error(
+        fmt::format("{}: has no token in common with {}; use a draft model of the target's family", draft.source, target.source));
   if (target.columns != draft.columns) return map;
   for (int32_t id = 0; id < int32_t(draft.columns); ++id)
     if (map.target_ids[size_t(id)] != id) return map;
