@@ -14,6 +14,7 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
     : backend_(*setup.backend),
       target_(*setup.target),
       net_(std::move(net)),
+      own_ids_(net_->own_ids()),
       max_draft_(setup.max_draft),
       width_(net_->shape().hidden),
       draft_vocab_(net_->shape().vocab_size),
@@ -41,7 +42,7 @@ Needs Follower::needs() const {
 
 void Follower::move_in(Quarters quarters) {
   kv_ = std::move(quarters.kv), pool_ = quarters.pool;
-  rows_ = quarters.max_rows + keep_;
+  rows_ = std::max(quarters.max_rows + keep_, level_rows_);
   pass_.emplace(
       backend_, net_->shape(), *kv_,
       PassLimits{.max_rows = int(rows_), .max_segments = int(seats_.size()), .floats_per_row = net_->scratch_floats() + width_});
@@ -68,6 +69,8 @@ void Follower::move_in(Quarters quarters) {
 // that reaches the last one (rows of a network without features can be made up for, so there it is a run from the first page).
 void Follower::open(const Sequence& sequence) {
   Seat& seat = seats_[size_t(sequence.slot)];
+  Draft& draft = drafts_[size_t(sequence.slot)];
+  draft.task = nullptr, draft.classes.clear();  // of whoever sat there
   const int64_t found = sequence.committed_len / kPageLen;
   const auto known = [&](int64_t page) {
     const int32_t id = sequence.pages.page_of(page * kPageLen);
@@ -106,8 +109,10 @@ void Follower::stamp(const Sequence& sequence) {
 // input on.
 void Follower::append_input(const Sequence& sequence, int64_t rows, int64_t at) {
   Seat& seat = seats_[size_t(sequence.slot)];
+  if (ids_queued_) (void)backend_.synchronize();  // a failure shows at the pass that verifies
+  ids_queued_ = false;
   auto ids = ids_.view<int32_t>(rows_);
-  for (int64_t i = 0; i < rows; ++i) ids(at + i) = sequence.tokens[size_t(seat.fed + i)];
+  for (int64_t i = 0; i < rows; ++i) ids(at + i) = own(sequence.tokens[size_t(seat.fed + i)]);
   segments_.push_back({.phase = Segment::Phase::Verify,
                        .sequence = &sequence,
                        .first_position = seat.fed,
@@ -122,6 +127,7 @@ void Follower::feed() {
   pass_->begin(ids_.view<const int32_t>(rows), segments_);
   net_->forward(*pass_, featured() ? input_.view<float>(rows, width_) : View<float, 2>{}, recycled_.view<float>(rows, width_),
                 hidden_.view<float>(rows, width_));
+  ids_queued_ = true;
   for (const Segment& segment : segments_) {
     seats_[size_t(segment.sequence->slot)].fed += segment.num_rows;
     stamp(*segment.sequence);
@@ -141,7 +147,8 @@ void Follower::follow(std::span<const TargetRows> all) {
     const Sequence& sequence = *rows.sequence;
     Seat& seat = seats_[size_t(sequence.slot)];
     if (!featured()) {
-      for (int64_t backlog = sequence.committed_len - seat.fed; backlog > keep_;) {
+      const int64_t end = std::min(sequence.committed_len, net_->longest());  // nothing is drafted behind it
+      for (int64_t backlog = end - seat.fed; backlog > keep_;) {
         if (at == rows_) feed(), at = 0;
         const int64_t count = std::min(backlog, rows_ - at);
         append_input(sequence, count, at);
@@ -276,7 +283,7 @@ void Follower::next_level() {
     const Sequence& sequence = *draft->task->sequence;
     const int first = draft->rows - draft->level;
     for (int i = 0; i < draft->level; ++i)
-      ids(rows++) = draft->branch ? row_tokens(sequence.slot)(first + i - 1) : draft->task->tree->tokens(draft->depth - 1);
+      ids(rows++) = own(draft->branch ? row_tokens(sequence.slot)(first + i - 1) : draft->task->tree->tokens(draft->depth - 1));
     segments_.push_back({.phase = Segment::Phase::Verify,
                          .sequence = &sequence,
                          .first_position = sequence.committed_len + (draft->branch ? 0 : draft->depth),
@@ -308,6 +315,7 @@ void Follower::finish_level(int64_t rows) {
     sample(*draft, View<const float, 2>(logits).slice(row, draft->level), row);
     row += draft->level;
   }
+  ids_queued_ = false;
   if (!backend_.synchronize().ok()) return open_.clear();  // the pass that verifies fails with the reason
   row = 0;
   int64_t next = 0;
@@ -397,7 +405,11 @@ void Follower::take_tree(Draft& draft, int64_t row) {
 
 void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
   Draft& draft = drafts_[size_t(sequence.slot)];
-  if (!draft.task || draft.branch) return;
+  if (!draft.task || draft.branch || draft.classes.empty()) return;
+  if (!featured()) {  // entries of drafts that were kept are final as they stand; the last draft was never read
+    seats_[size_t(sequence.slot)].fed += int64_t(std::min(verdict.path.size(), draft.classes.size() - 1));
+    stamp(sequence);
+  }
   Confidence& confidence = draft.given ? by_draw_ : by_noise_;
   for (size_t i = 0; i < draft.classes.size() && i <= verdict.path.size(); ++i)
     confidence.record(draft.classes[i], i < verdict.path.size());

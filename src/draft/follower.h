@@ -60,6 +60,7 @@ class Follower final : public Proposer {
   };
 
   bool featured() const { return net_->takes_features(); }
+  int32_t own(int32_t token) const { return own_ids_.data ? own_ids_(token) : token; }
   View<int32_t, 1> row_tokens(Slot slot) {  // of a tree's rows 1, 2, ...
     return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * kMostTried)[slot];
   }
@@ -78,6 +79,7 @@ class Follower final : public Proposer {
   Backend& backend_;
   const Model& target_;
   std::unique_ptr<DraftNet> net_;
+  View<const int32_t, 1> own_ids_;
   int max_draft_;
   int64_t width_, draft_vocab_, vocab_, keep_, level_rows_, rows_ = 0;
   std::unique_ptr<KvStore> kv_;
@@ -90,6 +92,7 @@ class Follower final : public Proposer {
   std::vector<Segment> segments_;
   std::vector<int32_t> positions_;
   std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never
+  bool ids_queued_ = false;       // ops that read ids_ may not have run yet
   Confidence by_noise_, by_draw_;
   Buffer waiting_, page_features_;    // [slot][keep][width], [page][width]
   Buffer input_, recycled_, hidden_;  // [rows][width]

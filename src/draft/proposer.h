@@ -21,6 +21,7 @@ namespace hunch {
 
 class DrafterFile;  // checkpoint/drafter_file.h
 class StaticTree;   // draft/static_tree.h
+struct VocabMap;    // draft/vocab_map.h
 
 // Settings of proposers; each reads its own. Names and defaults are vLLM's where it has them.
 struct ProposerOptions {
@@ -103,8 +104,10 @@ class Proposer {
     Pass* pass = nullptr;                  // over the target's KV store
     int max_draft = 0, max_sequences = 1;
     ProposerOptions options;
-    DrafterFile* file = nullptr;             // a learned drafter's weights; null: it has none of its own
-    const Checkpoint* checkpoint = nullptr;  // the target's
+    DrafterFile* file = nullptr;              // a learned drafter's weights; null: it has none of its own
+    const Checkpoint* checkpoint = nullptr;   // the target's
+    const Checkpoint* draft_model = nullptr;  // draft_model: its own; stays open
+    const VocabMap* draft_vocab = nullptr;    // and how its ids and the target's go together; null: they are the same
   };
   virtual ~Proposer() = default;
 

@@ -8,6 +8,7 @@
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
+#include "engine/vocab_match.h"
 
 namespace hunch {
 namespace {
@@ -87,14 +88,21 @@ Status EngineParts::load_drafters() {
     if (!entry)
       return usage_error(
           fmt::format("{}: no drafter of method '{}'; known: {}", wanted.path, made.name, Register<Proposer>::names()));
+    VocabMap vocab;
+    if (made.name == "draft_model") { HUNCH_TRY(vocab, open_draft_model(wanted, made)); }
     HUNCH_TRY(made.proposer, entry->make({.backend = backend.get(),
                                           .target = model.get(),
                                           .max_draft = options.max_draft,
                                           .max_sequences = options.max_num_seqs,
                                           .options = {.feed_norm = wanted.feed_norm, .recycle_norm = wanted.recycle_norm},
                                           .file = made.file.get(),
-                                          .checkpoint = checkpoint.get()}));
+                                          .checkpoint = checkpoint.get(),
+                                          .draft_model = made.model.get(),
+                                          .draft_vocab = &vocab}));
     const Needs needs = made.proposer->needs();
+    if (needs.kv && geometry.dtype == DType::Q8_0 && needs.kv->head_dim > kMaxCodedDim)
+      return usage_error(fmt::format("{}: KV type q8_0 reads heads of up to {} dimensions, this drafter has {}: use bf16",
+                                     wanted.path, kMaxCodedDim, needs.kv->head_dim));
     if (needs.rows) followers_.push_back(made.proposer.get());
     for (const int layer : needs.taps)
       if (std::find(taps.begin(), taps.end(), layer) == taps.end()) taps.push_back(layer);
@@ -102,6 +110,20 @@ Status EngineParts::load_drafters() {
   }
   std::sort(taps.begin(), taps.end());
   return {};
+}
+
+// Random weights have no tokenizer: there columns are all that can be compared.
+Result<VocabMap> EngineParts::open_draft_model(const DrafterOptions& wanted, Learned& made) const {
+  made.file.reset();  // it told the method
+  HUNCH_TRY(made.model, Checkpoint::open(wanted.path));
+  const int64_t columns = made.model->shape().vocab_size, of_target = checkpoint->shape().vocab_size;
+  if (!tokenizer && columns == of_target) return VocabMap{};
+  if (!tokenizer)
+    return usage_error(fmt::format("{}: a draft model of {} tokens for a target of {} random ones; use one of as many",
+                                   wanted.path, columns, of_target));
+  auto own = load_tokenizer(*made.model);
+  if (!own) return Error{fmt::format("{}: {}", wanted.path, own.error().message)};
+  return match_vocabularies({*tokenizer, of_target, options.model}, {*own, columns, wanted.path}, wanted.vocab_mode);
 }
 
 Proposer* EngineParts::learned_named(const std::string& name) const {

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/drafter_file.h"
+#include "draft/vocab_map.h"
 #include "engine/drafting.h"
 #include "engine/scheduler.h"
 #include "hunch/hunch.h"
@@ -47,6 +48,7 @@ class EngineParts {
   struct Learned {
     std::string name, path;
     std::unique_ptr<DrafterFile> file;
+    std::unique_ptr<Checkpoint> model;  // draft_model: a model like any other
     std::unique_ptr<Proposer> proposer;
     int64_t luckless = 0;  // rounds since one of its tokens was kept, of requests that asked for it by name
   };
@@ -63,6 +65,7 @@ class EngineParts {
 
  private:
   Status load_drafters();
+  Result<VocabMap> open_draft_model(const DrafterOptions&, Learned&) const;
   Status plan_limits();
   Status plan_memory();
   KvGeometry geometry_of(KvGeometry drafter) const;

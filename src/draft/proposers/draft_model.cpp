@@ -1,0 +1,71 @@
+// draft_model: a small language model of its own drafts (speculative decoding; Leviathan et al., 2023; Chen et al., 2023). It
+// reads the text's tokens alone, from the first one on, and nothing of the target: row j takes token j and predicts token j + 1.
+//
+// Its vocabulary may be padded otherwise than the target's, or be another one (draft/vocab_map.h): its logits are then spread
+// over the target's ids, where what it cannot say has -infinity, and it reads own ids. Any q over the target's ids keeps every
+// rule exact.
+#include <fmt/format.h>
+
+#include "draft/follower.h"
+#include "draft/vocab_map.h"
+
+namespace hunch {
+namespace {
+
+class DraftModel final : public DraftNet {
+ public:
+  static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
+
+  const ModelShape& shape() const override { return model_->shape(); }
+  size_t weight_bytes() const override { return model_->weight_bytes(); }
+  bool takes_features() const override { return false; }
+  int64_t longest() const override { return shape().context_len; }
+  void forward(Pass& pass, View<const float, 2>, View<float, 2>, View<float, 2> hidden) const override {
+    model_->forward(pass, hidden);
+  }
+  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
+    model_->logits(backend, hidden, logits);
+  }
+  View<const int32_t, 1> vocabulary() const override { return view(target_ids_, shape().vocab_size); }
+  View<const int32_t, 1> own_ids() const override { return view(own_ids_, target_columns_); }
+
+ private:
+  static View<const int32_t, 1> view(const Buffer& ids, int64_t count) {
+    return ids ? ids.view<const int32_t>(count) : View<const int32_t, 1>{};
+  }
+
+  std::unique_ptr<Model> model_;
+  int64_t target_columns_ = 0;
+  Buffer target_ids_, own_ids_;  // empty: the target's numbering
+};
+
+Buffer shared(Backend& backend, const std::vector<int32_t>& ids) {
+  if (ids.empty()) return {};
+  Buffer out = backend.allocate(ids.size() * sizeof(int32_t), Memory::Shared);
+  std::copy(ids.begin(), ids.end(), &out.view<int32_t>(int64_t(ids.size()))(0));
+  return out;
+}
+
+Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup) {
+  if (!setup.draft_model)
+    return usage_error("method draft_model needs a draft model: --model-draft PATH, or \"model\" in --speculative-config");
+  const std::string& name = setup.draft_model->shape().family;
+  const auto* family = Register<Model>::find(name);
+  if (!family) return Error{fmt::format("draft model: unknown architecture '{}'; known: {}", name, Register<Model>::names())};
+  auto net = std::make_unique<DraftModel>();
+  HUNCH_TRY(net->model_, family->make({.backend = setup.backend, .checkpoint = setup.draft_model}));
+  const int64_t columns = net->shape().vocab_size, target_columns = setup.target->shape().vocab_size;
+  net->target_columns_ = target_columns;
+  if (const VocabMap* map = setup.draft_vocab; map && !map->same()) {
+    HUNCH_CHECK(int64_t(map->target_ids.size()) == columns && int64_t(map->own_ids.size()) == target_columns);
+    net->target_ids_ = shared(*setup.backend, map->target_ids), net->own_ids_ = shared(*setup.backend, map->own_ids);
+  } else {
+    HUNCH_CHECK(columns == target_columns);
+  }
+  return std::unique_ptr<Proposer>(std::make_unique<Follower>(setup, std::move(net)));
+}
+
+const Register<Proposer> draft_model{"draft_model", "a small model of the target's vocabulary", DraftModel::make};
+
+}  // namespace
+}  // namespace hunch

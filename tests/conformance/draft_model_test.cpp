@@ -1,0 +1,289 @@
+// A draft model never changes the output, and reads what the target reads: a model that drafts for itself is always right, alone
+// and in a crowd, behind prefixes of other requests and preemptions, under other numberings of its tokens.
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/convert.h"
+#include "methods.h"
+
+namespace hunch {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A copy of a tiny model (of tied BF16 matrices) in which token `id` has the number new_ids[id], or is missing (-1), among
+// `columns`. Columns without a token shout: whoever looks at their logits chooses them.
+std::string renumbered(const char* model, const char* name, const std::vector<int>& new_ids, int columns, int context_len = 256) {
+  const fs::path from = test::tiny_path(model), to = fs::path(testing::TempDir()) / name;
+  fs::remove_all(to);
+  fs::create_directories(to);
+  Json config = Json::parse(text_of(from / "config.json"));
+  config["vocab_size"] = columns, config["max_position_embeddings"] = context_len;
+  config["eos_token_id"] = columns - 1, config["bos_token_id"] = columns - 1;
+  std::ofstream(to / "config.json") << config;
+
+  Json tokenizer = Json::parse(text_of(from / "tokenizer.json"));
+  Json vocab = Json::object(), added = Json::array();
+  for (const auto& [token, id] : tokenizer["model"]["vocab"].items())
+    if (const int now = new_ids[id.get<size_t>()]; now >= 0) vocab[token] = now;
+  for (Json& token : tokenizer["added_tokens"])
+    if (const int now = new_ids[token["id"].get<size_t>()]; now >= 0) token["id"] = now, added.push_back(token);
+  if (!vocab.contains("Ġt")) tokenizer["model"]["merges"] = Json::array();
+  tokenizer["model"]["vocab"] = vocab, tokenizer["added_tokens"] = added;
+  std::ofstream(to / "tokenizer.json") << tokenizer;
+
+  const std::string weights = text_of(from / "model.safetensors");
+  uint64_t header_len = 0;
+  std::memcpy(&header_len, weights.data(), 8);
+  Json header = Json::parse(weights.substr(8, header_len));
+  std::string data;
+  for (auto& [tensor, entry] : header.items()) {
+    if (tensor == "__metadata__") continue;
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    std::string bytes = weights.substr(8 + header_len + begin, end - begin);
+    if (tensor == "model.embed_tokens.weight") {
+      const size_t row = bytes.size() / new_ids.size();
+      std::string rows(row * size_t(columns), 0);
+      for (size_t at = 0; at < rows.size(); at += 2)
+        rows[at] = char(0x80), rows[at + 1] = char(at % 4 ? 0x43 : 0xC3);  // 256, -256
+      for (size_t id = 0; id < new_ids.size(); ++id)
+        if (new_ids[id] >= 0) rows.replace(row * size_t(new_ids[id]), row, bytes, row * id, row);
+      bytes = rows;
+      entry["shape"][0] = columns;
+    }
+    entry["data_offsets"] = {data.size(), data.size() + bytes.size()};
+    data += bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  header_len = text.size();
+  std::ofstream(to / "model.safetensors", std::ios::binary)
+      << std::string(reinterpret_cast<char*>(&header_len), 8) << text << data;
+  return to;
+}
+
+// The same model with matrices of 8 bits: often right, not always.
+const std::string& coarser(const char* model) {
+  static std::map<std::string, std::string> made;
+  std::string& path = made[model];
+  if (!path.empty()) return path;
+  path = (fs::path(testing::TempDir()) / fmt::format("draft_model_{}_q8_0.gguf", model)).string();
+  HUNCH_CHECK(quantise_checkpoint(test::tiny_path(model), path, DType::Q8_0).ok());
+  return path;
+}
+
+EngineOptions with_draft_model(const char* model, const std::string& path, const char* device = "cpu",
+                               const char* mode = "same") {
+  EngineOptions options{.model = test::tiny_path(model), .device = device, .threads = 1, .context_len = 256};
+  options.drafters = {{.method = "draft_model", .path = path, .vocab_mode = mode}};
+  return options;
+}
+
+Request drafting(std::vector<int32_t> prompt, int new_tokens, int gamma, double temperature, const char* rule = "match") {
+  Request out = test::request(std::move(prompt), new_tokens);
+  out.sampling.temperature = temperature;
+  out.speculation.proposer = "draft_model", out.speculation.num_tokens = gamma, out.speculation.rule = rule;
+  return out;
+}
+
+void expect_plain_stream(Engine& engine, const Request& request, const Generation& run, const std::string& what) {
+  EXPECT_TRUE(run.lossless) << what;
+  EXPECT_EQ(run.tokens, test::plain_stream(engine, request)) << what;
+}
+
+// Whatever its cache lacked, or held of others, would cost acceptance.
+void expect_all_kept(const Generation& run, const std::string& what) {
+  EXPECT_GT(run.drafted, 0) << what;
+  EXPECT_EQ(run.accepted, run.drafted) << what;
+}
+
+TEST(DraftModel, AModelThatDraftsForItselfIsAlwaysRight) {
+  int turn = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* model : {"qwen3-tied", "qwen2-window", "llama-q4_k_m.gguf"}) {
+      auto engine = test::load(with_draft_model(model, test::tiny_path(model), device));
+      for (const double temperature : {0.0, 0.8})
+        for (const char* rule : {"match", "ratio"}) {
+          const int gamma = std::array{1, 3, 6, 9}[size_t(turn++ % 4)];
+          const std::string what = fmt::format("{} {} T {} {} gamma {}", device, model, temperature, rule, gamma);
+          const Request request = drafting(test::random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
+          const Generation run = test::generate(*engine, request);
+          expect_all_kept(run, what);
+          EXPECT_EQ(run.rounds, 59 / (gamma + 1) + (59 % (gamma + 1) > 1)) << what;
+          if (temperature == 0 || rule[0] == 'm') expect_plain_stream(*engine, request, run, what);
+        }
+    }
+}
+
+// The second request begins with pages of the first, the third with pages that no drafter has seen, the fourth with pages that
+// the third has made good.
+TEST(DraftModel, KnowsPagesThatItSawAndReadsThoseThatItDidNot) {
+  for (const char* device : {"reference", "cpu"}) {
+    auto engine = test::load(with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"), device));
+    const auto first = test::random_prompt(200, 256, 1), unseen = test::random_prompt(150, 256, 2);
+    (void)test::plain_stream(*engine, drafting(unseen, 10, 1, 0));
+    int number = 0;
+    for (const auto& prompt : {first, first, unseen, unseen}) {
+      const Request request = drafting(prompt, 40, 5, 0.8);
+      const Generation run = test::generate(*engine, request);
+      const std::string what = fmt::format("{} request {}", device, number++);
+      EXPECT_EQ(run.reused_tokens > 0, number > 1) << what;
+      expect_all_kept(run, what);
+      expect_plain_stream(*engine, request, run, what);
+    }
+  }
+}
+
+// Rows that wait for their first draft are more than fit into a pass, and requests come and go.
+TEST(DraftModel, IsAlwaysRightInACrowdWithFewRowsAndPages) {
+  for (const bool caching : {false, true}) {
+    EngineOptions options = with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"));
+    options.max_num_seqs = 6, options.chunk_len = 30, options.max_num_batched_tokens = 40, options.prefix_caching = caching;
+    auto roomy = test::load(options);
+    const EngineParts& parts = roomy->parts();
+    const auto bytes = int64_t(parts.backend->kv_page_bytes(parts.geometry));
+    options.kv_memory_bytes = 2 * 9 * bytes;  // the draft model's are as many
+    auto engine = test::load(options);
+    ASSERT_EQ(engine->parts().pool->num_pages(), 9);
+    std::vector<Request> requests;
+    std::vector<std::unique_ptr<TokenStream>> streams;
+    for (int i = 0; i < 12; ++i) {
+      requests.push_back(drafting(test::phrases(64 + 9 * i, 70, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
+      requests.back().priority = i % 3;
+      auto stream = engine->submit(requests.back());
+      ASSERT_TRUE(stream.ok()) << stream.error().message;
+      streams.push_back(std::move(*stream));
+    }
+    for (size_t i = 0; i < streams.size(); ++i) {
+      auto run = streams[i]->result();
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      const std::string what = fmt::format("request {} cache {}", i, caching);
+      expect_all_kept(*run, what);
+      expect_plain_stream(*roomy, requests[i], *run, what);
+    }
+    EXPECT_GT(engine->stats().preemptions, 0);
+    EXPECT_EQ(engine->stats().prefix_tokens_hit > 0, caching);
+  }
+}
+
+TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
+  int64_t drafted = 0, accepted = 0, branched = 0;
+  int turn = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* model : {"qwen3-tied", "qwen2-tied"}) {
+      auto engine = test::load(with_draft_model(model, coarser(model), device));
+      for (int kind = 0; kind < test::kNumKinds; ++kind, ++turn) {
+        Request request = test::request_of_kind(*engine, kind, test::phrases(120, 40, uint64_t(kind)), 50);
+        const Generation plain = test::generate_plain(*engine, request);
+        request.speculation.proposer = turn % 7 == 6 ? "auto" : "draft_model";
+        request.speculation.num_tokens = 2 + turn % 5, request.speculation.tree_tokens = turn % 3 == 2 ? 6 : 0;
+        const Generation run = test::generate(*engine, request);
+        test::expect_same_output(run, plain, fmt::format("{} {} kind {}", device, model, kind));
+        drafted += run.drafted, accepted += run.accepted;
+        branched += run.drafted > 5 * run.rounds;
+      }
+    }
+  EXPECT_GT(accepted, drafted / 4);
+  EXPECT_LT(accepted, drafted);
+  EXPECT_GT(branched, 0);
+}
+
+std::vector<int> same_ids() {
+  std::vector<int> ids(260);
+  for (int id = 0; id < 260; ++id) ids[size_t(id)] = id;
+  return ids;
+}
+
+TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
+  std::vector<int> turned = same_ids();
+  for (int& id : turned) id = (id * 7 + 3) % 260;  // 7 does not divide 260
+  struct {
+    const char *name, *mode;
+    std::vector<int> ids;
+    int columns;
+  } const cases[] = {
+      {"padded", "same", same_ids(), 272}, {"turned", "intersection", turned, 260}, {"both", "intersection", turned, 288}};
+  for (const char* device : {"reference", "cpu"})
+    for (const auto& c : cases) {
+      const std::string path = renumbered("qwen3-tied", c.name, c.ids, c.columns);
+      auto engine = test::load(with_draft_model("qwen3-tied", path, device, c.mode));
+      for (const double temperature : {0.0, 0.8})
+        for (const char* rule : {"match", "ratio"}) {
+          const std::string what = fmt::format("{} {} T {} {}", device, c.name, temperature, rule);
+          const Request request = drafting(test::random_prompt(100, 256, 5), 40, 4, temperature, rule);
+          const Generation run = test::generate(*engine, request);
+          expect_all_kept(run, what);
+          if (temperature == 0 || rule[0] == 'm') expect_plain_stream(*engine, request, run, what);
+        }
+    }
+}
+
+TEST(DraftModel, NeverGuessesWhatItCannotSay) {
+  std::vector<int> fewer = same_ids();
+  for (int id = 0; id < 260; ++id) fewer[size_t(id)] = id < 256 ? (id + 100) % 256 : id == 257 ? 256 : -1;
+  const std::string path = renumbered("qwen3-tied", "fewer", fewer, 264);
+  auto engine = test::load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
+  const std::string text = "to the tree, to the top, to the town";  // " t" is a token of the target's alone
+  auto prompt = engine->tokenizer().encode(text);
+  ASSERT_TRUE(prompt.ok());
+  ASSERT_NE(std::find(prompt->begin(), prompt->end(), 256), prompt->end());
+  Request request = drafting(*prompt, 60, 4, 0.8);
+  request.sampling.logit_bias = {{256, 4.0f}};  // and is said often
+  const auto run = test::make_step(*engine, request);
+  int64_t guessed = 0, said = 0;
+  run->hot_loop().after_drafts = [&](Running& who) {
+    for (int node = 0; node < who.tree().size; ++node, ++guessed) {
+      EXPECT_NE(who.tree().tokens(node), 256);
+      EXPECT_LT(who.tree().tokens(node), 258);
+    }
+  };
+  ASSERT_TRUE(run->prefill(nullptr).ok());
+  while (run->sequence().len() < run->sequence().prompt_len + 50) ASSERT_TRUE(run->round().ok());
+  for (int64_t i = run->sequence().prompt_len; i < run->sequence().len(); ++i) said += run->sequence().tokens[size_t(i)] == 256;
+  EXPECT_GT(guessed, 0);
+  EXPECT_GT(said, 0);
+  EXPECT_GT(run->stats().accepted, 0);
+  expect_plain_stream(*engine, request, test::generate(*engine, request), "a token that the draft model lacks");
+}
+
+TEST(DraftModel, StopsWhereItsOwnContextEnds) {
+  const std::string path = renumbered("qwen3-tied", "short", same_ids(), 260, 100);
+  auto engine = test::load(with_draft_model("qwen3-tied", path));
+  for (const int prompt_len : {60, 150}) {
+    const Request request = drafting(test::random_prompt(prompt_len, 256, 6), 60, 5, 0);
+    const auto run = test::make_step(*engine, request);
+    int64_t within = 0;
+    run->hot_loop().after_drafts = [&](Running& who) {
+      // The last draft is a guess only: nothing reads it.
+      EXPECT_LE(who.tree().size, std::max<int64_t>(0, 100 - who.sequence.committed_len));
+      within += who.tree().size;
+    };
+    ASSERT_TRUE(run->prefill(nullptr).ok());
+    while (run->sequence().len() < prompt_len + 60) ASSERT_TRUE(run->round().ok());
+    EXPECT_EQ(run->stats().accepted, run->stats().drafted);
+    EXPECT_EQ(within > 0, prompt_len < 100);
+    auto plain = test::plain_stream(*engine, request);
+    EXPECT_TRUE(std::equal(plain.begin(), plain.end(), run->sequence().tokens.begin() + prompt_len));
+  }
+}
+
+TEST(DraftModel, RefusesAnotherVocabularyUnlessTold) {
+  std::vector<int> turned = same_ids();
+  std::swap(turned[65], turned[66]);
+  const auto options = with_draft_model("qwen3-tied", renumbered("qwen3-tied", "swapped", turned, 260));
+  const auto refused = Engine::load(options);
+  ASSERT_FALSE(refused.ok());
+  for (const char* word : {"swapped", "token 65", "intersection"})
+    EXPECT_NE(refused.error().message.find(word), std::string::npos) << refused.error().message;
+}
+
+}  // namespace
+}  // namespace hunch
