@@ -212,6 +212,8 @@ TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
   put("config.json", "{\"model_type\": \"eagle3\"}");
   put("model.safetensors", tiny::safetensors("{}", 0));
   expect_part(error_of(folder_), folder_ + ": holds no tensors");
+  put("model.safetensors", tiny::safetensors(R"({"fc.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}})", 4));
+  expect_part(error_of(folder_), "fp8 is read in models, not in drafters");
   put("note.txt", "hello");
   expect_part(error_of(at("note.txt")), "not a GGUF file");
 }
@@ -257,7 +259,7 @@ TEST_F(DrafterFileTest, ModelsStillRefuseTablesOfWholeNumbers) {
   const tiny::Bytes file = tiny::drafter_safetensors(tiny::eagle3_tensors());
   auto parsed = parse_safetensors(file, "f");
   ASSERT_FALSE(parsed.ok());
-  expect_part(parsed.error().message, "type I64 is not supported (BF16, F16, F32 are)");
+  expect_part(parsed.error().message, "type I64 is not supported (BF16, F16, F32, F8_E4M3 are)");
   const tiny::Bytes gguf = tiny::gguf_eagle3(DType::F32);
   auto model = GgufFile::parse(gguf, "g");
   ASSERT_FALSE(model.ok());
