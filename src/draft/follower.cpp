@@ -23,7 +23,7 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
-  open_.reserve(seats_.size()), feeds_.reserve(seats_.size()), segments_.reserve(seats_.size());
+  open_.reserve(seats_.size()), segments_.reserve(seats_.size());
   positions_.resize(size_t(level_rows_));
   for (Draft& draft : drafts_) {
     draft.classes.reserve(size_t(max_draft_));
@@ -63,6 +63,7 @@ void Follower::move_in(Quarters quarters) {
   leads_ = floats(level_rows_, Memory::Shared);
   ranked_ = floats(level_rows_ * kMostTried, Memory::Shared), shares_ = floats(level_rows_ * kMostTried, Memory::Shared);
   row_tokens_ = floats(seats * int64_t(max_draft_) * kMostTried, Memory::Shared);
+  if (backend_.asynchronous()) levels_ = floats(int64_t(max_draft_) * level_rows_, Memory::Shared);
 }
 
 // Where the sequence begins with pages of the prefix cache, the drafter begins with what it knows of them: a run of stamped pages
@@ -138,6 +139,7 @@ void Follower::feed() {
 // Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
 // yet.
 void Follower::follow(std::span<const TargetRows> all) {
+  ids_queued_ = false;  // the pass before this call was waited for
   segments_.clear();
   int64_t at = 0;
   const auto make_room = [&](int64_t rows) {
@@ -226,12 +228,64 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   for (const DraftTask& task : tasks)
     if (begin(task) && int64_t(open_.size()) < level_rows_) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
   if (open_.empty()) return;
-  first_level();
+  const auto blind = [this](const Draft* draft) {
+    return !draft->branch && !draft->task->sequence->logit_state && !own_ids_.data;
+  };
+  if (backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), blind)) return run_blind();
+  finish_level(first_rows());
   while (!open_.empty()) next_level();
 }
 
-// The rows that wait, the pending token's last: its output is the root's.
-void Follower::first_level() {
+// On a device chains run blind: the choice of a level is the input of the next without the host in between, each level is one
+// unit of work, and nobody waits. They are as long as was asked for: whether going on pays would have to be read first.
+void Follower::run_blind() {
+  std::stable_sort(open_.begin(), open_.end(), [](const Draft* a, const Draft* b) { return a->deepest > b->deepest; });
+  auto levels = levels_.view<int32_t>(max_draft_, level_rows_);  // [level][draft] tokens that come out
+  size_t open = open_.size();
+  const auto of = [&](const Buffer& buffer) {
+    return buffer ? buffer.view<float>(level_rows_, width_).slice(0, int64_t(open)) : View<float, 2>{};
+  };
+  for (int level = 0; level < open_[0]->deepest; ++level) {
+    while (open_[open - 1]->deepest <= level) --open;
+    const int64_t rows = int64_t(open);
+    backend_.replay([&] {
+      if (level == 0) {
+        first_rows();
+      } else {
+        segments_.clear();
+        for (size_t i = 0; i < open; ++i) {
+          const Sequence& sequence = *open_[i]->task->sequence;
+          segments_.push_back({.phase = Segment::Phase::Verify,
+                               .sequence = &sequence,
+                               .first_position = sequence.committed_len + level,
+                               .num_rows = 1,
+                               .first = seats_[size_t(sequence.slot)].first});
+        }
+        pass_->begin(levels[level - 1].slice(0, rows), segments_);
+        if (featured()) backend_.copy_rows({.from = of(came_), .to = of(next_)});
+        net_->forward(*pass_, of(next_), of(came_), of(heads_));
+      }
+      const View<const float, 2> logits = logits_of(rows);
+      for (int64_t i = 0; i < rows; ++i) {
+        open_[size_t(i)]->depth = level;
+        sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1));
+      }
+    });
+  }
+  for (size_t i = 0; i < open_.size(); ++i) {
+    DraftTree& tree = *open_[i]->task->tree;
+    tree.make_chain(open_[i]->deepest);
+    tree.passes = tree.size;
+    View<const int32_t, 1> column(&levels(0, int64_t(i)), tree.size);
+    column.stride[0] = level_rows_;
+    backend_.copy_tokens({.from = column, .to = tree.tokens.slice(0, tree.size)});
+    tree.in_flight = true;
+  }
+}
+
+// Runs the rows that wait, the pending token's last: what stands behind that one, of each draft, goes to came_ and heads_.
+// Returns how many drafts there are.
+int64_t Follower::first_rows() {
   segments_.clear();
   int64_t total = 0, at = 0;
   for (const Draft* draft : open_) total += draft->count;
@@ -271,7 +325,7 @@ void Follower::first_level() {
     if (featured()) backend_.copy_rows({.from = recycled_.view<float>(rows_, width_).slice(row, 1), .to = came.slice(nth, 1)});
     backend_.copy_rows({.from = hidden_.view<float>(rows_, width_).slice(row, 1), .to = heads.slice(nth++, 1)});
   }
-  finish_level(nth);
+  return nth;
 }
 
 // The rows of a level: one of every chain, the frontier of every tree. Their features lie in next_.
@@ -300,19 +354,24 @@ void Follower::next_level() {
   finish_level(rows);
 }
 
+// Logits of a level's rows, in the target's numbering.
+View<float, 2> Follower::logits_of(int64_t rows) {
+  const auto logits = logits_.view<float>(level_rows_, draft_vocab_).slice(0, rows);
+  net_->logits(backend_, heads_.view<float>(level_rows_, width_).slice(0, rows), logits);
+  const auto map = net_->vocabulary();
+  if (!map.data) return logits;
+  const auto wide = widened_.view<float>(level_rows_, vocab_).slice(0, rows);
+  backend_.scatter_columns({.from = logits, .map = map, .to = wide, .fill = -std::numeric_limits<float>::infinity()});
+  return wide;
+}
+
 // Logits of the level's rows to tokens; then which rows run next, and with what features.
 void Follower::finish_level(int64_t rows) {
-  View<float, 2> logits = logits_.view<float>(level_rows_, draft_vocab_).slice(0, rows);
-  net_->logits(backend_, heads_.view<float>(level_rows_, width_).slice(0, rows), logits);
-  if (const auto map = net_->vocabulary(); map.data) {
-    const auto wide = widened_.view<float>(level_rows_, vocab_).slice(0, rows);
-    backend_.scatter_columns({.from = logits, .map = map, .to = wide, .fill = -std::numeric_limits<float>::infinity()});
-    logits = wide;
-  }
+  const View<const float, 2> logits = logits_of(rows);
   int64_t row = 0;
   for (Draft* draft : open_) {
     ++draft->task->tree->passes;
-    sample(*draft, View<const float, 2>(logits).slice(row, draft->level), row);
+    sample(*draft, logits.slice(row, draft->level), row, tokens_.view<int32_t>(level_rows_).slice(row, draft->level));
     row += draft->level;
   }
   ids_queued_ = false;
@@ -335,7 +394,7 @@ void Follower::finish_level(int64_t rows) {
 
 // The children of a level's rows. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
 // independent of every coin.
-void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row) {
+void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to) {
   const Sequence& sequence = *draft.task->sequence;
   const DraftTree& tree = *draft.task->tree;
   const View<int32_t, 1> positions(positions_.data() + row, draft.level);
@@ -346,7 +405,7 @@ void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row) {
                   .key = sequence.noise,
                   .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
                   .positions = positions,
-                  .tokens = tokens_.view<int32_t>(level_rows_).slice(row, draft.level),
+                  .tokens = to,
                   .probs = given ? tree.q.slice(draft.depth, 1) : View<float, 2>{},
                   .state = sequence.logit_state.get(),
                   .first_row = draft.rows - draft.level,

@@ -54,10 +54,6 @@ class Follower final : public Proposer {
     int rows = 1, level = 1;    // rows of the round so far; of the level that runs next
     bool branch = false, given = false, done = false;
   };
-  struct Feed {
-    const Sequence* sequence = nullptr;
-    int64_t rows = 0;
-  };
 
   bool featured() const { return net_->takes_features(); }
   int32_t own(int32_t token) const { return own_ids_.data ? own_ids_(token) : token; }
@@ -69,10 +65,12 @@ class Follower final : public Proposer {
   void feed();
   void stamp(const Sequence&);
   bool begin(const DraftTask&);
-  void first_level();
+  void run_blind();
+  int64_t first_rows();
   void next_level();
+  View<float, 2> logits_of(int64_t rows);
   void finish_level(int64_t rows);
-  void sample(Draft&, View<const float, 2> logits, int64_t row);
+  void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to);
   void take_chain(Draft&, int64_t row);
   void take_tree(Draft&, int64_t row);
 
@@ -88,7 +86,6 @@ class Follower final : public Proposer {
   std::vector<Seat> seats_;
   std::vector<Draft> drafts_;
   std::vector<Draft*> open_;
-  std::vector<Feed> feeds_;
   std::vector<Segment> segments_;
   std::vector<int32_t> positions_;
   std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never
@@ -101,6 +98,7 @@ class Follower final : public Proposer {
   Buffer next_, came_, heads_, logits_, widened_;
   Buffer tokens_, leads_, ranked_, shares_;  // [level_rows], [level_rows], [level_rows][kMostTried] twice
   Buffer row_tokens_;                        // [slot][rows of a tree]
+  Buffer levels_;                            // [max_draft][level_rows] tokens of blind chains
 };
 
 }  // namespace hunch

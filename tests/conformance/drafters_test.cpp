@@ -10,7 +10,9 @@ struct Drafter {
   const char *folder, *target;
   bool points = false;  // guesses under rule ratio are no samples, so that even there the stream is the plain one
 };
-constexpr Drafter kDrafters[] = {{"medusa", "qwen3-deep", true}, {"medusa-vllm", "qwen3-deep", true}};
+constexpr Drafter kDrafters[] = {
+    {"medusa", "qwen3-deep", true},       {"medusa-vllm", "qwen3-deep", true}, {"eagle1", "qwen3-deep"}, {"eagle3", "qwen3-deep"},
+    {"eagle3-speculators", "qwen3-deep"}, {"mtp-deepseek", "mtp-deepseek"},    {"mtp-qwen", "mtp-qwen"}};
 
 class LearnedDrafter : public testing::TestWithParam<Drafter> {
  protected:

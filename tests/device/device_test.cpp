@@ -209,5 +209,57 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
       }
 }
 
+// Learned drafters: blind chains and trees; drafters that are mostly right, so that their caches go through every turn.
+TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
+  int turn = 0;
+  for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
+    for (const char* kv : {"bf16", "f32"}) {
+      EngineOptions options = tiny("echo");
+      options.kv_dtype = kv;
+      options.drafters.push_back({.path = test::tiny_path(name)});
+      auto engine = test::load(options);
+      int64_t kept = 0, dropped = 0;
+      for (const int beside : {0, 6})
+        for (const double temperature : {0.0, 0.5}) {
+          Request asked = test::request(test::random_prompt(30 + 70 * (turn % 3), 250, uint64_t(++turn)), 60);
+          asked.sampling.temperature = temperature;
+          const auto plain = test::plain_stream(*engine, asked);
+          asked.speculation.proposer = engine->parts().learned.at(0).name;
+          asked.speculation.num_tokens = 1 + turn % 5, asked.speculation.tree_tokens = beside;
+          const Generation run = test::generate(*engine, asked);
+          EXPECT_EQ(run.tokens, plain) << name << " " << kv << " T " << temperature << " beside " << beside;
+          kept += run.accepted, dropped += run.drafted - run.accepted;
+        }
+      EXPECT_GT(kept, 20) << name;
+      EXPECT_GT(dropped, 10) << name;
+    }
+}
+
+TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
+  int turn = 0;
+  for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
+    for (const char* rule : {"match", "ratio"})
+      for (const int beside : {0, 5}) {
+        std::vector<Generation> runs;
+        for (const char* device : {"reference", "late"}) {
+          EngineOptions options{.model = test::tiny_path("echo"), .device = device, .context_len = 256};
+          options.drafters.push_back({.path = test::tiny_path(name)});
+          auto engine = test::load(options);
+          Request request = test::request(test::random_prompt(100, 250, 4), 60);
+          request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
+          SpeculationOptions& o = request.speculation;
+          o.proposer = engine->parts().learned.at(0).name, o.rule = rule;
+          o.num_tokens = 2 + turn % 4, o.tree_tokens = beside;
+          runs.push_back(test::generate(*engine, request));
+        }
+        ++turn;
+        const std::string what = fmt::format("{} {} {}", name, rule, beside);
+        EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
+        EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
+        EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+        EXPECT_GT(runs[1].accepted, 0) << what;
+      }
+}
+
 }  // namespace
 }  // namespace hunch
