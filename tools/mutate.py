@@ -157,7 +157,6 @@ MUTANTS = [
     Mutant('siblings: q keeps the refused token', SIBLINGS, 'q_[size_t(token)] = 0;', '', *PROOF),
     Mutant('siblings: where rounding refused, nothing is left', SIBLINGS, 'if (left > 0)', '', *PROOF),
     Mutant('self: a sibling where the draw was close', SELF, 'if (!draft.given()) return by_noise_', 'return by_noise_', *SHAPES, True),
-    Mutant('self: a sibling where the draw was close, by its law', SELF, 'if (!draft.given()) return by_noise_', 'return by_noise_', *SELF_TREE),
     Mutant('self: drawn children that look weak are dropped', SELF, 'draft.nodes >= limits.max_tokens || token < 0)',
            'draft.nodes >= limits.max_tokens || token < 0 || (draft.given() && tree.q(row, token) < 0.2f))', *SELF_TREE, True),
     Mutant('self: the choice is drawn twice', SELF, 'add(level + i, seconds(at + i), ', 'add(level + i, chosen(at + i), ', *SHAPES),

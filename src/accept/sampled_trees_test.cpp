@@ -10,7 +10,7 @@ namespace {
 
 using namespace test;
 
-// How many children a node is to have: by the ranks of the nodes on its path (0: drawn first), and their tokens.
+// How many children a node is to have at most: by the ranks of the nodes on its path (0: drawn first), and their tokens.
 using Width = std::function<int(const std::vector<int>& ranks, const Tokens& path)>;
 
 struct SampledTree {
@@ -18,6 +18,7 @@ struct SampledTree {
     bool depth_first = false;
     bool with_replacement = false;  // a token may come twice among siblings
     bool sorted = false;            // siblings numbered by token, not in the order drawn
+    bool stops = false;             // no sibling behind token 1
   };
 
   SampledTree(Walk& walk, const Law& law, size_t vocab, const Width& width, const How& how) {
@@ -46,6 +47,7 @@ struct SampledTree {
       if (mass == 0) break;
       std::vector<double> weights = left;
       for (double& x : weights) x /= mass;
+      if (how.stops && !drawn.empty() && drawn.back() == 1) break;
       drawn.push_back(walk.branch(weights));
       if (!how.with_replacement) left[size_t(drawn.back())] = 0;
     }
@@ -151,6 +153,13 @@ TEST(SampledTrees, KeepTheTargetLawWhereTheNextLevelDependsOnWhatWasDrawn) {
       return ranks.empty() ? 2 : ranks.size() == 1 ? path[0] % 3 : 0;
     };
     expect_law(emitted_by(*make_rule("ratio", pair), pair, width, 2).joint, pair.p, 3);
+  }
+}
+
+TEST(SampledTrees, KeepTheTargetLawWhereASiblingDependsOnTheChildrenBeforeIt) {
+  for (const Pair& pair : pairs_and_five()) {
+    SCOPED_TRACE(pair.name);
+    expect_law(emitted_by(*make_rule("ratio", pair), pair, flat(3), 1, {.stops = true}).joint, pair.p, 2);
   }
 }
 

@@ -14,8 +14,7 @@ namespace hunch {
 enum class DraftLaw : uint8_t {
   Point,  // deterministic: no distribution
   // Drawn from q, bit for bit. The children of one node are drawn without replacement (SampleArgs::ranked), in the order of their
-  // numbers. Whether a node has another child may depend on q and on all that was known before its first was drawn, never on what
-  // was drawn.
+  // numbers. Whether a node has another child may depend on all that was known before that child was drawn, never on the child.
   Given,
   Noise,  // arg max of the drafter's log-probabilities plus the target's own noise of that position (rule match)
 };

@@ -42,7 +42,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
         for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
           at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
           EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
-          if (i > 0) EXPECT_LE(run.drafted_by_position[i], run.drafted_by_position[i - 1]) << what;
+          EXPECT_LE(run.drafted_by_position[i], run.drafted_by_position[i ? i - 1 : 0]) << what;
         }
         EXPECT_EQ(kept, run.accepted) << what;
         EXPECT_LE(at_depths, run.drafted) << what;
