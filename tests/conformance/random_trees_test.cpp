@@ -83,45 +83,46 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
   int turn = 0, largest = 0;
   int64_t kept = 0, moved = 0;
   for (const char* device : {"reference", "cpu"})
-    for (const char* kv : {"q8_0", "bf16", "f32", "f16"})
-      for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"}) {
-        auto engine = test::load({.model = test::tiny_path(model),
-                                  .device = device,
-                                  .threads = 1 + turn % 2,
-                                  .kv_dtype = kv,
-                                  .context_len = 512,
-                                  .max_draft = 256});
-        // Far from the end, which would cut the trees.
-        Request request = test::request(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
-        request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-        if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
-        auto plain = test::make_step(*engine, request);
-        ASSERT_TRUE(plain->prefill(nullptr).ok());
-        while (plain->sequence().len() < 130) ASSERT_TRUE(plain->round().ok());
+    for (const char* kv : {"q8_0", "bf16", "f32", "f16"}) {
+      static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
+      const char* model = kModels[turn % 3];
+      auto engine = test::load({.model = test::tiny_path(model),
+                                .device = device,
+                                .threads = 1 + turn % 2,
+                                .kv_dtype = kv,
+                                .context_len = 512,
+                                .max_draft = 256});
+      // Far from the end, which would cut the trees.
+      Request request = test::request(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
+      request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
+      if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
+      auto plain = test::make_step(*engine, request);
+      ASSERT_TRUE(plain->prefill(nullptr).ok());
+      while (plain->sequence().len() < 130) ASSERT_TRUE(plain->round().ok());
 
-        request.speculation.proposer = "random-trees";
-        for (const int nodes : {256, 256, 30}) {  // the first run knows nothing
-          const std::string what = fmt::format("{} {} {} {}", device, kv, model, nodes);
-          request.speculation.num_tokens = 6 + turn % 7;
-          request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
-          auto step = test::make_step(*engine, request);
-          step->hot_loop().after_commit = [&](Running& who) {
-            largest = std::max(largest, who.tree().size);
-            for (size_t i = 0; i < who.path_rows.size(); ++i) moved += who.path_rows[i] != int32_t(i);
-          };
-          ASSERT_TRUE(step->prefill(nullptr).ok());
-          while (step->sequence().len() < 115) ASSERT_TRUE(step->round().ok());
-          kept += step->stats().accepted;
-          const auto& tokens = step->sequence().tokens;
-          ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
-          const int64_t entries = step->sequence().committed_len;
-          ASSERT_TRUE(test::same_bits(test::kv_of(*engine, *step, entries), test::kv_of(*engine, *plain, entries))) << what;
-        }
-        ++turn;
+      request.speculation.proposer = "random-trees";
+      for (const int nodes : {256, 256, 30}) {  // the first run knows nothing
+        const std::string what = fmt::format("{} {} {} {}", device, kv, model, nodes);
+        request.speculation.num_tokens = 6 + turn % 7;
+        request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
+        auto step = test::make_step(*engine, request);
+        step->hot_loop().after_commit = [&](Running& who) {
+          largest = std::max(largest, who.tree().size);
+          for (size_t i = 0; i < who.path_rows.size(); ++i) moved += who.path_rows[i] != int32_t(i);
+        };
+        ASSERT_TRUE(step->prefill(nullptr).ok());
+        while (step->sequence().len() < 115) ASSERT_TRUE(step->round().ok());
+        kept += step->stats().accepted;
+        const auto& tokens = step->sequence().tokens;
+        ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
+        const int64_t entries = step->sequence().committed_len;
+        ASSERT_TRUE(test::same_bits(test::kv_of(*engine, *step, entries), test::kv_of(*engine, *plain, entries))) << what;
       }
+      ++turn;
+    }
   EXPECT_EQ(largest, 256);
-  EXPECT_GT(kept, 500);
-  EXPECT_GT(moved, 300);
+  EXPECT_GT(kept, 150);
+  EXPECT_GT(moved, 100);
 }
 
 }  // namespace

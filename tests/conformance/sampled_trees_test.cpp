@@ -72,11 +72,10 @@ Kept kept_by(Engine& engine, int gamma, int tree) {
 TEST(SampledTrees, ASiblingMakesARoundKeepMore) {
   auto engine = test::load({.model = test::tiny_path("llama"), .device = "cpu", .threads = 2, .context_len = 256});
   const Kept chain = kept_by(*engine, 2, 0), tree = kept_by(*engine, 2, 4), longer = kept_by(*engine, 6, 0);
-  std::printf("chain 2: %.3f first, %.3f tokens a round; tree 2+4: %.3f, %.3f (%.2f beside); chain 6: %.3f, %.3f\n",
-              chain.share(), chain.tokens / chain.rounds, tree.share(), tree.tokens / tree.rounds, tree.beside / tree.rounds,
-              longer.share(), longer.tokens / longer.rounds);
-  const double noise = std::sqrt(0.25 / chain.rounds + 0.25 / tree.rounds);
-  EXPECT_GT(tree.share(), chain.share() - 4 * noise);
+  EXPECT_GT(tree.share(), chain.share());
+  // At equal nodes, where chains die young.
+  EXPECT_GT(tree.tokens / tree.rounds, longer.tokens / longer.rounds - 0.05);
+  EXPECT_GT(tree.beside, tree.rounds) << "it does not branch";
 }
 
 }  // namespace
