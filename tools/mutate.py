@@ -146,7 +146,7 @@ MUTANTS = [
            'chance.below(whole.p(tree.tokens(node)), laws_.q(tree.tokens(node)), position, rank)) return node;', *TREE3, True),
     Mutant('siblings: a target sample for every sampled child', RATIO, TRY_ONE,
            'if (chance.among(laws_.target(), position) == x) return node;', *PROOF, True),
-    Mutant('siblings: one coin for all of them', CHANCE, 'uint32_t(rank))', '0)', *TREE3, True),
+    Mutant('siblings: one coin for all of them', CHANCE, 'uint32_t(rank))', '0)', *PROOF, True),
     Mutant('siblings: a token drawn again is refused again', RATIO, ' || !(laws_.q(x) > 0)', '', *PROOF, True),
     Mutant('siblings: the residual loses the refused token only', SIBLINGS, SHRINK,
            'p_[i] = int32_t(i) == token ? 0 : p_[i];', *PROOF, True),
