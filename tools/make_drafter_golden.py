@@ -152,27 +152,31 @@ FOLDERS = {
 ECHO = "echo"
 
 
-def quiet(tensors, gain):
-    """with output projections of that gain"""
-    loud = {n: t for n, t in tensors.items() if n.endswith(("o_proj.weight", "down_proj.weight"))}
-    return tensors | {n: matrix(*t[0], gain) for n, t in loud.items()}
+def quiet(tensors, attention, mlp):
+    """with output projections of these gains: of a drafter's, just enough that its guesses depend on what it attends to"""
+    for name, gain in (("o_proj.weight", attention), ("down_proj.weight", mlp)):
+        tensors = tensors | {n: matrix(*t[0], gain) for n, t in tensors.items() if n.endswith(name)}
+    return tensors
 
 
 def echo_target():
     own, (fc, deviation) = "model.layers.3.", (matrix(HIDDEN, 2 * HIDDEN, 0.1)[0], 0.1 / math.sqrt(2 * HIDDEN))
-    t = quiet(decoder(3, True), 0.42) | quiet(block(own, qk_norm=True), 0.3)
+    t = quiet(decoder(3, True), 0.42, 0.42) | quiet(block(own, qk_norm=True), 0.8, 0.2)
     t |= {own + n + ".weight": norm(HIDDEN) for n in ("enorm", "hnorm", "shared_head.norm")}
     return t | {own + "eh_proj.weight": (fc, 0.0, deviation, "DIAG", 64)}
 
 
 def echo_eagle1():
-    t = quiet(eagle1(), 0.15)
+    t = quiet(eagle1(), 1.6, 0.1)
     del t["fc.bias"]
+    for name, gain in (("q", 6.0), ("k", 6.0), ("v", 2.0)):  # they read the stream without a norm, and it is faint
+        name = f"layers.0.self_attn.{name}_proj.weight"
+        t[name] = matrix(*t[name][0], gain)
     return t | {"fc.weight": (*matrix(HIDDEN, 2 * HIDDEN, 0.02), "DIAG", 256)}
 
 
 def echo_eagle3():
-    t = quiet(eagle3("midlayer."), 0.15) | {"d2t": ((VOCAB,), 0, 1, "I64"), "t2d": ((VOCAB,), 1, 1, "BOOL")}
+    t = quiet(eagle3("midlayer."), 0.5, 0.15) | {"d2t": ((VOCAB,), 0, 1, "I64"), "t2d": ((VOCAB,), 1, 1, "BOOL")}
     t["fc.weight"] = (*matrix(HIDDEN, 3 * HIDDEN, 0.02), "DIAG", 256)
     return t | {"lm_head.weight": (*matrix(VOCAB, HIDDEN, 2.0), "FROM", 0)}
 
@@ -367,7 +371,7 @@ def make_echo(name, out, work):
         ids += target.greedy(torch.tensor([ids]), 100)[0].tolist()
         shares.append(kept_share(drafter, target, ids, PROMPT))
     print(f"{name}: kept {' '.join(f'{x:.2f}' for x in shares)}")
-    assert all(0.3 < x < 0.95 for x in shares), name
+    assert all(0.15 < x < 0.95 for x in shares), name
     keep(out, name, recipe, folder)
 
 
