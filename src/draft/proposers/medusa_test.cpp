@@ -314,7 +314,7 @@ class MedusaDrafts : public MedusaTest {
   }
   // The `count` choices of the target's sampler at a position, the best first.
   std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
-    std::vector<int32_t> out(size_t(count)), token(1);
+    std::vector<int32_t> out(static_cast<size_t>(count)), token(1);
     SampleArgs args{.logits = View<const float, 2>(of.data(), 1, kVocab),
                     .params = sequence.sampling,
                     .key = sequence.noise,
@@ -377,8 +377,10 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
       EXPECT_EQ(tree.law, DraftLaw::Point);
       EXPECT_EQ(tree.size, branch ? 9 : 3);
       const auto best = ranked(sequence, logits(0, last), 0, 4, false);
-      for (int node = 0; node < tree.size; ++node)
-        if (tree.parents[size_t(node)] < 0) EXPECT_NE(std::find(best.begin(), best.end(), tree.tokens(node)), best.end()) << node;
+      for (int node = 0; node < tree.size; ++node) {
+        if (tree.parents[size_t(node)] >= 0) continue;
+        EXPECT_NE(std::find(best.begin(), best.end(), tree.tokens(node)), best.end()) << node;
+      }
       EXPECT_EQ(tree.tokens(0), best[0]);
     }
     medusa_->close(0);
