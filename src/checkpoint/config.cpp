@@ -347,13 +347,6 @@ std::optional<int32_t> named_eos(const Fields& tokenizer_config, const Fields& s
 
 }  // namespace
 
-Result<ModelShape> describe_config(const std::string& config, std::string_view source) {
-  HUNCH_TRY(const Fields fields, Fields::parse(config, std::string(source)));
-  HUNCH_TRY(ModelShape shape, read_shape(fields));
-  HUNCH_OK(check_shape(shape, source));
-  return shape;
-}
-
 Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view folder) {
   const auto in = [&](const char* file) { return fmt::format("{}/{}", folder, file); };
   ModelDescription out;

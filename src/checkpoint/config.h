@@ -32,9 +32,6 @@ struct ModelDescription {
 // `folder` stands in messages. Features that would change results and are not computed here are refused by name.
 Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view folder);
 
-// The shape alone, of a config.json or a part of one. `source` stands in messages.
-Result<ModelShape> describe_config(const std::string& config, std::string_view source);
-
 // `vocab_only`: architecture keys may be absent. rope_factors is filled from the tensor rope_freqs.weight.
 Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only);
 

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "checkpoint/drafter_file.h"
-#include "checkpoint/drafter_shape.h"
+#include "cli/drafter_info.h"
 #include "cli/report.h"
 
 namespace hunch {
@@ -55,7 +55,7 @@ void add_tensors(const DrafterFile& file, ordered_json& out) {
 
 Result<ordered_json> drafter_json(const std::string& path) {
   HUNCH_TRY(const auto file, DrafterFile::open(path));
-  HUNCH_TRY(const DrafterShape shape, describe_drafter(*file));
+  HUNCH_TRY(const DrafterInfo shape, describe_drafter(*file));
   ordered_json out;
   out["path"] = path;
   out["format"] = file->format();

@@ -12,6 +12,7 @@
 #include "cli/nearest.h"
 #include "cli/token_tree.h"
 #include "draft/proposer.h"
+#include "draft/static_tree.h"
 #include "model/skipped_layers.h"
 #include "sparse/policy.h"
 #include "text/excerpt.h"
@@ -330,8 +331,9 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     return SettingValue(std::string(text));
   }
   if (setting.kind == Kind::Tree) {
-    HUNCH_TRY(const TokenTree tree, parse_token_tree(spelled_as, text));
-    return SettingValue(token_tree_text(tree));
+    HUNCH_TRY(const auto paths, parse_token_tree(spelled_as, text));
+    HUNCH_TRY(const StaticTree tree, StaticTree::make(paths, int(paths.size())));
+    return SettingValue(tree.text());  // so that two spellings of one tree agree
   }
   if (setting.key == "method") {
     text = drafter_method_named(text);

@@ -1,18 +1,17 @@
 #include "cli/token_tree.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 
+#include "draft/static_tree.h"
 #include "text/excerpt.h"
 
 namespace hunch {
 namespace {
 
 constexpr size_t kMostNodes = 64;
-constexpr int kMostRank = 63;
+constexpr int kMostRank = StaticTree::kMostRanks - 1;
 
 class Reader {
  public:
@@ -45,13 +44,9 @@ class Reader {
   size_t at_ = 0;
 };
 
-std::string node_text(const std::vector<int>& node) {
-  return node.size() == 1 ? fmt::format("({},)", node[0]) : fmt::format("({})", fmt::join(node, ", "));
-}
-
 }  // namespace
 
-Result<TokenTree> parse_token_tree(std::string_view name, std::string_view text) {
+Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, std::string_view text) {
   Reader in(text);
   const auto broken = [&] {
     return usage_error(
@@ -59,7 +54,7 @@ Result<TokenTree> parse_token_tree(std::string_view name, std::string_view text)
                     "character {} of {}",
                     name, kMostRank, in.at() + 1, excerpt(text)));
   };
-  TokenTree tree;
+  std::vector<std::vector<int>> tree;
   if (!in.take("[(")) return broken();
   while (!in.take("])")) {
     std::vector<int> node;
@@ -76,22 +71,9 @@ Result<TokenTree> parse_token_tree(std::string_view name, std::string_view text)
     in.take(",");
   }
   if (tree.empty() || !in.ended()) return broken();
-  std::sort(tree.begin(), tree.end(),
-            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
-  for (size_t i = 0; i < tree.size(); ++i) {
-    if (i > 0 && tree[i] == tree[i - 1])
-      return usage_error(fmt::format("{}: node {} stands there twice", name, node_text(tree[i])));
-    const std::vector<int> parent(tree[i].begin(), tree[i].end() - 1);
-    if (!parent.empty() && std::find(tree.begin(), tree.end(), parent) == tree.end())
-      return usage_error(fmt::format("{}: node {} has no parent {}", name, node_text(tree[i]), node_text(parent)));
-  }
+  if (const auto made = StaticTree::make(tree, int(kMostNodes)); !made.ok())
+    return usage_error(fmt::format("{}: {}", name, made.error().message));
   return tree;
-}
-
-std::string token_tree_text(const TokenTree& tree) {
-  std::string out;
-  for (const auto& node : tree) out += (out.empty() ? "" : ", ") + node_text(node);
-  return "[" + out + "]";
 }
 
 }  // namespace hunch

@@ -2,7 +2,6 @@
 // (0, 2) is the third likeliest token behind the likeliest one.
 #pragma once
 
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,12 +9,8 @@
 
 namespace hunch {
 
-using TokenTree = std::vector<std::vector<int>>;  // parents before children, siblings by rank
-
 // Round and square brackets both count, so that JSON's lists are taken too. `name` stands in messages. Errors: where the text
-// breaks; more than 64 nodes, ranks above 63, a node twice, a node without its parent.
-Result<TokenTree> parse_token_tree(std::string_view name, std::string_view text);
-
-std::string token_tree_text(const TokenTree& tree);  // "[(0,), (0, 1)]"
+// breaks, more than 64 nodes, and what StaticTree::make finds wrong.
+Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, std::string_view text);
 
 }  // namespace hunch

@@ -1,11 +1,10 @@
-#include "checkpoint/drafter_shape.h"
+#include "cli/drafter_info.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "checkpoint/config.h"
+#include "draft/drafter_shape.h"
 
 namespace hunch {
 namespace {
@@ -25,26 +24,6 @@ std::string layer_prefix(const JsonConfig& config) {
   for (const std::string_view outer : {"transformer_layer_config", "model", "text_config"})
     if (config.has(fmt::format("{}.hidden_size", outer))) return std::string(outer);
   return {};
-}
-
-// Read as the llama layer that it is in all methods but mtp, whose block is its target's.
-Result<std::optional<ModelShape>> layer_of(const DrafterFile& file) {
-  const std::string prefix = layer_prefix(file.config());
-  if (!file.config().has(prefix.empty() ? "hidden_size" : prefix + ".hidden_size")) return std::optional<ModelShape>();
-  std::string text = file.config_text();
-  if (!prefix.empty()) {
-    HUNCH_TRY(const auto inner, file.config().object(prefix));
-    text = *inner;
-  }
-  auto json = nlohmann::json::parse(text, nullptr, false);
-  const auto type = json.find("model_type");
-  const bool family = type != json.end() && type->is_string() &&
-                      std::find(kFamilies.begin(), kFamilies.end(), type->get_ref<const std::string&>()) != kFamilies.end();
-  // An EAGLE layer of a Qwen target is a llama layer: no norms of queries and keys.
-  if (!family || file.method() == "eagle" || file.method() == "eagle3") json["model_type"] = "llama";
-  const std::string source = prefix.empty() ? file.config().source() : fmt::format("{}: {}", file.config().source(), prefix);
-  HUNCH_TRY(ModelShape shape, describe_config(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), source));
-  return std::optional(std::move(shape));
 }
 
 Result<FeatureTaps> taps_of(const JsonConfig& config) {
@@ -84,7 +63,7 @@ Result<int64_t> first_of(const JsonConfig& config, std::initializer_list<std::st
   return int64_t(0);
 }
 
-Status read_medusa(const DrafterFile& file, DrafterShape& out) {
+Status read_medusa(const DrafterFile& file, DrafterInfo& out) {
   const JsonConfig& config = file.config();
   HUNCH_TRY(const int64_t heads, first_of(config, {"medusa_num_heads", "num_heads"}, 64));
   HUNCH_TRY(const int64_t layers, first_of(config, {"medusa_num_layers", "num_hidden_layers"}, 64));
@@ -104,20 +83,18 @@ Status read_medusa(const DrafterFile& file, DrafterShape& out) {
 
 }  // namespace
 
-std::vector<int> default_taps(int target_layers) {
-  const int last = std::max(0, target_layers - 1);
-  return {std::min(1, last), std::clamp(target_layers / 2 - 1, 0, last), std::clamp(target_layers - 4, 0, last)};
-}
-
-Result<DrafterShape> describe_drafter(const DrafterFile& file) {
+Result<DrafterInfo> describe_drafter(const DrafterFile& file) {
   const JsonConfig& config = file.config();
-  DrafterShape out;
+  DrafterInfo out;
   out.method = file.method();
   if (out.method == "medusa") {
     HUNCH_OK(read_medusa(file, out));
     return out;
   }
-  HUNCH_TRY(out.layer, layer_of(file));
+  const std::string inside = layer_prefix(config);
+  if (config.has(inside.empty() ? "hidden_size" : inside + ".hidden_size")) {
+    HUNCH_TRY(out.layer, drafter_shape(config, inside, ModelShape{}));
+  }
   if (out.layer) out.hidden = out.layer->hidden, out.vocab_size = out.layer->vocab_size;
   HUNCH_TRY(out.draft_vocab, first_of(config, {"draft_vocab_size"}, kMostVocab));
   if (out.draft_vocab == 0) out.draft_vocab = out.vocab_size;

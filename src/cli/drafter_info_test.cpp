@@ -1,5 +1,5 @@
 // Sizes and feature taps of drafters, as different publishers write them.
-#include "checkpoint/drafter_shape.h"
+#include "cli/drafter_info.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,11 +15,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-class DrafterShapeTest : public testing::Test {
+class DrafterInfoTest : public testing::Test {
  protected:
   void SetUp() override { fs::create_directories(folder_); }
   void TearDown() override { fs::remove_all(folder_); }
-  Result<DrafterShape> shape_of(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
+  Result<DrafterInfo> shape_of(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
     std::ofstream(folder_ + "/config.json") << config.dump();
     const tiny::Bytes bytes = tiny::drafter_safetensors(tensors);
     std::ofstream(folder_ + "/model.safetensors")
@@ -31,10 +31,10 @@ class DrafterShapeTest : public testing::Test {
     auto shape = shape_of(config);
     return shape.ok() ? "accepted" : shape.error().message;
   }
-  std::string folder_ = testing::TempDir() + "hunch_drafter_shape_" + std::to_string(getpid());
+  std::string folder_ = testing::TempDir() + "hunch_drafter_info_" + std::to_string(getpid());
 };
 
-TEST_F(DrafterShapeTest, TapsAreOutputsWhoeverWroteThem) {
+TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
   json config = tiny::eagle3_config();
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
   auto outputs = shape_of(config);
@@ -53,11 +53,7 @@ TEST_F(DrafterShapeTest, TapsAreOutputsWhoeverWroteThem) {
   EXPECT_EQ(error_of(config), "accepted");
 }
 
-TEST_F(DrafterShapeTest, DefaultTapsFollowTheTargetsDepth) {
-  EXPECT_EQ(default_taps(32), (std::vector<int>{1, 15, 28}));
-  EXPECT_EQ(default_taps(24), (std::vector<int>{1, 11, 20}));
-  EXPECT_EQ(default_taps(2), (std::vector<int>{1, 0, 0}));
-  EXPECT_EQ(default_taps(1), (std::vector<int>{0, 0, 0}));
+TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
   json config = tiny::eagle3_config();
   config.erase("eagle_config");
   auto shape = shape_of(config);
@@ -66,7 +62,7 @@ TEST_F(DrafterShapeTest, DefaultTapsFollowTheTargetsDepth) {
   EXPECT_EQ(shape->taps.convention, FeatureTaps::Convention::Default);
 }
 
-TEST_F(DrafterShapeTest, AnEagle3LayerHasItsOwnSizesAndVocabulary) {
+TEST_F(DrafterInfoTest, AnEagle3LayerHasItsOwnSizesAndVocabulary) {
   auto shape = shape_of(tiny::eagle3_config());
   ASSERT_TRUE(shape.ok()) << shape.error().message;
   ASSERT_TRUE(shape->layer);
@@ -79,15 +75,13 @@ TEST_F(DrafterShapeTest, AnEagle3LayerHasItsOwnSizesAndVocabulary) {
   json config = tiny::eagle3_config();
   config["draft_vocab_size"] = nullptr;
   config["target_hidden_size"] = 48;
-  config["model_type"] = "qwen3";  // the layer is llama's all the same
   shape = shape_of(config);
   ASSERT_TRUE(shape.ok()) << shape.error().message;
   EXPECT_EQ(shape->draft_vocab, tiny::kVocab);
   EXPECT_EQ(shape->target_hidden, 48);
-  EXPECT_FALSE(shape->layer->qk_norm);
 }
 
-TEST_F(DrafterShapeTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
+TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
   json layer = tiny::config("llama");
   layer["rope_theta"] = 5000;
   const json config = {{"speculators_model_type", "eagle3"}, {"draft_vocab_size", 20}, {"transformer_layer_config", layer}};
@@ -99,7 +93,7 @@ TEST_F(DrafterShapeTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
   EXPECT_TRUE(shape->norm_before_residual);
 }
 
-TEST_F(DrafterShapeTest, MedusaHeadsOfBothPublishers) {
+TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
   auto first = shape_of({{"medusa_num_heads", 3}, {"medusa_num_layers", 1}},
                         {{"0.0.linear.weight", {32, 32}}, {"0.0.linear.bias", {32}}, {"0.1.weight", {40, 32}}});
   ASSERT_TRUE(first.ok()) << first.error().message;
@@ -121,7 +115,7 @@ TEST_F(DrafterShapeTest, MedusaHeadsOfBothPublishers) {
   EXPECT_EQ(second->draft_vocab, 50);
 }
 
-TEST_F(DrafterShapeTest, WrongTypesAndSizesNameTheKey) {
+TEST_F(DrafterInfoTest, WrongTypesAndSizesNameTheKey) {
   json config = tiny::eagle3_config();
   config["draft_vocab_size"] = "many";
   EXPECT_NE(error_of(config).find("config.json: draft_vocab_size: must be a whole number, not a string"), std::string::npos);

@@ -1,4 +1,4 @@
-// DrafterShape: a learned drafter's sizes, whatever its publisher calls them, for `hunch info` and for who loads one.
+// DrafterInfo: a learned drafter's sizes, whatever its publisher calls them, for `hunch info`.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,10 @@ struct FeatureTaps {
   enum class Convention { Default, Outputs, Inputs } convention = Convention::Default;
   std::vector<int> outputs;  // as "output of layer"; empty for Default, which depends on the target's depth
 };
-std::vector<int> default_taps(int target_layers);  // 1, N/2 - 1, N - 4; clamped for shallow targets
 
-struct DrafterShape {
+struct DrafterInfo {
   std::string method;
-  // The decoder layer or layers of eagle, eagle3 and mtp (sizes, RoPE, norm); layers, hidden and vocabulary of a draft model.
+  // The decoder layer of eagle, eagle3 and mtp, as its drafter reads it; empty where the configuration has none.
   std::optional<ModelShape> layer;
   int64_t hidden = 0, target_hidden = 0;    // target_hidden: as the configuration or the first matrix says; 0: unknown
   int64_t vocab_size = 0, draft_vocab = 0;  // of the target, and the ids that can be guessed; 0: unknown
@@ -34,6 +33,6 @@ struct DrafterShape {
 };
 
 // Errors: keys of a wrong type, sizes out of range, taps that contradict each other.
-Result<DrafterShape> describe_drafter(const DrafterFile& file);
+Result<DrafterInfo> describe_drafter(const DrafterFile& file);
 
 }  // namespace hunch
