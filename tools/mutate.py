@@ -40,6 +40,7 @@ TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp',
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
 SCHEDULER, CACHE = 'src/engine/scheduler.cpp', 'src/kv/prefix_cache.cpp'
+FOLLOWER = 'src/draft/follower.cpp'
 STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/quest.cpp'
 
 # The chi-square of the joint of three tokens at T 1, and the tests around it.
@@ -56,6 +57,7 @@ POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
 POLICIES = ('sparse_test', 'Policies.*')
 LATE = ('device_suite', '*late:LateDevice.*')
+FOLLOWS = ('draft_test', 'Follows.*')
 LIGHT = ('conformance_suite', 'LightDrafts.GuessedRowsMakeTheSameDraftsInFewerPasses')
 
 WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
@@ -215,6 +217,20 @@ MUTANTS = [
            'max_depth > 0 ? std::min(max_depth, max_tokens) : max_tokens', 'max_tokens', 'draft_test', '*KeepsItsLimits*'),
     Mutant("suffix: a tree's paths longer than the drafts asked for", GUESS, 'taken.depth < max_depth', 'true', 'draft_test',
            '*KeepsItsLimits*'),
+    # Draft models: what they read, and in whose numbers.
+    Mutant('draft model: drafts that were dropped count as read', FOLLOWER,
+           'std::min<int64_t>(draft.stored, int64_t(verdict.path.size()))', 'draft.stored', *FOLLOWS),
+    Mutant('draft model: the last draft counts as read', FOLLOWER, 'draft.stored = draft.depth;', 'draft.stored = draft.depth + 1;',
+           *FOLLOWS),
+    Mutant('draft model: pages that nobody filled are known', FOLLOWER, 'while (run < found && known(run)) ++run;', 'run = found;',
+           *FOLLOWS),
+    Mutant('draft model: a seat remembers who left it', FOLLOWER, 'draft.stored = 0;  // of whoever', 'draft.rows = 1;  // of whoever', *FOLLOWS),
+    Mutant("draft model: reads past its own context", FOLLOWER, 'std::min(sequence.committed_len, net_->longest())',
+           'sequence.committed_len', *FOLLOWS),
+    Mutant("draft model: reads the target's numbers", FOLLOWER, 'own(sequence.tokens[size_t(seat.fed + i)])',
+           'sequence.tokens[size_t(seat.fed + i)]', 'conformance_suite', 'DraftModel.IsRight*'),
+    Mutant('draft model: other tokens under the same numbers', 'src/engine/vocab_match.cpp', 'if (mode == "same") HUNCH_OK(',
+           'if (mode == "none") HUNCH_OK(', 'engine_test', 'VocabMatch.*'),
     # Who runs, and who shares.
     Mutant('scheduler: rows of those who decode are not taken off', SCHEDULER,
            'std::min({wanted, budget / 2, limits_.verify_rows - int64_t(plan_.decodes.size())})',

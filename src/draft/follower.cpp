@@ -23,6 +23,8 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
+  if (const auto map = net_->vocabulary(); map.data && own_ids_.data)
+    for (int64_t id = 0; id < map.extent[0]; ++id) renumbered_ |= map(id) >= 0 && own(map(id)) != map(id);
   open_.reserve(seats_.size()), segments_.reserve(seats_.size());
   positions_.resize(size_t(level_rows_));
   for (Draft& draft : drafts_) {
@@ -71,7 +73,7 @@ void Follower::move_in(Quarters quarters) {
 void Follower::open(const Sequence& sequence) {
   Seat& seat = seats_[size_t(sequence.slot)];
   Draft& draft = drafts_[size_t(sequence.slot)];
-  draft.task = nullptr, draft.classes.clear();  // of whoever sat there
+  draft.task = nullptr, draft.classes.clear(), draft.stored = 0;  // of whoever sat there
   const int64_t found = sequence.committed_len / kPageLen;
   const auto known = [&](int64_t page) {
     const int32_t id = sequence.pages.page_of(page * kPageLen);
@@ -106,12 +108,17 @@ void Follower::stamp(const Sequence& sequence) {
   }
 }
 
+// Before the host writes ids that ops may not have read yet. A failure shows at the pass that verifies.
+void Follower::wait_for_ids() {
+  if (ids_queued_) (void)backend_.synchronize();
+  ids_queued_ = false;
+}
+
 // The next `rows` rows of a sequence, whose features lie in front of the waiting ones: ids and features from row `at` of the
 // input on.
 void Follower::append_input(const Sequence& sequence, int64_t rows, int64_t at) {
   Seat& seat = seats_[size_t(sequence.slot)];
-  if (ids_queued_) (void)backend_.synchronize();  // a failure shows at the pass that verifies
-  ids_queued_ = false;
+  wait_for_ids();
   auto ids = ids_.view<int32_t>(rows_);
   for (int64_t i = 0; i < rows; ++i) ids(at + i) = own(sequence.tokens[size_t(seat.fed + i)]);
   segments_.push_back({.phase = Segment::Phase::Verify,
@@ -205,7 +212,7 @@ bool Follower::begin(const DraftTask& task) {
   const Sequence& sequence = *task.sequence;
   const Seat& seat = seats_[size_t(sequence.slot)];
   Draft& draft = drafts_[size_t(sequence.slot)];
-  draft.classes.clear(), draft.task = nullptr;
+  draft.classes.clear(), draft.task = nullptr, draft.stored = 0;
   const int64_t count = sequence.committed_len + 1 - seat.fed;
   // Level d writes entry committed_len + d; a network may be made for shorter texts than the target.
   const int64_t room = std::min(sequence.pages.capacity(), net_->longest()) - sequence.committed_len;
@@ -228,9 +235,8 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   for (const DraftTask& task : tasks)
     if (begin(task) && int64_t(open_.size()) < level_rows_) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
   if (open_.empty()) return;
-  const auto blind = [this](const Draft* draft) {
-    return !draft->branch && !draft->task->sequence->logit_state && !own_ids_.data;
-  };
+  make_first_rows_fit();
+  const auto blind = [this](const Draft* draft) { return !draft->branch && !draft->task->sequence->logit_state && !renumbered_; };
   if (backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), blind)) return run_blind();
   finish_level(first_rows());
   while (!open_.empty()) next_level();
@@ -276,6 +282,7 @@ void Follower::run_blind() {
     DraftTree& tree = *open_[i]->task->tree;
     tree.make_chain(open_[i]->deepest);
     tree.passes = tree.size;
+    open_[i]->stored = tree.size - 1;
     View<const int32_t, 1> column(&levels(0, int64_t(i)), tree.size);
     column.stride[0] = level_rows_;
     backend_.copy_tokens({.from = column, .to = tree.tokens.slice(0, tree.size)});
@@ -283,14 +290,12 @@ void Follower::run_blind() {
   }
 }
 
-// Runs the rows that wait, the pending token's last: what stands behind that one, of each draft, goes to came_ and heads_.
-// Returns how many drafts there are.
-int64_t Follower::first_rows() {
+// More rows than fit into a pass go through before, but for one of each. Waits, so that first_rows() need not.
+void Follower::make_first_rows_fit() {
   segments_.clear();
-  int64_t total = 0, at = 0;
+  int64_t total = 0;
   for (const Draft* draft : open_) total += draft->count;
   const auto input = [&] { return input_.view<float>(rows_, width_); };
-  // More rows than fit go through before, but for one of each.
   for (size_t i = 0; total > rows_ && i < open_.size(); ++i) {
     Draft& draft = *open_[i];
     const Sequence& sequence = *draft.task->sequence;
@@ -308,10 +313,19 @@ int64_t Follower::first_rows() {
       draft.count -= int(some), total -= some;
     }
   }
+  wait_for_ids();
+}
+
+// Runs the rows that wait, the pending token's last: what stands behind that one, of each draft, goes to came_ and heads_.
+// Returns how many drafts there are.
+int64_t Follower::first_rows() {
+  segments_.clear();
+  int64_t at = 0;
   for (Draft* draft : open_) {
     const Sequence& sequence = *draft->task->sequence;
     if (featured())
-      backend_.copy_rows({.from = waiting(sequence.slot).slice(0, draft->count), .to = input().slice(at, draft->count)});
+      backend_.copy_rows({.from = waiting(sequence.slot).slice(0, draft->count),
+                          .to = input_.view<float>(rows_, width_).slice(at, draft->count)});
     append_input(sequence, draft->count, at);
     at += draft->count;
     seats_[size_t(sequence.slot)].waiting = 0;
@@ -426,6 +440,7 @@ void Follower::take_chain(Draft& draft, int64_t row) {
   const int32_t token = tokens_.view<int32_t>(level_rows_)(row);
   if (token < 0) return void(draft.done = true);  // no valid number: what there is must do
   const int sure = Confidence::class_of(leads_.view<float>(level_rows_)(row));
+  draft.stored = draft.depth;
   tree.tokens(draft.depth++) = token;
   tree.make_chain(draft.depth);
   draft.classes.push_back(uint8_t(sure));
@@ -464,11 +479,12 @@ void Follower::take_tree(Draft& draft, int64_t row) {
 
 void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
   Draft& draft = drafts_[size_t(sequence.slot)];
-  if (!draft.task || draft.branch || draft.classes.empty()) return;
-  if (!featured()) {  // entries of drafts that were kept are final as they stand; the last draft was never read
-    seats_[size_t(sequence.slot)].fed += int64_t(std::min(verdict.path.size(), draft.classes.size() - 1));
+  if (!featured() && draft.stored > 0) {  // entries of drafts that were kept are final as they stand
+    seats_[size_t(sequence.slot)].fed += std::min<int64_t>(draft.stored, int64_t(verdict.path.size()));
+    draft.stored = 0;
     stamp(sequence);
   }
+  if (!draft.task || draft.branch) return;
   Confidence& confidence = draft.given ? by_draw_ : by_noise_;
   for (size_t i = 0; i < draft.classes.size() && i <= verdict.path.size(); ++i)
     confidence.record(draft.classes[i], i < verdict.path.size());

@@ -46,6 +46,7 @@ class Follower final : public Proposer {
     const DraftTask* task = nullptr;
     int count = 0;                 // rows of committed tokens that go first, the pending one the last of them
     int depth = 0, deepest = 0;    // levels done; most
+    int stored = 0;                // drafts of a chain that it read, behind the pending token
     float reach = 1;               // chance that all of a chain is kept
     std::vector<uint8_t> classes;  // [nodes] of how clear a chain's choices were
     std::vector<int32_t> parents;  // [rows] of a tree
@@ -61,10 +62,12 @@ class Follower final : public Proposer {
     return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * kMostTried)[slot];
   }
   View<float, 2> waiting(Slot slot) { return waiting_.view<float>(int64_t(seats_.size()), keep_, width_)[slot]; }
+  void wait_for_ids();
   void append_input(const Sequence&, int64_t rows, int64_t at);
   void feed();
   void stamp(const Sequence&);
   bool begin(const DraftTask&);
+  void make_first_rows_fit();
   void run_blind();
   int64_t first_rows();
   void next_level();
@@ -90,6 +93,7 @@ class Follower final : public Proposer {
   std::vector<int32_t> positions_;
   std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never
   bool ids_queued_ = false;       // ops that read ids_ may not have run yet
+  bool renumbered_ = false;       // what it guesses it reads under another number
   Confidence by_noise_, by_draw_;
   Buffer waiting_, page_features_;    // [slot][keep][width], [page][width]
   Buffer input_, recycled_, hidden_;  // [rows][width]

@@ -1,74 +1,20 @@
 // A draft model never changes the output, and reads what the target reads: a model that drafts for itself is always right, alone
 // and in a crowd, behind prefixes of other requests and preemptions, under other numberings of its tokens.
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "checkpoint/convert.h"
 #include "methods.h"
+#include "renumbered.h"
 
 namespace hunch {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// A copy of a tiny model (of tied BF16 matrices) in which token `id` has the number new_ids[id], or is missing (-1), among
-// `columns`. Columns without a token shout: whoever looks at their logits chooses them.
-std::string renumbered(const char* model, const char* name, const std::vector<int>& new_ids, int columns, int context_len = 256) {
-  const fs::path from = test::tiny_path(model), to = fs::path(testing::TempDir()) / name;
-  fs::remove_all(to);
-  fs::create_directories(to);
-  Json config = Json::parse(text_of(from / "config.json"));
-  config["vocab_size"] = columns, config["max_position_embeddings"] = context_len;
-  config["eos_token_id"] = columns - 1, config["bos_token_id"] = columns - 1;
-  std::ofstream(to / "config.json") << config;
-
-  Json tokenizer = Json::parse(text_of(from / "tokenizer.json"));
-  Json vocab = Json::object(), added = Json::array();
-  for (const auto& [token, id] : tokenizer["model"]["vocab"].items())
-    if (const int now = new_ids[id.get<size_t>()]; now >= 0) vocab[token] = now;
-  for (Json& token : tokenizer["added_tokens"])
-    if (const int now = new_ids[token["id"].get<size_t>()]; now >= 0) token["id"] = now, added.push_back(token);
-  if (!vocab.contains("Ġt")) tokenizer["model"]["merges"] = Json::array();
-  tokenizer["model"]["vocab"] = vocab, tokenizer["added_tokens"] = added;
-  std::ofstream(to / "tokenizer.json") << tokenizer;
-
-  const std::string weights = text_of(from / "model.safetensors");
-  uint64_t header_len = 0;
-  std::memcpy(&header_len, weights.data(), 8);
-  Json header = Json::parse(weights.substr(8, header_len));
-  std::string data;
-  for (auto& [tensor, entry] : header.items()) {
-    if (tensor == "__metadata__") continue;
-    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
-    std::string bytes = weights.substr(8 + header_len + begin, end - begin);
-    if (tensor == "model.embed_tokens.weight") {
-      const size_t row = bytes.size() / new_ids.size();
-      std::string rows(row * size_t(columns), 0);
-      for (size_t at = 0; at < rows.size(); at += 2)
-        rows[at] = char(0x80), rows[at + 1] = char(at % 4 ? 0x43 : 0xC3);  // 256, -256
-      for (size_t id = 0; id < new_ids.size(); ++id)
-        if (new_ids[id] >= 0) rows.replace(row * size_t(new_ids[id]), row, bytes, row * id, row);
-      bytes = rows;
-      entry["shape"][0] = columns;
-    }
-    entry["data_offsets"] = {data.size(), data.size() + bytes.size()};
-    data += bytes;
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  header_len = text.size();
-  std::ofstream(to / "model.safetensors", std::ios::binary)
-      << std::string(reinterpret_cast<char*>(&header_len), 8) << text << data;
-  return to;
-}
+using test::drafting;
+using test::renumbered;
+using test::same_ids;
+using test::with_draft_model;
 
 // The same model with matrices of 8 bits: often right, not always.
 const std::string& coarser(const char* model) {
@@ -78,20 +24,6 @@ const std::string& coarser(const char* model) {
   path = (fs::path(testing::TempDir()) / fmt::format("draft_model_{}_q8_0.gguf", model)).string();
   HUNCH_CHECK(quantise_checkpoint(test::tiny_path(model), path, DType::Q8_0).ok());
   return path;
-}
-
-EngineOptions with_draft_model(const char* model, const std::string& path, const char* device = "cpu",
-                               const char* mode = "same") {
-  EngineOptions options{.model = test::tiny_path(model), .device = device, .threads = 1, .context_len = 256};
-  options.drafters = {{.method = "draft_model", .path = path, .vocab_mode = mode}};
-  return options;
-}
-
-Request drafting(std::vector<int32_t> prompt, int new_tokens, int gamma, double temperature, const char* rule = "match") {
-  Request out = test::request(std::move(prompt), new_tokens);
-  out.sampling.temperature = temperature;
-  out.speculation.proposer = "draft_model", out.speculation.num_tokens = gamma, out.speculation.rule = rule;
-  return out;
 }
 
 void expect_plain_stream(Engine& engine, const Request& request, const Generation& run, const std::string& what) {
@@ -196,15 +128,8 @@ TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
   EXPECT_GT(branched, 0);
 }
 
-std::vector<int> same_ids() {
-  std::vector<int> ids(260);
-  for (int id = 0; id < 260; ++id) ids[size_t(id)] = id;
-  return ids;
-}
-
 TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
-  std::vector<int> turned = same_ids();
-  for (int& id : turned) id = (id * 7 + 3) % 260;  // 7 does not divide 260
+  const std::vector<int> turned = test::turned_ids();
   struct {
     const char *name, *mode;
     std::vector<int> ids;

@@ -11,8 +11,9 @@ struct Drafter {
   bool points = false;  // guesses under rule ratio are no samples, so that even there the stream is the plain one
 };
 constexpr Drafter kDrafters[] = {
-    {"medusa", "qwen3-deep", true},       {"medusa-vllm", "qwen3-deep", true}, {"eagle1", "qwen3-deep"}, {"eagle3", "qwen3-deep"},
-    {"eagle3-speculators", "qwen3-deep"}, {"mtp-deepseek", "mtp-deepseek"},    {"mtp-qwen", "mtp-qwen"}};
+    {"medusa", "qwen3-deep", true}, {"medusa-vllm", "qwen3-deep", true},  {"eagle1", "qwen3-deep"},
+    {"eagle3", "qwen3-deep"},       {"eagle3-speculators", "qwen3-deep"}, {"mtp-deepseek", "mtp-deepseek"},
+    {"mtp-qwen", "mtp-qwen"},       {"draft-llama", "qwen3-deep"}};
 
 class LearnedDrafter : public testing::TestWithParam<Drafter> {
  protected:

@@ -1,0 +1,69 @@
+// A draft model on a device: it is right where it reads what the target reads, in blind chains and, under another numbering,
+// level by level.
+#include "../conformance/renumbered.h"
+
+#include <gtest/gtest.h>
+
+namespace hunch {
+namespace {
+
+using test::same_ids;
+using test::turned_ids;
+
+class DeviceDraftModel : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const auto devices = test::accelerators();
+    if (std::find(devices.begin(), devices.end(), GetParam()) == devices.end()) GTEST_SKIP() << "no device";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, DeviceDraftModel, testing::Values("cuda", "late"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
+  struct {
+    const char *name, *mode;
+    std::vector<int> ids;
+    int columns;
+  } const cases[] = {{"dev_same", "same", same_ids(), 260},
+                     {"dev_padded", "same", same_ids(), 272},
+                     {"dev_turned", "intersection", turned_ids(), 288}};
+  for (const auto& c : cases) {
+    EngineOptions options =
+        test::with_draft_model("qwen3-tied", test::renumbered("qwen3-tied", c.name, c.ids, c.columns), GetParam(), c.mode);
+    options.chunk_len = 50;
+    auto engine = test::load(options);
+    int64_t drafted = 0, accepted = 0;
+    for (const int prompt_len : {40, 190, 190})  // the last begins with pages of the one before
+      for (const auto& [temperature, rule] : {std::pair{0.0, "match"}, {0.8, "match"}, {0.8, "ratio"}}) {
+        const Request request = test::drafting(test::random_prompt(prompt_len, 256, 5), 40, 4, temperature, rule);
+        const Generation run = test::generate(*engine, request);
+        drafted += run.drafted, accepted += run.accepted;
+        if (rule[0] == 'm') EXPECT_EQ(run.tokens, test::plain_stream(*engine, request)) << c.name << " T " << temperature;
+      }
+    EXPECT_GT(drafted, 200) << c.name;
+    EXPECT_EQ(accepted, drafted) << c.name;
+  }
+}
+
+TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
+  EngineOptions options = test::with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"), GetParam());
+  options.max_num_seqs = 6, options.chunk_len = 66, options.max_num_batched_tokens = 400;  // 466 rows of a pass of drafts
+  options.max_draft = 64;
+  auto engine = test::load(options);
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 12; ++i) {
+    auto stream = engine->submit(test::drafting(test::random_prompt(66, 256, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    streams.push_back(std::move(*stream));
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    auto run = streams[i]->result();
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    EXPECT_GT(run->drafted, 0) << i;
+    EXPECT_EQ(run->accepted, run->drafted) << i;
+  }
+}
+
+}  // namespace
+}  // namespace hunch
