@@ -84,11 +84,7 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open_folder(const std::string&
   for (const std::string& name : files) {
     HUNCH_TRY(MappedFile file, MappedFile::open(name));
     HUNCH_TRY(auto entries, parse_safetensors(file.bytes(), name, IntegerTensors::Read));
-    for (TensorEntry& entry : entries) {
-      if (entry.integer == IntegerType::None && entry.dtype == DType::F8_E4M3)
-        return Error{fmt::format("{}: tensor {}: fp8 weights are not supported in drafters", name, quote(entry.name))};
-      out->add(std::move(entry), file.bytes());
-    }
+    for (TensorEntry& entry : entries) out->add(std::move(entry), file.bytes());
     out->file_bytes_ += file.bytes().size();
     out->files_.push_back(std::move(file));
   }

@@ -84,7 +84,7 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"min-p is 2", [](auto& s, auto&) { s.min_p = 2; }},
       {"top-k is -1", [](auto& s, auto&) { s.top_k = -1; }},
       {"unknown rule 'typical'; known: match, point, ratio", [](auto&, auto& o) { o.rule = "typical"; }},
-      {"unknown proposer 'eagle'; known: auto, ", [](auto&, auto& o) { o.proposer = "eagle"; }},
+      {"unknown proposer 'dflash'; known: auto, ", [](auto&, auto& o) { o.proposer = "dflash"; }},
       {"unknown policy 'nosuch'; known: full, ", [](auto&, auto& o) { o.policy = "nosuch"; }},
       {"drafts of -1 tokens: the length must lie in [1, 64]", [](auto&, auto& o) { o.num_tokens = -1; }},
       {"drafts of 65 tokens", [](auto&, auto& o) { o.num_tokens = 65; }},
