@@ -39,7 +39,7 @@ TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
         const Request request = test::drafting(test::random_prompt(prompt_len, 256, 5), 40, 4, temperature, rule);
         const Generation run = test::generate(*engine, request);
         drafted += run.drafted, accepted += run.accepted;
-        if (rule[0] == 'm') EXPECT_EQ(run.tokens, test::plain_stream(*engine, request)) << c.name << " T " << temperature;
+        if (rule[0] == 'm') { EXPECT_EQ(run.tokens, test::plain_stream(*engine, request)) << c.name << " T " << temperature; }
       }
     EXPECT_GT(drafted, 200) << c.name;
     EXPECT_EQ(accepted, drafted) << c.name;
