@@ -41,6 +41,7 @@ SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/m
 COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
 SCHEDULER, CACHE = 'src/engine/scheduler.cpp', 'src/kv/prefix_cache.cpp'
 FOLLOWER = 'src/draft/follower.cpp'
+MEDUSA = 'src/draft/proposers/medusa.cpp'
 STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/quest.cpp'
 
 # The chi-square of the joint of three tokens at T 1, and the tests around it.
@@ -58,6 +59,7 @@ ORACLE = ('selection_suite', 'Selection.*')
 POLICIES = ('sparse_test', 'Policies.*')
 LATE = ('device_suite', '*late:LateDevice.*')
 FOLLOWS = ('draft_test', 'Follows.*')
+HEADS = ('draft_test', 'MedusaDrafts.*')
 LIGHT = ('conformance_suite', 'LightDrafts.GuessedRowsMakeTheSameDraftsInFewerPasses')
 
 WEIGHT = 'return double(p(token)) - (subtract ? double(q(token)) : 0.0);'
@@ -218,6 +220,13 @@ MUTANTS = [
     Mutant("suffix: a tree's paths longer than the drafts asked for", GUESS, 'taken.depth < max_depth', 'true', 'draft_test',
            '*KeepsItsLimits*'),
     # Draft models: what they read, and in whose numbers.
+    # Medusa: which row, position and noise a guess is made of.
+    Mutant('medusa: a guess for the position before', MEDUSA, 'sequence.committed_len + 1 + row.head', 'sequence.committed_len + row.head',
+           *HEADS),
+    Mutant('medusa: points with noise', MEDUSA, 'if (!draft.noisy) args.params', 'if (false) args.params', *HEADS),
+    Mutant('medusa: the first of the rows that are final', MEDUSA, 'rows.row(rows.count - 1)', 'rows.row(0)', *HEADS),
+    Mutant('medusa: a state that is not the last', MEDUSA, ' || draft.known != task.sequence->committed_len', '', *HEADS),
+    Mutant('medusa: nodes behind one that was cut', MEDUSA, 'if (parent == kCut || ', 'if (', *HEADS),
     Mutant('draft model: drafts that were dropped count as read', FOLLOWER,
            'std::min<int64_t>(draft.stored, int64_t(verdict.path.size()))', 'draft.stored', *FOLLOWS),
     Mutant('draft model: the last draft counts as read', FOLLOWER, 'draft.stored = draft.depth;', 'draft.stored = draft.depth + 1;',

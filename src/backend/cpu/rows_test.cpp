@@ -52,6 +52,10 @@ TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
       cpu->gate({to, factor, to});
       reference.gate({expected, factor, expected});
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i]) + 1e-30) << gate[i];
+      got = want = up;
+      cpu->gate({.gate = View<const float, 2>(gate.data(), rows, n), .up = factor, .out = to, .accumulate = true});
+      reference.gate({.gate = View<const float, 2>(gate.data(), rows, n), .up = factor, .out = expected, .accumulate = true});
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i]) + 1e-6) << gate[i];
     }
   }
 }

@@ -63,6 +63,15 @@ TEST(Reference, GatesWithTheSigmoidLinearUnit) {
   EXPECT_EQ(gate[0], 0);
   EXPECT_FLOAT_EQ(gate[1], std::log(3.0f) * 0.75f * 2);
   EXPECT_EQ(gate[2], 0);
+  // Onto what is there, all rows times the same one.
+  std::vector<float> sum = {7, 1, -2, 0.5f}, two = {std::log(3.0f), 0, 0, std::log(3.0f)};
+  View<const float, 2> same(up.data(), 2, 2);
+  same.stride[0] = 0;
+  backend.gate({View<const float, 2>(two.data(), 2, 2), same, View<float, 2>(sum.data(), 2, 2), false, true});
+  EXPECT_FLOAT_EQ(sum[0], 7 + std::log(3.0f) * 0.75f * 5);
+  EXPECT_FLOAT_EQ(sum[1], 1);
+  EXPECT_FLOAT_EQ(sum[2], -2);
+  EXPECT_FLOAT_EQ(sum[3], 0.5f + std::log(3.0f) * 0.75f * 2);
 }
 
 TEST(Reference, RotatesThePairsOfBothConventions) {

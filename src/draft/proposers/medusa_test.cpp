@@ -413,6 +413,28 @@ TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent)
   EXPECT_EQ(shallow.size, 6);
 }
 
+// The tree that grew has nodes of ranks that this request does not want, and nodes behind those.
+TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
+  Sequence sequence = sequence_of({5, 6}, 0);
+  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  std::vector<float> hidden = tiny::values(2 * kHidden, 8);
+  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
+  medusa_->open(sequence);
+  follow(sequence, 0, hidden, {0});
+  const DraftTree& tree = propose(sequence, {.max_tokens = 16, .may_branch = true, .tree_top_k = 2});
+  EXPECT_GT(tree.size, 6);
+  EXPECT_LT(tree.size, 16);
+  std::vector<int> depths;
+  for (int node = 0; node < tree.size; ++node) {
+    const int parent = tree.parents[size_t(node)];
+    ASSERT_GE(parent, -1);
+    ASSERT_LT(parent, node);
+    depths.push_back(parent < 0 ? 0 : depths[size_t(parent)] + 1);
+    const auto best = ranked(sequence, logits(depths.back(), last), 2 + depths.back(), 2);
+    EXPECT_TRUE(tree.tokens(node) == best[0] || tree.tokens(node) == best[1]) << node;
+  }
+}
+
 TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
   Sequence sequence = sequence_of({5, 6}, 0);
   sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
