@@ -111,7 +111,7 @@ std::string report_text(const Report& report, const Paint& paint) {
                              share_text(ms.verify, whole), share_text(ms.select, whole), share_text(other, whole)));
     line("mean acceptance length",
          fmt::format("{:.2f} tokens a round, {} rounds of {} guesses", g.mean_acceptance_length(), g.rounds, g.gamma));
-    line("policy, rule", fmt::format("{}, {}", g.policy, g.rule));
+    line("drafter, rule", fmt::format("{}{}, {}", g.proposer, g.policy.empty() ? "" : " with " + g.policy, g.rule));
   }
   const double plain = report.plain_kv_bytes_per_token();
   line("KV read per token", plain > 0

@@ -80,8 +80,13 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 Status EngineParts::load_drafters() {
   for (DrafterOptions& wanted : options.drafters) {
     Learned made;
-    if (wanted.path.empty()) wanted.path = options.model;
-    HUNCH_TRY(made.file, DrafterFile::open(wanted.path, wanted.method));
+    const bool own = wanted.path.empty();  // the model's own checkpoint
+    if (own) wanted.path = options.model;
+    auto file = DrafterFile::open(wanted.path, wanted.method);
+    if (own && !file.ok())
+      return usage_error(fmt::format("{} brings no prediction module for method {}; name a drafter by --model-draft",
+                                     options.model, wanted.method));
+    HUNCH_TRY(made.file, std::move(file));
     made.name = wanted.method = made.file->method(), made.path = wanted.path;
     if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
     const auto* entry = Register<Proposer>::find(made.name);
