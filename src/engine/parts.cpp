@@ -158,7 +158,7 @@ Status EngineParts::plan_limits() {
 // Memory is planned, then taken once: what --kv-memory says, else the context asked for (or the model's) for as many requests as
 // may run at once, up to a few GiB.
 Status EngineParts::plan_memory() {
-  const int64_t trained = model->shape().context_len, page_bytes = page_bytes_of_all();
+  const int64_t trained = model->shape().context_len, page_bytes = this->page_bytes();
   const auto pages_of = [](int64_t entries) { return (entries + kPageLen - 1) / kPageLen; };
   if (options.context_len < 0) return usage_error("the context size is negative");
   context_len = options.context_len > 0 ? options.context_len : trained;
@@ -206,7 +206,7 @@ KvGeometry EngineParts::geometry_of(KvGeometry drafter) const {
 }
 
 // Of the target and of every drafter: they share page tables.
-int64_t EngineParts::page_bytes_of_all() const {
+int64_t EngineParts::page_bytes() const {
   size_t bytes = backend->kv_page_bytes(geometry);
   for (const Proposer* proposer : followers_) {
     const Needs needs = proposer->needs();

@@ -58,6 +58,7 @@ class EngineParts {
   std::vector<int> taps;  // layers whose outputs some of them read, ascending
   double load_ms = 0;
 
+  int64_t page_bytes() const;  // of a page, the target's and all drafters'
   double bits_per_weight() const;
   // The model's weights in another encoding, for drafts; made at first use and kept.
   Result<const Model*> draft_weights(DType);
@@ -69,7 +70,6 @@ class EngineParts {
   Status plan_limits();
   Status plan_memory();
   KvGeometry geometry_of(KvGeometry drafter) const;
-  int64_t page_bytes_of_all() const;
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
   Drafting drafting_{*this};
   std::vector<Proposer*> followers_;
