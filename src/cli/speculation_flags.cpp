@@ -74,7 +74,8 @@ const std::vector<SpeculationSetting>& speculation_settings() {
       {"--tree",
        "tree_tokens",
        "N",
-       "self: where a guess is unsure also try the second choice, up to N tokens a round beside the chain (default 0)",
+       "self: where a guess is unsure also try the second choice; drafters: a tree. Up to N tokens a round beside the chain "
+       "(default 0)",
        Kind::Whole,
        {},
        {0, 63},
