@@ -62,9 +62,8 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   int32_t* ids = scratch.ids.data();
   args.tokens(r) = -1;
   const auto note_second = [&](int32_t id, double lead) {
-    if (!args.seconds.data) return;
-    args.seconds(r) = id;
-    args.leads(r) = id < 0 ? kInfinity : float(lead);
+    if (args.seconds.data) args.seconds(r) = id;
+    if (args.leads.data) args.leads(r) = id < 0 ? kInfinity : float(lead);
   };
   note_second(-1, 0);
   scratch.few.clear();
@@ -78,7 +77,7 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
     args.tokens(r) = int32_t(std::find(logits, logits + vocab, scan.best) - logits);
     if (probs) std::fill_n(probs, vocab, 0.0f), probs[args.tokens(r)] = 1;
     if (num_ranked(args) > 0) rank_many(args, r, logits, scratch);
-    if (!args.seconds.data) return;
+    if (!wants_second(args)) return;
     int32_t second = -1;
     for (int32_t id = 0; id < vocab; ++id)
       if (id != args.tokens(r) && logits[id] > (second < 0 ? -kInfinity : logits[second])) second = id;
@@ -145,7 +144,7 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
 
   if (count > kFewIds) {
     args.tokens(r) = kernels_.choose(kernel_row);
-    if (args.seconds.data && args.tokens(r) >= 0) {  // the choice among the others, by the same scores
+    if (wants_second(args) && args.tokens(r) >= 0) {  // the choice among the others, by the same scores
       const auto score = [&](int32_t id) {
         const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(id));
         return row.log_ratio(id) - std::log(-std::log(u));

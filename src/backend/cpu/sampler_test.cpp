@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -87,6 +88,30 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
       }
     }
   }
+}
+
+TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
+  const auto cpu = make_cpu(GetParam(), 2);
+  ReferenceBackend reference;
+  const int64_t vocab = 300, rows = 12;
+  const std::vector<float> logits = gaussian(vocab * rows, 2.5f);
+  for (Backend* backend : {static_cast<Backend*>(cpu.get()), static_cast<Backend*>(&reference)})
+    for (const SamplingParams& params : kParams) {
+      const Sampled both = sample(*backend, logits, vocab, params);
+      std::vector<int32_t> tokens(size_t(rows), -7), seconds(size_t(rows), -7), positions(size_t(rows), 0);
+      std::vector<float> leads(size_t(rows), -7);
+      std::iota(positions.begin(), positions.end(), 0);
+      SampleArgs args;
+      args.logits = View<const float, 2>(logits.data(), rows, vocab), args.params = params;
+      args.positions = View<const int32_t, 1>(positions.data(), rows), args.tokens = View<int32_t, 1>(tokens.data(), rows);
+      args.key = {0x0123456789abcdef, 5}, args.stream = NoiseStream::Draft;
+      args.leads = View<float, 1>(leads.data(), rows);
+      backend->sample(args);
+      ASSERT_EQ(std::memcmp(leads.data(), both.leads.data(), leads.size() * 4), 0);
+      args.leads = {}, args.seconds = View<int32_t, 1>(seconds.data(), rows);
+      backend->sample(args);
+      ASSERT_EQ(seconds, both.seconds);
+    }
 }
 
 TEST_P(CpuSample, RanksTheIdsOfTheReference) {

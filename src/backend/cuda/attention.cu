@@ -106,9 +106,12 @@ int shift_of(int group) {
   return shift;
 }
 
+// Whether rows stand in a narrow M tile, in which the heads of a row stay together (attention_kernel.cuh).
+bool fits_narrow(int64_t rows, int shift) { return shift <= 3 && rows << shift <= kTileRows / 2; }
+
 template <int D, class T>
-void launch_tensor(Commands& commands, int blocks, const AttentionDevice& device) {
-  commands.launch(attention_kernel<D, T>,
+void launch_tensor(Commands& commands, int blocks, bool narrow, const AttentionDevice& device) {
+  commands.launch(narrow ? attention_kernel<D, T, true> : attention_kernel<D, T, false>,
                   {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
                   device);
 }
@@ -152,6 +155,11 @@ CudaAttention::Count::~Count() {
 
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   wanted_.clear();
+  // Runs of one M tile go in one launch, all narrow or all wide.
+  const bool narrow = std::ranges::all_of(args.runs, [&](const AttentionRun& run) {
+    const int shift = shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads);
+    return run.num_rows << shift > kTileRows || fits_narrow(run.num_rows, shift);
+  });
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const auto& store = *run.kv.store;
@@ -171,6 +179,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     Launch launch;
     launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
+    launch.narrow = !launch.general && !launch.paired && narrow;
     launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
     const auto all = wanted_.all();
     const auto place = std::find_if(all.begin(), all.end(), [&](const Launch& l) { return l.same_kind(launch); });
@@ -223,6 +232,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   if (planned.rows.empty()) planned.rows.push_back(0);  // not used, but somebody must write the scores of nobody
   launch.general = !kv_plane(kv, layer).maps || call.group > kMostTensorGroup;
   launch.paired = !launch.general && (int64_t(planned.rows.size()) << call.shift) > kTileRows;
+  launch.narrow = !launch.general && fits_narrow(int64_t(planned.rows.size()), call.shift);
   launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
   launch.runs.push_back(&run);
   this->run(commands, place_for(launch), call);
@@ -338,11 +348,11 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     commands.launch(general_attention_kernel,
                     {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
-    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, blocks, device);
+    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.narrow, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.narrow, device);
   } else {
-    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, device);
-    else launch_tensor<64, __half>(commands, blocks, device);
+    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, launch.narrow, device);
+    else launch_tensor<64, __half>(commands, blocks, launch.narrow, device);
   }
   if (!launch.keys_only) {
     CombineDevice combine;

@@ -215,6 +215,14 @@ inline float distance(const std::vector<float>& a, const std::vector<float>& b) 
   }
   return most;
 }
+// Where that is, for messages.
+inline std::string difference(const std::vector<float>& got, const std::vector<float>& right) {
+  size_t at = 0;
+  for (size_t i = 0; i < std::min(got.size(), right.size()); ++i)
+    if (!(std::fabs(got[i] - right[i]) <= std::fabs(got[at] - right[at]))) at = i;
+  return got.empty() ? "nothing"
+                     : "element " + std::to_string(at) + " is " + std::to_string(got[at]) + ", not " + std::to_string(right[at]);
+}
 inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 }  // namespace hunch::test

@@ -48,8 +48,9 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
       for (int split = item.first_split; split < item.first_split + item.num_splits; ++split) {
         float top = -INFINITY, total = 0;
         for (int d = lane; d < dim; d += 32) sums[d] = 0;
-        for_tiles(item, run.leaves, split, [&](int block, int leaf) {
-          if (leaf >= 0 && leaf != own_leaf) return;
+        for (Tiles tiles(item, run.leaves, split, 1); tiles.next();) {
+          const int block = tiles.block, leaf = tiles.leaf;
+          if (leaf >= 0 && leaf != own_leaf) continue;
           float weight[2], logit[2];
           int entry[2];
           bool read[2];
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
             }
             if (d < dim) sums[d] = sum;
           }
-        });
+        }
         const auto store = [&](int64_t offset, const float* values, float top_value, float total_value) {
           float* to = a.partials + offset;
           for (int d = lane; d < dim; d += 32) to[in_tile * dim + d] = values[d];

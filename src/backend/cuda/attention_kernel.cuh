@@ -41,21 +41,43 @@ __device__ __forceinline__ MergeWeights merge_weights(float top_a, float top_b) 
 }
 __device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) { return fmaf(a, w.a, b * w.b); }
 
-// Calls tile(block, leaf) for every tile of keys of a split of an item, in the order of folding; leaf -1: entries in order.
-template <class F>
-__device__ __forceinline__ void for_tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int split, F tile) {
-  const int begin = split * item.split_blocks, end = begin + item.split_blocks, leaf_end = item.leaf_end;
-  int block = max(item.block_begin, begin), last = min(item.block_end, end), next_leaf = item.leaf_begin, leaf = -1;
-  while (true) {  // one call of `tile` in the code, which is long
-    if (block < last) {
-      tile(block++, leaf);
-    } else {
-      if (next_leaf == leaf_end) return;
-      leaf = next_leaf++;
-      block = max(item.leaf_block, begin), last = min(leaves[leaf].end_block, end);
+// The tiles of keys of splits of an item, in the order of folding; no split is without. leaf -1: entries in order.
+class Tiles {
+ public:
+  __device__ __forceinline__ Tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int first_split, int num_splits)
+      : item_(item), leaves_(leaves), splits_end_(first_split + num_splits) {
+    begin_split(first_split);
+  }
+  __device__ __forceinline__ Tiles(const AttentionItemDevice& item, const LeafDevice* leaves)
+      : Tiles(item, leaves, item.first_split, item.num_splits) {}
+  __device__ __forceinline__ bool next() {  // false: that was the last one
+    while (true) {
+      if (next_block_ < last_) {
+        block = next_block_++;
+        return true;
+      }
+      if (next_leaf_ < item_.leaf_end) {
+        leaf = next_leaf_++;
+        next_block_ = max(item_.leaf_block, begin_), last_ = min(leaves_[leaf].end_block, begin_ + item_.split_blocks);
+      } else if (split + 1 < splits_end_) {
+        begin_split(split + 1);
+      } else {
+        return false;
+      }
     }
   }
-}
+  int split = 0, block = 0, leaf = -1;
+
+ private:
+  __device__ __forceinline__ void begin_split(int which) {
+    split = which, leaf = -1, begin_ = which * item_.split_blocks;
+    next_block_ = max(item_.block_begin, begin_), last_ = min(item_.block_end, begin_ + item_.split_blocks);
+    next_leaf_ = item_.leaf_begin;
+  }
+  const AttentionItemDevice& item_;
+  const LeafDevice* leaves_;
+  int splits_end_, begin_ = 0, next_block_ = 0, last_ = 0, next_leaf_ = 0;
+};
 
 // The entry of the store that place `place` of a run is.
 __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place,
@@ -130,68 +152,76 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
     if (boxes && lane == 0) forget_map(run.plane.maps + (args.keys_only ? 1 : 0));
     const int end_entry = item.end_entry, kv_head = item.kv_head;
     const int32_t* pages = run.pages;
-    for (int split = item.first_split; split < item.first_split + item.num_splits; ++split)
-      for_tiles(item, run.leaves, split, [&](int block, int leaf) {
-        const int tile = tiles++;
-        if (tile % rings != my_ring) return;
-        const int at_stage = stage;
-        const uint32_t at_phase = phase;
-        if (++stage == Shared::kStages) stage = 0, phase ^= 1;
-        if (tile / rings % 2 != warp) return;
-        const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
-        if (boxes && leaf < 0) {
-          const int page = pages[block];
-          barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
-          if (lane == 0) {
-            barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
-            copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
-                     run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
-          } else {
-            barrier_arrive(ready);
-          }
+    for (Tiles keys(item, run.leaves); keys.next();) {
+      const int tile = tiles++, block = keys.block, leaf = keys.leaf;
+      if (tile % rings != my_ring) continue;
+      const int at_stage = stage;
+      const uint32_t at_phase = phase;
+      if (++stage == Shared::kStages) stage = 0, phase ^= 1;
+      if (tile / rings % 2 != warp) continue;
+      const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
+      if (boxes && leaf < 0) {
+        const int page = pages[block];
+        barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+        if (lane == 0) {
+          barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
+          copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
+                   run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
         } else {
-          // Lane l looks up rows l and l + 32; then the warp copies them row by row.
-          const LeafDevice* path = leaf < 0 ? nullptr : run.leaves + leaf;
-          const int places_end = path ? run.tree_entry + path->depth + 1 : end_entry;
-          int row[2];
-#pragma unroll
-          for (int h = 0; h < 2; ++h) row[h] = stored_entry(run, path, kv_head, block * kPageLen + h * 32 + lane, places_end);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
-          const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
-          constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
-          const int chunk = lane % kChunks;
-          const bool mine = !args.keys_only || chunk < kChunks / 2;
-          head += chunk * 16;
-          const uint32_t part = to + uint32_t(chunk / 8 * 8192);
-          barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-#pragma unroll 8
-            for (int r = 0; r < 32; r += kRowsAtOnce) {
-              const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
-              if (mine)
-                copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
-            }
-          barrier_arrive_copies(ready);
+          barrier_arrive(ready);
         }
-      });
+      } else {
+        // Lane l looks up rows l and l + 32; then the warp copies them row by row.
+        const LeafDevice* path = leaf < 0 ? nullptr : run.leaves + leaf;
+        const int places_end = path ? run.tree_entry + path->depth + 1 : end_entry;
+        int row[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) row[h] = stored_entry(run, path, kv_head, block * kPageLen + h * 32 + lane, places_end);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
+        const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
+        constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
+        const int chunk = lane % kChunks;
+        const bool mine = !args.keys_only || chunk < kChunks / 2;
+        head += chunk * 16;
+        const uint32_t part = to + uint32_t(chunk / 8 * 8192);
+        barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll 8
+          for (int r = 0; r < 32; r += kRowsAtOnce) {
+            const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
+            if (mine)
+              copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
+          }
+        barrier_arrive_copies(ready);
+      }
+    }
   }
 }
 
-// One consumer's view of its M tile.
+// One consumer's view of its M tile: of the thread's rows, two or, where the tile is narrow, one.
+template <int kHalves>
 struct TileRows {
-  int first[2], last[2], leaf[2];  // of the thread's two rows
-  bool used[2];                    // by scores
-  bool row_used[2];                // the same, of padding beside it too
-  float minus_lse[2];              // base 2
-  int row[2];                      // of the run
+  int first[kHalves], last[kHalves], leaf[kHalves];
+  bool used[kHalves];        // by scores
+  bool row_used[kHalves];    // the same, of padding beside it too
+  float minus_lse[kHalves];  // base 2
+  int row[kHalves];          // of the run
 };
 
-template <int D, class T>
+// A tile of keys on its way through a consumer.
+struct TileInFlight {
+  int split, entry, leaf;
+  uint32_t full, phase, keys;  // its stage: barrier and memory
+};
+
+// kNarrow: M tiles of at most 32 rows, which then stand in the first eight of every sixteen: all four warps have rows, and a
+// thread one instead of two. The arithmetic of a row is the same.
+template <int D, class T, bool kNarrow>
 class Consumer {
   using Shared = AttentionShared<D>;
-  static constexpr int kStages = Shared::kStages;
+  static constexpr int kStages = Shared::kStages, kHalves = kNarrow ? 1 : 2, kWarpRows = 8 * kHalves;
 
  public:
   __device__ __forceinline__ Consumer(const AttentionDevice& args, uint32_t shared, char* memory)
@@ -225,6 +255,12 @@ class Consumer {
 
  private:
   __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
+  // The row of the M tile that stands at a place of the operand; past all rows where none does.
+  __device__ __forceinline__ static int row_of_place(int place) {
+    if constexpr (!kNarrow) return place;
+    return place % 16 < 8 ? place / 16 * 8 + place % 8 : kTileRows;
+  }
+  __device__ __forceinline__ int my_row(int half) const { return warp_ * kWarpRows + lane_ / 4 + 8 * half; }
 
   // Queries of the tile, rounded, in the swizzle; zeros where there is no row. All earlier products are done.
   __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item, int tile) {
@@ -233,7 +269,8 @@ class Consumer {
     float4 x[kEach][2];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {  // all loads first: one wait for memory
-      const int in_tile = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks, packed = tile * kTileRows + in_tile;
+      const int chunk = (i * 128 + t_) % kChunks, in_tile = row_of_place((i * 128 + t_) / kChunks);
+      const int packed = tile * kTileRows + in_tile;
       const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
       x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
       if (in_tile < rows_in_tile_ && head < args_.group) {
@@ -244,8 +281,8 @@ class Consumer {
       }
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half, packed = tile * kTileRows + in_tile;
+    for (int half = 0; half < kHalves; ++half) {
+      const int in_tile = my_row(half), packed = tile * kTileRows + in_tile;
       const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
       const bool valid = in_tile < rows_in_tile_ && head < args_.group;
       rows_.used[half] = false, rows_.row[half] = 0;
@@ -267,14 +304,14 @@ class Consumer {
     char* to = memory_ + Shared::kQueries + consumer_ * Shared::kQueryBytes;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int in_tile = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks;
+      const int place = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks;
       const float4 a = x[i][0], b = x[i][1];
-      *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16) =
+      *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
           make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
     }
-    rows_.row_used[0] = any_head(rows_.used[0], args_.group_shift),
-    rows_.row_used[1] = any_head(rows_.used[1], args_.group_shift);
-    active_ = warp_ * 16 < rows_in_tile_;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) rows_.row_used[half] = any_head(rows_.used[half], args_.group_shift);
+    active_ = warp_ * kWarpRows < rows_in_tile_;
     show_to_tensor_cores();
     sync();
   }
@@ -296,68 +333,85 @@ class Consumer {
     }
   }
 
+  // While a tile's weights are made, the scores of the next are: their product is started before. Tiles of several splits follow
+  // each other without a gap.
   __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
-    float super[D / 2], super_top[2] = {-INFINITY, -INFINITY}, super_total[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < D / 2; ++i) super[i] = 0;
-    const int64_t base = args_.paired && consumer_ ? item.partial[1] : item.partial[0];
-    for (int split = item.first_split; split < item.first_split + item.num_splits; ++split) {
-      float sums[D / 2], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    float sums[D / 2], top[kHalves], total[kHalves];
+    const auto begin_split = [&] {
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) sums[i] = 0;
-      for_tiles(item, run.leaves, split, [&](int block, int leaf) { fold_tile(run, item, block, leaf, sums, top, total); });
-      if (args_.keys_only) continue;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // a thread has summed its own columns so far
-        total[half] += __shfl_xor_sync(~0u, total[half], 1);
-        total[half] += __shfl_xor_sync(~0u, total[half], 2);
+      for (int half = 0; half < kHalves; ++half) top[half] = -INFINITY, total[half] = 0;
+    };
+    const int64_t base = args_.paired && consumer_ ? item.partial[1] : item.partial[0];
+    float s[32], next_s[32];
+    Tiles tiles(item, run.leaves);
+    tiles.next();
+    TileInFlight tile = next_stage(tiles);
+    barrier_poll(tile.full, tile.phase);
+    start_scores(tile, s);
+    begin_split();
+    wgmma_wait<0>();
+    hold(s);
+    while (true) {
+      const bool more = tiles.next();
+      TileInFlight next = tile;  // the last tile's scores are made twice: a branch here would keep the compiler from overlapping
+      if (more) next = next_stage(tiles);
+      barrier_poll(next.full, next.phase);
+      // Few tiles are not clean: scores want the logits as they are, the softmax without what is not read.
+      const bool clean = tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_;
+      bool scored = tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_), bad = false;
+      if (!clean && !args_.keys_only) {
+        bad = clean_values(tile.keys + Shared::kStageBytes / 2);
+        if (scored) score(run, item, tile.entry, s);
+        scored = false;
+        mask(s, tile.entry, tile.leaf);
       }
-      if (!item.fold) {
-        store_partial(base + (split - item.first_split) * partial_floats(rows_in_tile_, D), sums, top, total);
-        continue;
-      }
+      start_scores(next, next_s);
+      if (!args_.keys_only) start_values(tile, s, sums, top, total);
+      wgmma_wait<0>();
+      hold(sums);
+      hold(next_s);
+      if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
+      if (bad) spoil(tile.entry, tile.leaf, total);
+      if (scored) score(run, item, tile.entry, s);
+      if (!args_.keys_only && (!more || next.split != tile.split)) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const MergeWeights w = merge_weights(super_top[half], top[half]);
-        super_top[half] = w.top;
-        super_total[half] = merge(w, super_total[half], total[half]);
-#pragma unroll
-        for (int i = 0; i < D / 2; i += 4) {
-          super[i + 2 * half] = merge(w, super[i + 2 * half], sums[i + 2 * half]);
-          super[i + 2 * half + 1] = merge(w, super[i + 2 * half + 1], sums[i + 2 * half + 1]);
+        for (int half = 0; half < kHalves; ++half) {  // a thread has summed its own columns so far
+          total[half] += __shfl_xor_sync(~0u, total[half], 1);
+          total[half] += __shfl_xor_sync(~0u, total[half], 2);
         }
+        const int of_item = tile.split - item.first_split;
+        store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, sums, top,
+                      total);
+        begin_split();
       }
-    }
-    if (item.fold && !args_.keys_only) store_partial(base, super, super_top, super_total);
-  }
-
-  __device__ __forceinline__ void store_partial(int64_t offset, const float (&sums)[D / 2], const float (&top)[2],
-                                                const float (&total)[2]) {
-    const int rows = rows_in_tile_;
-    float* to = args_.partials + offset;
+      if (!more) break;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half;
-      if (in_tile >= rows) continue;
-#pragma unroll
-      for (int j = 0; j < D / 8; ++j)
-        *reinterpret_cast<float2*>(to + in_tile * D + j * 8 + lane_ % 4 * 2) =
-            make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
-      if (lane_ % 4 == 0) *reinterpret_cast<float2*>(to + rows * D + in_tile * 2) = make_float2(top[half], total[half]);
+      for (int i = 0; i < 32; ++i) s[i] = next_s[i];
+      hold(s);  // all of it, used or not: else the compiler finds no registers to overlap the products in
+      tile = next;
     }
   }
 
-  // One tile of 64 keys. sums: [8 columns j][row, row + 8][2] of the accumulator of O.
-  __device__ __forceinline__ void fold_tile(const AttentionRunDevice& run, const AttentionItemDevice& item, int block, int leaf,
-                                            float (&sums)[D / 2], float (&top)[2], float (&total)[2]) {
-    const uint32_t full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
-    const uint32_t keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
+  // The tile's stage; the ring goes on.
+  __device__ __forceinline__ TileInFlight next_stage(const Tiles& tiles) {
+    TileInFlight tile;
+    tile.split = tiles.split, tile.entry = tiles.block * kPageLen, tile.leaf = tiles.leaf;
+    tile.full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
+    tile.keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
+    tile.phase = phase_;
+    if (args_.paired) ring_ ^= 1;
+    if (!args_.paired || ring_ == 0)
+      if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+    return tile;
+  }
+  // S = Q K^T of a tile that has arrived; ends with wgmma_wait.
+  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[32]) {
+    if (gathered_ || tile.leaf >= 0) show_to_tensor_cores();
     const uint32_t queries = shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
-    barrier_poll(full, phase_);
-    if (gathered_ || leaf >= 0) show_to_tensor_cores();
-    float s[32];
+    const uint64_t query_operand = wgmma_operand(queries, 16, 1024), key_operand = wgmma_operand(tile.keys, 16, 1024);
     wgmma_begin();
-    const uint64_t query_operand = wgmma_operand(queries, 16, 1024), key_operand = wgmma_operand(keys, 16, 1024);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
       constexpr int kHalf = 8192 / 16;
@@ -365,37 +419,52 @@ class Consumer {
                       k > 0);
     }
     wgmma_commit();
-    const int entry = block * kPageLen;
-    const bool clean = leaf < 0 && entry >= clean_begin_ && entry + kPageLen <= clean_end_;
-    bool bad = false;
-    if (!clean && !args_.keys_only) bad = clean_values(keys + Shared::kStageBytes / 2);
-    wgmma_wait<0>();
-    hold(s);
-    bool scored = entry < scored_end_ && (leaf < 0 || leaf == scored_leaf_);
-    if (!clean && !args_.keys_only) {  // few tiles: scores want the logits as they are, the softmax without what is not read
-      if (scored) score(run, item, entry, s);
-      scored = false;
-      mask(s, entry, leaf);
-    }
-    if (!args_.keys_only) {
-      uint32_t p[16];
-      softmax(s, p, sums, top, total);
-      if (bad) spoil(entry, leaf, total);
-      hold(sums);
-      wgmma_begin();
-      const uint64_t value_operand = wgmma_operand(keys + Shared::kStageBytes / 2, 8192, 1024);
+  }
+
+  // The state of a split, or, `onto` what the thread has stored there before, of the splits so far: registers are short.
+  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&sums)[D / 2],
+                                                const float (&top)[kHalves], const float (&total)[kHalves]) const {
+    const int rows = rows_in_tile_;
+    float* to = args_.partials + offset;
 #pragma unroll
-      for (int k = 0; k < kPageLen / 16; ++k)
-        wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], value_operand + uint32_t(k * (2048 / 16)));
-      wgmma_commit();
+    for (int half = 0; half < kHalves; ++half) {
+      const int in_tile = my_row(half);
+      if (in_tile >= rows) continue;
+      auto* state = reinterpret_cast<float2*>(to + rows * D + in_tile * 2);
+      auto* row = reinterpret_cast<float2*>(to + in_tile * D + lane_ % 4 * 2);
+      MergeWeights w{0, 1, top[half]};
+      float all = total[half];
+      if (onto) {
+        const float2 before = *state;
+        w = merge_weights(before.x, top[half]);
+        all = merge(w, before.y, all);
+      }
+      __syncwarp();  // all lanes of the row have read its state
+      if (lane_ % 4 == 0) *state = make_float2(w.top, all);
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        float2 x = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
+        if (onto) {
+          const float2 before = row[4 * j];
+          x = make_float2(merge(w, before.x, x.x), merge(w, before.y, x.y));
+        }
+        row[4 * j] = x;
+      }
     }
-    if (scored) score(run, item, entry, s);
-    wgmma_wait<0>();
+  }
+
+  // O += P V of a tile with its scores; ends with wgmma_wait. sums: [8 columns j][row, row + 8][2] of the accumulator of O.
+  __device__ __forceinline__ void start_values(const TileInFlight& tile, const float (&s)[32], float (&sums)[D / 2],
+                                               float (&top)[kHalves], float (&total)[kHalves]) const {
+    uint32_t p[16];
+    softmax(s, p, sums, top, total);
     hold(sums);
-    if (lane_ == 0) barrier_arrive(full + kStages * 8);
-    if (args_.paired) ring_ ^= 1;
-    if (!args_.paired || ring_ == 0)
-      if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+    wgmma_begin();
+    const uint64_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192, 1024);
+#pragma unroll
+    for (int k = 0; k < kPageLen / 16; ++k)
+      wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], value_operand + uint32_t(k * (2048 / 16)));
+    wgmma_commit();
   }
 
   // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
@@ -431,33 +500,33 @@ class Consumer {
     return entry >= rows_.first[half] && entry <= rows_.last[half] && (leaf < 0 || leaf == rows_.leaf[half]);
   }
 
-  __device__ __forceinline__ void spoil(int entry, int leaf, float (&total)[2]) const {
+  __device__ __forceinline__ void spoil(int entry, int leaf, float (&total)[kHalves]) const {
     for (int e = 0; e < kPageLen; ++e)
       if (found_[e / 16] >> (e % 16 * 2) & 1)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+        for (int half = 0; half < kHalves; ++half)
           if (reads(half, entry + e, leaf)) total[half] = __int_as_float(0x7fffffff);
   }
 
   __device__ __forceinline__ void mask(float (&s)[32], int entry, int leaf) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i)
-      if (!reads(i / 2 % 2, entry + i / 4 * 8 + lane_ % 4 * 2 + i % 2, leaf)) s[i] = -INFINITY;
+      if (i / 2 % 2 < kHalves && !reads(i / 2 % 2 % kHalves, entry + i / 4 * 8 + lane_ % 4 * 2 + i % 2, leaf)) s[i] = -INFINITY;
   }
 
   // s stays as it is; p: its weights rounded, as the A operand of the second product.
-  __device__ __forceinline__ void softmax(const float (&s)[32], uint32_t (&p)[16], float (&sums)[D / 2], float (&top)[2],
-                                          float (&total)[2]) const {
+  __device__ __forceinline__ void softmax(const float (&s)[32], uint32_t (&p)[16], float (&sums)[D / 2], float (&top)[kHalves],
+                                          float (&total)[kHalves]) const {
     if (!active_) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) p[i] = 0;
       return;
     }
     const float c = args_.scale_log2;
-    float alpha[2], base[2];
+    float alpha[kHalves], base[kHalves];
     // Chains of dependent operations are cut in four: a warp has little else to do meanwhile.
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       float most[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) most[i] = fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]);
@@ -466,32 +535,34 @@ class Consumer {
       base[half] = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 1));
+    for (int half = 0; half < kHalves; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 1));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 2));
+    for (int half = 0; half < kHalves; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 2));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       const float next = fmaxf(top[half], base[half] * c);
       base[half] = next == -INFINITY ? 0.0f : next;
       alpha[half] = exp2_fast(top[half] - base[half]);
       top[half] = next;
     }
-    float sum[2][4];
+    float sum[kHalves][4];
 #pragma unroll
     for (int j = 0; j < 8; ++j)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < kHalves; ++half) {
         const float a = exp2_fast(fmaf(s[j * 4 + half * 2], c, -base[half]));
         const float b = exp2_fast(fmaf(s[j * 4 + half * 2 + 1], c, -base[half]));
         sum[half][j % 4] = j < 4 ? a + b : sum[half][j % 4] + (a + b);
         p[j * 2 + half] = pack(a, b);  // k step j / 2: [row, row + 8] of its low 8 keys, then of its high 8
+        if constexpr (kNarrow) p[j * 2 + 1] = 0;
       }
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < kHalves; ++half)
       total[half] = fmaf(total[half], alpha[half], (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]));
-    if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+    if (__any_sync(~0u, alpha[0] != 1.0f || alpha[kHalves - 1] != 1.0f)) {
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i) sums[i] *= alpha[i / 2 % 2];
+      for (int i = 0; i < D / 2; ++i)
+        if (i / 2 % 2 < kHalves) sums[i] *= alpha[i / 2 % 2 % kHalves];
     }
   }
 
@@ -500,31 +571,27 @@ class Consumer {
   __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
                                         const float (&s)[32]) {
     const float c = args_.scale_log2;
-    float v[2][16];
+    float v[kHalves][16];
     if (active_) {
-      if (weight_) {
 #pragma unroll
-        for (int i = 0; i < 32; ++i)
-          v[i / 2 % 2][i / 4 * 2 + i % 2] = fminf(1.0f, exp2_fast(fmaf(s[i], c, rows_.minus_lse[i / 2 % 2])));
-      } else {
-        const float scale[2] = {rows_.used[0] ? c * kLn2 : 0.0f, rows_.used[1] ? c * kLn2 : 0.0f};
+      for (int half = 0; half < kHalves; ++half) {
+        const float scale = rows_.used[half] ? c * kLn2 : 0.0f;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) v[i / 2 % 2][i / 4 * 2 + i % 2] = s[i] * scale[i / 2 % 2];
+        for (int i = 0; i < 16; ++i) {
+          const float x = s[i / 2 * 4 + half * 2 + i % 2];
+          v[half][i] = weight_ ? fminf(1.0f, exp2_fast(fmaf(x, c, rows_.minus_lse[half]))) : x * scale;
+        }
       }
       if (run.sink == ScoreSink::Rows) {
         score_rows(run, item, entry, v);
         return;
       }
-      if (sum_) {
-        pool_any<true>(v);
-      } else {
-        pool_any<false>(v);
-      }
+      pool(v);
     } else if (run.sink == ScoreSink::Rows) {
       return;
     }
     const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
-    if (!args_.paired && rows_in_tile_ <= 16) {
+    if (!args_.paired && rows_in_tile_ <= kWarpRows) {
       if (!active_) return;
       if (entry + column < scored_end_) scores_[entry + column] = v[0][0];
       if (entry + column + 1 < scored_end_) scores_[entry + column + 1] = v[0][1];
@@ -545,7 +612,7 @@ class Consumer {
       const int rows[2] = {rows_in_tile_, both ? item.rows[1] : 0};
       float x[8];
 #pragma unroll
-      for (int w = 0; w < 8; ++w) x[w] = w % 4 * 16 < rows[w / 4] ? scratch[w * kPageLen + t_] : neutral;
+      for (int w = 0; w < 8; ++w) x[w] = w % 4 * kWarpRows < rows[w / 4] ? scratch[w * kPageLen + t_] : neutral;
       float pooled = x[0];
 #pragma unroll
       for (int w = 1; w < 8; ++w) pooled = sum_ ? pooled + x[w] : fmaxf(pooled, x[w]);
@@ -553,66 +620,59 @@ class Consumer {
     }
   }
 
-  template <bool kSum>
-  __device__ __forceinline__ void pool_any(float (&v)[2][16]) const {
-    switch (args_.group_shift) {
-      case 0: return pool<0, kSum>(v);
-      case 1: return pool<1, kSum>(v);
-      case 2: return pool<2, kSum>(v);
-      case 3: return pool<3, kSum>(v);
-      default: return pool<4, kSum>(v);
+  // Heads of a row stand in neighbouring rows of the tile: steps 0 to 2 join lanes, step 3 a lane's two rows; warps come later.
+  __device__ __forceinline__ void pool(float (&v)[kHalves][16]) const {
+    const int shift = args_.group_shift;
+    if (shift == 0) end_heads<16>(v);
+    exchange<16, 4>(v, shift > 0 || sum_);
+    if (shift == 1) end_heads<8>(v);
+    exchange<8, 8>(v, shift > 1 || sum_);
+    if (shift == 2) end_heads<4>(v);
+    exchange<4, 16>(v, shift > 2 || sum_);
+    if (shift == 3) end_heads<2>(v);
+    if constexpr (!kNarrow) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) v[0][i] = shift > 3 || sum_ ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
+      if (shift == 4) end_heads<2>(v);
     }
   }
-  // Heads of a row stand in neighbouring rows of the tile: steps 0 to 2 join lanes, step 3 a lane's two rows; warps come later.
-  template <int kShift, bool kSum>
-  __device__ __forceinline__ void pool(float (&v)[2][16]) const {
-    if constexpr (kShift == 0) end_heads<16, kSum>(v);
-    exchange<16, 4, (kShift > 0 || kSum)>(v);
-    if constexpr (kShift == 1) end_heads<8, kSum>(v);
-    exchange<8, 8, (kShift > 1 || kSum)>(v);
-    if constexpr (kShift == 2) end_heads<4, kSum>(v);
-    exchange<4, 16, (kShift > 2 || kSum)>(v);
-    if constexpr (kShift == 3) end_heads<2, kSum>(v);
+  template <int N>
+  __device__ __forceinline__ void end_heads(float (&v)[kHalves][16]) const {
+    const float neutral = sum_ ? 0.0f : -INFINITY;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) v[0][i] = kShift > 3 || kSum ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
-    if constexpr (kShift == 4) end_heads<2, kSum>(v);
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[half][i] = rows_.row_used[half] ? v[half][i] * mean_ : neutral;
   }
-  template <int N, bool kSum>
-  __device__ __forceinline__ void end_heads(float (&v)[2][16]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int i = 0; i < N; ++i) v[half][i] = rows_.row_used[half] ? v[half][i] * mean_ : kSum ? 0.0f : -INFINITY;
-  }
-  template <int N, int kStep, bool kAdd>
-  __device__ __forceinline__ void exchange(float (&v)[2][16]) const {
+  template <int N, int kStep>
+  __device__ __forceinline__ void exchange(float (&v)[kHalves][16], bool add) const {
     const bool high = lane_ & kStep;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < kHalves; ++half)
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) {
         const float mine = high ? v[half][i + N / 2] : v[half][i], given = high ? v[half][i] : v[half][i + N / 2];
         const float got = __shfl_xor_sync(~0u, given, kStep);
-        v[half][i] = kAdd ? mine + got : fmaxf(mine, got);
+        v[half][i] = add ? mine + got : fmaxf(mine, got);
       }
   }
 
   // One score per row, entry and KV head: sums over the group, rows apart. Groups of up to 8 heads stay inside a warp's lanes.
   __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
-                                             float (&v)[2][16]) {
+                                             float (&v)[kHalves][16]) {
     const int shift = args_.group_shift;
     for (int step = 0; step < 3; ++step)
       if (shift > step)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+        for (int half = 0; half < kHalves; ++half)
 #pragma unroll
           for (int i = 0; i < 16; ++i) v[half][i] += __shfl_xor_sync(~0u, v[half][i], 4 << step);
     if (shift == 4)
 #pragma unroll
-      for (int i = 0; i < 16; ++i) v[0][i] += v[1][i];
+      for (int i = 0; i < 16; ++i) v[0][i] += v[kHalves - 1][i];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int in_tile = warp_ * 16 + lane_ / 4 + 8 * half;
+    for (int half = 0; half < kHalves; ++half) {
+      const int in_tile = my_row(half);
       if (in_tile & ((1 << shift) - 1) || !rows_.used[half]) continue;
       const int plane = run.used_index[rows_.row[half]] * run.plane.kv_heads + item.kv_head;
       float* to = run.scores + plane * run.scores_stride + entry + lane_ % 4 * 2;
@@ -638,16 +698,16 @@ class Consumer {
   const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
   bool active_ = false;
-  TileRows rows_;
+  TileRows<kHalves> rows_;
 };
 
-template <int D, class T>
+template <int D, class T, bool kNarrow>
 __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const AttentionDevice* args) {
 #if HUNCH_HOPPER
   using Shared = AttentionShared<D>;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
-  const AttentionDevice a = *args;
+  const AttentionDevice& a = *args;
   if (threadIdx.x == 0) {
     for (int ring = 0; ring < 2; ++ring)
       for (int stage = 0; stage < Shared::kStages; ++stage) {
@@ -671,7 +731,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
     produce<D>(a, shared, memory);
   } else {
     take_registers<232>();
-    Consumer<D, T>(a, shared, memory).run();
+    Consumer<D, T, kNarrow>(a, shared, memory).run();
   }
 #endif
 }

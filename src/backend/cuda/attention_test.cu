@@ -189,7 +189,7 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
           const std::string what =
               shape.name() + " from " + std::to_string(first) + " rows " + std::to_string(rows) + " at " + std::to_string(begin);
           ASSERT_TRUE(test::same_bits(got.out.data(), kept.out.data(), got.out.size())) << what;
-          EXPECT_LE(distance(got.out, right.out), out_tolerance(shape)) << what;
+          EXPECT_LE(distance(got.out, right.out), out_tolerance(shape)) << what << ": " << test::difference(got.out, right.out);
           const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
           for (size_t i = 0; i < got.lse.size(); ++i) {
             if (request.last[i / heads] < first) ASSERT_EQ(got.lse[i], -INFINITY) << what;
@@ -323,7 +323,8 @@ TEST(CudaAttention, ReadsNoRowOfATreeBeforeTheFirstEntry) {
         const int64_t unknown = std::min(first, kv.len);
         kv.store->poison(kv.pages(), 0, std::min(unknown, root)), kv.expected->poison(kv.pages(), 0, std::min(unknown, root));
         const Attended got = device.run(kv, request), right = expected(kv, request);
-        EXPECT_LE(distance(got.out, right.out), out_tolerance(shape)) << shape.name() << " root " << root << " from " << first;
+        EXPECT_LE(distance(got.out, right.out), out_tolerance(shape))
+            << shape.name() << " root " << root << " from " << first << ": " << test::difference(got.out, right.out);
       }
 }
 

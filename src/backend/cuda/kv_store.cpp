@@ -65,7 +65,7 @@ bool CudaKvStore::make_maps() {
     const cuuint32_t box[3] = {64, kPageLen, keys_only ? parts / 2 : parts};
     if (encode(&maps[keys_only], dtype == DType::BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
                memory_, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       return false;
   }
   return cudaMemcpy(maps_, maps, sizeof maps, cudaMemcpyHostToDevice) == cudaSuccess;

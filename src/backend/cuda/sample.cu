@@ -136,7 +136,8 @@ __device__ __forceinline__ Two block_two(Shared& s, const Two& x) {  // in threa
 __device__ __forceinline__ void write_choice(const SampleRow& row, const Two& two) {  // one thread
   const bool any = two.id[0] != INT32_MAX, second = two.id[1] != INT32_MAX;
   *row.token = any ? two.id[0] : -1;
-  if (row.second) *row.second = second ? two.id[1] : -1, *row.lead = second ? float(two.score[0] - two.score[1]) : INFINITY;
+  if (row.second) *row.second = second ? two.id[1] : -1;
+  if (row.lead) *row.lead = second ? float(two.score[0] - two.score[1]) : INFINITY;
 }
 // `best`: the greatest key; 0 in refused rows.
 __device__ __forceinline__ void note_cut(const SampleRow& row, const Threshold& kept, uint32_t best) {  // one thread
@@ -466,7 +467,7 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   for (const SampleArgs& args : calls) {
     const int64_t vocab = args.logits.extent[1];
     HUNCH_CHECK(args.state == nullptr && vocab > 0 && vocab <= kMostVocab && args.logits.stride[1] == 1);
-    HUNCH_CHECK(!args.seconds.data == !args.leads.data && (!args.probs.data || args.probs.stride[1] == 1));
+    HUNCH_CHECK(!args.probs.data || args.probs.stride[1] == 1);
     HUNCH_CHECK((!args.ranked.data || args.ranked.stride[1] == 1) && (!args.shares.data || args.shares.stride[1] == 1));
     most_vocab = std::max(most_vocab, vocab);
     const SamplingParams& p = args.params;

@@ -102,6 +102,26 @@ void expect_reference(Commands& commands, const std::vector<float>& logits, int6
   }
 }
 
+TEST(CudaSample, GivesLeadsWithoutSeconds) {
+  HUNCH_NEEDS_HOPPER();
+  auto commands = Commands::make().value();
+  const int64_t vocab = 1000, rows = 6;
+  const std::vector<float> logits = gaussian(vocab * rows, 2.5f);
+  for (const SamplingParams& params : kParams) {
+    const Sampled both = on_device(*commands, logits, vocab, params);
+    const test::DeviceArray<float> x(logits);
+    test::DeviceArray<float> leads(static_cast<size_t>(rows));
+    test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows));
+    const std::vector<int32_t> positions = positions_from(0, rows);
+    SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
+    args.tokens = View<int32_t, 1>(tokens.data(), rows), args.leads = View<float, 1>(leads.data(), rows);
+    enqueue_sample(*commands, args);
+    ASSERT_TRUE(commands->wait().ok());
+    const std::vector<float> got = leads.get();
+    ASSERT_EQ(std::memcmp(got.data(), both.leads.data(), got.size() * 4), 0);
+  }
+}
+
 TEST(CudaSample, ChoosesTheTokensOfTheReference) {
   HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();

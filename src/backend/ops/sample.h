@@ -41,7 +41,7 @@ struct SampleArgs {
   View<const int32_t, 1> drafts;
   std::span<const int32_t> parents;
   // How sure the choice was: the token that came second (-1: no other was possible, or none at all) and by how much the choice
-  // leads its score (log p + noise; greedy: logits), infinite without a second. Data null: not wanted.
+  // leads its score (log p + noise; greedy: logits), infinite without a second. Each null: not wanted.
   View<int32_t, 1> seconds;  // [rows] out
   View<float, 1> leads;      // [rows] out
   // The k best of a row, the best first, equals by id: ranked(r, 0) is tokens(r), ranked(r, 1) what seconds(r) is. With noise
@@ -53,6 +53,8 @@ struct SampleArgs {
   View<int32_t, 2> ranked;  // [rows][k] out
   View<float, 2> shares;    // [rows][k] out
 };
+
+inline bool wants_second(const SampleArgs& args) { return args.seconds.data || args.leads.data; }
 
 // How many are wanted, 0: none.
 inline int64_t num_ranked(const SampleArgs& args) {

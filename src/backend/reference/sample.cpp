@@ -131,9 +131,8 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     };
     const auto note_others = [&] {
       write_ranks(args, r, support);
-      if (!args.seconds.data) return;
-      args.seconds(r) = second;
-      args.leads(r) = second < 0 ? std::numeric_limits<float>::infinity() : float(greatest - next);
+      if (args.seconds.data) args.seconds(r) = second;
+      if (args.leads.data) args.leads(r) = second < 0 ? std::numeric_limits<float>::infinity() : float(greatest - next);
     };
     support.clear();
     note_others();
