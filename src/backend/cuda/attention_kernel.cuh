@@ -426,28 +426,22 @@ class Consumer {
                                                 const float (&top)[kHalves], const float (&total)[kHalves]) const {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
+    const auto state = [&](int half) { return reinterpret_cast<float2*>(to + rows * D + my_row(half) * 2); };
+    float2 before[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      before[half] = onto && my_row(half) < rows ? *state(half) : make_float2(-INFINITY, 0);
+    __syncwarp();  // all lanes of a row have read its state
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const int in_tile = my_row(half);
-      if (in_tile >= rows) continue;
-      auto* state = reinterpret_cast<float2*>(to + rows * D + in_tile * 2);
-      auto* row = reinterpret_cast<float2*>(to + in_tile * D + lane_ % 4 * 2);
-      MergeWeights w{0, 1, top[half]};
-      float all = total[half];
-      if (onto) {
-        const float2 before = *state;
-        w = merge_weights(before.x, top[half]);
-        all = merge(w, before.y, all);
-      }
-      __syncwarp();  // all lanes of the row have read its state
-      if (lane_ % 4 == 0) *state = make_float2(w.top, all);
+      if (my_row(half) >= rows) continue;
+      auto* row = reinterpret_cast<float2*>(to + my_row(half) * D + lane_ % 4 * 2);
+      const MergeWeights w = onto ? merge_weights(before[half].x, top[half]) : MergeWeights{0, 1, top[half]};
+      if (lane_ % 4 == 0) *state(half) = make_float2(w.top, onto ? merge(w, before[half].y, total[half]) : total[half]);
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         float2 x = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
-        if (onto) {
-          const float2 before = row[4 * j];
-          x = make_float2(merge(w, before.x, x.x), merge(w, before.y, x.y));
-        }
+        if (onto) x = make_float2(merge(w, row[4 * j].x, x.x), merge(w, row[4 * j].y, x.y));
         row[4 * j] = x;
       }
     }

@@ -83,7 +83,7 @@ Buffer CudaBackend::allocate(size_t bytes, Memory where) {
 
 Buffer CudaBackend::constant(std::span<const float> values) {
   Buffer buffer = allocate(values.size_bytes());
-  HUNCH_CUDA_CHECK(cudaMemcpy(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
+  HUNCH_CUDA_CHECK(copy_to_device(buffer.data(), values.data(), values.size_bytes()));
   return buffer;
 }
 
@@ -277,8 +277,7 @@ void CudaBackend::sample(const SampleArgs& args) {
   patch_.reserve(vocab, args.drafts.extent[0]);
   auto* to = static_cast<float*>(patched_.data());
   for (int64_t row = 0; row < rows; ++row)
-    HUNCH_CUDA_CHECK(
-        cudaMemcpy(to + row * vocab, patch_.apply(host, row), size_t(vocab) * sizeof(float), cudaMemcpyHostToDevice));
+    HUNCH_CUDA_CHECK(copy_to_device(to + row * vocab, patch_.apply(host, row), size_t(vocab) * sizeof(float)));
   device.logits = View<const float, 2>(to, rows, vocab);
   device.state = nullptr;
   keep_sample(device);

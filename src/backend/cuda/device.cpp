@@ -23,4 +23,9 @@ const DeviceFacts& device_facts() {
   return facts;
 }
 
+cudaError_t copy_to_device(void* to, const void* from, size_t bytes) {
+  const cudaError_t code = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+  return code == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : code;
+}
+
 }  // namespace hunch

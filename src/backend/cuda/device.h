@@ -32,4 +32,8 @@ const DeviceFacts& device_facts();
 // Whether the kernels of HUNCH_HOPPER (ptx.h) run here; elsewhere the plain forms do.
 inline bool is_hopper() { return device_facts().major == 9; }
 
+// Copies host memory, and returns when the device has it. cudaMemcpy alone may return before: with the end of the data still on
+// its way, which a kernel of a stream that does not wait for the default stream (all of ours) would read as it was.
+cudaError_t copy_to_device(void* to, const void* from, size_t bytes);
+
 }  // namespace hunch

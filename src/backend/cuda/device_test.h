@@ -25,7 +25,7 @@ class DeviceArray {
  public:
   explicit DeviceArray(size_t count) : count_(count) { HUNCH_CUDA_CHECK(cudaMalloc(&data_, count * sizeof(T) + 16)); }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
-    HUNCH_CUDA_CHECK(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
+    HUNCH_CUDA_CHECK(copy_to_device(data_, values.data(), count_ * sizeof(T)));
   }
   ~DeviceArray() { cudaFree(data_); }
   DeviceArray(const DeviceArray&) = delete;

@@ -68,7 +68,7 @@ bool CudaKvStore::make_maps() {
                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       return false;
   }
-  return cudaMemcpy(maps_, maps, sizeof maps, cudaMemcpyHostToDevice) == cudaSuccess;
+  return copy_to_device(maps_, maps, sizeof maps) == cudaSuccess;
 }
 
 CudaKvStore::~CudaKvStore() {

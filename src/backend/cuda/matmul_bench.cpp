@@ -26,8 +26,7 @@ void fill_activations(float* to, size_t count) {
     value = float(int32_t(state)) * 0x1p-31f;
   }
   for (size_t at = 0; at < count; at += values.size())
-    HUNCH_CUDA_CHECK(
-        cudaMemcpy(to + at, values.data(), std::min(values.size(), count - at) * sizeof(float), cudaMemcpyHostToDevice));
+    HUNCH_CUDA_CHECK(copy_to_device(to + at, values.data(), std::min(values.size(), count - at) * sizeof(float)));
 }
 
 class Products {

@@ -20,7 +20,7 @@ class Memory {
  public:
   explicit Memory(int64_t count) { HUNCH_CUDA_CHECK(cudaMalloc(&data_, size_t(count) * sizeof(T))); }
   explicit Memory(const std::vector<T>& values) : Memory(int64_t(values.size())) {
-    HUNCH_CUDA_CHECK(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    HUNCH_CUDA_CHECK(copy_to_device(data_, values.data(), values.size() * sizeof(T)));
   }
   ~Memory() { (void)cudaFree(data_); }
   Memory(const Memory&) = delete;

@@ -270,14 +270,14 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
       (void)cudaFree(piece);
       return nullptr;
     }
-    HUNCH_CUDA_CHECK(cudaMemcpy(scale_values, scales.values, bytes, cudaMemcpyHostToDevice));
+    HUNCH_CUDA_CHECK(copy_to_device(scale_values, scales.values, bytes));
     scales.values = static_cast<const float*>(scale_values);
   }
   for (int tile = 0; tile < weight->num_tiles; tile += step) {
     const int tiles = std::min(step, weight->num_tiles - tile);
     const int64_t first = int64_t(tile) * kTileFeatures;
     const int rows = int(std::min<int64_t>(int64_t(tiles) * kTileFeatures, weight->out_dim - first));
-    HUNCH_CUDA_CHECK(cudaMemcpy(piece, matrix.data + first * row_bytes, size_t(rows * row_bytes), cudaMemcpyHostToDevice));
+    HUNCH_CUDA_CHECK(copy_to_device(piece, matrix.data + first * row_bytes, size_t(rows * row_bytes)));
     pack(matrix.dtype, {piece, row_bytes, weight->in_dim, rows, 0, 0, scales, first}, *weight, tile, tiles);
   }
   HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
