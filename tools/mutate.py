@@ -201,6 +201,10 @@ MUTANTS = [
            'sequence.max_len - sequence.len()',
            'engine_test', 'Step.*', True),
     # Trees.
+    Mutant('tree: no more nodes than tokens are left', 'src/engine/running.cpp',
+           'return int(std::min<int64_t>(plan.nodes, parts_.context_len - sequence.len()));', 'return depth;', 'engine_test', 'Step.*'),
+    Mutant('tree: deeper than tokens are left', STEP, '.max_depth = who.most_depth(),', '.max_depth = who.plan.gamma,', 'engine_test',
+           'Step.*'),
     Mutant('tree: the kept path is not closed up', STEP,
            'close_up(*parts_.backend, {parts_.store.get(), sequence.pages.view()}, sequence.committed_len, who.path_rows);', '',
            *CROWD, True),

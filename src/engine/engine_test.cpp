@@ -85,6 +85,52 @@ TEST(Step, LimitsFarPastTheContextDoNotOverflow) {
   EXPECT_EQ(live(counting(), 16, request).tokens, counted(0, 16));
 }
 
+// Four guesses behind every node of the right path, the right one the third of them; as deep as is allowed.
+class Bushy final : public Proposer {
+ public:
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) {
+      DraftTree& tree = *task.tree;
+      tree.size = 0, tree.law = DraftLaw::Point;
+      int parent = -1;
+      for (int depth = 1; depth <= task.limits.longest(); ++depth) {
+        const int first = tree.size;
+        for (int i = 0; i < 4 && tree.size < task.limits.max_tokens; ++i) {
+          tree.tokens(tree.size) = (task.sequence->pending() + depth + 4 * (i - 2)) & (kVocab - 1);
+          tree.parents[size_t(tree.size++)] = parent;
+        }
+        parent = first + 2;
+        if (tree.size <= parent) break;
+      }
+    }
+  }
+};
+const Register<Proposer> bushy{"bushy", "for tests", [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> {
+                                 return std::unique_ptr<Proposer>(new Bushy);
+                               }};
+
+// Guesses a level apart share their place in the text: only the depth of a tree has to end where the request does, and only its
+// nodes where the context does.
+TEST(Step, ATreeIsAsWideAsEverWhereFewTokensAreLeft) {
+  for (const int context : {64, 128})
+    for (const int max_tokens : {1, 2, 3, 5, 6, 7, 26, 63}) {
+      Request request = toy::request({0}, 4, "match");
+      request.speculation.proposer = "bushy", request.speculation.tree_tokens = 12;
+      request.max_tokens = max_tokens;
+      const Life life = live(counting(), context, request);
+      const int64_t end = std::min(context, 1 + max_tokens);
+      EXPECT_EQ(life.tokens, counted(0, end)) << context << " " << max_tokens;
+      // The first token, then rounds of up to four kept guesses and a bonus: none is lost to nodes that find no room.
+      int64_t len = 2;
+      for (size_t i = 0; i < life.lens.size(); ++i) {
+        EXPECT_EQ(life.lens[i], len) << context << " " << max_tokens << " round " << i;
+        const int64_t depth = std::min<int64_t>({4, end - len - 1, (context - len + 1) / 4});
+        len += 1 + depth;
+      }
+      if (max_tokens == 5) EXPECT_EQ(life.stats.drafted, 12) << "three levels of four";
+    }
+}
+
 TEST(Step, StopsAtTheFirstRejectionAndEmitsTheCorrection) {
   Request request = toy::request({0}, 4, "match");
   request.max_tokens = 20;

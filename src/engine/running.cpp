@@ -101,9 +101,17 @@ void Running::decide_as_asked() {
   looked_up = false;
 }
 
-int Running::most_drafts() const {
+int Running::most_depth() const {
   if (!drafting()) return 0;
-  return int(std::clamp<int64_t>(sequence.max_len - sequence.len() - 1, 0, plan.nodes));
+  return int(std::clamp<int64_t>(sequence.max_len - sequence.len() - 1, 0, plan.gamma));
 }
+
+int Running::most_drafts() const {
+  const int depth = most_depth();
+  if (depth == 0 || !may_branch()) return depth;
+  return int(std::min<int64_t>(plan.nodes, parts_.context_len - sequence.len()));
+}
+
+bool Running::may_branch() const { return plan.nodes > plan.gamma && plan.verify && rule->takes_branches(); }
 
 }  // namespace hunch

@@ -30,8 +30,12 @@ class Running final : public Scheduled {
   void unseated() override;
 
   Guarantee guarantee() const;
-  // Drafts may not pass the end of the sequence: gamma drafts and a bonus are gamma + 1 new tokens.
+  // Guesses on a path of the next round: they may not pass the end of the sequence, and d of them with a bonus are d + 1 tokens.
+  int most_depth() const;
+  // Guesses of the next round. A tree may have more of them than there are tokens to come: of a level one is kept. What bounds
+  // its nodes are the entries of the context, one each.
   int most_drafts() const;
+  bool may_branch() const;
   // Decides the round as the request says, with its only drafter: all the drafts that there is room for.
   void decide_as_asked();
   bool drafting() const { return !drafters.empty(); }

@@ -177,9 +177,9 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
   return {.sequence = &who.sequence,
           .policy = who.policy,
           .limits = {.max_tokens = drafts,
-                     .max_depth = who.plan.gamma,
+                     .max_depth = who.most_depth(),
                      .want_q = who.needs_probs(),
-                     .may_branch = who.plan.nodes > who.plan.gamma && branches,
+                     .may_branch = who.may_branch(),
                      .tree_top_k = who.plan.proposing.tree_top_k,
                      .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
                      .stop_below = who.stop_below},
@@ -199,7 +199,7 @@ void Step::check_tree(Running& who, int granted) const {
   tree.size = std::min(tree.size, granted);
   for (int node = 0; !tree.in_flight && node < tree.size; ++node)
     if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
-        depth_at(tree, node) > who.plan.gamma)
+        depth_at(tree, node) > who.most_depth())
       tree.size = node;
   if (!branches(tree)) return;
   who.row_parents.push_back(-1);
