@@ -273,6 +273,11 @@ MUTANTS = [
            'PrefixCache.*'),
     Mutant('prefix cache: gives up pages that are held', CACHE, ' || pool_.holders(node.page) > 0', '', 'kv_test', 'PrefixCache.*'),
     # Proposers: the output cannot show these either.
+    Mutant('alarm: a kept token is no reason to be quiet', 'src/engine/service.cpp', 'used.kept > 0 ? 0 : drafter', 'drafter', 'engine_test',
+           'Alarm.*', True),
+    Mutant('alarm: one request at a time', 'src/engine/service.cpp', 'drafter.luckless + used.rounds', 'used.rounds', 'engine_test',
+           'Alarm.*'),
+    Mutant("alarm: everybody's rounds", STEP, '++by.rounds, by.kept', '++who.drafters.back().rounds, by.kept', 'engine_test', 'Alarm.*'),
     Mutant('guessed rows: kept without comparing', SELF, 'if (task.tree->tokens(i) != next) break;', '', *LIGHT, True),
     Mutant('guessed rows: all with the first one\'s noise', SELF, 'draft.depth + 1 + (draft.chain() ? i : 0)', 'draft.depth + 1', *LIGHT),
     Mutant('guessed rows: the wrong ones stay noted', SELF,

@@ -50,7 +50,7 @@ class EngineParts {
     std::unique_ptr<DrafterFile> file;
     std::unique_ptr<Checkpoint> model;  // draft_model: a model like any other
     std::unique_ptr<Proposer> proposer;
-    int64_t luckless = 0;  // rounds since one of its tokens was kept, of requests that asked for it by name
+    int64_t luckless = 0;  // rounds that it drafted since one of its tokens was kept
   };
   std::vector<Learned> learned;
   Proposer* learned_named(const std::string& name) const;

@@ -48,6 +48,7 @@ class Running final : public Scheduled {
     Proposer* proposer = nullptr;
     DraftTree tree;
     Buffer tokens, q;
+    int64_t rounds = 0, kept = 0;  // with guesses of its own; tokens of those
   };
 
   RequestPlan plan;

@@ -27,16 +27,17 @@ Status check_prompt(const Request& request, const EngineParts& parts) {
 }
 
 // A drafter that is never right costs speed and nothing else, so nobody would notice: a mismatch of models, of taps, of norm
-// sides.
-void watch_acceptance(EngineParts& parts, Generation& out) {
+// sides. Under `auto` it soon drafts no more, and then this is the only trace of it.
+void watch_acceptance(EngineParts& parts, Running& run) {
   constexpr int64_t kLuckless = 64;
-  for (EngineParts::Learned& drafter : parts.learned) {
-    if (drafter.name != out.proposer || out.rounds == 0) continue;
-    drafter.luckless = out.accepted > 0 ? 0 : drafter.luckless + out.rounds;
-    if (drafter.luckless >= kLuckless)
-      out.warning = fmt::format("{} has drafted {} rounds without one token being kept: was it made for this model? ({})",
-                                drafter.name, drafter.luckless, drafter.path);
-  }
+  for (const Running::Drafter& used : run.drafters)
+    for (EngineParts::Learned& drafter : parts.learned) {
+      if (drafter.name != used.name || used.rounds == 0) continue;
+      drafter.luckless = used.kept > 0 ? 0 : drafter.luckless + used.rounds;
+      if (drafter.luckless >= kLuckless)
+        run.stats.warning = fmt::format("{} has drafted {} rounds without one token being kept: was it made for this model? ({})",
+                                        drafter.name, drafter.luckless, drafter.path);
+    }
 }
 
 }  // namespace
@@ -272,7 +273,7 @@ void Service::finish(Session& session, Status failure) {
   out.text = session.ending.text();
   out.finish = session.ending.reason();
   out.stopped_by = session.ending.stopped_by();
-  watch_acceptance(parts_, out);
+  watch_acceptance(parts_, run);
   out.milliseconds.first_to_last_token = session.last_ms - session.first_ms;
   {
     const std::lock_guard lock(mutex_);

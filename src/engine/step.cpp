@@ -428,6 +428,8 @@ void Step::settle(Running& who, int64_t first_row) {
   for (const Running::Drafter& drafter : who.drafters) drafter.proposer->observe(sequence, verdict);
   if (tree.size > 0) {
     Generation& stats = who.stats;
+    Running::Drafter& by = who.drafters[size_t(who.chosen)];
+    ++by.rounds, by.kept += commit.accepted;
     ++stats.rounds;
     stats.drafted += tree.size;
     stats.accepted += commit.accepted;

@@ -23,6 +23,18 @@ def safetensors(tensors):
     return struct.pack("<Q", len(text)) + text + data
 
 
+def zeros(shapes, d2t):
+    """Tensors of f32 zeros, and a map of so many draft tokens to the same ones of the target."""
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = dict(dtype="F32", shape=shape, data_offsets=[at, at + 4 * count])
+        at += 4 * count
+    header["d2t"] = dict(dtype="I64", shape=[d2t], data_offsets=[at, at + 8 * d2t])
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at + 8 * d2t)
+
+
 TENSORS = {"fc.weight": ("f", [32, 96]), "norm.weight": ("f", [32]), "lm_head.weight": ("f", [20, 32]), "d2t": ("q", [20])}
 
 
@@ -103,3 +115,27 @@ def test_a_line_of_a_batch_may_name_only_what_is_loaded(hunch):
     assert "method eagle3 needs a drafter" in answers["a"]["error"]["message"], answers["a"]
     assert "/no/such is not loaded; loaded drafters: none" in answers["b"]["error"]["message"], answers["b"]
     assert "error" not in answers["c"], answers["c"]
+
+
+def test_a_drafter_that_is_never_right_is_reported(hunch):
+    # For the shipped model's shapes, with weights of 0: whatever the text, it guesses the least of its tokens. Those are the first
+    # ones of the target's vocabulary, which are special and come of no text.
+    width, ffn, heads, kv_heads, head = 512, 64, 2, 1, 64
+    shapes = {"fc.weight": [width, 3 * width], "norm.weight": [width], "lm_head.weight": [2, width],
+              "midlayer.input_layernorm.weight": [width], "midlayer.hidden_norm.weight": [width],
+              "midlayer.post_attention_layernorm.weight": [width], "midlayer.self_attn.q_proj.weight": [heads * head, 2 * width],
+              "midlayer.self_attn.k_proj.weight": [kv_heads * head, 2 * width], "midlayer.self_attn.v_proj.weight": [kv_heads * head, 2 * width],
+              "midlayer.self_attn.o_proj.weight": [width, heads * head], "midlayer.mlp.gate_proj.weight": [ffn, width],
+              "midlayer.mlp.up_proj.weight": [ffn, width], "midlayer.mlp.down_proj.weight": [width, ffn]}
+    config = {**CONFIG, "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+              "head_dim": head, "vocab_size": 16384, "draft_vocab_size": 2}
+    source = folder(hunch, "luckless", config, **{"model.safetensors": zeros(shapes, d2t=2)})
+    run = lambda count, *flags: hunch.run("-p", "Once upon a time", "-n", count, "--temp", "0", "--ignore-eos", "--draft", "1",
+                                          "--model-draft", source, "--spec", "eagle3", *flags)
+    said = "eagle3 has drafted 64 rounds without one token being kept: was it made for this model? (" + source + ")"
+    result = run(66)
+    assert result.code == 0 and said in result.err and result.out, result
+    result = run(65)
+    assert result.code == 0 and "without one token being kept" not in result.err, result
+    result = run(66, "--json")
+    assert result.code == 0 and json.loads(result.out)["warning"] == said, result
