@@ -40,7 +40,7 @@ TREE, GUESS, SUFFIX = 'src/draft/suffix_tree.cpp', 'src/draft/suffix_guess.cpp',
 SELF, STEP, PASS = 'src/draft/proposers/self.cpp', 'src/engine/step.cpp', 'src/model/pass.cpp'
 COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp', 'src/backend/reference/top_k.cpp'
 SCHEDULER, CACHE = 'src/engine/scheduler.cpp', 'src/kv/prefix_cache.cpp'
-FOLLOWER = 'src/draft/follower.cpp'
+FOLLOWER, TREES, DRAWN = 'src/draft/follower.cpp', 'src/draft/follower_trees.cpp', 'src/draft/drawn_tree.h'
 MEDUSA = 'src/draft/proposers/medusa.cpp'
 STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/quest.cpp'
 
@@ -49,6 +49,7 @@ CHI2 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_
 CHI3 = ('law_suite', 'Reference/RatioLaw.KeepsTheJointOfThreeTokens/reference_T_1_gamma3')
 TREE3 = ('law_suite', 'Wide/DrawnTrees.KeepTheJointOfThreeTokens/three')
 SELF_TREE = ('law_suite', 'Reference/SelfTrees.KeepTheJointOfThreeTokens/T_1_gamma2')
+NET_TREE = ('law_suite', 'All/DrafterTrees.KeepTheJointOfThreeTokens/wide')
 SHAPES = ('law_suite', 'SampledTrees.WhatWasDrawnDoesNotDecideAboutSiblings')
 STREAMS = ('law_suite', 'Law.MatchEmitsThePlainStreamForEverySampling')
 PROOF = ('accept_test', '*')
@@ -104,7 +105,7 @@ MUTANTS = [
     Mutant("always accept the target's arg max", RATIO, '!chance.below(p(x), q(x), position, 0)',
            '!chance.below(p(x), q(x), position, 0) && [&] { for (int64_t i = 0; i < p.extent[0]; ++i) if (p(i) > p(x)) return true; '
            'return false; }()', *PROOF, True),
-    Mutant('stale q: the previous position', RATIO, '(tree.q)[row]', '(tree.q)[row > 0 ? row - 1 : 0]', *CHI2, True),
+    Mutant('stale q: the previous position', RATIO, '(tree.q)[tree.law_of(row)]', '(tree.q)[row > 0 ? row - 1 : 0]', *CHI2, True),
     Mutant('bonus from q', RATIO, BONUS,
            'static const float zero = 0;\n    View<const float, 1> nothing(&zero, tree.q.extent[1]);\n    nothing.stride[0] = 0;\n'
            '    out.next = out.path.empty() ? target.choice(row) : chance.residual(View<const float, 2>(tree.q)[row - 1], nothing, '
@@ -165,6 +166,19 @@ MUTANTS = [
            'draft.nodes >= limits.max_tokens || token < 0 || (draft.given() && tree.q(row, token) < 0.2f))', *SELF_TREE, True),
     Mutant('self: the choice is drawn twice', SELF, 'add(level + i, seconds(at + i), ', 'add(level + i, chosen(at + i), ', *SHAPES),
     Mutant("self: a row's children with another row's q", SELF, 'tree.q.slice(draft.first, count)', 'tree.q.slice(0, count)', *SELF_TREE),
+    Mutant('drawn trees: a draw is dropped for what it is', DRAWN, 'draws[size_t(nth)] >= 0; ++nth', 'draws[size_t(nth)] > 0; ++nth',
+           *NET_TREE, True),
+    Mutant('drawn trees: how many depends on the draw', TREES, 'draft.drawn.plan(first_kept_);',
+           'for (int i = 0; i < draft.level; ++i) first_kept_[size_t(i)] = q(draft.rows - draft.level + i, ranked(row + i, 0));\n'
+           '  draft.drawn.plan(first_kept_);', 'law_suite', 'All/DrafterTrees.*', True),
+    Mutant("drawn trees: another node's q", TREES, 'out.laws[size_t(number) + 1] = node.row;', 'out.laws[size_t(number) + 1] = node.row - 1;',
+           *NET_TREE, True),
+    Mutant("drawn trees: a level's q over the one before", FOLLOWER, 'draft.branch ? draft.rows - draft.level : draft.depth',
+           '0 * draft.depth', *NET_TREE),
+    Mutant('drawn trees: noise of the coin', FOLLOWER, 'given ? draft_stream(draft.depth)', 'given ? NoiseStream::Accept', *NET_TREE),
+    Mutant('drawn trees: a form of what was drawn', DRAWN, 'const float chance = path_chance(level_[i]) * chance_of(first_kept[i], children_[i]);',
+           'const float chance = path_chance(level_[i]) * chance_of(first_kept[i], children_[i]) * '
+           '(level_[i] < 0 ? 1 : 1 + float(nodes_[size_t(level_[i])].token % 3));', 'draft_test', 'DrawnTree.*'),
     # The match rule.
     Mutant('match: accept without comparing', OWN, ' && tree.tokens(child) == own', '', *STREAMS, True),
     Mutant('match: next from the row after', OWN, 'target.choice(node + 1)', 'target.choice(node + 2)', *PROOF),

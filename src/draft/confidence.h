@@ -28,6 +28,11 @@ class Confidence {
     return class_of(most < 1 ? std::log(most / (1 - most)) : std::numeric_limits<float>::infinity());
   }
   float kept(int of) const { return float(kept_[size_t(of)] / tried_[size_t(of)]); }
+  float usual() const {  // of all but second tokens
+    double tried = 0, kept = 0;
+    for (int of = 0; of < kSecond; ++of) tried += tried_[size_t(of)], kept += kept_[size_t(of)];
+    return float(kept / tried);
+  }
   void record(int of, bool kept) {
     double& tried = tried_[size_t(of)];
     if (tried > kMemory) tried *= 0.5, kept_[size_t(of)] *= 0.5;

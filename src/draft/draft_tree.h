@@ -30,14 +30,16 @@ struct DraftTree {
   int passes = 0;                // of the target that found these guesses; 0: looked up
   std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token
   View<int32_t, 1> tokens;       // [capacity]
-  // [capacity][vocab] Given: row r is the distribution that the children of row r (0: the pending token, x: node x - 1) were
-  // drawn from, as it was before the first was. Of a chain that is the row with the number of the node.
+  // [capacity][vocab] Given: row law_of(r) is the distribution that the children of row r (0: the pending token, x: node x - 1)
+  // were drawn from, as it was before the first was. Of a chain that is the row with the number of the node.
   View<float, 2> q;
+  std::vector<int32_t> laws;  // [1 + size] rows of q by row; empty: every row its own. Filled by who needs it, and emptied
 
   void make_chain(int length) {
     size = length;
     for (int node = 0; node < length; ++node) parents[size_t(node)] = node - 1;
   }
+  int law_of(int row) const { return laws.empty() ? row : laws[size_t(row)]; }
   // The first child of `node` (-1: of the root), or -1.
   int child(int node) const {
     for (int next = node + 1; next < size; ++next)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace hunch {
 namespace {
@@ -31,7 +32,9 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
     draft.classes.reserve(size_t(max_draft_));
     draft.parents.reserve(size_t(max_draft_) * size_t(kMostTried) + 1);
     draft.tree.reserve(kMostTried, max_draft_);
+    draft.drawn.reserve(max_draft_, max_draft_), draft.laws.reserve(size_t(max_draft_) + 1);
   }
+  first_kept_.reserve(size_t(level_rows_));
 }
 
 Needs Follower::needs() const {
@@ -219,13 +222,16 @@ bool Follower::begin(const DraftTask& task) {
   if (task.limits.max_tokens <= 0 || count < 1 || (featured() && seat.waiting < count) || room < 1) return false;
   draft.task = &task, draft.count = int(count);
   draft.depth = 0, draft.deepest = int(std::min<int64_t>(task.limits.longest(), room));
-  const StaticTree* shape = tree.law != DraftLaw::Given ? task.limits.shape : nullptr;
+  const StaticTree* shape = task.limits.shape;
   draft.top_k = shape ? shape->ranks() : std::clamp(task.limits.tree_top_k, 1, kMostTried);
   draft.widest = shape ? shape->size() : draft.top_k;
-  draft.branch = shape || (task.limits.may_branch && draft.top_k > 1 && tree.law != DraftLaw::Given);
+  draft.branch = shape || (task.limits.may_branch && draft.top_k > 1);
   draft.parents.assign(1, -1), draft.rows = draft.level = 1, draft.reach = 1, draft.done = false;
   draft.given = tree.law == DraftLaw::Given;
-  draft.tree.begin(shape);
+  draft.laws.clear(), tree.laws.clear();
+  if (!draft.branch) return true;
+  if (draft.given) draft.drawn.begin(task.limits.max_tokens, draft.deepest, draft.top_k, by_law_.usual(), shape);
+  else draft.tree.begin(shape);
   return true;
 }
 
@@ -240,54 +246,6 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   if (backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), blind)) return run_blind();
   finish_level(first_rows());
   while (!open_.empty()) next_level();
-}
-
-// On a device chains run blind: the choice of a level is the input of the next without the host in between, each level is one
-// unit of work, and nobody waits. They are as long as was asked for: whether going on pays would have to be read first.
-void Follower::run_blind() {
-  std::stable_sort(open_.begin(), open_.end(), [](const Draft* a, const Draft* b) { return a->deepest > b->deepest; });
-  auto levels = levels_.view<int32_t>(max_draft_, level_rows_);  // [level][draft] tokens that come out
-  size_t open = open_.size();
-  const auto of = [&](const Buffer& buffer) {
-    return buffer ? buffer.view<float>(level_rows_, width_).slice(0, int64_t(open)) : View<float, 2>{};
-  };
-  for (int level = 0; level < open_[0]->deepest; ++level) {
-    while (open_[open - 1]->deepest <= level) --open;
-    const int64_t rows = int64_t(open);
-    backend_.replay([&] {
-      if (level == 0) {
-        first_rows();
-      } else {
-        segments_.clear();
-        for (size_t i = 0; i < open; ++i) {
-          const Sequence& sequence = *open_[i]->task->sequence;
-          segments_.push_back({.phase = Segment::Phase::Verify,
-                               .sequence = &sequence,
-                               .first_position = sequence.committed_len + level,
-                               .num_rows = 1,
-                               .first = seats_[size_t(sequence.slot)].first});
-        }
-        pass_->begin(levels[level - 1].slice(0, rows), segments_);
-        if (featured()) backend_.copy_rows({.from = of(came_), .to = of(next_)});
-        net_->forward(*pass_, of(next_), of(came_), of(heads_));
-      }
-      const View<const float, 2> logits = logits_of(rows);
-      for (int64_t i = 0; i < rows; ++i) {
-        open_[size_t(i)]->depth = level;
-        sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1));
-      }
-    });
-  }
-  for (size_t i = 0; i < open_.size(); ++i) {
-    DraftTree& tree = *open_[i]->task->tree;
-    tree.make_chain(open_[i]->deepest);
-    tree.passes = tree.size;
-    open_[i]->stored = tree.size - 1;
-    View<const int32_t, 1> column(&levels(0, int64_t(i)), tree.size);
-    column.stride[0] = level_rows_;
-    backend_.copy_tokens({.from = column, .to = tree.tokens.slice(0, tree.size)});
-    tree.in_flight = true;
-  }
 }
 
 // More rows than fit into a pass go through before, but for one of each. Waits, so that first_rows() need not.
@@ -395,8 +353,9 @@ void Follower::finish_level(int64_t rows) {
   const auto came = came_.view<float>(level_rows_, width_), features = next_ ? next_.view<float>(level_rows_, width_) : came;
   for (Draft* draft : open_) {
     const int count = draft->level, first = draft->rows - count;
-    if (draft->branch) take_tree(*draft, row);
-    else take_chain(*draft, row);
+    if (!draft->branch) take_chain(*draft, row);
+    else if (draft->given) take_drawn(*draft, row);
+    else take_tree(*draft, row);
     for (int i = 0; featured() && !draft->done && i < draft->level; ++i) {
       const int parent = draft->branch ? draft->parents[size_t(draft->rows - draft->level + i)] - first : 0;
       backend_.copy_rows({.from = came.slice(row + parent, 1), .to = features.slice(next++, 1)});
@@ -407,27 +366,29 @@ void Follower::finish_level(int64_t rows) {
 }
 
 // The children of a level's rows. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
-// independent of every coin.
+// independent of every coin. Nodes of one depth share their noise: the rule looks at the children of one of them, and which one
+// that is was decided without it.
 void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to) {
   const Sequence& sequence = *draft.task->sequence;
   const DraftTree& tree = *draft.task->tree;
   const View<int32_t, 1> positions(positions_.data() + row, draft.level);
   for (int i = 0; i < draft.level; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
   const bool given = tree.law == DraftLaw::Given;
-  SampleArgs args{.logits = logits,
-                  .params = sequence.sampling,
-                  .key = sequence.noise,
-                  .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
-                  .positions = positions,
-                  .tokens = to,
-                  .probs = given ? tree.q.slice(draft.depth, 1) : View<float, 2>{},
-                  .state = sequence.logit_state.get(),
-                  .first_row = draft.rows - draft.level,
-                  .drafts = draft.branch ? row_tokens(sequence.slot) : tree.tokens,
-                  .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
+  SampleArgs args{
+      .logits = logits,
+      .params = sequence.sampling,
+      .key = sequence.noise,
+      .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
+      .positions = positions,
+      .tokens = to,
+      .probs = given ? tree.q.slice(draft.branch ? draft.rows - draft.level : draft.depth, draft.level) : View<float, 2>{},
+      .state = sequence.logit_state.get(),
+      .first_row = draft.rows - draft.level,
+      .drafts = draft.branch ? row_tokens(sequence.slot) : tree.tokens,
+      .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
   if (draft.branch) {
     args.ranked = ranked_.view<int32_t>(level_rows_, kMostTried).slice(row, draft.level);
-    args.shares = shares_.view<float>(level_rows_, kMostTried).slice(row, draft.level);
+    if (!given) args.shares = shares_.view<float>(level_rows_, kMostTried).slice(row, draft.level);
     args.ranked.extent[1] = args.shares.extent[1] = draft.top_k;
   } else {
     args.leads = leads_.view<float>(level_rows_).slice(row, 1);
@@ -450,33 +411,6 @@ void Follower::take_chain(Draft& draft, int64_t row) {
   draft.done = draft.depth >= draft.deepest || draft.reach < draft.task->limits.stop_below;
 }
 
-void Follower::take_tree(Draft& draft, int64_t row) {
-  const DraftTask& task = *draft.task;
-  const auto ranked = ranked_.view<int32_t>(level_rows_, kMostTried);
-  const auto shares = shares_.view<float>(level_rows_, kMostTried);
-  for (int i = 0; i < draft.level; ++i)
-    draft.tree.try_children(draft.depth == 0 ? -1 : i, {&ranked(row + i, 0), size_t(draft.top_k)},
-                            {&shares(row + i, 0), size_t(draft.top_k)});
-  ++draft.depth;
-  // Rows of the frontier need entries of their own, and room in the level's buffers.
-  const int64_t entries = task.sequence->pages.capacity() - task.sequence->committed_len - draft.rows;
-  const int most = int(std::min<int64_t>({draft.widest, entries, level_rows_ / int64_t(open_.size())}));
-  const auto frontier = draft.depth < draft.deepest ? draft.tree.advance(most, draft.rows) : std::span<const int>{};
-  draft.level = int(frontier.size());
-  for (const int at : frontier) {
-    const DynamicTree::Node& node = draft.tree.node(at);
-    row_tokens(task.sequence->slot)(draft.rows++ - 1) = node.token;
-    draft.parents.push_back(node.parent < 0 ? 0 : draft.tree.node(node.parent).row);
-  }
-  draft.done = frontier.empty();
-  if (!draft.done) return;
-  DraftTree& out = *task.tree;
-  out.size = draft.tree.choose(task.limits.max_tokens, [&](int number, int32_t token, int parent) {
-    out.tokens(number) = token;
-    out.parents[size_t(number)] = parent;
-  });
-}
-
 void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
   Draft& draft = drafts_[size_t(sequence.slot)];
   if (!featured() && draft.stored > 0) {  // entries of drafts that were kept are final as they stand
@@ -484,7 +418,12 @@ void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
     draft.stored = 0;
     stamp(sequence);
   }
-  if (!draft.task || draft.branch) return;
+  if (!std::exchange(draft.task, nullptr)) return;  // somebody else drafted
+  if (draft.branch) {
+    if (draft.given && draft.done)
+      draft.drawn.outcome(verdict.path, [&](int row, bool kept) { by_law_.record(draft.laws[size_t(row)], kept); });
+    return;
+  }
   Confidence& confidence = draft.given ? by_draw_ : by_noise_;
   for (size_t i = 0; i < draft.classes.size() && i <= verdict.path.size(); ++i)
     confidence.record(draft.classes[i], i < verdict.path.size());

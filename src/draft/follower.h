@@ -12,6 +12,7 @@
 
 #include "draft/confidence.h"
 #include "draft/draft_net.h"
+#include "draft/drawn_tree.h"
 #include "draft/dynamic_tree.h"
 #include "draft/proposer.h"
 
@@ -51,6 +52,8 @@ class Follower final : public Proposer {
     std::vector<uint8_t> classes;  // [nodes] of how clear a chain's choices were
     std::vector<int32_t> parents;  // [rows] of a tree
     DynamicTree tree;
+    DrawnTree drawn;            // in its place where nodes are drawn
+    std::vector<uint8_t> laws;  // [rows] of a drawn tree: how sure q was
     int top_k = 1, widest = 1;  // candidates of a node, nodes of a level that go on
     int rows = 1, level = 1;    // rows of the round so far; of the level that runs next
     bool branch = false, given = false, done = false;
@@ -76,6 +79,10 @@ class Follower final : public Proposer {
   void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to);
   void take_chain(Draft&, int64_t row);
   void take_tree(Draft&, int64_t row);
+  void take_drawn(Draft&, int64_t row);
+  int room_of_level(const Draft&) const;
+  template <class Tree>
+  void go_on(Draft&, const Tree&, std::span<const int> frontier);
 
   Backend& backend_;
   const Model& target_;
@@ -95,6 +102,8 @@ class Follower final : public Proposer {
   bool ids_queued_ = false;       // ops that read ids_ may not have run yet
   bool renumbered_ = false;       // what it guesses it reads under another number
   Confidence by_noise_, by_draw_;
+  Confidence by_law_;                 // the first of drawn children, by the likeliest token of their law
+  std::vector<float> first_kept_;     // [level_rows] scratch
   Buffer waiting_, page_features_;    // [slot][keep][width], [page][width]
   Buffer input_, recycled_, hidden_;  // [rows][width]
   Buffer ids_, fused_;                // [rows], [rows][width]

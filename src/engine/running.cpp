@@ -68,6 +68,7 @@ Status Running::add_drafter(const std::string& name) {
   if (needs_probs() && drafter.proposer->draws()) {
     drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), Memory::Shared);
     drafter.tree.q = drafter.q.view<float>(nodes, vocab);
+    drafter.tree.laws.reserve(size_t(nodes) + 1);
   }
   drafters.push_back(std::move(drafter));
   if (passes && !policy) {

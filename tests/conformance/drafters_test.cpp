@@ -143,6 +143,44 @@ TEST_P(LearnedDrafter, GivesThePlainOutputsInACrowdWithFarTooFewPages) {
     }
 }
 
+// Rule ratio: what comes out is in the target's support, and the counts add up. That it has the target's law is proved in
+// src/accept and counted in tests/law.
+TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
+  int turn = 0;
+  int64_t beside = 0, accepted = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const bool narrowed : {false, true}) {
+      auto engine = test::load(options(device, turn % 2 ? "bf16" : "f32"));
+      for (int shape = 1; shape < kNumShapes; ++shape) {
+        Request request = test::request(test::phrases(90, 30, 3), 60);
+        set_shape(request, *engine, shape, 1 + turn++ % 4);
+        request.speculation.rule = "ratio";
+        // Three tokens are possible, and log-probabilities name them: none has another bias or history.
+        request.sampling.temperature = 1.0, request.sampling.top_k = 3, request.sampling.logprobs = narrowed ? 20 : 3;
+        if (narrowed) narrow(request);
+        const std::string what = fmt::format("{} narrow {} shape {}", device, narrowed, shape);
+        const Generation run = test::generate(*engine, request);
+        EXPECT_TRUE(run.lossless) << what;
+        ASSERT_EQ(run.tokens.size(), 60u) << what;
+        const auto& allowed = request.sampling.allowed_token_ids;
+        for (size_t i = 0; i < run.tokens.size(); ++i)
+          EXPECT_TRUE(
+              narrowed ? std::count(allowed.begin(), allowed.end(), run.tokens[i]) > 0
+                       : std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
+              << what << ": token " << i << " is impossible";
+        int64_t at_depths = 0, kept = 0;
+        for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
+          at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
+          EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
+        }
+        EXPECT_EQ(kept, run.accepted) << what;
+        beside += run.drafted - at_depths, accepted += run.accepted;
+      }
+    }
+  EXPECT_GT(beside, 100) << "nothing branches";
+  EXPECT_GT(accepted, 10);
+}
+
 // What stands behind the pending token in every round, with the target's own continuation known: nodes of the shape in its order,
 // all of one depth with the same candidates where the drafter's heads know nothing of each other.
 TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {

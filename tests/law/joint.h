@@ -112,14 +112,18 @@ inline Request toy_request(int gamma, const char* rule, const Sampling& s) {
 // Look-ups that find something in five tokens.
 inline const ProposerOptions kEager{.ngram_min = 1, .ngram_max = 2, .suffix_cached_requests = 20, .suffix_factor = 3};
 
+using Change = std::function<void(RequestPlan&)>;  // of what no request can ask for
+
 // Three tokens after the first (a certain one) for keys [first, last).
-inline Outcome sample_joint(EngineParts& parts, const Request& request, int first, int last) {
+inline Outcome sample_joint(EngineParts& parts, const Request& request, int first, int last, const Change& change = {}) {
   Outcome run;
   auto plan = plan_request(request, {}, 64);
   HUNCH_CHECK(plan.ok());
+  if (change) change(*plan);
   for (int key = first; key < last; ++key) {
     plan->noise = {.seed = uint64_t(key) * 0x9E3779B97F4A7C15u + 12345};
     plan->proposing = kEager;
+    if (request.speculation.tree_top_k > 0) plan->proposing.tree_top_k = request.speculation.tree_top_k;
     auto step = Solo::make(parts, *plan, request);
     HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
     Sequence& sequence = step.value()->sequence();
@@ -135,13 +139,14 @@ inline Outcome sample_joint(EngineParts& parts, const Request& request, int firs
 }
 
 // `make_tables` is called once per thread: tables may have state.
-inline Outcome sample_joint(const std::function<toy::Tables()>& make_tables, const char* device, const Request& request) {
+inline Outcome sample_joint(const std::function<toy::Tables()>& make_tables, const char* device, const Request& request,
+                            const Change& change = {}) {
   Outcome halves[2];
   std::vector<std::thread> threads;
   for (int half = 0; half < 2; ++half)
     threads.emplace_back([&, half] {
       auto parts = toy::make_parts(make_tables(), device, kPositions);
-      halves[half] = sample_joint(*parts, request, half * kSamples / 2, (half + 1) * kSamples / 2);
+      halves[half] = sample_joint(*parts, request, half * kSamples / 2, (half + 1) * kSamples / 2, change);
     });
   for (auto& thread : threads) thread.join();
   for (size_t i = 0; i < kCells; ++i) halves[0].counts[i] += halves[1].counts[i];

@@ -24,7 +24,7 @@ class Ratio final : public AcceptanceRule {
     if (tree.law == DraftLaw::Point) return follow_own_tokens(tree, target, out);
     int row = 0;
     for (int node = tree.child(-1); node >= 0; node = tree.child(node)) {
-      const View<const float, 1> p = target.row(row), q = View<const float, 2>(tree.q)[row];
+      const View<const float, 1> p = target.row(row), q = View<const float, 2>(tree.q)[tree.law_of(row)];
       const int32_t x = tree.tokens(node);
       const int64_t position = first + int64_t(out.path.size());
       // An id of -1 means that the draft row had no valid number: nothing was drawn, the target decides alone.
