@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cli/bench.h"
+#include "draft/static_tree.h"
 #include "engine/bench.h"
 #include "engine/plan.h"
 
@@ -36,6 +37,19 @@ std::vector<int64_t> fitting(const Engine& engine, const std::vector<int64_t>& d
   return out;
 }
 
+// A tree of so many guesses: the best one where the likeliest token behind a node is right six times of ten and every next one
+// half as often.
+StaticTree usual_tree(int nodes) {
+  constexpr int kDepth = 8, kRanks = 10;
+  std::vector<float> accuracies;
+  for (int level = 0; level < kDepth; ++level)
+    for (int rank = 0; rank < kRanks; ++rank) accuracies.push_back(rank == 0 ? 0.6f : 0.4f / float(1 << rank));
+  StaticTree tree;
+  tree.reserve(nodes, kDepth);
+  tree.grow(View<const float, 2>(accuracies.data(), kDepth, kRanks), nodes);
+  return tree;
+}
+
 double megabytes(uint64_t bytes) { return double(bytes) / 1e6; }
 
 }  // namespace
@@ -59,11 +73,15 @@ Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double c
 }
 
 Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation) {
-  const int most = int(*std::max_element(flags.rows.begin(), flags.rows.end()));
-  BenchTable table{"verify",
-                   "Verify passes",
-                   {},
-                   "times_plain: against a plain step of this run; the scores come on top of the KV that a plain step reads"};
+  int most = 1;
+  for (const int64_t rows : flags.rows) most = std::max(most, int(rows));
+  for (const int64_t nodes : flags.trees) most = std::max(most, int(nodes) + 1);
+  BenchTable table{
+      "verify",
+      "Verify passes",
+      {},
+      "times_plain: against a plain step of this run; the scores come on top of the KV that a plain step reads; rows of "
+      "a tree: its guesses and the pending token"};
   const auto depths = fitting(engine, flags.depths, most);
   if (depths.empty()) return table;
   const int64_t depth = *std::max_element(depths.begin(), depths.end());
@@ -86,6 +104,7 @@ Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const S
     row(int(rows), "bare", bench->verify(int(rows), int(flags.repeats), false));
     row(int(rows), "selecting", bench->verify(int(rows), int(flags.repeats), true));
   }
+  for (int64_t nodes : flags.trees) row(int(nodes) + 1, "tree", bench->verify(usual_tree(int(nodes)), int(flags.repeats)));
   return table;
 }
 

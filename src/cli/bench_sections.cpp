@@ -101,6 +101,7 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
             set_ranges(flags.depths, {0, 1 << 24}), 2);
   set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", set_ranges(flags.rows, {1, 64}));
+  set.value({"--trees"}, "LIST", "guesses of trees that a verify pass checks, 1..64", set_ranges(flags.trees, {1, 64}));
   set.value({"--contexts"}, "LIST", "prompt lengths of the end-to-end rows (default 16384,28672)",
             set_ranges(flags.contexts, {1024, 1 << 24}));
   set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",

@@ -59,15 +59,21 @@ void DepthBench::fill(int64_t depth) {
   sequence_.max_len = parts_.context_len;
 }
 
-PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePolicy* policy, const Model& model) {
+PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePolicy* policy, const Model& model,
+                          std::span<const int32_t> parents) {
   const ModelShape& shape = model.shape();
   auto ids = ids_.view<int32_t>(rows);
   for (int row = 0; row < rows; ++row) ids(row) = int32_t((row * 7919 + 1) % shape.vocab_size);
   auto hidden = hidden_.view<float>(rows, shape.hidden);
-  const Segment segment{
-      .phase = phase, .sequence = &sequence_, .first_position = sequence_.committed_len, .num_rows = rows, .policy = policy};
+  const Segment segment{.phase = phase,
+                        .sequence = &sequence_,
+                        .first_position = sequence_.committed_len,
+                        .num_rows = rows,
+                        .policy = policy,
+                        .parents = parents};
   tree_.parents.resize(size_t(plan_.gamma));
   tree_.make_chain(rows - 1);
+  for (size_t row = 1; row < parents.size(); ++row) tree_.parents[row - 1] = parents[row] - 1;
   std::vector<double> times, selects;
   PassCost cost;
   for (int i = 0; i < repeats + 2; ++i) {  // two warm-up passes
@@ -78,7 +84,7 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
         *parts_.pass, hidden,
         phase == Segment::Phase::Draft ? std::span<const uint8_t>(plan_.proposing.skip_layers) : std::span<const uint8_t>{});
     model.logits(*parts_.backend, hidden, rows_.logits(0, rows));
-    rows_.sample(sequence_, tree_, {}, 0, false);
+    rows_.sample(sequence_, tree_, parents, 0, false);
     HUNCH_CHECK(parts_.backend->synchronize().ok());
     const double ms = ms_since(start), select = parts_.pass->take_select_ms();
     if (i < 2) continue;
@@ -99,6 +105,13 @@ PassCost DepthBench::verify(int rows, int repeats, bool policy) {
   HUNCH_CHECK(rows <= plan_.gamma + 1);
   if (policy) draft(1);  // leaves the log-sum-exps that weights are taken by
   return time(repeats, Segment::Phase::Verify, rows, policy ? policy_.get() : nullptr, *parts_.model);
+}
+
+PassCost DepthBench::verify(const StaticTree& shape, int repeats) {
+  HUNCH_CHECK(shape.size() <= plan_.gamma);
+  std::vector<int32_t> parents{-1};
+  for (int node = 0; node < shape.size(); ++node) parents.push_back(shape.node(node).parent + 1);
+  return time(repeats, Segment::Phase::Verify, shape.size() + 1, nullptr, *parts_.model, parents);
 }
 
 PassCost DepthBench::draft(int repeats, int rows) {

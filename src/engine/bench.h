@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "draft/static_tree.h"
 #include "engine/parts.h"
 #include "engine/step.h"
 
@@ -27,13 +28,15 @@ class DepthBench {
   PassCost plain(int repeats);
   // A verify pass of `rows` rows with the policy's scores and selection, or without (`policy` false).
   PassCost verify(int rows, int repeats, bool policy);
+  // The same of a tree, without scores.
+  PassCost verify(const StaticTree&, int repeats);
   // One draft step over the selection made by verify(); of `rows` rows where a guess runs along.
   PassCost draft(int repeats, int rows = 1);
 
  private:
   DepthBench(EngineParts&, const RequestPlan&);
   void fill(int64_t depth);
-  PassCost time(int repeats, Segment::Phase, int rows, SparsePolicy*, const Model&);
+  PassCost time(int repeats, Segment::Phase, int rows, SparsePolicy*, const Model&, std::span<const int32_t> parents = {});
 
   EngineParts& parts_;
   RequestPlan plan_;
@@ -41,7 +44,7 @@ class DepthBench {
   std::unique_ptr<SparsePolicy> policy_;
   const Model* draft_weights_ = nullptr;
   SampledRows rows_;
-  DraftTree tree_;  // a chain of as many nodes as a pass has rows behind its first
+  DraftTree tree_;  // of as many nodes as a pass has rows behind its first; a chain unless time() is given parents
   Buffer ids_, hidden_;
 };
 
