@@ -7,14 +7,14 @@
 #include <cmath>
 #include <map>
 
+#include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/drafter_flags.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/defaults.h"
-#include "model/skipped_layers.h"
-#include "sparse/policy.h"
-#include "text/excerpt.h"
+#include "engine/plan.h"
 
 namespace hunch {
 namespace {
@@ -22,12 +22,19 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+// Which side of the norms a prediction module reads (proposers/mtp.cpp): of the target's state, and of its own.
+struct NormSides {
+  std::string feed, recycle;
+};
+
 struct AcceptFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::optional<std::string> file;
   std::vector<int64_t> contexts, seeds{1};
-  std::vector<std::string> policies{"streamingllm", "vegas-dweight-all-max-perkv-spread16"};
+  std::vector<std::string> policies;  // empty: the drafters that are loaded, else two of the study's
+  std::vector<std::string> drafters;  // paths
+  std::vector<NormSides> mtp_norms;   // empty: as the drafter is loaded by default
   std::optional<int64_t> prompts, draft, min_tokens;
   std::optional<double> ratio;
   std::string rule = "ratio";
@@ -120,8 +127,9 @@ void count(const Generation& g, Cell& cell) {
 
 class Accept {
  public:
-  Accept(Engine& engine, const AcceptFlags& flags, ProgressLine& progress)
-      : engine_(engine), flags_(flags), progress_(progress) {}
+  // `rows` receives what was measured. `sides`: of the drafter's norms, where they are compared.
+  Accept(Engine& engine, const AcceptFlags& flags, const NormSides* sides, ProgressLine& progress, ordered_json& rows)
+      : engine_(engine), flags_(flags), sides_(sides), progress_(progress), rows_(rows) {}
 
   int run() {
     auto all = read_prompts(engine_, flags_);
@@ -146,7 +154,6 @@ class Accept {
       if (!status.ok()) return fail(status.error());
       if (interrupts_.stopped()) break;
     }
-    if (flags_.json) write_stdout(json_line({{"rows", rows_}}) + "\n");
     return interrupts_.exit_code();
   }
 
@@ -223,6 +230,8 @@ class Accept {
                         {"ratio", ratio_of(policy)},
                         {"mean_tokens_per_round", mean(cell.per_prompt)},
                         {"standard_error", standard_error(cell.per_prompt)}};
+    const bool sides = sides_ && policy.starts_with("mtp");
+    if (sides) row["mtp_feed_norm"] = sides_->feed, row["mtp_recycle_norm"] = sides_->recycle;
     std::string conditional, kinds;
     for (size_t i = 0; i < cell.reached.size(); ++i) {
       const double a = cell.reached[i] > 0 ? double(cell.accepted[i]) / double(cell.reached[i]) : 0;
@@ -251,17 +260,19 @@ class Accept {
     if (flags_.json) return;
     progress_.clear();
     write_stdout(
-        fmt::format("context {} ({} prompts of {} tokens)  {}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional "
+        fmt::format("context {} ({} prompts of {} tokens)  {}{}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional "
                     "acceptance:{}\n{}",
-                    context, cell.per_prompt.size(), length, policy, mean(cell.per_prompt), standard_error(cell.per_prompt),
-                    kinds, conditional, speed));
+                    context, cell.per_prompt.size(), length, policy,
+                    sides ? fmt::format("  feed norm {}, recycle norm {}", sides_->feed, sides_->recycle) : "",
+                    mean(cell.per_prompt), standard_error(cell.per_prompt), kinds, conditional, speed));
   }
 
   Engine& engine_;
   const AcceptFlags& flags_;
+  const NormSides* sides_;
   ProgressLine& progress_;
   InterruptScope interrupts_;
-  ordered_json rows_ = ordered_json::array();
+  ordered_json& rows_;
 };
 
 Status parse_policies(std::string_view text, std::vector<std::string>& out) {
@@ -275,6 +286,48 @@ Status parse_policies(std::string_view text, std::vector<std::string>& out) {
   }
 }
 
+// "all", or a list of pairs: of the target's state, of the module's own.
+Status parse_norms(std::string_view flag, std::string_view text, std::vector<NormSides>& out) {
+  static constexpr std::string_view kPairs[] = {"post-post", "post-pre", "pre-post", "pre-pre"};
+  out.clear();
+  const auto add = [&](std::string_view pair) {
+    const size_t dash = pair.find('-');
+    out.push_back({std::string(pair.substr(0, dash)), std::string(pair.substr(dash + 1))});
+  };
+  if (text == "all") {
+    for (const std::string_view pair : kPairs) add(pair);
+    return {};
+  }
+  while (true) {
+    const size_t comma = text.find(',');
+    HUNCH_TRY(const std::string pair, parse_choice(flag, text.substr(0, comma), kPairs));
+    add(pair);
+    if (comma == std::string_view::npos) return {};
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// What to measure where it was not said, and the drafters that it takes.
+Status settle(AcceptFlags& flags, EngineOptions& options) {
+  HUNCH_TRY(options.drafters, open_drafters(flags.drafters, "", std::nullopt));
+  if (flags.policies.empty() && !flags.mtp_norms.empty()) flags.policies = {"mtp"};
+  if (flags.policies.empty())
+    for (const DrafterOptions& drafter : options.drafters) flags.policies.push_back(drafter.method);
+  if (flags.policies.empty()) flags.policies = {"streamingllm", "vegas-dweight-all-max-perkv-spread16"};
+  bool module = false;
+  for (const std::string& policy : flags.policies) {
+    HUNCH_TRY(const SpeculationOptions speculation, named_policy(policy));
+    // The prediction module lies in the model's own checkpoint, unless a path says otherwise.
+    const bool loaded = std::any_of(options.drafters.begin(), options.drafters.end(),
+                                    [&](const DrafterOptions& d) { return d.method == speculation.proposer; });
+    if (speculation.proposer == "mtp" && !loaded) options.drafters.push_back({.method = "mtp"});
+    module |= speculation.proposer == "mtp";
+    HUNCH_OK(check_drafter(speculation.proposer, options.drafters));
+  }
+  if (!flags.mtp_norms.empty() && !module) return usage_error("--mtp-norms compares forms of method mtp: add it to --policies");
+  return {};
+}
+
 void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.positional("FILE", true, "prompts: a JSON object a line with \"text\", and optionally \"kind\" and \"context\"",
                  flags.file);
@@ -283,8 +336,17 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)", set_ranges(flags.seeds, {0, 0x1p62}));
   set.value({"--policies"}, "LIST",
             "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
-            "(weight: true weights; dweight: by the drafts' log-sum-exp)",
+            "(weight: true weights; dweight: by the drafts' log-sum-exp); or drafters: eagle3, eagle3-tree54, mtp, ...",
             [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
+  set.value({"-md", "--model-draft"}, "PATH", "a drafter to load; may be repeated (default --policies: those that are loaded)",
+            [&flags](std::string_view flag, std::string_view path) -> Status {
+              if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
+              flags.drafters.emplace_back(path);
+              return {};
+            });
+  set.value({"--mtp-norms"}, "LIST",
+            "method mtp with these sides of its norms, of the target's state and of its own: post-post,pre-post, ... or all",
+            [&flags](std::string_view flag, std::string_view v) { return parse_norms(flag, v, flags.mtp_norms); });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
   set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
   set.number({"--ratio"}, "share of the KV cache that guesses read (default 0.07; of policy default: its own)", {0, 1, true},
@@ -303,58 +365,6 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
 
 }  // namespace
 
-Result<SpeculationOptions> named_policy(const std::string& name) {
-  SpeculationOptions o;
-  o.proposer = "self";
-  std::vector<std::string> words;
-  for (size_t at = 0; at <= name.size();) {
-    const size_t dash = std::min(name.find('-', at), name.size());
-    words.push_back(name.substr(at, dash - at));
-    at = dash + 1;
-  }
-  // Cheaper drafts, of any policy: these words come last.
-  for (; words.size() > 1; words.pop_back()) {
-    const std::string& w = words.back();
-    if (w.starts_with("step")) {
-      HUNCH_TRY(const int64_t step, parse_whole("step", w.substr(4), {1, 64}));
-      o.layer_step = int(step);
-    } else if (w.starts_with("skip")) {
-      o.draft_skip_layers = w.substr(4);
-      std::replace(o.draft_skip_layers.begin(), o.draft_skip_layers.end(), '.', ',');
-      HUNCH_OK(skipped_layers(o.draft_skip_layers, 1 << 20));
-    } else if (w == "lookup") o.self_lookup = "ngram";
-    else break;
-  }
-  if (words[0] == "default" && words.size() == 1) return o;
-  o.draft_weights = "target";  // the study's drafts read the target's own weights
-  o.policy = words[0] == "stream" ? "streamingllm" : words[0];
-  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
-  if (o.policy == "lastaccepted") o.policy = "last_accepted";
-  bool known = Register<SparsePolicy>::find(o.policy) != nullptr;
-  for (size_t i = 1; i < words.size() && known; ++i) {
-    const std::string& w = words[i];
-    if (w == "logit") o.metric = "logit";
-    else if (w == "weight") o.metric = "true_weight";
-    else if (w == "dweight") o.metric = "weight";
-    else if (w == "all") o.rows = "all";
-    else if (w == "last") o.rows = "last";
-    else if (w == "accepted") o.rows = "accepted";
-    else if (w == "max") o.combine = "max";
-    else if (w == "sum") o.combine = "sum";
-    else if (w == "perkv") o.share = "kv_head";
-    else if (w.starts_with("spread")) {
-      HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
-      o.spread = int(spread);
-    } else known = false;
-  }
-  if (!known)
-    return usage_error(fmt::format(
-        "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
-        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup",
-        excerpt(name), Register<SparsePolicy>::names()));
-  return o;
-}
-
 int bench_accept_command(Arguments arguments) {
   AcceptFlags flags;
   // The published tables are at temperature 0.8 and no other filter, not at the model's defaults.
@@ -367,10 +377,21 @@ int bench_accept_command(Arguments arguments) {
   if (set.help_wanted()) return print_and_exit_code(set.help());
   auto options = engine_options(flags.model);
   if (!options.ok()) return fail(options.error());
-  ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  return Accept(**engine, flags, progress).run();
+  if (const Status status = settle(flags, *options); !status.ok()) return fail(status.error());
+  ordered_json rows = ordered_json::array();
+  const size_t forms = std::max<size_t>(1, flags.mtp_norms.size());
+  int code = 0;
+  for (size_t i = 0; i < forms && code == 0; ++i) {
+    const NormSides* sides = flags.mtp_norms.empty() ? nullptr : &flags.mtp_norms[i];
+    for (DrafterOptions& drafter : options->drafters)
+      if (sides && drafter.method == "mtp") drafter.feed_norm = sides->feed, drafter.recycle_norm = sides->recycle;
+    ProgressLine progress;
+    auto engine = load_engine(*options, progress);
+    if (!engine.ok()) return fail(engine.error());
+    code = Accept(**engine, flags, sides, progress, rows).run();
+  }
+  if (flags.json && code != 1 && code != 2) write_stdout(json_line({{"rows", rows}}) + "\n");
+  return code;
 }
 
 }  // namespace hunch

@@ -38,6 +38,15 @@ TEST(Bench, ReadsCheaperDraftsBehindAnyPolicysName) {
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
 }
 
+TEST(Bench, ReadsDraftersAmongThePolicies) {
+  EXPECT_EQ(named_policy("eagle3").value().proposer, "eagle3");
+  EXPECT_EQ(named_policy("eagle3").value().tree_tokens, 0);
+  EXPECT_EQ(named_policy("draft_model-tree54").value().proposer, "draft_model");
+  EXPECT_EQ(named_policy("draft_model-tree54").value().tree_tokens, 54);
+  for (const char* bad : {"eagle3-tree", "eagle3-tree0", "eagle3-tree256", "mtp-perkv", "eagle4"})
+    EXPECT_FALSE(named_policy(bad).ok()) << bad;
+}
+
 TEST(Bench, RefusesPoliciesItDoesNotHave) {
   for (const char* bad : {"", "nosuch", "vegas-nosuch", "vegas-spread", "vegas-spreadx", "vegas-"})
     EXPECT_FALSE(named_policy(bad).ok()) << bad;

@@ -23,16 +23,24 @@ def safetensors(tensors):
     return struct.pack("<Q", len(text)) + text + data
 
 
-def zeros(shapes, d2t):
+def zeros(shapes, d2t=0):
     """Tensors of f32 zeros, and a map of so many draft tokens to the same ones of the target."""
     header, at = {}, 0
     for name, shape in shapes.items():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
         header[name] = dict(dtype="F32", shape=shape, data_offsets=[at, at + 4 * count])
         at += 4 * count
-    header["d2t"] = dict(dtype="I64", shape=[d2t], data_offsets=[at, at + 8 * d2t])
+    if d2t:
+        header["d2t"] = dict(dtype="I64", shape=[d2t], data_offsets=[at, at + 8 * d2t])
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(at + 8 * d2t)
+
+
+def layer(at, width, inputs, ffn, heads, kv_heads, head):
+    return {at + "self_attn.q_proj.weight": [heads * head, inputs], at + "self_attn.k_proj.weight": [kv_heads * head, inputs],
+            at + "self_attn.v_proj.weight": [kv_heads * head, inputs], at + "self_attn.o_proj.weight": [width, heads * head],
+            at + "mlp.gate_proj.weight": [ffn, width], at + "mlp.up_proj.weight": [ffn, width], at + "mlp.down_proj.weight": [width, ffn],
+            at + "input_layernorm.weight": [width], at + "post_attention_layernorm.weight": [width]}
 
 
 TENSORS = {"fc.weight": ("f", [32, 96]), "norm.weight": ("f", [32]), "lm_head.weight": ("f", [20, 32]), "d2t": ("q", [20])}
@@ -122,11 +130,7 @@ def test_a_drafter_that_is_never_right_is_reported(hunch):
     # ones of the target's vocabulary, which are special and come of no text.
     width, ffn, heads, kv_heads, head = 512, 64, 2, 1, 64
     shapes = {"fc.weight": [width, 3 * width], "norm.weight": [width], "lm_head.weight": [2, width],
-              "midlayer.input_layernorm.weight": [width], "midlayer.hidden_norm.weight": [width],
-              "midlayer.post_attention_layernorm.weight": [width], "midlayer.self_attn.q_proj.weight": [heads * head, 2 * width],
-              "midlayer.self_attn.k_proj.weight": [kv_heads * head, 2 * width], "midlayer.self_attn.v_proj.weight": [kv_heads * head, 2 * width],
-              "midlayer.self_attn.o_proj.weight": [width, heads * head], "midlayer.mlp.gate_proj.weight": [ffn, width],
-              "midlayer.mlp.up_proj.weight": [ffn, width], "midlayer.mlp.down_proj.weight": [width, ffn]}
+              "midlayer.hidden_norm.weight": [width], **layer("midlayer.", width, 2 * width, ffn, heads, kv_heads, head)}
     config = {**CONFIG, "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
               "head_dim": head, "vocab_size": 16384, "draft_vocab_size": 2}
     source = folder(hunch, "luckless", config, **{"model.safetensors": zeros(shapes, d2t=2)})
@@ -139,3 +143,26 @@ def test_a_drafter_that_is_never_right_is_reported(hunch):
     assert result.code == 0 and "without one token being kept" not in result.err, result
     result = run(66, "--json")
     assert result.code == 0 and json.loads(result.out)["warning"] == said, result
+
+
+def test_bench_accept_measures_drafters_and_every_side_of_a_modules_norms(hunch):
+    width, ffn = 512, 64
+    shapes = {"fc.weight": [width, 2 * width], "pre_fc_norm_embedding.weight": [width], "pre_fc_norm_hidden.weight": [width],
+              "norm.weight": [width], **layer("layers.0.", width, width, ffn, 2, 1, 64)}
+    config = dict(architectures=["Qwen3NextMTP"], model_type="qwen3_next_mtp", hidden_size=width, intermediate_size=ffn, num_hidden_layers=1,
+                  num_attention_heads=2, num_key_value_heads=1, head_dim=64, vocab_size=16384, rms_norm_eps=1e-6)
+    source = folder(hunch, "module", config, **{"model.safetensors": zeros(shapes)})
+    prompts = hunch.file("prompts.jsonl", b'{"text": "Once upon a time", "kind": "tale"}\n')
+    accept = lambda *flags: hunch("bench", "accept", prompts, "-m", hunch.model, "-n", "4", "--draft", "2", *flags)
+    result = accept("--model-draft", source, "--mtp-norms", "all", "--json")
+    assert result.code == 0, result
+    rows = json.loads(result.out)["rows"]
+    assert [(r["mtp_feed_norm"], r["mtp_recycle_norm"]) for r in rows] == [("post", "post"), ("post", "pre"), ("pre", "post"), ("pre", "pre")], rows
+    assert all(r["policy"] == "mtp" and r["mean_tokens_per_round"] >= 1 and len(r["conditional_acceptance"]) == 2 for r in rows), rows
+    result = accept("--model-draft", source, "--policies", "mtp,mtp-tree6,default", "--mtp-norms", "pre-post")
+    assert result.code == 0 and result.out.count("feed norm pre, recycle norm post") == 2 and "mtp-tree6" in result.out, result
+    expect(accept("--mtp-norms", "all"), 2, "brings no prediction module for method mtp")
+    expect(accept("--mtp-norms", "both"), 2, '--mtp-norms must be one of post-post, post-pre, pre-post, pre-pre, not "both"')
+    expect(accept("--model-draft", source, "--policies", "default", "--mtp-norms", "all"), 2, "add it to --policies")
+    expect(accept("--policies", "eagle3"), 2, "method eagle3 needs a drafter: --model-draft PATH")
+    expect(accept("--policies", "eagle3-wide"), 2, "behind a drafter there is -treeN and nothing else")

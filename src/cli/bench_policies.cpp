@@ -1,0 +1,85 @@
+// Ways to guess by name, for hunch bench accept: policies of `self` as the reference study names them, and learned drafters.
+// Declared in bench.h.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "checkpoint/drafter_method.h"
+#include "cli/bench.h"
+#include "cli/values.h"
+#include "model/skipped_layers.h"
+#include "sparse/policy.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+Result<SpeculationOptions> drafter_named(SpeculationOptions o, const std::vector<std::string>& words, const std::string& name) {
+  o.proposer = words[0];
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (!words[i].starts_with("tree"))
+      return usage_error(fmt::format("--policies: {}: behind a drafter there is -treeN and nothing else", excerpt(name)));
+    HUNCH_TRY(const int64_t nodes, parse_whole("tree", words[i].substr(4), {1, 255}));
+    o.tree_tokens = int(nodes);
+  }
+  return o;
+}
+
+}  // namespace
+
+Result<SpeculationOptions> named_policy(const std::string& name) {
+  SpeculationOptions o;
+  o.proposer = "self";
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t dash = std::min(name.find('-', at), name.size());
+    words.push_back(name.substr(at, dash - at));
+    at = dash + 1;
+  }
+  // Cheaper drafts, of any policy: these words come last.
+  for (; words.size() > 1; words.pop_back()) {
+    const std::string& w = words.back();
+    if (w.starts_with("step")) {
+      HUNCH_TRY(const int64_t step, parse_whole("step", w.substr(4), {1, 64}));
+      o.layer_step = int(step);
+    } else if (w.starts_with("skip")) {
+      o.draft_skip_layers = w.substr(4);
+      std::replace(o.draft_skip_layers.begin(), o.draft_skip_layers.end(), '.', ',');
+      HUNCH_OK(skipped_layers(o.draft_skip_layers, 1 << 20));
+    } else if (w == "lookup") o.self_lookup = "ngram";
+    else break;
+  }
+  if (words[0] == "default" && words.size() == 1) return o;
+  if (is_drafter_method(words[0])) return drafter_named(std::move(o), words, name);
+  o.draft_weights = "target";  // the study's drafts read the target's own weights
+  o.policy = words[0] == "stream" ? "streamingllm" : words[0];
+  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
+  if (o.policy == "lastaccepted") o.policy = "last_accepted";
+  bool known = Register<SparsePolicy>::find(o.policy) != nullptr;
+  for (size_t i = 1; i < words.size() && known; ++i) {
+    const std::string& w = words[i];
+    if (w == "logit") o.metric = "logit";
+    else if (w == "weight") o.metric = "true_weight";
+    else if (w == "dweight") o.metric = "weight";
+    else if (w == "all") o.rows = "all";
+    else if (w == "last") o.rows = "last";
+    else if (w == "accepted") o.rows = "accepted";
+    else if (w == "max") o.combine = "max";
+    else if (w == "sum") o.combine = "sum";
+    else if (w == "perkv") o.share = "kv_head";
+    else if (w.starts_with("spread")) {
+      HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
+      o.spread = int(spread);
+    } else known = false;
+  }
+  if (!known)
+    return usage_error(fmt::format(
+        "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
+        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup; and "
+        "drafters: {}, each with -treeN",
+        excerpt(name), Register<SparsePolicy>::names(), fmt::join(kDrafterMethods, ", ")));
+  return o;
+}
+
+}  // namespace hunch
