@@ -1,5 +1,7 @@
 #include "engine/controller.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,8 +13,12 @@
 namespace hunch {
 namespace {
 
-constexpr int kLookup = 0, kSelf = 1,
-              kLearned = 2;  // arms, as in auto_drafters(); from kLearned on the drafters that were loaded
+// Arms: as in auto_drafters(), then a chain of each drafter that was loaded, then a tree of each.
+constexpr int kLookup = 0, kSelf = 1, kLearned = 2;
+
+// Guesses a level of the planner's trees. On a device rows hide behind memory; on a CPU a guess past the eighth costs a tenth of
+// a plain step, so that only narrow trees can pay.
+constexpr int kTreeWidth = 3, kTreeWidthOfDevices = 6, kDeepestTree = 8;
 
 // How often a suffix guess was kept, by position, where the past says that less than 1, 2, 4, 8 ... of it will be: counted on
 // books, code, records and edits with the shipped model. Where a request starts from; its own rounds soon count more.
@@ -58,6 +64,15 @@ PlannerOptions options_of(const EngineParts& parts) {
                             .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
                             .prior_acceptance = 0.6});
   }
+  const size_t chains = options.arms.size();
+  const int width = parts.backend->asynchronous() ? kTreeWidthOfDevices : kTreeWidth;
+  for (size_t chain = kLearned; chain < chains && options.arms.size() < size_t(kMaxArms); ++chain) {
+    Arm tree = options.arms[chain];
+    tree.name = fmt::format("{} tree", tree.name), tree.width = width,
+    tree.max_gamma = std::min(kDeepestTree, parts.options.max_draft / width);
+    tree.prior_acceptance = 0.75;
+    if (tree.max_gamma > 1) options.arms.push_back(tree);
+  }
   return options;
 }
 
@@ -74,6 +89,7 @@ Controller::Controller(EngineParts& parts)
       key_(cost_key(parts)),
       path_(parts.options.keep_costs ? cache_path("costs", key_) : ""),
       planner_(table_, options_of(parts)),
+      num_chains_(int(std::min(size_t(kMaxArms), kLearned + parts.learned.size()))),
       ratio_(defaults::kRatio) {
   for (size_t quality = 0; quality < kLookupPrior.size(); ++quality)
     planner_.seed(kLookup, 0, kLookupPrior[quality], kPriorRounds, int(quality));
@@ -95,13 +111,31 @@ Controller::~Controller() {
 }
 
 RequestView Controller::view_of(const Running& who) const {
+  const int64_t entries_left = parts_.context_len - who.sequence.len();
   RequestView view{.slot = who.sequence.slot,
                    .context_len = who.sequence.committed_len,
-                   .room = std::min(kMaxPlannedDraft, who.most_drafts()),
+                   .room = std::min(kMaxPlannedDraft, who.most_depth()),
+                   .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
                    .prepared = who.prepared ? kSelf : -1};
   const DraftTree& found = who.drafters[kLookup].tree;
   view.found[kLookup] = {.length = found.size, .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.worth))))};
   return view;
+}
+
+int Controller::drafter_of(int arm) const { return arm < num_chains_ ? arm : kLearned + arm - num_chains_; }
+
+int Controller::width_of(int arm) const { return arm < 0 ? 1 : planner_.options().arms[size_t(arm)].width; }
+
+// A tree's count whether or not the best of its nodes stand in the last of them.
+int Controller::levels_of(const Running& who) const {
+  return width_of(who.arm) > 1 && who.tree().size > 0 ? who.want_depth : who.tree().size;
+}
+
+int Controller::tree_nodes() const {
+  int most = 0;
+  for (const Arm& arm : planner_.options().arms)
+    if (arm.width > 1) most = std::max(most, arm.width * arm.max_gamma);
+  return most;
 }
 
 void Controller::decide(std::span<Running* const> requests, Step& step) {
@@ -118,9 +152,15 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   for (size_t i = 0; i < requests.size(); ++i) {
     Running& who = *requests[i];
     const Decision& decision = decisions_[i];
-    who.chosen = decision.arm;
-    who.want_drafts = decision.gamma;
-    if (decision.arm >= kSelf) who.want_drafts = std::min(views_[i].room, decision.gamma + kBeyondPlan);
+    who.arm = decision.arm, who.chosen = drafter_of(decision.arm);
+    who.want_drafts = who.want_depth = decision.gamma;
+    who.branch = who.may_branch(), who.top_k = who.plan.proposing.tree_top_k;
+    if (const int width = width_of(decision.arm); width > 1) {
+      who.want_drafts = decision.gamma * width, who.branch = true, who.top_k = width;
+    } else if (decision.arm >= kSelf) {
+      // Where the request wants trees itself, chains may become some, of so many guesses.
+      who.want_drafts = who.want_depth = std::min(views_[i].room, decision.gamma + kBeyondPlan);
+    }
     who.looked_up = decision.arm == kLookup;
     who.learns = decision.learn == kSelf;
     who.stop_below = kStopScale * decision.stop_below;
@@ -131,9 +171,9 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   for (const Running* who : decoded)
     if (who->plan.planned && who->planned)
       planner_.record({.slot = who->sequence.slot,
-                       .drafted = who->tree().size,
+                       .drafted = levels_of(*who),
                        .accepted = who->emitted_drafts,
-                       .stopped_early = who->chosen >= kSelf && who->tree().size < who->want_drafts});
+                       .stopped_early = who->chosen >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts});
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
@@ -142,19 +182,21 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   if (report.learning > 0) table_.drafts[0].learn.record(shape, report.select_ms);
   for (const StepReport::Drafted& drafted : report.drafted) {
     PassShape draft{.rows = 0, .sequences = 0, .entries = 0};
-    int arm = -1;
+    int chosen = -1;
+    double sequences = 0;
     for (const Running* who : decoded) {
       if (!who->plan.planned || who->chosen < kSelf || who->tree().size == 0) continue;
       if (who->drafters[size_t(who->chosen)].proposer != drafted.by) continue;
-      arm = who->chosen;
-      const double share = double(who->tree().size) / drafted.steps;  // of the steps in which it took part
-      const double read = arm == kSelf ? ratio_ : 1;
-      draft.rows += share, draft.entries += share * std::max(16.0, read * double(who->sequence.committed_len));
+      chosen = who->chosen;
+      const double share = std::min(1.0, double(levels_of(*who)) / drafted.steps);  // of the steps in which it took part
+      const double read = chosen == kSelf ? ratio_ : 1;
+      sequences += share, draft.rows += share * width_of(who->arm);
+      draft.entries += share * std::max(16.0, read * double(who->sequence.committed_len));
     }
-    if (arm < 0) continue;
-    draft.sequences = std::max(1, int(draft.rows + 0.5));
+    if (chosen < 0) continue;
+    draft.sequences = std::max(1, int(sequences + 0.5));
     draft.rows = std::max(draft.rows, double(draft.sequences));
-    table_.drafts[size_t(arm - kSelf)].step.record(draft, drafted.ms / drafted.steps);
+    table_.drafts[size_t(chosen - kSelf)].step.record(draft, drafted.ms / drafted.steps);
   }
 }
 

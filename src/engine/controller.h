@@ -16,6 +16,7 @@ class Controller {
   ~Controller();  // saves what was learned
 
   double ratio() const { return ratio_; }
+  int tree_nodes() const;  // of the greatest tree that the planner may ask for; 0: it asks for none
 
   // Decides the next round of requests that decode (method auto only): chosen, want_drafts, learns, stop_below.
   void decide(std::span<Running* const>, Step&);
@@ -24,13 +25,17 @@ class Controller {
 
  private:
   RequestView view_of(const Running&) const;
+  int drafter_of(int arm) const;  // index into Running::drafters; -1: plain
+  int width_of(int arm) const;
+  int levels_of(const Running&) const;
 
   EngineParts& parts_;
   CostTable table_;
   CostKey key_;
   std::string path_;  // empty: nowhere to keep it
   Planner planner_;
-  double ratio_;  // that self drafts keep unless the request says otherwise
+  int num_chains_;  // arms before those of trees
+  double ratio_;    // that self drafts keep unless the request says otherwise
   std::vector<RequestView> views_;
   std::vector<Decision> decisions_;
 };

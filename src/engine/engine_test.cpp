@@ -127,9 +127,7 @@ TEST(Step, ATreeIsAsWideAsEverWhereFewTokensAreLeft) {
         const int64_t depth = std::min<int64_t>({4, end - len - 1, (context - len + 1) / 4});
         len += 1 + depth;
       }
-      if (max_tokens == 5) {
-        EXPECT_EQ(life.stats.drafted, 12) << "three levels of four";
-      }
+      if (max_tokens == 5) { EXPECT_EQ(life.stats.drafted, 12) << "three levels of four"; }
     }
 }
 

@@ -24,6 +24,7 @@ struct RequestPlan {
   ProposerOptions proposing;
   int gamma = 0;          // deepest draft
   int nodes = 0;          // most drafted tokens of a round: gamma, and more where drafts branch
+  int planned_nodes = 0;  // method auto: of the trees that the planner may ask for; 0: it asks for none
   StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;

@@ -9,35 +9,23 @@
 namespace hunch {
 namespace {
 
-constexpr double kSharedStrength = 6;  // trials that a prior is worth against shared counts
-constexpr double kSharedMost = 1500;   // trials at a position beyond which older ones fade
-constexpr double kSharedWeight = 0.4;  // of a trial in the shared counts: those of one text are alike
-constexpr double kOwnStrength = 6;     // trials that the shared acceptance is worth against a request's own
-constexpr double kOwnMost = 150;       // a request's trials beyond which older ones fade
-constexpr double kChange = 6;          // factor on the odds of a text that is taken to have changed...
-constexpr double kAlarm = 5.5;         // ...and the logarithm of how much better that must explain the last trials
-constexpr double kLeast = 0.01, kMost = 0.995;
-constexpr double kHopeful = 0.4;   // standard deviations that lookups get on top
-constexpr double kRunsKeep = 0.9;  // of what is known about runs of lookups, per round
-constexpr double kAlone = 0.6;     // chance of no lookup above which drafts with passes are the rule
-constexpr double kCredit = 12;     // tokens: what past gains may excuse
-constexpr int64_t kFirstProbe = 12, kShortest = 16, kLongest = 2048;  // tokens between probes
-constexpr int kProbeLength = 4;                                       // enough to tell good text from bad
-constexpr double kAfterSuccess = 0.4;                                 // of the evidence stays when a probe paid
-constexpr double kHope = 0.97;                                        // an arm that would lose at this acceptance is not probed
+constexpr double kHopeful = 0.4;  // standard deviations that lookups get on top
+constexpr double kAlone = 0.6;    // chance of no lookup above which drafts with passes are the rule
+constexpr int kProbeLength = 4;   // enough to tell good text from bad
+constexpr double kHope = 0.97;    // an arm that would lose at this acceptance is not probed
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
-
-double odds(double p) { return p / (1 - p); }
-double log2_bucket(double x) { return std::log2(std::max(1.0, x)); }
 
 }  // namespace
 
 Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table), options_(std::move(options)) {
   HUNCH_CHECK(options_.arms.size() <= size_t(kMaxArms) && options_.max_slots > 0);
+  int most = kMaxPlannedDraft;
   for (Arm& arm : options_.arms) {
     HUNCH_CHECK(!arm.passes || (arm.draft_kind >= 0 && size_t(arm.draft_kind) < table.drafts.size()));
-    arm.max_gamma = std::clamp(arm.max_gamma, 1, kMaxPlannedDraft);
+    HUNCH_CHECK(arm.width == 1 || (arm.ready && arm.width > 1 && arm.width <= kMaxPlannedNodes));
+    arm.max_gamma = std::clamp(arm.max_gamma, 1, arm.width == 1 ? kMaxPlannedDraft : kMaxPlannedNodes / arm.width);
+    most = std::max(most, arm.max_gamma * arm.width);
     arm.prior_acceptance = std::clamp(arm.prior_acceptance, kLeast, kMost);
   }
   const size_t slots = size_t(options_.max_slots);
@@ -45,7 +33,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), learn_[a].resize(slots + 1);
-  reach_.resize(size_t(kSteps));
+  reach_.resize(size_t(kSteps)), verify_curve_.resize(size_t(most) + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
 
@@ -53,48 +41,6 @@ void Planner::open(int slot) {
   Slot& s = slots_[size_t(slot)];
   s = Slot{};
   for (Evidence& e : s.arms) e.probe_at = kFirstProbe, e.interval = kShortest;
-}
-
-void Planner::Counts::add(int position, bool success, double most) {
-  double &t = trials[size_t(position)], &k = kept[size_t(position)];
-  t += kSharedWeight, k += success ? kSharedWeight : 0;
-  if (t > most) k *= most / t, t = most;
-}
-
-int Planner::bucket_of(int arm, int64_t context_len, int quality) const {
-  // Contexts below 1K, then by doubling: what attention over a few per cent misses depends on how much there is to miss.
-  if (options_.arms[size_t(arm)].passes) return std::clamp(int(log2_bucket(double(context_len) / 512)), 0, kBuckets - 1);
-  return std::clamp(quality, 0, kBuckets - 1);
-}
-
-// Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one
-// before it, so that positions never reached are expected to be as good as the last one that was.
-void Planner::shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>& out) const {
-  const Shared& shared = shared_[size_t(arm)];
-  const Counts& here = shared.buckets[size_t(bucket)];
-  double all = options_.arms[size_t(arm)].prior_acceptance;
-  for (size_t i = 0; i < out.size(); ++i) {
-    all = (shared.all.kept[i] + kSharedStrength * all) / (shared.all.trials[i] + kSharedStrength);
-    const double prior = i == 0 ? all : 0.5 * (all + out[i - 1]);
-    out[i] = std::clamp((here.kept[i] + kSharedStrength * prior) / (here.trials[i] + kSharedStrength), kLeast, kMost);
-  }
-}
-
-std::array<double, kMaxPlannedDraft> Planner::acceptance(int arm, int64_t context_len, int quality) const {
-  std::array<double, kMaxPlannedDraft> out;
-  shared_acceptance(arm, bucket_of(arm, context_len, quality), out);
-  return out;
-}
-
-void Planner::seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality) {
-  Shared& shared = shared_[size_t(arm)];
-  Counts& here = shared.buckets[size_t(bucket_of(arm, context_len, quality))];
-  double reached = std::clamp(rounds, 0.0, kSharedMost);
-  for (size_t i = 0; i < std::min(acceptance.size(), size_t(kMaxPlannedDraft)); ++i) {
-    const double a = std::isfinite(acceptance[i]) ? std::clamp(acceptance[i], 0.0, 1.0) : 0;
-    for (Counts* counts : {&here, &shared.all}) counts->trials[i] += reached, counts->kept[i] += reached * a;
-    reached *= a;
-  }
 }
 
 bool Planner::barred(const Slot& s, int arm) const {
@@ -116,38 +62,12 @@ double Planner::price_of_time(std::span<const RequestView> views, double steady)
   return sum / double(views.size());
 }
 
-double Planner::odds_factor(const Evidence& e) const {
-  if (e.trials <= 0) return 1;
-  const double expected = std::clamp(e.expected / e.trials, kLeast, kMost);
-  const double rate = (e.kept + kOwnStrength * expected) / (e.trials + kOwnStrength);
-  return odds(std::clamp(rate, kLeast, kMost)) / odds(expected);
-}
-
-void Planner::learn(Evidence& e, bool kept, double expected, double factor) const {
-  e.trials += 1, e.kept += kept, e.expected += expected;
-  if (e.trials > kOwnMost) {
-    const double keep = kOwnMost / e.trials;
-    e.trials *= keep, e.kept *= keep, e.expected *= keep;
-  }
-  const double now = factor * odds(expected), p = now / (1 + now);
-  for (Change& c : e.changes) {
-    const double other = &c == &e.changes[0] ? now / kChange : now * kChange, q = other / (1 + other);
-    c.score += kept ? std::log(q / p) : std::log((1 - q) / (1 - p));
-    c.trials += 1, c.kept += kept, c.expected += expected;
-    if (c.score <= 0) c = {};
-    if (c.score < kAlarm) continue;
-    // What was seen before the change no longer counts.
-    e.trials = c.trials, e.kept = c.kept, e.expected = c.expected;
-    e.changes = {};
-    return;
-  }
-}
-
 void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   const Arm& arm = options_.arms[size_t(a)];
   const Slot& slot = slots_[size_t(view.slot)];
   const Found& found = view.found[size_t(a)];
   chain.longest = std::min({view.room, arm.max_gamma, arm.passes ? kMaxPlannedDraft : found.length});
+  if (arm.width > 1) chain.longest = std::min(chain.longest, view.nodes / arm.width);
   if (!(view.arms >> a & 1) || chain.longest <= 0) {
     chain.longest = 0;
     return;
@@ -183,10 +103,10 @@ void Planner::price(std::span<const RequestView> views) {
   double entries = 0;
   for (const RequestView& view : views) entries += double(view.context_len);
   sequences_ = count;
-  for (int k = 0; k < kSteps; ++k)
-    verify_curve_[size_t(k)] = table_.verify.ms({.rows = double(count * (1 + k)), .sequences = count, .entries = entries});
+  for (size_t k = 0; k < verify_curve_.size(); ++k)
+    verify_curve_[k] = table_.verify.ms({.rows = double(count) * double(1 + k), .sequences = count, .entries = entries});
   // More rows never take less: noise in the table must not make guesses look free.
-  for (size_t k = 1; k < size_t(kSteps); ++k) verify_curve_[k] = std::max(verify_curve_[k], verify_curve_[k - 1]);
+  for (size_t k = 1; k < verify_curve_.size(); ++k) verify_curve_[k] = std::max(verify_curve_[k], verify_curve_[k - 1]);
   plain_ms_ = verify_curve_[0];
   for (size_t a = 0; a < options_.arms.size(); ++a) {
     const Arm& arm = options_.arms[a];
@@ -195,15 +115,15 @@ void Planner::price(std::span<const RequestView> views) {
     steps_[a][0] = learn_[a][0] = 0;
     const double each = entries / count, read = std::max(arm.ratio * each, std::min(arm.min_entries, each));
     for (int n = 1; n <= count; ++n) {
-      steps_[a][size_t(n)] = kind.step.ms({.rows = double(n), .sequences = n, .entries = n * read});
+      steps_[a][size_t(n)] = kind.step.ms({.rows = double(n * arm.width), .sequences = n, .entries = n * read});
       learn_[a][size_t(n)] = arm.ready ? 0 : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
     }
   }
 }
 
 double Planner::verify_ms(double rows) const {
-  const double at = std::clamp(rows / sequences_ - 1, 0.0, double(kSteps - 1));
-  const size_t low = std::min(size_t(at), size_t(kSteps - 2));
+  const double at = std::clamp(rows / sequences_ - 1, 0.0, double(verify_curve_.size() - 1));
+  const size_t low = std::min(size_t(at), verify_curve_.size() - 2);
   return verify_curve_[low] + (at - double(low)) * (verify_curve_[low + 1] - verify_curve_[low]);
 }
 
@@ -233,8 +153,8 @@ Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passi
       const int last = std::min(chain.longest, passes ? longest : kMaxPlannedDraft);
       for (int g = 1; g <= last; ++g) {
         const double drafts = chain.drafts[size_t(g)];
-        const double value =
-            chain.gain[size_t(g)] - rate * (verify_ms(rows + drafts) - before + (passes ? drafts * one_more : 0));
+        const double value = chain.gain[size_t(g)] - rate * (verify_ms(rows + drafts * options_.arms[a].width) - before +
+                                                             (passes ? drafts * one_more : 0));
         if (value > most) most = value, best = {int(a), g};
       }
     }
@@ -242,7 +162,7 @@ Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passi
     if (best.arm == kPlain) continue;
     const Chain& chain = chains_[i * arms + size_t(best.arm)];
     totals.tokens += chain.gain[size_t(best.gamma)];
-    rows += chain.drafts[size_t(best.gamma)];
+    rows += chain.drafts[size_t(best.gamma)] * width_of(best.arm);
     if (!options_.arms[size_t(best.arm)].passes) continue;
     ++learning;
     for (int g = 1; g <= best.gamma; ++g) reach_[size_t(g)] += chain.drafts[size_t(g)] - chain.drafts[size_t(g - 1)];
@@ -324,7 +244,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   bool all_plain = true;
   int sharing = 0;
   for (const Decision& d : decisions) {
-    rows += 1 + d.gamma, all_plain = all_plain && d.arm == kPlain;
+    rows += 1 + nodes_of(d), all_plain = all_plain && d.arm == kPlain;
     sharing += d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
   }
   if (all_plain) steps_since_plain_ = 0;
@@ -333,7 +253,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     Slot& slot = slots_[size_t(views[i].slot)];
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
-    const double extra = extra_ms(d, chain, rows - d.gamma, std::max(1, sharing));
+    const double extra = extra_ms(d, chain, rows - nodes_of(d), std::max(1, sharing));
     slot.extra = extra * plain_rate;
     ms += extra;
     slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
@@ -342,7 +262,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     Runs& runs = slot.runs[slot.looked_up];
     runs.rounds = kRunsKeep * runs.rounds + 1, runs.missed = kRunsKeep * runs.missed + !looked_up;
     slot.looked_up = looked_up;
-    if (chain && options_.arms[size_t(d.arm)].passes && !d.probe) {
+    if (chain && options_.arms[size_t(d.arm)].passes && !d.probe && width_of(d.arm) == 1) {
       // One more draft pays while (chance that all before it is kept) * acceptance > rate * its cost.
       const double more = steps_[size_t(d.arm)][1] + verify_ms(rows + 1) - verify_ms(rows);
       d.stop_below = float(std::clamp(rate * more / chain->acceptance[size_t(d.gamma)], 0.0, 0.9));
@@ -356,7 +276,7 @@ double Planner::extra_ms(const Decision& d, const Chain* chain, double rows_befo
   double ms = d.learn >= 0 ? learn_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
   if (!chain) return ms;
   const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
-  ms += verify_ms(rows_before + drafts) - verify_ms(rows_before);
+  ms += verify_ms(rows_before + drafts * width_of(d.arm)) - verify_ms(rows_before);
   // The weights of a draft step are shared by those who take part.
   if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
   return ms;
@@ -417,7 +337,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
       const int length = std::min(chain.longest, kProbeLength);
       const double drafts = chain.drafts[size_t(length)];
-      double ms = verify_ms(sequences_ + drafts) - plain_ms_, hope = 0, kept = 1;
+      double ms = verify_ms(sequences_ + drafts * arm.width) - plain_ms_, hope = 0, kept = 1;
       if (arm.passes) ms += drafts * steps_[a][1] + learn_[a][1];
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
       if (hope < rate * ms) continue;
@@ -438,63 +358,16 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
   }
 }
 
-// Drafts give way before anybody's own row does: the longest chain loses its last draft until all fit.
+// Drafts give way before anybody's own row does: who has the most guesses loses its last level until all fit.
 void Planner::fit(std::span<Decision> decisions, int max_rows) {
   int rows = 0;
-  for (const Decision& d : decisions) rows += 1 + d.gamma;
+  for (const Decision& d : decisions) rows += 1 + nodes_of(d);
   while (rows > max_rows) {
     auto longest = std::max_element(decisions.begin(), decisions.end(),
-                                    [](const Decision& a, const Decision& b) { return a.gamma < b.gamma; });
+                                    [this](const Decision& a, const Decision& b) { return nodes_of(a) < nodes_of(b); });
     if (longest->gamma == 0) return;
-    --rows;
+    rows -= width_of(longest->arm);
     if (--longest->gamma == 0) longest->arm = kPlain, longest->probe = false;
-  }
-}
-
-void Planner::record(const RoundOutcome& outcome) {
-  Slot& slot = slots_[size_t(outcome.slot)];
-  const Decision& d = slot.last;
-  slot.tokens += outcome.accepted + 1;
-  const double extra = std::exchange(slot.extra, 0.0);
-  slot.recent_tokens = kRunsKeep * slot.recent_tokens + outcome.accepted + 1;
-  slot.recent_time = kRunsKeep * slot.recent_time + slot.time;
-  if (const int arm = d.arm != kPlain ? d.arm : d.learn; arm >= 0) {
-    double& lost = slot.lost[size_t(arm)];
-    lost = std::max(-kCredit, lost + extra - outcome.accepted);
-  }
-  if (d.arm == kPlain) return;
-  const Arm& arm = options_.arms[size_t(d.arm)];
-  const int asked = outcome.stopped_early && arm.passes ? d.gamma : std::min(outcome.drafted, d.gamma);
-  HUNCH_CHECK(outcome.accepted <= outcome.drafted);
-  if (asked == 0) return;
-
-  Shared& shared = shared_[size_t(d.arm)];
-  Evidence& e = slot.arms[size_t(d.arm)];
-  std::array<double, kMaxPlannedDraft> base;
-  shared_acceptance(d.arm, slot.bucket, base);
-  const double factor = odds_factor(e);
-  // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: what it brings is
-  // then right, whatever the reason. Its cost is counted by goes_on.
-  const int tried = std::min(outcome.accepted + 1, asked);
-  for (int i = 0; i < tried; ++i) {
-    const bool kept = i < outcome.accepted;
-    learn(e, kept, base[size_t(i)], factor);
-    shared.all.add(i, kept, kSharedMost);
-    shared.buckets[size_t(slot.bucket)].add(i, kept, kSharedMost);
-  }
-  if (arm.passes)
-    for (int i = 1; i < std::min(asked, outcome.drafted + 1); ++i) shared.goes_on.add(i, i < outcome.drafted, kSharedMost);
-  // Probes: a failure doubles the time to the next; a success asks again at once, and lets old evidence count for little.
-  const bool paid = outcome.accepted > 0 && outcome.accepted >= (d.probe ? slot.probe_worth : extra);
-  if (paid) e.interval = kShortest;
-  if (!d.probe) return;
-  slot.explored = std::max(0.0, slot.explored + slot.probe_worth - outcome.accepted);
-  if (paid) {
-    e.probe_at = slot.tokens;
-    e.trials *= kAfterSuccess, e.kept *= kAfterSuccess, e.expected *= kAfterSuccess;
-  } else {
-    e.interval = std::min(2 * e.interval, kLongest);
-    e.probe_at = slot.tokens + e.interval;
   }
 }
 

@@ -10,7 +10,9 @@
 // plainly.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -58,6 +60,12 @@ class Planner {
 
  private:
   static constexpr int kBuckets = 8, kSteps = kMaxPlannedDraft + 1;
+  static constexpr double kSharedStrength = 6;  // trials that a prior is worth against shared counts
+  static constexpr double kLeast = 0.01, kMost = 0.995;
+  static constexpr double kRunsKeep = 0.9;                    // of what is known about runs of lookups, per round
+  static constexpr int64_t kFirstProbe = 12, kShortest = 16;  // tokens up to the first probe; between probes, at least
+  static double odds(double p) { return p / (1 - p); }
+  static double log2_bucket(double x) { return std::log2(std::max(1.0, x)); }
   // Trials and successes by position, decayed.
   struct Counts {
     std::array<double, kMaxPlannedDraft> trials{}, kept{};
@@ -96,9 +104,9 @@ class Planner {
     std::array<Runs, 2> runs;  // rounds after one without and one with a lookup's drafts; how many of them had none
     bool looked_up = false;
   };
-  // What a chain of g drafts of one request brings and takes; [g].
+  // What a chain of g drafts of one request, or a tree of g levels, brings and takes; [g].
   struct Chain {
-    std::array<double, kSteps> gain{}, drafts{};
+    std::array<double, kSteps> gain{}, drafts{};  // drafts: levels that are made, as some end early
     std::array<double, kSteps> acceptance{};
     int longest = 0;
   };
@@ -116,6 +124,8 @@ class Planner {
   void make_chain(const RequestView&, int arm, Chain&) const;
   void price(std::span<const RequestView>);
   double verify_ms(double rows) const;
+  int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[size_t(arm)].width; }
+  int nodes_of(const Decision& d) const { return d.gamma * width_of(d.arm); }
   double step_ms(int arm, double sequences) const;
   Totals best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out);
   Totals fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out);
@@ -139,7 +149,7 @@ class Planner {
   // Scratch of one decide().
   std::vector<Chain> chains_;  // [view][arm]
   std::vector<Choice> steady_, now_, trial_;
-  std::array<double, kSteps> verify_curve_{};                // ms at 1 + k rows a sequence
+  std::vector<double> verify_curve_;                         // ms at 1 + k rows a sequence
   std::array<std::vector<double>, kMaxArms> steps_, learn_;  // ms by number of sequences
   double sequences_ = 1, plain_ms_ = 1;
   std::vector<double> reach_;

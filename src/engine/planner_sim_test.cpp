@@ -1,59 +1,10 @@
-// Simulations: the planner against the best fixed choice and against plain decoding, over synthetic texts and a synthetic machine
-// whose times look like measured ones. Times are sums, chances come from a seeded generator: nothing here depends on a clock.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <memory>
-
-#include "engine/planner.h"
+// The planner against the best fixed choice and against plain decoding, in simulations.
+#include "engine/planner_sim.h"
 
 namespace hunch {
 namespace {
 
-constexpr int kSelf = 0, kNgram = 1, kFoundLength = 10, kTokens = 512;
-
-struct Rng {
-  uint64_t state;
-  double uniform() {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return double(state >> 11) * 0x1p-53;
-  }
-  // About normal.
-  double normal() {
-    double sum = -2;
-    for (int i = 0; i < 4; ++i) sum += uniform();
-    return sum * 1.7320508;
-  }
-};
-
-// Milliseconds, as on a two-core machine with a small model: weights half a millisecond, 0.17 a thousand entries of cache, eight
-// rows 1.6 times one where the cache dominates.
-struct Machine {
-  double slope = 1;  // of the cost of rows: 0 where they hide behind memory, 1 measured, 2 for a slow processor
-  static double rows_factor(double rows) {
-    constexpr double kAt[] = {1, 2, 4, 8, 12, 17, 64}, kFactor[] = {1, 1.03, 1.06, 1.63, 1.81, 2.4, 9};
-    for (int i = 0; i < 6; ++i)
-      if (rows <= kAt[i + 1]) return kFactor[i] + (rows - kAt[i]) / (kAt[i + 1] - kAt[i]) * (kFactor[i + 1] - kFactor[i]);
-    return 9;
-  }
-  double verify(const std::vector<int>& rows, double context) const {
-    double total = 0, cache = 0;
-    for (int r : rows) total += r, cache += context * 1.7e-4 * (1 + slope * (rows_factor(r) - 1));
-    return 0.5 * std::max(1.0, total / 10) + 0.01 * double(rows.size()) + cache;
-  }
-  double step(int sequences, double context) const { return 0.17 + sequences * (0.025 + 6.5e-6 * context); }
-  double learn(int sequences, double context) const { return sequences * (0.03 + 4.6e-5 * context); }
-};
-
-// A text: chances of acceptance given that all before were accepted, by arm, position in the chain and tokens made so far; and
-// how often an n-gram matches.
-struct Text {
-  const char* name;
-  std::function<double(int arm, int position, int64_t token)> acceptance;
-  std::function<double(int64_t token)> matches;
-};
+using namespace sim;
 
 double none(int64_t) { return 0; }
 std::vector<Text> texts() {
@@ -68,83 +19,6 @@ std::vector<Text> texts() {
       {"alternating", [](int, int, int64_t t) { return t / 128 % 2 ? 0.3 : 0.92; },
        [](int64_t t) { return t / 128 % 2 ? 0.5 : 0.3; }},
   };
-}
-
-struct Setup {
-  Machine machine;
-  Text text;
-  double context = 0;
-  int batch = 1;
-  uint64_t seed = 1;
-};
-
-struct Fixed {
-  int arm = kPlain, gamma = 0;
-};
-
-// Milliseconds a token (of all sequences) of a run of kTokens tokens each: under a planner, or with a fixed choice.
-double run(const Setup& setup, Planner* planner, CostTable* table, Fixed fixed = {}) {
-  const size_t batch = size_t(setup.batch);
-  std::vector<Rng> chances;
-  for (size_t i = 0; i < batch; ++i) chances.push_back({setup.seed * 7919 + i});
-  Rng noise{setup.seed + 99};
-  std::vector<int64_t> tokens(batch, 0);
-  std::vector<int> prepared(batch, kSelf), rows(batch);
-  std::vector<RequestView> views(batch);
-  std::vector<Decision> decisions(batch);
-  if (planner)
-    for (size_t i = 0; i < batch; ++i) planner->open(int(i));
-  const auto jitter = [&](double deviation) { return planner ? std::exp(deviation * noise.normal()) : 1.0; };
-  double ms = 0;
-  int64_t made = 0;
-  while (made < kTokens * setup.batch) {
-    const double context = setup.context + double(made) / setup.batch;
-    for (size_t i = 0; i < batch; ++i) {
-      views[i] = {.slot = int(i), .context_len = int64_t(context), .prepared = prepared[i]};
-      if (chances[i].uniform() < setup.text.matches(tokens[i])) views[i].found[kNgram] = {kFoundLength, 3};
-      if (!planner) {
-        const bool here = fixed.arm == kSelf || (fixed.arm == kNgram && views[i].found[kNgram].length > 0);
-        decisions[i] =
-            here ? Decision{.arm = fixed.arm, .gamma = fixed.gamma, .learn = fixed.arm == kSelf ? kSelf : -1} : Decision{};
-      }
-    }
-    if (planner) planner->decide(views, decisions);
-    int longest = 0, learning = 0;
-    for (size_t i = 0; i < batch; ++i) {
-      const Decision& d = decisions[i];
-      EXPECT_TRUE(d.arm != kSelf || prepared[i] == kSelf);
-      EXPECT_LE(d.gamma, d.arm == kNgram ? kFoundLength : kMaxPlannedDraft);
-      EXPECT_EQ(d.gamma == 0, d.arm == kPlain);
-      rows[i] = 1 + d.gamma;
-      if (d.arm == kSelf) longest = std::max(longest, d.gamma);
-      learning += d.learn == kSelf;
-      prepared[i] = d.learn;
-    }
-    const double verify = setup.machine.verify(rows, context) * jitter(0.04);
-    const double learn = learning ? setup.machine.learn(learning, context) * jitter(0.05) : 0;
-    ms += verify + learn;
-    for (int g = 1; g <= longest; ++g) {
-      int sequences = 0;
-      for (const Decision& d : decisions) sequences += d.arm == kSelf && d.gamma >= g;
-      const double step = setup.machine.step(sequences, context) * jitter(0.05);
-      ms += step;
-      if (table) table->drafts[0].step.record({double(sequences), sequences, 0.03 * context * sequences}, step);
-    }
-    if (table) {
-      double all = 0;
-      for (int r : rows) all += r;
-      table->verify.record({all, setup.batch, context * setup.batch}, verify);
-      if (learning) table->drafts[0].learn.record({double(learning), learning, context * learning}, learn);
-    }
-    for (size_t i = 0; i < batch; ++i) {
-      int accepted = 0;
-      const Decision& d = decisions[i];
-      while (accepted < d.gamma && chances[i].uniform() < setup.text.acceptance(d.arm, accepted, tokens[i])) ++accepted;
-      tokens[i] += accepted + 1, made += accepted + 1;
-      if (planner) planner->record({.slot = int(i), .drafted = d.gamma, .accepted = accepted});
-    }
-  }
-  return ms / double(made);
 }
 
 CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}}; }
@@ -162,6 +36,7 @@ struct Cell {
   Fixed choice;
 };
 Cell measure(Setup setup) {
+  const std::vector<Arm> arms = options(1).arms;
   const auto mean = [&](const std::function<double()>& once) {
     double sum = 0;
     for (int seed = 1; seed <= kSeeds; ++seed) setup.seed = uint64_t(seed), sum += once();
@@ -175,17 +50,17 @@ Cell measure(Setup setup) {
       if (warm) {
         Setup first = setup;
         first.seed += 100;
-        run(first, &planner, &table);
+        run(first, arms, &planner, &table);
       }
-      return run(setup, &planner, &table);
+      return run(setup, arms, &planner, &table);
     });
   };
   cell.cold = planned(false), cell.warm = planned(true);
-  cell.best = cell.plain = mean([&] { return run(setup, nullptr, nullptr); });
+  cell.best = cell.plain = mean([&] { return run(setup, arms, nullptr, nullptr); });
   for (int arm : {kSelf, kNgram})
     for (int gamma : {1, 2, 3, 4, 5, 7, 10, 13}) {
       if (arm == kNgram && gamma > kFoundLength) continue;
-      const double ms = mean([&] { return run(setup, nullptr, nullptr, {arm, gamma}); });
+      const double ms = mean([&] { return run(setup, arms, nullptr, nullptr, {arm, gamma}); });
       if (ms < cell.best) cell.best = ms, cell.choice = {arm, gamma};
     }
   return cell;

@@ -110,7 +110,7 @@ void RoundBench::rewind() {
 Status RoundBench::one_round(int gamma) {
   plan_.decodes.clear();
   for (auto& request : requests_) {
-    request->want_drafts = gamma;
+    request->want_drafts = request->want_depth = gamma;
     request->chosen = gamma > 0 && request->drafting() ? 0 : -1;
     request->learns = gamma > 0 && request->policy != nullptr;
     request->looked_up = false;

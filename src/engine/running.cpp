@@ -48,7 +48,7 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
   if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 
   const size_t gamma = made->drafting() ? size_t(plan.gamma) : 0;
-  made->row_parents.reserve(size_t(plan.nodes) + 1);
+  made->row_parents.reserve(size_t(std::max(plan.nodes, plan.planned_nodes)) + 1);
   made->path_rows.reserve(gamma + 1);
   made->verdict.path.reserve(gamma + 1);
   made->verdict.tokens.reserve(gamma + 1);
@@ -58,7 +58,8 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
 }
 
 Status Running::add_drafter(const std::string& name) {
-  const int64_t nodes = plan.nodes, vocab = parts_.model->shape().vocab_size;
+  const int64_t nodes = parts_.learned_named(name) ? std::max(plan.nodes, plan.planned_nodes) : plan.nodes;
+  const int64_t vocab = parts_.model->shape().vocab_size;
   Drafter drafter{.name = name};
   HUNCH_TRY(drafter.proposer, parts_.drafting().acquire_proposer(name, plan.proposing, plan.draft_weights));
   drafter.tree.parents.resize(size_t(nodes));
@@ -95,8 +96,9 @@ Guarantee Running::guarantee() const {
 }
 
 void Running::decide_as_asked() {
-  want_drafts = most_drafts();
-  chosen = want_drafts > 0 ? 0 : -1;
+  want_drafts = most_drafts(), want_depth = most_depth();
+  branch = may_branch(), top_k = plan.proposing.tree_top_k;
+  chosen = want_drafts > 0 ? 0 : -1, arm = -1;
   learns = policy != nullptr;
   stop_below = 0;
   looked_up = false;

@@ -59,6 +59,10 @@ class Running final : public Scheduled {
 
   // The round in the works, as decided before it.
   int chosen = -1;                   // of drafters; -1: no guesses
+  int arm = -1;                      // the planner's name for that, where it chose
+  int want_depth = 0;                // guesses on a path, at most
+  bool branch = false;               // more than one path
+  int top_k = 1;                     // DraftLimits::tree_top_k
   bool looked_up = false;            // its tree is filled already
   float stop_below = 0;              // DraftLimits
   bool learns = false;               // its pass learns a selection for the next round

@@ -85,6 +85,8 @@ Result<Channel*> Service::enqueue(const Request& request) {
       if (plan.drafters.size() == size_t(kMaxArms)) break;
       plan.drafters.push_back(drafter.name);
     }
+  // Trees of the planner's, unless the request has its own idea of them.
+  if (plan.planned && plan.nodes == plan.gamma) plan.planned_nodes = controller_.tree_nodes();
   HUNCH_OK(check_stop_texts(request.stop));
   HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
   (void)rules;  // made again when the request is opened; here it is only checked

@@ -152,7 +152,8 @@ void Step::propose(const StepPlan& plan) {
     tasks_.clear();
     for (const auto& other : plan.decodes) {
       Running& who = running(other);
-      if (proposer_of(who) == proposer && !who.looked_up) tasks_.push_back(task_of(who, size_t(who.chosen), other.drafts));
+      if (proposer_of(who) == proposer && !who.looked_up)
+        tasks_.push_back(task_of(who, size_t(who.chosen), other.drafts, std::min(who.want_depth, who.most_depth()), who.branch));
     }
     double ms = 0;
     {
@@ -160,7 +161,8 @@ void Step::propose(const StepPlan& plan) {
       proposer->propose(tasks_);
     }
     int steps = 0;
-    for (const DraftTask& task : tasks_) steps = std::max(steps, task.tree->size);
+    for (const DraftTask& task : tasks_)
+      if (task.tree->size > 0) steps = std::max(steps, task.limits.may_branch ? task.limits.longest() : task.tree->size);
     if (proposer->passes() && steps > 0) report_.drafted.push_back({proposer, ms, steps});
   }
   for (const auto& decode : plan.decodes) {
@@ -171,16 +173,16 @@ void Step::propose(const StepPlan& plan) {
   }
 }
 
-DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
+DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, bool branch) const {
   const bool branches = who.rule->takes_branches();
   const StaticTree& shape = who.plan.token_tree;
   return {.sequence = &who.sequence,
           .policy = who.policy,
           .limits = {.max_tokens = drafts,
-                     .max_depth = who.most_depth(),
+                     .max_depth = depth,
                      .want_q = who.needs_probs(),
-                     .may_branch = who.may_branch(),
-                     .tree_top_k = who.plan.proposing.tree_top_k,
+                     .may_branch = branch,
+                     .tree_top_k = who.top_k,
                      .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
                      .stop_below = who.stop_below},
           .tree = &who.drafters[drafter].tree};
@@ -188,7 +190,8 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts) const {
 
 void Step::look_up(std::span<Running* const> requests, size_t drafter) {
   tasks_.clear();
-  for (Running* who : requests) tasks_.push_back(task_of(*who, drafter, who->most_drafts()));
+  for (Running* who : requests)
+    tasks_.push_back(task_of(*who, drafter, who->most_drafts(), who->most_depth(), who->may_branch()));
   if (!tasks_.empty()) requests[0]->drafters[drafter].proposer->propose(tasks_);
 }
 

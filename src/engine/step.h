@@ -76,7 +76,7 @@ class Step {
 
  private:
   void propose(const StepPlan&);
-  DraftTask task_of(Running&, size_t drafter, int drafts) const;
+  DraftTask task_of(Running&, size_t drafter, int drafts, int depth, bool branch) const;
   void check_tree(Running&, int granted) const;
   void forward(const StepPlan&);
   bool ends_prompt(const StepPlan::Chunk&) const;

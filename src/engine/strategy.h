@@ -9,8 +9,9 @@
 
 namespace hunch {
 
-inline constexpr int kMaxArms = 6;
-inline constexpr int kMaxPlannedDraft = 16;  // longest chain a planner asks for
+inline constexpr int kMaxArms = 8;
+inline constexpr int kMaxPlannedDraft = 16;  // longest path a planner asks for
+inline constexpr int kMaxPlannedNodes = 48;  // guesses of a tree that a planner asks for
 
 // A way to guess. Plain decoding is not one: it is arm kPlain, always there.
 struct Arm {
@@ -20,8 +21,9 @@ struct Arm {
   int draft_kind = -1;  // passes: index of CostTable::drafts
   double ratio = 1;     // passes: entries a draft row reads over the context...
   double min_entries = 16;  // ...and at least
-  int max_gamma = kMaxPlannedDraft;
-  double prior_acceptance = 0.85;  // conditional, of any position, before anything was seen
+  int width = 1;  // guesses a level, each a row of the verify pass and, but for the last level's, of a draft step; 1: chains
+  int max_gamma = kMaxPlannedDraft;  // levels; times width at most kMaxPlannedNodes where that is above 1
+  double prior_acceptance = 0.85;    // conditional, of any position, before anything was seen
 
   bool selects() const { return passes && !ready; }
 };
@@ -37,7 +39,8 @@ inline constexpr int kQualities = 8;
 struct RequestView {
   int slot = 0;
   int64_t context_len = 0;              // committed entries
-  int room = kMaxPlannedDraft;          // drafts that may still be made (end of the sequence, pages, the request's own limit)
+  int room = kMaxPlannedDraft;          // levels that may still be made (end of the sequence, the request's own limit)
+  int nodes = kMaxPlannedNodes;         // guesses of a tree that there is room for
   uint32_t arms = ~0u;                  // bit a: arm a may be used
   int prepared = -1;                    // the arm whose selection was learned in the round before (or in the prompt); -1: none
   std::array<Found, kMaxArms> found{};  // by arm
@@ -45,7 +48,7 @@ struct RequestView {
 
 struct Decision {
   int arm = kPlain;
-  int gamma = 0;         // drafts, at most; 0 exactly where arm is kPlain
+  int gamma = 0;         // drafts of a chain, levels of a tree, at most; 0 exactly where arm is kPlain
   float stop_below = 0;  // passes: DraftLimits::stop_below
   int learn = -1;        // the arm for which this round's verify learns a selection; -1: none
   bool probe = false;    // made to find out, not because it looks best
@@ -53,7 +56,7 @@ struct Decision {
 
 struct RoundOutcome {
   int slot = 0;
-  int drafted = 0, accepted = 0;
+  int drafted = 0, accepted = 0;  // of a tree: its levels, and those that something was kept of
   // The chain ended by stop_below before gamma. False where it ended for another reason (no pages, nothing more found).
   bool stopped_early = false;
 };

@@ -1,0 +1,121 @@
+// Method auto with a learned drafter: the planner's trees reach the drafter as trees, its chains as chains, and the stream is
+// that of plain decoding. Times are made up, so that what is chosen does not depend on the machine.
+#include "engine/controller.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+struct Seen {
+  std::vector<int32_t> tokens;
+  int trees = 0, chains = 0, widest = 0, rounds = 0;
+  int64_t accepted = 0;
+};
+
+class TreesUnderAuto : public testing::Test {
+ protected:
+  TreesUnderAuto()
+      : engine(test::load({.model = test::tiny_path("qwen3-deep"),
+                           .threads = 1,
+                           .context_len = 256,
+                           .drafters = {{.path = test::tiny_path("eagle3")}}})) {}
+
+  // Every row costs `row_ms` more than the first one, drafts next to nothing; choosing entries for self is dear.
+  Seen run(Request request, double row_ms, int tree_tokens = 0) {
+    Controller controller(engine->parts());
+    request.speculation.proposer = "auto", request.speculation.tree_tokens = tree_tokens;
+    auto plan = plan_request(request, {}, 64, engine->parts().model->shape().layers);
+    HUNCH_CHECK(plan.ok());
+    plan->drafters.push_back("eagle3");
+    if (plan->nodes == plan->gamma) plan->planned_nodes = controller.tree_nodes();
+    auto made = Solo::make(engine->parts(), *plan, request);
+    HUNCH_CHECK(made.ok());
+    Solo& solo = **made;
+    Running& who = solo.running();
+    HUNCH_CHECK(solo.prefill(nullptr).ok());
+    Running* const requests[] = {&who};
+    Seen seen;
+    const auto record = [&](StepReport report) {
+      report.pass_ms = 10 + row_ms * report.verify_rows;
+      report.select_ms = report.learning > 0 ? 100 : 0;
+      for (auto& drafted : report.drafted) drafted.ms = 0.05 * drafted.steps;
+      controller.record(report, requests);
+    };
+    for (int rows = 1; rows <= 32; ++rows) {
+      who.plan.planned = false;  // made-up passes, not this request's
+      record({.decodes = 1, .verify_rows = rows, .learning = 1, .entries = 100});
+      who.plan.planned = true;
+    }
+    while (who.sequence.len() < who.sequence.max_len) {
+      controller.decide(requests, solo.hot_loop());
+      const int64_t before = who.sequence.len();
+      solo.hot_loop().run(solo.scheduler().next());
+      HUNCH_CHECK(who.failure.ok());
+      const DraftTree& tree = who.tree();
+      const bool learned = who.chosen >= 0 && who.drafters[size_t(who.chosen)].name == "eagle3";
+      if (learned && tree.size > 0) {
+        ++(who.branch ? seen.trees : seen.chains);
+        std::vector<int> children(size_t(tree.size) + 1, 0);
+        for (int node = 0; node < tree.size; ++node)
+          seen.widest = std::max(seen.widest, ++children[size_t(tree.parents[size_t(node)] + 1)]);
+        EXPECT_LE(tree.size, who.want_drafts);
+        seen.accepted += who.sequence.len() - before - 1;
+      }
+      ++seen.rounds;
+      record(solo.hot_loop().report());
+    }
+    seen.tokens.assign(who.sequence.tokens.begin() + who.sequence.prompt_len, who.sequence.tokens.end());
+    return seen;
+  }
+  static Request request(double temperature) {
+    Request out = test::request(test::random_prompt(60, 256, 8), 150);
+    out.sampling.temperature = temperature;
+    out.sampling.allowed_token_ids = {3, 17, 40, 41, 99};  // random heads are right now and then
+    return out;
+  }
+
+  std::unique_ptr<Engine> engine;
+};
+
+TEST_F(TreesUnderAuto, GiveThePlainStreamAndAreAskedForWhereRowsAreCheap) {
+  for (const double temperature : {0.0, 0.8}) {
+    const Request asked = request(temperature);
+    const Seen seen = run(asked, 0.001);
+    EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+    EXPECT_GT(seen.trees, 10);
+    EXPECT_GT(seen.widest, 1);
+    EXPECT_GT(seen.accepted, 5);
+  }
+}
+
+TEST_F(TreesUnderAuto, AreNotAskedForWhereEveryRowCostsAsMuchAsTheFirst) {
+  const Request asked = request(0.8);
+  const Seen seen = run(asked, 10);
+  EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+  EXPECT_LE(seen.trees, seen.rounds / 10);
+}
+
+TEST_F(TreesUnderAuto, AreDrawnUnderRuleRatioAndLeftOutUnderRulesThatTakeNone) {
+  Request asked = request(0.8);
+  asked.speculation.rule = "ratio";
+  const Seen drawn = run(asked, 0.001);
+  EXPECT_GT(drawn.trees, 10);
+  EXPECT_GT(drawn.widest, 1);
+  asked.speculation.rule = "point";
+  const Seen points = run(asked, 0.001);
+  EXPECT_EQ(points.trees, 0);
+  EXPECT_EQ(points.widest, 1);
+}
+
+TEST_F(TreesUnderAuto, AreTheRequestsOwnWhereItAskedForSome) {
+  const Request asked = request(0.8);
+  const Seen seen = run(asked, 0.001, 7);
+  EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+  EXPECT_EQ(seen.chains, 0) << "every guess of the drafter may branch";
+}
+
+}  // namespace
+}  // namespace hunch
