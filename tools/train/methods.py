@@ -113,7 +113,7 @@ class Eagle3Method(RecurrentMethod):
 class EagleMethod(RecurrentMethod):
     def __init__(self, target, options):
         super().__init__(target, options)
-        self.noise = 0.2 * 512 / options.row
+        self.noise = 0.2 * 512 / 2048  # as published, for their rows
 
     def build(self, tokens, entries):
         drafter = begin(Eagle1(layer_shape(self.target.s)))
