@@ -38,11 +38,11 @@ GRID = 8  # lengths of prompts, even on a logarithmic scale: few of them, so tha
 
 def pieces(tokens, documents, count, shortest, longest, dice):
     """pieces of random documents (long documents more often)"""
-    weights = [length for _, length in documents]
+    weights = list(itertools.accumulate(length for _, length in documents))
     for _ in range(count):
         size = round(shortest * (longest / shortest) ** (dice.randrange(GRID) / (GRID - 1)))
         for _ in range(50):
-            start, length = dice.choices(documents, weights)[0]
+            start, length = dice.choices(documents, cum_weights=weights)[0]
             if length >= size:
                 break
         size = min(length, size)
@@ -77,12 +77,14 @@ def requests_of(o):
 
 def before_loops(ids, limit, n=4):
     """the longest beginning of which at most this share of the runs of n tokens has occurred before: small models loop"""
-    seen, end = set(), min(len(ids), n)
-    for i in range(len(ids) - n + 1):
-        seen.add(tuple(ids[i : i + n]))
-        if i + 1 - len(seen) <= limit * (i + 1):
-            end = i + n
-    return ids[:end]
+    if len(ids) <= n:
+        return ids
+    runs = np.lib.stride_tricks.sliding_window_view(np.asarray(ids, np.uint64), n) << np.arange(0, 16 * n, 16, dtype=np.uint64)
+    first = np.zeros(len(runs), np.int64)
+    first[np.unique(runs.sum(1), return_index=True)[1]] = 1
+    count = np.arange(1, len(runs) + 1)
+    fine = np.flatnonzero(count - first.cumsum() <= limit * count)
+    return ids[: fine[-1] + n]
 
 
 def answered(requests, answers, limit, counts):
@@ -126,6 +128,7 @@ def parse(arguments):
     ap.add_argument("--long-prompt", type=int, nargs=2, default=[1024, 24576])
     ap.add_argument("--repetition", type=float, default=0.3, help="answers are cut where a greater share of 4-grams is repeated")
     ap.add_argument("--real-share", type=float, default=0.2, help="share of documents in all tokens")
+    ap.add_argument("--real-tokens", type=int, default=0, help="tokens of documents, whatever the share")
     ap.add_argument("--real", type=int, nargs=2, default=[2048, 32000], help="shortest and longest piece of those")
     ap.add_argument("--max-num-seqs", type=int, default=256)
     ap.add_argument("--seed", type=int, default=1)
@@ -171,7 +174,7 @@ def main(arguments=None):
     tokens, documents = documents_of(o.corpus)
     dice, real = random.Random(o.seed + 1), 0
     for ids in texts(tokens, documents, *o.real, dice):
-        if real >= own * o.real_share / (1 - o.real_share):
+        if real >= (o.real_tokens or own * o.real_share / (1 - o.real_share)):
             break
         sequences.append((ids, 0, "real"))
         real += len(ids)

@@ -98,6 +98,7 @@ class Eagle3Method(RecurrentMethod):
         with torch.no_grad():
             drafter.fc.weight[:, -self.target.s.hidden :] += torch.eye(self.target.s.hidden)
             drafter.lm_head.weight.copy_(self.target.head[ids.to(self.target.head.device)])
+            drafter.norm.weight.copy_(self.target.model.norm.weight)
         return drafter
 
     def heads(self, drafter):
