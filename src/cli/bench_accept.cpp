@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -25,6 +26,7 @@ using nlohmann::ordered_json;
 struct AcceptFlags {
   ModelFlags model;
   SamplingFlags sampling;
+  SpeculationFlags drafters;  // --model-draft alone
   std::optional<std::string> file;
   std::vector<int64_t> contexts, seeds{1};
   std::vector<std::string> policies{"streamingllm", "vegas-dweight-all-max-perkv-spread16"};
@@ -118,6 +120,27 @@ void count(const Generation& g, Cell& cell) {
   }
 }
 
+// Whether a name is a method, not a policy of `self`: eagle3, eagle3-5 (five drafts), eagle3-5-tree10 (and ten beside them).
+bool guesses_by_itself(std::string_view name) {
+  const std::string_view method = name.substr(0, name.find('-'));
+  return is_drafter_method(method) || method == "auto" || method == "ngram" || method == "suffix" || method == "cascade";
+}
+
+Result<SpeculationOptions> named_method(std::string_view name) {
+  SpeculationOptions o;
+  size_t at = std::min(name.find('-'), name.size());
+  o.proposer = name.substr(0, at);
+  while (at < name.size()) {
+    const size_t end = std::min(name.find('-', at + 1), name.size());
+    const std::string_view word = name.substr(at + 1, end - at - 1);
+    const bool tree = word.starts_with("tree");
+    HUNCH_TRY(const int64_t tokens, parse_whole(name, word.substr(tree ? 4 : 0), {1, 255}));
+    (tree ? o.tree_tokens : o.num_tokens) = int(tokens);
+    at = end;
+  }
+  return o;
+}
+
 class Accept {
  public:
   Accept(Engine& engine, const AcceptFlags& flags, ProgressLine& progress)
@@ -167,10 +190,12 @@ class Accept {
   // Seeds are averaged within a prompt first: prompts, not runs, are the sample.
   Status measure(const Prompt& prompt, const std::string& policy, Cell& out) {
     HUNCH_TRY(SpeculationOptions speculation, named_policy(policy));
-    speculation.num_tokens = gamma_of(policy);
-    speculation.ratio = ratio_of(policy);
-    speculation.min_tokens = int(flags_.min_tokens.value_or(16));
+    speculation.num_tokens = gamma_of(policy, speculation);
     speculation.rule = flags_.rule;
+    if (speculation.proposer == "self") {
+      speculation.ratio = ratio_of(policy);
+      speculation.min_tokens = int(flags_.min_tokens.value_or(16));
+    }
     Request request = request_of(flags_.sampling, speculation);
     request.ignore_eos = true;
     request.prompt = prompt.ids;
@@ -204,9 +229,11 @@ class Accept {
     return {};
   }
 
-  // The study's 7 and 7 %, or what `--spec self` means.
-  int gamma_of(const std::string& policy) const {
-    return int(flags_.draft.value_or(policy.starts_with("default") ? defaults::kDraftTokens : 7));
+  // The study's 7 and 7 %, or what `--spec self` means; 0: what the method means by itself.
+  int gamma_of(const std::string& policy, const SpeculationOptions& named) const {
+    if (named.num_tokens > 0) return named.num_tokens;
+    if (flags_.draft) return int(*flags_.draft);
+    return guesses_by_itself(policy) ? 0 : policy.starts_with("default") ? defaults::kDraftTokens : 7;
   }
   double ratio_of(const std::string& policy) const {
     return flags_.ratio.value_or(policy.starts_with("default") ? defaults::kRatio : 0.07);
@@ -219,7 +246,7 @@ class Accept {
                         {"seeds", flags_.seeds.size()},
                         {"policy", policy},
                         {"rule", flags_.rule},
-                        {"gamma", gamma_of(policy)},
+                        {"gamma", gamma_of(policy, named_policy(policy).value())},
                         {"ratio", ratio_of(policy)},
                         {"mean_tokens_per_round", mean(cell.per_prompt)},
                         {"standard_error", standard_error(cell.per_prompt)}};
@@ -283,8 +310,15 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)", set_ranges(flags.seeds, {0, 0x1p62}));
   set.value({"--policies"}, "LIST",
             "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
-            "(weight: true weights; dweight: by the drafts' log-sum-exp)",
+            "(weight: true weights; dweight: by the drafts' log-sum-exp); or methods: auto, ngram, suffix, cascade, a drafter's; "
+            "eagle3-5-tree10: five drafts "
+            "and ten tokens beside them",
             [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
+  set.value({"--model-draft"}, "PATH", "a learned drafter, to be named among --policies: first, so that it reads the prompts",
+            [&flags](std::string_view, std::string_view v) -> Status {
+              flags.drafters.drafters.emplace_back(v);
+              return {};
+            });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
   set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
   set.number({"--ratio"}, "share of the KV cache that guesses read (default 0.07; of policy default: its own)", {0, 1, true},
@@ -304,6 +338,7 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
 }  // namespace
 
 Result<SpeculationOptions> named_policy(const std::string& name) {
+  if (guesses_by_itself(name)) return named_method(name);
   SpeculationOptions o;
   o.proposer = "self";
   std::vector<std::string> words;
@@ -350,7 +385,8 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
   if (!known)
     return usage_error(fmt::format(
         "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
-        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup",
+        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup; "
+        "and methods: auto, ngram, suffix, cascade, draft_model, medusa, eagle, eagle3, mtp",
         excerpt(name), Register<SparsePolicy>::names()));
   return o;
 }
@@ -365,7 +401,7 @@ int bench_accept_command(Arguments arguments) {
   add_accept_flags(set, flags);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto options = engine_options(flags.model);
+  auto options = engine_options(flags.model, &flags.drafters);
   if (!options.ok()) return fail(options.error());
   ProgressLine progress;
   auto engine = load_engine(*options, progress);

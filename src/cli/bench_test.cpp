@@ -38,8 +38,17 @@ TEST(Bench, ReadsCheaperDraftsBehindAnyPolicysName) {
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
 }
 
+TEST(Bench, ReadsMethodsWithTheirShapes) {
+  const SpeculationOptions o = named_policy("draft_model-5-tree10").value();
+  EXPECT_EQ(o.proposer, "draft_model");
+  EXPECT_EQ(o.num_tokens, 5);
+  EXPECT_EQ(o.tree_tokens, 10);
+  EXPECT_EQ(named_policy("ngram").value().num_tokens, 0);
+}
+
 TEST(Bench, RefusesPoliciesItDoesNotHave) {
-  for (const char* bad : {"", "nosuch", "vegas-nosuch", "vegas-spread", "vegas-spreadx", "vegas-"})
+  for (const char* bad : {"", "nosuch", "eagle3-", "eagle3-x", "eagle3-tree", "eagle3-0", "vegas-nosuch", "vegas-spread",
+                          "vegas-spreadx", "vegas-"})
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
   EXPECT_TRUE(named_policy("nosuch").error().message.starts_with("--policies: \"nosuch\" is no policy; there are default, "));
 }

@@ -99,6 +99,18 @@ class Eagle3Method(RecurrentMethod):
             drafter.fc.weight[:, -self.target.s.hidden :] += torch.eye(self.target.s.hidden)
             drafter.lm_head.weight.copy_(self.target.head[ids.to(self.target.head.device)])
             drafter.norm.weight.copy_(self.target.model.norm.weight)
+        return self.from_folder(drafter, self.options.init) if self.options.init else drafter
+
+    def from_folder(self, drafter, folder):
+        """goes on from another one; its draft vocabulary may differ: tokens that it lacks get the target's rows, turned as those
+        were that it has (least squares)"""
+        old = layouts.read_drafter(folder, self.target)
+        kept, rows = old.vocabulary(), old.lm_head.weight.detach()
+        whole = self.target.head.detach().float().cpu()
+        whole = whole @ torch.linalg.lstsq(whole[kept], rows).solution
+        whole[kept] = rows
+        state = old.state_dict() | {"lm_head.weight": whole[drafter.vocabulary()], "d2t": drafter.d2t}
+        drafter.load_state_dict(state)
         return drafter
 
     def heads(self, drafter):

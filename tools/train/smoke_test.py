@@ -101,6 +101,19 @@ class Training(unittest.TestCase):
             self.assertEqual(read.taps, (0, 1, 2))
             self.assertTrue(torch.equal(read.d2t, trainer.drafter.d2t))
 
+    def test_eagle3_goes_on_from_a_folder_with_more_tokens(self):
+        first, _ = self.train("eagle3", "--taps", "0,1,2", "--draft-vocab", "200")
+        more = ("--taps", "0,1,2", "--draft-vocab", "250", "--init", first.o.out)
+        method = train.METHODS["eagle3"](self.target, train.parse(["eagle3", "--target", "", "--data", "", "--out", "", *more]))
+        tokens, entries, _ = data.read(self.work + "/data")
+        with contextlib.redirect_stdout(io.StringIO()):
+            second = method.build(tokens, entries)
+        old = layouts.read_drafter(first.o.out, self.target)
+        row = {int(t): second.lm_head.weight[i] for i, t in enumerate(second.vocabulary())}
+        self.assertEqual(len(row), 250)
+        for i, t in enumerate(old.vocabulary()):
+            self.assertTrue(torch.equal(row[int(t)], old.lm_head.weight[i]))
+
     def test_eagle(self):
         self.check_same(*self.train("eagle", steps=30))
         self.check_same(*self.train("eagle", "--optimizer", "muon", "--steps", "2", steps=30))

@@ -44,6 +44,7 @@ def parse(arguments):
         "--steps", type=int, default=0, help="guesses in a row that are trained (Medusa: heads; default: the method's)"
     )
     ap.add_argument("--taps", type=lambda s: [int(x) for x in s.split(",")], default=[1, 3, 6], help="eagle3: outputs of layers")
+    ap.add_argument("--init", default="", help="eagle3: folder of a drafter to go on from, of the same taps")
     ap.add_argument("--draft-vocab", type=int, default=8192, help="eagle3: tokens of its head; 0: all")
     ap.add_argument("--layout", default="", help="eagle3: eagle3, speculators; mtp: mtp, mtp-qwen; medusa: medusa, medusa-vllm")
     ap.add_argument("--own-heads", action="store_true", help="medusa: an output matrix for each head")
