@@ -21,7 +21,8 @@ namespace hunch {
 struct BenchFlags {  // of bench passes
   ModelFlags model;
   SpeculationFlags speculation;
-  std::vector<int64_t> depths{0, 4096, 16384, 28672}, rows{2, 4, 8, 12}, trees, gammas{1, 3, 5, 7, 10, 15}, contexts{16384, 28672};
+  std::vector<int64_t> depths{0, 4096, 16384, 28672}, rows{2, 4, 8, 12}, trees, gammas{1, 3, 5, 7, 10, 15},
+      contexts{16384, 28672};
   std::vector<std::string> only;  // sections; empty: all
   int64_t repeats = 9, new_tokens = 96;
   bool json = false;

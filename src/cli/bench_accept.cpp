@@ -174,9 +174,11 @@ class Accept {
   // Seeds are averaged within a prompt first: prompts, not runs, are the sample.
   Status measure(const Prompt& prompt, const std::string& policy, Cell& out) {
     HUNCH_TRY(SpeculationOptions speculation, named_policy(policy));
-    speculation.num_tokens = gamma_of(policy);
-    speculation.ratio = ratio_of(policy);
-    speculation.min_tokens = int(flags_.min_tokens.value_or(16));
+    speculation.num_tokens = gamma_of(policy, speculation);
+    if (speculation.proposer == "self") {
+      speculation.ratio = ratio_of(policy);
+      speculation.min_tokens = int(flags_.min_tokens.value_or(16));
+    }
     speculation.rule = flags_.rule;
     Request request = request_of(flags_.sampling, speculation);
     request.ignore_eos = true;
@@ -184,7 +186,7 @@ class Accept {
     request.cache_prompt = true;
     // Room behind the last token wanted, so that the last round drafts as long a chain as the others.
     const int64_t wanted = request.max_tokens;
-    request.max_tokens += speculation.num_tokens + 1;
+    request.max_tokens += (speculation.num_tokens > 0 ? speculation.num_tokens : defaults::kDraftTokens) + 1;
     std::vector<double> seeds, speedups, plain_speeds;
     for (int64_t seed : flags_.seeds) {
       request.sampling.seed = uint64_t(seed);
@@ -211,9 +213,11 @@ class Accept {
     return {};
   }
 
-  // The study's 7 and 7 %, or what `--spec self` means.
-  int gamma_of(const std::string& policy) const {
-    return int(flags_.draft.value_or(policy.starts_with("default") ? defaults::kDraftTokens : 7));
+  // The study's 7 and 7 %, or what `--spec self` means; 0: what the method means by itself.
+  int gamma_of(const std::string& policy, const SpeculationOptions& named) const {
+    if (named.num_tokens > 0) return named.num_tokens;
+    if (flags_.draft) return int(*flags_.draft);
+    return named.proposer != "self" ? 0 : policy.starts_with("default") ? defaults::kDraftTokens : 7;
   }
   double ratio_of(const std::string& policy) const {
     return flags_.ratio.value_or(policy.starts_with("default") ? defaults::kRatio : 0.07);
@@ -226,7 +230,7 @@ class Accept {
                         {"seeds", flags_.seeds.size()},
                         {"policy", policy},
                         {"rule", flags_.rule},
-                        {"gamma", gamma_of(policy)},
+                        {"gamma", gamma_of(policy, named_policy(policy).value())},
                         {"ratio", ratio_of(policy)},
                         {"mean_tokens_per_round", mean(cell.per_prompt)},
                         {"standard_error", standard_error(cell.per_prompt)}};
@@ -336,7 +340,8 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)", set_ranges(flags.seeds, {0, 0x1p62}));
   set.value({"--policies"}, "LIST",
             "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
-            "(weight: true weights; dweight: by the drafts' log-sum-exp); or drafters: eagle3, eagle3-tree54, mtp, ...",
+            "(weight: true weights; dweight: by the drafts' log-sum-exp); or methods: auto, ngram, suffix, "
+            "cascade, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
             [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
   set.value({"-md", "--model-draft"}, "PATH", "a drafter to load; may be repeated (default --policies: those that are loaded)",
             [&flags](std::string_view flag, std::string_view path) -> Status {

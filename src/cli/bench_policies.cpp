@@ -1,4 +1,4 @@
-// Ways to guess by name, for hunch bench accept: policies of `self` as the reference study names them, and learned drafters.
+// Ways to guess by name, for hunch bench accept: policies of `self` as the reference study names them, and other methods.
 // Declared in bench.h.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,15 +15,20 @@
 namespace hunch {
 namespace {
 
-Result<SpeculationOptions> drafter_named(SpeculationOptions o, const std::vector<std::string>& words, const std::string& name) {
+// eagle3, eagle3-5 (five drafts), eagle3-5-tree10 (and ten tokens beside them).
+Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
+  SpeculationOptions o;
   o.proposer = words[0];
   for (size_t i = 1; i < words.size(); ++i) {
-    if (!words[i].starts_with("tree"))
-      return usage_error(fmt::format("--policies: {}: behind a drafter there is -treeN and nothing else", excerpt(name)));
-    HUNCH_TRY(const int64_t nodes, parse_whole("tree", words[i].substr(4), {1, 255}));
-    o.tree_tokens = int(nodes);
+    const bool tree = words[i].starts_with("tree");
+    HUNCH_TRY(const int64_t tokens, parse_whole(tree ? "tree" : words[0], words[i].substr(tree ? 4 : 0), {1, 255}));
+    (tree ? o.tree_tokens : o.num_tokens) = int(tokens);
   }
   return o;
+}
+
+bool guesses_by_itself(std::string_view word) {
+  return is_drafter_method(word) || word == "auto" || word == "ngram" || word == "suffix" || word == "cascade";
 }
 
 }  // namespace
@@ -37,6 +42,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     words.push_back(name.substr(at, dash - at));
     at = dash + 1;
   }
+  if (guesses_by_itself(words[0])) return method_named(words);
   // Cheaper drafts, of any policy: these words come last.
   for (; words.size() > 1; words.pop_back()) {
     const std::string& w = words.back();
@@ -51,7 +57,6 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     else break;
   }
   if (words[0] == "default" && words.size() == 1) return o;
-  if (is_drafter_method(words[0])) return drafter_named(std::move(o), words, name);
   o.draft_weights = "target";  // the study's drafts read the target's own weights
   o.policy = words[0] == "stream" ? "streamingllm" : words[0];
   o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
@@ -77,7 +82,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     return usage_error(fmt::format(
         "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
         "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup; and "
-        "drafters: {}, each with -treeN",
+        "methods: auto, ngram, suffix, cascade, {}, each with -N drafts and -treeN tokens beside them",
         excerpt(name), Register<SparsePolicy>::names(), fmt::join(kDrafterMethods, ", ")));
   return o;
 }

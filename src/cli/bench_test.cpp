@@ -38,12 +38,17 @@ TEST(Bench, ReadsCheaperDraftsBehindAnyPolicysName) {
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
 }
 
-TEST(Bench, ReadsDraftersAmongThePolicies) {
+TEST(Bench, ReadsMethodsAmongThePolicies) {
   EXPECT_EQ(named_policy("eagle3").value().proposer, "eagle3");
   EXPECT_EQ(named_policy("eagle3").value().tree_tokens, 0);
   EXPECT_EQ(named_policy("draft_model-tree54").value().proposer, "draft_model");
   EXPECT_EQ(named_policy("draft_model-tree54").value().tree_tokens, 54);
-  for (const char* bad : {"eagle3-tree", "eagle3-tree0", "eagle3-tree256", "mtp-perkv", "eagle4"})
+  const SpeculationOptions both = named_policy("draft_model-5-tree10").value();
+  EXPECT_EQ(both.num_tokens, 5);
+  EXPECT_EQ(both.tree_tokens, 10);
+  EXPECT_EQ(named_policy("ngram").value().proposer, "ngram");
+  EXPECT_EQ(named_policy("ngram").value().num_tokens, 0);
+  for (const char* bad : {"eagle3-tree", "eagle3-tree0", "eagle3-tree256", "mtp-perkv", "eagle4", "suffix-0"})
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
 }
 

@@ -1,24 +1,25 @@
 """Training data: DIR/tokens.u16 (little-endian ids) and DIR/index.json, a list of [start, prompt, length, kind] (kind: greedy and
 sampled responses of the target after `prompt` tokens, or a piece of a real document, whose prompt is 0). Packed once into rows
-that lie on the device as a whole, so that a step moves nothing from the host.
+that lie on the device as a whole, so that a step moves nothing from the host. Kinds that begin with HELD are never trained on.
 """
 
 import json
 import os
-import random
 
 import numpy as np
 import torch
 
 HELD_OUT = 50  # every so many sequences one is kept from training
+HELD = "held "  # how the kinds of sequences begin that are reported on: no other is kept then
 
 
 def read(folder):
     tokens = np.memmap(os.path.join(folder, "tokens.u16"), dtype="<u2", mode="r")
     with open(os.path.join(folder, "index.json")) as f:
         index = json.load(f)
-    held = [e for i, e in enumerate(index) if i % HELD_OUT == HELD_OUT - 1]
-    return tokens, [e for i, e in enumerate(index) if i % HELD_OUT != HELD_OUT - 1], held
+    held = [e for e in index if e[3].startswith(HELD)] or index[HELD_OUT - 1 :: HELD_OUT]
+    kept = {tuple(e) for e in held}
+    return tokens, [e for e in index if tuple(e) not in kept], held
 
 
 def write(folder, sequences):
@@ -80,27 +81,19 @@ class Rows:
 
 
 class Batches:
-    """Batch number n, the same whenever it is asked for: rows of short sequences, or (a share of the batches) of long ones"""
+    """Batch number n, the same whenever it is asked for: every row once, in a random order, then in another one"""
 
-    def __init__(self, tokens, entries, row_len, long_len, long_share, batch_tokens, device, seed=1):
-        short = Rows(tokens, [e for e in entries if e[2] <= row_len], row_len, device)
-        far = [e for e in entries if e[2] > row_len]
-        self.kinds = [short] + ([Rows(tokens, far, long_len, device)] if far and long_share > 0 else [])
-        self.share, self.batch_tokens, self.seed, self.device = long_share, batch_tokens, seed, device
-        if not len(short):
-            self.kinds, self.share = self.kinds[1:], 0.0
-        self.orders = {}
+    def __init__(self, tokens, entries, row_len, batch_tokens, device, seed=1):
+        self.rows, self.count = Rows(tokens, entries, row_len, device), max(1, batch_tokens // row_len)
+        self.seed, self.device = seed, device
+        self.epoch, self.order = None, None
 
     def batch(self, n):
-        dice = random.Random(f"{self.seed} {n}")
-        kind = 1 if len(self.kinds) > 1 and dice.random() < self.share else 0
-        rows = self.kinds[kind]
-        count = max(1, self.batch_tokens // rows.row_len)
-        epoch, at = divmod(n * count, max(1, len(rows) - count + 1))
-        if self.orders.get(kind, (None,))[0] != epoch:
+        epoch, at = divmod(n * self.count, max(1, len(self.rows) - self.count + 1))
+        if self.epoch != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1000003 + epoch)
-            self.orders[kind] = epoch, torch.randperm(len(rows), generator=generator).to(self.device)
-        return rows.take(self.orders[kind][1][at : at + count])
+            self.epoch, self.order = epoch, torch.randperm(len(self.rows), generator=generator).to(self.device)
+        return self.rows.take(self.order[at : at + self.count])
 
 
 def label_counts(tokens, entries, vocab):

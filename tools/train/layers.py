@@ -46,18 +46,20 @@ class Shape:
 class Fast:
     """What a GPU runs compiled: `use` once a process, before the first pass. Plain PyTorch otherwise."""
 
-    flex = None
+    flex = block_mask = None
 
     @staticmethod
     def use(attention="flex", pieces=True):
-        from torch.nn.attention.flex_attention import flex_attention
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         torch._dynamo.config.cache_size_limit = 128
         if attention == "flex":
             Fast.flex = staticmethod(torch.compile(flex_attention, dynamic=False))
+            Fast.block_mask = staticmethod(torch.compile(create_block_mask, dynamic=False))
         if pieces:
             for name in ("rms", "rotate", "swiglu"):
                 globals()[name] = torch.compile(globals()[name], dynamic=True)
+            globals()["merge_own_keys"] = torch.compile(merge_own_keys, dynamic=False)
 
 
 def rms(x, weight, eps):
@@ -106,10 +108,8 @@ class Mask:
         """Row q sees key k if k <= q and both lie in the same document; documents [batch][rows]: a number for each."""
         batch, rows = documents.shape
         if documents.is_cuda and Fast.flex:
-            from torch.nn.attention.flex_attention import create_block_mask
-
             sees = lambda b, h, q, k: (q >= k) & (documents[b, q] == documents[b, k])
-            return Mask(block=create_block_mask(sees, batch, None, rows, rows, device=documents.device))
+            return Mask(block=Fast.block_mask(sees, batch, None, rows, rows, device=documents.device))
         order = torch.arange(rows, device=documents.device)
         same = documents[:, :, None] == documents[:, None, :]
         return Mask((same & (order[:, None] >= order))[:, None])

@@ -98,6 +98,19 @@ class Eagle3Method(RecurrentMethod):
         with torch.no_grad():
             drafter.fc.weight[:, -self.target.s.hidden :] += torch.eye(self.target.s.hidden)
             drafter.lm_head.weight.copy_(self.target.head[ids.to(self.target.head.device)])
+            drafter.norm.weight.copy_(self.target.model.norm.weight)
+        return self.from_folder(drafter, self.options.init) if self.options.init else drafter
+
+    def from_folder(self, drafter, folder):
+        """goes on from another one; its draft vocabulary may differ: tokens that it lacks get the target's rows, turned as those
+        were that it has (least squares)"""
+        old = layouts.read_drafter(folder, self.target)
+        kept, rows = old.vocabulary(), old.lm_head.weight.detach()
+        whole = self.target.head.detach().float().cpu()
+        whole = whole @ torch.linalg.lstsq(whole[kept], rows).solution
+        whole[kept] = rows
+        state = old.state_dict() | {"lm_head.weight": whole[drafter.vocabulary()], "d2t": drafter.d2t}
+        drafter.load_state_dict(state)
         return drafter
 
     def heads(self, drafter):
@@ -113,7 +126,7 @@ class Eagle3Method(RecurrentMethod):
 class EagleMethod(RecurrentMethod):
     def __init__(self, target, options):
         super().__init__(target, options)
-        self.noise = 0.2 * 512 / options.row
+        self.noise = 0.2 * 512 / 2048  # as published, for their rows
 
     def build(self, tokens, entries):
         drafter = begin(Eagle1(layer_shape(self.target.s)))

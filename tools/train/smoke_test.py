@@ -22,6 +22,7 @@ except ImportError as missing:
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import accept  # noqa: E402
+import answers  # noqa: E402
 import data  # noqa: E402
 import generate  # noqa: E402
 import layers  # noqa: E402
@@ -69,7 +70,7 @@ class Training(unittest.TestCase):
     def train(self, method, *more, steps=12):
         out = f"{self.work}/{method}{'-'.join(more)}"
         common = ["--target", self.work + "/target", "--data", self.work + "/data", "--out", out, "--device", "cpu"]
-        sizes = ["--row", "96", "--long-row", "160", "--batch-tokens", "768", "--max-steps", str(steps), "--lr", "2e-3"]
+        sizes = ["--row", "160", "--batch-tokens", "768", "--max-steps", str(steps), "--lr", "2e-3"]
         options = train.parse([method, *common, *sizes, *more])
         with contextlib.redirect_stdout(io.StringIO()):
             trainer = train.Trainer(options)
@@ -78,7 +79,7 @@ class Training(unittest.TestCase):
         with open(out + "/log.jsonl") as f:
             losses = [json.loads(line)["loss"] for line in f]
         self.assertLess(losses[-1], losses[0], "the loss falls")
-        self.assertEqual([r["context"] for r in rows], [128])
+        self.assertEqual([(r["context"], r["kind"]) for r in rows], [(8, "greedy")])
         return trainer, layouts.read_drafter(out, self.target)
 
     def check_same(self, trainer, read):
@@ -100,8 +101,22 @@ class Training(unittest.TestCase):
             self.assertEqual(read.taps, (0, 1, 2))
             self.assertTrue(torch.equal(read.d2t, trainer.drafter.d2t))
 
+    def test_eagle3_goes_on_from_a_folder_with_more_tokens(self):
+        first, _ = self.train("eagle3", "--taps", "0,1,2", "--draft-vocab", "200")
+        more = ("--taps", "0,1,2", "--draft-vocab", "250", "--init", first.o.out)
+        method = train.METHODS["eagle3"](self.target, train.parse(["eagle3", "--target", "", "--data", "", "--out", "", *more]))
+        tokens, entries, _ = data.read(self.work + "/data")
+        with contextlib.redirect_stdout(io.StringIO()):
+            second = method.build(tokens, entries)
+        old = layouts.read_drafter(first.o.out, self.target)
+        row = {int(t): second.lm_head.weight[i] for i, t in enumerate(second.vocabulary())}
+        self.assertEqual(len(row), 250)
+        for i, t in enumerate(old.vocabulary()):
+            self.assertTrue(torch.equal(row[int(t)], old.lm_head.weight[i]))
+
     def test_eagle(self):
         self.check_same(*self.train("eagle", steps=30))
+        self.check_same(*self.train("eagle", "--optimizer", "muon", "--steps", "2", steps=30))
 
     def test_mtp(self):
         for layout in ("mtp", "mtp-qwen"):
@@ -117,12 +132,12 @@ class Training(unittest.TestCase):
         self.check_same(*self.train("draft_model", "--draft-hidden", "32", "--draft-heads", "2"))
 
     def test_training_goes_on_from_its_checkpoint(self):
-        trainer, _ = self.train("medusa", "--steps", "2", steps=12)
-        trainer.o.max_steps = 14
+        trainer, _ = self.train("medusa", "--steps", "2", steps=40)
+        trainer.o.max_steps = 42
         with contextlib.redirect_stdout(io.StringIO()):
             second = train.Trainer(trainer.o)
             second.run()
-        self.assertEqual((second.step, second.adam.state[second.params[0]]["step"].item()), (14, 14))
+        self.assertEqual((second.step, second.optimizers[0].state[second.params[0]]["step"].item()), (42, 42))
 
 
 class Parts(unittest.TestCase):
@@ -195,9 +210,19 @@ class Parts(unittest.TestCase):
         method = train.METHODS["draft_model"](
             self.target, train.parse(["draft_model", "--target", "", "--data", "", "--out", ""])
         )
-        tokens = torch.randint(0, 256, (300,)).numpy()
-        rows = accept.report(method, self.target, tokens, [[0, 0, 150, "real"], [150, 0, 150, "real"]], torch.device("cpu"))
-        self.assertEqual([(r["context"], r["acceptance"]) for r in rows], [(128, [1.0] * accept.DEPTH)])
+        prompts = torch.randint(0, 256, (2, 120))
+        tokens = torch.cat([prompts, self.target.greedy(prompts, 30)], 1).flatten().numpy()
+        rows = accept.report(method, self.target, tokens, [[0, 120, 150, "held a"], [150, 120, 150, "held b"]], torch.device("cpu"))
+        self.assertEqual([(r["context"], r["kind"]) for r in rows], [(128, "a"), (128, "b")])
+        self.assertEqual([r["acceptance"] for r in rows], [[1.0] * accept.DEPTH] * 2)
+
+    def test_answers_in_batches_are_the_targets_own(self):
+        torch.manual_seed(6)
+        prompts = torch.randint(0, 256, (5, 12))
+        got = answers.answer(self.target, prompts, 9, [0.0] * 5, torch.Generator())
+        self.assertTrue(torch.equal(got, self.target.greedy(prompts, 9)))
+        drawn = answers.answer(self.target, prompts, 9, [0.0, 1.0] + [0.0] * 3, torch.Generator().manual_seed(1))
+        self.assertEqual([i for i in range(5) if not torch.equal(drawn[i], got[i])], [1])
 
     def test_answers_are_cut_where_they_loop(self):
         straight = list(range(40))

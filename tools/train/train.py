@@ -38,13 +38,13 @@ def parse(arguments):
     ap.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     ap.add_argument("--lr", type=float, default=0.0, help="greatest learning rate (default: the method's)")
     ap.add_argument("--batch-tokens", type=int, default=0, help="tokens a step (default: the method's)")
-    ap.add_argument("--row", type=int, default=2048, help="row length that short sequences are packed into")
-    ap.add_argument("--long-row", type=int, default=16384, help="row length of longer ones")
-    ap.add_argument("--long-share", type=float, default=0.2, help="share of steps on those")
+    ap.add_argument("--row", type=int, default=32768, help="row length that sequences are packed into; longer ones are cut")
+    ap.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="muon: for matrices inside of layers")
     ap.add_argument(
         "--steps", type=int, default=0, help="guesses in a row that are trained (Medusa: heads; default: the method's)"
     )
     ap.add_argument("--taps", type=lambda s: [int(x) for x in s.split(",")], default=[1, 3, 6], help="eagle3: outputs of layers")
+    ap.add_argument("--init", default="", help="eagle3: folder of a drafter to go on from, of the same taps")
     ap.add_argument("--draft-vocab", type=int, default=8192, help="eagle3: tokens of its head; 0: all")
     ap.add_argument("--layout", default="", help="eagle3: eagle3, speculators; mtp: mtp, mtp-qwen; medusa: medusa, medusa-vllm")
     ap.add_argument("--own-heads", action="store_true", help="medusa: an output matrix for each head")
@@ -100,16 +100,27 @@ class Trainer:
         self.drafter = self.method.build(self.tokens, train).to(self.device)
         self.params = [p for p in self.drafter.parameters() if p.requires_grad]
         batch_tokens = o.batch_tokens or self.method.batch_tokens
-        self.batches = data.Batches(self.tokens, train, o.row, o.long_row, o.long_share, batch_tokens, self.device, o.seed)
+        self.batches = data.Batches(self.tokens, train, o.row, batch_tokens, self.device, o.seed)
         self.loss = SoftCe(compiled=self.cuda and not o.no_compile)
-        self.adam = torch.optim.AdamW(self.params, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=self.cuda)
+        self.optimizers = self.make_optimizers()
         self.step, self.before = 0, 0.0
         count = sum(p.numel() for p in self.params)
         print(f"{o.method}: {count / 1e6:.2f} M parameters, {len(train)} sequences, on {self.device}", flush=True)
 
+    def make_optimizers(self):
+        """AdamW; or Muon (Jordan et al. 2024, steps as large as AdamW's) for matrices other than embeddings and heads"""
+        inside = lambda name, p: p.ndim == 2 and "head" not in name and "embed" not in name and self.o.optimizer == "muon"
+        named = [(n, p) for n, p in self.drafter.named_parameters() if p.requires_grad]
+        rest, matrices = [p for n, p in named if not inside(n, p)], [p for n, p in named if inside(n, p)]
+        made = [torch.optim.AdamW(rest, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=self.cuda)] if rest else []
+        if matrices:
+            made.append(torch.optim.Muon(matrices, lr=1e-4, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"))
+        return made
+
     def checkpoint(self, clock):
         path = os.path.join(self.o.out, "checkpoint.pt")
-        state = {"drafter": self.drafter.state_dict(), "adam": self.adam.state_dict(), "step": self.step}
+        state = {"drafter": self.drafter.state_dict(), "step": self.step}
+        state["optimizers"] = [x.state_dict() for x in self.optimizers]
         torch.save(state | {"elapsed": clock.elapsed()}, path + ".new")
         os.replace(path + ".new", path)
 
@@ -118,7 +129,8 @@ class Trainer:
         if os.path.exists(path):
             state = torch.load(path, map_location=self.device, weights_only=True)
             self.drafter.load_state_dict(state["drafter"])
-            self.adam.load_state_dict(state["adam"])
+            for x, kept in zip(self.optimizers, state["optimizers"]):
+                x.load_state_dict(kept)
             self.step, self.before = state["step"], state["elapsed"]
             print(f"goes on after step {self.step}", flush=True)
 
@@ -137,10 +149,11 @@ class Trainer:
             total = loss + (self.method.extra_loss(state, hidden, weights) if state is not None else 0.0)
         total.backward()
         torch.nn.utils.clip_grad_norm_(self.params, 0.5)
-        for group in self.adam.param_groups:
-            group["lr"] = (self.o.lr or self.method.lr) * factor
-        self.adam.step()
-        self.adam.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = (self.o.lr or self.method.lr) * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return loss.detach(), hits, exist, ids.numel()
 

@@ -22,7 +22,7 @@ train() {  # NAME SHARE METHOD [flag...]: SHARE of the minutes in per cent; once
   echo "$name since $(date +%T)" >>"$out/state"
   "${PYTHON:-python3}" "$here/train.py" "$@" >"$out/$name.log" 2>&1 && return
   echo "$name uncompiled since $(date +%T)" >>"$out/state"
-  "${PYTHON:-python3}" "$here/train.py" "$@" --attention plain --no-compile --long-share 0 >>"$out/$name.log" 2>&1 || failed="$failed $name"
+  "${PYTHON:-python3}" "$here/train.py" "$@" --attention plain --no-compile --row 4096 >>"$out/$name.log" 2>&1 || failed="$failed $name"
 }
 train eagle3 36 eagle3
 train draft_model 22 draft_model
