@@ -226,7 +226,7 @@ class Consumer {
   using Shared = AttentionShared<D>;
   // Both would need more registers than there are: the product of the next tile made ahead, and the splits so far kept in
   // registers.
-  static constexpr bool kAhead = kNarrow ? HUNCH_AHEAD_NARROW : HUNCH_AHEAD_WIDE, kSuperInRegisters = !kAhead && !HUNCH_SUPER_MEM;
+  static constexpr bool kAhead = kNarrow, kSuperInRegisters = !kAhead;
   static constexpr int kStages = Shared::kStages, kHalves = kNarrow ? 1 : 2, kWarpRows = 8 * kHalves;
 
  public:
