@@ -41,6 +41,9 @@ __device__ __forceinline__ MergeWeights merge_weights(float top_a, float top_b) 
 }
 __device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) { return fmaf(a, w.a, b * w.b); }
 
+// A value that all lanes have, so that the compiler knows: branches on it are the warp's, and shuffles behind them are plain.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 // The tiles of keys of splits of an item, in the order of folding; no split is without. leaf -1: entries in order.
 class Tiles {
  public:
@@ -221,29 +224,35 @@ struct TileInFlight {
 template <int D, class T, bool kNarrow>
 class Consumer {
   using Shared = AttentionShared<D>;
+  // Both would need more registers than there are: the product of the next tile made ahead, and the splits so far kept in
+  // registers.
+  static constexpr bool kAhead = kNarrow, kSuperInRegisters = !kAhead;
   static constexpr int kStages = Shared::kStages, kHalves = kNarrow ? 1 : 2, kWarpRows = 8 * kHalves;
 
  public:
   __device__ __forceinline__ Consumer(const AttentionDevice& args, uint32_t shared, char* memory)
       : args_(args), shared_(shared), memory_(memory) {
-    consumer_ = int(threadIdx.x) / 128 - 1, t_ = int(threadIdx.x) % 128, lane_ = t_ % 32, warp_ = t_ / 32;
+    consumer_ = uniform(int(threadIdx.x) / 128 - 1), t_ = int(threadIdx.x) % 128, lane_ = t_ % 32, warp_ = uniform(t_ / 32);
+    paired_ = uniform(args.paired) != 0, keys_only_ = uniform(args.keys_only) != 0, shift_ = uniform(args.group_shift);
+    scale_ = args.scale_log2;
   }
 
   __device__ __forceinline__ void run() {
-    ring_ = args_.paired ? 0 : consumer_;
+    ring_ = paired_ ? 0 : consumer_;
     int last_run = -1, last_head = -1, last_group = -1;
     ItemQueue queue = ItemQueue::of<Shared>(args_, shared_, memory_, consumer_, false);
     for (; queue.item() < args_.num_items; queue.advance()) {
-      const AttentionItemDevice& item = args_.items[queue.item()];
+      const AttentionItemDevice& item = args_.items[uniform(queue.item())];
       const AttentionRunDevice& run = args_.runs[item.run];
-      const int tile = item.mgroup * (args_.paired ? 2 : 1) + (args_.paired ? consumer_ : 0);
-      rows_in_tile_ = args_.paired && consumer_ ? item.rows[1] : item.rows[0];
+      const int tile = item.mgroup * (paired_ ? 2 : 1) + (paired_ ? consumer_ : 0);
+      rows_in_tile_ = uniform(paired_ && consumer_ ? item.rows[1] : item.rows[0]);
       clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
-      scored_end_ = run.sink == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
+      sink_ = ScoreSink(uniform(int(run.sink)));
+      scored_end_ = sink_ == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
       gathered_ = run.index != nullptr;
-      weight_ = run.weight, sum_ = run.sum, mean_ = run.mean;
-      if (run.sink != ScoreSink::Rows)
-        scores_ = run.scores + (run.sink == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) *
+      weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
+      if (sink_ != ScoreSink::Rows)
+        scores_ = run.scores + (sink_ == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) *
                                    run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
         load_queries(run, item, tile);
@@ -255,12 +264,13 @@ class Consumer {
 
  private:
   __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
-  // The row of the M tile that stands at a place of the operand; past all rows where none does.
+  // The row of the M tile that stands at a place of the operand; past all rows where none does. A thread's two are neighbours:
+  // heads of one row, mostly, so that scores are added before lanes exchange them.
   __device__ __forceinline__ static int row_of_place(int place) {
-    if constexpr (!kNarrow) return place;
+    if constexpr (!kNarrow) return place / 16 * 16 + place % 8 * 2 + place % 16 / 8;
     return place % 16 < 8 ? place / 16 * 8 + place % 8 : kTileRows;
   }
-  __device__ __forceinline__ int my_row(int half) const { return warp_ * kWarpRows + lane_ / 4 + 8 * half; }
+  __device__ __forceinline__ int my_row(int half) const { return warp_ * kWarpRows + lane_ / 4 * kHalves + half; }
 
   // Queries of the tile, rounded, in the swizzle; zeros where there is no row. All earlier products are done.
   __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item, int tile) {
@@ -284,12 +294,11 @@ class Consumer {
     for (int half = 0; half < kHalves; ++half) {
       const int in_tile = my_row(half), packed = tile * kTileRows + in_tile;
       const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
-      const bool valid = in_tile < rows_in_tile_ && head < args_.group;
-      rows_.used[half] = false, rows_.row[half] = 0;
+      const bool stands = in_tile < rows_in_tile_, valid = stands && head < args_.group;
+      const int row = !stands ? 0 : run.rows ? run.rows[listed] : listed;
+      rows_.used[half] = false, rows_.row[half] = row;
       rows_.first[half] = 0, rows_.last[half] = -1, rows_.leaf[half] = -1, rows_.minus_lse[half] = -INFINITY;
       if (!valid) continue;
-      const int row = run.rows ? run.rows[listed] : listed;
-      rows_.row[half] = row;
       rows_.last[half] = args_.keys_only ? kFarFuture : run.last[row];
       rows_.first[half] = max(run.first, run.window ? rows_.last[half] + 1 - run.window : 0);
       if (run.leaf_of_row) rows_.leaf[half] = run.leaf_of_row[row];
@@ -309,19 +318,22 @@ class Consumer {
       *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
           make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
     }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) rows_.row_used[half] = any_head(rows_.used[half], args_.group_shift);
+    note_used_rows();
     active_ = warp_ * kWarpRows < rows_in_tile_;
     show_to_tensor_cores();
     sync();
   }
 
-  __device__ __forceinline__ static bool any_head(bool used, int shift) {  // padding heads of a used row are not used themselves
-    for (int step = 0; step < 3; ++step) {
-      const bool other = __shfl_xor_sync(~0u, int(used), 4 << step);
-      if (shift > step) used = used || other;
-    }
-    return used;
+  __device__ __forceinline__ void note_used_rows() {  // padding heads of a used row are not used themselves
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) rows_.row_used[half] = rows_.used[half];
+    if (!kNarrow && shift_ > 0) rows_.row_used[0] = rows_.row_used[kHalves - 1] = rows_.used[0] || rows_.used[kHalves - 1];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      for (int step = 0; step < 3; ++step) {
+        const bool other = __shfl_xor_sync(~0u, int(rows_.row_used[half]), 4 << step);
+        if (shift_ > step + kHalves - 1) rows_.row_used[half] = rows_.row_used[half] || other;
+      }
   }
   __device__ __forceinline__ static uint32_t pack(float a, float b) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -333,65 +345,83 @@ class Consumer {
     }
   }
 
-  // While a tile's weights are made, the scores of the next are: their product is started before. Tiles of several splits follow
-  // each other without a gap.
   __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
-    float sums[D / 2], top[kHalves], total[kHalves];
+    float sums[D / 2], top[kHalves], total[kHalves], s[32], next_s[32];
     const auto begin_split = [&] {
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) sums[i] = 0;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) top[half] = -INFINITY, total[half] = 0;
     };
-    const int64_t base = args_.paired && consumer_ ? item.partial[1] : item.partial[0];
-    float s[32], next_s[32];
+    const int64_t base = paired_ && consumer_ ? item.partial[1] : item.partial[0];
+    float super[kSuperInRegisters ? kHalves : 1][D / 4], super_top[kHalves], super_total[kHalves];  // of the item's splits so far
+#pragma unroll
+    for (int half = 0; half < kHalves && kSuperInRegisters; ++half) {
+      super_top[half] = -INFINITY, super_total[half] = 0;
+#pragma unroll
+      for (int i = 0; i < D / 4; ++i) super[half][i] = 0;
+    }
     Tiles tiles(item, run.leaves);
     tiles.next();
     TileInFlight tile = next_stage(tiles);
-    barrier_poll(tile.full, tile.phase);
     start_scores(tile, s);
     begin_split();
     wgmma_wait<0>();
     hold(s);
     while (true) {
-      const bool more = tiles.next();
-      TileInFlight next = tile;  // the last tile's scores are made twice: a branch here would keep the compiler from overlapping
+      const bool more = __any_sync(~0u, tiles.next());
+      TileInFlight next = tile;
       if (more) next = next_stage(tiles);
-      barrier_poll(next.full, next.phase);
       // Few tiles are not clean: scores want the logits as they are, the softmax without what is not read.
-      const bool clean = tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_;
-      bool scored = tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_), bad = false;
-      if (!clean && !args_.keys_only) {
-        bad = clean_values(tile.keys + Shared::kStageBytes / 2);
-        if (scored) score(run, item, tile.entry, s);
-        scored = false;
-        mask(s, tile.entry, tile.leaf);
-      }
-      start_scores(next, next_s);
-      if (!args_.keys_only) start_values(tile, s, sums, top, total);
+      const bool clean = __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
+      const bool bad = !clean && !keys_only_ && clean_values(tile.keys + Shared::kStageBytes / 2);
+      // The scores of the next tile are made meanwhile; the last tile's twice, for a branch would keep the compiler from it.
+      if constexpr (kAhead) start_scores(next, next_s);
+      if (__any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_)))
+        score(run, item, tile.entry, s);
+      if (!clean && !keys_only_) mask(s, tile.entry, tile.leaf);
+      if (!keys_only_) start_values(tile, s, sums, top, total);
       wgmma_wait<0>();
       hold(sums);
-      hold(next_s);
+      if constexpr (kAhead) hold(next_s);
       if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
       if (bad) spoil(tile.entry, tile.leaf, total);
-      if (scored) score(run, item, tile.entry, s);
-      if (!args_.keys_only && (!more || next.split != tile.split)) {
+      if (!keys_only_ && (!more || next.split != tile.split)) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {  // a thread has summed its own columns so far
           total[half] += __shfl_xor_sync(~0u, total[half], 1);
           total[half] += __shfl_xor_sync(~0u, total[half], 2);
         }
         const int of_item = tile.split - item.first_split;
-        store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, sums, top,
-                      total);
+        const auto sum = [&](int half, int i) { return sums[i / 2 * 4 + 2 * half + i % 2]; };
+        if (!item.fold) {
+          store_partial(base + of_item * partial_floats(rows_in_tile_, D), false, top, total, sum);
+        } else if constexpr (kSuperInRegisters) {
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            const MergeWeights w = merge_weights(super_top[half], top[half]);
+            super_top[half] = w.top, super_total[half] = merge(w, super_total[half], total[half]);
+#pragma unroll
+            for (int i = 0; i < D / 4; ++i) super[half][i] = merge(w, super[half][i], sum(half, i));
+          }
+        } else {
+          store_partial(base, of_item > 0, top, total, sum);
+        }
         begin_split();
       }
       if (!more) break;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) s[i] = next_s[i];
-      hold(s);  // all of it, used or not: else the compiler finds no registers to overlap the products in
       tile = next;
+      if constexpr (kAhead) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) s[i] = next_s[i];
+      } else {
+        start_scores(tile, s);
+        wgmma_wait<0>();
+      }
+      hold(s);  // all of it, used or not: else the compiler finds no registers to overlap the products in
     }
+    if (kSuperInRegisters && item.fold && !keys_only_)
+      store_partial(base, false, super_top, super_total, [&](int half, int i) { return super[half][i]; });
   }
 
   // The tile's stage; the ring goes on.
@@ -401,13 +431,14 @@ class Consumer {
     tile.full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
     tile.keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
     tile.phase = phase_;
-    if (args_.paired) ring_ ^= 1;
-    if (!args_.paired || ring_ == 0)
+    if (paired_) ring_ ^= 1;
+    if (!paired_ || ring_ == 0)
       if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
     return tile;
   }
-  // S = Q K^T of a tile that has arrived; ends with wgmma_wait.
+  // S = Q K^T of a tile, once it has arrived; ends with wgmma_wait.
   __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[32]) {
+    barrier_poll(tile.full, tile.phase);
     if (gathered_ || tile.leaf >= 0) show_to_tensor_cores();
     const uint32_t queries = shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
     const uint64_t query_operand = wgmma_operand(queries, 16, 1024), key_operand = wgmma_operand(tile.keys, 16, 1024);
@@ -421,9 +452,11 @@ class Consumer {
     wgmma_commit();
   }
 
-  // The state of a split, or, `onto` what the thread has stored there before, of the splits so far: registers are short.
-  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&sums)[D / 2],
-                                                const float (&top)[kHalves], const float (&total)[kHalves]) const {
+  // Stores a state: of a split, or, `onto` what the thread has stored there before, of the splits so far. sum(half, i): column
+  // i / 2 * 8 + lane % 4 * 2 + i % 2 of O.
+  template <class F>
+  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&top)[kHalves],
+                                                const float (&total)[kHalves], F sum) const {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
     const auto state = [&](int half) { return reinterpret_cast<float2*>(to + rows * D + my_row(half) * 2); };
@@ -440,7 +473,7 @@ class Consumer {
       if (lane_ % 4 == 0) *state(half) = make_float2(w.top, onto ? merge(w, before[half].y, total[half]) : total[half]);
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        float2 x = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
+        float2 x = make_float2(sum(half, 2 * j), sum(half, 2 * j + 1));
         if (onto) x = make_float2(merge(w, row[4 * j].x, x.x), merge(w, row[4 * j].y, x.y));
         row[4 * j] = x;
       }
@@ -479,12 +512,12 @@ class Consumer {
     auto* found = reinterpret_cast<uint32_t*>(memory_ + Shared::kBad) + (odd_ * 2 + consumer_) * 4;
     odd_ ^= 1;
     if (lane_ == 0) found[warp_] = entries;
-    if (args_.paired) named_barrier(3, 256);  // both consumers have looked
+    if (paired_) named_barrier(3, 256);  // both consumers have looked
     if (!finite)
       for (int i = 0; i < kParts * 4; ++i)
         *reinterpret_cast<uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16) = make_uint4(0, 0, 0, 0);
     show_to_tensor_cores();
-    if (args_.paired) named_barrier(3, 256);
+    if (paired_) named_barrier(3, 256);
     else sync();
     found_ = found;
     return found[0] | found[1] | found[2] | found[3];
@@ -516,7 +549,7 @@ class Consumer {
       for (int i = 0; i < 16; ++i) p[i] = 0;
       return;
     }
-    const float c = args_.scale_log2;
+    const float c = scale_;
     float alpha[kHalves], base[kHalves];
     // Chains of dependent operations are cut in four: a warp has little else to do meanwhile.
 #pragma unroll
@@ -564,35 +597,38 @@ class Consumer {
   // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
                                         const float (&s)[32]) {
-    const float c = args_.scale_log2;
+    const float c = scale_;
     float v[kHalves][16];
     if (active_) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        const float scale = rows_.used[half] ? c * kLn2 : 0.0f;
+        const float scale = rows_.used[half] ? c * kLn2 : 0.0f, minus_lse = rows_.minus_lse[half];
+        const auto logit = [&](int i) { return s[i / 2 * 4 + half * 2 + i % 2]; };
+        if (weight_) {
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          const float x = s[i / 2 * 4 + half * 2 + i % 2];
-          v[half][i] = weight_ ? fminf(1.0f, exp2_fast(fmaf(x, c, rows_.minus_lse[half]))) : x * scale;
+          for (int i = 0; i < 16; ++i) v[half][i] = fminf(1.0f, exp2_fast(fmaf(logit(i), c, minus_lse)));
+        } else {
+#pragma unroll
+          for (int i = 0; i < 16; ++i) v[half][i] = logit(i) * scale;
         }
       }
-      if (run.sink == ScoreSink::Rows) {
+      if (sink_ == ScoreSink::Rows) {
         score_rows(run, item, entry, v);
         return;
       }
       pool(v);
-    } else if (run.sink == ScoreSink::Rows) {
+    } else if (sink_ == ScoreSink::Rows) {
       return;
     }
     const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
-    if (!args_.paired && rows_in_tile_ <= kWarpRows) {
+    if (!paired_ && rows_in_tile_ <= kWarpRows) {
       if (!active_) return;
       if (entry + column < scored_end_) scores_[entry + column] = v[0][0];
       if (entry + column + 1 < scored_end_) scores_[entry + column + 1] = v[0][1];
       return;
     }
     auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
-    const bool both = args_.paired != 0;
+    const bool both = paired_ != 0;
     const auto meet = [&] {
       if (both) named_barrier(3, 256);
       else sync();
@@ -614,67 +650,65 @@ class Consumer {
     }
   }
 
-  // Heads of a row stand in neighbouring rows of the tile: steps 0 to 2 join lanes, step 3 a lane's two rows; warps come later.
+  // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.
   __device__ __forceinline__ void pool(float (&v)[kHalves][16]) const {
-    const int shift = args_.group_shift;
-    if (shift == 0) end_heads<16>(v);
-    exchange<16, 4>(v, shift > 0 || sum_);
-    if (shift == 1) end_heads<8>(v);
-    exchange<8, 8>(v, shift > 1 || sum_);
-    if (shift == 2) end_heads<4>(v);
-    exchange<4, 16>(v, shift > 2 || sum_);
-    if (shift == 3) end_heads<2>(v);
+    if (shift_ == 0) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) end_heads<16>(v[half], rows_.row_used[half]);
+    }
     if constexpr (!kNarrow) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) v[0][i] = shift > 3 || sum_ ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
-      if (shift == 4) end_heads<2>(v);
+      for (int i = 0; i < 16; ++i) v[0][i] = shift_ > 0 || sum_ ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
+      if (shift_ == 1) end_heads<16>(v[0], rows_.row_used[0]);
     }
+    constexpr int kStep = kHalves - 1;
+    exchange<16, 4>(v[0], shift_ > kStep || sum_);
+    if (shift_ == kStep + 1) end_heads<8>(v[0], rows_.row_used[0]);
+    exchange<8, 8>(v[0], shift_ > kStep + 1 || sum_);
+    if (shift_ == kStep + 2) end_heads<4>(v[0], rows_.row_used[0]);
+    exchange<4, 16>(v[0], shift_ > kStep + 2 || sum_);
+    if (shift_ == kStep + 3) end_heads<2>(v[0], rows_.row_used[0]);
   }
   template <int N>
-  __device__ __forceinline__ void end_heads(float (&v)[kHalves][16]) const {
+  __device__ __forceinline__ void end_heads(float (&v)[16], bool used) const {
     const float neutral = sum_ ? 0.0f : -INFINITY;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-      for (int i = 0; i < N; ++i) v[half][i] = rows_.row_used[half] ? v[half][i] * mean_ : neutral;
+    for (int i = 0; i < N; ++i) v[i] = used ? v[i] * mean_ : neutral;
   }
   template <int N, int kStep>
-  __device__ __forceinline__ void exchange(float (&v)[kHalves][16], bool add) const {
+  __device__ __forceinline__ void exchange(float (&v)[16], bool add) const {
     const bool high = lane_ & kStep;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-      for (int i = 0; i < N / 2; ++i) {
-        const float mine = high ? v[half][i + N / 2] : v[half][i], given = high ? v[half][i] : v[half][i + N / 2];
-        const float got = __shfl_xor_sync(~0u, given, kStep);
-        v[half][i] = add ? mine + got : fmaxf(mine, got);
-      }
+    for (int i = 0; i < N / 2; ++i) {
+      const float mine = high ? v[i + N / 2] : v[i], given = high ? v[i] : v[i + N / 2];
+      const float got = __shfl_xor_sync(~0u, given, kStep);
+      v[i] = add ? mine + got : fmaxf(mine, got);
+    }
   }
 
-  // One score per row, entry and KV head: sums over the group, rows apart. Groups of up to 8 heads stay inside a warp's lanes.
+  // One score per row, entry and KV head: sums over the group, rows apart.
   __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
-                                             float (&v)[kHalves][16]) {
-    const int shift = args_.group_shift;
-    for (int step = 0; step < 3; ++step)
-      if (shift > step)
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-          for (int i = 0; i < 16; ++i) v[half][i] += __shfl_xor_sync(~0u, v[half][i], 4 << step);
-    if (shift == 4)
+                                             float (&v)[kHalves][16]) const {
+    constexpr int kStep = kHalves - 1;
+    if (!kNarrow && shift_ > 0) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[0][i] += v[kHalves - 1][i];
+    }
+    if (shift_ > kStep) exchange<16, 4>(v[0], true);
+    if (shift_ > kStep + 1) exchange<8, 8>(v[0], true);
+    if (shift_ > kStep + 2) exchange<4, 16>(v[0], true);
+    const int exchanges = max(0, shift_ - kStep);
+    const int block = (exchanges > 0 && (lane_ & 4) ? 4 : 0) + (exchanges > 1 && (lane_ & 8) ? 2 : 0) +
+                      (exchanges > 2 && (lane_ & 16) ? 1 : 0);  // the first of 8 columns that the lane has
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const int in_tile = my_row(half);
-      if (in_tile & ((1 << shift) - 1) || !rows_.used[half]) continue;
+      if (!rows_.row_used[half] || (half > 0 && shift_ > 0)) continue;
       const int plane = run.used_index[rows_.row[half]] * run.plane.kv_heads + item.kv_head;
-      float* to = run.scores + plane * run.scores_stride + entry + lane_ % 4 * 2;
+      const int column = entry + block * 8 + lane_ % 4 * 2;
+      float* to = run.scores + plane * run.scores_stride + column;
 #pragma unroll
-      for (int j = 0; j < 8; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (entry + j * 8 + lane_ % 4 * 2 + i < run.prefix_len) to[j * 8 + i] = v[half][2 * j + i];
+      for (int i = 0; i < 16; ++i)
+        if (i < 16 >> exchanges && column + i / 2 * 8 + i % 2 < scored_end_) to[i / 2 * 8 + i % 2] = v[half][i];
     }
   }
 
@@ -682,7 +716,10 @@ class Consumer {
   const uint32_t shared_;
   char* memory_;
   int consumer_, t_, lane_, warp_;
-  int ring_ = 0, stage_ = 0, odd_ = 0;
+  int ring_ = 0, stage_ = 0, odd_ = 0, shift_;
+  bool paired_, keys_only_;
+  float scale_;
+  ScoreSink sink_ = ScoreSink::None;
   int rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
   bool gathered_ = false;
   bool weight_ = false, sum_ = false;
