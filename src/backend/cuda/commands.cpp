@@ -206,6 +206,7 @@ void Commands::drop_list() {
 
 Status Commands::wait() {
   submit();
+  packed_rows_ = {};
   ++counters_.waits;
   const auto start = std::chrono::steady_clock::now();
   good(cudaStreamSynchronize(stream_), "running a step");

@@ -73,7 +73,7 @@ class Commands {
   // launch.
   std::byte* packed_memory(size_t bytes) const { return bytes <= kPackedBytes ? packed_ : nullptr; }
   void set_packed(View<const float, 2> rows) { packed_rows_ = rows, packed_until_ = counters_.kernels; }
-  // Those of these rows, if nothing was launched since; nullptr otherwise.
+  // Those of these rows, if nothing was launched or waited for since; nullptr otherwise.
   const std::byte* packed(View<const float, 2> rows) const {
     const View<const float, 2>& p = packed_rows_;
     const bool same =

@@ -301,6 +301,13 @@ TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
       enqueue_matmul(*commands, {gate, products});
       ASSERT_TRUE(commands->wait().ok());
       EXPECT_EQ(out.get(), want) << rows << " rows, others packed";
+      enqueue_norm(*commands, norm_args);
+      ASSERT_TRUE(commands->wait().ok());
+      HUNCH_CUDA_CHECK(cudaMemcpy(normed.data(), gated.data(), normed.size() * sizeof(float), cudaMemcpyDeviceToDevice));
+      HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
+      enqueue_matmul(*commands, {norm, products});
+      ASSERT_TRUE(commands->wait().ok());
+      EXPECT_EQ(out.get(), want) << rows << " rows, copied";
     }
   }
 }
