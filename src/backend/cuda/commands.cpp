@@ -42,6 +42,8 @@ Result<std::unique_ptr<Commands>> Commands::make() {
   if (const auto code = cudaMalloc(&commands->workspace_, kLeastWorkspace); failed(code))
     return cuda_error(code, "taking scratch memory");
   commands->workspace_bytes_ = kLeastWorkspace;
+  if (const auto code = cudaMalloc(&commands->packed_, kPackedBytes); failed(code))
+    return cuda_error(code, "taking scratch memory");
   if (const auto code = cudaMalloc(&commands->ones_, kOnesBytes); failed(code)) return cuda_error(code, "taking scratch memory");
   if (const auto code = cudaMemsetAsync(commands->ones_, 0xff, kOnesBytes, commands->stream_); failed(code))
     return cuda_error(code, "filling scratch memory");
@@ -58,6 +60,7 @@ Commands::~Commands() {
   for (void* memory : outgrown_) (void)cudaFree(memory);
   if (workspace_) (void)cudaFree(workspace_);
   if (ones_) (void)cudaFree(ones_);
+  if (packed_) (void)cudaFree(packed_);
   if (device_) (void)cudaFree(device_);
   if (stream_) (void)cudaStreamDestroy(stream_);
 }
@@ -203,6 +206,7 @@ void Commands::drop_list() {
 
 Status Commands::wait() {
   submit();
+  packed_rows_ = {};
   ++counters_.waits;
   const auto start = std::chrono::steady_clock::now();
   good(cudaStreamSynchronize(stream_), "running a step");

@@ -68,6 +68,19 @@ class Commands {
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
 
+  // Rows that the kernel launched last has also left in bf16 as the tensor cores take them (matmul.h), so that a product right
+  // behind it need not pack them: the memory for `bytes` of them, or nullptr if there is none; then set_packed() after the
+  // launch.
+  std::byte* packed_memory(size_t bytes) const { return bytes <= kPackedBytes ? packed_ : nullptr; }
+  void set_packed(View<const float, 2> rows) { packed_rows_ = rows, packed_until_ = counters_.kernels; }
+  // Those of these rows, if nothing was launched or waited for since; nullptr otherwise.
+  const std::byte* packed(View<const float, 2> rows) const {
+    const View<const float, 2>& p = packed_rows_;
+    const bool same =
+        p.data == rows.data && p.extent[0] == rows.extent[0] && p.extent[1] == rows.extent[1] && p.stride[0] == rows.stride[0];
+    return same && packed_until_ == counters_.kernels ? packed_ : nullptr;
+  }
+
   // Memory whose bits are all ones whenever no kernel runs: kernels that write there put that back. For words that tell by
   // themselves whether they have been written. nullptr: not so much.
   void* ones(size_t bytes) const { return bytes <= kOnesBytes ? ones_ : nullptr; }
@@ -127,6 +140,10 @@ class Commands {
   std::unordered_map<const void*, size_t> allowed_;
   static constexpr size_t kOnesBytes = size_t(32) << 20;
   void* ones_ = nullptr;
+  static constexpr size_t kPackedBytes = size_t(16) << 20;
+  std::byte* packed_ = nullptr;
+  View<const float, 2> packed_rows_{};
+  uint64_t packed_until_ = 0;  // kernels
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
   std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use

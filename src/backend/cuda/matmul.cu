@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/plain_products.cuh"
 #include "backend/cuda/products_kernel.cuh"
 #include "backend/cuda/resident_kernel.cuh"
@@ -12,8 +13,7 @@ namespace {
 
 constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
-constexpr int64_t kFewRows = 64;
-constexpr int64_t kResidentRows = 8;
+constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
 constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
 
@@ -22,32 +22,81 @@ const CudaWeight& weight_of(const Product& product) { return static_cast<const C
 int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
 using Kernel = void (*)(const ProductsOnDevice*);
+struct EmbedOnDevice {
+  const int32_t* ids;
+  const std::byte* tiles;
+  float* out;
+  int64_t id_stride, out_stride, out_dim, in_dim;
+  int num_records, per_input;
+};
+template <DType kType>
+__global__ void embed_kernel(const EmbedOnDevice* args) {
+  constexpr RecordShape kShape = record_shape(kType);
+  let_next_start();
+  const EmbedOnDevice a = *args;
+  wait_for_previous();
+  const int64_t id = a.ids[blockIdx.x * a.id_stride];
+  const bool known = id >= 0 && id < a.out_dim;
+  const int feature = known ? int(id % kTileFeatures) : 0;
+  const std::byte* tile = a.tiles + (known ? id / kTileFeatures : 0) * a.num_records * kShape.bytes;
+  float* out = a.out + blockIdx.x * a.out_stride;
+  for (int64_t k = blockIdx.y * blockDim.x + threadIdx.x; k < a.in_dim; k += gridDim.y * blockDim.x) {
+    float value = 0;
+    if (known) {
+      const std::byte* record = tile + k / kShape.inputs * a.per_input * kShape.bytes;
+      if constexpr (kType == DType::BF16) {
+        const int at = swizzled(feature, int(k % 64));
+        value = __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(record + at));
+        if (a.per_input == 2) value += __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(record + kShape.bytes + at));
+      } else {
+        value = coded_element<kType>(record, feature, int(k % kShape.inputs));
+      }
+    }
+    out[k] = value;
+  }
+}
+
+// The kernels of an encoding.
+struct Kernels {
+  Kernel plain, resident;
+  Kernel few[4];   // up to 8 << i rows; null: not made
+  Kernel many[2];  // units of all runs, of one
+  void (*embed)(const EmbedOnDevice*);
+};
+template <DType kType>
+Kernels kernels_of_type() {
+  Kernels k{.plain = plain_rows_kernel<kType>,
+            .resident = resident_rows_kernel<kType>,
+            .few = {nullptr, few_rows_kernel<kType, 16>, few_rows_kernel<kType, 32>, nullptr},
+            .many = {many_rows_kernel<kType, false>, many_rows_kernel<kType, true>},
+            .embed = embed_kernel<kType>};
+  // Codes of 8 rows are decoded faster in `resident`; with sums of 64 they would not fit into registers.
+  if constexpr (kType == DType::BF16) k.few[0] = few_rows_kernel<kType, 8>, k.few[3] = few_rows_kernel<kType, 64>;
+  return k;
+}
+Kernels kernels_of(DType type) {
+  switch (type) {
+    case DType::Q8_0: return kernels_of_type<DType::Q8_0>();
+    case DType::Q4_0: return kernels_of_type<DType::Q4_0>();
+    case DType::Q4_K: return kernels_of_type<DType::Q4_K>();
+    case DType::Q5_K: return kernels_of_type<DType::Q5_K>();
+    case DType::Q6_K: return kernels_of_type<DType::Q6_K>();
+    case DType::F8_E4M3: return kernels_of_type<DType::F8_E4M3>();
+    default: return kernels_of_type<DType::BF16>();
+  }
+}
+
+// How a call runs: a kernel, and the rows of its tiles.
 struct Form {
   Kernel kernel = nullptr;
   int n = 0;
   bool whole = false;
 };
-
-template <DType kType>
-Form form_of(int n, bool whole) {
-  if (whole) return {many_rows_kernel<kType>, 128, true};
-  if (n <= 16) return {few_rows_kernel<kType, 16>, 16};
-  if constexpr (kType == DType::BF16) {
-    if (n > 32) return {few_rows_kernel<kType, 64>, 64};
-  }
-  return {few_rows_kernel<kType, 32>, 32};  // codes and sums of 64 rows would not fit into registers
-}
-
-Form form_of(DType type, int n, bool whole) {
-  switch (type) {
-    case DType::Q8_0: return form_of<DType::Q8_0>(n, whole);
-    case DType::Q4_0: return form_of<DType::Q4_0>(n, whole);
-    case DType::Q4_K: return form_of<DType::Q4_K>(n, whole);
-    case DType::Q5_K: return form_of<DType::Q5_K>(n, whole);
-    case DType::Q6_K: return form_of<DType::Q6_K>(n, whole);
-    case DType::F8_E4M3: return form_of<DType::F8_E4M3>(n, whole);
-    default: return form_of<DType::BF16>(n, whole);
-  }
+Form form_of(const Kernels& kernels, int64_t rows, bool whole, bool cut) {
+  if (whole) return {kernels.many[cut], 128, true};
+  int i = kernels.few[0] ? 0 : 1;
+  while (8 << i < rows && i < 3 && kernels.few[i + 1]) ++i;
+  return {kernels.few[i], 8 << i};
 }
 
 // Bytes of a stage: records of `group` tiles and activations.
@@ -76,9 +125,11 @@ void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape,
 // Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks.
 int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape) {
   const int sms = device_facts().num_sms;
-  const auto units_of = [&](int group) { return divide_up(a.num_tiles, group) * (form.whole ? 1 : a.splits) * a.row_tiles; };
+  const auto units_of = [&](int group) { return divide_up(a.num_tiles, group) * (a.cut ? a.splits : 1) * a.row_tiles; };
   // One block with deep stages where a unit is all that an SM gets; else two, so that one multiplies while the other ends.
-  const auto shared_of = [&](int group) { return form.whole || units_of(group) <= sms ? kSharedOfOne : kSharedOfTwo; };
+  const auto shared_of = [&](int group) {
+    return form.whole || form.n > 32 || units_of(group) <= sms ? kSharedOfOne : kSharedOfTwo;
+  };
   int best = 1;
   double best_time = 1e30;
   for (int group = 1; group <= 3; ++group) {
@@ -104,30 +155,6 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
   return std::min(a.units, shared_of(best) == kSharedOfOne ? sms : 2 * sms);
 }
 
-Kernel resident_kernel(DType type) {
-  switch (type) {
-    case DType::Q8_0: return resident_rows_kernel<DType::Q8_0>;
-    case DType::Q4_0: return resident_rows_kernel<DType::Q4_0>;
-    case DType::Q4_K: return resident_rows_kernel<DType::Q4_K>;
-    case DType::Q5_K: return resident_rows_kernel<DType::Q5_K>;
-    case DType::Q6_K: return resident_rows_kernel<DType::Q6_K>;
-    case DType::F8_E4M3: return resident_rows_kernel<DType::F8_E4M3>;
-    default: return resident_rows_kernel<DType::BF16>;
-  }
-}
-
-Kernel plain_kernel(DType type) {
-  switch (type) {
-    case DType::Q8_0: return plain_rows_kernel<DType::Q8_0>;
-    case DType::Q4_0: return plain_rows_kernel<DType::Q4_0>;
-    case DType::Q4_K: return plain_rows_kernel<DType::Q4_K>;
-    case DType::Q5_K: return plain_rows_kernel<DType::Q5_K>;
-    case DType::Q6_K: return plain_rows_kernel<DType::Q6_K>;
-    case DType::F8_E4M3: return plain_rows_kernel<DType::F8_E4M3>;
-    default: return plain_rows_kernel<DType::BF16>;
-  }
-}
-
 // Blocks of resident_kernel.cuh: groups and stages. Returns bytes of shared memory; 0 if the activations of a run leave no room.
 int plan_resident(ProductsOnDevice& a, const RecordShape& shape) {
   const int sms = device_facts().num_sms;
@@ -143,25 +170,24 @@ int plan_resident(ProductsOnDevice& a, const RecordShape& shape) {
     if (tiles <= least) least = tiles, a.group_tiles = group, a.units = units;
   }
   a.groups = divide_up(a.num_tiles, a.group_tiles);
-  // Half an SM for every kernel of a pass, or all of it: with anything else two blocks of a kernel may meet on an SM while others
-  // have none. Plain weights keep more in flight in one that has all.
+  // A block has all of an SM: two halves would let the weights of the next product come earlier, but where kernels run in between
+  // (norms, attention) two blocks of a product meet on one SM while others have none, and it takes twice as long.
   const bool coded = shape.bytes < 8192;
-  const int wanted = coded && a.rows <= 4 ? kSharedOfTwo : kSharedOfOne;
-  for (const int room : {wanted, kSharedOfOne}) {
-    for (a.stage_records = coded ? 4 : 1; a.stage_records > 0; a.stage_records /= 2) {
-      a.tile_bytes = a.stage_records * shape.bytes;
-      a.stage_bytes = divide_up(a.group_tiles * a.tile_bytes, 128) * 128;
-      a.stages = std::min((room - kHeadBytes - a.x_offset) / a.stage_bytes, kMostStages);
-      if (a.stages >= 3 && a.stage_bytes <= kStageOfTwo) return room;
-    }
+  for (a.stage_records = coded ? 4 : 1; a.stage_records > 0; a.stage_records /= 2) {
+    a.tile_bytes = a.stage_records * shape.bytes;
+    a.stage_bytes = divide_up(a.group_tiles * a.tile_bytes, 128) * 128;
+    a.stages = std::min((kSharedOfOne - kHeadBytes - a.x_offset) / a.stage_bytes, kMostStages);
+    if (a.stages >= 3 && a.stage_bytes <= kStageOfTwo) return kSharedOfOne;
   }
   return 0;
 }
 
-// Products of one encoding and one number of splits.
-void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, ActivationPath path) {
+// Products of one encoding and one number of splits. `packed`: the activations, if they are there already.
+void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed,
+                   ActivationPath path) {
   const CudaWeight& first = weight_of(products[0]);
   const RecordShape shape = record_shape(first.form);
+  const Kernels kernels = kernels_of(first.form);
   const int64_t rows = args.x.extent[0];
   ProductsOnDevice a{};
   a.x = args.x.data, a.x_stride = args.x.stride[0], a.in_dim = first.in_dim;
@@ -184,26 +210,35 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                        .num_tiles = weight.num_tiles,
                        .out_dim = int(weight.out_dim)};
     }
-    commands.launch(plain_kernel(first.form),
-                    {.blocks = dim3(unsigned(a.num_tiles), unsigned(divide_up(rows, kPlainRows))), .threads = 128}, a);
+    commands.launch(kernels.plain, {.blocks = dim3(unsigned(a.num_tiles), unsigned(divide_up(rows, kPlainRows))), .threads = 128},
+                    a);
     return;
   }
 
-  // Few rows go through the kernel that cuts the inputs; so do middling numbers of rows that would leave most SMs without work.
+  // More than a few rows go through the kernel of pairs of blocks: where that leaves SMs without work, a unit is a run, if there
+  // is room for the sums; else through that of few rows, several times.
   const int sms = device_facts().num_sms;
   const int64_t widest = first.form == DType::BF16 ? 64 : 32;
-  const bool whole = rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
+  bool whole = rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
+  if (!whole && rows > 128) {
+    a.cut = a.splits > 1;
+    whole = !a.cut || commands.ones(size_t(divide_up(rows, 256)) * 2 * size_t(a.num_tiles) * size_t(a.splits) * 64 * 128 * 4);
+  }
+  a.cut = a.splits > 1 && (a.cut || !whole);
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
   int resident_bytes = 0;
-  bool resident = !whole && can_read && rows <= kResidentRows && path != ActivationPath::Packed;
+  // Codes are decoded faster there. Plain weights of more than a few rows are faster with activations that come by the stage,
+  // where they are packed already.
+  bool resident = !whole && can_read && rows <= kResidentRows && path != ActivationPath::Packed &&
+                  !(packed && first.form == DType::BF16 && rows > kResidentPlainRows);
   if (resident) {
     ProductsOnDevice planned = a;
     resident_bytes = plan_resident(planned, shape);
     resident = resident_bytes > 0;
     if (resident) a = planned;
+    if (resident && first.form == DType::BF16) packed = nullptr;
   }
-  const Form form =
-      resident ? Form{resident_kernel(first.form), 8} : form_of(first.form, int(std::min<int64_t>(rows, kFewRows)), whole);
+  const Form form = resident ? Form{kernels.resident, 8} : form_of(kernels, rows, whole, a.cut);
   a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
   a.row_band = std::min(a.row_tiles, 4);
   // One block an SM; those without work keep places (resident_kernel.cuh).
@@ -211,17 +246,17 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.keep_weights = a.row_tiles > 1;
 
   // Workspace: activations, then sums of runs.
-  a.x_blocks = a.row_tiles * (whole ? 2 : 1) * form.n / 8;
+  a.x_blocks = packed ? packed_blocks(rows) : a.row_tiles * (whole ? 2 : 1) * form.n / 8;
   a.parts = a.num_records / first.records_per_input * (shape.inputs / 64);
-  const size_t x_bytes = resident ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
+  const size_t x_bytes = resident || packed ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
-  const bool cut = !whole && a.splits > 1;
-  const size_t partial_bytes = cut ? size_t(a.row_tiles) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
-  void* const ones = cut ? commands.ones(partial_bytes) : nullptr;
+  const size_t partial_bytes =
+      a.cut ? size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
+  void* const ones = a.cut ? commands.ones(partial_bytes) : nullptr;
   a.exchange = ones != nullptr;
-  HUNCH_CHECK(!resident || !cut || a.exchange);
+  HUNCH_CHECK(!(resident || whole) || !a.cut || a.exchange);
   auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + (ones ? 0 : partial_bytes)));
-  a.packed_x = workspace;
+  a.packed_x = packed || resident ? packed : workspace;
   auto* partials = ones ? static_cast<float*>(ones) : reinterpret_cast<float*>(workspace + x_bytes);
   for (size_t i = 0; i < products.size(); ++i) {
     const CudaWeight& weight = weight_of(products[i]);
@@ -235,10 +270,10 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                      .out_stride = products[i].out.stride[0],
                      .num_tiles = weight.num_tiles,
                      .out_dim = int(weight.out_dim)};
-    partials += size_t(a.row_tiles) * size_t(weight.num_tiles) * tile_partials;
+    partials += size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(weight.num_tiles) * tile_partials;
   }
   a.packed_count = first.counters + size_t(kMaxRowTiles) * size_t(first.num_tiles);
-  if (whole) {
+  if (whole && !packed) {
     const int units = a.parts * a.x_blocks * 64;
     commands.launch(pack_activations_kernel, {.blocks = dim3(unsigned(std::min(divide_up(units, 256), 8 * sms))), .threads = 256},
                     PackActivations{.x = a.x,
@@ -249,7 +284,7 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                                     .x_blocks = a.x_blocks,
                                     .parts = a.parts});
   }
-  a.packers = std::min(blocks, sms);
+  a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,
                   {.blocks = dim3(unsigned(blocks)),
                    .threads = unsigned(a.group_tiles * 128 + helper_threads(form.whole)),
@@ -257,46 +292,12 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                   a);
 }
 
-struct EmbedOnDevice {
-  const int32_t* ids;
-  const std::byte* tiles;
-  float* out;
-  int64_t id_stride, out_stride, out_dim, in_dim;
-  int num_records, per_input;
-};
-
-template <DType kType>
-__global__ void embed_kernel(const EmbedOnDevice* args) {
-  constexpr RecordShape kShape = record_shape(kType);
-  let_next_start();
-  const EmbedOnDevice a = *args;
-  wait_for_previous();
-  const int64_t id = a.ids[blockIdx.x * a.id_stride];
-  const bool known = id >= 0 && id < a.out_dim;
-  const int feature = known ? int(id % kTileFeatures) : 0;
-  const std::byte* tile = a.tiles + (known ? id / kTileFeatures : 0) * a.num_records * kShape.bytes;
-  float* out = a.out + blockIdx.x * a.out_stride;
-  for (int64_t k = blockIdx.y * blockDim.x + threadIdx.x; k < a.in_dim; k += gridDim.y * blockDim.x) {
-    float value = 0;
-    if (known) {
-      const std::byte* record = tile + k / kShape.inputs * a.per_input * kShape.bytes;
-      if constexpr (kType == DType::BF16) {
-        const int at = swizzled(feature, int(k % 64));
-        value = __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(record + at));
-        if (a.per_input == 2) value += __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(record + kShape.bytes + at));
-      } else {
-        value = coded_element<kType>(record, feature, int(k % kShape.inputs));
-      }
-    }
-    out[k] = value;
-  }
-}
-
 }  // namespace
 
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path) {
   if (args.x.extent[0] == 0 || args.products.empty()) return;
   commands.begin_op();
+  const std::byte* packed = path == ActivationPath::Auto ? commands.packed(args.x) : nullptr;
   Product alike[kMaxProducts];
   const auto same = [](const CudaWeight& a, const CudaWeight& b) {
     return a.form == b.form && a.records_per_input == b.records_per_input && a.splits == b.splits;
@@ -308,7 +309,7 @@ void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath p
     if (earlier % kMaxProducts != 0) continue;  // went with those before
     for (size_t j = i; j < args.products.size() && count < size_t(kMaxProducts); ++j)
       if (same(weight_of(args.products[j]), weight)) alike[count++] = args.products[j];
-    enqueue_alike(commands, args, std::span<const Product>(alike, count), path);
+    enqueue_alike(commands, args, std::span<const Product>(alike, count), packed, path);
   }
 }
 
@@ -329,15 +330,7 @@ void enqueue_embed(Commands& commands, const EmbedArgs& args) {
                         .num_records = table.num_records,
                         .per_input = table.records_per_input};
   const Grid grid{.blocks = dim3(unsigned(args.ids.extent[0]), unsigned(divide_up(table.in_dim, 1024))), .threads = 256};
-  switch (table.form) {
-    case DType::Q8_0: return commands.launch(embed_kernel<DType::Q8_0>, grid, a);
-    case DType::Q4_0: return commands.launch(embed_kernel<DType::Q4_0>, grid, a);
-    case DType::Q4_K: return commands.launch(embed_kernel<DType::Q4_K>, grid, a);
-    case DType::Q5_K: return commands.launch(embed_kernel<DType::Q5_K>, grid, a);
-    case DType::Q6_K: return commands.launch(embed_kernel<DType::Q6_K>, grid, a);
-    case DType::F8_E4M3: return commands.launch(embed_kernel<DType::F8_E4M3>, grid, a);
-    default: return commands.launch(embed_kernel<DType::BF16>, grid, a);
-  }
+  commands.launch(kernels_of(table.form).embed, grid, a);
 }
 
 }  // namespace hunch

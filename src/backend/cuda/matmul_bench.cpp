@@ -1,4 +1,5 @@
-// Products alone: a Qwen3-8B layer's, its head's, few rows against the read bound, many rows against the tensor cores.
+// A Qwen3-8B layer's products, alone and with the norms and the gate between them, and its head's: few rows against the read
+// bound, many rows against the tensor cores.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/matmul.h"
+#include "backend/cuda/rows.h"
 #include "backend/cuda/weights.h"
 
 namespace hunch {
@@ -45,13 +47,19 @@ class Products {
       layers_.push_back(std::move(l));
     }
     HUNCH_CUDA_CHECK(cudaMalloc(&memory_, kMostRows * (12288 + 24576) * sizeof(float)));
+    HUNCH_CUDA_CHECK(cudaMalloc(&norm_, 4096 * sizeof(float)));
+    fill_activations(norm_, 4096);
     fill_activations(memory_, kMostRows * 12288);
     HUNCH_CUDA_CHECK(cudaMemset(memory_ + kMostRows * 12288, 0, kMostRows * 24576 * sizeof(float)));
     HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   }
-  ~Products() { (void)cudaFree(memory_); }
+  ~Products() {
+    (void)cudaFree(memory_);
+    (void)cudaFree(norm_);
+  }
 
-  void run(int64_t rows) {
+  // `chain`: with the ops whose rows they take, which pack them.
+  void run(int64_t rows, bool chain) {
     const auto x = [&](int64_t k) { return View<const float, 2>(memory_, rows, k); };
     float* to = memory_ + kMostRows * 12288;
     const auto out = [&](int64_t at, int64_t n) { return View<float, 2>(to + at * rows, rows, n); };
@@ -61,9 +69,17 @@ class Products {
       const Product o[] = {{l.o.get(), nullptr, out(0, 4096)}};
       const Product both[] = {{l.gate.get(), nullptr, out(0, 12288)}, {l.up.get(), nullptr, out(12288, 12288)}};
       const Product down[] = {{l.down.get(), nullptr, out(0, 4096)}};
+      const View<float, 2> in(memory_, rows, 4096);
+      const auto norm = [&] {
+        if (chain) enqueue_norm(commands_, {.x = in, .weight = norm_, .out = in});
+      };
+      norm();
       enqueue_matmul(commands_, {x(4096), qkv});
       enqueue_matmul(commands_, {x(4096), o, true});
+      norm();
       enqueue_matmul(commands_, {x(4096), both});
+      if (chain)
+        enqueue_gate(commands_, {.gate = out(0, 12288), .up = out(12288, 12288), .out = View<float, 2>(memory_, rows, 12288)});
       enqueue_matmul(commands_, {x(12288), down, true});
     }
   }
@@ -76,6 +92,7 @@ class Products {
   uint64_t seed_ = 1;
   std::vector<Layer> layers_;
   float* memory_ = nullptr;  // x, then out
+  float* norm_ = nullptr;
   double bytes_ = 0, parameters_ = 0;
 };
 
@@ -90,13 +107,14 @@ std::vector<KernelRow> bench_products(Commands& commands) {
     Products products(commands, dtype, kLayers);
     const std::string_view name = dtype_info(dtype).name;
     const bool plain = dtype == DType::BF16;
-    for (const int n : plain ? std::vector<int>{1, 4, 8, 16, 32, 48, 64, 128} : std::vector<int>{1, 8, 32}) {
-      add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2 * n * products.parameters(),
-          time_commands(commands, 12, [&] { products.run(n); }));
-    }
+    for (const bool chain : {false, true})
+      for (const int n : plain ? std::vector<int>{1, 4, 8, 16, 32, 64, 128, 224} : std::vector<int>{1, 4, 8, 32, 64}) {
+        add(fmt::format("products{}: {} rows, 8 layers, {}", chain ? ", norms, gate" : "", n, name), products.bytes(),
+            2 * n * products.parameters(), time_commands(commands, 12, [&] { products.run(n, chain); }));
+      }
     for (const int n : plain ? std::vector<int>{512, 2048, 8192} : std::vector<int>{512, 2048})
       add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2.0 * n * products.parameters(),
-          time_commands(commands, 4, [&] { products.run(n); }));
+          time_commands(commands, 4, [&] { products.run(n, false); }));
   }
   for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0}) {
     const auto head = random_weight(dtype, 151936, 4096, 1, 0.02f);

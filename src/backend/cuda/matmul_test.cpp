@@ -1,5 +1,6 @@
 // Products and embedding look-ups of the device: against plain fp32 loops for every encoding, and row invariance bit for bit.
 #include "backend/cuda/matmul.h"
+#include "backend/cuda/rows.h"
 
 #include <cmath>
 #include <cstring>
@@ -267,6 +268,47 @@ TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
     ASSERT_TRUE(commands->wait().ok());
     for (size_t i = 0; i < weights.size(); ++i)
       EXPECT_EQ(together[i]->get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
+  }
+}
+
+TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
+  constexpr int64_t kInputs = 4096, kOutputs = 200;
+  const DeviceArray<float> scale(gaussian(kInputs, 9));
+  for (const DType dtype : {DType::BF16, DType::F32, DType::Q8_0, DType::Q4_K}) {
+    const auto weight = random_weight(dtype, kOutputs, kInputs, 3, 0.02f);
+    for (const int64_t rows : {1, 2, 8, 9, 17, 33, 64, 65, 224, 520}) {
+      const DeviceArray<float> x(gaussian(rows * kInputs)), normed(size_t(rows * kInputs)), gated(size_t(rows * kInputs)),
+          out(size_t(rows * kOutputs));
+      const View<const float, 2> in(x.data(), rows, kInputs);
+      const View<float, 2> norm(normed.data(), rows, kInputs), gate(gated.data(), rows, kInputs);
+      const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), rows, kOutputs)}};
+      const NormArgs norm_args{.x = in, .weight = scale.data(), .out = norm};
+      const GateArgs gate_args{.gate = in, .up = norm, .out = gate};
+
+      enqueue_norm(*commands, norm_args);
+      enqueue_matmul(*commands, {norm, products});
+      ASSERT_TRUE(commands->wait().ok());
+      EXPECT_EQ(out.get(), product(*weight, normed, 0, rows)) << rows << " rows after a norm";
+      enqueue_gate(*commands, gate_args);
+      enqueue_matmul(*commands, {gate, products});
+      ASSERT_TRUE(commands->wait().ok());
+      const auto want = product(*weight, gated, 0, rows);
+      EXPECT_EQ(out.get(), want) << rows << " rows after a gate";
+      // What was packed is not taken for rows that something has written since, nor for others.
+      enqueue_norm(*commands, {.x = in, .weight = scale.data(), .out = gate});
+      enqueue_gate(*commands, {.gate = in, .up = norm, .out = gate});
+      enqueue_norm(*commands, norm_args);
+      enqueue_matmul(*commands, {gate, products});
+      ASSERT_TRUE(commands->wait().ok());
+      EXPECT_EQ(out.get(), want) << rows << " rows, others packed";
+      enqueue_norm(*commands, norm_args);
+      ASSERT_TRUE(commands->wait().ok());
+      HUNCH_CUDA_CHECK(cudaMemcpy(normed.data(), gated.data(), normed.size() * sizeof(float), cudaMemcpyDeviceToDevice));
+      HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
+      enqueue_matmul(*commands, {norm, products});
+      ASSERT_TRUE(commands->wait().ok());
+      EXPECT_EQ(out.get(), want) << rows << " rows, copied";
+    }
   }
 }
 

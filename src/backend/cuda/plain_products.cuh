@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(128) plain_rows_kernel(const ProductsOnDevice*
 #pragma unroll
     for (int i = 0; i < 4; ++i) total[i] = split == 0 ? sums[i] : total[i] + sums[i];
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) write_sum<kPlainRows>(total[i], i, a, p, tile, int(blockIdx.y), t);
+  write_sums<kPlainRows>(total, a, p, tile, int(blockIdx.y), t);
 }
 
 }  // namespace hunch

@@ -7,15 +7,15 @@
 // of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
-// The first blocks pack the activations as bf16 into the workspace and all others wait for them, which is shorter
-// than a kernel before; with many rows that kernel runs. Many rows: pairs of blocks with neighbouring row tiles each fetch half
-// of the weights for both. Where a unit is one run, its sums go to `partials`; the last block of a tile to arrive adds all runs
-// in order.
+// Activations come packed as bf16. The op before has left them so (packed_rows.cuh); else the first blocks pack them into the
+// workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Many rows: pairs of
+// blocks with neighbouring row tiles each fetch half of the weights for both. Where a unit is one run, its sums are exchanged
+// with the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all
+// runs in order.
 #pragma once
 
+#include "backend/cuda/decode.cuh"
 #include "backend/cuda/ptx.h"
-#include "backend/cuda/weights_kernel.cuh"
-#include "backend/cuda/wgmma.h"
 
 namespace hunch {
 
@@ -40,10 +40,11 @@ struct ProductsOnDevice {
   int num_records, records_per_input, stage_records;   // of a tile; 2 of the same inputs (values, rests); most of a stage
   int splits, group_tiles, groups, units;
   int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
-  int packers, parts;                             // blocks that pack; parts of the inputs
+  int packers, parts;                             // blocks that pack (0: it is done); parts of the inputs
   float unit;                                     // of sums: a power of two
   int32_t* packed_count;                          // packers that are done, blocks that have seen it
   bool accumulate, keep_weights, exchange;        // exchange: partials are Commands::ones
+  bool cut;                                       // a unit is one run
 };
 
 // Shared memory: this, then the stages.
@@ -77,11 +78,17 @@ struct Cursor {
     if (!valid()) return;
     if constexpr (kWhole) {
       // Bands of row tiles, so that blocks running together share both weights and activations.
-      const int in_band = a.groups * a.row_band, band = unit / in_band, left = a.row_tiles - band * a.row_band;
-      const int width = left < a.row_band ? left : a.row_band, i = unit - band * in_band;
+      int i = unit;
+      split = 0;
+      if (a.cut) {
+        split = i & (a.splits - 1);
+        i >>= splits_shift;
+      }
+      const int in_band = a.groups * a.row_band, band = i / in_band, left = a.row_tiles - band * a.row_band;
+      const int width = left < a.row_band ? left : a.row_band;
+      i -= band * in_band;
       row_tile = 2 * (band * a.row_band + i % width) + int(blockIdx.x) % 2;
       group = i / width;
-      split = 0;
     } else {
       int i = unit;
       if (a.row_tiles > 1) {
@@ -102,7 +109,7 @@ struct Cursor {
   __device__ bool next() {
     record += count();
     if (record < end) return false;
-    if (kWhole && split + 1 < a.splits) {
+    if (kWhole && !a.cut && split + 1 < a.splits) {
       ++split;
       open_run();
       return false;
@@ -120,6 +127,12 @@ struct Cursor {
   }
 };
 
+__device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDevice& a, int& tile) {
+  int p = 0;
+  while (p + 1 < a.num_products && tile >= a.products[p].num_tiles) tile -= a.products[p++].num_tiles;
+  return a.products[p];
+}
+
 struct Ring {
   int stage = 0;
   uint32_t phase = 0;
@@ -127,172 +140,6 @@ struct Ring {
     if (++stage == stages) stage = 0, phase ^= 1;
   }
 };
-
-__device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDevice& a, int& tile) {
-  int p = 0;
-  while (p + 1 < a.num_products && tile >= a.products[p].num_tiles) tile -= a.products[p++].num_tiles;
-  return a.products[p];
-}
-
-// Of sums of decoded weights.
-constexpr float unit_of(DType type) { return type == DType::Q4_0 ? 0x1p22f : 1.0f; }
-
-// What thread t of the warpgroup needs of a part of a coded tile, as it lies there.
-template <DType kType>
-struct PartCodes {
-  uint4 codes[has_byte_codes(kType) ? 2 : 1];
-  uint2 scales, high, super;  // high: fifth bits (x), Q6_K's high bits
-};
-template <DType kType>
-__device__ __forceinline__ PartCodes<kType> load_part(uint32_t record, int part, int t) {
-  constexpr RecordShape kShape = record_shape(kType);
-  const int pair = t / 32 * 8 + t % 32 / 4;
-  PartCodes<kType> p{};
-  p.scales = load_8(record + uint32_t(kShape.scales + (part * 32 + pair) * 8));
-  constexpr int kWords = has_byte_codes(kType) ? 2 : 1;
-#pragma unroll
-  for (int h = 0; h < kWords; ++h) p.codes[h] = load_16(record + uint32_t(((part * kWords + h) * 128 + t) * 16));
-  if constexpr (kType == DType::Q5_K) p.high.x = load_4(record + uint32_t(kShape.high + (part * 128 + t) * 4));
-  if constexpr (kType == DType::Q6_K) {
-    p.high = load_8(record + uint32_t(kShape.high + (part * 128 + t) * 8));
-    p.super.x = load_4(record + uint32_t(kShape.super + pair * 4));
-  }
-  if constexpr (kType == DType::Q4_K || kType == DType::Q5_K) p.super = load_8(record + uint32_t(kShape.super + pair * 8));
-  return p;
-}
-
-// Two codes of E4M3, the lower or the upper ones of a word, as fp16 times 1 / kF8Unit: an instruction, or the bits moved into
-// place, 2^8 too small.
-#if __CUDA_ARCH__ >= 890
-constexpr float kF8Unit = 1;
-#else
-constexpr float kF8Unit = 256;
-#endif
-template <bool kUpper>
-__device__ __forceinline__ uint32_t f8_halves(uint32_t word) {
-#if __CUDA_ARCH__ >= 890
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(kUpper ? word >> 16 : word)));
-  return halves;
-#else
-  const uint32_t high = __byte_perm(word, 0, kUpper ? 0x3424 : 0x1404);
-  return (high & 0x80008000u) | (high >> 1 & 0x3f803f80u);
-#endif
-}
-
-// Operands of the part: a[i] of step kFirst + i, an even number of them.
-template <DType kType, int kFirst, int kSteps>
-__device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4]) {
-  const uint2 scales = p.scales;
-  if constexpr (kType == DType::F8_E4M3) {
-    const float scale[2] = {__uint_as_float(scales.x) * kF8Unit, __uint_as_float(scales.y) * kF8Unit};
-#pragma unroll
-    for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
-      const uint32_t words[4] = {p.codes[h].x, p.codes[h].y, p.codes[h].z, p.codes[h].w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
-        const uint32_t halves = i % 2 ? f8_halves<true>(words[i / 2]) : f8_halves<false>(words[i / 2]);
-        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&halves));
-        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_of(both.x * scale[i % 2], both.y * scale[i % 2]);
-      }
-    }
-    return;
-  } else if constexpr (kType == DType::Q8_0) {
-    float d[2][2];
-    for (int below = 0; below < 2; ++below) {
-      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
-      d[below][0] = both.x, d[below][1] = both.y;
-    }
-#pragma unroll
-    for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
-      const uint4 codes = p.codes[h];
-      const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
-        const uint32_t word = words[i / 2];
-        const float scale = d[i % 2][h];
-        // A byte in the mantissa of 2^23: exact.
-        const float low = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7542 : 0x7540)) - 8388736.0f;
-        const float high = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7543 : 0x7541)) - 8388736.0f;
-        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_of(low * scale, high * scale);
-      }
-    }
-    return;
-  } else if constexpr (kType == DType::Q4_0) {
-    // The low byte of a bf16 that is nothing else is that integer times 2^-133. One instruction makes it (code - 8) d 2^-22,
-    // which is rounded as (code - 8) d would be; sums are in that unit. Scales: at most 2^16 2^111. Odd registers have their
-    // nibble 4 bits higher.
-    const uint32_t words[4] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w};
-#pragma unroll
-    for (int block = kFirst / 2; block < (kFirst + kSteps) / 2; ++block) {
-      uint32_t scale[2], eight[2];  // of features
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
-        const uint32_t d = block ? bf16x2_of(both.y, both.y) : bf16x2_of(both.x, both.x);
-        scale[below] = bf16x2_mul(d, below ? 0x75007500u : 0x77007700u);  // 2^107, 2^111
-        eight[below] = bf16x2_mul(d, 0xb600b600u);                        // -8 2^-22
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
-        const uint32_t word = words[2 * block + i / 4] >> (i % 4 / 2 * 8);
-        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(word & (i % 2 ? 0x00f000f0u : 0x000f000fu), scale[i % 2], eight[i % 2]);
-      }
-    }
-  } else {
-    // A code in the low bits of the mantissa of 128 (bf16 has 7): 128 + code, exact.
-    constexpr uint32_t kBase = 0x43004300u;
-    // In registers that the compiler does not look into: an instruction takes one constant of its own only, and this needs two.
-    uint32_t nibbles = 0x000f000fu, base = kBase;
-    asm("" : "+r"(nibbles), "+r"(base));
-    const uint4 codes = p.codes[0];
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, fifth = p.high.x;
-    const uint2 high = p.high;
-    uint32_t scale[2][4], min[2][2];  // [feature][16 inputs], [feature][32 inputs]; Q6_K alone has four
-    if constexpr (kType == DType::Q6_K) {
-      const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&p.super.x));
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const uint32_t word = i / 4 ? scales.y : scales.x;
-        const float value = (i / 4 ? d.y : d.x) * float(int8_t(word >> (8 * (i % 4))));
-        scale[i / 4][i % 4] = bf16x2_of(value, value);
-      }
-    } else {
-      const uint2 super = p.super;
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        const uint32_t two = below ? super.y : super.x, word = below ? scales.y : scales.x;
-        const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&two));
-#pragma unroll
-        for (int block = 0; block < 2; ++block) {
-          const float s = d.x * float(word >> (16 * block) & 255), m = -(d.y * float(word >> (16 * block + 8) & 255));
-          scale[below][2 * block] = scale[below][2 * block + 1] = bf16x2_of(s, s);
-          min[below][block] = bf16x2_of(m, m);
-        }
-      }
-    }
-#pragma unroll
-    for (int step = kFirst; step < kFirst + kSteps; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t value = and_or(words[step] >> (4 * i), nibbles, base);
-        if constexpr (kType == DType::Q5_K) {
-          const int shift = 4 * step + i;
-          value |= (shift >= 4 ? fifth >> (shift - 4) : fifth << (4 - shift)) & 0x00100010u;
-        }
-        if constexpr (kType == DType::Q6_K) {
-          const int shift = 2 * (4 * (step % 2) + i);
-          const uint32_t word = step / 2 ? high.y : high.x;
-          value |= (shift >= 4 ? word >> (shift - 4) : word << (4 - shift)) & 0x00300030u;
-        }
-        if constexpr (kType == DType::Q6_K) value = bf16x2_mul(bf16x2_sub(value, 0x43204320u), scale[i % 2][step]);  // 160
-        if constexpr (kType == DType::Q4_K || kType == DType::Q5_K)
-          value = bf16x2_fma(bf16x2_sub(value, kBase), scale[i % 2][step], min[i % 2][step / 2]);
-        a[step - kFirst][i] = value;
-      }
-    }
-  }
-}
 
 // Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
 // stays in use until the group committed last is done.
@@ -326,59 +173,111 @@ __device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std
   }
 }
 
-// One sum to its place. `reg` of thread t: wgmma.h.
-template <int N>
-__device__ __forceinline__ void write_sum(float sum, int reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile,
-                                          int row_tile, int t) {
-  const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (reg / 2 % 2);
-  const int row = row_tile * N + reg / 4 * 8 + t % 4 * 2 + reg % 2;
-  if (feature >= p.out_dim || row >= a.rows) return;
-  float* out = p.out + row * p.out_stride + feature;
-  const float value = sum * a.unit + (p.bias ? p.bias[feature] : 0.0f);
-  *out = a.accumulate ? __ldcg(out) + value : value;
-}
+// Where kTogether neighbouring sums (1, 2 or 4) from `first_reg` of thread t go, wgmma.h: what they are added to is fetched
+// together.
+template <int N, int kTogether>
+struct Places {
+  float* out;
+  int64_t stride;
+  int features, rows;  // that are there, from the first: of two 8 apart, of two next to each other
+  float old[kTogether], bias[2];
+
+  __device__ __forceinline__ Places(int first_reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile,
+                                    int t) {
+    const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (first_reg / 2 % 2);
+    const int row = row_tile * N + first_reg / 4 * 8 + t % 4 * 2 + first_reg % 2;
+    features = p.out_dim - feature, rows = a.rows - row;
+    stride = p.out_stride;
+    out = p.out + row * stride + feature;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) old[i] = there(i) && a.accumulate ? __ldcg(at(i)) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) bias[i] = p.bias && features > 8 * i ? p.bias[feature + 8 * i] : 0.0f;
+  }
+  __device__ __forceinline__ bool there(int i) const { return features > i / 2 * 8 && rows > i % 2; }
+  __device__ __forceinline__ float* at(int i) const { return out + i / 2 * 8 + i % 2 * stride; }
+  __device__ __forceinline__ void write(const float* sums, const ProductsOnDevice& a) const {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float value = sums[i] * a.unit + bias[i / 2];
+      if (there(i)) *at(i) = a.accumulate ? old[i] + value : value;
+    }
+  }
+};
 template <int N>
 __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                            int tile, int row_tile, int t) {
+  if constexpr (N <= 64) {
 #pragma unroll
-  for (int reg = 0; reg < N / 2; ++reg) write_sum<N>(sums[reg], reg, a, p, tile, row_tile, t);
+    for (int reg = 0; reg < N / 2; reg += 4) Places<N, 4>(reg, a, p, tile, row_tile, t).write(sums + reg, a);
+  } else {  // no registers for that
+#pragma unroll
+    for (int reg = 0; reg < N / 2; ++reg) {
+      const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (reg / 2 % 2);
+      const int row = row_tile * N + reg / 4 * 8 + t % 4 * 2 + reg % 2;
+      if (feature >= p.out_dim || row >= a.rows) continue;
+      float* out = p.out + row * p.out_stride + feature;
+      const float value = sums[reg] * a.unit + (p.bias ? p.bias[feature] : 0.0f);
+      *out = a.accumulate ? __ldcg(out) + value : value;
+    }
+  }
 }
 
 // Sums of one run, exchanged with the blocks of the other runs: each block gets a share of the registers from all, adds it up in
 // the order of runs and writes it. A word of all ones is one that has not arrived: no flags, no fences, one way through L2.
 // Blocks of a grid are all on the device together, and a unit waits for units before it or of its own tile only.
-template <int N>
+template <int N, int kSplits>
 __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                               int tile, int row_tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
-  const int splits = a.splits, share = N / 2 / splits;  // 2 or 4 runs
+  constexpr int kShare = N / 2 / kSplits, kTogether = kShare < 4 ? kShare : 4;
+  const int first_row = row_tile * N;  // of eights of rows only those are exchanged that are there
   // [receiver][sender][share][128]
-  auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * splits * (N / 2) * 128 + t;
+  auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * kSplits * (N / 2) * 128 + t;
+  uint32_t* const to = words + split * kShare * 128;
 #pragma unroll
   for (int reg = 0; reg < N / 2; ++reg) {
-    const int receiver = splits == 4 ? reg / (N / 8) : reg / (N / 4);
     const uint32_t bits = __float_as_uint(sums[reg]);
-    store_relaxed(words + ((receiver * splits + split) * share + reg - receiver * share) * 128,
-                  bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
+    if (first_row + reg / 4 * 8 < a.rows)
+      store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128,
+                    bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
   }
-  const uint32_t* mine = words + split * splits * share * 128;
+  uint32_t* mine = words + split * kSplits * kShare * 128;
 #pragma unroll 1
-  for (int i = 0; i < share; ++i, mine += 128) {
-    uint32_t values[4];
-    bool missing;
-    do {
+  for (int i = 0; i < kShare; i += kTogether, mine += kTogether * 128) {
+    if (first_row + (split * kShare + i) / 4 * 8 >= a.rows) break;
+    const Places<N, kTogether> places(split * kShare + i, a, p, tile, row_tile, t);
+    // All are asked for together, and those that were not there again.
+    uint32_t values[kSplits][kTogether];
+    bool missing = true;
+#pragma unroll
+    for (int s = 0; s < kSplits; ++s)
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) values[s][j] = kNothing;
+    while (missing) {
       missing = false;
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        values[s] = load_relaxed(mine + (s < splits ? s : 0) * share * 128);
-        missing |= values[s] == kNothing;
-      }
-    } while (missing);
-    float sum = __uint_as_float(values[0]) + __uint_as_float(values[1]);
-    if (splits == 4) sum = (sum + __uint_as_float(values[2])) + __uint_as_float(values[3]);
-    write_sum<N>(sum, split * share + i, a, p, tile, row_tile, t);
-#pragma unroll 1
-    for (int s = 0; s < splits; ++s) store_relaxed(const_cast<uint32_t*>(mine) + s * share * 128, kNothing);
+      for (int s = 0; s < kSplits; ++s)
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j)
+          if (values[s][j] == kNothing) values[s][j] = load_relaxed(mine + (s * kShare + j) * 128);
+#pragma unroll
+      for (int s = 0; s < kSplits; ++s)
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) missing |= values[s][j] == kNothing;
+    }
+    float sum[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      sum[j] = __uint_as_float(values[0][j]);
+#pragma unroll
+      for (int s = 1; s < kSplits; ++s) sum[j] = sum[j] + __uint_as_float(values[s][j]);
+    }
+    places.write(sum, a);
+#pragma unroll
+    for (int s = 0; s < kSplits; ++s)
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) store_relaxed(mine + (s * kShare + j) * 128, kNothing);
   }
 }
 
@@ -409,7 +308,7 @@ __device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int6
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
 constexpr int helper_threads(bool whole) { return whole ? 128 : 32; }
 
-template <DType kType, int N, bool kWhole>
+template <DType kType, int N, bool kWhole, bool kCut = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
@@ -488,11 +387,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       }
       wait_for_previous();
       if constexpr (!kWhole) {
-        if (lane == 0) {
+        if (lane == 0 && a.packers > 0) {
           while (load_acquire(a.packed_count) < a.packers) {}
-          if (atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1) {  // all have seen it
-            a.packed_count[0] = a.packed_count[1] = 0;
-          }
         }
         __syncwarp();
         show_to_copy_engine();
@@ -507,6 +403,10 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         }
         copy_x(at, feed, ring.stage);
         if (at.next() && at.valid()) feed = feed_of(at);
+      }
+      if constexpr (!kWhole) {
+        if (lane == 0 && a.packers > 0 && atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1)  // all have seen it
+          a.packed_count[0] = a.packed_count[1] = 0;
       }
     }
     return;
@@ -528,19 +428,15 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       const int units = a.parts * a.x_blocks * 64, threads = group_tiles * 128;
       for (int unit = int(blockIdx.x) * threads + int(threadIdx.x); unit < units; unit += a.packers * threads)
         pack_unit(a.x, a.x_stride, a.in_dim, a.rows, a.parts, a.x_blocks, const_cast<std::byte*>(a.packed_x), unit);
-      __threadfence();
       show_to_copy_engine();
       named_barrier(4, threads);
-      if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(a.packed_count, 1);
-      }
+      if (threadIdx.x == 0) add_release(a.packed_count, 1);  // after what the barrier has gathered
     }
   }
   Ring ring;
   Cursor<kWhole> at(a, group_tiles);
   const int tile_offset = group_warp * a.tile_bytes;
-  float sums[N / 2], total[kWhole ? N / 2 : 1];
+  float sums[N / 2], total[kWhole && !kCut ? N / 2 : 1];
   while (at.valid()) {
     while (true) {
       const int begin = at.record;
@@ -566,8 +462,9 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       wgmma_wait<0>();
       hold(sums);
       if (before >= 0) release(before);
-      if constexpr (!kWhole) break;
-      if constexpr (kWhole) {
+      if constexpr (!kWhole || kCut) {
+        break;
+      } else {
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) total[i] = at.split == 0 ? sums[i] : total[i] + sums[i];
         if (++at.split == a.splits) break;
@@ -577,13 +474,14 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     int tile = at.group * group_tiles + group_warp;
     if (tile < a.num_tiles) {
       const ProductOnDevice& p = product_of(a, tile);
-      if constexpr (kWhole) {
+      if constexpr (kWhole && !kCut) {
         write_sums<N>(total, a, p, tile, at.row_tile, t);
-      } else if (a.splits == 1) {
+      } else if (!kCut && a.splits == 1) {
         write_sums<N>(sums, a, p, tile, at.row_tile, t);
-      } else if (a.exchange) {
-        exchange_sums<N>(sums, a, p, tile, at.row_tile, at.split, t);
-      } else {
+      } else if (kCut || a.exchange) {
+        if (a.splits == 2) exchange_sums<N, 2>(sums, a, p, tile, at.row_tile, at.split, t);
+        else exchange_sums<N, 4>(sums, a, p, tile, at.row_tile, at.split, t);
+      } else if constexpr (!kWhole) {
         // [split][N / 2][128] of this tile and row tile; the counter says how many runs are there.
         float* partials = p.partials + int64_t(at.row_tile * p.num_tiles + tile) * a.splits * (N / 2) * 128 + t;
 #pragma unroll
@@ -614,15 +512,15 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
 }
 
 template <DType kType, int N>
-__global__ void __launch_bounds__(3 * 128 + helper_threads(false), 2) few_rows_kernel(const ProductsOnDevice* args) {
+__global__ void __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2) few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
   products<kType, N, false>(args);
 #endif
 }
-template <DType kType>
+template <DType kType, bool kCut>
 __global__ void HUNCH_CLUSTER(2) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, 128, true>(args);
+  products<kType, 128, true, kCut>(args);
 #endif
 }
 

@@ -23,13 +23,39 @@ __device__ __forceinline__ void mma_sync(float (&d)[4], const uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Inputs [first, first + count) of all rows; past the end are zeros. `count` is a multiple of 64. With kSync as mma_sync takes
-// them, [32 inputs][rows][4 threads][8]: a thread's words of two steps together.
+// Inputs [first, first + count) of all rows, rounded by an op before (packed_rows.cuh) or now; past the end are zeros. `count` is
+// a multiple of 64. With kSync as mma_sync takes them, [32 inputs][rows][4 threads][8]: a thread's words of two steps together.
 template <bool kSync>
 __device__ __forceinline__ void load_rows(const ProductsOnDevice& a, std::byte* to, int first, int count, int threads) {
   constexpr int kAhead = 4;
   const int shift = a.row_shift, units = count / 8 << shift, in_dim = int(a.in_dim);
   const float4 zero = make_float4(0, 0, 0, 0);
+  const auto store = [&](int unit, const uint4& x) {
+    if constexpr (kSync) {
+      const int row = unit & ((1 << shift) - 1), block = unit >> shift;
+      auto* words = reinterpret_cast<uint32_t*>(to) + (((block / 4 << shift) + row) * 16 + block % 4);
+      words[0] = x.x, words[4] = x.y, words[8] = x.z, words[12] = x.w;
+    } else {
+      *reinterpret_cast<uint4*>(to + unit * 16) = x;
+    }
+  };
+  if (a.packed_x) {  // one block of 8 rows
+    for (int begin = int(threadIdx.x); begin < units; begin += 2 * kAhead * threads) {
+      uint4 x[2 * kAhead];
+#pragma unroll
+      for (int i = 0; i < 2 * kAhead; ++i) {
+        const int unit = begin + i * threads, k = first + (unit >> shift) * 8;
+        x[i] =
+            unit < units
+                ? __ldcg(reinterpret_cast<const uint4*>(a.packed_x + k / 64 * 1024 + swizzled(unit & ((1 << shift) - 1), k % 64)))
+                : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * kAhead; ++i)
+        if (begin + i * threads < units) store(begin + i * threads, x[i]);
+    }
+    return;
+  }
   for (int begin = int(threadIdx.x); begin < units; begin += kAhead * threads) {
     float4 low[kAhead], high[kAhead];
 #pragma unroll
@@ -42,18 +68,9 @@ __device__ __forceinline__ void load_rows(const ProductsOnDevice& a, std::byte* 
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (begin + i * threads < units) {
-        const uint4 x = make_uint4(bf16x2_of(low[i].x, low[i].y), bf16x2_of(low[i].z, low[i].w), bf16x2_of(high[i].x, high[i].y),
-                                   bf16x2_of(high[i].z, high[i].w));
-        const int unit = begin + i * threads;
-        if constexpr (kSync) {
-          const int row = unit & ((1 << shift) - 1), block = unit >> shift;
-          auto* words = reinterpret_cast<uint32_t*>(to) + (((block / 4 << shift) + row) * 16 + block % 4);
-          words[0] = x.x, words[4] = x.y, words[8] = x.z, words[12] = x.w;
-        } else {
-          *reinterpret_cast<uint4*>(to + unit * 16) = x;
-        }
-      }
+      if (begin + i * threads < units)
+        store(begin + i * threads, make_uint4(bf16x2_of(low[i].x, low[i].y), bf16x2_of(low[i].z, low[i].w),
+                                              bf16x2_of(high[i].x, high[i].y), bf16x2_of(high[i].z, high[i].w)));
   }
 }
 
@@ -203,41 +220,40 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
       hold(sums);
       release(before);
     } else {
-      const int parts = (at.end - at.record) * kParts, stage_parts = a.stage_records * kParts;
-      uint32_t record = 0;
-      int loaded = 0, left = 0;  // of the run, of the stage
-      PartCodes<kType> codes;
-      const auto load = [&] {
-        if (loaded == parts) return;
-        if (left == 0) {
-          barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
-          record = first_tile + uint32_t(ring.stage * stage_bytes);
-          left = min(stage_parts, parts - loaded);
-        }
-        codes = load_part<kType>(record, loaded % kParts, t);
-        if (++loaded % kParts == 0) record += uint32_t(kShape.bytes);
-        if (--left == 0) {  // all there is of it is in registers
-          release(ring.stage);
-          ring.next(stages);
-        }
-      };
+      // A few parts' codes are taken into registers together, and the stage goes back before they are decoded.
+      constexpr int kTogether = kType == DType::Q4_0 ? 4 : 2;
       uint32_t x = memory + uint32_t(lane * 16);
       const uint32_t x_step = 64u << a.row_shift;
-      const auto multiply = [&]<int kHalf>() {
-        const uint4 b = load_16(x);
-        x += x_step;
-        uint32_t operand[2][4];
-        decode_part<kType, 2 * kHalf, 2>(codes, operand);
-        if constexpr (kHalf == 1) load();
-        mma_sync(sums, operand[0], b.x, b.y);
-        mma_sync(sums, operand[1], b.z, b.w);
-      };
-      load();
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[i] = 0;
-      for (int part = 0; part < parts; ++part) {
-        multiply.template operator()<0>();
-        multiply.template operator()<1>();
+      for (; at.record < at.end; at.record += at.count(), ring.next(stages)) {
+        barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
+        uint32_t record = first_tile + uint32_t(ring.stage * stage_bytes);
+        int part = 0, left = at.count() * kParts;
+        const auto multiply = [&]<int kCount>() {
+          PartCodes<kType> codes[kCount];
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            codes[i] = load_part<kType>(record, part, t);
+            if (++part == kParts) part = 0, record += uint32_t(kShape.bytes);
+          }
+          left -= kCount;
+          if (left == 0) release(ring.stage);
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            uint32_t operand[4][4];
+            const uint4 b = load_16(x), c = load_16(x + x_step);
+            x += 2 * x_step;
+            decode_part<kType, 0, 4>(codes[i], operand);
+            mma_sync(sums, operand[0], b.x, b.y);
+            mma_sync(sums, operand[1], b.z, b.w);
+            mma_sync(sums, operand[2], c.x, c.y);
+            mma_sync(sums, operand[3], c.z, c.w);
+          }
+        };
+        while (left >= kTogether) multiply.template operator()<kTogether>();
+        if (kTogether > 2 && left >= 2) multiply.template operator()<2>();
+        if (left > 0) multiply.template operator()<1>();
       }
       hold(sums);
     }

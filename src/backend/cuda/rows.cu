@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/ptx.h"
 
 namespace hunch {
@@ -44,6 +45,7 @@ struct NormDevice {
   int n;
   float eps;
   int x_aligned, out_aligned, weight_aligned;
+  PackedRows packed;
 };
 
 // kWarp: a warp per row, kRowsOfBlock rows per block. Otherwise a block per row.
@@ -83,7 +85,9 @@ __global__ void __launch_bounds__(kWarp ? kRowsOfBlock * 32 : 512) norm_kernel(c
   }
   const float scale = 1 / sqrtf(sum / float(a.n) + a.eps);
   const auto write = [&](int i, const float4& v, const float4& w) {
-    store4(out, i, a.n, a.out_aligned, {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w});
+    const float4 y{v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
+    store4(out, i, a.n, a.out_aligned, y);
+    if (!kWarp && a.packed.at) pack_four(a.packed, r, i, y);
   };
 #pragma unroll
   for (int h = 0; h < kHeld; ++h)
@@ -99,6 +103,7 @@ struct GateDevice {
   int64_t gate_stride, up_stride, out_stride;
   int n;
   int aligned, sigmoid, accumulate;
+  PackedRows packed;
 };
 __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const GateDevice a = *args;
@@ -111,8 +116,9 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const auto silu = [&](float x) { return (a.sigmoid ? 1 : x) / (1 + expf(-x)); };
   float* const out = a.out + r * a.out_stride;
   const float4 sum = a.accumulate ? load4(out, i, a.n, a.aligned) : float4{};
-  store4(out, i, a.n, a.aligned,
-         {sum.x + silu(g.x) * u.x, sum.y + silu(g.y) * u.y, sum.z + silu(g.z) * u.z, sum.w + silu(g.w) * u.w});
+  const float4 y{sum.x + silu(g.x) * u.x, sum.y + silu(g.y) * u.y, sum.z + silu(g.z) * u.z, sum.w + silu(g.w) * u.w};
+  store4(out, i, a.n, a.aligned, y);
+  if (a.packed.at) pack_four(a.packed, r, i, y);
 }
 
 struct AnglesDevice {
@@ -245,13 +251,15 @@ void enqueue_norm(Commands& commands, const NormArgs& args) {
                           float(args.eps),
                           is_aligned(args.x.data, args.x.stride[0]),
                           is_aligned(args.out.data, args.out.stride[0]),
-                          is_aligned(args.weight, 0)};
+                          is_aligned(args.weight, 0),
+                          n <= kWarpRow ? PackedRows{} : wanted_packed(commands, rows, n)};
   if (n <= kWarpRow) {
     commands.launch(norm_kernel<true>,
                     {.blocks = dim3(unsigned((rows + kRowsOfBlock - 1) / kRowsOfBlock)), .threads = kRowsOfBlock * 32}, device);
   } else {
     const unsigned threads = n <= 2048 ? 128 : n <= 4096 ? 256 : 512;
     commands.launch(norm_kernel<false>, {.blocks = dim3(unsigned(rows)), .threads = threads}, device);
+    if (device.packed.at) commands.set_packed(args.out);
   }
 }
 
@@ -261,9 +269,11 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
   HUNCH_CHECK(args.gate.stride[1] == 1 && args.up.stride[1] == 1 && args.out.stride[1] == 1);
   const bool aligned = is_aligned(args.gate.data, args.gate.stride[0]) && is_aligned(args.up.data, args.up.stride[0]) &&
                        is_aligned(args.out.data, args.out.stride[0]);
+  const PackedRows packed = wanted_packed(commands, rows, n);
   commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
                   GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0],
-                             args.out.stride[0], int(n), aligned, args.sigmoid, args.accumulate});
+                             args.out.stride[0], int(n), aligned, args.sigmoid, args.accumulate, packed});
+  if (packed.at) commands.set_packed(args.out);
 }
 
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {

@@ -63,6 +63,10 @@ __device__ __forceinline__ int load_acquire(const int* p) {
   return value;
 }
 
+__device__ __forceinline__ void add_release(int* p, int value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
 // Words of shared memory by their 32-bit address.
 __device__ __forceinline__ uint32_t load_4(uint32_t from) {
   uint32_t x;
