@@ -34,7 +34,7 @@ def begin(module, deviation=0.02):
 class Method:
     """steps: guesses in a row that are trained; soft: share of the target's distribution beside the label"""
 
-    lr, steps, decay, soft, batch_tokens = 5e-4, 1, 0.8, 1.0, 32768
+    lr, steps, decay, soft, batch_tokens = 2e-3, 1, 0.8, 1.0, 32768
     taps = ()
 
     def __init__(self, target, options):
@@ -78,7 +78,7 @@ class RecurrentMethod(Method):
 
 
 class Eagle3Method(RecurrentMethod):
-    steps = 5
+    lr, steps = 3e-3, 4
 
     def __init__(self, target, options):
         super().__init__(target, options)
@@ -124,6 +124,8 @@ class Eagle3Method(RecurrentMethod):
 
 
 class EagleMethod(RecurrentMethod):
+    steps = 3
+
     def __init__(self, target, options):
         super().__init__(target, options)
         self.noise = 0.2 * 512 / 2048  # as published, for their rows
@@ -163,11 +165,6 @@ class MtpMethod(RecurrentMethod):
 
 class MedusaMethod(Method):
     steps = 4  # heads
-    lr = 1e-3
-
-    def __init__(self, target, options):
-        super().__init__(target, options)
-        self.lr = 5e-4 if options.own_heads else 1e-3
 
     def build(self, tokens, entries):
         s = self.target.s
@@ -194,7 +191,7 @@ class MedusaMethod(Method):
 
 
 class DraftModelMethod(Method):
-    lr, soft, batch_tokens = 1e-3, 0.9, 65536
+    lr, soft, batch_tokens = 3e-3, 0.9, 65536
     independent = True  # a chain's guesses are those of plain decoding: one step tells them all
 
     def build(self, tokens, entries):

@@ -126,13 +126,13 @@ class Training(unittest.TestCase):
 
     def test_medusa(self):
         for more in ((), ("--own-heads",), ("--own-heads", "--layout", "medusa-vllm"), ("--own-heads", "--res-blocks", "2")):
-            self.check_same(*self.train("medusa", *more))
+            self.check_same(*self.train("medusa", *more, steps=40))
 
     def test_draft_model(self):
         self.check_same(*self.train("draft_model", "--draft-hidden", "32", "--draft-heads", "2"))
 
     def test_training_goes_on_from_its_checkpoint(self):
-        trainer, _ = self.train("medusa", "--steps", "2", steps=40)
+        trainer, _ = self.train("medusa", "--steps", "2", "--optimizer", "adamw", steps=40)
         trainer.o.max_steps = 42
         with contextlib.redirect_stdout(io.StringIO()):
             second = train.Trainer(trainer.o)

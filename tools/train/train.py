@@ -39,7 +39,9 @@ def parse(arguments):
     ap.add_argument("--lr", type=float, default=0.0, help="greatest learning rate (default: the method's)")
     ap.add_argument("--batch-tokens", type=int, default=0, help="tokens a step (default: the method's)")
     ap.add_argument("--row", type=int, default=32768, help="row length that sequences are packed into; longer ones are cut")
-    ap.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="muon: for matrices inside of layers")
+    ap.add_argument(
+        "--optimizer", choices=("muon", "adamw"), default="muon", help="muon: for matrices inside of layers (adamw: --lr 5e-4)"
+    )
     ap.add_argument(
         "--steps", type=int, default=0, help="guesses in a row that are trained (Medusa: heads; default: the method's)"
     )
