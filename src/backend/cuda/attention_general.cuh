@@ -3,7 +3,7 @@
 // Included by attention.cu.
 #pragma once
 
-#include "backend/cuda/attention_kernel.cuh"
+#include "backend/cuda/attention_stream.cuh"
 #include "backend/cuda/kv_rows.cuh"
 
 namespace hunch {

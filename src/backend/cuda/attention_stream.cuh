@@ -1,0 +1,203 @@
+// What feeds attention on the tensor cores (attention_kernel.cuh): the layout of shared memory, the tiles of an item, the queue
+// of items, and the producers, which stream pages of K and V (a TMA box each, or 16-byte copies of selected rows) through two
+// rings.
+#pragma once
+
+#include "backend/cuda/attention_args.h"
+#include "backend/cuda/attention_ptx.cuh"
+#include "backend/cuda/ptx.h"
+
+namespace hunch {
+
+constexpr float kLog2E = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f;
+constexpr int kAttentionThreads = 384;
+constexpr int kRingThreads = 64;  // producers of a ring: two warps that take turns
+constexpr int kQueueSlots = 4;    // items that producers may be ahead of consumers
+
+template <int D>
+struct AttentionShared {
+  static constexpr int kStages = D == 128 ? 3 : 6;  // of a ring
+  static constexpr int kStageBytes = kPageLen * D * 2 * 2;
+  static constexpr int kQueryBytes = kTileRows * D * 2;
+  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kScratch = kRings + 2 * kStages * kStageBytes;
+  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;       // [consumer][warp][entry] scores
+  static constexpr int kBad = kScratch + kScratchBytes;            // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
+  static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
+  static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
+  static constexpr int kBytes = kTaken + 2 * kQueueSlots * 4;
+};
+
+// The state of a row over a set of entries and how two of them become one; the same code in attention and combine kernels.
+struct MergeWeights {
+  float a, b, top;
+};
+__device__ __forceinline__ MergeWeights merge_weights(float top_a, float top_b) {
+  const float top = fmaxf(top_a, top_b), base = top == -INFINITY ? 0.0f : top;
+  return {exp2_fast(top_a - base), exp2_fast(top_b - base), top};
+}
+__device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) { return fmaf(a, w.a, b * w.b); }
+
+// A value that all lanes have, so that the compiler knows: branches on it are the warp's, and shuffles behind them are plain.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+// The tiles of keys of splits of an item, in the order of folding; no split is without. leaf -1: entries in order.
+class Tiles {
+ public:
+  __device__ __forceinline__ Tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int first_split, int num_splits)
+      : item_(item), leaves_(leaves), splits_end_(first_split + num_splits) {
+    begin_split(first_split);
+  }
+  __device__ __forceinline__ Tiles(const AttentionItemDevice& item, const LeafDevice* leaves)
+      : Tiles(item, leaves, item.first_split, item.num_splits) {}
+  __device__ __forceinline__ bool next() {  // false: that was the last one
+    while (true) {
+      if (next_block_ < last_) {
+        block = next_block_++;
+        return true;
+      }
+      if (next_leaf_ < item_.leaf_end) {
+        leaf = next_leaf_++;
+        next_block_ = max(item_.leaf_block, begin_), last_ = min(leaves_[leaf].end_block, begin_ + item_.split_blocks);
+      } else if (split + 1 < splits_end_) {
+        begin_split(split + 1);
+      } else {
+        return false;
+      }
+    }
+  }
+  int split = 0, block = 0, leaf = -1;
+
+ private:
+  __device__ __forceinline__ void begin_split(int which) {
+    split = which, leaf = -1, begin_ = which * item_.split_blocks;
+    next_block_ = max(item_.block_begin, begin_), last_ = min(item_.block_end, begin_ + item_.split_blocks);
+    next_leaf_ = item_.leaf_begin;
+  }
+  const AttentionItemDevice& item_;
+  const LeafDevice* leaves_;
+  int splits_end_, begin_ = 0, next_block_ = 0, last_ = 0, next_leaf_ = 0;
+};
+
+// The entry of the store that place `place` of a run is.
+__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place,
+                                            int end) {
+  place = min(place, end - 1);
+  if (leaf && place >= run.tree_entry) place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
+  if (!run.index) return place;
+  return place < run.count ? run.index[kv_head * run.index_stride + place] : run.tail_first + (place - run.count);
+}
+
+// The items of a worker as its warps see them, one after the other: first a stretch of its own, then what is left, counted off
+// by a lane of its first producer warp and handed round through shared memory.
+class ItemQueue {
+ public:
+  template <class Shared>
+  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring,
+                                                 bool first) {
+    const int queue = args.paired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
+    ItemQueue q(args);
+    q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
+    q.items_ = reinterpret_cast<volatile int*>(memory + Shared::kTaken) + queue * kQueueSlots;
+    q.hands_round_ = first && (!args.paired || ring == 0) && threadIdx.x % 32 == 0;
+    q.item_ = args.worker_items[worker], q.own_end_ = args.worker_items[worker + 1];
+    if (q.item_ == q.own_end_) q.take();
+    return q;
+  }
+  __device__ __forceinline__ int item() const { return item_; }  // at least num_items: no more
+  __device__ __forceinline__ void advance() {
+    if (++item_ >= own_end_) take();
+  }
+
+ private:
+  __device__ __forceinline__ explicit ItemQueue(const AttentionDevice& args) : args_(args) {}
+  __device__ __forceinline__ void take() {
+    own_end_ = 0;
+    if (hands_round_) {
+      const int taken = args_.first_shared + int(atomicAdd(args_.taken, 1u) - args_.taken_before);
+      barrier_poll(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
+      items_[slot_] = taken;
+      barrier_arrive(full_ + uint32_t(slot_ * 8));
+    }
+    __syncwarp();
+    barrier_poll(full_ + uint32_t(slot_ * 8), phase_);
+    item_ = items_[slot_];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full_ + uint32_t((kQueueSlots + slot_) * 8));
+    if (++slot_ == kQueueSlots) slot_ = 0, phase_ ^= 1;
+  }
+  const AttentionDevice& args_;
+  uint32_t full_ = 0, phase_ = 0;
+  volatile int* items_ = nullptr;
+  int item_ = 0, own_end_ = 0, slot_ = 0;
+  bool hands_round_ = false;
+};
+
+// A producer warp: every other tile of its ring.
+template <int D>
+__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
+  using Shared = AttentionShared<D>;
+  const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 2;
+  const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
+  const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
+  const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
+  int stage = 0, tiles = 0;
+  const int rings = args.paired ? 2 : 1, my_ring = args.paired ? ring : 0;
+  uint32_t phase = 0;
+  ItemQueue queue = ItemQueue::of<Shared>(args, shared, memory, ring, warp == 0);
+  for (; queue.item() < args.num_items; queue.advance()) {
+    const AttentionItemDevice& item = args.items[queue.item()];
+    const AttentionRunDevice& run = args.runs[item.run];
+    const bool boxes = run.index == nullptr;
+    if (boxes && lane == 0) forget_map(run.plane.maps + (args.keys_only ? 1 : 0));
+    const int end_entry = item.end_entry, kv_head = item.kv_head;
+    const int32_t* pages = run.pages;
+    for (Tiles keys(item, run.leaves); keys.next();) {
+      const int tile = tiles++, block = keys.block, leaf = keys.leaf;
+      if (tile % rings != my_ring) continue;
+      const int at_stage = stage;
+      const uint32_t at_phase = phase;
+      if (++stage == Shared::kStages) stage = 0, phase ^= 1;
+      if (tile / rings % 2 != warp) continue;
+      const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
+      if (boxes && leaf < 0) {
+        const int page = pages[block];
+        barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+        if (lane == 0) {
+          barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
+          copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
+                   run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
+        } else {
+          barrier_arrive(ready);
+        }
+      } else {
+        // Lane l looks up rows l and l + 32; then the warp copies them row by row.
+        const LeafDevice* path = leaf < 0 ? nullptr : run.leaves + leaf;
+        const int places_end = path ? run.tree_entry + path->depth + 1 : end_entry;
+        int row[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) row[h] = stored_entry(run, path, kv_head, block * kPageLen + h * 32 + lane, places_end);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
+        const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
+        constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
+        const int chunk = lane % kChunks;
+        const bool mine = !args.keys_only || chunk < kChunks / 2;
+        head += chunk * 16;
+        const uint32_t part = to + uint32_t(chunk / 8 * 8192);
+        barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll 8
+          for (int r = 0; r < 32; r += kRowsAtOnce) {
+            const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
+            if (mine)
+              copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
+          }
+        barrier_arrive_copies(ready);
+      }
+    }
+  }
+}
+
+}  // namespace hunch
