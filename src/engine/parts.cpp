@@ -30,6 +30,10 @@ Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
 
 }  // namespace
 
+EngineParts::~EngineParts() {
+  if (backend) (void)backend->synchronize();
+}
+
 Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   auto parts = std::make_unique<EngineParts>();

@@ -26,6 +26,7 @@ namespace hunch {
 class EngineParts {
  public:
   EngineParts() = default;
+  ~EngineParts();  // waits for the device: what is queued there reads memory that goes now
   EngineParts(const EngineParts&) = delete;
   EngineParts& operator=(const EngineParts&) = delete;
   static Result<std::unique_ptr<EngineParts>> load(const EngineOptions&);

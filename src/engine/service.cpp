@@ -72,6 +72,7 @@ Service::~Service() {
   woken_.notify_all();
   if (thread_.joinable()) thread_.join();
   for (const auto& session : sessions_) scheduler_.remove(*session->running);
+  (void)parts_.backend->synchronize();  // drafters may have queued work behind the last pass, on memory that goes now
   HUNCH_CHECK(channels_.empty());
 }
 

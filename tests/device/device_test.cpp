@@ -221,7 +221,8 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
       int64_t kept = 0, dropped = 0;
       for (const int beside : {0, 6})
         for (const double temperature : {0.0, 0.5}) {
-          Request asked = test::request(test::random_prompt(30 + 70 * (turn % 3), 250, uint64_t(++turn)), 60);
+          const int prompt = 30 + 70 * (turn++ % 3);
+          Request asked = test::request(test::random_prompt(prompt, 250, uint64_t(turn)), 60);
           asked.sampling.temperature = temperature;
           const auto plain = test::plain_stream(*engine, asked);
           asked.speculation.proposer = engine->parts().learned.at(0).name;

@@ -28,6 +28,8 @@ std::vector<T> taken(std::span<const T> values) {
 
 class LateBackend final : public ReferenceBackend {
  public:
+  // What is queued reads memory of others, which go before a backend does: they wait first.
+  ~LateBackend() override { HUNCH_CHECK(lost_ || waiting_.empty()); }
   std::string description() const override { return "late"; }
   bool asynchronous() const override { return true; }
   bool selects_in_place() const override { return true; }

@@ -54,11 +54,13 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Setup& setup) {
   if (facts.major < 8)
     return Error{fmt::format("the GPU {} has compute capability {}.{}; hunch needs 8.0 (Ampere) or newer: use --device cpu",
                              facts.name, facts.major, facts.minor)};
-  if (!has_code_for_device())
+  const cudaError_t code = look_for_code();
+  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
     return Error{
         fmt::format("the GPU {} has compute capability {}.{}, for which this build holds no code: configure with "
                     "-DHUNCH_CUDA_ARCHS=\"90a;{}{}\" and build again, or use --device cpu",
                     facts.name, facts.major, facts.minor, facts.major, facts.minor)};
+  if (code != cudaSuccess) return cuda_error(code, "loading the kernels");
   HUNCH_TRY(auto commands, Commands::make());
   return std::unique_ptr<Backend>(new CudaBackend(std::move(commands)));
 }

@@ -155,11 +155,11 @@ __global__ void ends_kernel(const Ends* args) {
 
 }  // namespace
 
-bool has_code_for_device() {
+cudaError_t look_for_code() {
   cudaFuncAttributes found;
-  const bool has = cudaFuncGetAttributes(&found, copy_tokens_kernel) == cudaSuccess;
+  const cudaError_t code = cudaFuncGetAttributes(&found, copy_tokens_kernel);
   (void)cudaGetLastError();  // not an error of the next call
-  return has;
+  return code;
 }
 
 void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) {

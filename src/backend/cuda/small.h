@@ -7,7 +7,7 @@
 namespace hunch {
 
 // Whether this program holds kernels that the device in use can run.
-bool has_code_for_device();
+cudaError_t look_for_code();
 
 void enqueue_copy_rows(Commands&, std::span<const CopyRowsArgs>);  // one launch for all
 void enqueue_copy_tokens(Commands&, const CopyTokensArgs&);
