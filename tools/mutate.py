@@ -217,8 +217,6 @@ MUTANTS = [
     # Trees.
     Mutant('tree: no more nodes than tokens are left', 'src/engine/running.cpp',
            'return int(std::min<int64_t>(plan.nodes, parts_.context_len - sequence.len()));', 'return depth;', 'engine_test', 'Step.*'),
-    Mutant('tree: deeper than tokens are left', STEP, 'std::min(who.want_depth, who.most_depth()), who.branch', 'who.plan.gamma, who.branch', 'engine_test',
-           'Step.*'),
     Mutant('tree: the kept path is not closed up', STEP,
            'close_up(*parts_.backend, {parts_.store.get(), sequence.pages.view()}, sequence.committed_len, who.path_rows);', '',
            *CROWD, True),
