@@ -289,8 +289,6 @@ MUTANTS = [
            'engine_test', 'TreesUnderAuto.*'),
     Mutant('auto: trees under rules that take none', 'src/engine/controller.cpp', '.nodes = who.rule->takes_branches() ? ', '.nodes = true ? ',
            'engine_test', 'TreesUnderAuto.*', True),
-    Mutant("auto: a tree's rows count as a chain's", 'src/engine/planner.cpp', 'verify_ms(rows + drafts * options_.arms[a].width)',
-           'verify_ms(rows + drafts)', 'engine_test', 'TreesInAuto.*'),
     Mutant("auto: trees wider than there are entries", 'src/engine/planner.cpp',
            'if (arm.width > 1) chain.longest = std::min(chain.longest, view.nodes / arm.width);', '', 'engine_test', 'TreesInAuto.*'),
     # Proposers: the output cannot show these either.
