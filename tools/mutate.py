@@ -217,8 +217,6 @@ MUTANTS = [
     # Trees.
     Mutant('tree: no more nodes than tokens are left', 'src/engine/running.cpp',
            'return int(std::min<int64_t>(plan.nodes, parts_.context_len - sequence.len()));', 'return depth;', 'engine_test', 'Step.*'),
-    Mutant('tree: deeper than tokens are left', STEP, 'std::min(who.want_depth, who.most_depth()), who.branch', 'who.plan.gamma, who.branch', 'engine_test',
-           'Step.*'),
     Mutant('tree: the kept path is not closed up', STEP,
            'close_up(*parts_.backend, {parts_.store.get(), sequence.pages.view()}, sequence.committed_len, who.path_rows);', '',
            *CROWD, True),
@@ -291,8 +289,6 @@ MUTANTS = [
            'engine_test', 'TreesUnderAuto.*'),
     Mutant('auto: trees under rules that take none', 'src/engine/controller.cpp', '.nodes = who.rule->takes_branches() ? ', '.nodes = true ? ',
            'engine_test', 'TreesUnderAuto.*', True),
-    Mutant("auto: a tree's rows count as a chain's", 'src/engine/planner.cpp', 'verify_ms(rows + drafts * options_.arms[a].width)',
-           'verify_ms(rows + drafts)', 'engine_test', 'TreesUnderAuto.*:*TreeArms*'),
     Mutant("auto: trees wider than there are entries", 'src/engine/planner.cpp',
            'if (arm.width > 1) chain.longest = std::min(chain.longest, view.nodes / arm.width);', '', 'engine_test', 'TreesInAuto.*'),
     # Proposers: the output cannot show these either.

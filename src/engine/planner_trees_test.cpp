@@ -131,6 +131,20 @@ TEST(TreesInAuto, ObeyRoomNodesAndWhetherTheRuleTakesThem) {
     }
 }
 
+TEST(TreesInAuto, PayForEveryRow) {
+  CostTable table(priors());
+  for (int i = 0; i < 30; ++i)
+    for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0, 32.0}) {
+      table.verify.record({rows, 1, 20000}, 4 + rows);
+      table.drafts[1].step.record({std::min(rows, 3.0), 1, 20000}, 0.05);
+      table.drafts[0].learn.record({1, 1, 20000}, 100);
+    }
+  Planner planner(table, {.arms = arms(), .max_slots = 1});
+  const double chain[] = {0.7, 0.7, 0.7, 0.7}, tree[] = {0.8, 0.8, 0.8, 0.8};
+  planner.seed(kChain, 20000, chain, 1000), planner.seed(kTree, 20000, tree, 1000);
+  EXPECT_EQ(planner.decide(view(0)).arm, kChain) << "a little more is kept, for three times the rows";
+}
+
 TEST(TreesInAuto, GiveWayLevelByLevelWhereRowsAreShort) {
   const CostTable table = wide_table();
   for (int budget = 8; budget <= 120; ++budget) {
