@@ -30,9 +30,6 @@ struct TileInFlight {
 template <int D, class T, bool kNarrow>
 class Consumer {
   using Shared = AttentionShared<D>;
-  // Both would need more registers than there are: the product of the next tile made ahead, and the splits so far kept in
-  // registers.
-  static constexpr bool kAhead = kNarrow, kSuperInRegisters = !kAhead;
   static constexpr int kStages = Shared::kStages, kHalves = kNarrow ? 1 : 2, kWarpRows = 8 * kHalves;
 
  public:
@@ -152,82 +149,44 @@ class Consumer {
   }
 
   __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
-    float sums[D / 2], top[kHalves], total[kHalves], s[32], next_s[32];
-    const auto begin_split = [&] {
-#pragma unroll
-      for (int i = 0; i < D / 2; ++i) sums[i] = 0;
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) top[half] = -INFINITY, total[half] = 0;
-    };
+    float s[32], sums[D / 2], top[kHalves], total[kHalves];
     const int64_t base = paired_ && consumer_ ? item.partial[1] : item.partial[0];
-    float super[kSuperInRegisters ? kHalves : 1][D / 4], super_top[kHalves], super_total[kHalves];  // of the item's splits so far
-#pragma unroll
-    for (int half = 0; half < kHalves && kSuperInRegisters; ++half) {
-      super_top[half] = -INFINITY, super_total[half] = 0;
-#pragma unroll
-      for (int i = 0; i < D / 4; ++i) super[half][i] = 0;
-    }
     Tiles tiles(item, run.leaves);
-    tiles.next();
-    TileInFlight tile = next_stage(tiles);
-    start_scores(tile, s);
-    begin_split();
-    wgmma_wait<0>();
-    hold(s);
-    while (true) {
-      const bool more = __any_sync(~0u, tiles.next());
-      TileInFlight next = tile;
-      if (more) next = next_stage(tiles);
+    bool more = tiles.next(), begins = true;
+    while (more) {
+      const TileInFlight tile = next_stage(tiles);
+      if (begins) {
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) sums[i] = 0;
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) top[half] = -INFINITY, total[half] = 0;
+      }
+      start_scores(tile, s);
+      wgmma_wait<0>();
+      hold(s);
+      more = __any_sync(~0u, tiles.next());
       // Few tiles are not clean: scores want the logits as they are, the softmax without what is not read.
       const bool clean = __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
       const bool bad = !clean && !keys_only_ && clean_values(tile.keys + Shared::kStageBytes / 2);
-      // The scores of the next tile are made meanwhile; the last tile's twice, for a branch would keep the compiler from it.
-      if constexpr (kAhead) start_scores(next, next_s);
       if (__any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_)))
         score(run, item, tile.entry, s);
       if (!clean && !keys_only_) mask(s, tile.entry, tile.leaf);
       if (!keys_only_) start_values(tile, s, sums, top, total);
       wgmma_wait<0>();
       hold(sums);
-      if constexpr (kAhead) hold(next_s);
       if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
       if (bad) spoil(tile.entry, tile.leaf, total);
-      if (!keys_only_ && (!more || next.split != tile.split)) {
+      begins = !more || tiles.split != tile.split;
+      if (!begins || keys_only_) continue;
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {  // a thread has summed its own columns so far
-          total[half] += __shfl_xor_sync(~0u, total[half], 1);
-          total[half] += __shfl_xor_sync(~0u, total[half], 2);
-        }
-        const int of_item = tile.split - item.first_split;
-        const auto sum = [&](int half, int i) { return sums[i / 2 * 4 + 2 * half + i % 2]; };
-        if (!item.fold) {
-          store_partial(base + of_item * partial_floats(rows_in_tile_, D), false, top, total, sum);
-        } else if constexpr (kSuperInRegisters) {
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            const MergeWeights w = merge_weights(super_top[half], top[half]);
-            super_top[half] = w.top, super_total[half] = merge(w, super_total[half], total[half]);
-#pragma unroll
-            for (int i = 0; i < D / 4; ++i) super[half][i] = merge(w, super[half][i], sum(half, i));
-          }
-        } else {
-          store_partial(base, of_item > 0, top, total, sum);
-        }
-        begin_split();
+      for (int half = 0; half < kHalves; ++half) {  // a thread has summed its own columns so far
+        total[half] += __shfl_xor_sync(~0u, total[half], 1);
+        total[half] += __shfl_xor_sync(~0u, total[half], 2);
       }
-      if (!more) break;
-      tile = next;
-      if constexpr (kAhead) {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) s[i] = next_s[i];
-      } else {
-        start_scores(tile, s);
-        wgmma_wait<0>();
-      }
-      hold(s);  // all of it, used or not: else the compiler finds no registers to overlap the products in
+      const int of_item = tile.split - item.first_split;
+      store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, sums, top,
+                    total);
     }
-    if (kSuperInRegisters && item.fold && !keys_only_)
-      store_partial(base, false, super_top, super_total, [&](int half, int i) { return super[half][i]; });
   }
 
   // The tile's stage; the ring goes on.
@@ -258,11 +217,10 @@ class Consumer {
     wgmma_commit();
   }
 
-  // Stores a state: of a split, or, `onto` what the thread has stored there before, of the splits so far. sum(half, i): column
-  // i / 2 * 8 + lane % 4 * 2 + i % 2 of O.
-  template <class F>
-  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&top)[kHalves],
-                                                const float (&total)[kHalves], F sum) const {
+  // Stores the state of a split, or, `onto` what the thread has stored there before, of the splits so far: there are no registers
+  // for both.
+  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&sums)[D / 2],
+                                                const float (&top)[kHalves], const float (&total)[kHalves]) const {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
     const auto state = [&](int half) { return reinterpret_cast<float2*>(to + rows * D + my_row(half) * 2); };
@@ -279,7 +237,7 @@ class Consumer {
       if (lane_ % 4 == 0) *state(half) = make_float2(w.top, onto ? merge(w, before[half].y, total[half]) : total[half]);
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        float2 x = make_float2(sum(half, 2 * j), sum(half, 2 * j + 1));
+        float2 x = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
         if (onto) x = make_float2(merge(w, row[4 * j].x, x.x), merge(w, row[4 * j].y, x.y));
         row[4 * j] = x;
       }
