@@ -65,7 +65,7 @@ void add_flags(FlagSet& set, RoundFlags& flags) {
   set.value({"-np", "--parallel"}, "LIST", "requests at once (default 1)", set_ranges(flags.batches, {1, 1024}), 2);
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "entries in the cache of each (default 4096)",
             set_ranges(flags.depths, {64, 1 << 24}), 2);
-  set.value({"--gammas"}, "LIST", "drafts a round (default 7)", set_ranges(flags.gammas, {1, 64}));
+  set.value({"--gammas"}, "LIST", "drafts a round; with --tree so many on a path (default 7)", set_ranges(flags.gammas, {1, 64}));
   set.value({"--synthetic-acceptance"}, "LIST",
             "chance that a draft is kept if those before it were, by position; the last one goes on (default 0.9)",
             numbers(flags.acceptance));
@@ -92,7 +92,7 @@ double read_ceiling(Backend& backend) {
   return 0;
 }
 
-ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, const RoundCost& cost, double plain_ms,
+ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, int beside, const RoundCost& cost, double plain_ms,
                     double ceiling) {
   const BackendCounters& c = cost.per_round;
   const double bytes = double(c.weight_bytes + c.kv_bytes + c.score_bytes + c.gather_bytes);
@@ -102,9 +102,11 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
           {"batch", batch},
           {"depth", depth},
           {"gamma", gamma},
+          {"beside", beside},
           {"ms", cost.round_ms},
           {"draft_ms", cost.draft_ms},
           {"verify_ms", cost.verify_ms},
+          {"drafted", cost.drafted},
           {"tokens", cost.tokens},
           {"tokens_per_second", double(batch) * cost.tokens / cost.round_ms * 1e3},
           {"speedup", cost.tokens * plain_ms / cost.round_ms},
@@ -148,14 +150,18 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
   for (const int64_t depth : flags.depths)
     for (const int64_t batch : flags.batches) {
       const int64_t most = *std::max_element(flags.gammas.begin(), flags.gammas.end());
-      HUNCH_TRY(auto bench,
-                RoundBench::make(parts, request,
-                                 {.batch = int(batch), .gamma = int(most), .depth = depth, .acceptance = flags.acceptance}));
+      HUNCH_TRY(auto bench, RoundBench::make(parts, request,
+                                             {.batch = int(batch),
+                                              .gamma = int(most),
+                                              .beside = speculation.tree_tokens,
+                                              .rounds = int(flags.rounds),
+                                              .depth = depth,
+                                              .acceptance = flags.acceptance}));
       HUNCH_TRY(const RoundCost plain, bench->run(0, int(flags.rounds)));
-      rows.push_back(row_of("plain", batch, depth, 0, plain, plain.round_ms, ceiling));
+      rows.push_back(row_of("plain", batch, depth, 0, 0, plain, plain.round_ms, ceiling));
       for (const int64_t gamma : flags.gammas) {
         HUNCH_TRY(const RoundCost cost, bench->run(int(gamma), int(flags.rounds)));
-        rows.push_back(row_of("round", batch, depth, int(gamma), cost, plain.round_ms, ceiling));
+        rows.push_back(row_of("round", batch, depth, int(gamma), speculation.tree_tokens, cost, plain.round_ms, ceiling));
       }
     }
   return rows;
@@ -185,10 +191,11 @@ int bench_rounds_command(Arguments arguments) {
   const int64_t batch = *std::max_element(flags.batches.begin(), flags.batches.end());
   const int64_t depth = *std::max_element(flags.depths.begin(), flags.depths.end());
   const int64_t gamma = *std::max_element(flags.gammas.begin(), flags.gammas.end());
+  const int64_t nodes = gamma + speculation->tree_tokens;
   options->max_num_seqs = int(batch);
-  options->context_len = (depth + gamma + 2 + 63) / 64 * 64;
+  options->context_len = (depth + nodes + 2 + RoundBench::growth(int(gamma), int(flags.rounds)) + 63) / 64 * 64;
   if (options->kv_memory_bytes == 0) options->kv_memory_bytes = int64_t(1) << 62;  // what they need, all of them
-  options->max_num_batched_tokens = int(std::max<int64_t>(batch * (gamma + 1), 512 + batch));
+  options->max_num_batched_tokens = int(std::max<int64_t>(batch * (nodes + 1), 512 + batch));
   ProgressLine progress;
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());

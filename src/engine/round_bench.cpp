@@ -31,16 +31,18 @@ BackendCounters difference(const BackendCounters& a, const BackendCounters& b, u
           (a.waited_ns - b.waited_ns) / over};
 }
 
-// Keeps drafts by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".
+// Keeps first children by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".
 class Synthetic final : public AcceptanceRule {
  public:
   Synthetic(std::vector<double> odds, uint64_t seed) : odds_(std::move(odds)), state_(0x2545f4914f6cdd1d * (2 * seed + 1)) {}
   Guarantee guarantee() const override { return Guarantee::Lossy; }
   bool needs_q() const override { return false; }
+  bool takes_branches() const override { return true; }
   void accept(const DraftTree& tree, int64_t, TargetProbs&, Chance&, Verdict& out) const override {
     out.path.clear(), out.tokens.clear();
-    for (int node = 0; node < tree.size && coin() < odds_[std::min(size_t(node), odds_.size() - 1)]; ++node)
-      out.path.push_back(node), out.tokens.push_back(1 + node);
+    for (int node = tree.child(-1); node >= 0 && coin() < odds_[std::min(out.path.size(), odds_.size() - 1)];
+         node = tree.child(node))
+      out.path.push_back(node), out.tokens.push_back(int32_t(1 + out.path.size()));
     out.next = 1;
   }
 
@@ -66,18 +68,21 @@ RoundBench::~RoundBench() {
 Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const Request& wanted, const RoundOptions& options) {
   if (options.batch > parts.limits.max_seqs)
     return usage_error(fmt::format("{} requests at once, the engine was made for {}", options.batch, parts.limits.max_seqs));
-  if (options.batch * (options.gamma + 1) > parts.limits.verify_rows)
-    return usage_error(fmt::format("{} requests with {} drafts are more rows than the {} of a verify pass", options.batch,
-                                   options.gamma, parts.limits.verify_rows));
-  const int64_t most = options.depth + options.gamma + 2;
-  if (most > parts.context_len)
-    return usage_error(fmt::format("a depth of {} tokens does not fit the context of {}", options.depth, parts.context_len));
-  parts.forget_prefixes();
+  const int nodes = options.gamma + options.beside;
+  if (options.batch * (nodes + 1) > parts.limits.verify_rows)
+    return usage_error(fmt::format("{} requests with {} drafts are more rows than the {} of a verify pass", options.batch, nodes,
+                                   parts.limits.verify_rows));
   auto bench = std::unique_ptr<RoundBench>(new RoundBench(parts, options));
+  bench->goes_on_ = parts.learned_named(wanted.speculation.proposer) != nullptr;
+  const int64_t most = options.depth + nodes + 2 + (bench->goes_on_ ? growth(options.gamma, options.rounds) : 0);
+  if (most > parts.context_len)
+    return usage_error(fmt::format("a depth of {} tokens and the {} of the rounds do not fit the context of {}", options.depth,
+                                   most - options.depth, parts.context_len));
+  parts.forget_prefixes();
   Request request = wanted;
   request.prompt.resize(size_t(options.depth));
   for (int64_t i = 0; i < options.depth; ++i) request.prompt[size_t(i)] = int32_t(i % 1000);
-  request.speculation.num_tokens = options.gamma;
+  request.speculation.num_tokens = options.gamma, request.speculation.tree_tokens = options.beside;
   for (int slot = 0; slot < options.batch; ++slot) {
     HUNCH_TRY(const RequestPlan plan, plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft,
                                                    parts.model->shape().layers, parts.bits_per_weight()));
@@ -98,7 +103,27 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
   return bench;
 }
 
-// Every round starts at the same depth.
+int64_t RoundBench::growth(int gamma, int rounds) { return int64_t(kWarmRounds + 2 * rounds) * (gamma + 1); }
+
+// Every run starts at the same depth, and every round unless it cannot. A drafter that has seen more than that forgets it.
+void RoundBench::begin_run() {
+  for (auto& request : requests_)
+    if (goes_on_) request->unseated();
+  rewind();
+  for (auto& request : requests_)
+    if (goes_on_) request->seated(), step_.prepare(*request);
+}
+
+void RoundBench::end_round() {
+  if (!goes_on_) rewind();
+}
+
+int64_t RoundBench::drafted() const {
+  int64_t sum = 0;
+  for (const auto& request : requests_) sum += request->stats.drafted;
+  return sum;
+}
+
 void RoundBench::rewind() {
   for (auto& request : requests_) {
     Sequence& sequence = request->sequence;
@@ -110,11 +135,13 @@ void RoundBench::rewind() {
 Status RoundBench::one_round(int gamma) {
   plan_.decodes.clear();
   for (auto& request : requests_) {
-    request->want_drafts = request->want_depth = gamma;
+    const int beside = gamma > 0 ? options_.beside : 0;
+    request->want_drafts = gamma + beside, request->want_depth = gamma;
+    request->branch = beside > 0, request->top_k = request->plan.proposing.tree_top_k;
     request->chosen = gamma > 0 && request->drafting() ? 0 : -1;
     request->learns = gamma > 0 && request->policy != nullptr;
     request->looked_up = false;
-    plan_.decodes.push_back({request.get(), gamma});
+    plan_.decodes.push_back({request.get(), request->want_drafts});
   }
   step_.run(plan_);
   for (auto& request : requests_) HUNCH_OK(request->failure);
@@ -122,22 +149,29 @@ Status RoundBench::one_round(int gamma) {
 }
 
 Result<RoundCost> RoundBench::run(int gamma, int rounds) {
+  HUNCH_CHECK(rounds <= options_.rounds && gamma <= options_.gamma);
   RoundCost cost;
-  // A pass that learns comes first: drafts need a selection.
-  for (int warm = 0; warm < 3; ++warm) {
+  begin_run();
+  // A pass that learns comes first: drafts need a selection, or hidden states.
+  for (int warm = 0; warm < kWarmRounds; ++warm) {
     HUNCH_OK(one_round(gamma));
-    rewind();
+    end_round();
   }
   HUNCH_OK(parts_.backend->synchronize());
   std::vector<double> whole, drafts;
   const BackendCounters before = parts_.backend->counters();
+  const int64_t drafted_before = drafted();
   for (int round = 0; round < rounds; ++round) {
     const auto start = Clock::now();
     HUNCH_OK(one_round(gamma));
     whole.push_back(ms_since(start));
-    rewind();
+    end_round();
   }
   cost.per_round = difference(parts_.backend->counters(), before, uint64_t(rounds));
+  cost.drafted = double(drafted() - drafted_before) / double(rounds) / double(requests_.size());
+  if (cost.drafted < gamma)
+    return Error{fmt::format("{:.1f} guesses a round were made where {} were asked for: nothing can be said of such rounds",
+                             cost.drafted, gamma)};
   cost.round_ms = median(whole);
   // What the odds give in the long run; the coins of these rounds would add their noise.
   double chance = 1;
@@ -152,7 +186,7 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     HUNCH_OK(one_round(gamma));
     drafts.push_back(step_.report().draft_ms);
-    rewind();
+    end_round();
   }
   step_.after_drafts = nullptr;
   cost.draft_ms = median(drafts);
