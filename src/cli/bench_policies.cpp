@@ -21,8 +21,11 @@ Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
   o.proposer = words[0];
   for (size_t i = 1; i < words.size(); ++i) {
     const bool tree = words[i].starts_with("tree");
-    HUNCH_TRY(const int64_t tokens, parse_whole(tree ? "tree" : words[0], words[i].substr(tree ? 4 : 0), {1, 255}));
-    (tree ? o.tree_tokens : o.num_tokens) = int(tokens);
+    auto tokens = parse_whole("--policies", words[i].substr(tree ? 4 : 0), {1, 255});
+    if (!tokens.ok())
+      return usage_error(fmt::format("--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..255", words[0],
+                                     excerpt(words[i])));
+    (tree ? o.tree_tokens : o.num_tokens) = int(*tokens);
   }
   return o;
 }
