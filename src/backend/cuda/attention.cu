@@ -106,14 +106,25 @@ int shift_of(int group) {
   return shift;
 }
 
-// Whether rows stand in a narrow M tile, in which the heads of a row stay together (attention_kernel.cuh).
-bool fits_narrow(int64_t rows, int shift) { return shift <= 3 && rows << shift <= kTileRows / 2; }
+// The columns that a tile of so many packed rows gets.
+int columns_for(int64_t packed) {
+  for (const int columns : {8, 16, 32, 48})
+    if (packed <= columns) return columns;
+  return kTileRows;
+}
 
 template <int D, class T>
-void launch_tensor(Commands& commands, int blocks, bool narrow, const AttentionDevice& device) {
-  commands.launch(narrow ? attention_kernel<D, T, true> : attention_kernel<D, T, false>,
-                  {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
-                  device);
+void launch_tensor(Commands& commands, int blocks, int columns, bool paired, const AttentionDevice& device) {
+  const auto launch = [&](auto* kernel, size_t shared_bytes) {
+    commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = shared_bytes}, device);
+  };
+  constexpr size_t kBytes = AttentionShared<D, false>::kBytes;
+  if (paired) launch(attention_kernel<D, T, 64, true>, AttentionShared<D, true>::kBytes);
+  else if (columns == 8) launch(attention_kernel<D, T, 8, false>, kBytes);
+  else if (columns == 16) launch(attention_kernel<D, T, 16, false>, kBytes);
+  else if (columns == 32) launch(attention_kernel<D, T, 32, false>, kBytes);
+  else if (columns == 48) launch(attention_kernel<D, T, 48, false>, kBytes);
+  else launch(attention_kernel<D, T, 64, false>, kBytes);
 }
 
 int64_t plane_stride(int64_t prefix_len) { return (prefix_len + kPageLen - 1) / kPageLen * kPageLen; }
@@ -155,11 +166,10 @@ CudaAttention::Count::~Count() {
 
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   wanted_.clear();
-  // Runs of one M tile go in one launch, all narrow or all wide.
-  const bool narrow = std::ranges::all_of(args.runs, [&](const AttentionRun& run) {
-    const int shift = shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads);
-    return run.num_rows << shift > kTileRows || fits_narrow(run.num_rows, shift);
-  });
+  int columns = 0;  // runs of one tile go in one launch: what the largest needs
+  for (const AttentionRun& run : args.runs)
+    if (const int64_t packed = run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads); packed <= kTileRows)
+      columns = std::max(columns, columns_for(packed));
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const auto& store = *run.kv.store;
@@ -179,7 +189,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     Launch launch;
     launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
-    launch.narrow = !launch.general && !launch.paired && narrow;
+    launch.columns = launch.general ? 0 : launch.paired ? kTileRows : columns;
     launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
     const auto all = wanted_.all();
     const auto place = std::find_if(all.begin(), all.end(), [&](const Launch& l) { return l.same_kind(launch); });
@@ -232,7 +242,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   if (planned.rows.empty()) planned.rows.push_back(0);  // not used, but somebody must write the scores of nobody
   launch.general = !kv_plane(kv, layer).maps || call.group > kMostTensorGroup;
   launch.paired = !launch.general && (int64_t(planned.rows.size()) << call.shift) > kTileRows;
-  launch.narrow = !launch.general && fits_narrow(int64_t(planned.rows.size()), call.shift);
+  launch.columns = launch.general ? 0 : columns_for(int64_t(planned.rows.size()) << call.shift);
   launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
   launch.runs.push_back(&run);
   this->run(commands, place_for(launch), call);
@@ -285,7 +295,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       const int kv_heads = device.plane.kv_heads;
       const bool shared = scores.out.extent[0] == 1 && kv_heads > 1;
       HUNCH_CHECK(scores.out.extent[0] == 1 || scores.out.extent[0] == kv_heads);
-      device.sink = shared ? ScoreSink::Rows : packed <= 2 * kTileRows || launch.general ? ScoreSink::Direct : ScoreSink::Groups;
+      device.sink = shared ? ScoreSink::Rows : packed <= kTileRows || launch.general ? ScoreSink::Direct : ScoreSink::Groups;
       device.weight = scores.metric == ScoreMetric::Weight, device.sum = scores.combine == ScoreCombine::Sum;
       device.prefix_len = int32_t(scores.prefix_len);
       device.mean = 1.0f / float(shared ? kv_heads * call.group : call.group);
@@ -304,7 +314,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
         reduce.out = scores.out.data;
         reduce.prefix_len = device.prefix_len, reduce.sum = device.sum, reduce.kv_heads = kv_heads;
         reduce.by_rows = shared, reduce.mean = device.mean;
-        reduce.groups = shared ? num_used : int((packed + 2 * kTileRows - 1) / (2 * kTileRows));
+        reduce.groups = shared ? num_used : int((packed + kTileRows - 1) / kTileRows);
         reduce.planes =
             reinterpret_cast<const float*>(floats * int64_t(sizeof(float)));  // an offset until the workspace is known
         device.scores = reinterpret_cast<float*>(floats * int64_t(sizeof(float)));
@@ -348,11 +358,11 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     commands.launch(general_attention_kernel,
                     {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
-    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.narrow, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.narrow, device);
+    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, device);
   } else {
-    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, launch.narrow, device);
-    else launch_tensor<64, __half>(commands, blocks, launch.narrow, device);
+    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, launch.columns, launch.paired, device);
+    else launch_tensor<64, __half>(commands, blocks, launch.columns, launch.paired, device);
   }
   if (!launch.keys_only) {
     CombineDevice combine;

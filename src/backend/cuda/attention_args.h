@@ -32,8 +32,8 @@ struct LeafDevice {
 
 enum class ScoreSink : int32_t {
   None,
-  Direct,  // out[kv_head][entry]: all used rows of the KV head are in one M group
-  Groups,  // planes[mgroup][kv_head][entry], combined over rows
+  Direct,  // out[kv_head][entry]: all used rows of the KV head are in one tile
+  Groups,  // planes[tile][kv_head][entry], combined over rows
   Rows,    // planes[used row][kv_head][entry], the sum over the group
 };
 

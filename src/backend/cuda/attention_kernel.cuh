@@ -1,7 +1,8 @@
 // Attention on the tensor cores: a persistent grid of one producer warpgroup (attention_stream.cuh) and two consumers a block. A
-// consumer holds one M tile of 64 packed rows (row x query head of one KV head) and folds tile after tile of keys: S = Q K^T,
-// online softmax, O += P V. Unpaired, each consumer has its own ring and its own work. Paired, both read the same tiles,
-// alternately from both rings, with an M tile each. Included by attention.cu; the order of arithmetic stands in attention_args.h.
+// consumer holds a tile of up to 64 packed rows (row x query head of one KV head) and folds tile after tile of 64 keys: S^T = K Q^T,
+// online softmax, O^T += V^T P^T. Keys and dimensions stand in the 64 rows of the instruction and packed rows in its columns, so
+// few rows cost little. Unpaired, each consumer has its own ring and its own work. Paired, both read the same tiles,
+// alternately from both rings, with rows of their own. Included by attention.cu; the order of arithmetic stands in attention_args.h.
 #pragma once
 
 #include "backend/cuda/attention_stream.cuh"
@@ -9,15 +10,9 @@
 
 namespace hunch {
 
-// One consumer's view of its M tile: of the thread's rows, two or, where the tile is narrow, one.
-template <int kHalves>
-struct TileRows {
-  int first[kHalves], last[kHalves], leaf[kHalves];
-  bool used[kHalves];        // by scores
-  bool row_used[kHalves];    // the same, of padding beside it too
-  float minus_lse[kHalves];  // base 2
-  int row[kHalves];          // of the run
-};
+// A row's weights stand relative to a reference (base 2), which follows the greatest logit only when that leaves it by more than this.
+// By a row's own logits alone: its bits do not depend on who else is there.
+constexpr float kSlack = 8, kNothingRead = -1e30f;
 
 // A tile of keys on its way through a consumer.
 struct TileInFlight {
@@ -25,40 +20,37 @@ struct TileInFlight {
   uint32_t full, phase, keys;  // its stage: barrier and memory
 };
 
-// kNarrow: M tiles of at most 32 rows, which then stand in the first eight of every sixteen: all four warps have rows, and a
-// thread one instead of two. The arithmetic of a row is the same.
-template <int D, class T, bool kNarrow>
+// N: columns for packed rows, at least as many as a tile has; a row's bits are the same with any.
+template <int D, class T, int N, bool kPaired>
 class Consumer {
-  using Shared = AttentionShared<D>;
-  static constexpr int kStages = Shared::kStages, kHalves = kNarrow ? 1 : 2, kWarpRows = 8 * kHalves;
+  using Shared = AttentionShared<D, kPaired>;
+  static constexpr int kStages = Shared::kStages, kParts = D / 64, kBlocks = N / 8, kColumns = N / 4;  // columns: a thread's
 
  public:
   __device__ __forceinline__ Consumer(const AttentionDevice& args, uint32_t shared, char* memory)
       : args_(args), shared_(shared), memory_(memory) {
     consumer_ = uniform(int(threadIdx.x) / 128 - 1), t_ = int(threadIdx.x) % 128, lane_ = t_ % 32, warp_ = uniform(t_ / 32);
-    paired_ = uniform(args.paired) != 0, keys_only_ = uniform(args.keys_only) != 0, shift_ = uniform(args.group_shift);
-    scale_ = args.scale_log2;
+    keys_only_ = uniform(args.keys_only) != 0, shift_ = uniform(args.group_shift), scale_ = args.scale_log2;
   }
 
   __device__ __forceinline__ void run() {
-    ring_ = paired_ ? 0 : consumer_;
+    ring_ = kPaired ? 0 : consumer_;
     int last_run = -1, last_head = -1, last_group = -1;
     ItemQueue queue = ItemQueue::of<Shared>(args_, shared_, memory_, consumer_, false);
     for (; queue.item() < args_.num_items; queue.advance()) {
       const AttentionItemDevice& item = args_.items[uniform(queue.item())];
       const AttentionRunDevice& run = args_.runs[item.run];
-      const int tile = item.mgroup * (paired_ ? 2 : 1) + (paired_ ? consumer_ : 0);
-      rows_in_tile_ = uniform(paired_ && consumer_ ? item.rows[1] : item.rows[0]);
+      rows_in_tile_ = uniform(kPaired && consumer_ ? item.rows[1] : item.rows[0]);
+      tile_ = rows_in_tile_ == 0 ? 0 : kPaired ? item.mgroup * 2 + consumer_ : item.mgroup;
       clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
-      sink_ = ScoreSink(uniform(int(run.sink)));
+      sink_ = rows_in_tile_ == 0 ? ScoreSink::None : ScoreSink(uniform(int(run.sink)));
       scored_end_ = sink_ == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
       gathered_ = run.index != nullptr;
       weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
       if (sink_ != ScoreSink::Rows)
-        scores_ = run.scores + (sink_ == ScoreSink::Groups ? item.mgroup * run.plane.kv_heads + item.kv_head : item.kv_head) *
-                                   run.scores_stride;
+        scores_ = run.scores + (sink_ == ScoreSink::Groups ? tile_ * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
-        load_queries(run, item, tile);
+        load_queries(run, item);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
       }
       attend(run, item);
@@ -67,49 +59,57 @@ class Consumer {
 
  private:
   __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
-  // The row of the M tile that stands at a place of the operand; past all rows where none does. A thread's two are neighbours:
-  // heads of one row, mostly, so that scores are added before lanes exchange them.
-  __device__ __forceinline__ static int row_of_place(int place) {
-    if constexpr (!kNarrow) return place / 16 * 16 + place % 8 * 2 + place % 16 / 8;
-    return place % 16 < 8 ? place / 16 * 8 + place % 8 : kTileRows;
+  // Whether any thread of the consumer says so; a meeting of its warps.
+  __device__ __forceinline__ bool any_of_consumer(bool mine) const {
+    uint32_t any;
+    asm volatile(
+        "{.reg .pred p, q; setp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\nselp.u32 %0, 1, 0, q;}\n"
+        : "=r"(any)
+        : "r"(uint32_t(mine)), "r"(1 + consumer_)
+        : "memory");
+    return __any_sync(~0u, any != 0);
   }
-  __device__ __forceinline__ int my_row(int half) const { return warp_ * kWarpRows + lane_ / 4 * kHalves + half; }
+  __device__ __forceinline__ int column(int c) const { return c / 2 * 8 + lane_ % 4 * 2 + c % 2; }  // of the thread's column c
+  __device__ __forceinline__ int key(int h) const { return warp_ * 16 + lane_ / 4 + 8 * h; }        // of the thread's two
+  // What is known of the rows of the tile, in shared memory.
+  __device__ __forceinline__ int* last() const { return reinterpret_cast<int*>(memory_ + Shared::kRows) + consumer_ * 4 * kTileRows; }
+  __device__ __forceinline__ int* leaf() const { return last() + kTileRows; }
+  __device__ __forceinline__ float* minus_lse() const { return reinterpret_cast<float*>(last() + 2 * kTileRows); }  // base 2
+  __device__ __forceinline__ int* plane() const { return last() + 3 * kTileRows; }  // of scores by row; -1: none
 
   // Queries of the tile, rounded, in the swizzle; zeros where there is no row. All earlier products are done.
-  __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item, int tile) {
-    const int padded = 1 << args_.group_shift;
-    constexpr int kChunks = D / 8, kEach = kTileRows * kChunks / 128;  // 16 bytes of the tile each
+  __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+    constexpr int kChunks = D / 8, kEach = (N * kChunks + 127) / 128;  // 16 bytes of the tile each
+    const int heads = 1 << shift_, first = tile_ * kTileRows, end = max(rows_in_tile_, 1);
+    const auto head_of = [&](int in_tile) { return (first + in_tile) & (heads - 1); };
     float4 x[kEach][2];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {  // all loads first: one wait for memory
-      const int chunk = (i * 128 + t_) % kChunks, in_tile = row_of_place((i * 128 + t_) / kChunks);
-      const int packed = tile * kTileRows + in_tile;
-      const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
-      x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
-      if (in_tile < rows_in_tile_ && head < args_.group) {
-        const int row = run.first_row + (run.rows ? run.rows[listed] : listed);
-        const auto* from = reinterpret_cast<const float4*>(args_.q + row * args_.q_row +
-                                                           (item.kv_head * args_.group + head) * args_.q_head + chunk * 8);
-        x[i][0] = from[0], x[i][1] = from[1];
-      }
+    for (int i = 0; i < kEach; ++i) {  // all loads first, whatever they are of: one wait for memory
+      const int chunk = (i * 128 + t_) % kChunks, in_tile = (i * 128 + t_) / kChunks, head = head_of(in_tile);
+      const int row = run.first_row + row_of(run, min(in_tile, end - 1)), of_run = item.kv_head * args_.group;
+      const auto* from = reinterpret_cast<const float4*>(args_.q + row * args_.q_row +
+                                                         (of_run + min(head, args_.group - 1)) * args_.q_head + chunk * 8);
+      const bool stands = in_tile < rows_in_tile_ && head < args_.group;
+      x[i][0] = from[0], x[i][1] = from[1];
+      if (!stands) x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
     }
+    int my_last = -1, my_leaf = -1, my_plane = -1;
+    float my_lse = -INFINITY;
+    if (t_ < rows_in_tile_ && head_of(t_) < args_.group) {
+      const int row = row_of(run, t_);
+      if (!keys_only_) my_last = run.last[row];
+      if (run.leaf_of_row) my_leaf = run.leaf_of_row[row];
+      const bool used = sink_ != ScoreSink::None && run.row_used[row];
+      if (used && sink_ == ScoreSink::Rows) my_plane = run.used_index[row] * run.plane.kv_heads + item.kv_head;
+      if (used && weight_)
+        my_lse = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head_of(t_)) * run.lse_head];
+    }
+    used_ = row_used_ = 0;
+    if (sink_ != ScoreSink::None) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int in_tile = my_row(half), packed = tile * kTileRows + in_tile;
-      const int listed = packed >> args_.group_shift, head = packed & (padded - 1);
-      const bool stands = in_tile < rows_in_tile_, valid = stands && head < args_.group;
-      const int row = !stands ? 0 : run.rows ? run.rows[listed] : listed;
-      rows_.used[half] = false, rows_.row[half] = row;
-      rows_.first[half] = 0, rows_.last[half] = -1, rows_.leaf[half] = -1, rows_.minus_lse[half] = -INFINITY;
-      if (!valid) continue;
-      rows_.last[half] = args_.keys_only ? kFarFuture : run.last[row];
-      rows_.first[half] = max(run.first, run.window ? rows_.last[half] + 1 - run.window : 0);
-      if (run.leaf_of_row) rows_.leaf[half] = run.leaf_of_row[row];
-      if (run.sink != ScoreSink::None && run.row_used[row]) {
-        rows_.used[half] = true;
-        rows_.minus_lse[half] = 0;
-        if (run.weight)
-          rows_.minus_lse[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head) * run.lse_head];
+      for (int c = 0; c < kColumns; ++c) {
+        const bool used = run.row_used[row_of(run, min(column(c), end - 1))] && column(c) < rows_in_tile_;
+        row_used_ |= uint32_t(used) << c, used_ |= uint32_t(used && head_of(column(c)) < args_.group) << c;
       }
     }
     sync();
@@ -118,25 +118,17 @@ class Consumer {
     for (int i = 0; i < kEach; ++i) {
       const int place = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks;
       const float4 a = x[i][0], b = x[i][1];
-      *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
-          make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+      if (place < N)
+        *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
+            make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
     }
-    note_used_rows();
-    active_ = warp_ * kWarpRows < rows_in_tile_;
+    if (t_ < kTileRows) last()[t_] = my_last, leaf()[t_] = my_leaf, minus_lse()[t_] = my_lse, plane()[t_] = my_plane;
     show_to_tensor_cores();
     sync();
   }
-
-  __device__ __forceinline__ void note_used_rows() {  // padding heads of a used row are not used themselves
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) rows_.row_used[half] = rows_.used[half];
-    if (!kNarrow && shift_ > 0) rows_.row_used[0] = rows_.row_used[kHalves - 1] = rows_.used[0] || rows_.used[kHalves - 1];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      for (int step = 0; step < 3; ++step) {
-        const bool other = __shfl_xor_sync(~0u, int(rows_.row_used[half]), 4 << step);
-        if (shift_ > step + kHalves - 1) rows_.row_used[half] = rows_.row_used[half] || other;
-      }
+  __device__ __forceinline__ int row_of(const AttentionRunDevice& run, int in_tile) const {  // the run's
+    const int listed = (tile_ * kTileRows + in_tile) >> shift_;
+    return run.rows ? run.rows[listed] : listed;
   }
   __device__ __forceinline__ static uint32_t pack(float a, float b) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -148,44 +140,48 @@ class Consumer {
     }
   }
 
+  // s, o: sums as the tensor cores leave them (attention_wgmma.cuh); rows of s are keys, rows of o dimensions, columns packed rows.
+  // total: over the thread's own keys until a split ends.
   __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
-    float s[32], sums[D / 2], top[kHalves], total[kHalves];
-    const int64_t base = paired_ && consumer_ ? item.partial[1] : item.partial[0];
+    float s[N / 2], o[kParts][N / 2], top[kColumns], total[kColumns];
+    const int64_t base = kPaired && consumer_ ? item.partial[1] : item.partial[0];
     Tiles tiles(item, run.leaves);
     bool more = tiles.next(), begins = true;
     while (more) {
       const TileInFlight tile = next_stage(tiles);
       if (begins) {
 #pragma unroll
-        for (int i = 0; i < D / 2; ++i) sums[i] = 0;
+        for (int part = 0; part < kParts; ++part)
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) top[half] = -INFINITY, total[half] = 0;
+          for (int i = 0; i < N / 2; ++i) o[part][i] = 0;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) top[c] = kNothingRead, total[c] = 0;
       }
       start_scores(tile, s);
       wgmma_wait<0>();
       hold(s);
       more = __any_sync(~0u, tiles.next());
+      begins = !more || tiles.split != tile.split;
       // Few tiles are not clean: scores want the logits as they are, the softmax without what is not read.
       const bool clean = __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
+      const bool scored = __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));
       const bool bad = !clean && !keys_only_ && clean_values(tile.keys + Shared::kStageBytes / 2);
-      if (__any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_)))
-        score(run, item, tile.entry, s);
-      if (!clean && !keys_only_) mask(s, tile.entry, tile.leaf);
-      if (!keys_only_) start_values(tile, s, sums, top, total);
-      wgmma_wait<0>();
-      hold(sums);
-      if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
-      if (bad) spoil(tile.entry, tile.leaf, total);
-      begins = !more || tiles.split != tile.split;
-      if (!begins || keys_only_) continue;
+      if (scored) score(run, tile.entry, s);
+      if (!keys_only_) {
+        if (!clean) mask(run, s, tile.entry, tile.leaf);
+        const uint32_t weights = kPaired ? shared_ + Shared::kWeights + uint32_t(consumer_ * Shared::kWeightBytes) : tile.keys;
+        start_values(tile, weights, s, o, top, total);
+        wgmma_wait<0>();
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {  // a thread has summed its own columns so far
-        total[half] += __shfl_xor_sync(~0u, total[half], 1);
-        total[half] += __shfl_xor_sync(~0u, total[half], 2);
+        for (int part = 0; part < kParts; ++part) hold(o[part]);
+        if (bad) spoil(run, tile.entry, tile.leaf, total);
+        if (begins) add_totals(weights, total);
       }
+      __syncwarp();
+      if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
+      if (!begins || keys_only_) continue;
       const int of_item = tile.split - item.first_split;
-      store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, sums, top,
-                    total);
+      store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, o, top, total);
     }
   }
 
@@ -196,66 +192,150 @@ class Consumer {
     tile.full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
     tile.keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
     tile.phase = phase_;
-    if (paired_) ring_ ^= 1;
-    if (!paired_ || ring_ == 0)
+    if (kPaired) ring_ ^= 1;
+    if (!kPaired || ring_ == 0)
       if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
     return tile;
   }
-  // S = Q K^T of a tile, once it has arrived; ends with wgmma_wait.
-  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[32]) {
+  // S^T = K Q^T of a tile, once it has arrived; ends with wgmma_wait.
+  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[N / 2]) {
     barrier_poll(tile.full, tile.phase);
     if (gathered_ || tile.leaf >= 0) show_to_tensor_cores();
     const uint32_t queries = shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
-    const uint64_t query_operand = wgmma_operand(queries, 16, 1024), key_operand = wgmma_operand(tile.keys, 16, 1024);
+    const uint32_t query_operand = wgmma_operand(queries, 16), key_operand = wgmma_operand(tile.keys, 16);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
-      constexpr int kHalf = 8192 / 16;
-      wgmma_scores<T>(s, query_operand + uint32_t(k / 4 * kHalf + k % 4 * 2), key_operand + uint32_t(k / 4 * kHalf + k % 4 * 2),
-                      k > 0);
+      const uint32_t at = uint32_t(k / 4 * (8192 / 16) + k % 4 * 2);
+      wgmma_tile<T, N, false>(s, key_operand + at, query_operand + at, k > 0);
     }
     wgmma_commit();
   }
 
-  // Stores the state of a split, or, `onto` what the thread has stored there before, of the splits so far: there are no registers
-  // for both.
-  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&sums)[D / 2],
-                                                const float (&top)[kHalves], const float (&total)[kHalves]) const {
-    const int rows = rows_in_tile_;
-    float* to = args_.partials + offset;
-    const auto state = [&](int half) { return reinterpret_cast<float2*>(to + rows * D + my_row(half) * 2); };
-    float2 before[kHalves];
+  // O^T += V^T P^T of a tile with its scores; ends with wgmma_wait. `weights` is where P goes, [row][64 keys] in the swizzle, and
+  // what warps have to tell each other before: memory that nothing reads any more once all of them have their scores.
+  __device__ __forceinline__ void start_values(const TileInFlight& tile, uint32_t weights, const float (&s)[N / 2],
+                                               float (&o)[kParts][N / 2], float (&top)[kColumns], float (&total)[kColumns]) {
+    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      before[half] = onto && my_row(half) < rows ? *state(half) : make_float2(-INFINITY, 0);
-    __syncwarp();  // all lanes of a row have read its state
+    for (int i = 0; i < N / 2; ++i) most[i % 4] = fmaxf(most[i % 4], fmaf(s[i], scale_, -top[i / 4 * 2 + i % 2]));
+    if (any_of_consumer(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])) > kSlack)) raise(weights, s, o, top, total);
+    const uint32_t to = weights + uint32_t((lane_ / 16 * 8 + lane_ % 8) * 128 + ((warp_ * 2 + lane_ / 8 % 2) ^ lane_ % 8) * 16);
+    uint32_t p[kBlocks][2];
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      if (my_row(half) >= rows) continue;
-      auto* row = reinterpret_cast<float2*>(to + my_row(half) * D + lane_ % 4 * 2);
-      const MergeWeights w = onto ? merge_weights(before[half].x, top[half]) : MergeWeights{0, 1, top[half]};
-      if (lane_ % 4 == 0) *state(half) = make_float2(w.top, onto ? merge(w, before[half].y, total[half]) : total[half]);
+    for (int j = 0; j < kBlocks; ++j) {
+      float x[4];
 #pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
-        float2 x = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
-        if (onto) x = make_float2(merge(w, row[4 * j].x, x.x), merge(w, row[4 * j].y, x.y));
-        row[4 * j] = x;
-      }
+      for (int i = 0; i < 4; ++i) x[i] = exp2_fast(fmaf(s[j * 4 + i], scale_, -top[j * 2 + i % 2]));
+      total[j * 2] += x[0] + x[2], total[j * 2 + 1] += x[1] + x[3];
+      p[j][0] = pack(x[0], x[1]), p[j][1] = pack(x[2], x[3]);
+      if (j % 2 == 1) store_transposed(to + uint32_t((j - 1) * 1024), p[j - 1][0], p[j - 1][1], p[j][0], p[j][1]);
     }
-  }
-
-  // O += P V of a tile with its scores; ends with wgmma_wait. sums: [8 columns j][row, row + 8][2] of the accumulator of O.
-  __device__ __forceinline__ void start_values(const TileInFlight& tile, const float (&s)[32], float (&sums)[D / 2],
-                                               float (&top)[kHalves], float (&total)[kHalves]) const {
-    uint32_t p[16];
-    softmax(s, p, sums, top, total);
-    hold(sums);
+    if constexpr (kBlocks % 2 == 1) store_transposed(to + uint32_t((kBlocks - 1) * 1024), p[kBlocks - 1][0], p[kBlocks - 1][1]);
+    show_to_tensor_cores();
+    sync();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) hold(o[part]);
     wgmma_begin();
-    const uint64_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192, 1024);
+    const uint32_t weight_operand = wgmma_operand(weights, 16);
+    const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
 #pragma unroll
     for (int k = 0; k < kPageLen / 16; ++k)
-      wgmma_values<T>(sums, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], value_operand + uint32_t(k * (2048 / 16)));
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        wgmma_tile<T, N, true>(o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
+                               weight_operand + uint32_t(k * 2), true);
     wgmma_commit();
+  }
+
+  // References follow where logits have left them. The warps, each with 16 of the keys, exchange their greatest.
+  __device__ __forceinline__ void raise(uint32_t scratch, const float (&s)[N / 2], float (&o)[kParts][N / 2], float (&top)[kColumns],
+                                        float (&total)[kColumns]) {
+    float most[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) most[c] = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
+    gather<false>(scratch, most);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const float next = most[c] * scale_, kept = next > top[c] + kSlack ? next : top[c], alpha = exp2_fast(top[c] - kept);
+      top[c] = kept, total[c] *= alpha;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) o[part][c / 2 * 4 + h * 2 + c % 2] *= alpha;
+    }
+    sync();  // everybody has read the scratch
+  }
+  // A value of each of a thread's columns, added up (or the greatest) over the 8 lanes of every warp that have the column, then
+  // over the warps, in order.
+  template <bool kAdd>
+  __device__ __forceinline__ void gather(uint32_t scratch, float (&x)[kColumns]) const {
+    const auto join = [](float a, float b) { return kAdd ? a + b : fmaxf(a, b); };
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) x[c] = join(x[c], __shfl_xor_sync(~0u, x[c], step));
+    auto* told = reinterpret_cast<float2*>(memory_ + (scratch - shared_));  // [warp][column / 2]
+    if (lane_ < 4)
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) told[warp_ * (N / 2) + j * 4 + lane_] = make_float2(x[j * 2], x[j * 2 + 1]);
+    sync();
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      float2 y[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) y[w] = told[w * (N / 2) + j * 4 + lane_ % 4];
+      x[j * 2] = join(join(join(y[0].x, y[1].x), y[2].x), y[3].x);
+      x[j * 2 + 1] = join(join(join(y[0].y, y[1].y), y[2].y), y[3].y);
+    }
+  }
+  __device__ __forceinline__ void add_totals(uint32_t scratch, float (&total)[kColumns]) const {
+    sync();  // all products with what stands there are done
+    gather<true>(scratch, total);
+    show_to_tensor_cores();  // before the copy engine writes there
+  }
+
+  // Stores the state of a split, or, `onto` what the consumer has stored there before, of the splits so far: there are no registers
+  // for both.
+  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&o)[kParts][N / 2], float (&top)[kColumns],
+                                                float (&total)[kColumns]) const {
+    const int rows = rows_in_tile_;
+    float* to = args_.partials + offset;
+    float2 before[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      before[c] = onto && column(c) < rows ? *reinterpret_cast<const float2*>(to + rows * D + column(c) * 2) : make_float2(-INFINITY, 0);
+    constexpr int kAtOnce = kColumns < 4 ? kColumns : 4, kEach = kParts * 2;  // columns, and values of each: all loads before a store
+#pragma unroll
+    for (int first = 0; first < kColumns; first += kAtOnce) {
+      float old[kAtOnce][kEach];
+      float* row[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int c = first + i;
+        row[i] = to + column(c) * D + key(0);  // the thread's dimensions stand where its keys do
+#pragma unroll
+        for (int n = 0; n < kEach; ++n) old[i][n] = onto && column(c) < rows ? row[i][n / 2 * 64 + n % 2 * 8] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int c = first + i;
+        if (top[c] == kNothingRead) top[c] = -INFINITY;
+        const MergeWeights w = onto ? merge_weights(before[c].x, top[c]) : MergeWeights{0, 1, top[c]};
+        if (onto) top[c] = w.top, total[c] = merge(w, before[c].y, total[c]);
+        if (column(c) < rows)
+#pragma unroll
+          for (int n = 0; n < kEach; ++n) {
+            const float x = o[n / 2][c / 2 * 4 + n % 2 * 2 + c % 2];
+            row[i][n / 2 * 64 + n % 2 * 8] = onto ? merge(w, old[i][n], x) : x;
+          }
+      }
+    }
+    if (onto) sync();  // all have read the state
+    if (t_ < 4)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+        if (column(c) < rows) *reinterpret_cast<float2*>(to + rows * D + column(c) * 2) = make_float2(top[c], total[c]);
   }
 
   // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
@@ -263,7 +343,6 @@ class Consumer {
   __device__ __forceinline__ bool clean_values(uint32_t values) {
     char* at = memory_ + (values - shared_) + t_ / 2 * 128;
     constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
-    constexpr int kParts = D / 64;
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < kParts * 4; ++i) {
@@ -276,204 +355,132 @@ class Consumer {
     auto* found = reinterpret_cast<uint32_t*>(memory_ + Shared::kBad) + (odd_ * 2 + consumer_) * 4;
     odd_ ^= 1;
     if (lane_ == 0) found[warp_] = entries;
-    if (paired_) named_barrier(3, 256);  // both consumers have looked
+    if (kPaired) named_barrier(3, 256);  // both consumers have looked
     if (!finite)
       for (int i = 0; i < kParts * 4; ++i)
         *reinterpret_cast<uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16) = make_uint4(0, 0, 0, 0);
     show_to_tensor_cores();
-    if (paired_) named_barrier(3, 256);
+    if (kPaired) named_barrier(3, 256);
     else sync();
     found_ = found;
     return found[0] | found[1] | found[2] | found[3];
   }
 
-  __device__ __forceinline__ bool reads(int half, int entry, int leaf) const {
-    return entry >= rows_.first[half] && entry <= rows_.last[half] && (leaf < 0 || leaf == rows_.leaf[half]);
+  __device__ __forceinline__ bool reads(const AttentionRunDevice& run, int column, int entry, int leaf_of_tile) const {
+    const int newest = last()[column], oldest = max(run.first, run.window ? newest + 1 - run.window : 0);
+    return entry >= oldest && entry <= newest && (leaf_of_tile < 0 || leaf_of_tile == leaf()[column]);
   }
-
-  __device__ __forceinline__ void spoil(int entry, int leaf, float (&total)[kHalves]) const {
+  __device__ __forceinline__ void spoil(const AttentionRunDevice& run, int entry, int leaf_of_tile, float (&total)[kColumns]) const {
     for (int e = 0; e < kPageLen; ++e)
       if (found_[e / 16] >> (e % 16 * 2) & 1)
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half)
-          if (reads(half, entry + e, leaf)) total[half] = __int_as_float(0x7fffffff);
+        for (int c = 0; c < kColumns; ++c)
+          if (reads(run, column(c), entry + e, leaf_of_tile)) total[c] = __int_as_float(0x7fffffff);
+  }
+  __device__ __forceinline__ void mask(const AttentionRunDevice& run, float (&s)[N / 2], int entry, int leaf_of_tile) const {
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      if (!reads(run, column(i / 4 * 2 + i % 2), entry + key(i / 2 % 2), leaf_of_tile)) s[i] = -INFINITY;
   }
 
-  __device__ __forceinline__ void mask(float (&s)[32], int entry, int leaf) const {
+  // A row's and an entry's part of a score, before heads are added.
+  template <bool kWeight>
+  __device__ __forceinline__ void metric(const float (&s)[N / 2], float (&x)[N / 2]) const {
 #pragma unroll
-    for (int i = 0; i < 32; ++i)
-      if (i / 2 % 2 < kHalves && !reads(i / 2 % 2 % kHalves, entry + i / 4 * 8 + lane_ % 4 * 2 + i % 2, leaf)) s[i] = -INFINITY;
+    for (int j = 0; j < kBlocks; ++j) {
+      const float2 lse = *reinterpret_cast<const float2*>(minus_lse() + column(2 * j));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kWeight) x[j * 4 + i] = fminf(1.0f, exp2_fast(fmaf(s[j * 4 + i], scale_, i % 2 ? lse.y : lse.x)));
+        else x[j * 4 + i] = used_ >> (2 * j + i % 2) & 1 ? s[j * 4 + i] * (scale_ * kLn2) : 0.0f;
+      }
+    }
   }
-
-  // s stays as it is; p: its weights rounded, as the A operand of the second product.
-  __device__ __forceinline__ void softmax(const float (&s)[32], uint32_t (&p)[16], float (&sums)[D / 2], float (&top)[kHalves],
-                                          float (&total)[kHalves]) const {
-    if (!active_) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) p[i] = 0;
+  // Pooled scores of the tile's entries. Columns of a row's heads are added, in pairs, then over lanes, then over blocks of columns;
+  // then rows are combined. Of a thread's two keys one goes to the odd lane beside it, the other to the even one.
+  __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, const float (&s)[N / 2]) const {
+    float x[N / 2];
+    if (weight_) metric<true>(s, x);
+    else metric<false>(s, x);
+    if (sink_ == ScoreSink::Rows) {
+      score_rows(run, entry, x);
       return;
     }
-    const float c = scale_;
-    float alpha[kHalves], base[kHalves];
-    // Chains of dependent operations are cut in four: a warp has little else to do meanwhile.
+    float v[kBlocks][2];  // [block][key]: the pair of columns
+    if (shift_ > 0) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      float most[4];
+      for (int i = 0; i < kBlocks * 2; ++i) v[i / 2][i % 2] = x[i * 2] + x[i * 2 + 1];
+    } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) most[i] = fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]);
-#pragma unroll
-      for (int i = 4; i < 8; ++i) most[i - 4] = fmaxf(most[i - 4], fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]));
-      base[half] = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+      for (int i = 0; i < kBlocks * 2; ++i)
+        v[i / 2][i % 2] = combined(ended(x[i * 2], i / 2 * 2), ended(x[i * 2 + 1], i / 2 * 2 + 1));
     }
+    if (shift_ == 1) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 1));
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) base[half] = fmaxf(base[half], __shfl_xor_sync(~0u, base[half], 2));
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const float next = fmaxf(top[half], base[half] * c);
-      base[half] = next == -INFINITY ? 0.0f : next;
-      alpha[half] = exp2_fast(top[half] - base[half]);
-      top[half] = next;
+      for (int i = 0; i < kBlocks * 2; ++i) v[i / 2][i % 2] = ended(v[i / 2][i % 2], i / 2 * 2);
     }
-    float sum[kHalves][4];
+    float w[kBlocks];
+    const bool odd = lane_ & 1;
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
+    for (int j = 0; j < kBlocks; ++j) {
+      const float got = __shfl_xor_sync(~0u, odd ? v[j][0] : v[j][1], 1), kept = odd ? v[j][1] : v[j][0];
+      w[j] = shift_ > 1 || sum_ ? kept + got : fmaxf(kept, got);
+    }
+    if (shift_ > 2) {
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float a = exp2_fast(fmaf(s[j * 4 + half * 2], c, -base[half]));
-        const float b = exp2_fast(fmaf(s[j * 4 + half * 2 + 1], c, -base[half]));
-        sum[half][j % 4] = j < 4 ? a + b : sum[half][j % 4] + (a + b);
-        p[j * 2 + half] = pack(a, b);  // k step j / 2: [row, row + 8] of its low 8 keys, then of its high 8
-        if constexpr (kNarrow) p[j * 2 + 1] = 0;
+      for (int j = 0; j < kBlocks; ++j) w[j] += __shfl_xor_sync(~0u, w[j], 2);
+    }
+    if constexpr (kBlocks > 1) {
+      if (shift_ > 3) {  // what a block beside it has makes no difference twice: of both the second counts as nobody's
+#pragma unroll
+        for (int j = 0; j < kBlocks; j += 2) w[j] += w[j + 1], w[j + 1] = sum_ ? 0.0f : -INFINITY;
       }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      total[half] = fmaf(total[half], alpha[half], (sum[half][0] + sum[half][1]) + (sum[half][2] + sum[half][3]));
-    if (__any_sync(~0u, alpha[0] != 1.0f || alpha[kHalves - 1] != 1.0f)) {
-#pragma unroll
-      for (int i = 0; i < D / 2; ++i)
-        if (i / 2 % 2 < kHalves) sums[i] *= alpha[i / 2 % 2 % kHalves];
     }
+    if (shift_ > 1) {
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) w[j] = ended(w[j], 2 * j);
+    }
+    float pooled = w[0];
+#pragma unroll
+    for (int j = 1; j < kBlocks; ++j) pooled = combined(pooled, w[j]);
+    const float other = __shfl_xor_sync(~0u, pooled, 2);
+    if (shift_ < 3) pooled = combined(pooled, other);
+    const int at = entry + key(odd);
+    if (!(lane_ & 2) && at < scored_end_) scores_[at] = pooled;
   }
-
-  // Pooled scores of the tile's entries. A lane has two rows of 16 columns; lanes exchange halves of what they have, so that
-  // after three exchanges each has 2 columns of all eight rows of its place: heads of a row are added, then rows are combined.
-  __device__ __forceinline__ void score(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
-                                        const float (&s)[32]) {
-    const float c = scale_;
-    float v[kHalves][16];
-    if (active_) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float scale = rows_.used[half] ? c * kLn2 : 0.0f, minus_lse = rows_.minus_lse[half];
-        const auto logit = [&](int i) { return s[i / 2 * 4 + half * 2 + i % 2]; };
-        if (weight_) {
-#pragma unroll
-          for (int i = 0; i < 16; ++i) v[half][i] = fminf(1.0f, exp2_fast(fmaf(logit(i), c, minus_lse)));
-        } else {
-#pragma unroll
-          for (int i = 0; i < 16; ++i) v[half][i] = logit(i) * scale;
-        }
-      }
-      if (sink_ == ScoreSink::Rows) {
-        score_rows(run, item, entry, v);
-        return;
-      }
-      pool(v);
-    } else if (sink_ == ScoreSink::Rows) {
-      return;
-    }
-    const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
-    if (!paired_ && rows_in_tile_ <= kWarpRows) {
-      if (!active_) return;
-      if (entry + column < scored_end_) scores_[entry + column] = v[0][0];
-      if (entry + column + 1 < scored_end_) scores_[entry + column + 1] = v[0][1];
-      return;
-    }
-    auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kScratch) + consumer_ * 4 * kPageLen;
-    const bool both = paired_ != 0;
-    const auto meet = [&] {
-      if (both) named_barrier(3, 256);
-      else sync();
-    };
-    if (scratch_read_) meet();  // the warps that combined the tile before have long read it
-    scratch_read_ = true;
-    if (active_) *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
-    meet();
-    if (t_ < kPageLen && (!both || consumer_ == 0) && entry + t_ < scored_end_) {
-      const float neutral = sum_ ? 0.0f : -INFINITY;
-      const int rows[2] = {rows_in_tile_, both ? item.rows[1] : 0};
-      float x[8];
-#pragma unroll
-      for (int w = 0; w < 8; ++w) x[w] = w % 4 * kWarpRows < rows[w / 4] ? scratch[w * kPageLen + t_] : neutral;
-      float pooled = x[0];
-#pragma unroll
-      for (int w = 1; w < 8; ++w) pooled = sum_ ? pooled + x[w] : fmaxf(pooled, x[w]);
-      scores_[entry + t_] = pooled;
-    }
+  // The score of a row whose heads have been added; of a row that does not count, what changes nothing.
+  __device__ __forceinline__ float ended(float x, int c) const {
+    return row_used_ >> c & 1 ? x * mean_ : sum_ ? 0.0f : -INFINITY;
   }
-
-  // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.
-  __device__ __forceinline__ void pool(float (&v)[kHalves][16]) const {
-    if (shift_ == 0) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) end_heads<16>(v[half], rows_.row_used[half]);
-    }
-    if constexpr (!kNarrow) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) v[0][i] = shift_ > 0 || sum_ ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
-      if (shift_ == 1) end_heads<16>(v[0], rows_.row_used[0]);
-    }
-    constexpr int kStep = kHalves - 1;
-    exchange<16, 4>(v[0], shift_ > kStep || sum_);
-    if (shift_ == kStep + 1) end_heads<8>(v[0], rows_.row_used[0]);
-    exchange<8, 8>(v[0], shift_ > kStep + 1 || sum_);
-    if (shift_ == kStep + 2) end_heads<4>(v[0], rows_.row_used[0]);
-    exchange<4, 16>(v[0], shift_ > kStep + 2 || sum_);
-    if (shift_ == kStep + 3) end_heads<2>(v[0], rows_.row_used[0]);
-  }
-  template <int N>
-  __device__ __forceinline__ void end_heads(float (&v)[16], bool used) const {
-    const float neutral = sum_ ? 0.0f : -INFINITY;
-#pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = used ? v[i] * mean_ : neutral;
-  }
-  template <int N, int kStep>
-  __device__ __forceinline__ void exchange(float (&v)[16], bool add) const {
-    const bool high = lane_ & kStep;
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      const float mine = high ? v[i + N / 2] : v[i], given = high ? v[i] : v[i + N / 2];
-      const float got = __shfl_xor_sync(~0u, given, kStep);
-      v[i] = add ? mine + got : fmaxf(mine, got);
-    }
+  __device__ __forceinline__ float combined(float a, float b) const {
+    const float added = a + b, greatest = fmaxf(a, b);
+    return sum_ ? added : greatest;
   }
 
   // One score per row, entry and KV head: sums over the group, rows apart.
-  __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, const AttentionItemDevice& item, int entry,
-                                             float (&v)[kHalves][16]) const {
-    constexpr int kStep = kHalves - 1;
-    if (!kNarrow && shift_ > 0) {
+  __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, int entry, const float (&x)[N / 2]) const {
+    float before = 0;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) v[0][i] += v[kHalves - 1][i];
-    }
-    if (shift_ > kStep) exchange<16, 4>(v[0], true);
-    if (shift_ > kStep + 1) exchange<8, 8>(v[0], true);
-    if (shift_ > kStep + 2) exchange<4, 16>(v[0], true);
-    const int exchanges = max(0, shift_ - kStep);
-    const int block = (exchanges > 0 && (lane_ & 4) ? 4 : 0) + (exchanges > 1 && (lane_ & 8) ? 2 : 0) +
-                      (exchanges > 2 && (lane_ & 16) ? 1 : 0);  // the first of 8 columns that the lane has
+    for (int h = 0; h < 2; ++h)
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      if (!rows_.row_used[half] || (half > 0 && shift_ > 0)) continue;
-      const int plane = run.used_index[rows_.row[half]] * run.plane.kv_heads + item.kv_head;
-      const int column = entry + block * 8 + lane_ % 4 * 2;
-      float* to = run.scores + plane * run.scores_stride + column;
-#pragma unroll
-      for (int i = 0; i < 16; ++i)
-        if (i < 16 >> exchanges && column + i / 2 * 8 + i % 2 < scored_end_) to[i / 2 * 8 + i % 2] = v[half][i];
-    }
+      for (int j = 0; j < kBlocks; ++j) {
+        if (shift_ == 0) {
+          put_row(run, 2 * j, entry + key(h), x[j * 4 + h * 2]);
+          put_row(run, 2 * j + 1, entry + key(h), x[j * 4 + h * 2 + 1]);
+          continue;
+        }
+        float row = x[j * 4 + h * 2] + x[j * 4 + h * 2 + 1];
+        if (shift_ > 1) row += __shfl_xor_sync(~0u, row, 1);
+        if (shift_ > 2) row += __shfl_xor_sync(~0u, row, 2);
+        if (shift_ > 3 && j % 2 == 1) row = before + row;
+        before = row;
+        const int lanes = shift_ < 4 ? (1 << shift_) / 2 : 4;  // of a row
+        if (lane_ % 4 % lanes == 0 && (shift_ < 4 || j % 2 == 1)) put_row(run, 2 * j, entry + key(h), row);
+      }
+  }
+  __device__ __forceinline__ void put_row(const AttentionRunDevice& run, int c, int entry, float x) const {
+    const int to = plane()[column(c)];
+    if (to >= 0 && entry < scored_end_) run.scores[to * run.scores_stride + entry] = x;
   }
 
   const AttentionDevice& args_;
@@ -481,25 +488,22 @@ class Consumer {
   char* memory_;
   int consumer_, t_, lane_, warp_;
   int ring_ = 0, stage_ = 0, odd_ = 0, shift_;
-  bool paired_, keys_only_;
+  bool keys_only_;
   float scale_;
   ScoreSink sink_ = ScoreSink::None;
-  int rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
-  bool gathered_ = false;
-  bool weight_ = false, sum_ = false;
-  bool scratch_read_ = false;
+  int tile_ = 0, rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
+  bool gathered_ = false, weight_ = false, sum_ = false;
   float mean_ = 0;
-  float* scores_ = nullptr;          // of the set or plane
-  const uint32_t* found_ = nullptr;  // entries of V that are not finite, two bits each
+  float* scores_ = nullptr;             // of the set or plane
+  uint32_t used_ = 0, row_used_ = 0;    // by scores, a bit each of the thread's columns; the second of padding heads too
+  const uint32_t* found_ = nullptr;     // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
-  bool active_ = false;
-  TileRows<kHalves> rows_;
 };
 
-template <int D, class T, bool kNarrow>
+template <int D, class T, int N, bool kPaired>
 __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const AttentionDevice* args) {
 #if HUNCH_HOPPER
-  using Shared = AttentionShared<D>;
+  using Shared = AttentionShared<D, kPaired>;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
   const AttentionDevice& a = *args;
@@ -508,13 +512,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
       for (int stage = 0; stage < Shared::kStages; ++stage) {
         const uint32_t full = shared + Shared::kBarriers + uint32_t((ring * 2 * Shared::kStages + stage) * 8);
         barrier_init(full, 32);
-        barrier_init(full + Shared::kStages * 8, a.paired ? 8 : 4);  // a lane of every warp that reads the stage
+        barrier_init(full + Shared::kStages * 8, kPaired ? 8 : 4);  // a lane of every warp that reads the stage
       }
     for (int queue = 0; queue < 2; ++queue)
       for (int slot = 0; slot < kQueueSlots; ++slot) {
         const uint32_t full = shared + Shared::kQueues + uint32_t((queue * 2 * kQueueSlots + slot) * 8);
         barrier_init(full, 1);
-        barrier_init(full + kQueueSlots * 8, a.paired ? 12 : 6);  // every warp of the worker
+        barrier_init(full + kQueueSlots * 8, kPaired ? 12 : 6);  // every warp of the worker
       }
     barrier_init_done();
   }
@@ -522,11 +526,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
   wait_for_previous();
   let_next_start();
   if (threadIdx.x < 128) {
-    give_registers<40>();
-    produce<D>(a, shared, memory);
+    give_registers<56>();
+    produce<Shared>(a, shared, memory);
   } else {
-    take_registers<232>();
-    Consumer<D, T, kNarrow>(a, shared, memory).run();
+    take_registers<224>();
+    Consumer<D, T, N, kPaired>(a, shared, memory).run();
   }
 #endif
 }

@@ -14,14 +14,17 @@ constexpr int kAttentionThreads = 384;
 constexpr int kRingThreads = 64;  // producers of a ring: two warps that take turns
 constexpr int kQueueSlots = 4;    // items that producers may be ahead of consumers
 
-template <int D>
+// kPaired: two consumers share what is read, and their weights have a place of their own; else these stand where the keys did.
+template <int D, bool kIsPaired>
 struct AttentionShared {
-  static constexpr int kStages = D == 128 ? 3 : 6;  // of a ring
+  static constexpr int kHeadDim = D;
+  static constexpr bool kPaired = kIsPaired;
+  static constexpr int kStages = D == 128 ? (kPaired ? 2 : 3) : (kPaired ? 5 : 6);  // of a ring
   static constexpr int kStageBytes = kPageLen * D * 2 * 2;
-  static constexpr int kQueryBytes = kTileRows * D * 2;
-  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kScratch = kRings + 2 * kStages * kStageBytes;
-  static constexpr int kScratchBytes = 2 * 4 * kPageLen * 4;       // [consumer][warp][entry] scores
-  static constexpr int kBad = kScratch + kScratchBytes;            // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kQueryBytes = kTileRows * D * 2, kWeightBytes = kPaired ? kTileRows * kPageLen * 2 : 0;
+  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kWeights = kRings + 2 * kStages * kStageBytes;
+  static constexpr int kRows = kWeights + 2 * kWeightBytes;        // [consumer][last, leaf, minus_lse, plane][row]
+  static constexpr int kBad = kRows + 2 * 4 * kTileRows * 4;       // [two tiles][consumer][warp] entries of V that are not finite
   static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
   static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
   static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
@@ -95,11 +98,12 @@ class ItemQueue {
   template <class Shared>
   __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring,
                                                  bool first) {
-    const int queue = args.paired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
+    constexpr bool kPaired = Shared::kPaired;
+    const int queue = kPaired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
     ItemQueue q(args);
     q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
     q.items_ = reinterpret_cast<volatile int*>(memory + Shared::kTaken) + queue * kQueueSlots;
-    q.hands_round_ = first && (!args.paired || ring == 0) && threadIdx.x % 32 == 0;
+    q.hands_round_ = first && (!kPaired || ring == 0) && threadIdx.x % 32 == 0;
     q.item_ = args.worker_items[worker], q.own_end_ = args.worker_items[worker + 1];
     if (q.item_ == q.own_end_) q.take();
     return q;
@@ -134,15 +138,16 @@ class ItemQueue {
 };
 
 // A producer warp: every other tile of its ring.
-template <int D>
+template <class Shared>
 __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
-  using Shared = AttentionShared<D>;
+  constexpr int D = Shared::kHeadDim;
   const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 2;
   const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
   const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
   const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
   int stage = 0, tiles = 0;
-  const int rings = args.paired ? 2 : 1, my_ring = args.paired ? ring : 0;
+  constexpr int rings = Shared::kPaired ? 2 : 1;
+  const int my_ring = Shared::kPaired ? ring : 0;
   uint32_t phase = 0;
   ItemQueue queue = ItemQueue::of<Shared>(args, shared, memory, ring, warp == 0);
   for (; queue.item() < args.num_items; queue.advance()) {

@@ -1,5 +1,6 @@
-// The three products of tensor-core attention, as wgmma of one warpgroup: S = Q K^T out of shared memory, O += P V with P in
-// registers and V read along its rows. Accumulators are fp32. Operands of shared memory lie in the 128-byte swizzle.
+// The products of attention on the tensor cores, as wgmma of one warpgroup: d[64][N] += a[64][16] b[N][16]^T for a tile of 64 keys or
+// dimensions and N packed rows. Both operands lie in shared memory in the 128-byte swizzle, sums are fp32. Thread t of the 128 holds of d:
+// register 4 j + 2 h + e is row 16 (t / 32) + t % 32 / 4 + 8 h, column 8 j + 2 (t % 4) + e. PTX ISA, "wgmma", "stmatrix".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,117 +13,68 @@
 
 namespace hunch {
 
-// Matrix descriptor of an operand at a shared address: 128-byte swizzle, `leading` and `stride` in bytes.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t leading, uint32_t stride) {
-  return uint64_t((address >> 4) & 0x3fff) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | uint64_t(1) << 62;
+// The low word of the matrix descriptor of an operand at a shared address, which counts in units of 16 bytes: adding to it goes on in
+// memory. The high word is the same for all: 128-byte swizzle, groups of 8 rows 1024 bytes apart. `leading` in bytes.
+__device__ __forceinline__ uint32_t wgmma_operand(uint32_t address, uint32_t leading) {
+  return ((address >> 4) & 0x3fff) | (leading >> 4) << 16;
 }
 
-// d = a b^T (+ d) for 64 rows of a and of b, 16 elements deep; both K-major.
-template <class T>
-__device__ __forceinline__ void wgmma_scores(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, "
-        "%8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),
-          "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "l"(a), "l"(b), "r"(accumulate));
-  } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, "
-        "%8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),
-          "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "l"(a), "l"(b), "r"(accumulate));
-  }
-}
+// Lists of N / 2 registers, as text and as operands.
+#define HUNCH_TEXT_4 "%0, %1, %2, %3"
+#define HUNCH_TEXT_8 HUNCH_TEXT_4 ", %4, %5, %6, %7"
+#define HUNCH_TEXT_16 HUNCH_TEXT_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define HUNCH_TEXT_24 HUNCH_TEXT_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define HUNCH_TEXT_32 HUNCH_TEXT_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define HUNCH_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define HUNCH_REGISTERS_4 HUNCH_FOUR(0)
+#define HUNCH_REGISTERS_8 HUNCH_REGISTERS_4, HUNCH_FOUR(4)
+#define HUNCH_REGISTERS_16 HUNCH_REGISTERS_8, HUNCH_FOUR(8), HUNCH_FOUR(12)
+#define HUNCH_REGISTERS_24 HUNCH_REGISTERS_16, HUNCH_FOUR(16), HUNCH_FOUR(20)
+#define HUNCH_REGISTERS_32 HUNCH_REGISTERS_24, HUNCH_FOUR(24), HUNCH_FOUR(28)
+// count registers are followed by operands number A to X: a, b, whether to add, whether a lies along its rows.
+#define HUNCH_WGMMA(n, count, type, A, B, P, X)                                                               \
+  asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %" #P ", 0;\nmov.b64 a, {%" #A ", 0x40000040}; mov.b64 b, {%" #B ", 0x40000040};\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" \
+               HUNCH_TEXT_##count "}, a, b, p, 1, 1, %" #X ", 0;}\n"                             \
+               : HUNCH_REGISTERS_##count                                                                      \
+               : "r"(a), "r"(b), "r"(int(add)), "n"(int(kAlongRows)))
+#define HUNCH_WGMMAS(type)                                               \
+  if constexpr (N == 8) HUNCH_WGMMA(8, 4, type, 4, 5, 6, 7);             \
+  else if constexpr (N == 16) HUNCH_WGMMA(16, 8, type, 8, 9, 10, 11);    \
+  else if constexpr (N == 32) HUNCH_WGMMA(32, 16, type, 16, 17, 18, 19); \
+  else if constexpr (N == 48) HUNCH_WGMMA(48, 24, type, 24, 25, 26, 27); \
+  else HUNCH_WGMMA(64, 32, type, 32, 33, 34, 35)
 
-// d += a b for 64 rows of a, in registers, and 16 rows of b of N elements (MN-major).
-template <class T>
-__device__ __forceinline__ void wgmma_values(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b) {
+// kAlongRows: a stands in memory with its 64 rows in sequence (V: dimensions of an entry), else with its 16 elements (K).
+template <class T, int N, bool kAlongRows>
+__device__ __forceinline__ void wgmma_tile(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) {
+  static_assert(N == 8 || N == 16 || N == 32 || N == 48 || N == 64);
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, "
-        "%8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, "
-        "%40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, "
-        "%56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),
-          "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-          "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]),
-          "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),
-          "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+    HUNCH_WGMMAS("bf16");
   } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, "
-        "%8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, "
-        "%40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, "
-        "%56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),
-          "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-          "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]),
-          "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),
-          "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+    HUNCH_WGMMAS("f16");
   }
 }
-template <class T>
-__device__ __forceinline__ void wgmma_values(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, "
-        "%8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),
-          "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-  } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, "
-        "%8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),
-          "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-  }
+#undef HUNCH_WGMMAS
+#undef HUNCH_WGMMA
+#undef HUNCH_REGISTERS_32
+#undef HUNCH_REGISTERS_24
+#undef HUNCH_REGISTERS_16
+#undef HUNCH_REGISTERS_8
+#undef HUNCH_REGISTERS_4
+#undef HUNCH_FOUR
+#undef HUNCH_TEXT_32
+#undef HUNCH_TEXT_24
+#undef HUNCH_TEXT_16
+#undef HUNCH_TEXT_8
+#undef HUNCH_TEXT_4
+
+// Stores 8 x 8 pieces of a sum, rounded, transposed: lane 8 m + i names the 16 bytes of column i of piece m.
+__device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2), "r"(p3)
+               : "memory");
+}
+__device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(p0), "r"(p1) : "memory");
 }
 
 }  // namespace hunch
