@@ -12,7 +12,7 @@ namespace hunch {
 
 // A row's weights stand relative to a reference (base 2), which follows the greatest logit only when that leaves it by more than this.
 // By a row's own logits alone: its bits do not depend on who else is there.
-constexpr float kSlack = 8, kNothingRead = -1e30f;
+constexpr float kSlack = 8, kSlackWeight = 256, kNothingRead = -1e30f;
 
 // A tile of keys on its way through a consumer.
 struct TileInFlight {
@@ -25,6 +25,7 @@ template <int D, class T, int N, bool kPaired>
 class Consumer {
   using Shared = AttentionShared<D, kPaired>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64, kBlocks = N / 8, kColumns = N / 4;  // columns: a thread's
+  static constexpr bool kKeepsFold = N <= 32;  // of an item's splits, in registers; else in memory
 
  public:
   __device__ __forceinline__ Consumer(const AttentionDevice& args, uint32_t shared, char* memory)
@@ -140,10 +141,15 @@ class Consumer {
     }
   }
 
-  // s, o: sums as the tensor cores leave them (attention_wgmma.cuh); rows of s are keys, rows of o dimensions, columns packed rows.
-  // total: over the thread's own keys until a split ends.
+  // The state of a thread's columns over a stretch of keys. o: sums as the tensor cores leave them (attention_wgmma.cuh), rows are
+  // dimensions. total: over the thread's own keys until a split ends.
+  struct State {
+    float o[kParts][N / 2], top[kColumns], total[kColumns];
+  };
+
   __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
-    float s[N / 2], o[kParts][N / 2], top[kColumns], total[kColumns];
+    float s[N / 2];  // as the tensor cores leave them, rows are keys
+    State state, folded;
     const int64_t base = kPaired && consumer_ ? item.partial[1] : item.partial[0];
     Tiles tiles(item, run.leaves);
     bool more = tiles.next(), begins = true;
@@ -153,9 +159,9 @@ class Consumer {
 #pragma unroll
         for (int part = 0; part < kParts; ++part)
 #pragma unroll
-          for (int i = 0; i < N / 2; ++i) o[part][i] = 0;
+          for (int i = 0; i < N / 2; ++i) state.o[part][i] = 0;
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) top[c] = kNothingRead, total[c] = 0;
+        for (int c = 0; c < kColumns; ++c) state.top[c] = kNothingRead, state.total[c] = 0;
       }
       start_scores(tile, s);
       wgmma_wait<0>();
@@ -165,23 +171,45 @@ class Consumer {
       // Few tiles are not clean: scores want the logits as they are, the softmax without what is not read.
       const bool clean = __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
       const bool scored = __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));
+      const bool of_weights = clean && weight_ && !keys_only_;
       const bool bad = !clean && !keys_only_ && clean_values(tile.keys + Shared::kStageBytes / 2);
-      if (scored) score(run, tile.entry, s);
+      if (scored && !of_weights) score_logits(run, tile.entry, s);
       if (!keys_only_) {
         if (!clean) mask(run, s, tile.entry, tile.leaf);
         const uint32_t weights = kPaired ? shared_ + Shared::kWeights + uint32_t(consumer_ * Shared::kWeightBytes) : tile.keys;
-        start_values(tile, weights, s, o, top, total);
+        start_values(tile, weights, s, state);
+        if (scored && of_weights) score_weights(run, tile.entry, s, state.top);  // while the tensor cores work
         wgmma_wait<0>();
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) hold(o[part]);
-        if (bad) spoil(run, tile.entry, tile.leaf, total);
-        if (begins) add_totals(weights, total);
+        for (int part = 0; part < kParts; ++part) hold(state.o[part]);
+        if (bad) spoil(run, tile.entry, tile.leaf, state.total);
+        if (begins) end_split(weights, state);
       }
       __syncwarp();
       if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
       if (!begins || keys_only_) continue;
       const int of_item = tile.split - item.first_split;
-      store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, o, top, total);
+      if (!item.fold) {
+        store_partial(base + of_item * partial_floats(rows_in_tile_, D), false, state);
+      } else if constexpr (kKeepsFold) {
+        if (of_item == 0) folded = state;
+        else fold(folded, state);
+        if (!more) store_partial(base, false, folded);
+      } else {
+        store_partial(base, of_item > 0, state);
+      }
+    }
+  }
+  __device__ __forceinline__ static void fold(State& folded, const State& state) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const MergeWeights w = merge_weights(folded.top[c], state.top[c]);
+      folded.top[c] = w.top, folded.total[c] = merge(w, folded.total[c], state.total[c]);
+#pragma unroll
+      for (int n = 0; n < kParts * 2; ++n) {
+        float& o = folded.o[n / 2][c / 2 * 4 + n % 2 * 2 + c % 2];
+        o = merge(w, o, state.o[n / 2][c / 2 * 4 + n % 2 * 2 + c % 2]);
+      }
     }
   }
 
@@ -212,30 +240,25 @@ class Consumer {
     wgmma_commit();
   }
 
-  // O^T += V^T P^T of a tile with its scores; ends with wgmma_wait. `weights` is where P goes, [row][64 keys] in the swizzle, and
-  // what warps have to tell each other before: memory that nothing reads any more once all of them have their scores.
-  __device__ __forceinline__ void start_values(const TileInFlight& tile, uint32_t weights, const float (&s)[N / 2],
-                                               float (&o)[kParts][N / 2], float (&top)[kColumns], float (&total)[kColumns]) {
-    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) most[i % 4] = fmaxf(most[i % 4], fmaf(s[i], scale_, -top[i / 4 * 2 + i % 2]));
-    if (any_of_consumer(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])) > kSlack)) raise(weights, s, o, top, total);
-    const uint32_t to = weights + uint32_t((lane_ / 16 * 8 + lane_ % 8) * 128 + ((warp_ * 2 + lane_ / 8 % 2) ^ lane_ % 8) * 16);
-    uint32_t p[kBlocks][2];
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      float x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = exp2_fast(fmaf(s[j * 4 + i], scale_, -top[j * 2 + i % 2]));
-      total[j * 2] += x[0] + x[2], total[j * 2 + 1] += x[1] + x[3];
-      p[j][0] = pack(x[0], x[1]), p[j][1] = pack(x[2], x[3]);
-      if (j % 2 == 1) store_transposed(to + uint32_t((j - 1) * 1024), p[j - 1][0], p[j - 1][1], p[j][0], p[j][1]);
+  // O^T += V^T P^T of a tile with its scores, which become weights; ends with wgmma_wait. `weights` is where P goes, [row][64 keys] in
+  // the swizzle, and what warps have to tell each other before: memory that nothing reads once all of them have their scores.
+  __device__ __forceinline__ void start_values(const TileInFlight& tile, uint32_t weights, float (&s)[N / 2], State& state) {
+    float p[N / 2];
+    uint32_t rounded[kBlocks][2];
+    weigh(s, state.top, p, rounded);
+    if (any_of_consumer(leaves_slack(rounded))) {
+      raise(weights, s, state);
+      weigh(s, state.top, p, rounded);
     }
-    if constexpr (kBlocks % 2 == 1) store_transposed(to + uint32_t((kBlocks - 1) * 1024), p[kBlocks - 1][0], p[kBlocks - 1][1]);
+    const uint32_t to = weights + uint32_t((lane_ / 16 * 8 + lane_ % 8) * 128 + ((warp_ * 2 + lane_ / 8 % 2) ^ lane_ % 8) * 16);
+#pragma unroll
+    for (int j = 0; j + 1 < kBlocks; j += 2)
+      store_transposed(to + uint32_t(j * 1024), rounded[j][0], rounded[j][1], rounded[j + 1][0], rounded[j + 1][1]);
+    if constexpr (kBlocks == 1) store_transposed(to, rounded[0][0], rounded[0][1]);
     show_to_tensor_cores();
     sync();
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) hold(o[part]);
+    for (int part = 0; part < kParts; ++part) hold(state.o[part]);
     wgmma_begin();
     const uint32_t weight_operand = wgmma_operand(weights, 16);
     const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
@@ -243,26 +266,44 @@ class Consumer {
     for (int k = 0; k < kPageLen / 16; ++k)
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        wgmma_tile<T, N, true>(o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
+        wgmma_tile<T, N, true>(state.o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
                                weight_operand + uint32_t(k * 2), true);
     wgmma_commit();
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) s[i] = p[i];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) state.total[c] += p[c / 2 * 4 + c % 2] + p[c / 2 * 4 + 2 + c % 2];
+  }
+  __device__ __forceinline__ void weigh(const float (&s)[N / 2], const float (&top)[kColumns], float (&p)[N / 2],
+                                        uint32_t (&rounded)[kBlocks][2]) const {
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) p[i] = exp2_fast(fmaf(s[i], scale_, -top[i / 4 * 2 + i % 2]));
+#pragma unroll
+    for (int i = 0; i < kBlocks * 2; ++i) rounded[i / 2][i % 2] = pack(p[i * 2], p[i * 2 + 1]);
+  }
+  __device__ __forceinline__ static bool leaves_slack(const uint32_t (&rounded)[kBlocks][2]) {
+    using Pair = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, __nv_bfloat162, __half2>;
+    Pair most = *reinterpret_cast<const Pair*>(&rounded[0][0]);
+#pragma unroll
+    for (int i = 1; i < kBlocks * 2; ++i) most = __hmax2(most, *reinterpret_cast<const Pair*>(&rounded[i / 2][i % 2]));
+    return fmaxf(__low2float(most), __high2float(most)) > kSlackWeight;
   }
 
   // References follow where logits have left them. The warps, each with 16 of the keys, exchange their greatest.
-  __device__ __forceinline__ void raise(uint32_t scratch, const float (&s)[N / 2], float (&o)[kParts][N / 2], float (&top)[kColumns],
-                                        float (&total)[kColumns]) {
+  __device__ __forceinline__ void raise(uint32_t scratch, const float (&s)[N / 2], State& state) const {
     float most[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) most[c] = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
     gather<false>(scratch, most);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const float next = most[c] * scale_, kept = next > top[c] + kSlack ? next : top[c], alpha = exp2_fast(top[c] - kept);
-      top[c] = kept, total[c] *= alpha;
+      const float before = state.top[c], next = most[c] * scale_, after = next > before + kSlack ? next : before;
+      const float alpha = exp2_fast(before - after);
+      state.top[c] = after, state.total[c] *= alpha;
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) o[part][c / 2 * 4 + h * 2 + c % 2] *= alpha;
+        for (int h = 0; h < 2; ++h) state.o[part][c / 2 * 4 + h * 2 + c % 2] *= alpha;
     }
     sync();  // everybody has read the scratch
   }
@@ -289,16 +330,19 @@ class Consumer {
       x[j * 2 + 1] = join(join(join(y[0].y, y[1].y), y[2].y), y[3].y);
     }
   }
-  __device__ __forceinline__ void add_totals(uint32_t scratch, float (&total)[kColumns]) const {
+  __device__ __forceinline__ void end_split(uint32_t scratch, State& state) const {
     sync();  // all products with what stands there are done
-    gather<true>(scratch, total);
+    gather<true>(scratch, state.total);
     show_to_tensor_cores();  // before the copy engine writes there
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if (state.top[c] == kNothingRead) state.top[c] = -INFINITY;
   }
 
   // Stores the state of a split, or, `onto` what the consumer has stored there before, of the splits so far: there are no registers
   // for both.
-  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const float (&o)[kParts][N / 2], float (&top)[kColumns],
-                                                float (&total)[kColumns]) const {
+  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, State& state) const {
+    auto& [o, top, total] = state;
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
     float2 before[kColumns];
@@ -320,7 +364,6 @@ class Consumer {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int c = first + i;
-        if (top[c] == kNothingRead) top[c] = -INFINITY;
         const MergeWeights w = onto ? merge_weights(before[c].x, top[c]) : MergeWeights{0, 1, top[c]};
         if (onto) top[c] = w.top, total[c] = merge(w, before[c].y, total[c]);
         if (column(c) < rows)
@@ -383,25 +426,33 @@ class Consumer {
       if (!reads(run, column(i / 4 * 2 + i % 2), entry + key(i / 2 % 2), leaf_of_tile)) s[i] = -INFINITY;
   }
 
-  // A row's and an entry's part of a score, before heads are added.
-  template <bool kWeight>
-  __device__ __forceinline__ void metric(const float (&s)[N / 2], float (&x)[N / 2]) const {
+  // Pooled scores of the tile's entries out of what a row and an entry have: the metric of the logits, or of their weights.
+  __device__ __forceinline__ void score_logits(const AttentionRunDevice& run, int entry, const float (&s)[N / 2]) const {
+    float x[N / 2];
+    if (weight_) {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) x[i] = fminf(1.0f, exp2_fast(fmaf(s[i], scale_, minus_lse()[column(i / 4 * 2 + i % 2)])));
+    } else {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) x[i] = used_ >> (i / 4 * 2 + i % 2) & 1 ? s[i] * (scale_ * kLn2) : 0.0f;
+    }
+    score(run, entry, x);
+  }
+  __device__ __forceinline__ void score_weights(const AttentionRunDevice& run, int entry, const float (&p)[N / 2],
+                                                const float (&top)[kColumns]) const {
+    float x[N / 2];
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       const float2 lse = *reinterpret_cast<const float2*>(minus_lse() + column(2 * j));
+      const float to[2] = {exp2_fast(top[2 * j] + lse.x), exp2_fast(top[2 * j + 1] + lse.y)};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (kWeight) x[j * 4 + i] = fminf(1.0f, exp2_fast(fmaf(s[j * 4 + i], scale_, i % 2 ? lse.y : lse.x)));
-        else x[j * 4 + i] = used_ >> (2 * j + i % 2) & 1 ? s[j * 4 + i] * (scale_ * kLn2) : 0.0f;
-      }
+      for (int i = 0; i < 4; ++i) x[j * 4 + i] = __saturatef(p[j * 4 + i] * to[i % 2]);
     }
+    score(run, entry, x);
   }
-  // Pooled scores of the tile's entries. Columns of a row's heads are added, in pairs, then over lanes, then over blocks of columns;
-  // then rows are combined. Of a thread's two keys one goes to the odd lane beside it, the other to the even one.
-  __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, const float (&s)[N / 2]) const {
-    float x[N / 2];
-    if (weight_) metric<true>(s, x);
-    else metric<false>(s, x);
+  // Columns of a row's heads are added, in pairs, then over lanes, then over blocks of columns; then rows are combined. Of a thread's
+  // two keys one goes to the odd lane beside it, the other to the even one.
+  __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, const float (&x)[N / 2]) const {
     if (sink_ == ScoreSink::Rows) {
       score_rows(run, entry, x);
       return;
