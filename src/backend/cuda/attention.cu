@@ -116,7 +116,8 @@ int columns_for(int64_t packed) {
 template <int D, class T>
 void launch_tensor(Commands& commands, int blocks, int columns, bool paired, const AttentionDevice& device) {
   const auto launch = [&](auto* kernel, size_t shared_bytes) {
-    commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = shared_bytes}, device);
+    commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = shared_bytes},
+                    device);
   };
   constexpr size_t kBytes = AttentionShared<D, false>::kBytes;
   if (paired) launch(attention_kernel<D, T, 64, true>, AttentionShared<D, true>::kBytes);

@@ -1,8 +1,9 @@
 // Attention on the tensor cores: a persistent grid of one producer warpgroup (attention_stream.cuh) and two consumers a block. A
-// consumer holds a tile of up to 64 packed rows (row x query head of one KV head) and folds tile after tile of 64 keys: S^T = K Q^T,
-// online softmax, O^T += V^T P^T. Keys and dimensions stand in the 64 rows of the instruction and packed rows in its columns, so
-// few rows cost little. Unpaired, each consumer has its own ring and its own work. Paired, both read the same tiles,
-// alternately from both rings, with rows of their own. Included by attention.cu; the order of arithmetic stands in attention_args.h.
+// consumer holds a tile of up to 64 packed rows (row x query head of one KV head) and folds tile after tile of 64 keys: S^T = K
+// Q^T, online softmax, O^T += V^T P^T. Keys and dimensions stand in the 64 rows of the instruction and packed rows in its
+// columns, so few rows cost little. Unpaired, each consumer has its own ring and its own work. Paired, both read the same tiles,
+// alternately from both rings, with rows of their own. Included by attention.cu; the order of arithmetic stands in
+// attention_args.h.
 #pragma once
 
 #include "backend/cuda/attention_stream.cuh"
@@ -10,8 +11,8 @@
 
 namespace hunch {
 
-// A row's weights stand relative to a reference (base 2), which follows the greatest logit only when that leaves it by more than this.
-// By a row's own logits alone: its bits do not depend on who else is there.
+// A row's weights stand relative to a reference (base 2), which follows the greatest logit only when that leaves it by more than
+// this. By a row's own logits alone: its bits do not depend on who else is there.
 constexpr float kSlack = 8, kSlackWeight = 256, kNothingRead = -1e30f;
 
 // A tile of keys on its way through a consumer.
@@ -49,12 +50,14 @@ class Consumer {
       gathered_ = run.index != nullptr;
       weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
       if (sink_ != ScoreSink::Rows)
-        scores_ = run.scores + (sink_ == ScoreSink::Groups ? tile_ * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
+        scores_ = run.scores +
+                  (sink_ == ScoreSink::Groups ? tile_ * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
         load_queries(run, item);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
       }
-      attend(run, item);
+      if (keys_only_) look_at_keys(run, item);
+      else attend(run, item);
     }
   }
 
@@ -63,17 +66,18 @@ class Consumer {
   // Whether any thread of the consumer says so; a meeting of its warps.
   __device__ __forceinline__ bool any_of_consumer(bool mine) const {
     uint32_t any;
-    asm volatile(
-        "{.reg .pred p, q; setp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\nselp.u32 %0, 1, 0, q;}\n"
-        : "=r"(any)
-        : "r"(uint32_t(mine)), "r"(1 + consumer_)
-        : "memory");
+    asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\nselp.u32 %0, 1, 0, q;}\n"
+                 : "=r"(any)
+                 : "r"(uint32_t(mine)), "r"(1 + consumer_)
+                 : "memory");
     return __any_sync(~0u, any != 0);
   }
   __device__ __forceinline__ int column(int c) const { return c / 2 * 8 + lane_ % 4 * 2 + c % 2; }  // of the thread's column c
   __device__ __forceinline__ int key(int h) const { return warp_ * 16 + lane_ / 4 + 8 * h; }        // of the thread's two
   // What is known of the rows of the tile, in shared memory.
-  __device__ __forceinline__ int* last() const { return reinterpret_cast<int*>(memory_ + Shared::kRows) + consumer_ * 4 * kTileRows; }
+  __device__ __forceinline__ int* last() const {
+    return reinterpret_cast<int*>(memory_ + Shared::kRows) + consumer_ * 4 * kTileRows;
+  }
   __device__ __forceinline__ int* leaf() const { return last() + kTileRows; }
   __device__ __forceinline__ float* minus_lse() const { return reinterpret_cast<float*>(last() + 2 * kTileRows); }  // base 2
   __device__ __forceinline__ int* plane() const { return last() + 3 * kTileRows; }  // of scores by row; -1: none
@@ -141,8 +145,8 @@ class Consumer {
     }
   }
 
-  // The state of a thread's columns over a stretch of keys. o: sums as the tensor cores leave them (attention_wgmma.cuh), rows are
-  // dimensions. total: over the thread's own keys until a split ends.
+  // The state of a thread's columns over a stretch of keys. o: sums as the tensor cores leave them (attention_wgmma.cuh), rows
+  // are dimensions. total: over the thread's own keys until a split ends.
   struct State {
     float o[kParts][N / 2], top[kColumns], total[kColumns];
   };
@@ -154,7 +158,6 @@ class Consumer {
     Tiles tiles(item, run.leaves);
     bool more = tiles.next(), begins = true;
     while (more) {
-      const TileInFlight tile = next_stage(tiles);
       if (begins) {
 #pragma unroll
         for (int part = 0; part < kParts; ++part)
@@ -163,41 +166,59 @@ class Consumer {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) state.top[c] = kNothingRead, state.total[c] = 0;
       }
-      start_scores(tile, s);
-      wgmma_wait<0>();
-      hold(s);
+      const TileInFlight tile = next_stage(tiles);
+      make_scores(tile, s);
       more = __any_sync(~0u, tiles.next());
       begins = !more || tiles.split != tile.split;
       // Few tiles are not clean: scores want the logits as they are, the softmax without what is not read.
       const bool clean = __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
-      const bool scored = __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));
-      const bool of_weights = clean && weight_ && !keys_only_;
-      const bool bad = !clean && !keys_only_ && clean_values(tile.keys + Shared::kStageBytes / 2);
+      const bool scored = is_scored(tile), of_weights = clean && weight_;
+      const bool bad = !clean && clean_values(tile.keys + Shared::kStageBytes / 2);
       if (scored && !of_weights) score_logits(run, tile.entry, s);
-      if (!keys_only_) {
-        if (!clean) mask(run, s, tile.entry, tile.leaf);
-        const uint32_t weights = kPaired ? shared_ + Shared::kWeights + uint32_t(consumer_ * Shared::kWeightBytes) : tile.keys;
-        start_values(tile, weights, s, state);
-        if (scored && of_weights) score_weights(run, tile.entry, s, state.top);  // while the tensor cores work
-        wgmma_wait<0>();
+      if (!clean) mask(run, s, tile.entry, tile.leaf);
+      const uint32_t weights = kPaired ? shared_ + Shared::kWeights + uint32_t(consumer_ * Shared::kWeightBytes) : tile.keys;
+      float p[N / 2];
+      start_values(tile, weights, s, p, state);
+      if (scored && of_weights) score_weights(run, tile.entry, p, state.top);  // while the tensor cores work
+      wgmma_wait<0>();
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) hold(state.o[part]);
-        if (bad) spoil(run, tile.entry, tile.leaf, state.total);
-        if (begins) end_split(weights, state);
-      }
-      __syncwarp();
-      if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
-      if (!begins || keys_only_) continue;
-      const int of_item = tile.split - item.first_split;
-      if (!item.fold) {
-        store_partial(base + of_item * partial_floats(rows_in_tile_, D), false, state);
-      } else if constexpr (kKeepsFold) {
-        if (of_item == 0) folded = state;
-        else fold(folded, state);
-        if (!more) store_partial(base, false, folded);
-      } else {
-        store_partial(base, of_item > 0, state);
-      }
+      for (int part = 0; part < kParts; ++part) hold(state.o[part]);
+      if (bad) spoil(run, tile.entry, tile.leaf, state.total);
+      if (begins) end_split(weights, state);
+      leave(tile);
+      if (begins) store_split(item, base, tile.split - item.first_split, !more, state, folded);
+    }
+  }
+  // Scores without attention.
+  __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+    Tiles tiles(item, run.leaves);
+    while (__any_sync(~0u, tiles.next())) {
+      float s[N / 2];
+      const TileInFlight tile = next_stage(tiles);
+      make_scores(tile, s);
+      if (is_scored(tile)) score_logits(run, tile.entry, s);
+      leave(tile);
+    }
+  }
+
+  __device__ __forceinline__ bool is_scored(const TileInFlight& tile) const {
+    return __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));
+  }
+  __device__ __forceinline__ void leave(const TileInFlight& tile) const {  // the stage to the producers
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
+  }
+
+  __device__ __forceinline__ void store_split(const AttentionItemDevice& item, int64_t base, int of_item, bool last, State& state,
+                                              State& folded) const {
+    if (!item.fold) {
+      store_partial(base + of_item * partial_floats(rows_in_tile_, D), false, state);
+    } else if constexpr (kKeepsFold) {
+      if (of_item == 0) folded = state;
+      else fold(folded, state);
+      if (last) store_partial(base, false, folded);
+    } else {
+      store_partial(base, of_item > 0, state);
     }
   }
   __device__ __forceinline__ static void fold(State& folded, const State& state) {
@@ -225,8 +246,8 @@ class Consumer {
       if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
     return tile;
   }
-  // S^T = K Q^T of a tile, once it has arrived; ends with wgmma_wait.
-  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[N / 2]) {
+  // S^T = K Q^T of a tile, once it has arrived.
+  __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
     barrier_poll(tile.full, tile.phase);
     if (gathered_ || tile.leaf >= 0) show_to_tensor_cores();
     const uint32_t queries = shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
@@ -238,12 +259,15 @@ class Consumer {
       wgmma_tile<T, N, false>(s, key_operand + at, query_operand + at, k > 0);
     }
     wgmma_commit();
+    wgmma_wait<0>();
+    hold(s);
   }
 
-  // O^T += V^T P^T of a tile with its scores, which become weights; ends with wgmma_wait. `weights` is where P goes, [row][64 keys] in
-  // the swizzle, and what warps have to tell each other before: memory that nothing reads once all of them have their scores.
-  __device__ __forceinline__ void start_values(const TileInFlight& tile, uint32_t weights, float (&s)[N / 2], State& state) {
-    float p[N / 2];
+  // O^T += V^T P^T of a tile, p being the weights that its scores make; ends with wgmma_wait. `weights` is where P goes, [row][64
+  // keys] in the swizzle, and what warps have to tell each other before: memory that nothing reads once all of them have their
+  // scores.
+  __device__ __forceinline__ void start_values(const TileInFlight& tile, uint32_t weights, const float (&s)[N / 2],
+                                               float (&p)[N / 2], State& state) {
     uint32_t rounded[kBlocks][2];
     weigh(s, state.top, p, rounded);
     if (any_of_consumer(leaves_slack(rounded))) {
@@ -269,8 +293,6 @@ class Consumer {
         wgmma_tile<T, N, true>(state.o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
                                weight_operand + uint32_t(k * 2), true);
     wgmma_commit();
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) s[i] = p[i];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) state.total[c] += p[c / 2 * 4 + c % 2] + p[c / 2 * 4 + 2 + c % 2];
   }
@@ -339,17 +361,21 @@ class Consumer {
       if (state.top[c] == kNothingRead) state.top[c] = -INFINITY;
   }
 
-  // Stores the state of a split, or, `onto` what the consumer has stored there before, of the splits so far: there are no registers
-  // for both.
+  // Stores the state of a split, or, `onto` what the consumer has stored there before, of the splits so far: there are no
+  // registers for both.
   __device__ __forceinline__ void store_partial(int64_t offset, bool onto, State& state) const {
     auto& [o, top, total] = state;
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
+    // The kernel that combines them reads them soon; keys that are read again need the L2 more.
+    const uint64_t policy = args_.reread ? policy_normal() : policy_keep();
     float2 before[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
-      before[c] = onto && column(c) < rows ? *reinterpret_cast<const float2*>(to + rows * D + column(c) * 2) : make_float2(-INFINITY, 0);
-    constexpr int kAtOnce = kColumns < 4 ? kColumns : 4, kEach = kParts * 2;  // columns, and values of each: all loads before a store
+      before[c] =
+          onto && column(c) < rows ? *reinterpret_cast<const float2*>(to + rows * D + column(c) * 2) : make_float2(-INFINITY, 0);
+    constexpr int kAtOnce = kColumns < 4 ? kColumns : 4,
+                  kEach = kParts * 2;  // columns, and values of each: all loads before a store
 #pragma unroll
     for (int first = 0; first < kColumns; first += kAtOnce) {
       float old[kAtOnce][kEach];
@@ -370,7 +396,7 @@ class Consumer {
 #pragma unroll
           for (int n = 0; n < kEach; ++n) {
             const float x = o[n / 2][c / 2 * 4 + n % 2 * 2 + c % 2];
-            row[i][n / 2 * 64 + n % 2 * 8] = onto ? merge(w, old[i][n], x) : x;
+            store_to_keep(row[i] + (n / 2 * 64 + n % 2 * 8), onto ? merge(w, old[i][n], x) : x, policy);
           }
       }
     }
@@ -413,7 +439,8 @@ class Consumer {
     const int newest = last()[column], oldest = max(run.first, run.window ? newest + 1 - run.window : 0);
     return entry >= oldest && entry <= newest && (leaf_of_tile < 0 || leaf_of_tile == leaf()[column]);
   }
-  __device__ __forceinline__ void spoil(const AttentionRunDevice& run, int entry, int leaf_of_tile, float (&total)[kColumns]) const {
+  __device__ __forceinline__ void spoil(const AttentionRunDevice& run, int entry, int leaf_of_tile,
+                                        float (&total)[kColumns]) const {
     for (int e = 0; e < kPageLen; ++e)
       if (found_[e / 16] >> (e % 16 * 2) & 1)
 #pragma unroll
@@ -450,53 +477,72 @@ class Consumer {
     }
     score(run, entry, x);
   }
-  // Columns of a row's heads are added, in pairs, then over lanes, then over blocks of columns; then rows are combined. Of a thread's
-  // two keys one goes to the odd lane beside it, the other to the even one.
+  // Columns of a row's heads are added, in pairs, then over lanes, then over blocks of columns; then rows are combined. Of a
+  // thread's two keys one goes to the odd lane beside it, the other to the even one.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, const float (&x)[N / 2]) const {
-    if (sink_ == ScoreSink::Rows) {
-      score_rows(run, entry, x);
-      return;
-    }
     float v[kBlocks][2];  // [block][key]: the pair of columns
-    if (shift_ > 0) {
+    const bool rows = sink_ == ScoreSink::Rows;
+    if (shift_ == 0) {
+      if (rows) {
 #pragma unroll
-      for (int i = 0; i < kBlocks * 2; ++i) v[i / 2][i % 2] = x[i * 2] + x[i * 2 + 1];
-    } else {
+        for (int i = 0; i < N / 2; ++i) put_row(run, i / 4 * 2 + i % 2, entry + key(i / 2 % 2), x[i]);
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < kBlocks * 2; ++i)
         v[i / 2][i % 2] = combined(ended(x[i * 2], i / 2 * 2), ended(x[i * 2 + 1], i / 2 * 2 + 1));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBlocks * 2; ++i) v[i / 2][i % 2] = x[i * 2] + x[i * 2 + 1];
     }
     if (shift_ == 1) {
 #pragma unroll
-      for (int i = 0; i < kBlocks * 2; ++i) v[i / 2][i % 2] = ended(v[i / 2][i % 2], i / 2 * 2);
+      for (int i = 0; i < kBlocks * 2; ++i) {
+        if (rows) put_row(run, i / 2 * 2, entry + key(i % 2), v[i / 2][i % 2]);
+        v[i / 2][i % 2] = ended(v[i / 2][i % 2], i / 2 * 2);
+      }
+      if (rows) return;
     }
     float w[kBlocks];
-    const bool odd = lane_ & 1;
+    const bool odd = lane_ & 1, add = shift_ > 1 || sum_;
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       const float got = __shfl_xor_sync(~0u, odd ? v[j][0] : v[j][1], 1), kept = odd ? v[j][1] : v[j][0];
-      w[j] = shift_ > 1 || sum_ ? kept + got : fmaxf(kept, got);
+      w[j] = add ? kept + got : fmaxf(kept, got);
     }
     if (shift_ > 2) {
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) w[j] += __shfl_xor_sync(~0u, w[j], 2);
     }
+    const bool both = shift_ > 3;  // blocks are a row's
     if constexpr (kBlocks > 1) {
-      if (shift_ > 3) {  // what a block beside it has makes no difference twice: of both the second counts as nobody's
+      if (both) {
 #pragma unroll
         for (int j = 0; j < kBlocks; j += 2) w[j] += w[j + 1], w[j + 1] = sum_ ? 0.0f : -INFINITY;
       }
     }
+    const int at = entry + key(odd);
+    if (rows) {
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j)
+        if (!(shift_ > 2 && lane_ & 2) && !(both && j % 2)) put_row(run, 2 * j, at, w[j]);
+      return;
+    }
     if (shift_ > 1) {
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) w[j] = ended(w[j], 2 * j);
+      for (int j = 0; j < kBlocks; ++j)
+        if (!(both && j % 2)) w[j] = ended(w[j], 2 * j);
     }
     float pooled = w[0];
+    if (sum_) {
 #pragma unroll
-    for (int j = 1; j < kBlocks; ++j) pooled = combined(pooled, w[j]);
+      for (int j = 1; j < kBlocks; ++j) pooled += w[j];
+    } else {
+#pragma unroll
+      for (int j = 1; j < kBlocks; ++j) pooled = fmaxf(pooled, w[j]);
+    }
     const float other = __shfl_xor_sync(~0u, pooled, 2);
     if (shift_ < 3) pooled = combined(pooled, other);
-    const int at = entry + key(odd);
     if (!(lane_ & 2) && at < scored_end_) scores_[at] = pooled;
   }
   // The score of a row whose heads have been added; of a row that does not count, what changes nothing.
@@ -508,27 +554,7 @@ class Consumer {
     return sum_ ? added : greatest;
   }
 
-  // One score per row, entry and KV head: sums over the group, rows apart.
-  __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, int entry, const float (&x)[N / 2]) const {
-    float before = 0;
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        if (shift_ == 0) {
-          put_row(run, 2 * j, entry + key(h), x[j * 4 + h * 2]);
-          put_row(run, 2 * j + 1, entry + key(h), x[j * 4 + h * 2 + 1]);
-          continue;
-        }
-        float row = x[j * 4 + h * 2] + x[j * 4 + h * 2 + 1];
-        if (shift_ > 1) row += __shfl_xor_sync(~0u, row, 1);
-        if (shift_ > 2) row += __shfl_xor_sync(~0u, row, 2);
-        if (shift_ > 3 && j % 2 == 1) row = before + row;
-        before = row;
-        const int lanes = shift_ < 4 ? (1 << shift_) / 2 : 4;  // of a row
-        if (lane_ % 4 % lanes == 0 && (shift_ < 4 || j % 2 == 1)) put_row(run, 2 * j, entry + key(h), row);
-      }
-  }
+  // One score per row, entry and KV head: the sum over the group, rows apart.
   __device__ __forceinline__ void put_row(const AttentionRunDevice& run, int c, int entry, float x) const {
     const int to = plane()[column(c)];
     if (to >= 0 && entry < scored_end_) run.scores[to * run.scores_stride + entry] = x;
@@ -545,9 +571,9 @@ class Consumer {
   int tile_ = 0, rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
   bool gathered_ = false, weight_ = false, sum_ = false;
   float mean_ = 0;
-  float* scores_ = nullptr;             // of the set or plane
-  uint32_t used_ = 0, row_used_ = 0;    // by scores, a bit each of the thread's columns; the second of padding heads too
-  const uint32_t* found_ = nullptr;     // entries of V that are not finite, two bits each
+  float* scores_ = nullptr;           // of the set or plane
+  uint32_t used_ = 0, row_used_ = 0;  // by scores, a bit each of the thread's columns; the second of padding heads too
+  const uint32_t* found_ = nullptr;   // entries of V that are not finite, two bits each
   uint32_t phase_ = 0;
 };
 

@@ -1,6 +1,7 @@
-// The products of attention on the tensor cores, as wgmma of one warpgroup: d[64][N] += a[64][16] b[N][16]^T for a tile of 64 keys or
-// dimensions and N packed rows. Both operands lie in shared memory in the 128-byte swizzle, sums are fp32. Thread t of the 128 holds of d:
-// register 4 j + 2 h + e is row 16 (t / 32) + t % 32 / 4 + 8 h, column 8 j + 2 (t % 4) + e. PTX ISA, "wgmma", "stmatrix".
+// The products of attention on the tensor cores, as wgmma of one warpgroup: d[64][N] += a[64][16] b[N][16]^T for a tile of 64
+// keys or dimensions and N packed rows. Both operands lie in shared memory in the 128-byte swizzle, sums are fp32. Thread t of
+// the 128 holds of d: register 4 j + 2 h + e is row 16 (t / 32) + t % 32 / 4 + 8 h, column 8 j + 2 (t % 4) + e. PTX ISA, "wgmma",
+// "stmatrix".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,8 +14,8 @@
 
 namespace hunch {
 
-// The low word of the matrix descriptor of an operand at a shared address, which counts in units of 16 bytes: adding to it goes on in
-// memory. The high word is the same for all: 128-byte swizzle, groups of 8 rows 1024 bytes apart. `leading` in bytes.
+// The low word of the matrix descriptor of an operand at a shared address, which counts in units of 16 bytes: adding to it goes
+// on in memory. The high word is the same for all: 128-byte swizzle, groups of 8 rows 1024 bytes apart. `leading` in bytes.
 __device__ __forceinline__ uint32_t wgmma_operand(uint32_t address, uint32_t leading) {
   return ((address >> 4) & 0x3fff) | (leading >> 4) << 16;
 }
@@ -32,14 +33,15 @@ __device__ __forceinline__ uint32_t wgmma_operand(uint32_t address, uint32_t lea
 #define HUNCH_REGISTERS_24 HUNCH_REGISTERS_16, HUNCH_FOUR(16), HUNCH_FOUR(20)
 #define HUNCH_REGISTERS_32 HUNCH_REGISTERS_24, HUNCH_FOUR(24), HUNCH_FOUR(28)
 // count registers are followed by operands number A to X: a, b, whether to add, whether a lies along its rows.
-#define HUNCH_WGMMA(n, count, type, A, B, P, X)                                                               \
-  asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %" #P ", 0;\nmov.b64 a, {%" #A ", 0x40000040}; mov.b64 b, {%" #B ", 0x40000040};\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" \
-               HUNCH_TEXT_##count "}, a, b, p, 1, 1, %" #X ", 0;}\n"                             \
-               : HUNCH_REGISTERS_##count                                                                      \
+#define HUNCH_WGMMA(n, count, type, A, B, P, X) \
+  asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %" #P ", 0;\nmov.b64 a, {%" #A ", 0x40000040}; mov.b64 b, {%" #B \
+               ", 0x40000040};\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" HUNCH_TEXT_##count \
+               "}, a, b, p, 1, 1, %" #X ", 0;}\n" \
+               : HUNCH_REGISTERS_##count \
                : "r"(a), "r"(b), "r"(int(add)), "n"(int(kAlongRows)))
-#define HUNCH_WGMMAS(type)                                               \
-  if constexpr (N == 8) HUNCH_WGMMA(8, 4, type, 4, 5, 6, 7);             \
-  else if constexpr (N == 16) HUNCH_WGMMA(16, 8, type, 8, 9, 10, 11);    \
+#define HUNCH_WGMMAS(type) \
+  if constexpr (N == 8) HUNCH_WGMMA(8, 4, type, 4, 5, 6, 7); \
+  else if constexpr (N == 16) HUNCH_WGMMA(16, 8, type, 8, 9, 10, 11); \
   else if constexpr (N == 32) HUNCH_WGMMA(32, 16, type, 16, 17, 18, 19); \
   else if constexpr (N == 48) HUNCH_WGMMA(48, 24, type, 24, 25, 26, 27); \
   else HUNCH_WGMMA(64, 32, type, 32, 33, 34, 35)
@@ -70,7 +72,8 @@ __device__ __forceinline__ void wgmma_tile(float (&d)[N / 2], uint32_t a, uint32
 
 // Stores 8 x 8 pieces of a sum, rounded, transposed: lane 8 m + i names the 16 bytes of column i of piece m.
 __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2), "r"(p3)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2),
+               "r"(p3)
                : "memory");
 }
 __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1) {
