@@ -76,7 +76,9 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
        "self, "
        "suffix (self also spelled sparse_attn)"},
       {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
-      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0"},
+      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
+      {{"--kv-cache-dtype", "fp8_e5m2"}, "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
+      {{"--kv-type", "int8"}, "--kv-type must be one of f32, f16, bf16, q8_0, fp8, not \"int8\""},
       {{"--device", "cuda"}, "--device must be one of cpu, reference, not \"cuda\""},
       {{"--color", "maybe"}, "--color must be one of auto, always, never, not \"maybe\""},
       {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},

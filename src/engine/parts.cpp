@@ -23,8 +23,9 @@ std::string human_bytes(double bytes) {
 
 Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_dtype();
-  const auto type = dtype_named(name);
-  if (!type || !is_kv_dtype(*type)) return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16, q8_0", name));
+  const auto type = name == "fp8_e4m3" ? DType::F8_E4M3 : dtype_named(name);
+  if (!type || !is_kv_dtype(*type))
+    return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16, q8_0, fp8", name));
   return *type;
 }
 
