@@ -111,6 +111,15 @@ TEST(Flags, WantsOneTypeForKeysAndValues) {
             "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
 }
 
+TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {
+  for (const auto& [given, meant] : {std::pair{"fp8", "fp8"}, {"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}}) {
+    const Parsed p({"-m", "x", "--kv-cache-dtype", given});
+    const auto options = engine_options(p.model);
+    ASSERT_TRUE(options.ok()) << p.message();
+    EXPECT_EQ(options->kv_dtype, meant);
+  }
+}
+
 TEST(Flags, WantsExactlyOnePrompt) {
   const auto message = [](std::vector<std::string> arguments) {
     const Parsed p(std::move(arguments));

@@ -70,7 +70,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
     return usage_error(fmt::format("KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim,
                                    shape.head_dim));
-  parts->geometry = {.dtype = kv_dtype, .layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
+  parts->geometry = {.dtype = kv_dtype,
+                     .layers = shape.layers,
+                     .kv_heads = shape.kv_heads,
+                     .head_dim = shape.head_dim,
+                     .scales = parts->checkpoint->kv_scales()};
   HUNCH_OK(parts->load_drafters());
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());

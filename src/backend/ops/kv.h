@@ -20,10 +20,7 @@ inline constexpr int kPageLen = 64;  // entries of a page: one attention block
 inline constexpr float kLeastCoded = 0x1p-100f;
 inline constexpr int kMaxCodedDim = 1024;  // greatest head_dim of a Q8_0 store
 // FP8 (E4M3): code = x / scale rounded to nearest even, what is past +-448 (infinities too) becomes that; value = scale code; NaN
-// stays NaN. The scale is a power of two, hence exact, for K and for V of a layer: see docs/decisions/2026-11-22-fp8-kv.md.
-struct KvScale {
-  float k = 1, v = 1;
-};
+// stays NaN. The scale is a power of two, hence exact, for K and for V of a layer (KvScale): docs/decisions/2026-11-22-fp8-kv.md.
 constexpr bool is_kv_dtype(DType t) {
   return t == DType::BF16 || t == DType::F16 || t == DType::F32 || t == DType::Q8_0 || t == DType::F8_E4M3;
 }
