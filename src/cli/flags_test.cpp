@@ -114,7 +114,7 @@ TEST(Flags, WantsOneTypeForKeysAndValues) {
 TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {
   for (const auto& [given, meant] : {std::pair{"fp8", "fp8"}, {"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}}) {
     const Parsed p({"-m", "x", "--kv-cache-dtype", given});
-    const auto options = engine_options(p.model);
+    auto options = engine_options(p.model);
     ASSERT_TRUE(options.ok()) << p.message();
     EXPECT_EQ(options->kv_dtype, meant);
   }
