@@ -1,6 +1,6 @@
 // Times attention, scores, gather and top_k of the cpu backend in the shape of wren-34m: 8 layers, 4 KV heads, groups of 2, heads
 // of 64. One "call" runs all layers, as one pass of the model does.
-//   attention_bench [--isa NAME] [--threads N] [--dtype bf16|f16|f32|q8_0] [--entries N] [--reps N]
+//   attention_bench [--isa NAME] [--threads N] [--dtype bf16|f16|f32|q8_0|fp8] [--entries N] [--reps N]
 // The best of the repetitions is printed beside the median: on a shared machine the best is nearer to the truth.
 #include <fmt/format.h>
 #include <time.h>

@@ -37,7 +37,7 @@ struct EngineOptions {
   std::string device = "cpu";   // a registered backend: cpu, cuda, reference
   std::string isa;              // cpu only: portable, avx2, avx512, avx512_bf16; empty: best
   int threads = 0;              // 0: all cores this process may use
-  std::string kv_dtype;         // bf16, f16, f32, q8_0; empty: the backend's default
+  std::string kv_dtype;         // bf16, f16, f32, q8_0, fp8; empty: the backend's default
   int64_t context_len = 0;      // tokens a request may reach; 0: the model's
   int64_t kv_memory_bytes = 0;  // 0: what context_len needs
   int chunk_len = 512;          // most prompt rows of one request per pass

@@ -49,6 +49,7 @@ struct KernelRow {
 struct KvGeometry {
   DType dtype = DType::BF16;
   int layers = 0, kv_heads = 0, head_dim = 0;
+  std::span<const KvScale> scales{};  // FP8: [layer], powers of two; empty: 1. Read when a store is made
 };
 
 class Backend {

@@ -39,6 +39,11 @@ constexpr std::optional<DType> dtype_named(std::string_view name) {
   return std::nullopt;
 }
 
+// Of an FP8 KV cache, for each layer: value = scale code. Powers of two (backend/ops/kv.h).
+struct KvScale {
+  float k = 1, v = 1;
+};
+
 // Bytes of `elements` consecutive elements; `elements` is a multiple of the block.
 constexpr size_t dtype_bytes(DType t, size_t elements) {
   return elements / size_t(dtype_info(t).block) * size_t(dtype_info(t).block_bytes);

@@ -37,6 +37,7 @@ class OpenedCheckpoint final : public Checkpoint {
   const TokenizerSource& tokenizer() const override { return description_.tokenizer; }
   const SamplingDefaults& sampling() const override { return description_.sampling; }
   std::string_view format() const override { return format_; }
+  std::span<const KvScale> kv_scales() const override { return kv_scales_; }
   size_t file_bytes() const override { return file_bytes_; }
   std::string_view note() const override { return note_; }
 
@@ -63,8 +64,18 @@ class OpenedCheckpoint final : public Checkpoint {
     if (!fresh) return Error{fmt::format("{}: {} has two tensors of scales", source, at->first)};
     return {};
   }
+  // In any order and from any file; layers without one keep 1.
+  Status add_kv_scale(const Fp8Name& name, const TensorEntry& entry, Bytes file, std::string_view source) {
+    if (name.layer >= description_.shape.layers)
+      return Error{fmt::format("{}: tensor {} scales a layer that this model has not", source, quote(entry.name))};
+    kv_scales_.resize(size_t(description_.shape.layers));
+    KvScale& scale = kv_scales_[size_t(name.layer)];
+    HUNCH_TRY((name.part == Fp8Part::KeyScale ? scale.k : scale.v), read_kv_scale(entry, file.data() + entry.offset, source));
+    return {};
+  }
   // A scale that nothing here reads; false where the model is not FP8, in which it has no place.
-  bool leave_out_scale() { return description_.fp8 != Fp8Scales::None && ++unused_scales_; }
+  bool has_fp8() const { return description_.fp8 != Fp8Scales::None; }
+  bool leave_out_scale() { return has_fp8() && ++unused_scales_; }
 
   // After the last add: the index, and the check that the tensors are the shape's.
   Status finish(std::string_view source, bool vocab_only = false) {
@@ -101,7 +112,7 @@ class OpenedCheckpoint final : public Checkpoint {
       if (scales.values.empty())
         return Error{fmt::format("{}: tensor {} scales no matrix of this model", source, quote(scales.entry.name))};
     if (joined > 0) note_ = "fp8 weights are multiplied with activations that are not rounded to fp8";
-    if (joined > 0 && unused_scales_ > 0) note_ += fmt::format("; {} scales of activations or KV are not used", unused_scales_);
+    if (joined > 0 && unused_scales_ > 0) note_ += fmt::format("; {} scales of activations are not used", unused_scales_);
     return {};
   }
 
@@ -113,6 +124,7 @@ class OpenedCheckpoint final : public Checkpoint {
   std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
   std::map<std::string, Scales, std::less<>> scales_;   // by the canonical name of the matrix
   std::string note_;
+  std::vector<KvScale> kv_scales_;
   size_t file_bytes_ = 0;
   int unused_scales_ = 0;
 };
@@ -144,6 +156,10 @@ Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, st
     if (is_prediction_module(entry.name, out.shape())) continue;
     const Fp8Name fp8 = fp8_name(entry.name);
     if (fp8.part == Fp8Part::Unused && out.leave_out_scale()) continue;
+    if ((fp8.part == Fp8Part::KeyScale || fp8.part == Fp8Part::ValueScale) && out.has_fp8()) {
+      HUNCH_OK(out.add_kv_scale(fp8, entry, bytes, path));
+      continue;
+    }
     auto canonical = canonical_name(fp8.part == Fp8Part::Scale ? fp8.weight : entry.name);
     if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
     // A tied head is the embedding; files that also store it store it twice.

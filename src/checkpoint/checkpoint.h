@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,8 @@ class Checkpoint {
   virtual const TokenizerSource& tokenizer() const = 0;
   virtual const SamplingDefaults& sampling() const = 0;
   virtual std::string_view format() const = 0;  // "safetensors", "gguf"
+  // What an FP8 KV cache of this model is scaled with, where the files say so: [layer], powers of two. Empty: 1 everywhere.
+  virtual std::span<const KvScale> kv_scales() const { return {}; }
   virtual size_t file_bytes() const = 0;
   virtual std::string_view note() const { return {}; }  // what the files ask for and is done otherwise here; empty: nothing
 };

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <charconv>
 #include <cmath>
 
 #include "checkpoint/quantise.h"
@@ -12,16 +13,50 @@
 
 namespace hunch {
 
+namespace {
+
+// "model.layers.3.self_attn.k_scale", or behind k_proj.
+Fp8Name kv_scale_name(std::string_view hf_name) {
+  constexpr std::string_view kBefore = "model.layers.";
+  if (!hf_name.starts_with(kBefore)) return {};
+  hf_name.remove_prefix(kBefore.size());
+  int layer = 0;
+  const auto [end, error] = std::from_chars(hf_name.data(), hf_name.data() + hf_name.size(), layer);
+  if (error != std::errc() || layer < 0) return {};
+  hf_name.remove_prefix(size_t(end - hf_name.data()));
+  if (hf_name == ".self_attn.k_scale" || hf_name == ".self_attn.k_proj.k_scale") return {Fp8Part::KeyScale, {}, layer};
+  if (hf_name == ".self_attn.v_scale" || hf_name == ".self_attn.v_proj.v_scale") return {Fp8Part::ValueScale, {}, layer};
+  return {};
+}
+
+}  // namespace
+
 Fp8Name fp8_name(std::string_view hf_name) {
   const size_t dot = hf_name.rfind('.');
   if (dot == hf_name.npos) return {};
   const std::string_view suffix = hf_name.substr(dot + 1);
   if (suffix == "weight_scale" || suffix == "weight_scale_inv")
     return {Fp8Part::Scale, fmt::format("{}.weight", hf_name.substr(0, dot))};
+  if (Fp8Name kv = kv_scale_name(hf_name); kv.part != Fp8Part::None) return kv;
   static constexpr std::array<std::string_view, 5> kUnused{"input_scale", "output_scale", "q_scale", "k_scale", "v_scale"};
   for (const std::string_view unused : kUnused)
     if (suffix == unused) return {Fp8Part::Unused, {}};
   return {};
+}
+
+Result<float> read_kv_scale(const TensorEntry& scale, const std::byte* data, std::string_view source) {
+  const auto fail = [&](std::string_view what) {
+    return Error{fmt::format("{}: tensor {}: {}", source, quote(scale.name), what)};
+  };
+  int64_t count = 1;
+  for (const int64_t extent : scale.shape) count *= extent;
+  if (count != 1) return fail(fmt::format("has shape [{}]; a KV cache has one scale a layer", fmt::join(scale.shape, ", ")));
+  if (scale.dtype != DType::F32 && scale.dtype != DType::BF16 && scale.dtype != DType::F16)
+    return fail("scales must be F32, BF16 or F16");
+  float value = 0;
+  dequantise_row(scale.dtype, data, &value, 1);
+  if (!(value >= 0x1p-32f && value <= 0x1p32f)) return fail(fmt::format("is {}; a scale lies in 2^-32..2^32", value));
+  return std::exp2(std::ceil(std::log2(value)));
 }
 
 WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix) {

@@ -160,16 +160,57 @@ TEST_F(Fp8Folder, LeavesOutScalesOfActivationsAndSaysHowMany) {
   make(Fp8Scales::Matrix, "weight_scale", "F32");
   config["quantization_config"] = kMatrix;
   const Part scale = part("model.layers.0.mlp.down_proj.weight_scale");
-  for (const char* name : {"model.layers.0.mlp.down_proj.input_scale", "model.layers.0.self_attn.k_scale"})
+  for (const char* name : {"model.layers.0.mlp.down_proj.input_scale", "model.layers.0.self_attn.q_scale"})
     parts.push_back({name, "F32", {}, scale.bytes});
   const auto opened = open();
   ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_NE(opened.value()->note().find("2 scales of activations or KV"), std::string_view::npos) << opened.value()->note();
+  EXPECT_NE(opened.value()->note().find("2 scales of activations are"), std::string_view::npos) << opened.value()->note();
+  EXPECT_TRUE(opened.value()->kv_scales().empty());
   config.erase("quantization_config");
   for (Part& part : parts)
     if (part.dtype == "F8_E4M3") part.dtype = "F32", part.bytes.resize(4 * part.bytes.size());
   std::erase_if(parts, [](const Part& part) { return part.name.ends_with("weight_scale"); });
   expect_error("unknown tensor");  // a model that is not FP8 has no such tensors
+}
+
+TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
+  const auto put = [&](const std::string& name, const char* dtype, tiny::Shape shape, float value) {
+    const DType type = dtype == std::string("F32") ? DType::F32 : DType::BF16;
+    parts.push_back({name, dtype, std::move(shape), {}});
+    parts.back().bytes.resize(dtype_bytes(type, 1));
+    quantise_row(type, &value, parts.back().bytes.data(), 1);
+  };
+  const auto fresh = [&] {
+    make(Fp8Scales::Matrix, "weight_scale", "F32");
+    config["quantization_config"] = kMatrix;
+  };
+  fresh();
+  put("model.layers.0.self_attn.k_scale", "F32", {}, 0.25f);
+  put("model.layers.1.self_attn.k_proj.k_scale", "BF16", {1}, 0.2578125f);  // up: what fitted the range still does
+  put("model.layers.1.self_attn.v_proj.v_scale", "F32", {1}, 3);
+  const auto opened = open();
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const auto scales = opened.value()->kv_scales();
+  ASSERT_EQ(scales.size(), size_t(tiny::kLayers));
+  EXPECT_EQ(scales[0].k, 0.25f);
+  EXPECT_EQ(scales[0].v, 1.0f);  // not in the file
+  EXPECT_EQ(scales[1].k, 0.5f);
+  EXPECT_EQ(scales[1].v, 4.0f);
+
+  for (const float value : {0.0f, -1.0f, INFINITY, NAN, 1e20f}) {
+    fresh();
+    put("model.layers.0.self_attn.v_scale", "F32", {}, value);
+    expect_error("a scale lies in 2^-32..2^32");
+  }
+  fresh();
+  put("model.layers.99.self_attn.v_scale", "F32", {}, 1);
+  expect_error("scales a layer that this model has not");
+  fresh();
+  parts.push_back({"model.layers.0.self_attn.v_scale", "F32", {2}, std::vector<std::byte>(8)});
+  expect_error("a KV cache has one scale a layer");
+  fresh();
+  parts.push_back({"model.layers.0.self_attn.v_scale", "F8_E4M3", {}, std::vector<std::byte>(1)});
+  expect_error("must be F32, BF16 or F16");
 }
 
 TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {

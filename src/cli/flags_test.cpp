@@ -76,7 +76,9 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
        "self, "
        "suffix (self also spelled sparse_attn)"},
       {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
-      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0"},
+      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
+      {{"--kv-cache-dtype", "fp8_e5m2"}, "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
+      {{"--kv-type", "int8"}, "--kv-type must be one of f32, f16, bf16, q8_0, fp8, not \"int8\""},
       {{"--device", "cuda"}, "--device must be one of cpu, reference, not \"cuda\""},
       {{"--color", "maybe"}, "--color must be one of auto, always, never, not \"maybe\""},
       {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},
@@ -107,6 +109,15 @@ TEST(Flags, WantsOneTypeForKeysAndValues) {
   ASSERT_FALSE(options.ok());
   EXPECT_EQ(options.error().message,
             "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
+}
+
+TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {
+  for (const auto& [given, meant] : {std::pair{"fp8", "fp8"}, {"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}}) {
+    const Parsed p({"-m", "x", "--kv-cache-dtype", given});
+    auto options = engine_options(p.model);
+    ASSERT_TRUE(options.ok()) << p.message();
+    EXPECT_EQ(options->kv_dtype, meant);
+  }
 }
 
 TEST(Flags, WantsExactlyOnePrompt) {

@@ -38,7 +38,7 @@ CostPriors cost_priors(EngineParts& parts, const RequestPlan& plan) {
   const double bytes = double(parts.model->weight_bytes()), bits = parts.bits_per_weight();
   // Nominal bits a weight, scales included.
   const double draft_bits = !plan.draft_weights ? bits : *plan.draft_weights == DType::Q4_0 ? 4.5 : 8.5;
-  const double element = parts.geometry.dtype == DType::F32 ? 4 : 2;
+  const double element = double(kv_row_bytes(parts.geometry.dtype, parts.geometry.head_dim)) / parts.geometry.head_dim;
   CostPriors out;
   out.weight_bytes = bytes;
   out.kv_bytes_per_token = 2.0 * double(shape.layers) * double(shape.kv_heads) * double(shape.head_dim) * element;

@@ -23,8 +23,9 @@ std::string human_bytes(double bytes) {
 
 Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_dtype();
-  const auto type = dtype_named(name);
-  if (!type || !is_kv_dtype(*type)) return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16, q8_0", name));
+  const auto type = name == "fp8_e4m3" ? DType::F8_E4M3 : dtype_named(name);
+  if (!type || !is_kv_dtype(*type))
+    return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16, q8_0, fp8", name));
   return *type;
 }
 
@@ -69,7 +70,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
     return usage_error(fmt::format("KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim,
                                    shape.head_dim));
-  parts->geometry = {.dtype = kv_dtype, .layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
+  parts->geometry = {.dtype = kv_dtype,
+                     .layers = shape.layers,
+                     .kv_heads = shape.kv_heads,
+                     .head_dim = shape.head_dim,
+                     .scales = parts->checkpoint->kv_scales()};
   HUNCH_OK(parts->load_drafters());
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());

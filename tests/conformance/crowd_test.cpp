@@ -112,9 +112,9 @@ TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
   for (const char* model : {"qwen3-tied", "llama-linear", "qwen3-q8_0.gguf"})
     for (const char* device : {"reference", "cpu"})
       for (const bool caching : {true, false}) {
-        static constexpr const char* kKvTypes[] = {"bf16", "q8_0", "f16", "f32"};
+        static constexpr const char* kKvTypes[] = {"bf16", "q8_0", "f16", "f32", "fp8"};
         EngineOptions options{.model = test::tiny_path(model), .device = device, .threads = 1 + turn % 2, .context_len = 256};
-        options.kv_dtype = kKvTypes[(turn + turn / 4) % 4], options.max_num_seqs = 1, options.prefix_caching = false;
+        options.kv_dtype = kKvTypes[(turn + turn / 5) % 5], options.max_num_seqs = 1, options.prefix_caching = false;
         if (std::string(device) == "cpu") options.isa = isas[size_t(turn) / 2 % isas.size()];
         expect_entries_of_each_alone(options, caching, turn++);
       }

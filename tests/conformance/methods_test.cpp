@@ -8,7 +8,7 @@ namespace {
 using test::kMethods;
 
 constexpr int kNewTokens = 60;
-constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0"};
+constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
 constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window", "llama-q4_k_m.gguf"};
 
 TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {

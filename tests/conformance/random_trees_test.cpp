@@ -83,7 +83,7 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
   int turn = 0, largest = 0;
   int64_t kept = 0, moved = 0;
   for (const char* device : {"reference", "cpu"})
-    for (const char* kv : {"q8_0", "bf16", "f32", "f16"}) {
+    for (const char* kv : {"q8_0", "bf16", "f32", "f16", "fp8"}) {
       static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
       const char* model = kModels[turn % 3];
       auto engine = test::load({.model = test::tiny_path(model),

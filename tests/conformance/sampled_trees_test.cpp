@@ -17,7 +17,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
   int turn = 0;
   int64_t beside = 0;
   for (const char* device : {"reference", "cpu"})
-    for (const char* kv : {"f32", "f16", "bf16", "q8_0"})
+    for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"})
       for (const char* policy : {"vegas", "quest"}) {
         static constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window"};
         auto engine = test::load({.model = test::tiny_path(kModels[turn % 3]),

@@ -48,19 +48,19 @@ void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
 }
 
 TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
-  static constexpr const char* kKvTypes[] = {"f32", "bf16", "f16", "q8_0"};
+  static constexpr const char* kKvTypes[] = {"f32", "bf16", "f16", "q8_0", "fp8"};
   const auto& all = test::tiny_models();
   const int number = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
   auto engine = test::load({.model = test::tiny_path(GetParam()),
                             .device = "reference",
-                            .kv_dtype = kKvTypes[number % 4],
+                            .kv_dtype = kKvTypes[number % 5],
                             .context_len = 256,
                             .chunk_len = number % 2 ? 64 : 7});
   expect_equality(*engine, {0, 1, 2, 3, 4}, number);
 }
 
 TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
-  static constexpr const char* kKvTypes[] = {"bf16", "f16", "q8_0", "f32"};
+  static constexpr const char* kKvTypes[] = {"bf16", "f16", "q8_0", "f32", "fp8"};
   static constexpr int kChunks[] = {7, 64, 512};
   const auto& all = test::tiny_models();
   int turn = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
@@ -71,7 +71,7 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
                               .device = "cpu",
                               .isa = isa,
                               .threads = 1 + turn / 2 % 2,
-                              .kv_dtype = kKvTypes[turn % 4],
+                              .kv_dtype = kKvTypes[turn % 5],
                               .context_len = 256,
                               .chunk_len = kChunks[(turn / 3 + turn) % 3]});
     expect_equality(*engine, {turn / 2 % 3}, turn);

@@ -56,6 +56,30 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   }
 }
 
+// Types that the tensor cores have no form for.
+TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
+  int turn = 0;
+  for (const char* kv : {"q8_0", "fp8"}) {
+    EngineOptions options = tiny(turn % 2 ? "qwen2-window" : "qwen3-tied");
+    options.kv_dtype = kv;
+    auto engine = test::load(options);
+    Equality equality(*engine);
+    for (const char* policy : {"vegas", "quest", "streamingllm"})
+      for (const int beside : {0, 6}) {
+        Request request = test::request(test::random_prompt(170, 256, 4), 60);
+        request.speculation.policy = policy;
+        request.speculation.min_tokens = 12;
+        request.speculation.ratio = 0.3;
+        request.speculation.num_tokens = test::kGammas[turn % 5];
+        request.speculation.tree_tokens = beside;
+        equality.expect_plain_stream(request, turn++, fmt::format("{} {} beside {}", kv, policy, beside));
+      }
+    ++turn;
+    EXPECT_GE(equality.accepted, 1) << kv;
+    EXPECT_GE(equality.rejected(), 1) << kv;
+  }
+}
+
 TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;
   for (const char* model : kEncoded) {
@@ -213,7 +237,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
 TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
   int turn = 0;
   for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
-    for (const char* kv : {"bf16", "f32"}) {
+    for (const char* kv : {"bf16", "f32", "fp8"}) {
       EngineOptions options = tiny("echo");
       options.kv_dtype = kv;
       options.drafters.push_back({.path = test::tiny_path(name)});

@@ -111,6 +111,8 @@ class Fp8Model : public testing::Test {
       matrix(at + "self_attn.v_proj.weight", 48, kHidden, true), matrix(at + "self_attn.o_proj.weight", kHidden, 96, true);
       matrix(at + "mlp.gate_proj.weight", kFfn, kHidden, true), matrix(at + "mlp.up_proj.weight", kFfn, kHidden, true);
       matrix(at + "mlp.down_proj.weight", kHidden, kFfn, true);
+      const float scale = layer == 0 ? 0.125f : 3;  // of an FP8 cache
+      coded.add(at + "self_attn.k_scale", "F32", {}, &scale, 4), coded.add(at + "self_attn.v_scale", "F32", {1}, &scale, 4);
     }
     vector("model.norm.weight", kHidden);
     matrix("lm_head.weight", kVocab, kHidden, false);
@@ -165,6 +167,23 @@ TEST_F(Fp8Model, KeepsItsLogitsInGguf) {
   const auto refused = quantise_checkpoint(root_ + "/fp8", root_ + "/other.gguf", DType::F8_E4M3);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("fp8 cannot be written"), std::string::npos);
+}
+
+// An FP8 cache under the file's scales, as powers of two; other caches have none. Speculation keeps the stream.
+TEST_F(Fp8Model, ScalesAnFp8CacheAsItsFilesSay) {
+  make(kKinds[0]);
+  const std::vector<int32_t> prompt = test::random_prompt(60, kVocab, 6);
+  for (const char* device : {"reference", "cpu"})
+    for (const char* kv : {"fp8", "bf16"}) {
+      auto engine = test::load({.model = root_ + "/fp8", .device = device, .threads = 1, .kv_dtype = kv, .context_len = 256});
+      const KvStore& store = *engine->parts().store;
+      EXPECT_EQ(store.scale(0).k, kv == std::string("fp8") ? 0.125f : 1);
+      EXPECT_EQ(store.scale(1).v, kv == std::string("fp8") ? 4 : 1);
+      Request request = test::request(prompt, 40);
+      const auto plain = test::plain_stream(*engine, request);
+      request.speculation.proposer = "self", request.speculation.ratio = 0.3;
+      EXPECT_EQ(test::generate(*engine, request).tokens, plain) << device << " " << kv;
+    }
 }
 
 // Drafts read 4-bit copies, whose rows are made from FP8 rows; the stream is the plain one.

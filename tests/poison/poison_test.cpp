@@ -97,7 +97,7 @@ TEST(Poison, ChangesNothingOnTheReferenceBackend) {
 TEST(Poison, ChangesNothingOnAnyInstructionSetAndKvType) {
   int turn = 0;
   for (const std::string& isa : test::available_isas())
-    for (const char* kv : {"bf16", "f16", "f32", "q8_0"}) {
+    for (const char* kv : {"bf16", "f16", "f32", "q8_0", "fp8"}) {
       SCOPED_TRACE(isa + " " + kv);
       const char* model = turn++ % 2 ? "qwen2-window" : "qwen3-untied";
       expect_no_effect(

@@ -82,6 +82,7 @@ KeyPlane key_plane(const KvRef& kv, int layer, int kv_head) {
   HUNCH_DCHECK(kv.pages.stride[0] == 1);
   plane.chunk_bytes = store.layout().chunk_bytes;
   plane.head_dim = store.head_dim, plane.padded_dim = store.layout().padded_dim;
+  plane.scale = store.scale(layer);
   return plane;
 }
 

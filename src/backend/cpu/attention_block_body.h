@@ -28,6 +28,7 @@ struct KvF32 {
   static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
   static constexpr bool kCodes = false;
+  static constexpr float kUnit = 0;  // what `read` gives, times this and the plane's scale, is the value; 0: it is the value
   using Query = Factor;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
@@ -41,6 +42,12 @@ struct KvF16 : KvF32 {
   static constexpr int kLineBytes = 32, kLaneBytes = 2, kElementBytes = 2;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
+// Codes widened in registers. Their unit and scale, powers of two and hence exact, go into queries and weights.
+struct KvF8 : KvF32 {
+  static constexpr int kLineBytes = 16, kLaneBytes = 1, kElementBytes = 1;
+  static constexpr float kUnit = 256;
+  HUNCH_SIMD Line read(const std::byte* p) { return load_f8_nan(p); }
+};
 #if HUNCH_LEVEL >= 3
 // Pairs multiplied as they are; the query and the weights are rounded to bf16.
 struct KvBf16 {
@@ -50,6 +57,7 @@ struct KvBf16 {
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   static constexpr bool kCodes = false;
+  static constexpr float kUnit = 0;
   using Query = Factor;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
@@ -77,6 +85,7 @@ struct KvBf16 {
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   static constexpr bool kCodes = false;
+  static constexpr float kUnit = 0;
   using Query = Factor;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
   HUNCH_SIMD Line read(const std::byte* p) {

@@ -51,6 +51,9 @@ void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Q
       const float* from = rows.q + row * rows.row_stride + head * rows.head_stride;
       if constexpr (Kv::kCodes) {
         code_query(from, keys.head_dim, keys.padded_dim, q);
+      } else if constexpr (Kv::kUnit != 0) {
+        const F32 unit = set1(Kv::kUnit * keys.scale.k);
+        for (int d = 0; d < keys.padded_dim; d += kLanes) Kv::put(q + d, load_row(from + d, keys.head_dim - d) * unit);
       } else {
         for (int d = 0; d < keys.padded_dim; d += kLanes) Kv::put(q + d, load_row(from + d, keys.head_dim - d));
       }
@@ -106,8 +109,8 @@ inline constexpr float kMaximumSlack = 8;
 // is a loop of its own, since a row's chain of operations would else be too long for the next rows to start beside it.
 template <class Kv>
 HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
-                             const float* value_scales, float* state, int padded_dim, const BlockScores* collect, int row,
-                             int head) {
+                             const float* value_scales, float value_unit, float* state, int padded_dim,
+                             const BlockScores* collect, int row, int head) {
   F32 s[kKeyTiles];
 #pragma GCC unroll 4
   for (int t = 0; t < kKeyTiles; ++t) s[t] = load(scratch.scores + in_tile * kBlockLen + t * kLanes);
@@ -148,6 +151,11 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   if constexpr (Kv::kCodes) {
 #pragma GCC unroll 4
     for (int t = 0; t < kKeyTiles; ++t) store(scratch.scores + in_tile * kBlockLen + t * kLanes, p[t] * factors[t]);
+  } else if constexpr (Kv::kUnit != 0) {
+    const F32 unit = set1(value_unit);
+#pragma GCC unroll 4
+    for (int t = 0; t < kKeyTiles; t += 2)
+      Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t] * unit, p[t + 1] * unit);
   } else {
 #pragma GCC unroll 4
     for (int t = 0; t < kKeyTiles; t += 2) Kv::put(scratch.weights + in_tile * kBlockLen + t * kLanes, p[t], p[t + 1]);
@@ -203,8 +211,8 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
         if (first > 0) firsts[i] = int(first);
         if (last < kBlockLen) lasts[i] = int(last);
       }
-      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], value_scales, states + (at + i) * stride, padded_dim,
-                       collect, row, head);
+      fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], value_scales, Kv::kUnit * item.keys.scale.v,
+                       states + (at + i) * stride, padded_dim, collect, row, head);
       if (++head == group) head = 0, ++row;
     }
     if constexpr (Kv::kCodes)
@@ -376,14 +384,17 @@ static AttentionKernels attention_kernels() {
   table.attend[int(DType::F16)] = attend<KvF16>;
   table.attend[int(DType::BF16)] = attend<KvBf16>;
   table.attend[int(DType::Q8_0)] = attend<KvCodes>;
+  table.attend[int(DType::F8_E4M3)] = attend<KvF8>;
   table.score[int(DType::F32)] = score<KvF32>;
   table.score[int(DType::F16)] = score<KvF16>;
   table.score[int(DType::BF16)] = score<KvBf16>;
   table.score[int(DType::Q8_0)] = score<KvCodes>;
+  table.score[int(DType::F8_E4M3)] = score<KvF8>;
   table.store[int(DType::F32)] = store_rows<RowF32>;
   table.store[int(DType::F16)] = store_rows<RowF16>;
   table.store[int(DType::BF16)] = store_rows<RowBf16>;
   table.store[int(DType::Q8_0)] = store_code_rows;
+  table.store[int(DType::F8_E4M3)] = store_f8_rows;
   table.merge = merge;
   table.combine_rows = combine_rows;
   table.multiplies_bf16 = HUNCH_LEVEL >= 3;

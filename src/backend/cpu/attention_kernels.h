@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/ops/kv.h"
+
 namespace hunch {
 
 // K and V of one layer and KV head, as far as one sequence uses them.
@@ -13,6 +15,7 @@ struct KeyPlane {
   const int32_t* pages = nullptr;  // [blocks]
   size_t chunk_bytes = 0;
   int head_dim = 0, padded_dim = 0;
+  KvScale scale;  // FP8
 };
 
 // Query rows of one run that share the plane: `num_rows` rows times `group` heads.
@@ -83,10 +86,10 @@ constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t c
 }
 
 struct AttentionKernels {
-  // Indexed by DType: F32, F16, BF16, Q8_0.
-  void (*attend[4])(const AttendItem&) = {};
-  void (*score[4])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
-  void (*store[4])(const StoreItem&) = {};
+  // Indexed by DType: F32, F16, BF16, Q8_0, FP8.
+  void (*attend[kNumDTypes])(const AttendItem&) = {};
+  void (*score[kNumDTypes])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
+  void (*store[kNumDTypes])(const StoreItem&) = {};
   // Folds the states of an item's splits in ascending order and writes out and lse.
   void (*merge)(const AttendItem&) = nullptr;
   // One set for all heads, after the last head: row_sums to out, for the entries of one split.

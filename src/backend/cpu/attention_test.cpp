@@ -267,6 +267,40 @@ TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
   }
 }
 
+// Ties, the least steps, the greatest code and what lies past it, and NaN; attention sees it too.
+TEST(CpuKvStore, RoundsToFp8AsTheReference) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> values = {0,     -0.0f, 0x1p-10f, 0x1.000002p-10f, 0x1.8p-9f, -0x1p-9f, 448, 463, 464, 465,
+                               1e30f, inf,   -inf,     1e-40f,          nan,       -nan};
+  for (int code = 0; code < 127; ++code) {  // every value, the middles between them and their neighbours
+    const float x = f8_to_f32(uint8_t(code)), middle = code < 126 ? (x + f8_to_f32(uint8_t(code + 1))) / 2 : x;
+    for (float y : {x, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, inf)})
+      values.push_back(y), values.push_back(-y);
+  }
+  const int64_t dim = 16, rows = int64_t(values.size()) / dim;
+  ReferenceBackend reference;
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa);
+    const KvShape shape{DType::F8_E4M3, 1, 1, int(dim)};
+    const KvCase expected(reference, shape, 0), got(*cpu, shape, 0);
+    for (const float scale : {1.0f, kTestScales[0].k, kTestScales[0].v}) {
+      std::vector<float> scaled = values, a(2 * dim), b(a);
+      for (float& x : scaled) x *= scale;
+      const View<const float, 3> all(scaled.data(), rows, 1, dim);
+      reference.store_kv({0, all, all, expected.ref(), 0}), cpu->store_kv({0, all, all, got.ref(), 0});
+      for (int64_t row = 0; row < rows; ++row) {
+        expected.store->read(0, 0, expected.pages(), row, a.data(), a.data() + dim);
+        got.store->read(0, 0, got.pages(), row, b.data(), b.data() + dim);
+        for (size_t d = 0; d < a.size(); ++d)
+          EXPECT_TRUE((a[d] == b[d] && std::signbit(a[d]) == std::signbit(b[d])) || (std::isnan(a[d]) && std::isnan(b[d])))
+              << isa << " " << scaled[size_t(row * dim) + d % size_t(dim)] << ": " << a[d] << " " << b[d];
+      }
+      const AttendResult result = attend_one(*cpu, got, chunk(shape, 0, 1));
+      for (size_t d = 0; d < size_t(dim); ++d) EXPECT_TRUE(std::isnan(result.out[d])) << isa;  // row 0 holds NaN in K
+    }
+  }
+}
+
 TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
   for (const std::string& isa : available_isas())
     for (DType dtype : kKvTypes) {
@@ -274,7 +308,7 @@ TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
       const auto cpu = make_cpu(isa, 2);
       const KvCase together(*cpu, shape, 130, 4);
       KvCase single(*cpu, shape, 0, 4);
-      single.store = cpu->make_kv_store({dtype, 1, 1, 20}, 5);
+      single.store = cpu->make_kv_store(geometry_of(shape), 5);
       single.table = {4, 1, 3};
       const auto k = random_floats(130 * 20, 5), v = random_floats(130 * 20, 6);
       for (int64_t e = 129; e >= 0; --e)

@@ -13,7 +13,8 @@
 namespace hunch {
 namespace {
 
-// Keys in codes: each has a scale of its own, so codes cannot be compared. Once per key: the loads of attention would not pay.
+// Keys of a byte an element. Each of Q8_0 has a scale of its own, so codes cannot be compared. Once per key: the loads of
+// attention would not pay.
 void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64_t last_page) {
   const auto& from = static_cast<const CpuKvStore&>(*args.from.store);
   auto& to = static_cast<CpuKvStore&>(*args.to.store);
@@ -31,9 +32,10 @@ void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64
       for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {
         const std::byte* chunk = chunk_of(from, args.from, entry);
         const int e = int(entry % kPageLen);
-        float scale;
-        std::memcpy(&scale, chunk + keys.k_scale_offset(e), sizeof(scale));
-        const float x = scale * float(int(chunk[keys.k_offset(e, d)]) - 128);
+        const std::byte code = chunk[keys.k_offset(e, d)];
+        float scale = from.scale(args.layer).k;
+        if (from.dtype == DType::Q8_0) std::memcpy(&scale, chunk + keys.k_scale_offset(e), sizeof(scale));
+        const float x = scale * (from.dtype == DType::Q8_0 ? float(int(code) - 128) : f8_to_f32(uint8_t(code)));
         greatest = std::max(greatest, x), least = std::min(least, x);
       }
       put(d, f32_to_bf16(greatest)), put(keys.head_dim + d, f32_to_bf16(least));
@@ -59,7 +61,7 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
     item.page_len = args.page_len;
     item.first_page = std::max(args.first_page, chunk * kPageLen);
     item.last_page = std::min(args.last_page, (chunk + 1) * kPageLen);
-    if (from.dtype == DType::Q8_0) bound_codes(args, head, item.first_page, item.last_page);
+    if (from.dtype == DType::Q8_0 || from.dtype == DType::F8_E4M3) bound_codes(args, head, item.first_page, item.last_page);
     else kernels.bound[int(from.dtype)](item);
   };
   if (args.last_page - args.first_page <= 4) {  // a round's few: done before a fork and join would be

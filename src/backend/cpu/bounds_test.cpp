@@ -36,7 +36,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
 }
 
 TEST(PageBounds, AreTheGreatestAndLeastKeysOfEachPage) {
-  for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::Q8_0})
+  for (DType dtype : kKvTypes)
     for (int head_dim : {24, 40, 64})
       for (int page_len : {1, 8, 16, 24, 64, 100}) {
         const KvShape shape{dtype, 2, 1, head_dim, 2};

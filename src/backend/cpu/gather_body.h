@@ -50,6 +50,27 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from
 #endif
 }
 
+// Lines of bytes, `lines` a multiple of 16: a register takes as many lines as fit, all with the same permutation.
+HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint8_t* from, uint8_t* to, const uint8_t* ahead) {
+#if HUNCH_LEVEL >= 1
+  alignas(16) uint8_t source[16], kept[16];
+  for (int i = 0; i < 16; ++i) source[i] = 0x80, kept[i] = i < move.at ? 0xff : 0;  // 0x80: zero
+  for (int i = 0; i < move.count; ++i) source[move.at + i] = uint8_t(move.lanes[i]);
+  const __m256i index = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)source));
+  const __m256i keep = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)kept));
+  for (int line = 0; line < lines; line += 2, from += 32, to += 32, ahead += 32) {
+    __builtin_prefetch(ahead);
+    const __m256i moved = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i*)from), index);
+    _mm256_storeu_si256((__m256i*)to, _mm256_or_si256(moved, _mm256_and_si256(keep, _mm256_loadu_si256((const __m256i*)to))));
+  }
+#else
+  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
+    __builtin_prefetch(ahead);
+    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
+  }
+#endif
+}
+
 // V of destination entries e and e + 1 (e even) of a block of pairs, from two source rows: of elements of two bytes (bf16) the
 // halves of 32-bit words, of one byte (codes) two such pairs a word.
 template <int kElementBytes>

@@ -18,6 +18,9 @@ struct WideBf16 {
     to[0] = bf16_even(pair), to[1] = bf16_odd(pair);
   }
 };
+struct WideF8 {
+  HUNCH_SIMD void read(const std::byte* line, F32 (&to)[1]) { to[0] = load_f8_nan(line); }
+};
 
 // 16 keys of `wide` [padded_dim][16] to lanes [0, count) of a tile and its scales.
 static void code_tile(const float* wide, int padded_dim, int count, std::byte* tile, float* scales) {
@@ -81,7 +84,10 @@ size_t gather_coded(const GatherItem& item) {
     for (int line = 0; line < lines; ++line) {
       F32 x[kDims];
       Wide::read(tile + line * kLineBytes, x);
-      for (int i = 0; i < kDims; ++i) store(wide + (line * kDims + i) * kLanes, x[i]);
+      for (int i = 0; i < kDims; ++i) {
+        if constexpr (Kv::kUnit != 0) x[i] = x[i] * set1(Kv::kUnit * item.from.scale.k);
+        store(wide + (line * kDims + i) * kLanes, x[i]);
+      }
     }
     std::byte* chunk = chunk_of(item.to, tile_first);
     code_tile(wide, padded_dim, int(tile_end - tile_first), tile_of(item.to, tile_first, to_tile_bytes),
@@ -103,6 +109,7 @@ size_t gather_coded(const GatherItem& item) {
       for (int d = 0; d < padded_dim; d += kLanes, from += kLineBytes * kPer / kDims) {
         F32 x[kDims];
         Wide::read(from, x);
+        if constexpr (Kv::kUnit != 0) x[0] = x[0] * set1(Kv::kUnit * item.from.scale.v);
         store(rows[i] + d, x[source % kPer]);
       }
       bytes_read += row_bytes;
@@ -120,9 +127,11 @@ static GatherKernels gather_kernels() {
   table.gather[int(DType::F16)] = gather<KvF16, uint16_t>;
   table.gather[int(DType::BF16)] = gather<KvBf16, uint32_t>;
   table.gather[int(DType::Q8_0)] = gather<KvCodes, uint32_t>;
+  table.gather[int(DType::F8_E4M3)] = gather<KvF8, uint8_t>;
   table.gather_coded[int(DType::F32)] = gather_coded<KvF32, uint32_t, WideF32>;
   table.gather_coded[int(DType::F16)] = gather_coded<KvF16, uint16_t, WideF16>;
   table.gather_coded[int(DType::BF16)] = gather_coded<KvBf16, uint32_t, WideBf16>;
+  table.gather_coded[int(DType::F8_E4M3)] = gather_coded<KvF8, uint8_t, WideF8>;
   return table;
 }
 

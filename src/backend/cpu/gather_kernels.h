@@ -18,9 +18,9 @@ struct GatherItem {
 };
 
 struct GatherKernels {
-  // Indexed by DType: F32, F16, BF16, Q8_0. Returns the bytes of K tiles and V rows read.
-  size_t (*gather[4])(const GatherItem&) = {};
-  size_t (*gather_coded[3])(const GatherItem&) = {};  // to a Q8_0 store, by the DType of the source
+  // Indexed by DType: F32, F16, BF16, Q8_0, FP8. Returns the bytes of K tiles and V rows read.
+  size_t (*gather[kNumDTypes])(const GatherItem&) = {};
+  size_t (*gather_coded[kNumDTypes])(const GatherItem&) = {};  // to a Q8_0 store, by the DType of the source
 };
 
 }  // namespace hunch

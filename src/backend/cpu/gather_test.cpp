@@ -37,7 +37,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
           const KvCase from(*cpu, shape, 1000, 3);
           const int64_t total = count + tail;
           KvCase to(*cpu, shape, 0, 4);
-          to.store = cpu->make_kv_store({dtype, 2, 2, 40}, 20);
+          to.store = cpu->make_kv_store(geometry_of(shape), 20);
           to.table.resize(18);
           for (int i = 0; i < 18; ++i) to.table[size_t(i)] = 19 - i;
           to.store->poison(to.pages(), 0, 18 * kPageLen);
@@ -67,7 +67,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
 TEST(CpuGather, CodesACopyAsStoringItWould) {
   std::mt19937 random(6);
   for (const std::string& isa : available_isas())
-    for (DType dtype : {DType::F32, DType::F16, DType::BF16})
+    for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::F8_E4M3})
       for (bool shared : {false, true})
         for (const auto& [count, run_len, tail] :
              {std::array<int64_t, 3>{1, 1, 0}, {5, 1, 7}, {64, 20, 63}, {300, 9, 33}, {700, 1, 20}}) {

@@ -32,13 +32,19 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1
   return values;
 }
 
-inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0};
+inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3};
+
+// FP8 with other scales than 1, and of K others than of V.
+inline constexpr KvScale kTestScales[] = {{0.25f, 2}, {4, 0.125f}};
+inline KvGeometry geometry_of(const KvShape& shape) {
+  return {shape.dtype, shape.layers, shape.kv_heads, shape.head_dim, std::span(kTestScales).first(size_t(shape.layers))};
+}
 
 // A store with `len` entries of random rows (the same for the same seed on every backend) in a shuffled page table.
 struct KvCase {
   KvCase(Backend& backend, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
     const int64_t num_pages = len / kPageLen + 3;
-    store = backend.make_kv_store({shape.dtype, shape.layers, shape.kv_heads, shape.head_dim}, num_pages);
+    store = backend.make_kv_store(geometry_of(shape), num_pages);
     table.resize(size_t(num_pages));
     std::iota(table.begin(), table.end(), 0);
     std::shuffle(table.begin(), table.end(), std::mt19937(seed));

@@ -15,6 +15,7 @@ constexpr int kLaneMultiple = 16;
 
 // Not for Q8_0, whose codes mean nothing without their scale.
 float element(const std::byte* p, DType dtype) {
+  if (dtype == DType::F8_E4M3) return f8_to_f32(uint8_t(*p));
   if (dtype == DType::F32) {
     float value;
     std::memcpy(&value, p, sizeof value);
@@ -31,6 +32,10 @@ void set_nan(std::byte* p, DType dtype) {
     std::memcpy(p, &nan, sizeof nan);
     return;
   }
+  if (dtype == DType::F8_E4M3) {
+    *p = std::byte(0x7f);
+    return;
+  }
   const uint16_t half = dtype == DType::BF16 ? f32_to_bf16(nan) : f32_to_f16(nan);
   std::memcpy(p, &half, sizeof half);
 }
@@ -41,7 +46,7 @@ KvLayout::KvLayout(DType type, int dim) : dtype(type), head_dim(dim) {
   HUNCH_CHECK(is_kv_dtype(type));
   HUNCH_CHECK(dim > 0 && (type != DType::Q8_0 || dim <= kMaxCodedDim));
   padded_dim = (dim + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple;
-  element_bytes = type == DType::F32 ? 4 : type == DType::Q8_0 ? 1 : 2;
+  element_bytes = type == DType::F32 ? 4 : type == DType::Q8_0 || type == DType::F8_E4M3 ? 1 : 2;
   const size_t scale_bytes = type == DType::Q8_0 ? size_t(kPageLen) * sizeof(float) : 0;
   chunk_bytes = 2 * (size_t(kPageLen) * size_t(padded_dim) * element_bytes + scale_bytes);
 }
@@ -61,6 +66,7 @@ std::unique_ptr<CpuKvStore> CpuKvStore::make(const KvGeometry& geometry, int64_t
   store->kv_heads = geometry.kv_heads;
   store->head_dim = geometry.head_dim;
   store->num_pages = num_pages;
+  store->scales.assign(geometry.scales.begin(), geometry.scales.end());
   store->bytes = page_bytes(geometry) * size_t(num_pages);
   return store;
 }
@@ -101,8 +107,8 @@ void CpuKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int6
     return;
   }
   for (int d = 0; d < head_dim; ++d) {
-    k[d] = element(chunk + layout_.k_offset(at, d), dtype);
-    v[d] = element(chunk + layout_.v_offset(at, d), dtype);
+    k[d] = scale(layer).k * element(chunk + layout_.k_offset(at, d), dtype);
+    v[d] = scale(layer).v * element(chunk + layout_.v_offset(at, d), dtype);
   }
 }
 

@@ -8,6 +8,8 @@
 // Q8_0: codes, then the scales of the block's entries, fp32 [64]; K codes are biased by 128 (bytes 1..255):
 //   K codes: [tile][d / 4][16][d % 4]   V codes: [entry / 2][d][entry % 2]
 //
+// FP8: bytes in the plain order, K [tile][d][16], V [entry][d].
+//
 // The bf16 pairs are what a pair-wise dot product eats; the other instruction sets split them with a shift and a mask.
 #pragma once
 

@@ -134,6 +134,14 @@ HUNCH_SIMD F32 load_f8(const std::byte* p) {
   const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
+// The same of any codes: those of NaN are the ones that carry into bit 14, which makes a NaN of them.
+HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+  __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
+  const __m256i carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
+  halves = _mm256_or_si256(halves, _mm256_and_si256(carried, _mm256_set1_epi16(0x4000)));
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
 // Bits of the nearest bf16 in the low half of each lane.
 HUNCH_SIMD I32 bf16_bits(F32 a) {
   const I32 u = bits_of(a), high = shift_right<16>(u);

@@ -84,6 +84,13 @@ HUNCH_SIMD F32 load_f8(const std::byte* p) {
   const __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
   return {_mm512_cvtph_ps(_mm256_and_si256(halves, _mm256_set1_epi16(int16_t(0xbfff))))};
 }
+// The same of any codes: those of NaN are the ones that carry into bit 14, which makes a NaN of them.
+HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+  const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
+  const __m256i carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
+  return {_mm512_cvtph_ps(_mm256_ternarylogic_epi32(halves, carried, _mm256_set1_epi16(0x4000), 0xf8))};  // halves | carried & c
+}
 // Bits of the nearest bf16 in the low half of each lane. Not vcvtneps2bf16: that one flushes denormals.
 HUNCH_SIMD I32 bf16_bits(F32 a) {
   const __m512i u = _mm512_castps_si512(a.v);

@@ -139,6 +139,12 @@ HUNCH_SIMD F32 load_f8(const std::byte* p) {
     out.v[i / 4][i % 4] = f16_to_f32(uint16_t((uint8_t(p[i]) & 128) << 8 | (uint8_t(p[i]) & 127) << 7));
   return out;
 }
+// The same of any codes, NaN staying NaN.
+HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
+  F32 out;
+  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f8_to_f32(uint8_t(p[i])) * 0x1p-8f;
+  return out;
+}
 HUNCH_SIMD F32 load_s8(const int8_t* p) {
   F32 out;
   for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = float(p[i]);

@@ -48,6 +48,38 @@ void store_rows(const StoreItem& item) {
   }
 }
 
+// Codes of E4M3, the bits of f32_to_f8 (base/half.h).
+HUNCH_SIMD I32 f8_codes(F32 x) {
+  const I32 u = bits_of(x), sign = shift_right<24>(u) & set1_i32(128), magnitude = u & set1_i32(0x7fffffff);
+  const I32 halfway = set1_i32(0x7ffff - 0x3c000000) + (shift_right<20>(magnitude) & set1_i32(1));
+  const I32 steps = bits_of(float_of(magnitude) + set1(0x1p14f)) - set1_i32(0x46800000);  // of 2^-9
+  I32 code = select(less(magnitude, set1_i32(0x3c800000)), steps, shift_right<20>(magnitude + halfway));
+  code = select(less(magnitude, set1_i32(0x43e00000)), code, set1_i32(126));  // 448
+  return select(less(set1_i32(0x7f800000), magnitude), set1_i32(127), code) | sign;
+}
+HUNCH_SIMD void store_f8(std::byte* to, F32 x) {
+  alignas(64) int32_t codes[kLanes];
+  store(codes, f8_codes(x));
+  for (int i = 0; i < kLanes; ++i) to[i] = std::byte(codes[i]);
+}
+static void store_f8_rows(const StoreItem& item) {
+  const int head_dim = item.keys.head_dim, padded_dim = item.keys.padded_dim;
+  const F32 k_factor = set1(1 / item.keys.scale.k), v_factor = set1(1 / item.keys.scale.v);  // powers of two: exact
+  std::byte codes[kLanes];
+  for (int64_t row = 0; row < item.num_rows; ++row) {
+    const int64_t entry = item.first_entry + row;
+    std::byte* chunk = chunk_at(item.keys, entry / kBlockLen);
+    const int e = int(entry % kBlockLen);
+    std::byte* keys = chunk + size_t(e / kLanes * kLanes * padded_dim) + size_t(e % kLanes);
+    std::byte* values = chunk + item.keys.chunk_bytes / 2 + size_t(e * padded_dim);
+    for (int d = 0; d < padded_dim; d += kLanes) {
+      store_f8(codes, load_row(item.k + row * item.k_stride + d, head_dim - d) * k_factor);
+      for (int i = 0; i < kLanes; ++i) keys[(d + i) * kLanes] = codes[i];
+      store_f8(values + d, load_row(item.v + row * item.v_stride + d, head_dim - d) * v_factor);
+    }
+  }
+}
+
 // 8-bit rows.
 static void store_code_rows(const StoreItem& item) {
   const int padded_dim = item.keys.padded_dim;

@@ -40,7 +40,8 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1
 struct KvPair {
   KvPair(Commands& commands, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
     const int64_t num_pages = len / kPageLen + 3;
-    const KvGeometry geometry{shape.dtype, shape.layers, shape.kv_heads, shape.head_dim};
+    const std::vector<KvScale> scales(size_t(shape.layers), KvScale{0.25f, 2});  // FP8 reads them
+    const KvGeometry geometry{shape.dtype, shape.layers, shape.kv_heads, shape.head_dim, scales};
     expected = reference.make_kv_store(geometry, num_pages);
     store = CudaKvStore::make(commands, geometry, num_pages);
     HUNCH_CHECK(store && expected);

@@ -49,10 +49,10 @@ void expect_reference(Device& device, KvPair& kv, const Request& request, const 
 }
 
 const std::vector<KvShape> kTensorShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128}};
-const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64},  {DType::F16, 1, 4, 128},
-                                   {DType::F16, 2, 1, 64},   {DType::BF16, 2, 5, 128}, {DType::BF16, 1, 16, 64},
-                                   {DType::F32, 2, 2, 80},   {DType::Q8_0, 2, 2, 64},  {DType::BF16, 1, 2, 48},
-                                   {DType::BF16, 1, 32, 64}};
+const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64},    {DType::F16, 1, 4, 128},
+                                   {DType::F16, 2, 1, 64},   {DType::BF16, 2, 5, 128},   {DType::BF16, 1, 16, 64},
+                                   {DType::F32, 2, 2, 80},   {DType::Q8_0, 2, 2, 64},    {DType::BF16, 1, 2, 48},
+                                   {DType::BF16, 1, 32, 64}, {DType::F8_E4M3, 2, 4, 128}};
 
 TEST(CudaAttention, EqualsReferenceForEveryTypeAndHeadShape) {
   HUNCH_NEEDS_DEVICE();

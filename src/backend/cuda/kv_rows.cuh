@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "backend/cuda/kv_store.h"
 
@@ -13,16 +14,19 @@ namespace hunch {
 struct KvRow {
   std::byte* data;
   float* scale;  // Q8_0 only
+  float unit;    // FP8 only
 };
 
 __device__ __forceinline__ int64_t kv_part_bytes(DType dtype, int head_dim) {
-  return dtype == DType::F32 ? int64_t(head_dim) * 4 : dtype == DType::Q8_0 ? int64_t(head_dim) : int64_t(head_dim) * 2;
+  if (dtype == DType::Q8_0 || dtype == DType::F8_E4M3) return head_dim;
+  return int64_t(head_dim) * (dtype == DType::F32 ? 4 : 2);
 }
 
 __device__ __forceinline__ KvRow kv_row(const KvPlane& plane, const int32_t* pages, int kv_head, int64_t entry, int part) {
   std::byte* chunk = plane.keys + kv_head * plane.head_bytes + pages[entry / kPageLen] * plane.chunk_bytes;
   const int64_t in_page = entry % kPageLen, bytes = kv_part_bytes(plane.dtype, plane.head_dim);
-  return {chunk + (2 * in_page + part) * bytes, reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part};
+  return {chunk + (2 * in_page + part) * bytes, reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part,
+          part == 0 ? plane.scale.k : plane.scale.v};
 }
 
 __device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d) {
@@ -30,6 +34,7 @@ __device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d
     case DType::F32: return reinterpret_cast<const float*>(row.data)[d];
     case DType::F16: return __half2float(reinterpret_cast<const __half*>(row.data)[d]);
     case DType::BF16: return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row.data)[d]);
+    case DType::F8_E4M3: return row.unit * float(reinterpret_cast<const __nv_fp8_e4m3*>(row.data)[d]);
     default: return *row.scale * float(reinterpret_cast<const int8_t*>(row.data)[d]);
   }
 }
@@ -39,11 +44,14 @@ template <class From>
 __device__ __forceinline__ void encode_row(DType dtype, const KvRow& to, int head_dim, From from) {
   const int lane = int(threadIdx.x % 32);
   if (dtype != DType::Q8_0) {
+    const float factor = 1 / to.unit;  // a power of two
     for (int d = lane; d < head_dim; d += 32) {
       const float x = from(d);
       if (dtype == DType::F32) reinterpret_cast<float*>(to.data)[d] = x;
       if (dtype == DType::F16) reinterpret_cast<__half*>(to.data)[d] = __float2half_rn(x);
       if (dtype == DType::BF16) reinterpret_cast<__nv_bfloat16*>(to.data)[d] = __float2bfloat16_rn(x);
+      if (dtype == DType::F8_E4M3)
+        reinterpret_cast<__nv_fp8_storage_t*>(to.data)[d] = __nv_cvt_float_to_fp8(x * factor, __NV_SATFINITE, __NV_E4M3);
     }
     return;
   }

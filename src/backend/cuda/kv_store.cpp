@@ -39,6 +39,7 @@ std::unique_ptr<CudaKvStore> CudaKvStore::make(Commands& commands, const KvGeome
   store->commands_ = &commands;
   store->dtype = geometry.dtype, store->layers = geometry.layers, store->kv_heads = geometry.kv_heads;
   store->head_dim = geometry.head_dim, store->num_pages = num_pages;
+  store->scales.assign(geometry.scales.begin(), geometry.scales.end());
   store->bytes = page_bytes(geometry) * size_t(num_pages);
   store->row_bytes_ = 2 * element_row_bytes(geometry.dtype, geometry.head_dim);
   store->chunk_bytes_ = int64_t(kPageLen * (store->row_bytes_ + (geometry.dtype == DType::Q8_0 ? kScaleBytes : 0)));
@@ -85,6 +86,7 @@ KvPlane CudaKvStore::plane(int layer) const {
   plane.head_rows = int32_t(num_pages * kPageLen);
   plane.first_row = maps_ ? int32_t(int64_t(layer) * kv_heads * plane.head_rows) : 0;
   plane.dtype = dtype, plane.head_dim = head_dim, plane.kv_heads = kv_heads;
+  plane.scale = scale(layer);
   return plane;
 }
 
@@ -115,7 +117,7 @@ void CudaKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int
   std::vector<std::byte> bits(row_bytes_);
   const int64_t page = pages(entry / kPageLen), in_page = entry % kPageLen;
   HUNCH_CUDA_CHECK(cudaMemcpy(bits.data(), row(layer, kv_head, page, in_page), row_bytes_, cudaMemcpyDeviceToHost));
-  float scales[2] = {1, 1};
+  float scales[2] = {scale(layer).k, scale(layer).v};
   if (dtype == DType::Q8_0)
     HUNCH_CUDA_CHECK(cudaMemcpy(scales, row(layer, kv_head, page, kPageLen) + size_t(in_page) * kScaleBytes, kScaleBytes,
                                 cudaMemcpyDeviceToHost));
@@ -128,6 +130,8 @@ void CudaKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int
         std::memcpy(&to[i], from + size_t(i) * sizeof(float), sizeof(float));
       } else if (dtype == DType::Q8_0) {
         to[i] = scales[part] * float(int8_t(from[i]));
+      } else if (dtype == DType::F8_E4M3) {
+        to[i] = scales[part] * f8_to_f32(uint8_t(from[i]));
       } else {
         std::memcpy(&half, from + size_t(i) * 2, 2);
         to[i] = dtype == DType::BF16 ? bf16_to_f32(half) : f16_to_f32(half);

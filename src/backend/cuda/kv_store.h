@@ -2,6 +2,7 @@
 // selected token is one contiguous read; attention fetches a whole page of a head by one TMA box.
 //
 //   [layer][kv_head][page] chunks;  chunk: [64 entries][K row | V row], for Q8_0 codes, then [64 entries][K scale, V scale] fp32
+//   FP8: rows of codes alone; the scales of a layer travel with its plane.
 #pragma once
 
 #include <cuda.h>
@@ -23,6 +24,7 @@ struct KvPlane {
   int32_t first_row = 0, head_rows = 0;  // of the tensor maps: entry 0 of page 0 of KV head 0, and rows of a head
   DType dtype = DType::BF16;
   int head_dim = 0, kv_heads = 0;
+  KvScale scale;  // FP8
 };
 
 class CudaKvStore final : public KvStore {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/dtype.h"
 #include "tensor/view.h"
@@ -12,13 +13,17 @@ namespace hunch {
 
 inline constexpr int kPageLen = 64;  // entries of a page: one attention block
 
-// KV stores hold BF16, F16, F32, or Q8_0. The last is not GGUF's block here: K, and likewise V, of one entry and head are
+// KV stores hold BF16, F16, F32, Q8_0 or FP8. Q8_0 is not GGUF's block here: K, and likewise V, of one entry and head are
 // head_dim codes with one fp32 scale,  scale = max|x| / 127,  code = x (127 / max|x|) rounded to nearest even,  value = scale
 // code. A row that stays below kLeastCoded is all zero; one that is not finite reads as NaN. Codes are a function of the row
 // alone.
 inline constexpr float kLeastCoded = 0x1p-100f;
 inline constexpr int kMaxCodedDim = 1024;  // greatest head_dim of a Q8_0 store
-constexpr bool is_kv_dtype(DType t) { return t == DType::BF16 || t == DType::F16 || t == DType::F32 || t == DType::Q8_0; }
+// FP8 (E4M3): code = x / scale rounded to nearest even, what is past +-448 (infinities too) becomes that; value = scale code; NaN
+// stays NaN. The scale is a power of two, hence exact, for K and for V of a layer (KvScale): docs/decisions/2026-11-22-fp8-kv.md.
+constexpr bool is_kv_dtype(DType t) {
+  return t == DType::BF16 || t == DType::F16 || t == DType::F32 || t == DType::Q8_0 || t == DType::F8_E4M3;
+}
 // Bytes of K (or of V) of one entry and head.
 constexpr size_t kv_row_bytes(DType t, int head_dim) {
   return t == DType::Q8_0 ? size_t(head_dim) + sizeof(float) : dtype_bytes(t, size_t(head_dim));
@@ -32,6 +37,8 @@ class KvStore {
   int layers = 0, kv_heads = 0, head_dim = 0;
   int64_t num_pages = 0;
   size_t bytes = 0;
+  std::vector<KvScale> scales;  // [layer], or empty: 1; other types than FP8 ignore them
+  KvScale scale(int layer) const { return dtype == DType::F8_E4M3 && !scales.empty() ? scales[size_t(layer)] : KvScale{}; }
   // Overwrites entries [first, last) of a page table with NaN in every layer, K and V (poison tests).
   virtual void poison(View<const int32_t, 1> pages, int64_t first, int64_t last) = 0;
   // Entry `entry` of a page as fp32 (tests, tools): k and v [head_dim].
@@ -60,8 +67,9 @@ struct MoveKvArgs {
 };
 
 // Copies the selected entries, then the entries [tail_first, tail_last), of one layer from `from` to entries 0.. of `to`.
-// Both stores have the same geometry. With the same dtype bits are copied; the only conversion is to Q8_0 (a copy for drafts in
-// half the bytes, while the exact rows stay as they are): what store_kv makes of the entries as they read. Lists are ascending.
+// Both stores have the same geometry, scales included. With the same dtype bits are copied; the only conversion is to Q8_0 (a
+// copy for drafts in half the bytes, while the exact rows stay as they are): what store_kv makes of the entries as they read.
+// Lists are ascending.
 struct GatherKvArgs {
   int layer = 0;
   KvRef from, to;
@@ -72,8 +80,8 @@ struct GatherKvArgs {
 // Bounds of the keys of aligned pages of page_len entries: for each page p of [first_page, last_page), the key of entry p of `to`
 // becomes [greatest, least] of the keys of entries [p page_len, (p + 1) page_len) of `from`, element by element. Both stores have
 // the same layers and KV heads; head_dim of `to` is twice that of `from`; its dtype is bounds_dtype(). Values of `to` are not
-// written. Bits are exact, those of codes rounded to bf16.
-inline DType bounds_dtype(DType keys) { return keys == DType::Q8_0 ? DType::BF16 : keys; }
+// written. Bits are exact (every FP8 value is a bf16), those of Q8_0 rounded to bf16.
+inline DType bounds_dtype(DType keys) { return keys == DType::Q8_0 || keys == DType::F8_E4M3 ? DType::BF16 : keys; }
 struct PageBoundsArgs {
   int layer = 0;
   KvRef from, to;

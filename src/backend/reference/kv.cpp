@@ -33,8 +33,13 @@ void decode_q8(const std::byte* from, int n, float* to) {
   for (int i = 0; i < n; ++i) to[i] = scale * float(int8_t(from[i]));
 }
 
-void encode(DType dtype, const float* from, int n, std::byte* to) {
+// `scale`: of FP8.
+void encode(DType dtype, float scale, const float* from, int n, std::byte* to) {
   if (dtype == DType::Q8_0) return encode_q8(from, n, to);
+  if (dtype == DType::F8_E4M3) {
+    for (int i = 0; i < n; ++i) to[i] = std::byte(f32_to_f8(from[i] / scale));
+    return;
+  }
   if (dtype == DType::F32) {
     std::memcpy(to, from, size_t(n) * sizeof(float));
     return;
@@ -45,8 +50,12 @@ void encode(DType dtype, const float* from, int n, std::byte* to) {
   }
 }
 
-void decode(DType dtype, const std::byte* from, int n, float* to) {
+void decode(DType dtype, float scale, const std::byte* from, int n, float* to) {
   if (dtype == DType::Q8_0) return decode_q8(from, n, to);
+  if (dtype == DType::F8_E4M3) {
+    for (int i = 0; i < n; ++i) to[i] = scale * f8_to_f32(uint8_t(from[i]));
+    return;
+  }
   if (dtype == DType::F32) {
     std::memcpy(to, from, size_t(n) * sizeof(float));
     return;
@@ -64,6 +73,7 @@ ReferenceKvStore::ReferenceKvStore(const KvGeometry& geometry, int64_t pages) {
   HUNCH_CHECK(is_kv_dtype(geometry.dtype));
   dtype = geometry.dtype, layers = geometry.layers, kv_heads = geometry.kv_heads, head_dim = geometry.head_dim;
   num_pages = pages;
+  scales.assign(geometry.scales.begin(), geometry.scales.end());
   bytes = size_t(num_pages) * kPageLen * size_t(layers) * size_t(kv_heads) * entry_bytes();
   memory_.reset(new (std::nothrow) std::byte[bytes]);
 }
@@ -88,14 +98,14 @@ void ReferenceKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64
 
 void ReferenceKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t e, float* k, float* v) const {
   const std::byte* from = entry(layer, kv_head, pages, e);
-  decode(dtype, from, head_dim, k);
-  decode(dtype, from + entry_bytes() / 2, head_dim, v);
+  decode(dtype, scale(layer).k, from, head_dim, k);
+  decode(dtype, scale(layer).v, from + entry_bytes() / 2, head_dim, v);
 }
 
 void ReferenceKvStore::write(int layer, int kv_head, View<const int32_t, 1> pages, int64_t e, const float* k, const float* v) {
   std::byte* to = entry(layer, kv_head, pages, e);
-  encode(dtype, k, head_dim, to);
-  encode(dtype, v, head_dim, to + entry_bytes() / 2);
+  encode(dtype, scale(layer).k, k, head_dim, to);
+  encode(dtype, scale(layer).v, v, head_dim, to + entry_bytes() / 2);
 }
 
 size_t ReferenceBackend::kv_page_bytes(const KvGeometry& geometry) const {
@@ -165,7 +175,7 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
           bounds[size_t(dim + d)] = first ? k[size_t(d)] : std::min(bounds[size_t(dim + d)], k[size_t(d)]);
         }
       }
-      encode(to.dtype, bounds.data(), 2 * dim, to.entry(args.layer, head, args.to.pages, page));
+      encode(to.dtype, 1, bounds.data(), 2 * dim, to.entry(args.layer, head, args.to.pages, page));
     }
   counters_.kv_bytes += size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.entry_bytes() / 2;
 }

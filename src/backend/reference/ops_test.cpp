@@ -254,8 +254,31 @@ TEST(Reference, StoresEightBitRowsWithAScaleEach) {
   EXPECT_EQ(store->bytes, size_t(kPageLen * 2 * (4 + 4)));
 }
 
+TEST(Reference, StoresFp8RowsByElementWithTheScaleOfTheLayer) {
+  ReferenceBackend backend;
+  const KvScale scales[] = {{1, 1}, {2, 0.25f}};
+  const KvGeometry geometry{DType::F8_E4M3, 2, 1, 4, scales};
+  const auto store = backend.make_kv_store(geometry, 1);
+  const std::vector<int32_t> pages = {0};
+  const KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 1)};
+  const std::vector<float> x = {17, -19, 500, 0x1p-10f};
+  const View<const float, 3> row(x.data(), 1, 1, 4);
+  std::vector<float> k(4), v(4);
+  for (int layer = 0; layer < 2; ++layer) backend.store_kv({layer, row, row, kv, 5});
+  store->read(0, 0, kv.pages, 5, k.data(), v.data());
+  EXPECT_EQ(k, (std::vector<float>{16, -20, 448, 0}));  // steps of 2 from 16 on, ties to even; the greatest; half the least
+  EXPECT_EQ(v, k);
+  store->read(1, 0, kv.pages, 5, k.data(), v.data());
+  EXPECT_EQ(k, (std::vector<float>{16, -20, 512, 0}));         // 8.5 is 8; 250 is 256
+  EXPECT_EQ(v, (std::vector<float>{16, -20, 112, 0x1p-10f}));  // the greatest is a quarter of 448
+  store->poison(kv.pages, 5, 6);
+  store->read(1, 0, kv.pages, 5, k.data(), v.data());
+  EXPECT_TRUE(std::isnan(k[3]) && std::isnan(v[0]));
+  EXPECT_EQ(store->bytes, size_t(kPageLen * 2 * 2 * 4));  // half of bf16, no more
+}
+
 TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
-  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16, DType::F8_E4M3}) {
     ReferenceBackend backend;
     const auto from = backend.make_kv_store({dtype, 2, 2, 1}, 3), to = backend.make_kv_store({dtype, 2, 2, 1}, 2);
     const std::vector<int32_t> pages = {2, 0}, to_pages = {1};
@@ -265,6 +288,7 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
     for (size_t i = 0; i < k.size(); ++i) k[i] = 1 + float(i) / 777, v[i] = -k[i];
     backend.store_kv({1, View<const float, 3>(k.data(), 70, 2, 1), View<const float, 3>(v.data(), 70, 2, 1), source, 0});
     const auto rounded = [&](float x) {
+      if (dtype == DType::F8_E4M3) return f8_to_f32(f32_to_f8(x));
       return dtype == DType::F32 ? x : dtype == DType::F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
     };
     const std::vector<int32_t> index = {3, 65, 0, 64};  // head 0: 3 and 65, head 1: 0 and 64
