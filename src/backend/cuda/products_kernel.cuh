@@ -8,10 +8,10 @@
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
 // Activations come packed as bf16. The op before has left them so (packed_rows.cuh); else the first blocks pack them into the
-// workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Many rows: pairs of
-// blocks with neighbouring row tiles each fetch half of the weights for both. Where a unit is one run, its sums are exchanged
-// with the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all
-// runs in order.
+// workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Blocks of a cluster
+// each fetch a part of what they share, for all: from 32 rows on two groups' blocks their activations, with many rows four, two
+// row tiles by two groups, weights too. Where a unit is one run, its sums are exchanged with the blocks of the others; without
+// room for that they go to `partials`, and the last block of a tile to arrive adds all runs in order.
 #pragma once
 
 #include "backend/cuda/decode.cuh"
@@ -57,10 +57,11 @@ struct SharedHead {
 inline constexpr int kHeadBytes = 1024;
 static_assert(sizeof(SharedHead) <= kHeadBytes);
 
-// Walks over the records of a block's units, in order, a stage at a time.
-template <bool kWhole>
+// Walks over the records of a block's units, in order, a stage at a time. kBlocks: of a cluster, which shares a unit. 2:
+// neighbouring groups; 4, many rows: two row tiles by two groups.
+template <int kBlocks>
 struct Cursor {
-  static constexpr int kBlocks = kWhole ? 2 : 1;  // that share a unit
+  static constexpr bool kWhole = kBlocks == 4;
   const ProductsOnDevice& a;
   const int stage_records, splits_shift;                                           // splits are 1, 2 or 4
   int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
@@ -76,6 +77,7 @@ struct Cursor {
   __device__ bool valid() const { return unit < a.units; }
   __device__ void open() {
     if (!valid()) return;
+    const int rank = int(blockIdx.x) % kBlocks;
     if constexpr (kWhole) {
       // Bands of row tiles, so that blocks running together share both weights and activations.
       int i = unit;
@@ -87,8 +89,8 @@ struct Cursor {
       const int in_band = a.groups * a.row_band, band = i / in_band, left = a.row_tiles - band * a.row_band;
       const int width = left < a.row_band ? left : a.row_band;
       i -= band * in_band;
-      row_tile = 2 * (band * a.row_band + i % width) + int(blockIdx.x) % 2;
-      group = i / width;
+      row_tile = 2 * (band * a.row_band + i % width) + rank % 2;
+      group = 2 * (i / width) + rank / 2;
     } else {
       int i = unit;
       if (a.row_tiles > 1) {
@@ -96,7 +98,7 @@ struct Cursor {
         row_tile = unit - i * a.row_tiles;
       }
       split = i & (a.splits - 1);
-      group = i >> splits_shift;
+      group = (i >> splits_shift) * kBlocks + rank;
     }
     open_run();
   }
@@ -123,7 +125,7 @@ struct Cursor {
   }
   __device__ int tiles() const {  // of this group
     const int left = a.num_tiles - group * group_tiles;
-    return left < group_tiles ? left : group_tiles;
+    return left >= group_tiles ? group_tiles : left > 0 ? left : 0;
   }
 };
 
@@ -190,9 +192,12 @@ struct Places {
     stride = p.out_stride;
     out = p.out + row * stride + feature;
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) old[i] = there(i) && a.accumulate ? __ldcg(at(i)) : 0.0f;
-#pragma unroll
     for (int i = 0; i < 2; ++i) bias[i] = p.bias && features > 8 * i ? p.bias[feature + 8 * i] : 0.0f;
+    fetch(a);
+  }
+  __device__ __forceinline__ void fetch(const ProductsOnDevice& a) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) old[i] = there(i) && a.accumulate ? __ldcg(at(i)) : 0.0f;
   }
   __device__ __forceinline__ bool there(int i) const { return features > i / 2 * 8 && rows > i % 2; }
   __device__ __forceinline__ float* at(int i) const { return out + i / 2 * 8 + i % 2 * stride; }
@@ -203,23 +208,21 @@ struct Places {
       if (there(i)) *at(i) = a.accumulate ? old[i] + value : value;
     }
   }
+  // To those of the next 8 rows.
+  __device__ __forceinline__ void next(const ProductsOnDevice& a) {
+    out += 8 * stride, rows -= 8;
+    asm volatile("" : "+l"(out), "+r"(rows));  // else the places of all are found first, for which there are no registers
+    fetch(a);
+  }
 };
 template <int N>
 __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                            int tile, int row_tile, int t) {
-  if constexpr (N <= 64) {
+  Places<N, 4> places(0, a, p, tile, row_tile, t);
 #pragma unroll
-    for (int reg = 0; reg < N / 2; reg += 4) Places<N, 4>(reg, a, p, tile, row_tile, t).write(sums + reg, a);
-  } else {  // no registers for that
-#pragma unroll
-    for (int reg = 0; reg < N / 2; ++reg) {
-      const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (reg / 2 % 2);
-      const int row = row_tile * N + reg / 4 * 8 + t % 4 * 2 + reg % 2;
-      if (feature >= p.out_dim || row >= a.rows) continue;
-      float* out = p.out + row * p.out_stride + feature;
-      const float value = sums[reg] * a.unit + (p.bias ? p.bias[feature] : 0.0f);
-      *out = a.accumulate ? __ldcg(out) + value : value;
-    }
+  for (int reg = 0; reg < N / 2; reg += 4) {
+    places.write(sums + reg, a);
+    if (reg + 4 < N / 2) places.next(a);
   }
 }
 
@@ -308,15 +311,16 @@ __device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int6
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
 constexpr int helper_threads(bool whole) { return whole ? 128 : 32; }
 
-template <DType kType, int N, bool kWhole, bool kCut = false>
+template <DType kType, int N, int kBlocks, bool kCut = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
+  constexpr bool kWhole = kBlocks == 4;
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared_memory[];
   SharedHead& head = *reinterpret_cast<SharedHead*>(shared_memory);
   std::byte* const shared = shared_memory + kHeadBytes;
   const int group_tiles = (int(blockDim.x) - helper_threads(kWhole)) / 128;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, rank = int(blockIdx.x) % kBlocks;
   let_next_start();
   for (int i = int(threadIdx.x); i < int(sizeof(ProductsOnDevice) / 4); i += int(blockDim.x))
     reinterpret_cast<uint32_t*>(&head.args)[i] = __ldcg(reinterpret_cast<const uint32_t*>(args) + i);
@@ -324,17 +328,20 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < kMostStages; ++s) {
       barrier_init(full + uint32_t(s * 8), 1);
-      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * (kWhole ? 2 : 1));
+      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * (kWhole ? 3 : kBlocks));  // of blocks that are written to
     }
     barrier_init_done();
   }
-  if constexpr (kWhole) sync_pair();
+  if constexpr (kBlocks > 1) cluster_arrive();
   __syncthreads();
   const ProductsOnDevice& a = head.args;
   const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
 
   if (warp >= 4 * group_tiles) {
-    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (kWhole) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+      cluster_wait();
+    }
     if (warp == 4 * group_tiles) {
       // One lane a tile and one a part of activations: the time of this warp's own instructions is what a stage must
       // not wait for, so everything that stays is kept in registers.
@@ -345,7 +352,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         const std::byte *weights = nullptr, *x = nullptr;
         int stage_bytes = 0;  // of weights and activations for each record
       };
-      const auto feed_of = [&](const Cursor<kWhole>& at) {
+      const auto feed_of = [&](const Cursor<kBlocks>& at) {
         Feed feed;
         const int tiles = at.tiles();
         if (lane < tiles) {
@@ -357,7 +364,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
         return feed;
       };
-      const auto copy_weights = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
+      const auto copy_weights = [&](const Cursor<kBlocks>& at, const Feed& feed, int stage) {
         const int count = at.count();
         const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes + lane * tile_bytes);
         if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes));
@@ -365,26 +372,36 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         if (feed.weights) {
           const std::byte* from = feed.weights + int64_t(at.record) * kShape.bytes;
           if constexpr (kWhole) {
-            const int half = count * kShape.bytes / 2, offset = int(blockIdx.x) % 2 * half;
-            copy_to_both(to + uint32_t(offset), from + offset, uint32_t(half), barrier, weight_policy);
+            const int half = count * kShape.bytes / 2, offset = rank % 2 * half;
+            copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(half), barrier, 3 << (rank & 2), weight_policy);
           } else {
             copy_to_shared(to, from, uint32_t(count * kShape.bytes), barrier, weight_policy);
           }
         }
       };
-      const auto copy_x = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
+      const auto copy_x = [&](const Cursor<kBlocks>& at, const Feed& feed, int stage) {
         const uint32_t to = memory + uint32_t(stage * stage_bytes), barrier = full + uint32_t(stage * 8);
-        if (lane < at.count() * kParts)
-          copy_to_shared(to + uint32_t(x_offset + lane * N * 128), feed.x + int64_t(at.record >> shift) * kParts * part_bytes,
-                         N * 128, barrier, x_policy);
+        if (lane < at.count() * kParts) {
+          const uint32_t there = to + uint32_t(x_offset + lane * N * 128);
+          const std::byte* from = feed.x + int64_t(at.record >> shift) * kParts * part_bytes;
+          if constexpr (kWhole) {
+            const int offset = rank / 2 * (N * 64);
+            copy_to_blocks(there + uint32_t(offset), from + offset, N * 64, barrier, 5 << (rank & 1), x_policy);
+          } else if constexpr (kBlocks == 2) {
+            copy_to_blocks(there + uint32_t(rank * N * 64), from + rank * N * 64, N * 64, barrier, 3, x_policy);
+          } else {
+            copy_to_shared(there, from, N * 128, barrier, x_policy);
+          }
+        }
       };
-      Cursor<kWhole> ahead(a, group_tiles);
+      Cursor<kBlocks> ahead(a, group_tiles);
       Feed feed = feed_of(ahead);
       int begun = 0;
       for (; begun < stages && ahead.valid(); ++begun) {
         copy_weights(ahead, feed, begun);
         if (ahead.next() && ahead.valid()) feed = feed_of(ahead);
       }
+      if constexpr (kBlocks == 2) cluster_wait();
       wait_for_previous();
       if constexpr (!kWhole) {
         if (lane == 0 && a.packers > 0) {
@@ -394,7 +411,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         show_to_copy_engine();
       }
       Ring ring;
-      Cursor<kWhole> at(a, group_tiles);
+      Cursor<kBlocks> at(a, group_tiles);
       feed = feed_of(at);
       for (int step = 0; at.valid(); ring.next(stages), ++step) {
         if (step >= begun) {
@@ -413,11 +430,12 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   }
 
   if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+  if constexpr (kBlocks > 1) cluster_wait();
   const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
   const auto release = [&](int stage) {
     __syncwarp();
-    if constexpr (kWhole) {
-      if (lane < 2) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(lane));
+    if constexpr (kBlocks > 1) {
+      if (lane < (kWhole ? 3 : 2)) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(rank ^ lane));  // who writes here
     } else {
       if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
     }
@@ -434,10 +452,14 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     }
   }
   Ring ring;
-  Cursor<kWhole> at(a, group_tiles);
+  Cursor<kBlocks> at(a, group_tiles);
   const int tile_offset = group_warp * a.tile_bytes;
   float sums[N / 2], total[kWhole && !kCut ? N / 2 : 1];
   while (at.valid()) {
+    if constexpr (N > 64) {  // so that their registers are free while sums are written
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) sums[i] = 0;
+    }
     while (true) {
       const int begin = at.record;
       int before = -1;
@@ -508,19 +530,24 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     }
     at.next_unit();
   }
-  if constexpr (kWhole) sync_pair();  // the other block still arrives at barriers here
+  if constexpr (kBlocks > 1) sync_cluster();  // the others still arrive at barriers here
 }
 
+// Blocks that share activations: where those are a good part of what is read.
+constexpr int few_rows_cluster(int n) { return n >= 32 ? 2 : 1; }
+inline constexpr int kManyRowsCluster = 4;
+
 template <DType kType, int N>
-__global__ void __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2) few_rows_kernel(const ProductsOnDevice* args) {
+__global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2)
+    few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, N, false>(args);
+  products<kType, N, few_rows_cluster(N)>(args);
 #endif
 }
 template <DType kType, bool kCut>
-__global__ void HUNCH_CLUSTER(2) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+__global__ void HUNCH_CLUSTER(kManyRowsCluster) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, 128, true, kCut>(args);
+  products<kType, 128, kManyRowsCluster, kCut>(args);
 #endif
 }
 

@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
   const int stages = a.stages, stage_bytes = a.stage_bytes, tile_bytes = a.tile_bytes;
   const uint32_t first_stage = memory + uint32_t(a.x_offset);
   Ring ring;
-  Cursor<false> at(a, group_tiles);
+  Cursor<1> at(a, group_tiles);
 
   if (warp == 4 * group_tiles) {
     const uint64_t policy = policy_read_once();
