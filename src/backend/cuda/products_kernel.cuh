@@ -6,12 +6,14 @@
 // walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each
 // of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
-//   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
+//   two warps more  which fill stages with the copy engine: one with weights, long before wait_for_previous() returns; one with
+//                   activations
 // Activations come packed as bf16. The op before has left them so (packed_rows.cuh); else the first blocks pack them into the
 // workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Blocks of a cluster
-// each fetch a part of what they share, for all: from 32 rows on two groups' blocks their activations, with many rows four, two
-// row tiles by two groups, weights too. Where a unit is one run, its sums are exchanged with the blocks of the others; without
-// room for that they go to `partials`, and the last block of a tile to arrive adds all runs in order.
+// each fetch a part of what they share, for all: from 33 rows on two groups' blocks their activations; with many rows blocks of
+// two row tiles their weights, and four, two row tiles by two groups, both. Where a unit is one run, its sums are exchanged with
+// the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all runs in
+// order.
 #pragma once
 
 #include "backend/cuda/decode.cuh"
@@ -40,6 +42,7 @@ struct ProductsOnDevice {
   int num_records, records_per_input, stage_records;   // of a tile; 2 of the same inputs (values, rests); most of a stage
   int splits, group_tiles, groups, units;
   int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
+  int burst, stage_cycles;                        // Pace
   int packers, parts;                             // blocks that pack (0: it is done); parts of the inputs
   float unit;                                     // of sums: a power of two
   int32_t* packed_count;                          // packers that are done, blocks that have seen it
@@ -57,11 +60,10 @@ struct SharedHead {
 inline constexpr int kHeadBytes = 1024;
 static_assert(sizeof(SharedHead) <= kHeadBytes);
 
-// Walks over the records of a block's units, in order, a stage at a time. kBlocks: of a cluster, which shares a unit. 2:
-// neighbouring groups; 4, many rows: two row tiles by two groups.
-template <int kBlocks>
+// Walks over the records of a block's units, in order, a stage at a time. kBlocks: of a cluster, which shares a unit:
+// neighbouring groups, or with many rows (kWhole) two row tiles of one group or of two.
+template <int kBlocks, bool kWhole = false>
 struct Cursor {
-  static constexpr bool kWhole = kBlocks == 4;
   const ProductsOnDevice& a;
   const int stage_records, splits_shift;                                           // splits are 1, 2 or 4
   int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
@@ -90,7 +92,7 @@ struct Cursor {
       const int width = left < a.row_band ? left : a.row_band;
       i -= band * in_band;
       row_tile = 2 * (band * a.row_band + i % width) + rank % 2;
-      group = 2 * (i / width) + rank / 2;
+      group = kBlocks / 2 * (i / width) + rank / 2;
     } else {
       int i = unit;
       if (a.row_tiles > 1) {
@@ -134,6 +136,25 @@ __device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDev
   while (p + 1 < a.num_products && tile >= a.products[p].num_tiles) tile -= a.products[p++].num_tiles;
   return a.products[p];
 }
+
+// The first stages are asked for no faster than the device's memory gives them: what an SM has asked for comes in order, and
+// activations would wait for all of it.
+struct Pace {
+  const uint32_t begin = now(), cycles;  // of a stage
+  const int burst;                       // stages at once
+
+  __device__ explicit Pace(const ProductsOnDevice& a) : cycles(uint32_t(a.stage_cycles)), burst(a.burst) {}
+  __device__ static uint32_t now() {
+    uint32_t clock;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(clock));
+    return clock;
+  }
+  // `taken`: the barrier of the first stage, once it is empty again: the activations are there, and so is the end of this.
+  __device__ void wait(int step, uint32_t taken) const {
+    if (step < burst) return;
+    while (now() - begin < uint32_t(step - burst + 1) * cycles && !barrier_done(taken, 0)) {}
+  }
+};
 
 struct Ring {
   int stage = 0;
@@ -233,15 +254,18 @@ template <int N, int kSplits>
 __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                               int tile, int row_tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
-  constexpr int kShare = N / 2 / kSplits, kTogether = kShare < 4 ? kShare : 4;
-  const int first_row = row_tile * N;  // of eights of rows only those are exchanged that are there
+  constexpr int kShare = N / 2 / kSplits, kMost = N > 64 ? 4 : 8;  // words of a sender at a time: for more there are no registers
+  constexpr int kTogether = kShare < kMost ? kShare : kMost, kPlaces = kShare < 4 ? kShare : 4;
+  // Of eights of rows only those are exchanged that are there, and what is waited for with them.
+  constexpr int kWaited = kTogether < 4 ? 4 : kTogether;
+  const int first_row = row_tile * N;
   // [receiver][sender][share][128]
   auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * kSplits * (N / 2) * 128 + t;
   uint32_t* const to = words + split * kShare * 128;
 #pragma unroll
   for (int reg = 0; reg < N / 2; ++reg) {
     const uint32_t bits = __float_as_uint(sums[reg]);
-    if (first_row + reg / 4 * 8 < a.rows)
+    if (first_row + reg / kWaited * (kWaited / 4) * 8 < a.rows)
       store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128,
                     bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
   }
@@ -249,7 +273,9 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const 
 #pragma unroll 1
   for (int i = 0; i < kShare; i += kTogether, mine += kTogether * 128) {
     if (first_row + (split * kShare + i) / 4 * 8 >= a.rows) break;
-    const Places<N, kTogether> places(split * kShare + i, a, p, tile, row_tile, t);
+    const Places<N, kPlaces> places(split * kShare + i, a, p, tile, row_tile, t);
+    Places<N, kPlaces> others = places;
+    if constexpr (kTogether > kPlaces) others = Places<N, kPlaces>(split * kShare + i + kPlaces, a, p, tile, row_tile, t);
     // All are asked for together, and those that were not there again.
     uint32_t values[kSplits][kTogether];
     bool missing = true;
@@ -277,6 +303,7 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const 
       for (int s = 1; s < kSplits; ++s) sum[j] = sum[j] + __uint_as_float(values[s][j]);
     }
     places.write(sum, a);
+    if constexpr (kTogether > kPlaces) others.write(sum + kPlaces, a);
 #pragma unroll
     for (int s = 0; s < kSplits; ++s)
 #pragma unroll
@@ -309,11 +336,11 @@ __device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int6
 }
 
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
-constexpr int helper_threads(bool whole) { return whole ? 128 : 32; }
+constexpr int helper_threads(bool whole) { return whole ? 128 : 64; }
 
-template <DType kType, int N, int kBlocks, bool kCut = false>
+template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
-  constexpr bool kWhole = kBlocks == 4;
+  constexpr int kWriters = kBlocks == 4 ? 3 : kBlocks;  // blocks that write to one's stages
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared_memory[];
@@ -327,8 +354,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const uint32_t memory = shared_address(shared), full = shared_address(head.full), empty = shared_address(head.empty);
   if (threadIdx.x == 0) {
     for (int s = 0; s < kMostStages; ++s) {
-      barrier_init(full + uint32_t(s * 8), 1);
-      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * (kWhole ? 3 : kBlocks));  // of blocks that are written to
+      barrier_init(full + uint32_t(s * 8), 2);
+      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * kWriters);
     }
     barrier_init_done();
   }
@@ -342,66 +369,49 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
       cluster_wait();
     }
+    // One lane a tile or a part of activations: the time of these warps' own instructions is what a stage must not wait for, so
+    // everything that stays is kept in registers.
+    Cursor<kBlocks, kWhole> at(a, group_tiles);
+    Ring ring;
     if (warp == 4 * group_tiles) {
-      // One lane a tile and one a part of activations: the time of this warp's own instructions is what a stage must
-      // not wait for, so everything that stays is kept in registers.
-      const uint64_t weight_policy = a.keep_weights ? policy_normal() : policy_read_once(), x_policy = policy_normal();
-      const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1;
-      const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
-      struct Feed {  // of this lane in a unit
-        const std::byte *weights = nullptr, *x = nullptr;
-        int stage_bytes = 0;  // of weights and activations for each record
+      const uint64_t policy = a.keep_weights ? policy_normal() : policy_read_once();
+      const int tile_bytes = a.tile_bytes;
+      const std::byte* weights = nullptr;  // of this lane's tile
+      int tiles = 0;
+      const auto open = [&] {
+        tiles = at.tiles();
+        if (lane >= tiles) return;
+        int tile = at.group * group_tiles + lane;
+        const ProductOnDevice& p = product_of(a, tile);
+        weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
       };
-      const auto feed_of = [&](const Cursor<kBlocks>& at) {
-        Feed feed;
-        const int tiles = at.tiles();
-        if (lane < tiles) {
-          int tile = at.group * group_tiles + lane;
-          const ProductOnDevice& p = product_of(a, tile);
-          feed.weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
-        }
-        feed.stage_bytes = tiles * kShape.bytes + kParts * N * 128;
-        feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
-        return feed;
-      };
-      const auto copy_weights = [&](const Cursor<kBlocks>& at, const Feed& feed, int stage) {
-        const int count = at.count();
-        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes + lane * tile_bytes);
-        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes));
+      open();
+      const Pace pace(a);
+      for (int step = 0; at.valid(); ring.next(stages), ++step) {
+        if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+        else if constexpr (!kWhole) pace.wait(step, empty);
+        const int bytes = at.count() * kShape.bytes;
+        const uint32_t barrier = full + uint32_t(ring.stage * 8);
+        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(tiles * bytes));
         __syncwarp();
-        if (feed.weights) {
-          const std::byte* from = feed.weights + int64_t(at.record) * kShape.bytes;
+        if (lane < tiles) {
+          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + lane * tile_bytes);
+          const std::byte* from = weights + int64_t(at.record) * kShape.bytes;
           if constexpr (kWhole) {
-            const int half = count * kShape.bytes / 2, offset = rank % 2 * half;
-            copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(half), barrier, 3 << (rank & 2), weight_policy);
+            const int offset = rank % 2 * (bytes / 2);
+            copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(bytes / 2), barrier, 3 << (rank & 2), policy);
           } else {
-            copy_to_shared(to, from, uint32_t(count * kShape.bytes), barrier, weight_policy);
+            copy_to_shared(to, from, uint32_t(bytes), barrier, policy);
           }
         }
-      };
-      const auto copy_x = [&](const Cursor<kBlocks>& at, const Feed& feed, int stage) {
-        const uint32_t to = memory + uint32_t(stage * stage_bytes), barrier = full + uint32_t(stage * 8);
-        if (lane < at.count() * kParts) {
-          const uint32_t there = to + uint32_t(x_offset + lane * N * 128);
-          const std::byte* from = feed.x + int64_t(at.record >> shift) * kParts * part_bytes;
-          if constexpr (kWhole) {
-            const int offset = rank / 2 * (N * 64);
-            copy_to_blocks(there + uint32_t(offset), from + offset, N * 64, barrier, 5 << (rank & 1), x_policy);
-          } else if constexpr (kBlocks == 2) {
-            copy_to_blocks(there + uint32_t(rank * N * 64), from + rank * N * 64, N * 64, barrier, 3, x_policy);
-          } else {
-            copy_to_shared(there, from, N * 128, barrier, x_policy);
-          }
-        }
-      };
-      Cursor<kBlocks> ahead(a, group_tiles);
-      Feed feed = feed_of(ahead);
-      int begun = 0;
-      for (; begun < stages && ahead.valid(); ++begun) {
-        copy_weights(ahead, feed, begun);
-        if (ahead.next() && ahead.valid()) feed = feed_of(ahead);
+        if (at.next() && at.valid()) open();
       }
-      if constexpr (kBlocks == 2) cluster_wait();
+      if constexpr (kBlocks > 1 && !kWhole) cluster_wait();
+    } else if (warp == 4 * group_tiles + 1) {
+      const uint64_t policy = policy_normal();
+      const int shift = a.records_per_input - 1;
+      const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
+      if constexpr (kBlocks > 1 && !kWhole) cluster_wait();
       wait_for_previous();
       if constexpr (!kWhole) {
         if (lane == 0 && a.packers > 0) {
@@ -410,16 +420,26 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         __syncwarp();
         show_to_copy_engine();
       }
-      Ring ring;
-      Cursor<kBlocks> at(a, group_tiles);
-      feed = feed_of(at);
       for (int step = 0; at.valid(); ring.next(stages), ++step) {
-        if (step >= begun) {
-          barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
-          copy_weights(at, feed, ring.stage);
+        if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+        const int parts = at.count() * kParts;
+        const uint32_t barrier = full + uint32_t(ring.stage * 8);
+        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(parts * N * 128));
+        __syncwarp();
+        if (lane < parts) {
+          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + x_offset + lane * N * 128);
+          const std::byte* from =
+              a.packed_x + (int64_t(at.record >> shift) * kParts + lane) * part_bytes + int64_t(at.row_tile) * (N * 128);
+          if constexpr (kBlocks == 4) {
+            const int offset = rank / 2 * (N * 64);
+            copy_to_blocks(to + uint32_t(offset), from + offset, N * 64, barrier, 5 << (rank & 1), policy);
+          } else if constexpr (kBlocks == 2 && !kWhole) {
+            copy_to_blocks(to + uint32_t(rank * N * 64), from + rank * N * 64, N * 64, barrier, 3, policy);
+          } else {
+            copy_to_shared(to, from, N * 128, barrier, policy);
+          }
         }
-        copy_x(at, feed, ring.stage);
-        if (at.next() && at.valid()) feed = feed_of(at);
+        at.next();
       }
       if constexpr (!kWhole) {
         if (lane == 0 && a.packers > 0 && atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1)  // all have seen it
@@ -435,7 +455,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const auto release = [&](int stage) {
     __syncwarp();
     if constexpr (kBlocks > 1) {
-      if (lane < (kWhole ? 3 : 2)) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(rank ^ lane));  // who writes here
+      if (lane < kWriters) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(rank ^ lane));  // who writes here
     } else {
       if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
     }
@@ -452,7 +472,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     }
   }
   Ring ring;
-  Cursor<kBlocks> at(a, group_tiles);
+  Cursor<kBlocks, kWhole> at(a, group_tiles);
   const int tile_offset = group_warp * a.tile_bytes;
   float sums[N / 2], total[kWhole && !kCut ? N / 2 : 1];
   while (at.valid()) {
@@ -534,20 +554,19 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
 }
 
 // Blocks that share activations: where those are a good part of what is read.
-constexpr int few_rows_cluster(int n) { return n >= 32 ? 2 : 1; }
-inline constexpr int kManyRowsCluster = 4;
+constexpr int few_rows_cluster(int n) { return n >= 64 ? 2 : 1; }
 
 template <DType kType, int N>
 __global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2)
     few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, N, few_rows_cluster(N)>(args);
+  products<kType, N, few_rows_cluster(N), false>(args);
 #endif
 }
-template <DType kType, bool kCut>
-__global__ void HUNCH_CLUSTER(kManyRowsCluster) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+template <DType kType, int kBlocks, bool kCut>
+__global__ void HUNCH_CLUSTER(kBlocks) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, 128, kManyRowsCluster, kCut>(args);
+  products<kType, 128, kBlocks, true, kCut>(args);
 #endif
 }
 

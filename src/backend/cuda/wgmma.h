@@ -50,6 +50,17 @@ __device__ __forceinline__ void sync_cluster() {  // threads that have exited ar
   cluster_arrive();
   cluster_wait();
 }
+__device__ __forceinline__ bool barrier_done(uint32_t barrier, uint32_t parity) {  // asks once
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 // Orders memory written by ordinary stores and the copy engine's reads of it.
 __device__ __forceinline__ void show_to_copy_engine() { asm volatile("fence.proxy.async;" ::: "memory"); }
 // Single words that other blocks write or read meanwhile; no order among them.
