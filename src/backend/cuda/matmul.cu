@@ -18,9 +18,10 @@ constexpr int64_t kPairRows = 1024;  // up to here pairs of blocks share weights
 constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
 constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
-// How fast first stages are asked for (Pace): bytes at once, then bytes a second of all SMs; cycles a second under load.
+// How fast first stages are asked for (Pace): bytes at once, then bytes a second of all SMs, measured for plain weights of up to
+// 4 rows, of more, and for codes, which are decoded no faster; cycles a second under load.
 constexpr int kBurst = 32 * 1024;
-constexpr double kPlainPace = 3.5e12, kCodedPace = 2.5e12, kClock = 1.8e9;
+constexpr double kResidentPace = 4e12, kStreamedPace = 3.5e12, kCodedPace = 2e12, kClock = 1.8e9;
 
 const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
 
@@ -321,7 +322,8 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   }
   const int weights = a.group_tiles * a.tile_bytes;
   a.burst = divide_up(kBurst, weights);
-  a.stage_cycles = int(double(weights) * sms * kClock / (first.form == DType::BF16 ? kPlainPace : kCodedPace));
+  const double pace = first.form != DType::BF16 ? kCodedPace : resident ? kResidentPace : kStreamedPace;
+  a.stage_cycles = int(double(weights) * sms * kClock / pace);
   a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,
                   {.blocks = dim3(unsigned(blocks)),
