@@ -72,10 +72,11 @@ __device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t 
     }
     return;
   } else if constexpr (kType == DType::Q8_0) {
-    float d[2][2];
+    float d[2][2], offset[2][2];
     for (int below = 0; below < 2; ++below) {
       const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
       d[below][0] = both.x, d[below][1] = both.y;
+      offset[below][0] = both.x * -32896.0f, offset[below][1] = both.y * -32896.0f;
     }
 #pragma unroll
     for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
@@ -84,11 +85,11 @@ __device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t 
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
         const uint32_t word = words[i / 2];
-        const float scale = d[i % 2][h];
-        // A byte in the mantissa of 2^23: exact.
-        const float low = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7542 : 0x7540)) - 8388736.0f;
-        const float high = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7543 : 0x7541)) - 8388736.0f;
-        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_of(low * scale, high * scale);
+        // A byte in the mantissa of 2^15; (2^15 + code) d - (2^15 + 128) d is exact, and so is either term.
+        const float low = __uint_as_float(__byte_perm(word, 0x47000000u, i % 2 ? 0x7624 : 0x7604));
+        const float high = __uint_as_float(__byte_perm(word, 0x47000000u, i % 2 ? 0x7634 : 0x7614));
+        a[2 * h + i / 4 - kFirst][i % 4] =
+            bf16x2_of(__fmaf_rn(low, d[i % 2][h], offset[i % 2][h]), __fmaf_rn(high, d[i % 2][h], offset[i % 2][h]));
       }
     }
     return;

@@ -13,9 +13,15 @@ namespace {
 
 constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
+constexpr int64_t kFewRows = 128;                                    // one tile of rows
+constexpr int64_t kPairRows = 1024;  // up to here pairs of blocks share weights; beyond, clusters of four
 constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
 constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
+// How fast first stages are asked for (Pace): bytes at once, then bytes a second of all SMs, measured for plain weights of up to
+// 4 rows, of more, and for codes, which are decoded no faster; cycles a second under load.
+constexpr int kBurst = 32 * 1024;
+constexpr double kResidentPace = 4e12, kStreamedPace = 3.5e12, kCodedPace = 2e12, kClock = 1.8e9;
 
 const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
 
@@ -59,19 +65,20 @@ __global__ void embed_kernel(const EmbedOnDevice* args) {
 // The kernels of an encoding.
 struct Kernels {
   Kernel plain, resident;
-  Kernel few[4];   // up to 8 << i rows; null: not made
-  Kernel many[2];  // units of all runs, of one
+  Kernel few[5];      // up to 8 << i rows; none of 8 for codes, which are decoded faster in `resident`
+  Kernel many[2][2];  // clusters of two, of four; units of all runs, of one
   void (*embed)(const EmbedOnDevice*);
 };
 template <DType kType>
 Kernels kernels_of_type() {
   Kernels k{.plain = plain_rows_kernel<kType>,
             .resident = resident_rows_kernel<kType>,
-            .few = {nullptr, few_rows_kernel<kType, 16>, few_rows_kernel<kType, 32>, nullptr},
-            .many = {many_rows_kernel<kType, false>, many_rows_kernel<kType, true>},
+            .few = {nullptr, few_rows_kernel<kType, 16>, few_rows_kernel<kType, 32>, few_rows_kernel<kType, 64>,
+                    few_rows_kernel<kType, 128>},
+            .many = {{many_rows_kernel<kType, 2, false>, many_rows_kernel<kType, 2, true>},
+                     {many_rows_kernel<kType, 4, false>, many_rows_kernel<kType, 4, true>}},
             .embed = embed_kernel<kType>};
-  // Codes of 8 rows are decoded faster in `resident`; with sums of 64 they would not fit into registers.
-  if constexpr (kType == DType::BF16) k.few[0] = few_rows_kernel<kType, 8>, k.few[3] = few_rows_kernel<kType, 64>;
+  if constexpr (kType == DType::BF16) k.few[0] = few_rows_kernel<kType, 8>;
   return k;
 }
 Kernels kernels_of(DType type) {
@@ -86,17 +93,19 @@ Kernels kernels_of(DType type) {
   }
 }
 
-// How a call runs: a kernel, and the rows of its tiles.
+// How a call runs: a kernel of products_kernel.cuh with N rows, and the blocks of its clusters.
 struct Form {
   Kernel kernel = nullptr;
   int n = 0;
+  int cluster = 1;  // blocks; of groups that share activations, of row tiles too if `whole`
   bool whole = false;
 };
-Form form_of(const Kernels& kernels, int64_t rows, bool whole, bool cut) {
-  if (whole) return {kernels.many[cut], 128, true};
+constexpr int many_rows_cluster(int64_t rows) { return rows > kPairRows ? 4 : 2; }
+Form form_of(const Kernels& kernels, int64_t rows, bool cut) {
+  if (rows > kFewRows) return {kernels.many[rows > kPairRows][cut], 128, many_rows_cluster(rows), true};
   int i = kernels.few[0] ? 0 : 1;
-  while (8 << i < rows && i < 3 && kernels.few[i + 1]) ++i;
-  return {kernels.few[i], 8 << i};
+  while (8 << i < rows) ++i;
+  return {kernels.few[i], 8 << i, few_rows_cluster(8 << i)};
 }
 
 // Bytes of a stage: records of `group` tiles and activations.
@@ -122,26 +131,53 @@ void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape,
   HUNCH_CHECK(a.stages >= 2);
 }
 
+// Clusters of many_rows_kernel that the device has room for at a time: not every SM has three neighbours.
+int most_clusters(int blocks) {
+  if (blocks == 2) return device_facts().num_sms / 2;
+  static const int most = [blocks] {
+    const auto kernel = many_rows_kernel<DType::BF16, 4, true>;
+    HUNCH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfOne));
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = unsigned(blocks), cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(512), config.dynamicSmemBytes = kSharedOfOne;
+    config.attrs = &cluster, config.numAttrs = 1;
+    int count = 0;
+    HUNCH_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config));
+    return std::max(count, 1);
+  }();
+  return most;
+}
+
 // Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks.
 int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape) {
   const int sms = device_facts().num_sms;
-  const auto units_of = [&](int group) { return divide_up(a.num_tiles, group) * (a.cut ? a.splits : 1) * a.row_tiles; };
+  // Groups of a cluster's share of features; its units; blocks that have one each.
+  const auto groups_of = [&](int group) {
+    return divide_up(a.num_tiles, group * (form.whole ? form.cluster / 2 : form.cluster));
+  };
+  const auto units_of = [&](int group) { return groups_of(group) * (a.cut ? a.splits : 1) * a.row_tiles; };
+  const auto blocks_of = [&](int group) { return units_of(group) * form.cluster; };
   // One block with deep stages where a unit is all that an SM gets; else two, so that one multiplies while the other ends.
   const auto shared_of = [&](int group) {
-    return form.whole || form.n > 32 || units_of(group) <= sms ? kSharedOfOne : kSharedOfTwo;
+    return form.whole || form.n > 32 || blocks_of(group) <= sms ? kSharedOfOne : kSharedOfTwo;
   };
   int best = 1;
   double best_time = 1e30;
   for (int group = 1; group <= 3; ++group) {
     plan_stage(a, form, shape, group, shared_of(group));
-    const int units = units_of(group);
+    const int units = blocks_of(group);
     double time;
     if (form.whole) {
-      time = double(divide_up(units, sms / 2)) * group * (group == 1 ? 1.5 : group == 2 ? 1.25 : 1.0);
+      time = double(divide_up(units_of(group), most_clusters(form.cluster))) * group *
+             (group == 1   ? 1.5
+              : group == 2 ? 1.25
+                           : 1.0);
     } else {
       const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
       const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
-      const double x = double(a.stage_bytes - a.x_offset);
+      const double x = double(a.stage_bytes - a.x_offset) / form.cluster;
       time = std::max({all / kReadRate, all * kTurnaround / in_flight, unit * divide_up(units, sms) / a.row_tiles / kSmRate,
                        unit * units * (1 + x / weights) / kL2Rate}) *
              (1 + 0.01 * (3 - group));
@@ -149,10 +185,10 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
     if (time <= best_time) best = group, best_time = time;
   }
   plan_stage(a, form, shape, best, shared_of(best));
-  a.groups = divide_up(a.num_tiles, best);
+  a.groups = groups_of(best);
   a.units = units_of(best);
-  if (form.whole) return 2 * std::min(a.units, sms / 2);
-  return std::min(a.units, shared_of(best) == kSharedOfOne ? sms : 2 * sms);
+  if (form.whole) return form.cluster * std::min(a.units, most_clusters(form.cluster));
+  return form.cluster * std::min(a.units, (shared_of(best) == kSharedOfOne ? sms : 2 * sms) / form.cluster);
 }
 
 // Blocks of resident_kernel.cuh: groups and stages. Returns bytes of shared memory; 0 if the activations of a run leave no room.
@@ -215,30 +251,30 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
     return;
   }
 
-  // More than a few rows go through the kernel of pairs of blocks: where that leaves SMs without work, a unit is a run, if there
-  // is room for the sums; else through that of few rows, several times.
+  // More than a few rows go through the kernel of clusters. Where that would leave most SMs without work, a unit is a run, if
+  // there is room for the sums.
   const int sms = device_facts().num_sms;
-  const int64_t widest = first.form == DType::BF16 ? 64 : 32;
-  bool whole = rows > widest * kMaxRowTiles || (rows > 128 && divide_up(a.num_tiles, 3) * divide_up(rows, 128) >= sms / 2);
-  if (!whole && rows > 128) {
-    a.cut = a.splits > 1;
-    whole = !a.cut || commands.ones(size_t(divide_up(rows, 256)) * 2 * size_t(a.num_tiles) * size_t(a.splits) * 64 * 128 * 4);
-  }
-  a.cut = a.splits > 1 && (a.cut || !whole);
+  const bool whole = rows > kFewRows;
+  const auto room_for_sums = [&](int64_t tiles_of_rows, int n) {
+    return commands.ones(size_t(tiles_of_rows) * size_t(a.num_tiles) * size_t(a.splits) * size_t(n / 2) * 128 * sizeof(float));
+  };
+  // A block must not have two runs of a tile: it would wait for itself.
+  const int many = many_rows_cluster(rows), clusters = most_clusters(many);
+  a.cut = a.splits > 1 &&
+          (!whole || (clusters >= a.splits && divide_up(a.num_tiles, 3 * many / 2) * divide_up(rows, 64 * many) < clusters &&
+                      room_for_sums(divide_up(rows, 256) * 2, 128)));
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
   int resident_bytes = 0;
-  // Codes are decoded faster there. Plain weights of more than a few rows are faster with activations that come by the stage,
-  // where they are packed already.
+  // Codes are decoded faster there. Plain weights of more than a few rows are faster with activations that come by the stage.
   bool resident = !whole && can_read && rows <= kResidentRows && path != ActivationPath::Packed &&
-                  !(packed && first.form == DType::BF16 && rows > kResidentPlainRows);
+                  !(first.form == DType::BF16 && rows > kResidentPlainRows);
   if (resident) {
     ProductsOnDevice planned = a;
     resident_bytes = plan_resident(planned, shape);
     resident = resident_bytes > 0;
     if (resident) a = planned;
-    if (resident && first.form == DType::BF16) packed = nullptr;
   }
-  const Form form = resident ? Form{kernels.resident, 8} : form_of(kernels, rows, whole, a.cut);
+  const Form form = resident ? Form{kernels.resident, 8} : form_of(kernels, rows, a.cut);
   a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
   a.row_band = std::min(a.row_tiles, 4);
   // One block an SM; those without work keep places (resident_kernel.cuh).
@@ -284,10 +320,14 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
                                     .x_blocks = a.x_blocks,
                                     .parts = a.parts});
   }
+  const int weights = a.group_tiles * a.tile_bytes;
+  a.burst = divide_up(kBurst, weights);
+  const double pace = first.form != DType::BF16 ? kCodedPace : resident ? kResidentPace : kStreamedPace;
+  a.stage_cycles = int(double(weights) * sms * kClock / pace);
   a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,
                   {.blocks = dim3(unsigned(blocks)),
-                   .threads = unsigned(a.group_tiles * 128 + helper_threads(form.whole)),
+                   .threads = unsigned(a.group_tiles * 128 + (resident ? 32 : helper_threads(form.whole))),
                    .shared_bytes = size_t(resident ? resident_bytes : kHeadBytes + a.stages * a.stage_bytes)},
                   a);
 }

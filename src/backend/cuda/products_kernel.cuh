@@ -6,12 +6,14 @@
 // walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each
 // of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
-//   next warp       one thread that fills stages with the copy engine; weights before wait_for_previous(), as far as stages reach
+//   two warps more  which fill stages with the copy engine: one with weights, long before wait_for_previous() returns; one with
+//                   activations
 // Activations come packed as bf16. The op before has left them so (packed_rows.cuh); else the first blocks pack them into the
-// workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Many rows: pairs of
-// blocks with neighbouring row tiles each fetch half of the weights for both. Where a unit is one run, its sums are exchanged
-// with the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all
-// runs in order.
+// workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Blocks of a cluster
+// each fetch a part of what they share, for all: from 33 rows on two groups' blocks their activations; with many rows blocks of
+// two row tiles their weights, and four, two row tiles by two groups, both. Where a unit is one run, its sums are exchanged with
+// the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all runs in
+// order.
 #pragma once
 
 #include "backend/cuda/decode.cuh"
@@ -40,6 +42,7 @@ struct ProductsOnDevice {
   int num_records, records_per_input, stage_records;   // of a tile; 2 of the same inputs (values, rests); most of a stage
   int splits, group_tiles, groups, units;
   int stages, stage_bytes, tile_bytes, x_offset;  // of shared memory; of a tile in a stage
+  int burst, stage_cycles;                        // Pace
   int packers, parts;                             // blocks that pack (0: it is done); parts of the inputs
   float unit;                                     // of sums: a power of two
   int32_t* packed_count;                          // packers that are done, blocks that have seen it
@@ -57,10 +60,10 @@ struct SharedHead {
 inline constexpr int kHeadBytes = 1024;
 static_assert(sizeof(SharedHead) <= kHeadBytes);
 
-// Walks over the records of a block's units, in order, a stage at a time.
-template <bool kWhole>
+// Walks over the records of a block's units, in order, a stage at a time. kBlocks: of a cluster, which shares a unit:
+// neighbouring groups, or with many rows (kWhole) two row tiles of one group or of two.
+template <int kBlocks, bool kWhole = false>
 struct Cursor {
-  static constexpr int kBlocks = kWhole ? 2 : 1;  // that share a unit
   const ProductsOnDevice& a;
   const int stage_records, splits_shift;                                           // splits are 1, 2 or 4
   int group_tiles, unit, group = 0, split = 0, row_tile = 0, record = 0, end = 0;  // end: of the run
@@ -76,6 +79,7 @@ struct Cursor {
   __device__ bool valid() const { return unit < a.units; }
   __device__ void open() {
     if (!valid()) return;
+    const int rank = int(blockIdx.x) % kBlocks;
     if constexpr (kWhole) {
       // Bands of row tiles, so that blocks running together share both weights and activations.
       int i = unit;
@@ -87,8 +91,8 @@ struct Cursor {
       const int in_band = a.groups * a.row_band, band = i / in_band, left = a.row_tiles - band * a.row_band;
       const int width = left < a.row_band ? left : a.row_band;
       i -= band * in_band;
-      row_tile = 2 * (band * a.row_band + i % width) + int(blockIdx.x) % 2;
-      group = i / width;
+      row_tile = 2 * (band * a.row_band + i % width) + rank % 2;
+      group = kBlocks / 2 * (i / width) + rank / 2;
     } else {
       int i = unit;
       if (a.row_tiles > 1) {
@@ -96,7 +100,7 @@ struct Cursor {
         row_tile = unit - i * a.row_tiles;
       }
       split = i & (a.splits - 1);
-      group = i >> splits_shift;
+      group = (i >> splits_shift) * kBlocks + rank;
     }
     open_run();
   }
@@ -123,7 +127,7 @@ struct Cursor {
   }
   __device__ int tiles() const {  // of this group
     const int left = a.num_tiles - group * group_tiles;
-    return left < group_tiles ? left : group_tiles;
+    return left >= group_tiles ? group_tiles : left > 0 ? left : 0;
   }
 };
 
@@ -132,6 +136,25 @@ __device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDev
   while (p + 1 < a.num_products && tile >= a.products[p].num_tiles) tile -= a.products[p++].num_tiles;
   return a.products[p];
 }
+
+// The first stages are asked for no faster than the device's memory gives them: what an SM has asked for comes in order, and
+// activations would wait for all of it.
+struct Pace {
+  const uint32_t begin = now(), cycles;  // of a stage
+  const int burst;                       // stages at once
+
+  __device__ explicit Pace(const ProductsOnDevice& a) : cycles(uint32_t(a.stage_cycles)), burst(a.burst) {}
+  __device__ static uint32_t now() {
+    uint32_t clock;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(clock));
+    return clock;
+  }
+  // `taken`: the barrier of the first stage, once it is empty again: the activations are there, and so is the end of this.
+  __device__ void wait(int step, uint32_t taken) const {
+    if (step < burst) return;
+    while (now() - begin < uint32_t(step - burst + 1) * cycles && !barrier_done(taken, 0)) {}
+  }
+};
 
 struct Ring {
   int stage = 0;
@@ -190,9 +213,12 @@ struct Places {
     stride = p.out_stride;
     out = p.out + row * stride + feature;
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) old[i] = there(i) && a.accumulate ? __ldcg(at(i)) : 0.0f;
-#pragma unroll
     for (int i = 0; i < 2; ++i) bias[i] = p.bias && features > 8 * i ? p.bias[feature + 8 * i] : 0.0f;
+    fetch(a);
+  }
+  __device__ __forceinline__ void fetch(const ProductsOnDevice& a) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) old[i] = there(i) && a.accumulate ? __ldcg(at(i)) : 0.0f;
   }
   __device__ __forceinline__ bool there(int i) const { return features > i / 2 * 8 && rows > i % 2; }
   __device__ __forceinline__ float* at(int i) const { return out + i / 2 * 8 + i % 2 * stride; }
@@ -203,23 +229,21 @@ struct Places {
       if (there(i)) *at(i) = a.accumulate ? old[i] + value : value;
     }
   }
+  // To those of the next 8 rows.
+  __device__ __forceinline__ void next(const ProductsOnDevice& a) {
+    out += 8 * stride, rows -= 8;
+    asm volatile("" : "+l"(out), "+r"(rows));  // else the places of all are found first, for which there are no registers
+    fetch(a);
+  }
 };
 template <int N>
 __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                            int tile, int row_tile, int t) {
-  if constexpr (N <= 64) {
+  Places<N, 4> places(0, a, p, tile, row_tile, t);
 #pragma unroll
-    for (int reg = 0; reg < N / 2; reg += 4) Places<N, 4>(reg, a, p, tile, row_tile, t).write(sums + reg, a);
-  } else {  // no registers for that
-#pragma unroll
-    for (int reg = 0; reg < N / 2; ++reg) {
-      const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (reg / 2 % 2);
-      const int row = row_tile * N + reg / 4 * 8 + t % 4 * 2 + reg % 2;
-      if (feature >= p.out_dim || row >= a.rows) continue;
-      float* out = p.out + row * p.out_stride + feature;
-      const float value = sums[reg] * a.unit + (p.bias ? p.bias[feature] : 0.0f);
-      *out = a.accumulate ? __ldcg(out) + value : value;
-    }
+  for (int reg = 0; reg < N / 2; reg += 4) {
+    places.write(sums + reg, a);
+    if (reg + 4 < N / 2) places.next(a);
   }
 }
 
@@ -230,15 +254,18 @@ template <int N, int kSplits>
 __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                               int tile, int row_tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
-  constexpr int kShare = N / 2 / kSplits, kTogether = kShare < 4 ? kShare : 4;
-  const int first_row = row_tile * N;  // of eights of rows only those are exchanged that are there
+  constexpr int kShare = N / 2 / kSplits, kMost = N > 64 ? 4 : 8;  // words of a sender at a time: for more there are no registers
+  constexpr int kTogether = kShare < kMost ? kShare : kMost, kPlaces = kShare < 4 ? kShare : 4;
+  // Of eights of rows only those are exchanged that are there, and what is waited for with them.
+  constexpr int kWaited = kTogether < 4 ? 4 : kTogether;
+  const int first_row = row_tile * N;
   // [receiver][sender][share][128]
   auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * kSplits * (N / 2) * 128 + t;
   uint32_t* const to = words + split * kShare * 128;
 #pragma unroll
   for (int reg = 0; reg < N / 2; ++reg) {
     const uint32_t bits = __float_as_uint(sums[reg]);
-    if (first_row + reg / 4 * 8 < a.rows)
+    if (first_row + reg / kWaited * (kWaited / 4) * 8 < a.rows)
       store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128,
                     bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
   }
@@ -246,7 +273,9 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const 
 #pragma unroll 1
   for (int i = 0; i < kShare; i += kTogether, mine += kTogether * 128) {
     if (first_row + (split * kShare + i) / 4 * 8 >= a.rows) break;
-    const Places<N, kTogether> places(split * kShare + i, a, p, tile, row_tile, t);
+    const Places<N, kPlaces> places(split * kShare + i, a, p, tile, row_tile, t);
+    Places<N, kPlaces> others = places;
+    if constexpr (kTogether > kPlaces) others = Places<N, kPlaces>(split * kShare + i + kPlaces, a, p, tile, row_tile, t);
     // All are asked for together, and those that were not there again.
     uint32_t values[kSplits][kTogether];
     bool missing = true;
@@ -274,6 +303,7 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const 
       for (int s = 1; s < kSplits; ++s) sum[j] = sum[j] + __uint_as_float(values[s][j]);
     }
     places.write(sum, a);
+    if constexpr (kTogether > kPlaces) others.write(sum + kPlaces, a);
 #pragma unroll
     for (int s = 0; s < kSplits; ++s)
 #pragma unroll
@@ -306,85 +336,82 @@ __device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int6
 }
 
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
-constexpr int helper_threads(bool whole) { return whole ? 128 : 32; }
+constexpr int helper_threads(bool whole) { return whole ? 128 : 64; }
 
-template <DType kType, int N, bool kWhole, bool kCut = false>
+template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
+  constexpr int kWriters = kBlocks == 4 ? 3 : kBlocks;  // blocks that write to one's stages
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared_memory[];
   SharedHead& head = *reinterpret_cast<SharedHead*>(shared_memory);
   std::byte* const shared = shared_memory + kHeadBytes;
   const int group_tiles = (int(blockDim.x) - helper_threads(kWhole)) / 128;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, rank = int(blockIdx.x) % kBlocks;
   let_next_start();
   for (int i = int(threadIdx.x); i < int(sizeof(ProductsOnDevice) / 4); i += int(blockDim.x))
     reinterpret_cast<uint32_t*>(&head.args)[i] = __ldcg(reinterpret_cast<const uint32_t*>(args) + i);
   const uint32_t memory = shared_address(shared), full = shared_address(head.full), empty = shared_address(head.empty);
   if (threadIdx.x == 0) {
     for (int s = 0; s < kMostStages; ++s) {
-      barrier_init(full + uint32_t(s * 8), 1);
-      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * (kWhole ? 2 : 1));
+      barrier_init(full + uint32_t(s * 8), 2);
+      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * kWriters);
     }
     barrier_init_done();
   }
-  if constexpr (kWhole) sync_pair();
+  if constexpr (kBlocks > 1) cluster_arrive();
   __syncthreads();
   const ProductsOnDevice& a = head.args;
   const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
 
   if (warp >= 4 * group_tiles) {
-    if constexpr (kWhole) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (kWhole) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+      cluster_wait();
+    }
+    // One lane a tile or a part of activations: the time of these warps' own instructions is what a stage must not wait for, so
+    // everything that stays is kept in registers.
+    Cursor<kBlocks, kWhole> at(a, group_tiles);
+    Ring ring;
     if (warp == 4 * group_tiles) {
-      // One lane a tile and one a part of activations: the time of this warp's own instructions is what a stage must
-      // not wait for, so everything that stays is kept in registers.
-      const uint64_t weight_policy = a.keep_weights ? policy_normal() : policy_read_once(), x_policy = policy_normal();
-      const int tile_bytes = a.tile_bytes, shift = a.records_per_input - 1;
-      const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
-      struct Feed {  // of this lane in a unit
-        const std::byte *weights = nullptr, *x = nullptr;
-        int stage_bytes = 0;  // of weights and activations for each record
+      const uint64_t policy = a.keep_weights ? policy_normal() : policy_read_once();
+      const int tile_bytes = a.tile_bytes;
+      const std::byte* weights = nullptr;  // of this lane's tile
+      int tiles = 0;
+      const auto open = [&] {
+        tiles = at.tiles();
+        if (lane >= tiles) return;
+        int tile = at.group * group_tiles + lane;
+        const ProductOnDevice& p = product_of(a, tile);
+        weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
       };
-      const auto feed_of = [&](const Cursor<kWhole>& at) {
-        Feed feed;
-        const int tiles = at.tiles();
-        if (lane < tiles) {
-          int tile = at.group * group_tiles + lane;
-          const ProductOnDevice& p = product_of(a, tile);
-          feed.weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
-        }
-        feed.stage_bytes = tiles * kShape.bytes + kParts * N * 128;
-        feed.x = a.packed_x + lane * part_bytes + int64_t(at.row_tile) * (N * 128);
-        return feed;
-      };
-      const auto copy_weights = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
-        const int count = at.count();
-        const uint32_t barrier = full + uint32_t(stage * 8), to = memory + uint32_t(stage * stage_bytes + lane * tile_bytes);
-        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(count * feed.stage_bytes));
+      open();
+      const Pace pace(a);
+      for (int step = 0; at.valid(); ring.next(stages), ++step) {
+        if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+        else if constexpr (!kWhole) pace.wait(step, empty);
+        const int bytes = at.count() * kShape.bytes;
+        const uint32_t barrier = full + uint32_t(ring.stage * 8);
+        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(tiles * bytes));
         __syncwarp();
-        if (feed.weights) {
-          const std::byte* from = feed.weights + int64_t(at.record) * kShape.bytes;
+        if (lane < tiles) {
+          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + lane * tile_bytes);
+          const std::byte* from = weights + int64_t(at.record) * kShape.bytes;
           if constexpr (kWhole) {
-            const int half = count * kShape.bytes / 2, offset = int(blockIdx.x) % 2 * half;
-            copy_to_both(to + uint32_t(offset), from + offset, uint32_t(half), barrier, weight_policy);
+            const int offset = rank % 2 * (bytes / 2);
+            copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(bytes / 2), barrier, 3 << (rank & 2), policy);
           } else {
-            copy_to_shared(to, from, uint32_t(count * kShape.bytes), barrier, weight_policy);
+            copy_to_shared(to, from, uint32_t(bytes), barrier, policy);
           }
         }
-      };
-      const auto copy_x = [&](const Cursor<kWhole>& at, const Feed& feed, int stage) {
-        const uint32_t to = memory + uint32_t(stage * stage_bytes), barrier = full + uint32_t(stage * 8);
-        if (lane < at.count() * kParts)
-          copy_to_shared(to + uint32_t(x_offset + lane * N * 128), feed.x + int64_t(at.record >> shift) * kParts * part_bytes,
-                         N * 128, barrier, x_policy);
-      };
-      Cursor<kWhole> ahead(a, group_tiles);
-      Feed feed = feed_of(ahead);
-      int begun = 0;
-      for (; begun < stages && ahead.valid(); ++begun) {
-        copy_weights(ahead, feed, begun);
-        if (ahead.next() && ahead.valid()) feed = feed_of(ahead);
+        if (at.next() && at.valid()) open();
       }
+      if constexpr (kBlocks > 1 && !kWhole) cluster_wait();
+    } else if (warp == 4 * group_tiles + 1) {
+      const uint64_t policy = policy_normal();
+      const int shift = a.records_per_input - 1;
+      const int64_t part_bytes = int64_t(a.x_blocks) * 1024;
+      if constexpr (kBlocks > 1 && !kWhole) cluster_wait();
       wait_for_previous();
       if constexpr (!kWhole) {
         if (lane == 0 && a.packers > 0) {
@@ -393,16 +420,26 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         __syncwarp();
         show_to_copy_engine();
       }
-      Ring ring;
-      Cursor<kWhole> at(a, group_tiles);
-      feed = feed_of(at);
       for (int step = 0; at.valid(); ring.next(stages), ++step) {
-        if (step >= begun) {
-          barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
-          copy_weights(at, feed, ring.stage);
+        if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+        const int parts = at.count() * kParts;
+        const uint32_t barrier = full + uint32_t(ring.stage * 8);
+        if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(parts * N * 128));
+        __syncwarp();
+        if (lane < parts) {
+          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + x_offset + lane * N * 128);
+          const std::byte* from =
+              a.packed_x + (int64_t(at.record >> shift) * kParts + lane) * part_bytes + int64_t(at.row_tile) * (N * 128);
+          if constexpr (kBlocks == 4) {
+            const int offset = rank / 2 * (N * 64);
+            copy_to_blocks(to + uint32_t(offset), from + offset, N * 64, barrier, 5 << (rank & 1), policy);
+          } else if constexpr (kBlocks == 2 && !kWhole) {
+            copy_to_blocks(to + uint32_t(rank * N * 64), from + rank * N * 64, N * 64, barrier, 3, policy);
+          } else {
+            copy_to_shared(to, from, N * 128, barrier, policy);
+          }
         }
-        copy_x(at, feed, ring.stage);
-        if (at.next() && at.valid()) feed = feed_of(at);
+        at.next();
       }
       if constexpr (!kWhole) {
         if (lane == 0 && a.packers > 0 && atomicAdd(a.packed_count + 1, 1) == int(gridDim.x) - 1)  // all have seen it
@@ -413,11 +450,12 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   }
 
   if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+  if constexpr (kBlocks > 1) cluster_wait();
   const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
   const auto release = [&](int stage) {
     __syncwarp();
-    if constexpr (kWhole) {
-      if (lane < 2) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(lane));
+    if constexpr (kBlocks > 1) {
+      if (lane < kWriters) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(rank ^ lane));  // who writes here
     } else {
       if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
     }
@@ -434,10 +472,14 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     }
   }
   Ring ring;
-  Cursor<kWhole> at(a, group_tiles);
+  Cursor<kBlocks, kWhole> at(a, group_tiles);
   const int tile_offset = group_warp * a.tile_bytes;
   float sums[N / 2], total[kWhole && !kCut ? N / 2 : 1];
   while (at.valid()) {
+    if constexpr (N > 64) {  // so that their registers are free while sums are written
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) sums[i] = 0;
+    }
     while (true) {
       const int begin = at.record;
       int before = -1;
@@ -508,19 +550,23 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     }
     at.next_unit();
   }
-  if constexpr (kWhole) sync_pair();  // the other block still arrives at barriers here
+  if constexpr (kBlocks > 1) sync_cluster();  // the others still arrive at barriers here
 }
 
+// Blocks that share activations: where those are a good part of what is read.
+constexpr int few_rows_cluster(int n) { return n >= 64 ? 2 : 1; }
+
 template <DType kType, int N>
-__global__ void __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2) few_rows_kernel(const ProductsOnDevice* args) {
+__global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2)
+    few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, N, false>(args);
+  products<kType, N, few_rows_cluster(N), false>(args);
 #endif
 }
-template <DType kType, bool kCut>
-__global__ void HUNCH_CLUSTER(2) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+template <DType kType, int kBlocks, bool kCut>
+__global__ void HUNCH_CLUSTER(kBlocks) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, 128, true, kCut>(args);
+  products<kType, 128, kBlocks, true, kCut>(args);
 #endif
 }
 

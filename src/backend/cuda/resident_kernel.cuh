@@ -157,14 +157,16 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
   const int stages = a.stages, stage_bytes = a.stage_bytes, tile_bytes = a.tile_bytes;
   const uint32_t first_stage = memory + uint32_t(a.x_offset);
   Ring ring;
-  Cursor<false> at(a, group_tiles);
+  Cursor<1> at(a, group_tiles);
 
   if (warp == 4 * group_tiles) {
     const uint64_t policy = policy_read_once();
+    const Pace pace(a);
     for (int step = 0; at.valid(); ++step, ring.next(stages)) {
       const int tiles = at.tiles(), count = at.count();
       const uint32_t barrier = full + uint32_t(ring.stage * 8);
       if (step >= stages) barrier_wait(empty + uint32_t(ring.stage * 8), ring.phase ^ 1);
+      else pace.wait(step, empty);
       if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(tiles * count * kShape.bytes));
       __syncwarp();
       if (lane < tiles) {

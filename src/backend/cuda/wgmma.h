@@ -25,16 +25,17 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void* from, ui
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// The same into the shared memory of both blocks of a pair, at the same place and counted by the same barrier in each.
-__device__ __forceinline__ void copy_to_both(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+// The same into the shared memory of those blocks of a cluster, at the same place and counted by the same barrier in each.
+__device__ __forceinline__ void copy_to_blocks(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, int blocks,
+                                               uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1], %2, [%3], "
       "%4, "
       "%5;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "h"(uint16_t(3)), "l"(policy)
+      "l"(from), "r"(bytes), "r"(barrier), "h"(uint16_t(blocks)), "l"(policy)
       : "memory");
 }
-// Arrives at the barrier in the block of the pair with this rank.
+// Arrives at the barrier in the block of the cluster with this rank.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{.reg .b32 there;\n"
@@ -43,8 +44,22 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
       "r"(rank)
       : "memory");
 }
-__device__ __forceinline__ void sync_pair() {  // threads that have exited are not waited for
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void sync_cluster() {  // threads that have exited are not waited for
+  cluster_arrive();
+  cluster_wait();
+}
+__device__ __forceinline__ bool barrier_done(uint32_t barrier, uint32_t parity) {  // asks once
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
 }
 // Orders memory written by ordinary stores and the copy engine's reads of it.
 __device__ __forceinline__ void show_to_copy_engine() { asm volatile("fence.proxy.async;" ::: "memory"); }
