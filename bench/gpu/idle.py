@@ -58,7 +58,8 @@ def main():
     parser.add_argument("--launches", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     args = parser.parse_args()
-    data = open(args.times, "rb").read()
+    with open(args.times, "rb") as file:
+        data = file.read()
     print(json.dumps(summary(list(struct.iter_unpack("4Q", data[: len(data) // 32 * 32])), args.launches, args.rounds)))
 
 
