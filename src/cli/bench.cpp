@@ -391,7 +391,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
 int llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
   FlagSet set(
-      "hunch bench [flags] | hunch bench passes|rounds|kernels|batch|accept|breakeven [flags]",
+      "hunch bench [flags] | hunch bench passes|rounds|prefill|kernels|batch|accept|breakeven [flags]",
       "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
       "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
       "(acceptance over a file of prompts); each has its own --help.");
@@ -453,6 +453,7 @@ int bench_command(Arguments arguments) {
     if (arguments[0] == "batch") return bench_batch_command(arguments.subspan(1));
     if (arguments[0] == "breakeven") return bench_breakeven_command(arguments.subspan(1));
     if (arguments[0] == "kernels") return bench_kernels_command(arguments.subspan(1));
+    if (arguments[0] == "prefill") return bench_prefill_command(arguments.subspan(1));
     if (arguments[0] == "rounds") return bench_rounds_command(arguments.subspan(1));
     if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
   }

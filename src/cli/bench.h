@@ -1,6 +1,6 @@
 // hunch bench and its parts. bench.cpp: llama-bench's tests; bench_batch.cpp: many requests at once; bench_accept.cpp: acceptance
 // over a prompt file; bench_breakeven.cpp: the acceptance that pays; bench_rounds.cpp: whole rounds at a
-// given acceptance, kernels alone; `bench passes`: bench_sections.cpp (flags, tables),
+// given acceptance, kernels alone; bench_prefill.cpp: long prompts; `bench passes`: bench_sections.cpp (flags, tables),
 // bench_passes.cpp (passes), bench_requests.cpp (whole requests and processes).
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/bench_rows.h"
 #include "cli/interrupt.h"
 #include "cli/request_flags.h"
@@ -48,6 +49,10 @@ Result<BenchTable> bench_start(const std::string& model, int threads);
 // Policies by the names of the reference study: "vegas-dweight-all-max-perkv-spread16" and so on. What a name leaves out is the
 // published policy's: logits, first and last row, sum, one set a layer, no spread. "default": this engine's own defaults.
 Result<SpeculationOptions> named_policy(const std::string& name);
+// Such names by comma, each checked.
+Status parse_policies(std::string_view text, std::vector<std::string>& out);
+// What a name without a ratio keeps: the study's 7 %, or what `--spec self` means.
+double named_ratio(const std::string& name);
 
 // What "plain" means in a comparison: an absent choice would be the engine's own.
 SpeculationOptions plain_decoding();
@@ -59,11 +64,22 @@ void add_counts(const Generation& g, Generation& sums);
 // {"draft", "verify", "select", "decode"} in milliseconds.
 nlohmann::ordered_json time_split(const Generation& g);
 
+// Multiplications and additions of a prompt's prefill that nothing saves: every matrix for every token, the head for the last
+// one, and attention over the entries that each token may read.
+struct PrefillWork {
+  double products = 0, attention = 0;
+};
+PrefillWork prefill_work(const Checkpoint&, int64_t length);
+
+// --random NAME, --random-type: a known shape with random weights in place of a model.
+void add_random_flags(FlagSet& set, ModelFlags& flags);
+
 int bench_accept_command(std::span<const std::string> arguments);
 int bench_breakeven_command(std::span<const std::string> arguments);
 int bench_batch_command(std::span<const std::string> arguments);
 int bench_rounds_command(std::span<const std::string> arguments);
 int bench_kernels_command(std::span<const std::string> arguments);
+int bench_prefill_command(std::span<const std::string> arguments);
 int bench_passes_command(std::span<const std::string> arguments);
 
 }  // namespace hunch

@@ -1,6 +1,6 @@
-// hunch bench accept FILE: how many tokens a round emits, by policy and context, over a file of prompts (a JSON object a line
-// with `text`, and optionally `kind`, `context`, `id`). Figures are means over prompts, as the published tables of such policies
-// are.
+// hunch bench accept FILE: how many tokens a round emits, by policy, ratio and context, over a file of prompts (bench_prompts.h).
+// Figures are means over prompts, as the published tables of such policies are; with them goes how often each position was
+// reached and kept, of which tokens a round follow for any shorter chain.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
+#include "cli/bench_prompts.h"
 #include "cli/commands.h"
 #include "cli/drafter_flags.h"
 #include "cli/generating.h"
@@ -19,7 +20,6 @@
 namespace hunch {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Which side of the norms a prediction module reads (proposers/mtp.cpp): of the target's state, and of its own.
@@ -36,64 +36,15 @@ struct AcceptFlags {
   std::vector<std::string> drafters;  // paths
   std::vector<NormSides> mtp_norms;   // empty: as the drafter is loaded by default
   std::optional<int64_t> prompts, draft, min_tokens;
-  std::optional<double> ratio;
+  std::vector<double> ratios;  // empty: each policy's own
   std::string rule = "ratio";
   bool speed = false, json = false;
 };
 
-struct Prompt {
-  std::string kind;
-  int64_t context = 0;
-  std::vector<int32_t> ids;
-};
-
-Result<std::vector<Prompt>> read_prompts(const Engine& engine, const AcceptFlags& flags) {
-  HUNCH_TRY(const std::string text, read_text_file(*flags.file));
-  std::vector<Prompt> out;
-  int line_number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line = text.substr(at, end - at);
-    at = end + 1, ++line_number;
-    if (line.empty()) continue;
-    const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || !object.contains("text") || !object["text"].is_string())
-      return Error{fmt::format("{}: line {} is not a JSON object with a \"text\"", *flags.file, line_number)};
-    Prompt prompt;
-    if (object.contains("kind") && object["kind"].is_string()) prompt.kind = object["kind"].get<std::string>();
-    if (object.contains("context") && object["context"].is_number_integer()) prompt.context = object["context"].get<int64_t>();
-    if (!flags.contexts.empty() &&
-        std::find(flags.contexts.begin(), flags.contexts.end(), prompt.context) == flags.contexts.end())
-      continue;
-    HUNCH_TRY(prompt.ids, engine.tokenizer().encode(object["text"].get_ref<const std::string&>()));
-    out.push_back(std::move(prompt));
-  }
-  if (out.empty()) return Error{fmt::format("{}: no prompts of the contexts asked for", *flags.file)};
-  return out;
-}
-
-// One per kind in turn, in the file's order; then all cut to the shortest, keeping the end: what is compared has one length.
-std::vector<Prompt> dealt(std::vector<Prompt> prompts, int64_t most, int64_t room) {
-  std::vector<std::string> kinds;
-  std::map<std::string, std::vector<Prompt>> by_kind;
-  for (Prompt& p : prompts) {
-    if (!by_kind.contains(p.kind)) kinds.push_back(p.kind);
-    by_kind[p.kind].push_back(std::move(p));
-  }
-  std::vector<Prompt> out;
-  for (size_t turn = 0, taken = 1; taken > 0; ++turn) {
-    taken = 0;
-    for (const std::string& kind : kinds)
-      if (turn < by_kind[kind].size()) out.push_back(by_kind[kind][turn]), ++taken;
-  }
-  if (most > 0 && int64_t(out.size()) > most) out.resize(size_t(most));
-  int64_t shortest = room;
-  for (const Prompt& p : out) shortest = std::min(shortest, int64_t(p.ids.size()));
-  for (Prompt& p : out) p.ids.erase(p.ids.begin(), p.ids.end() - ptrdiff_t(shortest));
-  return out;
-}
-
+// One way to guess, and what it came to.
 struct Cell {
+  std::string policy;
+  double ratio = 0;
   std::vector<double> per_prompt;  // tokens a round, mean over the seeds
   std::map<std::string, std::vector<double>> by_kind;
   std::vector<double> speedups, plain_speeds;  // per prompt, with --speed
@@ -132,17 +83,17 @@ class Accept {
       : engine_(engine), flags_(flags), sides_(sides), progress_(progress), rows_(rows) {}
 
   int run() {
-    auto all = read_prompts(engine_, flags_);
+    auto all = read_prompts(engine_.tokenizer(), *flags_.file, flags_.contexts);
     if (!all.ok()) return fail(all.error());
     std::vector<int64_t> contexts = flags_.contexts;
     if (contexts.empty()) {
-      for (const Prompt& p : *all)
+      for (const BenchPrompt& p : *all)
         if (std::find(contexts.begin(), contexts.end(), p.context) == contexts.end()) contexts.push_back(p.context);
       std::sort(contexts.begin(), contexts.end());
     }
     for (int64_t context : contexts) {
-      std::vector<Prompt> prompts;
-      for (const Prompt& p : *all)
+      std::vector<BenchPrompt> prompts;
+      for (const BenchPrompt& p : *all)
         if (p.context == context) prompts.push_back(p);
       const int64_t new_tokens = *flags_.sampling.max_tokens;
       prompts = dealt(std::move(prompts), flags_.prompts.value_or(0), engine_.context_len() - new_tokens - 80);
@@ -159,24 +110,29 @@ class Accept {
 
  private:
   // Prompts outside, policies inside: a prompt is prefilled once and its entries are reused by every run over it.
-  Status cells(int64_t context, const std::vector<Prompt>& prompts) {
-    std::vector<Cell> out(flags_.policies.size());
-    for (const Prompt& prompt : prompts) {
-      for (size_t i = 0; i < out.size(); ++i) {
-        HUNCH_OK(measure(prompt, flags_.policies[i], out[i]));
+  Status cells(int64_t context, const std::vector<BenchPrompt>& prompts) {
+    std::vector<Cell> out;
+    for (const std::string& policy : flags_.policies)
+      for (const double ratio : flags_.ratios.empty() ? std::vector<double>{named_ratio(policy)} : flags_.ratios) {
+        Cell& cell = out.emplace_back();
+        cell.policy = policy, cell.ratio = ratio;
+      }
+    for (const BenchPrompt& prompt : prompts) {
+      for (Cell& cell : out) {
+        HUNCH_OK(measure(prompt, cell));
         if (interrupts_.stopped()) return {};
       }
     }
-    for (size_t i = 0; i < out.size(); ++i) emit(context, flags_.policies[i], int64_t(prompts[0].ids.size()), out[i]);
+    for (const Cell& cell : out) emit(context, int64_t(prompts[0].ids.size()), cell);
     return {};
   }
 
   // Seeds are averaged within a prompt first: prompts, not runs, are the sample.
-  Status measure(const Prompt& prompt, const std::string& policy, Cell& out) {
-    HUNCH_TRY(SpeculationOptions speculation, named_policy(policy));
-    speculation.num_tokens = gamma_of(policy, speculation);
+  Status measure(const BenchPrompt& prompt, Cell& out) {
+    HUNCH_TRY(SpeculationOptions speculation, named_policy(out.policy));
+    speculation.num_tokens = gamma_of(out.policy, speculation);
     if (speculation.proposer == "self") {
-      speculation.ratio = ratio_of(policy);
+      speculation.ratio = out.ratio;
       speculation.min_tokens = int(flags_.min_tokens.value_or(16));
     }
     speculation.rule = flags_.rule;
@@ -219,11 +175,8 @@ class Accept {
     if (flags_.draft) return int(*flags_.draft);
     return named.proposer != "self" ? 0 : policy.starts_with("default") ? defaults::kDraftTokens : 7;
   }
-  double ratio_of(const std::string& policy) const {
-    return flags_.ratio.value_or(policy.starts_with("default") ? defaults::kRatio : 0.07);
-  }
-
-  void emit(int64_t context, const std::string& policy, int64_t length, const Cell& cell) {
+  void emit(int64_t context, int64_t length, const Cell& cell) {
+    const std::string& policy = cell.policy;
     ordered_json row = {{"context", context},
                         {"length", length},
                         {"prompts", cell.per_prompt.size()},
@@ -231,7 +184,7 @@ class Accept {
                         {"policy", policy},
                         {"rule", flags_.rule},
                         {"gamma", gamma_of(policy, named_policy(policy).value())},
-                        {"ratio", ratio_of(policy)},
+                        {"ratio", cell.ratio},
                         {"mean_tokens_per_round", mean(cell.per_prompt)},
                         {"standard_error", standard_error(cell.per_prompt)}};
     const bool sides = sides_ && policy.starts_with("mtp");
@@ -246,6 +199,7 @@ class Accept {
       row["by_kind"][kind] = mean(values);
       kinds += fmt::format(" {} {:.2f}", kind.empty() ? "all" : kind, mean(values));
     }
+    row["reached"] = cell.reached, row["kept"] = cell.accepted;
     row["per_prompt"] = cell.per_prompt;
     row["passes_per_draft"] = double(cell.passes) / double(std::max<int64_t>(1, cell.drafted));
     std::string speed;
@@ -263,12 +217,12 @@ class Accept {
     rows_.push_back(row);
     if (flags_.json) return;
     progress_.clear();
-    write_stdout(
-        fmt::format("context {} ({} prompts of {} tokens)  {}{}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional "
-                    "acceptance:{}\n{}",
-                    context, cell.per_prompt.size(), length, policy,
-                    sides ? fmt::format("  feed norm {}, recycle norm {}", sides_->feed, sides_->recycle) : "",
-                    mean(cell.per_prompt), standard_error(cell.per_prompt), kinds, conditional, speed));
+    write_stdout(fmt::format(
+        "context {} ({} prompts of {} tokens)  {}, ratio {}{}\n  {:.3f} +- {:.3f} tokens a round; by kind:{}\n  conditional "
+        "acceptance:{}\n{}",
+        context, cell.per_prompt.size(), length, policy, cell.ratio,
+        sides ? fmt::format("  feed norm {}, recycle norm {}", sides_->feed, sides_->recycle) : "", mean(cell.per_prompt),
+        standard_error(cell.per_prompt), kinds, conditional, speed));
   }
 
   Engine& engine_;
@@ -278,17 +232,6 @@ class Accept {
   InterruptScope interrupts_;
   ordered_json& rows_;
 };
-
-Status parse_policies(std::string_view text, std::vector<std::string>& out) {
-  out.clear();
-  while (true) {
-    const size_t comma = text.find(',');
-    out.emplace_back(text.substr(0, comma));
-    HUNCH_OK(named_policy(out.back()));
-    if (comma == std::string_view::npos) return {};
-    text.remove_prefix(comma + 1);
-  }
-}
 
 // "all", or a list of pairs: of the target's state, of the module's own.
 Status parse_norms(std::string_view flag, std::string_view text, std::vector<NormSides>& out) {
@@ -354,8 +297,9 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
             [&flags](std::string_view flag, std::string_view v) { return parse_norms(flag, v, flags.mtp_norms); });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
   set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
-  set.number({"--ratio"}, "share of the KV cache that guesses read (default 0.07; of policy default: its own)", {0, 1, true},
-             flags.ratio);
+  set.value({"--ratio", "--ratios"}, "LIST",
+            "shares of the KV cache that guesses read (default 0.07; of policy default: its own)",
+            set_numbers(flags.ratios, {0, 1, true}));
   set.whole({"--min-tokens"}, "least entries that guesses read (default 16)", {1, 1 << 24}, flags.min_tokens);
   set.value({"--rule"}, "RULE", "ratio (default) or match", [&flags](std::string_view flag, std::string_view v) -> Status {
     static constexpr std::string_view kRules[] = {"match", "ratio"};

@@ -1,12 +1,13 @@
 // hunch bench batch: throughput when many requests run at once, plainly and with speculation: llama-batched-bench's question, put
 // to the scheduler that serves. All requests of a level are handed in together; each has a text of its own unless
-// --shared-prompt.
+// --shared-prompt. With --prompts they continue the prompts of a file, prefilled before: real acceptance, and decoding alone.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "cli/bench.h"
+#include "cli/bench_prompts.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
@@ -23,7 +24,8 @@ struct BatchFlags {
   ModelFlags model;
   SpeculationFlags speculation;
   std::vector<int64_t> parallel, prompts, gens;
-  std::optional<std::string> text_file;
+  std::optional<std::string> text_file, prompt_file;
+  std::vector<int64_t> contexts;
   std::optional<double> temperature;
   std::optional<int64_t> seed;
   int64_t repetitions = 1;
@@ -38,7 +40,10 @@ struct Level {
   double prompt_ms = 0;  // until every request had its first token
   double total_ms = 0;
   std::vector<double> first_ms, per_request_ts;
+  double decode_ms = 0;  // the longest time from a request's first token to its last
   int64_t tokens = 0;
+  // Of decoding: first tokens come with the prompts. What one request waits for another's prompt counts, too.
+  double decode_ts() const { return double(tokens - int64_t(first_ms.size())) * 1e3 / std::max(1e-6, decode_ms); }
   Generation sums;
 };
 
@@ -56,13 +61,15 @@ class BatchBench {
       HUNCH_TRY(const std::string text, read_text_file(*flags_.text_file));
       HUNCH_TRY(text_, engine_.tokenizer().encode(text));
     }
+    if (flags_.prompt_file) HUNCH_OK(read_file_of_prompts());
     // A small level first: pages are touched, and draft weights made, outside of the timing.
     for (const bool speculate : {false, true}) {
       if (speculate && speculation_.proposer == "none") break;
-      const auto warm_up = level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : plain_decoding(), 1);
+      const auto warm_up =
+          level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : plain_decoding(), 1, 0);
       if (!warm_up.ok()) return warm_up.error();
     }
-    for (int64_t prompt : flags_.prompts)
+    for (int64_t prompt : dealt_.empty() ? flags_.prompts : std::vector<int64_t>{length_})
       for (int64_t gen : flags_.gens)
         for (int64_t parallel : flags_.parallel) HUNCH_OK(measure(prompt, gen, parallel));
     write_stdout(printer_.end());
@@ -77,8 +84,22 @@ class BatchBench {
     return out;
   }
 
+  // All of one length, which takes the place of -p; each prefilled, so that what is timed finds its entries.
+  Status read_file_of_prompts() {
+    HUNCH_TRY(auto all, read_prompts(engine_.tokenizer(), *flags_.prompt_file, flags_.contexts));
+    const int64_t gen = *std::max_element(flags_.gens.begin(), flags_.gens.end());
+    dealt_ = dealt(std::move(all), 0, engine_.context_len() - gen - kSlack);
+    length_ = int64_t(dealt_[0].ids.size());
+    for (int64_t i = 0; i < int64_t(dealt_.size()) && !interrupts_.stopped(); ++i) {
+      const auto prefilled = level(length_, 2, 1, plain_decoding(), 1, i);
+      if (!prefilled.ok()) return prefilled.error();
+    }
+    return {};
+  }
+
   // Request `number` begins elsewhere in the text, so that requests share nothing; without a text the tokens are made up.
   Result<std::vector<int32_t>> prompt_of(int64_t length, int64_t number) const {
+    if (!dealt_.empty()) return dealt_[size_t(number) % dealt_.size()].ids;
     std::vector<int32_t> out(static_cast<size_t>(length));
     const int64_t vocab = engine_.parts().model->shape().vocab_size, own = flags_.shared ? 0 : number;
     if (!flags_.text_file) {
@@ -94,14 +115,16 @@ class BatchBench {
     return out;
   }
 
-  Result<Level> level(int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed) {
+  // `first`: the number of the first request's prompt.
+  Result<Level> level(int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed,
+                      int64_t first) {
     std::vector<Request> requests(static_cast<size_t>(parallel));
     for (int64_t i = 0; i < parallel; ++i) {
       Request& request = requests[size_t(i)];
-      HUNCH_TRY(request.prompt, prompt_of(prompt, i));
+      HUNCH_TRY(request.prompt, prompt_of(prompt, first + i));
       request.max_tokens = gen;
       request.ignore_eos = true;
-      request.cache_prompt = flags_.shared;
+      request.cache_prompt = flags_.shared || flags_.prompt_file.has_value();
       request.sampling.temperature = flags_.temperature.value_or(0.8);
       request.sampling.seed = seed + uint64_t(i);
       request.speculation = speculation;
@@ -132,6 +155,7 @@ class BatchBench {
       HUNCH_TRY(const Generation g, stream->result());
       out.tokens += int64_t(g.tokens.size());
       out.per_request_ts.push_back(g.tokens_per_second());
+      out.decode_ms = std::max(out.decode_ms, g.milliseconds.first_to_last_token);
       add_counts(g, out.sums);
     }
     out.prompt_ms = out.first_ms.empty() ? 0 : *std::max_element(out.first_ms.begin(), out.first_ms.end());
@@ -139,47 +163,57 @@ class BatchBench {
   }
 
   Status measure(int64_t prompt, int64_t gen, int64_t parallel) {
-    std::vector<double> plain_speeds;
+    std::vector<double> plain_speeds, plain_decodes;
     for (const bool speculate : {false, true}) {
       if (speculate && speculation_.proposer == "none") break;
       std::vector<int64_t> samples;
-      std::vector<double> speeds, gains, first, each;
+      std::vector<double> speeds, gains, first, each, decodes, decode_gains;
       Level last;
+      Generation sums;
       for (int64_t r = 0; r < flags_.repetitions; ++r) {
         if (interrupts_.stopped()) return {};
         HUNCH_TRY(last, level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
-                              uint64_t(flags_.seed.value_or(7) + r * 1000)));
+                              uint64_t(flags_.seed.value_or(7) + r * 1000), dealt_.empty() ? 0 : r * parallel));
         samples.push_back(int64_t(last.total_ms * 1e6));
         speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
-        if (speculate && size_t(r) < plain_speeds.size()) gains.push_back(speeds.back() / plain_speeds[size_t(r)]);
-        if (!speculate) plain_speeds.push_back(speeds.back());
+        decodes.push_back(last.decode_ts());
+        if (speculate && size_t(r) < plain_speeds.size()) {
+          gains.push_back(speeds.back() / plain_speeds[size_t(r)]);
+          decode_gains.push_back(decodes.back() / plain_decodes[size_t(r)]);
+        }
+        if (!speculate) plain_speeds.push_back(speeds.back()), plain_decodes.push_back(decodes.back());
+        add_counts(last.sums, sums);
         first.insert(first.end(), last.first_ms.begin(), last.first_ms.end());
         each.insert(each.end(), last.per_request_ts.begin(), last.per_request_ts.end());
       }
       if (interrupts_.stopped()) return {};
-      print(prompt, gen, parallel, last, samples, speeds, gains, first, each);
+      last.sums = sums;
+      print(prompt, gen, parallel, last, samples, speeds, gains, first, each, decodes, decode_gains);
     }
     return {};
   }
 
   void print(int64_t prompt, int64_t gen, int64_t parallel, const Level& level, const std::vector<int64_t>& samples,
              const std::vector<double>& speeds, const std::vector<double>& gains, std::vector<double> first,
-             const std::vector<double>& each) {
+             const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
     std::sort(first.begin(), first.end());
     const Generation& sums = level.sums;
     ordered_json extra = {{"n_parallel", parallel},
                           {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
-                          {"tokens", flags_.text_file.value_or("made up")},
+                          {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))},
                           {"shared_prompt", flags_.shared},
                           {"lossless", sums.lossless},
                           {"prompt_ms", level.prompt_ms},
                           {"first_token_ms_median", first.empty() ? 0 : first[first.size() / 2]},
                           {"first_token_ms_most", first.empty() ? 0 : first.back()},
-                          {"decode_ts_per_request", mean_and_deviation(each).mean}};
+                          {"decode_ts_per_request", mean_and_deviation(each).mean},
+                          {"decode_ts", mean_and_deviation(decodes).mean}};
     if (!gains.empty()) {
       extra["mean_acceptance_length"] = sums.mean_acceptance_length();
       extra["speedup"] = mean_and_deviation(gains).mean;
       extra["stddev_speedup"] = mean_and_deviation(gains).deviation;
+      extra["decode_speedup"] = mean_and_deviation(decode_gains).mean;
+      extra["samples_decode_speedup"] = decode_gains;
     }
     // A row is one level: its speed counts generated tokens of all requests over the time from the first request to the last
     // token.
@@ -197,6 +231,8 @@ class BatchBench {
   RowPrinter printer_;
   InterruptScope interrupts_;
   std::vector<int32_t> text_;
+  std::vector<BenchPrompt> dealt_;  // with --prompts
+  int64_t length_ = 0;              // of each of them
 };
 
 void add_batch_flags(FlagSet& set, BatchFlags& flags) {
@@ -209,6 +245,12 @@ void add_batch_flags(FlagSet& set, BatchFlags& flags) {
             2);
   set.text({"-f", "--file"}, "FILE", "the text that prompts are cut from (default: made-up tokens, on which drafts fail)",
            flags.text_file);
+  set.text({"--prompts"}, "FILE",
+           "prompts as bench accept reads them, continued from their end; prefilled before, so that decode_ts and "
+           "decode_speedup (decoding alone) count",
+           flags.prompt_file);
+  set.value({"--contexts"}, "LIST", "with --prompts: values of \"context\" to take (default: all)",
+            set_ranges(flags.contexts, {0, 1 << 24}));
   set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", [&flags] { flags.shared = true; });
   set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 1)",
             [&flags](std::string_view flag, std::string_view v) -> Status {
@@ -239,11 +281,13 @@ int bench_batch_command(std::span<const std::string> arguments) {
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
   if (flags.parallel.empty()) flags.parallel = {1, 2, 4, 8, 16};
+  if (flags.prompt_file && (flags.text_file || flags.shared || !flags.prompts.empty()))
+    return fail(usage_error("--prompts says what is continued: leave out -f, -p and --shared-prompt"));
   if (flags.prompts.empty()) flags.prompts = {512};
   if (flags.gens.empty()) flags.gens = {64};
   auto speculation = asked_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
-  if (speculation->proposer != "none" && !flags.text_file)
+  if (speculation->proposer != "none" && !flags.text_file && !flags.prompt_file)
     note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");
   auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
@@ -252,7 +296,7 @@ int bench_batch_command(std::span<const std::string> arguments) {
   const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end()) +
                          *std::max_element(flags.gens.begin(), flags.gens.end()) + kSlack;
   options->max_num_seqs = int(most);
-  if (options->context_len == 0) options->context_len = length;
+  if (options->context_len == 0 && !flags.prompt_file) options->context_len = length;  // a file's prompts: the model's own
   ProgressLine progress;
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());

@@ -8,6 +8,7 @@
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "cli/values.h"
+#include "engine/defaults.h"
 #include "model/skipped_layers.h"
 #include "sparse/policy.h"
 #include "text/excerpt.h"
@@ -56,11 +57,14 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
       o.draft_skip_layers = w.substr(4);
       std::replace(o.draft_skip_layers.begin(), o.draft_skip_layers.end(), '.', ',');
       HUNCH_OK(skipped_layers(o.draft_skip_layers, 1 << 20));
-    } else if (w == "lookup") o.self_lookup = "ngram";
-    else break;
+    } else if (w == "lookup") {
+      o.self_lookup = "ngram";
+    } else if (w == "target" || w == "q4_0" || w == "q8_0") {
+      o.draft_weights = w;
+    } else break;
   }
   if (words[0] == "default" && words.size() == 1) return o;
-  o.draft_weights = "target";  // the study's drafts read the target's own weights
+  if (o.draft_weights == "auto") o.draft_weights = "target";  // the study's drafts read the target's own weights
   o.policy = words[0] == "stream" ? "streamingllm" : words[0];
   o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
   if (o.policy == "lastaccepted") o.policy = "last_accepted";
@@ -79,15 +83,35 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     else if (w.starts_with("spread")) {
       HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
       o.spread = int(spread);
+    } else if (w.starts_with("block")) {
+      HUNCH_TRY(const int64_t block, parse_whole("block", w.substr(5), {1, 1024}));
+      o.block = int(block);
+    } else if (w.starts_with("page")) {
+      HUNCH_TRY(const int64_t page, parse_whole("page", w.substr(4), {1, 64}));
+      o.page = int(page);
     } else known = false;
   }
   if (!known)
     return usage_error(fmt::format(
         "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
-        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN; last, for all of them, -skipN, -stepN, -lookup; and "
-        "methods: auto, ngram, suffix, cascade, {}, each with -N drafts and -treeN tokens beside them",
+        "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN, -blockN, quest with -pageN; last, for all of them, "
+        "-skipN, -stepN, -lookup, -target, -q8_0, -q4_0; and methods: auto, ngram, suffix, cascade, {}, each with -N drafts and "
+        "-treeN tokens beside them",
         excerpt(name), Register<SparsePolicy>::names(), fmt::join(kDrafterMethods, ", ")));
   return o;
 }
+
+Status parse_policies(std::string_view text, std::vector<std::string>& out) {
+  out.clear();
+  while (true) {
+    const size_t comma = text.find(',');
+    out.emplace_back(text.substr(0, comma));
+    HUNCH_OK(named_policy(out.back()));
+    if (comma == std::string_view::npos) return {};
+    text.remove_prefix(comma + 1);
+  }
+}
+
+double named_ratio(const std::string& name) { return name.starts_with("default") ? defaults::kRatio : 0.07; }
 
 }  // namespace hunch

@@ -18,57 +18,36 @@ namespace {
 
 using nlohmann::ordered_json;
 
+struct RoundFlags {
+  ModelFlags model;
+  SpeculationFlags speculation;
+  std::vector<int64_t> batches{1}, depths{4096}, gammas{7};
+  std::vector<double> acceptance, ratios;
+  std::vector<std::string> policies;  // by the names of bench accept; empty: what the speculation flags say
+  int64_t rounds = 8;
+  bool json = false;
+};
+
 std::string random_names() {
   std::string out;
   for (const std::string& name : random_model_names()) out += fmt::format("{}{}", out.empty() ? "" : ", ", name);
   return out;
 }
 
-struct RoundFlags {
-  ModelFlags model;
-  SpeculationFlags speculation;
-  std::optional<std::string> random;
-  std::string random_type = "bf16";
-  std::vector<int64_t> batches{1}, depths{4096}, gammas{7};
-  std::vector<double> acceptance;
-  int64_t rounds = 8;
-  bool json = false;
-};
-
-FlagSet::Set numbers(std::vector<double>& target) {
-  return [&target](std::string_view flag, std::string_view text) -> Status {
-    target.clear();
-    while (true) {
-      const size_t comma = text.find(',');
-      HUNCH_TRY(const double value, parse_number(flag, text.substr(0, comma), {0, 1}));
-      target.push_back(value);
-      if (comma == std::string_view::npos) return {};
-      text.remove_prefix(comma + 1);
-    }
-  };
-}
-
 void add_flags(FlagSet& set, RoundFlags& flags) {
   set.group("What to measure");
-  set.value({"--random"}, "NAME",
-            fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
-            [&flags](std::string_view, std::string_view text) -> Status {
-              flags.random = std::string(text);
-              return {};
-            });
-  set.value({"--random-type"}, "TYPE", "type of those weights (default bf16)",
-            [&flags](std::string_view flag, std::string_view text) -> Status {
-              static constexpr std::string_view kTypes[] = {"bf16", "f16", "q8_0", "q4_0"};
-              HUNCH_TRY(flags.random_type, parse_choice(flag, text, kTypes));
-              return {};
-            });
+  add_random_flags(set, flags.model);
   set.value({"-np", "--parallel"}, "LIST", "requests at once (default 1)", set_ranges(flags.batches, {1, 1024}), 2);
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "entries in the cache of each (default 4096)",
             set_ranges(flags.depths, {64, 1 << 24}), 2);
   set.value({"--gammas"}, "LIST", "drafts a round; with --tree so many on a path (default 7)", set_ranges(flags.gammas, {1, 64}));
   set.value({"--synthetic-acceptance"}, "LIST",
             "chance that a draft is kept if those before it were, by position; the last one goes on (default 0.9)",
-            numbers(flags.acceptance));
+            set_numbers(flags.acceptance, {0, 1}));
+  set.value({"--policies"}, "LIST", "several policies, by the names of bench accept (default: what the flags below say)",
+            [&flags](std::string_view, std::string_view text) { return parse_policies(text, flags.policies); });
+  set.value({"--ratios"}, "LIST", "with --policies: shares of the KV cache that guesses read (default: 0.07, default's own 0.03)",
+            set_numbers(flags.ratios, {0, 1, true}));
   set.value({"--rounds"}, "N", "rounds timed, 1..1000 (default 8)",
             [&flags](std::string_view flag, std::string_view text) -> Status {
               HUNCH_TRY(flags.rounds, parse_whole(flag, text, {1, 1000}));
@@ -92,8 +71,28 @@ double read_ceiling(Backend& backend) {
   return 0;
 }
 
-ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, int beside, const RoundCost& cost, double plain_ms,
-                    double ceiling) {
+// What guesses, and its name in the rows.
+struct Guesser {
+  std::string policy;
+  SpeculationOptions options;
+};
+
+Result<std::vector<Guesser>> guessers(const RoundFlags& flags, const SpeculationOptions& speculation) {
+  if (flags.policies.empty()) return std::vector<Guesser>{{speculation.policy, speculation}};
+  std::vector<Guesser> out;
+  for (const std::string& policy : flags.policies) {
+    HUNCH_TRY(SpeculationOptions options, named_policy(policy));
+    if (options.proposer != "self") return usage_error(fmt::format("--policies: {} is no policy of method self", policy));
+    for (const double ratio : flags.ratios.empty() ? std::vector<double>{named_ratio(policy)} : flags.ratios) {
+      options.ratio = ratio;
+      out.push_back({policy, options});
+    }
+  }
+  return out;
+}
+
+ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, const Guesser& guesser, const RoundCost& cost,
+                    double plain_ms, double ceiling) {
   const BackendCounters& c = cost.per_round;
   const double bytes = double(c.weight_bytes + c.kv_bytes + c.score_bytes + c.gather_bytes);
   const double bound = ceiling > 0 ? bytes / ceiling * 1e3 : 0;
@@ -101,8 +100,10 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, i
           {"synthetic", true},
           {"batch", batch},
           {"depth", depth},
+          {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
+          {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
           {"gamma", gamma},
-          {"beside", beside},
+          {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
           {"ms", cost.round_ms},
           {"draft_ms", cost.draft_ms},
           {"verify_ms", cost.verify_ms},
@@ -131,6 +132,7 @@ std::string markdown(const std::vector<ordered_json>& rows) {
     for (const auto& [name, value] : row.items())
       out += value.is_number_float() ? fmt::format("| {:.3f} ", value.get<double>())
              : value.is_boolean()    ? "| synthetic "
+             : value.is_null()       ? "| "
              : value.is_string()     ? fmt::format("| {} ", value.get<std::string>())
                                      : fmt::format("| {} ", value.get<int64_t>());
     out += "|\n";
@@ -138,36 +140,58 @@ std::string markdown(const std::vector<ordered_json>& rows) {
   return out;
 }
 
-Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flags, const SpeculationOptions& speculation) {
+Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flags, const std::vector<Guesser>& all) {
   EngineParts& parts = engine.parts();
   const double ceiling = read_ceiling(*parts.backend);
+  const int64_t most = *std::max_element(flags.gammas.begin(), flags.gammas.end());
   Request request;
   request.sampling.temperature = 0.8, request.sampling.top_k = 20, request.sampling.top_p = 0.95, request.sampling.seed = 1;
-  request.speculation = speculation;
-  if (request.speculation.proposer == "auto") request.speculation.proposer = "self";
-  request.speculation.rule = "match";
   std::vector<ordered_json> rows;
   for (const int64_t depth : flags.depths)
     for (const int64_t batch : flags.batches) {
-      const int64_t most = *std::max_element(flags.gammas.begin(), flags.gammas.end());
-      HUNCH_TRY(auto bench, RoundBench::make(parts, request,
-                                             {.batch = int(batch),
-                                              .gamma = int(most),
-                                              .beside = speculation.tree_tokens,
-                                              .rounds = int(flags.rounds),
-                                              .depth = depth,
-                                              .acceptance = flags.acceptance}));
-      HUNCH_TRY(const RoundCost plain, bench->run(0, int(flags.rounds)));
-      rows.push_back(row_of("plain", batch, depth, 0, 0, plain, plain.round_ms, ceiling));
-      for (const int64_t gamma : flags.gammas) {
-        HUNCH_TRY(const RoundCost cost, bench->run(int(gamma), int(flags.rounds)));
-        rows.push_back(row_of("round", batch, depth, int(gamma), speculation.tree_tokens, cost, plain.round_ms, ceiling));
+      double plain_ms = 0;
+      for (const Guesser& guesser : all) {
+        request.speculation = guesser.options;
+        if (request.speculation.proposer == "auto") request.speculation.proposer = "self";
+        request.speculation.rule = "match";
+        HUNCH_TRY(auto bench, RoundBench::make(parts, request,
+                                               {.batch = int(batch),
+                                                .gamma = int(most),
+                                                .beside = guesser.options.tree_tokens,
+                                                .rounds = int(flags.rounds),
+                                                .depth = depth,
+                                                .acceptance = flags.acceptance}));
+        if (plain_ms == 0) {  // once: it reads no selection
+          HUNCH_TRY(const RoundCost plain, bench->run(0, int(flags.rounds)));
+          plain_ms = plain.round_ms;
+          rows.push_back(row_of("plain", batch, depth, 0, guesser, plain, plain_ms, ceiling));
+        }
+        for (const int64_t gamma : flags.gammas) {
+          HUNCH_TRY(const RoundCost cost, bench->run(int(gamma), int(flags.rounds)));
+          rows.push_back(row_of("round", batch, depth, int(gamma), guesser, cost, plain_ms, ceiling));
+        }
       }
     }
   return rows;
 }
 
 }  // namespace
+
+void add_random_flags(FlagSet& set, ModelFlags& flags) {
+  flags.random_type = "bf16";
+  set.value({"--random"}, "NAME",
+            fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
+            [&flags](std::string_view, std::string_view text) -> Status {
+              flags.random = std::string(text);
+              return {};
+            });
+  set.value({"--random-type"}, "TYPE", "type of those weights (default bf16)",
+            [&flags](std::string_view flag, std::string_view text) -> Status {
+              static constexpr std::string_view kTypes[] = {"bf16", "f16", "q8_0", "q4_0"};
+              HUNCH_TRY(flags.random_type, parse_choice(flag, text, kTypes));
+              return {};
+            });
+}
 
 int bench_rounds_command(Arguments arguments) {
   RoundFlags flags;
@@ -180,18 +204,20 @@ int bench_rounds_command(Arguments arguments) {
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
   if (flags.acceptance.empty()) flags.acceptance = {0.9};
-  if (flags.random && flags.model.model) return fail(usage_error("--random and --model name two models: give one"));
+  if (flags.model.random && flags.model.model) return fail(usage_error("--random and --model name two models: give one"));
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
-  flags.model.random = flags.random;
-  flags.model.random_type = flags.random_type;
+  if (flags.policies.empty() && !flags.ratios.empty()) return fail(usage_error("--ratios goes with --policies; else --ratio"));
+  auto all = guessers(flags, *speculation);
+  if (!all.ok()) return fail(all.error());
   auto options = engine_options(flags.model, &flags.speculation);
   if (!options.ok()) return fail(options.error());
   // Pages for the largest case, and no more.
   const int64_t batch = *std::max_element(flags.batches.begin(), flags.batches.end());
   const int64_t depth = *std::max_element(flags.depths.begin(), flags.depths.end());
   const int64_t gamma = *std::max_element(flags.gammas.begin(), flags.gammas.end());
-  const int64_t nodes = gamma + speculation->tree_tokens;
+  int64_t nodes = gamma;
+  for (const Guesser& guesser : *all) nodes = std::max(nodes, gamma + guesser.options.tree_tokens);
   options->max_num_seqs = int(batch);
   options->context_len = (depth + nodes + 2 + RoundBench::growth(int(gamma), int(flags.rounds)) + 63) / 64 * 64;
   if (options->kv_memory_bytes == 0) options->kv_memory_bytes = int64_t(1) << 62;  // what they need, all of them
@@ -199,7 +225,7 @@ int bench_rounds_command(Arguments arguments) {
   ProgressLine progress;
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());
-  auto rows = measure(**engine, flags, *speculation);
+  auto rows = measure(**engine, flags, *all);
   if (!rows.ok()) return fail(rows.error());
   if (flags.json) return print_and_exit_code(json_line({{"engine", (*engine)->description()}, {"rows", *rows}}) + "\n");
   return print_and_exit_code((*engine)->description() + "\n\n" + markdown(*rows));

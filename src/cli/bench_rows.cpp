@@ -156,6 +156,19 @@ FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range) {
   };
 }
 
+FlagSet::Set set_numbers(std::vector<double>& target, Range range) {
+  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+    target.clear();
+    while (true) {
+      const size_t comma = text.find(',');
+      HUNCH_TRY(const double value, parse_number(flag, text.substr(0, comma), range));
+      target.push_back(value);
+      if (comma == std::string_view::npos) return {};
+      text.remove_prefix(comma + 1);
+    }
+  };
+}
+
 std::string BenchTest::name() const {
   std::string out;
   if (n_prompt > 0) out += fmt::format("pp{}", n_prompt);

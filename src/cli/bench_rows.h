@@ -23,6 +23,8 @@ Result<std::vector<int64_t>> parse_ranges(std::string_view flag, std::string_vie
 // Setters of flags that take them: instead of what the target holds, or behind it (a repeated flag of llama-bench adds).
 FlagSet::Set set_ranges(std::vector<int64_t>& target, Range range);
 FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range);
+// Sets `target` to the numbers of a list by comma.
+FlagSet::Set set_numbers(std::vector<double>& target, Range range);
 
 // One test: a prompt of n_prompt tokens, then n_gen generated ones, behind n_depth others.
 struct BenchTest {

@@ -34,7 +34,15 @@ TEST(Bench, ReadsCheaperDraftsBehindAnyPolicysName) {
   const SpeculationOptions study = named_policy("vegas-weight-all-skip3.5").value();
   EXPECT_EQ(study.draft_skip_layers, "3,5");
   EXPECT_EQ(study.rows, "all");
-  for (const char* bad : {"default-skipx", "default-step0", "default-step", "default-lookup-perkv"})
+  EXPECT_EQ(named_policy("default").value().draft_weights, "auto");
+  EXPECT_EQ(named_policy("default-target").value().draft_weights, "target");
+  EXPECT_EQ(named_policy("vegas-logit").value().draft_weights, "target");
+  EXPECT_EQ(named_policy("vegas-logit-q4_0").value().draft_weights, "q4_0");
+  EXPECT_EQ(named_policy("vegas-logit-q4_0").value().metric, "logit");
+  EXPECT_EQ(named_policy("vegas-dweight-block8").value().block, 8);
+  EXPECT_EQ(named_policy("quest-page4-perkv").value().page, 4);
+  for (const char* bad :
+       {"default-skipx", "default-q4_1", "vegas-block0", "quest-page", "default-step0", "default-step", "default-lookup-perkv"})
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
 }
 

@@ -76,6 +76,48 @@ def test_bench_batch_counts_every_requests_tokens(hunch):
         assert abs(row["samples_ts"][0] * row["samples_ns"][0] / 1e9 - 4 * row["n_parallel"]) < 0.01, row
 
 
+def prompts_of(hunch):
+    lines = [json.dumps({"text": f"{kind} {i}: " + "one two three. " * 12, "kind": kind, "context": 64}) for i in range(2) for kind in ("a", "b")]
+    return hunch.file("prompts.jsonl", "\n".join(lines).encode())
+
+
+def test_bench_batch_continues_a_files_prompts(hunch):
+    flags = ["bench", "batch", "-m", hunch.model, "--prompts", prompts_of(hunch)]
+    result = hunch(*flags, "--parallel", "2", "-n", "8", "-r", "2", "--spec", "self", "-o", "jsonl")
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert result.code == 0 and [row["drafter"] for row in rows] == ["none", "self"], result
+    assert rows[0]["decode_ts"] > 0 and len(rows[1]["samples_decode_speedup"]) == 2 and rows[1]["decode_speedup"] > 0, rows
+    expect(hunch(*flags, "-p", "64"), 2, "--prompts says what is continued")
+    expect(hunch(*flags, "--contexts", "7"), 1, "no prompts of the contexts asked for")
+
+
+def test_bench_accept_measures_every_policy_at_every_ratio(hunch):
+    result = hunch("bench", "accept", prompts_of(hunch), "-m", hunch.model, "--policies", "streamingllm,default-q4_0", "--ratios", "0.1,0.5",
+                   "--draft", "3", "--n", "2", "-n", "8", "--json")
+    rows = json.loads(result.out)["rows"]
+    assert [(row["policy"], row["ratio"]) for row in rows] == [(p, r) for p in ("streamingllm", "default-q4_0") for r in (0.1, 0.5)], result
+    for row in rows:  # whoever is reached was kept before
+        assert len(row["reached"]) == 3 and row["reached"][1] == row["kept"][0] and row["kept"][2] <= row["reached"][2], row
+
+
+def test_bench_rounds_times_policies_by_name(hunch):
+    flags = ["bench", "rounds", "-m", hunch.model, "-d", "128", "--rounds", "2", "--gammas", "2"]
+    rows = json.loads(hunch(*flags, "--policies", "streamingllm,vegas-logit", "--ratios", "0.1,0.5", "-o", "json").out)["rows"]
+    assert [(row["what"], row["policy"], row["ratio"]) for row in rows] == [("plain", None, None)] + [
+        ("round", p, r) for p in ("streamingllm", "vegas-logit") for r in (0.1, 0.5)], rows
+    assert "| vegas-logit |" in hunch(*flags, "--policies", "vegas-logit").out
+    expect(hunch(*flags, "--policies", "ngram"), 2, "no policy of method self")
+    expect(hunch(*flags, "--ratios", "0.1"), 2, "--ratios goes with --policies")
+
+
+def test_bench_prefill_counts_multiplications(hunch):
+    rows = json.loads(hunch("bench", "prefill", "-m", hunch.model, "-p", "100", "-ub", "32,64", "-r", "1", "-o", "json").out)["rows"]
+    assert [row["chunk"] for row in rows] == [32, 64] and rows[0]["of_ceiling"] is None, rows
+    for row in rows:
+        total = row["product_TFLOP"] + row["attention_TFLOP"]
+        assert abs(row["TFLOP_per_s"] * row["ms"] * 1e-3 - total) <= 1e-6 * total and row["product_TFLOP"] > 0, row
+
+
 def test_perplexity_of_repetition_falls_with_context(hunch):
     flags = ["-m", hunch.model, "--contexts", "64,512", "--windows", "2", "--json"]
     rows = [json.loads(line) for line in hunch("eval", "perplexity", book(hunch), *flags).out.splitlines()]

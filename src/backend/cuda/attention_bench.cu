@@ -34,7 +34,9 @@ struct Case {
   int64_t sequences = 4, entries = 131072;
   int rows = 1, q_heads = 32, kv_heads = 8, head_dim = 128, layers = 1;
   bool scores = false, shared = false;
-  int64_t selected = 0;  // 0: dense
+  int64_t selected = 0;     // 0: dense
+  int page = 1;             // selected: entries in a row
+  bool first_last = false;  // scores: of the first and the last row alone
 };
 
 class Bench {
@@ -62,14 +64,18 @@ class Bench {
     if (c.selected) {
       const int sets = c.shared ? 1 : c.kv_heads;
       std::vector<int32_t> index;
-      for (int64_t list = 0; list < c.sequences * sets; ++list) {  // every entry with the same chance, ascending
-        int64_t left = c.selected;
-        for (int64_t e = 0; e < c.entries && left > 0; ++e)
-          if (int64_t(random() % uint64_t(c.entries - e)) < left) index.push_back(int32_t(e)), --left;
+      for (int64_t list = 0; list < c.sequences * sets; ++list) {  // every page with the same chance, ascending
+        int64_t left = c.selected / c.page;
+        for (int64_t e = 0; e < c.entries && left > 0; e += c.page)
+          if (int64_t(random() % uint64_t((c.entries - e) / c.page)) < left) {
+            for (int i = 0; i < c.page; ++i) index.push_back(int32_t(e + i));
+            --left;
+          }
       }
       index_ = std::make_unique<test::DeviceArray<int32_t>>(index);
     }
-    used_.assign(size_t(c.rows), 1);
+    used_.assign(size_t(c.rows), c.first_last ? 0 : 1);
+    used_.front() = used_.back() = 1;
     for (int64_t s = 0; s < c.sequences; ++s) {
       tables_.emplace_back(all.begin() + s * pages, all.begin() + (s + 1) * pages);
       last_.emplace_back();
@@ -161,10 +167,34 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
   cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072", .sequences = 16, .selected = 8192});
   cases.push_back(
       {.name = "attention: 1 row, 16 x 8192 selected of 131072, shared", .sequences = 16, .shared = true, .selected = 8192});
+  // Vegas, appendix D: pages of so many entries, the same for all heads and for each its own.
+  for (const bool shared : {true, false})
+    for (const int page : {1, 2, 4, 8, 16})
+      cases.push_back({.name = "attention, pages of " + std::to_string(page) + (shared ? ", shared" : ", per KV head") +
+                               ": 1 row, 16 x 8192 of 131072",
+                       .sequences = 16,
+                       .shared = shared,
+                       .selected = 8192,
+                       .page = page});
+  // Vegas, figure 6: what collecting scores adds, by rows: none, of two rows, of all rows; pooled over them as they are made.
+  for (const int rows : {2, 4, 8, 12, 16})
+    for (const int collect : {0, 2, 1})
+      cases.push_back({.name = "attention, collecting " +
+                               std::string(collect == 0   ? "nothing"
+                                           : collect == 2 ? "2 rows"
+                                                          : "all rows") +
+                               ": " + std::to_string(rows) + " rows, 4 x 131072",
+                       .rows = rows,
+                       .scores = collect > 0,
+                       .first_last = collect == 2});
   cases.push_back({.name = "attention: chunk of 512 rows at 32768", .sequences = 1, .entries = 32768, .rows = 512, .layers = 4});
   cases.push_back({.name = "attention: chunk of 512 rows at 4096", .sequences = 1, .entries = 4096, .rows = 512, .layers = 4});
   std::vector<KernelRow> rows;
   for (const Case& c : cases) rows.push_back(Bench(commands, c).measure());
+  // Unpooled, that is a bf16 value for every row, head and entry, written here and read by whoever pools: as a plain stream each.
+  for (const int n : {2, 8, 12, 16})
+    rows.push_back(bench_scores_stream(commands, int64_t(n) * 32 * 4 * 131072 * 2,
+                                       "unpooled scores written and read alone: " + std::to_string(n) + " rows, 4 x 131072"));
   return rows;
 }
 

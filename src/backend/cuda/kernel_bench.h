@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -17,6 +18,9 @@ Ceilings measure_ceilings();
 
 // Median milliseconds of one run of `body` (which appends to `commands`): after a warm-up, `repeats` lists between two events.
 double time_commands(Commands& commands, int repeats, const std::function<void()>& body);
+
+// `bytes` written, then read again, by nothing else.
+KernelRow bench_scores_stream(Commands&, int64_t bytes, std::string name);
 
 std::vector<KernelRow> bench_attention(Commands&);  // dense, verify with scores, selected, prefill
 std::vector<KernelRow> bench_products(Commands&);   // few rows, many rows, every encoding

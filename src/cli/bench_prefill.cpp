@@ -1,0 +1,146 @@
+// hunch bench prefill: long prompts, whole, in chunks: time, and multiplications a second against what the device's tensor cores
+// give. Prompts are random tokens: what a prefill costs does not depend on them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/report.h"
+#include "engine/token_run.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+struct PrefillFlags {
+  ModelFlags model;
+  std::vector<int64_t> prompts{32768}, chunks{512, 2048};
+  int64_t repeats = 3;
+  bool json = false;
+};
+
+void add_flags(FlagSet& set, PrefillFlags& flags) {
+  set.group("What to measure");
+  add_random_flags(set, flags.model);
+  set.value({"-p", "--n-prompt"}, "LIST", "tokens of a prompt (default 32768)", set_ranges(flags.prompts, {2, 1 << 24}));
+  set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a chunk (default 512,2048)", set_ranges(flags.chunks, {2, 1 << 14}));
+  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..100, of which the median counts (default 3)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 100}));
+              return {};
+            });
+  set.group("Output");
+  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
+    static constexpr std::string_view kFormats[] = {"md", "json"};
+    HUNCH_OK(parse_choice(flag, v, kFormats));
+    flags.json = v == "json";
+    return {};
+  });
+}
+
+// Multiplications and additions of bf16 products a second; 0 where nobody knows.
+double product_ceiling(Backend& backend) {
+  for (const KernelRow& row : backend.bench_kernels("ceiling"))
+    if (row.name == "ceiling: bf16 product") return row.flops / (row.ms * 1e-3);
+  return 0;
+}
+
+Result<double> median_ms(TokenRun& run, const std::vector<int32_t>& tokens, int chunk, int repeats) {
+  std::vector<double> times;
+  for (int r = -1; r < repeats; ++r) {  // one to warm up
+    const auto start = Clock::now();
+    run.feed(tokens, chunk, TokenRun::Logits::Last);
+    HUNCH_OK(run.status());
+    if (r >= 0) times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    run.rewind(0);
+  }
+  std::nth_element(times.begin(), times.begin() + ptrdiff_t(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
+  EngineParts& parts = engine.parts();
+  const ModelShape& shape = parts.model->shape();
+  const double ceiling = product_ceiling(*parts.backend);
+  BenchTable table{
+      "prefill",
+      "Prefill",
+      {},
+      fmt::format("product_TFLOP: 2 x matrix elements x tokens, the head once; attention_TFLOP: scores and sums of the "
+                  "entries that a token may read; bf16 ceiling of this run: {:.1f} TFLOP/s",
+                  ceiling * 1e-12)};
+  for (const int64_t length : flags.prompts) {
+    std::vector<int32_t> tokens(static_cast<size_t>(length));
+    for (int64_t i = 0; i < length; ++i) tokens[size_t(i)] = int32_t(uint64_t(i + 1) * 2654435761u % uint64_t(shape.vocab_size));
+    const PrefillWork work = prefill_work(*parts.checkpoint, length);
+    for (const int64_t chunk : flags.chunks) {
+      HUNCH_TRY(const auto run, TokenRun::make(parts, length));
+      HUNCH_TRY(const double ms, median_ms(*run, tokens, int(chunk), int(flags.repeats)));
+      const double rate = (work.products + work.attention) / (ms * 1e-3);
+      table.rows.push_back({{"tokens", length},
+                            {"chunk", chunk},
+                            {"ms", ms},
+                            {"tokens_per_s", double(length) / ms * 1e3},
+                            {"product_TFLOP", work.products * 1e-12},
+                            {"attention_TFLOP", work.attention * 1e-12},
+                            {"TFLOP_per_s", rate * 1e-12},
+                            {"of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()}});
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+PrefillWork prefill_work(const Checkpoint& checkpoint, int64_t length) {
+  const ModelShape& shape = checkpoint.shape();
+  PrefillWork work;
+  for (const Tensor& tensor : checkpoint.tensors()) {
+    if (tensor.shape.size() < 2) continue;  // norms, biases
+    const double elements = double(tensor.shape[0]) * double(tensor.shape[1]);
+    const bool embedding = tensor.name == "token_embd.weight", head = tensor.name == "output.weight";
+    if (head || (embedding && shape.tied_head)) work.products += 2 * elements;
+    else if (!embedding) work.products += 2 * elements * double(length);
+  }
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const int window = shape.window_of(layer);
+    const double n = double(length), w = window > 0 ? std::min(double(window), n) : n;
+    const double read = w * (w + 1) / 2 + (n - w) * w;  // entries, over all tokens
+    work.attention += 4.0 * shape.heads * shape.head_dim * read;
+  }
+  return work;
+}
+
+int bench_prefill_command(Arguments arguments) {
+  PrefillFlags flags;
+  FlagSet set("hunch bench prefill [flags]",
+              "Whole prompts of random tokens, one request: time, and the multiplications of products and attention against the "
+              "device's ceiling.");
+  add_flags(set, flags);
+  add_model_flags(set, flags.model);
+  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (flags.model.random && flags.model.model) return fail(usage_error("--random and --model name two models: give one"));
+  auto options = engine_options(flags.model);
+  if (!options.ok()) return fail(options.error());
+  const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end());
+  options->context_len = (length + 63) / 64 * 64;
+  options->max_num_seqs = 1;
+  options->chunk_len = int(std::min(length, *std::max_element(flags.chunks.begin(), flags.chunks.end())));
+  ProgressLine progress;
+  auto engine = load_engine(*options, progress);
+  if (!engine.ok()) return fail(engine.error());
+  auto table = measure(**engine, flags);
+  if (!table.ok()) return fail(table.error());
+  if (flags.json)
+    return print_and_exit_code(json_line({{"engine", (*engine)->description()}, {"rows", table->rows}, {"note", table->note}}) +
+                               "\n");
+  return print_and_exit_code((*engine)->description() + "\n\n" + table_text(*table));
+}
+
+}  // namespace hunch
