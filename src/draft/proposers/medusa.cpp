@@ -198,16 +198,24 @@ class Medusa final : public Proposer {
         tree.tokens(length) = candidates(slot, length)(0);
       return tree.make_chain(length);
     }
-    // Nodes that a limit cuts, or that have no valid number, take what is behind them along.
+    make_nodes(draft, [&](const StaticTree::Node& node) {
+      const int32_t token = candidates(slot, node.depth - 1)(node.rank);
+      if (token >= 0) tree.tokens(tree.size) = token;
+      return token >= 0;
+    });
+  }
+
+  // The nodes of the shape that this round has, in order: take(node) says whether it can be the tree's next one. Nodes that a
+  // limit cuts, or that cannot, take what is behind them along.
+  template <class Take>
+  void make_nodes(const Draft& draft, const Take& take) {
+    DraftTree& tree = *draft.task->tree;
     const StaticTree& shape = *draft.shape;
-    for (int at = 0; at < shape.size() && tree.size < task.limits.max_tokens; ++at) {
+    for (int at = 0; at < shape.size() && tree.size < draft.task->limits.max_tokens; ++at) {
       const StaticTree::Node& node = shape.node(at);
       const int parent = node.parent < 0 ? -1 : made_[size_t(node.parent)];
       made_[size_t(at)] = kCut;
-      if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks) continue;
-      const int32_t token = candidates(slot, node.depth - 1)(node.rank);
-      if (token < 0) continue;
-      tree.tokens(tree.size) = token;
+      if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks || !take(node)) continue;
       tree.parents[size_t(tree.size)] = parent;
       made_[size_t(at)] = tree.size++;
     }
@@ -225,16 +233,10 @@ class Medusa final : public Proposer {
       tree.make_chain(draft.depth);
       for (int head = 0; head < draft.depth; ++head) places_.push_back(int32_t(head * kRanks));
     } else {
-      const StaticTree& shape = *draft.shape;
-      for (int at = 0; at < shape.size() && tree.size < task.limits.max_tokens; ++at) {
-        const StaticTree::Node& node = shape.node(at);
-        const int parent = node.parent < 0 ? -1 : made_[size_t(node.parent)];
-        made_[size_t(at)] = kCut;
-        if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks) continue;
-        tree.parents[size_t(tree.size)] = parent;
+      make_nodes(draft, [&](const StaticTree::Node& node) {
         places_.push_back(int32_t((node.depth - 1) * kRanks + node.rank));
-        made_[size_t(at)] = tree.size++;
-      }
+        return true;
+      });
     }
     backend_.copy_tokens({.from = all[task.sequence->slot], .to = tree.tokens.slice(0, tree.size), .index = places_});
     tree.in_flight = true;
