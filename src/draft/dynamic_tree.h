@@ -20,10 +20,10 @@ class DynamicTree {
  public:
   struct Node {
     int32_t token = -1;
-    int parent = -1;  // node tried before; -1: the root
+    int parent = -1;   // node tried before; -1: the root
     double score = 0;  // the product of the shares on the path
-    int row = -1;     // of the round where it went on; -1: it did not
-    int shape = -1;   // node of the shape
+    int row = -1;      // of the round where it went on; -1: it did not
+    int shape = -1;    // node of the shape
   };
 
   void reserve(int top_k, int depth) {

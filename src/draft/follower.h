@@ -59,7 +59,7 @@ class Follower final : public Proposer {
     // On a device: rows of each level behind the first, and slots of the tree so far.
     std::vector<int32_t> lengths;
     int64_t slots = 0;
-    int rows = 1, level = 1;    // rows of the round so far; of the level that runs next
+    int rows = 1, level = 1;  // rows of the round so far; of the level that runs next
     bool branch = false, given = false, done = false;
   };
 

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "backend/reference/reference_backend.h"
+#include "backend/backend.h"
 #include "draft/dynamic_tree.h"
 
 namespace hunch {
@@ -38,10 +38,10 @@ Said say(std::mt19937& random, int k) {
 
 // One tree by both; every level of the one that ops grow has all its rows, empty or not.
 void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_nodes) {
-  ReferenceBackend backend;
+  const auto made = Register<Backend>::find("reference")->make({}).value();
+  Backend& backend = *made;
   const int64_t capacity = k + int64_t(depth) * most_rows * k;
-  std::vector<int32_t> tokens(static_cast<size_t>(capacity)), parents(tokens), frontier(size_t(most_rows), -7),
-      own_ids(1000);
+  std::vector<int32_t> tokens(static_cast<size_t>(capacity)), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
   for (int id = 0; id < 1000; ++id) own_ids[size_t(id)] = 5000 - id;
   std::vector<double> chances(tokens.size());
   const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), int64_t(x.size())); };

@@ -48,7 +48,8 @@ TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
 
 TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
   for (const bool turned : {false, true}) {
-    const std::string draft = turned ? test::renumbered("qwen3-tied", "dev_tree", turned_ids(), 288) : test::tiny_path("qwen3-tied");
+    const std::string draft =
+        turned ? test::renumbered("qwen3-tied", "dev_tree", turned_ids(), 288) : test::tiny_path("qwen3-tied");
     for (const double temperature : {0.0, 0.8})
       for (const int depth : {3, 6}) {
         std::vector<Generation> runs;

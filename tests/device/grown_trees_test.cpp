@@ -63,9 +63,7 @@ class Means final : public DraftNet {
       backend.matmul({.x = features, .products = std::span(&product, 1), .accumulate = true});
     }
     backend.copy_rows({.from = zeros_.view<const float>(1, kHidden), .to = q});
-    const auto heads = [&](const View<float, 2>& of, int64_t count) {
-      return View<float, 3>(of.data, rows, count, kHidden / 2);
-    };
+    const auto heads = [&](const View<float, 2>& of, int64_t count) { return View<float, 3>(of.data, rows, count, kHidden / 2); };
     const auto kv = [&](const View<float, 2>& of, int64_t part) {
       View<float, 3> half(of.data + part * (kHidden / 2), rows, 1, kHidden / 2);
       half.stride[0] = kHidden;
@@ -96,9 +94,8 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
   std::vector<std::string> out;
   auto backend = Register<Backend>::find(device)->make({}).value();
   Target target;
-  Follower follower(
-      Proposer::Setup{.backend = backend.get(), .target = &target, .max_draft = kMaxDraft, .max_sequences = kSeats},
-      std::make_unique<Means>(*backend, featured));
+  Follower follower(Proposer::Setup{.backend = backend.get(), .target = &target, .max_draft = kMaxDraft, .max_sequences = kSeats},
+                    std::make_unique<Means>(*backend, featured));
   PagePool pool(64);
   KvGeometry geometry = *follower.needs().kv;
   geometry.dtype = DType::F32;

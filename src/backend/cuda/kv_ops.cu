@@ -246,13 +246,8 @@ void enqueue_shuffle_kv(Commands& commands, const ShuffleKvArgs& args) {
   const KvPlane plane = kv_plane(args.kv, 0);
   const size_t row_bytes = 2 * kv_row_bytes(plane.dtype, plane.head_dim);
   HUNCH_CHECK(kv_row_bytes(plane.dtype, plane.head_dim) % 4 == 0);
-  const ShuffleDevice device{plane,
-                             plane.head_bytes * plane.kv_heads,
-                             args.first_entry,
-                             commands.data(args.kv.pages),
-                             args.from.data,
-                             commands.data(args.lengths),
-                             int(count)};
+  const ShuffleDevice device{plane,          plane.head_bytes * plane.kv_heads, args.first_entry, commands.data(args.kv.pages),
+                             args.from.data, commands.data(args.lengths),       int(count)};
   commands.launch(shuffle_kernel,
                   {.blocks = dim3(unsigned(args.kv.store->layers * plane.kv_heads), unsigned(args.lengths.size())),
                    .threads = kThreads,

@@ -1,5 +1,5 @@
-// store_kv, gather_kv, move_kv, shuffle_kv and page_bounds (contracts: backend/ops/kv.h) as kernels. Index lists, K and V rows are
-// device memory, page tables and the entries to move host memory.
+// store_kv, gather_kv, move_kv, shuffle_kv and page_bounds (contracts: backend/ops/kv.h) as kernels. Index lists, K and V rows
+// are device memory, page tables and the entries to move host memory.
 #pragma once
 
 #include "backend/cuda/commands.h"

@@ -44,7 +44,8 @@ __global__ void copy_tokens_kernel(const CopyTokens* args) {
   wait_for_previous();
   let_next_start();
   const CopyTokens a = *args;
-  for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i * a.to_stride] = a.from[(a.index ? a.index[i] : i) * a.from_stride];
+  for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x)
+    a.to[i * a.to_stride] = a.from[(a.index ? a.index[i] : i) * a.from_stride];
 }
 
 struct Scatter {
@@ -165,8 +166,8 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
     HUNCH_CHECK(args.from.extent[1] == columns && (args.index.data || args.from.extent[0] == rows || all_one));
     HUNCH_CHECK(!args.index.data || (args.index.extent[0] == rows && args.index.stride[0] == 1));
     if (rows * columns == 0) continue;
-    copies.push_back({args.from.data, args.to.data, rows, columns, all_one ? 0 : args.from.stride[0], args.to.stride[0],
-                      args.index.data});
+    copies.push_back(
+        {args.from.data, args.to.data, rows, columns, all_one ? 0 : args.from.stride[0], args.to.stride[0], args.index.data});
     most = std::max(most, rows * columns);
   }
   if (copies.empty()) return;

@@ -55,8 +55,8 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   const CopyRowsArgs copy{View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600),
                           View<const int32_t, 1>(there.data(), 4)};
   enqueue_copy_rows(*commands, std::span(&copy, 1));
-  enqueue_copy_tokens(*commands, {View<const int32_t, 1>(ids.data(), 4), View<int32_t, 1>(chosen.data(), 3),
-                                  std::vector<int32_t>{3, 1, 1}});
+  enqueue_copy_tokens(*commands,
+                      {View<const int32_t, 1>(ids.data(), 4), View<int32_t, 1>(chosen.data(), 3), std::vector<int32_t>{3, 1, 1}});
   ASSERT_TRUE(commands->wait().ok());
   const std::vector<float> out = to.get();
   for (size_t r = 0; r < 4; ++r)

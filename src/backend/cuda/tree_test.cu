@@ -34,7 +34,8 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
       there{all(tokens_there), all(parents_there), all(chances_there), all(frontier_there)};
   int64_t slots = 0;
   for (int level = 0, rows = 1; level < shape.depth; ++level) {
-    const size_t count = size_t(rows * shape.k), next = size_t(level + 1 == shape.depth ? 0 : std::min(shape.rows, rows * shape.k));
+    const size_t count = size_t(rows * shape.k),
+                 next = size_t(level + 1 == shape.depth ? 0 : std::min(shape.rows, rows * shape.k));
     std::vector<int32_t> ranked(count), ids(next), from(next);
     std::vector<float> shares(count);
     for (size_t i = 0; i < count; ++i) {
@@ -73,7 +74,8 @@ TEST(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
   HUNCH_NEEDS_DEVICE();
   auto commands = Commands::make().value();
   std::mt19937 random(11);
-  for (const Shape& shape : {Shape{1, 1, 1, 1}, {1, 16, 1, 9}, {6, 10, 10, 60}, {3, 16, 16, 1000}, {40, 16, 16, 255}, {7, 4, 2, 500}})
+  for (const Shape& shape :
+       {Shape{1, 1, 1, 1}, {1, 16, 1, 9}, {6, 10, 10, 60}, {3, 16, 16, 1000}, {40, 16, 16, 255}, {7, 4, 2, 500}})
     for (int turn = 0; turn < 4; ++turn) {
       SCOPED_TRACE(testing::Message() << shape.depth << " levels of " << shape.k << " by " << shape.rows);
       grow_both(*commands, random, shape);

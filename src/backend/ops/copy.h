@@ -10,8 +10,8 @@ namespace hunch {
 
 // to[r] = from[r]; rows may be strided, the two do not overlap. With one row in `from`, every row of `to` becomes that.
 struct CopyRowsArgs {
-  View<const float, 2> from;         // [rows or 1][n]; with `index` any number of rows
-  View<float, 2> to;                 // [rows][n]
+  View<const float, 2> from;          // [rows or 1][n]; with `index` any number of rows
+  View<float, 2> to;                  // [rows][n]
   View<const int32_t, 1> index = {};  // [rows] to[r] = from[index(r)], in memory of the backend; data null: from[r]
 };
 

@@ -59,9 +59,9 @@ struct MoveKvArgs {
   std::span<const int64_t> from, to;
 };
 
-// Rows of a draft tree change places in every layer, K and V, bits as they are: in the stretch of `lengths[g]` entries that begins
-// behind stretch g - 1 (the first at first_entry), entry i becomes what entry from(i) was, for i < from.extent <= lengths[g]. So
-// the branches that go on each stand in a column of their own, whichever branch they left.
+// Rows of a draft tree change places in every layer, K and V, bits as they are: in the stretch of `lengths[g]` entries that
+// begins behind stretch g - 1 (the first at first_entry), entry i becomes what entry from(i) was, for i < from.extent <=
+// lengths[g]. So the branches that go on each stand in a column of their own, whichever branch they left.
 struct ShuffleKvArgs {
   KvRef kv;
   int64_t first_entry = 0;

@@ -34,7 +34,7 @@ class DraftModel final : public DraftNet {
 
  private:
   std::unique_ptr<Model> model_;
-  Buffer target_ids_;             // empty, both: the target's numbering
+  Buffer target_ids_;  // empty, both: the target's numbering
   std::vector<int32_t> own_ids_;
   bool renumbers_ = false;
 };

@@ -57,12 +57,14 @@ class Medusa final : public Proposer {
     for (const DraftTask& task : tasks)
       if (begin(task)) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
     if (open_.empty()) return;
-    const bool blind = backend_.asynchronous() &&
-                       std::none_of(open_.begin(), open_.end(), [](const Draft* d) { return bool(d->task->sequence->logit_state); });
-    if (blind) return backend_.replay([this] {
-      run_heads();
-      for (Draft* draft : open_) fill_blind(*draft);
-    });
+    const bool blind = backend_.asynchronous() && std::none_of(open_.begin(), open_.end(), [](const Draft* d) {
+                         return bool(d->task->sequence->logit_state);
+                       });
+    if (blind)
+      return backend_.replay([this] {
+        run_heads();
+        for (Draft* draft : open_) fill_blind(*draft);
+      });
     run_heads();
     if (!backend_.synchronize().ok()) return;  // the pass that verifies fails with the reason
     for (Draft* draft : open_) fill(*draft);
