@@ -42,6 +42,7 @@ COPY, SCORED, TOP_K = 'src/sparse/draft_copy.cpp', 'src/sparse/scored_policy.cpp
 SCHEDULER, CACHE = 'src/engine/scheduler.cpp', 'src/kv/prefix_cache.cpp'
 FOLLOWER, TREES, DRAWN = 'src/draft/follower.cpp', 'src/draft/follower_trees.cpp', 'src/draft/drawn_tree.h'
 MEDUSA = 'src/draft/proposers/medusa.cpp'
+BLIND, GROW = 'src/draft/follower_blind.cpp', 'src/backend/reference/tree.cpp'
 STREAMING, QUEST = 'src/sparse/policies/streamingllm.cpp', 'src/sparse/policies/quest.cpp'
 
 # The chi-square of the joint of three tokens at T 1, and the tests around it.
@@ -58,6 +59,8 @@ CROWD = ('conformance_suite', 'Crowd.*')
 POISON = ('poison_suite', 'Poison.ChangesNothingOnTheReferenceBackend')
 ORACLE = ('selection_suite', 'Selection.*')
 POLICIES = ('sparse_test', 'Policies.*')
+GROWN = ('draft_test', 'GrownTree.*')
+LATE_TREES = ('device_suite', 'LateDevice.GrowsTheTreesOfTheReferenceNodeByNode')
 LATE = ('device_suite', '*late:LateDevice.*')
 FOLLOWS = ('draft_test', 'Follows.*')
 HEADS = ('draft_test', 'MedusaDrafts.*')
@@ -243,6 +246,14 @@ MUTANTS = [
     Mutant('medusa: the first of the rows that are final', MEDUSA, 'rows.row(rows.count - 1)', 'rows.row(0)', *HEADS),
     Mutant('medusa: a state that is not the last', MEDUSA, ' || draft.known != task.sequence->committed_len', '', *HEADS),
     Mutant('medusa: nodes behind one that was cut', MEDUSA, 'if (parent == kCut || ', 'if (', *HEADS),
+    Mutant('trees on a device: branches read the ancestors of others', BLIND, 'if (draft->lengths.size() > 1)\n', 'if (false)\n',
+           *LATE_TREES),
+    Mutant("trees on a device: another parent's feature", BLIND,
+           '.index = next_rows_.view<const int32_t>(level_rows_).slice(next, draft->level)', '', *LATE_TREES),
+    Mutant('grown trees: the last of equals first', GROW, 'tree.chances(a) > tree.chances(b)',
+           'tree.chances(a) > tree.chances(b) || (tree.chances(a) == tree.chances(b) && a > b)', *GROWN),
+    Mutant('grown trees: chances of a node alone', GROW, 'none ? 0 : before * double', 'none ? 0 : double', *GROWN),
+    Mutant('grown trees: the row of another parent', GROW, ' - first) / k)', ' - first) / (k + 1))', *GROWN),
     Mutant('draft model: drafts that were dropped count as read', FOLLOWER,
            'std::min<int64_t>(draft.stored, int64_t(verdict.path.size()))', 'draft.stored', *FOLLOWS),
     Mutant('draft model: the last draft counts as read', FOLLOWER, 'draft.stored = draft.depth;', 'draft.stored = draft.depth + 1;',

@@ -13,6 +13,7 @@ namespace hunch {
 inline void follow_own_tokens(const DraftTree& tree, TargetProbs& target, Verdict& out) {
   for (int node = -1;;) {
     const int32_t own = target.choice(node + 1);
+    if (own < 0) return void(out.next = -1);  // no valid logits; a guess may have no number either
     int next = -1;
     for (int child = node + 1; child < tree.size && next < 0; ++child)
       if (tree.parents[size_t(child)] == node && tree.tokens(child) == own) next = child;

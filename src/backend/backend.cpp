@@ -1,6 +1,14 @@
 #include "backend/backend.h"
 
+#include <cstring>
+
 namespace hunch {
+
+Buffer Backend::constant_ids(std::span<const int32_t> ids) {
+  std::vector<float> bits(ids.size());
+  std::memcpy(bits.data(), ids.data(), ids.size_bytes());
+  return constant(bits);
+}
 
 void Backend::ready_heads(const ReadyHeadsArgs& args) {
   const auto one = [&](const View<float, 3>& x, const float* weight) {

@@ -17,6 +17,7 @@
 #include "backend/ops/rope.h"
 #include "backend/ops/sample.h"
 #include "backend/ops/top_k.h"
+#include "backend/ops/tree.h"
 #include "base/registry.h"
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
@@ -68,6 +69,7 @@ class Backend {
   virtual Buffer allocate(size_t bytes, Memory = Memory::Device) = 0;
   // Host values as memory that ops read (norm weights, biases, frequencies).
   virtual Buffer constant(std::span<const float> values) = 0;
+  Buffer constant_ids(std::span<const int32_t> ids);
   // True where ops run after the call: whoever reads results on the host calls synchronize() before. An error there means that
   // ops since the last call failed; the device is lost then, and every later call returns the error again.
   virtual bool asynchronous() const { return false; }
@@ -94,6 +96,7 @@ class Backend {
   virtual void store_kv(const StoreKvArgs&) = 0;
   virtual void gather_kv(const GatherKvArgs&) = 0;
   virtual void move_kv(const MoveKvArgs&) = 0;
+  virtual void shuffle_kv(const ShuffleKvArgs&) = 0;
   virtual void page_bounds(const PageBoundsArgs&) = 0;
   virtual void attention(const AttentionArgs&) = 0;
   virtual void score_keys(const ScoreKeysArgs&) = 0;
@@ -106,6 +109,8 @@ class Backend {
   virtual void scatter_columns(const ScatterColumnsArgs&) = 0;
   virtual void sample(const SampleArgs&) = 0;
   virtual void log_probs(const LogProbsArgs&) = 0;
+  virtual void grow_tree(const GrowTreeArgs&) = 0;
+  virtual void choose_nodes(const ChooseNodesArgs&) = 0;
 
   // Ops of the body are one unit of work: a device replays the same sequence of ops as one graph. Nothing in it waits.
   virtual void replay(const std::function<void()>& body) { body(); }

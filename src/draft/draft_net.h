@@ -33,10 +33,12 @@ class DraftNet {
   // [rows][hidden], what logits() takes; both may be the same view.
   virtual void forward(Pass&, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const = 0;
   virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
-  // The target's ids of its own, no id twice, -1: never guessed; in backend memory. Data null: the same numbering.
+  // The target's ids of its own, no id twice, -1: never guessed; Backend::constant_ids(). Data null: the same numbering.
   virtual View<const int32_t, 1> vocabulary() const { return {}; }
-  // [the target's ids] what it reads in place of each, in shared memory; data null: that id.
-  virtual View<const int32_t, 1> own_ids() const { return {}; }
+  // [the target's ids] what it reads in place of each, host memory; empty: that id.
+  virtual std::span<const int32_t> own_ids() const { return {}; }
+  // True if what it guesses it reads under another number.
+  virtual bool renumbers() const { return false; }
 };
 
 }  // namespace hunch

@@ -25,7 +25,8 @@ struct DraftTree {
   // Lookups: how good the guess looks (length of the match, or the tokens that the past says will be kept): what is twice as
   // good is another class to the planner.
   double worth = 0;
-  // The tokens are still being made: ops may read them, the host only after Backend::synchronize(). A chain of valid shape.
+  // The tokens are still being made: ops may read them, the host only after Backend::synchronize(). The shape is valid; a token
+  // may turn out -1, which no target chooses.
   bool in_flight = false;
   int passes = 0;                // of the target that found these guesses; 0: looked up
   std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token

@@ -1,15 +1,16 @@
 // DynamicTree: the draft tree of EAGLE-2 (Li et al., 2024): every level tries the top_k likeliest tokens behind each node that
 // goes on, the top_k best of all those go on, and in the end the best nodes of all levels are kept. Deterministic: best is the
 // greatest product of shares on the path, ties to the one tried first; so a parent is always kept before its children. Or the
-// tree of a fixed shape (draft/static_tree.h), level by level too. Allocates in reserve() only.
+// tree of a fixed shape (draft/static_tree.h), level by level too. Allocates in reserve() only. On a device the tree grows by the
+// ops of backend/ops/tree.h, bit for bit the same.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "backend/ops/tree.h"
 #include "base/check.h"
 #include "draft/static_tree.h"
 
@@ -19,10 +20,10 @@ class DynamicTree {
  public:
   struct Node {
     int32_t token = -1;
-    int parent = -1;  // node tried before; -1: the root
-    float score = 0;  // log of the product of shares
-    int row = -1;     // of the round where it went on; -1: it did not
-    int shape = -1;   // node of the shape
+    int parent = -1;   // node tried before; -1: the root
+    double score = 0;  // the product of the shares on the path
+    int row = -1;      // of the round where it went on; -1: it did not
+    int shape = -1;    // node of the shape
   };
 
   void reserve(int top_k, int depth) {
@@ -36,9 +37,9 @@ class DynamicTree {
   void try_children(int at, std::span<const int32_t> tokens, std::span<const float> shares) {
     const int parent = at < 0 ? -1 : frontier_[size_t(at)];
     if (shape_) return try_shape(parent, tokens);
-    const float before = parent < 0 ? 0 : nodes_[size_t(parent)].score;
+    const double before = parent < 0 ? 1 : nodes_[size_t(parent)].score;
     for (size_t i = 0; i < tokens.size() && tokens[i] >= 0; ++i)
-      nodes_.push_back({tokens[i], parent, before + std::log(std::clamp(shares[i], 1e-30f, 1.0f))});
+      nodes_.push_back({tokens[i], parent, before * double(std::clamp(shares[i], kLeastShare, 1.0f))});
   }
   // Ends a level: the `most` best of its nodes go on, as rows first_row, first_row + 1, ... in the order tried.
   std::span<const int> advance(int most, int first_row) {
@@ -78,13 +79,13 @@ class DynamicTree {
     for (int i = of + 1; i < shape_->size(); ++i) {
       const StaticTree::Node& node = shape_->node(i);
       if (node.parent == of && tokens[size_t(node.rank)] >= 0)
-        nodes_.push_back({.token = tokens[size_t(node.rank)], .parent = parent, .score = -float(i), .shape = i});
+        nodes_.push_back({.token = tokens[size_t(node.rank)], .parent = parent, .score = -double(i), .shape = i});
     }
   }
   size_t keep_best(int most) {
     const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
     std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
-      const float x = nodes_[size_t(a)].score, y = nodes_[size_t(b)].score;
+      const double x = nodes_[size_t(a)].score, y = nodes_[size_t(b)].score;
       return x != y ? x > y : a < b;
     });
     return count;

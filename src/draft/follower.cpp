@@ -24,15 +24,14 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
-  if (const auto map = net_->vocabulary(); map.data && own_ids_.data)
-    for (int64_t id = 0; id < map.extent[0]; ++id) renumbered_ |= map(id) >= 0 && own(map(id)) != map(id);
-  open_.reserve(seats_.size()), segments_.reserve(seats_.size());
+  open_.reserve(seats_.size()), grown_.reserve(seats_.size()), segments_.reserve(seats_.size());
   positions_.resize(size_t(level_rows_));
   for (Draft& draft : drafts_) {
     draft.classes.reserve(size_t(max_draft_));
     draft.parents.reserve(size_t(max_draft_) * size_t(kMostTried) + 1);
     draft.tree.reserve(kMostTried, max_draft_);
     draft.drawn.reserve(max_draft_, max_draft_), draft.laws.reserve(size_t(max_draft_) + 1);
+    draft.lengths.reserve(size_t(max_draft_));
   }
   first_kept_.reserve(size_t(level_rows_));
 }
@@ -59,16 +58,26 @@ void Follower::move_in(Quarters quarters) {
   if (featured()) {
     waiting_ = floats(seats * keep_ * width_), page_features_ = floats(pool_->num_pages() * width_);
     fused_ = floats(rows_ * width_), input_ = floats(rows_ * width_), next_ = floats(level_rows_ * width_);
+    taps_ = net_->taps();
+    path_hidden_ = floats(keep_ * target_.shape().hidden);
+    path_taps_ = floats(keep_ * int64_t(taps_.size()) * target_.shape().hidden);
   }
   recycled_ = floats(rows_ * width_), hidden_ = floats(rows_ * width_);
   came_ = floats(level_rows_ * width_), heads_ = floats(level_rows_ * width_);
   logits_ = floats(level_rows_ * draft_vocab_);
-  if (net_->vocabulary().data) widened_ = floats(level_rows_ * vocab_);
+  if (net_->vocabulary().data)  // what it never guesses stays as it is
+    widened_ = backend_.constant(std::vector<float>(size_t(level_rows_ * vocab_), -std::numeric_limits<float>::infinity()));
   ids_ = floats(rows_, Memory::Shared), tokens_ = floats(level_rows_, Memory::Shared),
   leads_ = floats(level_rows_, Memory::Shared);
   ranked_ = floats(level_rows_ * kMostTried, Memory::Shared), shares_ = floats(level_rows_ * kMostTried, Memory::Shared);
   row_tokens_ = floats(seats * int64_t(max_draft_) * kMostTried, Memory::Shared);
-  if (backend_.asynchronous()) levels_ = floats(int64_t(max_draft_) * level_rows_, Memory::Shared);
+  if (!backend_.asynchronous()) return;
+  levels_ = floats(int64_t(max_draft_) * level_rows_, Memory::Shared);
+  const int64_t slots = seats * most_slots();
+  slot_tokens_ = floats(slots), slot_parents_ = floats(slots), slot_chances_ = floats(2 * slots);
+  frontiers_ = floats(seats * kMostTried), next_ids_ = floats(level_rows_), next_rows_ = floats(level_rows_);
+  chosen_parents_ = floats(seats * max_draft_, Memory::Shared), num_chosen_ = floats(seats, Memory::Shared);
+  if (!own_ids_.empty()) own_ids_there_ = backend_.constant_ids(own_ids_);
 }
 
 // Where the sequence begins with pages of the prefix cache, the drafter begins with what it knows of them: a run of stamped pages
@@ -146,6 +155,26 @@ void Follower::feed() {
   segments_.clear();
 }
 
+// The rows of a path lie apart in the pass; copied together they are one product.
+TargetRows Follower::side_by_side(const TargetRows& rows) {
+  const int64_t hidden = rows.hidden.extent[1], num_taps = int64_t(taps_.size());
+  const auto states = path_hidden_.view<float>(keep_, hidden);
+  View<float, 2> taps;
+  if (num_taps > 0) taps = path_taps_.view<float>(keep_, num_taps * hidden);
+  for (int64_t i = 0; i < rows.count; ++i) {
+    backend_.copy_rows({.from = rows.hidden.slice(rows.row(i), 1), .to = states.slice(i, 1)});
+    for (int64_t tap = 0; tap < num_taps; ++tap)
+      backend_.copy_rows({.from = rows.layer(taps_[size_t(tap)]).slice(rows.row(i), 1),
+                          .to = View<float, 2>(&taps(i, tap * hidden), 1, hidden)});
+  }
+  return {.sequence = rows.sequence,
+          .first_position = rows.first_position,
+          .count = rows.count,
+          .hidden = states,
+          .tapped = taps_,
+          .taps = taps};
+}
+
 // Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
 // yet.
 void Follower::follow(std::span<const TargetRows> all) {
@@ -173,11 +202,7 @@ void Follower::follow(std::span<const TargetRows> all) {
     auto fused = fused_.view<float>(rows_, width_).slice(0, count);
     pass_->arena().reset();
     if (rows.path.empty()) net_->fuse(backend_, pass_->arena(), rows, rows.first_row, count, fused);
-    else
-      for (int64_t i = 0; i < count; ++i) {
-        pass_->arena().reset();
-        net_->fuse(backend_, pass_->arena(), rows, rows.row(i), 1, fused.slice(i, 1));
-      }
+    else net_->fuse(backend_, pass_->arena(), side_by_side(rows), 0, count, fused);
     for (int64_t i = kPageLen - 1 - rows.first_position % kPageLen; i < count; i += kPageLen) {
       const int32_t page = sequence.pages.page_of(rows.first_position + i);
       backend_.copy_rows(
@@ -227,6 +252,7 @@ bool Follower::begin(const DraftTask& task) {
   draft.widest = shape ? shape->size() : draft.top_k;
   draft.branch = shape || (task.limits.may_branch && draft.top_k > 1);
   draft.parents.assign(1, -1), draft.rows = draft.level = 1, draft.reach = 1, draft.done = false;
+  draft.lengths.clear(), draft.slots = 0;
   draft.given = tree.law == DraftLaw::Given;
   draft.laws.clear(), tree.laws.clear();
   if (!draft.branch) return true;
@@ -242,8 +268,13 @@ void Follower::propose(std::span<const DraftTask> tasks) {
     if (begin(task) && int64_t(open_.size()) < level_rows_) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
   if (open_.empty()) return;
   make_first_rows_fit();
-  const auto blind = [this](const Draft* draft) { return !draft->branch && !draft->task->sequence->logit_state && !renumbered_; };
-  if (backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), blind)) return run_blind();
+  const auto all = [&](const auto& property) {
+    return backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), [&](const Draft* draft) {
+             return !draft->task->sequence->logit_state && property(*draft);
+           });
+  };
+  if (all([&](const Draft& draft) { return !draft.branch && !net_->renumbers(); })) return run_blind();
+  if (all([](const Draft& draft) { return draft.branch && !draft.given && !draft.task->limits.shape; })) return run_blind_trees();
   finish_level(first_rows());
   while (!open_.empty()) next_level();
 }
@@ -333,7 +364,7 @@ View<float, 2> Follower::logits_of(int64_t rows) {
   const auto map = net_->vocabulary();
   if (!map.data) return logits;
   const auto wide = widened_.view<float>(level_rows_, vocab_).slice(0, rows);
-  backend_.scatter_columns({.from = logits, .map = map, .to = wide, .fill = -std::numeric_limits<float>::infinity()});
+  backend_.scatter_columns({.from = logits, .map = map, .to = wide});
   return wide;
 }
 

@@ -35,6 +35,7 @@ class Follower final : public Proposer {
 
  private:
   static constexpr int kMostTried = 16;  // children of a node, nodes of a level
+  int64_t most_slots() const { return kMostTried + int64_t(max_draft_) * kMostTried * kMostTried; }
 
   // A sequence's cache: entries [first, fed) hold rows of committed tokens; the features of the `waiting` rows behind them are
   // kept. Pages below `page` are stamped or never will be.
@@ -55,23 +56,33 @@ class Follower final : public Proposer {
     DrawnTree drawn;            // in its place where nodes are drawn
     std::vector<uint8_t> laws;  // [rows] of a drawn tree: how sure q was
     int top_k = 1, widest = 1;  // candidates of a node, nodes of a level that go on
-    int rows = 1, level = 1;    // rows of the round so far; of the level that runs next
+    // On a device: rows of each level behind the first, and slots of the tree so far.
+    std::vector<int32_t> lengths;
+    int64_t slots = 0;
+    int rows = 1, level = 1;  // rows of the round so far; of the level that runs next
     bool branch = false, given = false, done = false;
   };
 
   bool featured() const { return net_->takes_features(); }
-  int32_t own(int32_t token) const { return own_ids_.data ? own_ids_(token) : token; }
+  int32_t own(int32_t token) const { return own_ids_.empty() ? token : own_ids_[size_t(token)]; }
   View<int32_t, 1> row_tokens(Slot slot) {  // of a tree's rows 1, 2, ...
     return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * kMostTried)[slot];
   }
   View<float, 2> waiting(Slot slot) { return waiting_.view<float>(int64_t(seats_.size()), keep_, width_)[slot]; }
+  TreeSlots slots_of(Slot slot);
   void wait_for_ids();
+  TargetRows side_by_side(const TargetRows&);
   void append_input(const Sequence&, int64_t rows, int64_t at);
   void feed();
   void stamp(const Sequence&);
   bool begin(const DraftTask&);
   void make_first_rows_fit();
   void run_blind();
+  void blind_level(int level, size_t open);
+  void run_blind_trees();
+  void blind_tree_level(bool first);
+  int64_t next_tree_rows();
+  void plan_next(Draft&);
   int64_t first_rows();
   void next_level();
   View<float, 2> logits_of(int64_t rows);
@@ -87,7 +98,7 @@ class Follower final : public Proposer {
   Backend& backend_;
   const Model& target_;
   std::unique_ptr<DraftNet> net_;
-  View<const int32_t, 1> own_ids_;
+  std::span<const int32_t> own_ids_;
   int max_draft_;
   int64_t width_, draft_vocab_, vocab_, keep_, level_rows_, rows_ = 0;
   std::unique_ptr<KvStore> kv_;
@@ -95,12 +106,11 @@ class Follower final : public Proposer {
   std::optional<Pass> pass_;
   std::vector<Seat> seats_;
   std::vector<Draft> drafts_;
-  std::vector<Draft*> open_;
+  std::vector<Draft*> open_, grown_;
   std::vector<Segment> segments_;
   std::vector<int32_t> positions_;
   std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never
   bool ids_queued_ = false;       // ops that read ids_ may not have run yet
-  bool renumbered_ = false;       // what it guesses it reads under another number
   Confidence by_noise_, by_draw_;
   Confidence by_law_;                 // the first of drawn children, by the likeliest token of their law
   std::vector<float> first_kept_;     // [level_rows] scratch
@@ -111,7 +121,12 @@ class Follower final : public Proposer {
   Buffer next_, came_, heads_, logits_, widened_;
   Buffer tokens_, leads_, ranked_, shares_;  // [level_rows], [level_rows], [level_rows][kMostTried] twice
   Buffer row_tokens_;                        // [slot][rows of a tree]
-  Buffer levels_;                            // [max_draft][level_rows] tokens of blind chains
+  std::vector<int> taps_;                    // the network's
+  Buffer path_taps_, path_hidden_;           // [keep][taps * hidden], [keep][hidden] of the target: rows of a path side by side
+  // On a device. Tokens of blind chains [max_draft][level_rows]; trees: of a slot, ids and parents' rows of the level that runs
+  // next [level_rows], what is chosen in the end; own_ids_.
+  Buffer levels_, slot_tokens_, slot_parents_, slot_chances_, frontiers_, next_ids_, next_rows_, chosen_parents_, num_chosen_;
+  Buffer own_ids_there_;
 };
 
 }  // namespace hunch

@@ -135,15 +135,15 @@ Status MedusaHeads::read_token_map(const Proposer::Setup& setup) {
   HUNCH_TRY(const std::vector<int64_t> map, file.integers("token_map"));
   if (int64_t(map.size()) != vocab_)
     return file.wrong("token_map", fmt::format("{} entries for heads over {} tokens", map.size(), vocab_));
-  vocabulary_ = setup.backend->allocate(map.size() * sizeof(int32_t), Memory::Shared);
-  auto ids = vocabulary_.view<int32_t>(vocab_);
+  std::vector<int32_t> ids(map.size());
   int64_t before = -1;
   for (int64_t i = 0; i < vocab_; ++i) {
     if (map[size_t(i)] <= before || map[size_t(i)] >= vocab)
       return file.wrong("token_map",
                         fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i, map[size_t(i)], vocab));
-    ids(i) = int32_t(before = map[size_t(i)]);
+    ids[size_t(i)] = int32_t(before = map[size_t(i)]);
   }
+  vocabulary_ = setup.backend->constant_ids(ids);
   return {};
 }
 

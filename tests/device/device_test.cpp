@@ -260,6 +260,38 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
     }
 }
 
+// Method auto chooses among lookups, self and what is loaded, trees and chains, several requests at once.
+TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
+  for (const char* name : {"echo", "echo-eagle3", "echo-medusa"}) {
+    EngineOptions options = tiny("echo");
+    options.max_num_seqs = 3;
+    options.drafters.push_back({.path = test::tiny_path(name)});
+    auto engine = test::load(options);
+    std::vector<std::vector<int32_t>> plain;
+    std::vector<std::unique_ptr<TokenStream>> streams;
+    std::vector<Request> requests;
+    for (int i = 0; i < 6; ++i) {
+      requests.push_back(test::request(test::random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
+      requests.back().sampling.temperature = i % 2 ? 0.5 : 0.0;
+      plain.push_back(test::plain_stream(*engine, requests.back()));
+      requests.back().speculation.proposer = "auto";
+    }
+    for (const Request& request : requests) {
+      auto stream = engine->submit(request);
+      ASSERT_TRUE(stream.ok()) << stream.error().message;
+      streams.push_back(std::move(*stream));
+    }
+    int64_t drafted = 0;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      auto run = streams[i]->result();
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      EXPECT_EQ(run->tokens, plain[i]) << name << " request " << i;
+      drafted += run->drafted;
+    }
+    EXPECT_GT(drafted, 50) << name;
+  }
+}
+
 TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
   int turn = 0;
   for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})

@@ -46,6 +46,30 @@ TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
   }
 }
 
+TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
+  for (const bool turned : {false, true}) {
+    const std::string draft =
+        turned ? test::renumbered("qwen3-tied", "dev_tree", turned_ids(), 288) : test::tiny_path("qwen3-tied");
+    for (const double temperature : {0.0, 0.8})
+      for (const int depth : {3, 6}) {
+        std::vector<Generation> runs;
+        for (const char* device : {"reference", GetParam()}) {
+          auto engine = test::load(test::with_draft_model("qwen3-tied", draft, device, turned ? "intersection" : "same"));
+          Request request = test::drafting(test::random_prompt(50 + 21 * depth, 256, 5), 60, depth, temperature);
+          request.speculation.tree_tokens = 24, request.speculation.tree_top_k = 4;
+          runs.push_back(test::generate(*engine, request));
+          EXPECT_EQ(runs.back().tokens, test::plain_stream(*engine, request)) << device;
+        }
+        const std::string what = fmt::format("turned {} T {} depth {}", turned, temperature, depth);
+        if (GetParam() == std::string("late")) {
+          EXPECT_EQ(runs[0].drafted, runs[1].drafted) << what;
+          EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
+          EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+        }
+      }
+  }
+}
+
 TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
   EngineOptions options = test::with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"), GetParam());
   options.max_num_seqs = 6, options.chunk_len = 66, options.max_num_batched_tokens = 400;  // 466 rows of a pass of drafts

@@ -82,6 +82,12 @@ class LateBackend final : public ReferenceBackend {
       ReferenceBackend::move_kv(a);
     });
   }
+  void shuffle_kv(const ShuffleKvArgs& a) override {
+    later([this, a = a, pages = taken(a.kv.pages), lengths = taken(a.lengths)]() mutable {
+      a.kv.pages = seen(pages), a.lengths = lengths;
+      ReferenceBackend::shuffle_kv(a);
+    });
+  }
   void page_bounds(const PageBoundsArgs& a) override {
     later([this, a = a, from = taken(a.from.pages), to = taken(a.to.pages)]() mutable {
       a.from.pages = seen(from), a.to.pages = seen(to);
@@ -131,7 +137,10 @@ class LateBackend final : public ReferenceBackend {
     later([this, a] { ReferenceBackend::copy_rows(a); });
   }
   void copy_tokens(const CopyTokensArgs& a) override {
-    later([this, a] { ReferenceBackend::copy_tokens(a); });
+    later([this, a = a, index = taken(a.index)]() mutable {
+      a.index = index;
+      ReferenceBackend::copy_tokens(a);
+    });
   }
   void scatter_columns(const ScatterColumnsArgs& a) override {
     later([this, a] { ReferenceBackend::scatter_columns(a); });
@@ -148,6 +157,12 @@ class LateBackend final : public ReferenceBackend {
   }
   void log_probs(const LogProbsArgs& a) override {
     later([this, a] { ReferenceBackend::log_probs(a); });
+  }
+  void grow_tree(const GrowTreeArgs& a) override {
+    later([this, a] { ReferenceBackend::grow_tree(a); });
+  }
+  void choose_nodes(const ChooseNodesArgs& a) override {
+    later([this, a] { ReferenceBackend::choose_nodes(a); });
   }
 
  private:

@@ -43,22 +43,31 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
     }
 }
 
+TEST_P(Copies, TakeTheRowsAndTokensThatAnIndexNames) {
+  const auto backend = make_backend(GetParam(), 2);
+  std::vector<float> from(21), out(16, -5.0f);
+  std::iota(from.begin(), from.end(), 1.0f);
+  const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
+  const Buffer there = backend->constant_ids(index), ids = backend->constant_ids(tokens);
+  backend->copy_rows({View<const float, 2>(from.data(), 7, 3), columns(out, 4, 0, 3), there.view<const int32_t>(4)});
+  EXPECT_EQ(out, (std::vector<float>{13, 14, 15, -5, 1, 2, 3, -5, 13, 14, 15, -5, 19, 20, 21, -5}));
+  std::vector<int32_t> to(3);
+  backend->copy_tokens({ids.view<const int32_t>(4), View<int32_t, 1>(to.data(), 3), std::vector<int32_t>{3, 1, 1}});
+  EXPECT_EQ(to, (std::vector<int32_t>{-1, 8, 8}));
+}
+
 TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
   const auto backend = make_backend(GetParam(), 2);
-  constexpr float kFill = -std::numeric_limits<float>::infinity();
   const std::vector<std::vector<int32_t>> maps = {{}, {0}, {9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {2, 3, 7}, {7, -1, 0, 3}};
   for (const std::vector<int32_t>& ids : maps)
     for (const int64_t rows : {1, 5}) {
       const int64_t n = int64_t(ids.size());
-      Buffer map = backend->allocate(ids.size() * sizeof(int32_t) + 4, Memory::Shared);
-      std::copy(ids.begin(), ids.end(), static_cast<int32_t*>(map.data()));
+      const Buffer map = backend->constant_ids(ids);
       std::vector<float> from(size_t(rows * (n + 1))), out(size_t(rows * 12), -5.0f);
       std::iota(from.begin(), from.end(), 1.0f);
-      backend->scatter_columns({columns(from, n + 1, 0, n), View<const int32_t, 1>(static_cast<int32_t*>(map.data()), n),
-                                columns(out, 12, 0, 10), kFill});
+      backend->scatter_columns({columns(from, n + 1, 0, n), map.view<const int32_t>(n), columns(out, 12, 0, 10)});
       for (int64_t r = 0; r < rows; ++r) {
-        std::vector<float> expected(12, kFill);
-        expected[10] = expected[11] = -5;
+        std::vector<float> expected(12, -5.0f);  // what the map does not name stays
         for (int64_t i = 0; i < n; ++i)
           if (ids[size_t(i)] >= 0) expected[size_t(ids[size_t(i)])] = from[size_t(r * (n + 1) + i)];
         ASSERT_EQ(std::vector<float>(out.begin() + r * 12, out.begin() + (r + 1) * 12), expected) << n << " columns, row " << r;
@@ -71,7 +80,7 @@ TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
   std::vector<float> from(2), out(4);
   for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 4}, {-2, 0}})
     EXPECT_DEATH(backend.scatter_columns({View<const float, 2>(from.data(), 1, 2), View<const int32_t, 1>(ids.data(), 2),
-                                          View<float, 2>(out.data(), 1, 4), 0}),
+                                          View<float, 2>(out.data(), 1, 4)}),
                  "map");
 }
 

@@ -63,6 +63,20 @@ void CpuBackend::move_kv(const MoveKvArgs& args) {
     if (args.from[i] != args.to[i]) store.move(args.kv.pages, args.from[i], args.to[i]);
 }
 
+// `from` does not descend, so nothing needs to be put aside: what moves down goes first, in order, then what moves up, backwards.
+void CpuBackend::shuffle_kv(const ShuffleKvArgs& args) {
+  auto& store = static_cast<CpuKvStore&>(*args.kv.store);
+  int64_t first = args.first_entry;
+  for (const int32_t length : args.lengths) {
+    HUNCH_CHECK(args.from.extent[0] <= length);
+    for (int64_t i = 0; i < args.from.extent[0]; ++i)
+      if (args.from(i) > i) store.move(args.kv.pages, first + args.from(i), first + i);
+    for (int64_t i = args.from.extent[0]; i-- > 0;)
+      if (args.from(i) < i) store.move(args.kv.pages, first + args.from(i), first + i);
+    first += length;
+  }
+}
+
 void CpuBackend::gather_kv(const GatherKvArgs& args) {
   counters_.gather_bytes += hunch::gather_kv(threads_, kernels_.gather, args);
 }

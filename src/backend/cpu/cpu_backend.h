@@ -39,6 +39,7 @@ class CpuBackend final : public ReferenceBackend {
   void store_kv(const StoreKvArgs& args) override;
   void gather_kv(const GatherKvArgs& args) override;
   void move_kv(const MoveKvArgs& args) override;
+  void shuffle_kv(const ShuffleKvArgs& args) override;
   void page_bounds(const PageBoundsArgs& args) override;
   void attention(const AttentionArgs& args) override;
   void score_keys(const ScoreKeysArgs& args) override;

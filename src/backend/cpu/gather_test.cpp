@@ -123,5 +123,32 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
     }
 }
 
+TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
+  for (const std::string& name : all_backends())
+    for (const DType dtype : kKvTypes)
+      for (const std::vector<int32_t>& from :
+           {std::vector<int32_t>{0}, {4}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
+        const KvShape shape{dtype, 2, 1, 40, 2};
+        const auto backend = make_backend(name);
+        const KvCase before(*backend, shape, 100, 3);
+        KvCase after(*backend, shape, 100, 3);
+        const std::vector<int32_t> lengths{7, 5, 6};
+        const int64_t count = int64_t(from.size());
+        backend->shuffle_kv({after.ref(), 57, lengths, View<const int32_t, 1>(from.data(), count)});
+        std::vector<int64_t> source(100);
+        std::iota(source.begin(), source.end(), 0);
+        for (int64_t i = 0; i < count; ++i)
+          for (const int64_t first : {57, 64, 69}) source[size_t(first + i)] = first + from[size_t(i)];
+        std::vector<float> a(80), b(80);
+        for (int layer = 0; layer < 2; ++layer)
+          for (int head = 0; head < 2; ++head)
+            for (int64_t e = 0; e < 100; ++e) {
+              before.store->read(layer, head, before.pages(), source[size_t(e)], a.data(), a.data() + 40);
+              after.store->read(layer, head, after.pages(), e, b.data(), b.data() + 40);
+              ASSERT_TRUE(same_bits(a, b)) << name << " " << name_of(shape) << " entry " << e;
+            }
+      }
+}
+
 }  // namespace
 }  // namespace hunch

@@ -17,6 +17,7 @@
 #include "backend/cuda/sample.h"
 #include "backend/cuda/small.h"
 #include "backend/cuda/top_k.h"
+#include "backend/cuda/tree.h"
 #include "backend/cuda/weights.h"
 
 namespace hunch {
@@ -207,6 +208,8 @@ void CudaBackend::gather_kv(const GatherKvArgs& args) {
 
 void CudaBackend::move_kv(const MoveKvArgs& args) { enqueue_move_kv(next_op(), args); }
 
+void CudaBackend::shuffle_kv(const ShuffleKvArgs& args) { enqueue_shuffle_kv(next_op(), args); }
+
 void CudaBackend::page_bounds(const PageBoundsArgs& args) { enqueue_page_bounds(next_op(), args); }
 
 void CudaBackend::attention(const AttentionArgs& args) {
@@ -290,6 +293,10 @@ void CudaBackend::log_probs(const LogProbsArgs& args) {
   if (is_hopper()) enqueue_log_probs(next_op(), args);
   else host_.log_probs(next_op(), args);
 }
+
+void CudaBackend::grow_tree(const GrowTreeArgs& args) { enqueue_grow_tree(next_op(), args); }
+
+void CudaBackend::choose_nodes(const ChooseNodesArgs& args) { enqueue_choose_nodes(next_op(), args); }
 
 std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
   std::vector<KernelRow> rows;

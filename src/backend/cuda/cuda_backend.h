@@ -48,6 +48,7 @@ class CudaBackend final : public Backend {
   void store_kv(const StoreKvArgs& args) override;
   void gather_kv(const GatherKvArgs& args) override;
   void move_kv(const MoveKvArgs& args) override;
+  void shuffle_kv(const ShuffleKvArgs& args) override;
   void page_bounds(const PageBoundsArgs& args) override;
   void attention(const AttentionArgs& args) override;
   void score_keys(const ScoreKeysArgs& args) override;
@@ -60,6 +61,8 @@ class CudaBackend final : public Backend {
   void scatter_columns(const ScatterColumnsArgs& args) override;
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
+  void grow_tree(const GrowTreeArgs& args) override;
+  void choose_nodes(const ChooseNodesArgs& args) override;
 
   void replay(const std::function<void()>& body) override;
   std::vector<KernelRow> bench_kernels(const std::string& filter) override;

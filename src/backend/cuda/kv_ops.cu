@@ -117,6 +117,35 @@ __global__ void move_kernel(const MoveDevice* args) {
   }
 }
 
+struct ShuffleDevice {
+  KvPlane first_layer;
+  int64_t layer_bytes, first_entry;
+  const int32_t *pages, *from, *lengths;
+  int count;
+};
+// Blocks [layer and head][stretch]. Shared memory: the rows that stay, K and V and, for Q8_0, their scales.
+__global__ void __launch_bounds__(kThreads) shuffle_kernel(const ShuffleDevice* args) {
+  extern __shared__ uint32_t aside[];
+  const ShuffleDevice a = *args;
+  KvPlane plane = a.first_layer;
+  const int head = int(blockIdx.x) % plane.kv_heads;
+  plane.keys += int(blockIdx.x) / plane.kv_heads * a.layer_bytes;
+  int64_t first = a.first_entry;
+  for (int stretch = 0; stretch < int(blockIdx.y); ++stretch) first += a.lengths[stretch];
+  const int codes = int(2 * kv_part_bytes(plane.dtype, plane.head_dim) / 4), scales = plane.dtype == DType::Q8_0 ? 2 : 0;
+  const int words = codes + scales;  // of 4 bytes
+  const auto word = [&](int64_t entry, int at) -> uint32_t& {
+    const KvRow row = kv_row(plane, a.pages, head, entry, 0);
+    return at < codes ? reinterpret_cast<uint32_t*>(row.data)[at] : reinterpret_cast<uint32_t*>(row.scale)[at - codes];
+  };
+  wait_for_previous();
+  let_next_start();
+  for (int i = int(threadIdx.x); i < a.count * words; i += kThreads) aside[i] = word(first + a.from[i / words], i % words);
+  __syncthreads();
+  for (int i = int(threadIdx.x); i < a.count * words; i += kThreads)
+    if (a.from[i / words] != i / words) word(first + i / words, i % words) = aside[i];
+}
+
 struct BoundsDevice {
   KvPlane from, to;
   const int32_t *from_pages, *to_pages;
@@ -205,6 +234,24 @@ void enqueue_move_kv(Commands& commands, const MoveKvArgs& args) {
                           args.kv.store->layers,
                           int(args.from.size())};
   commands.launch(move_kernel, {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads},
+                  device);
+}
+
+void enqueue_shuffle_kv(Commands& commands, const ShuffleKvArgs& args) {
+  const int64_t count = args.from.extent[0];
+  if (count == 0 || args.lengths.empty()) return;
+  HUNCH_CHECK(count <= kMostShuffled && args.from.stride[0] == 1);
+  for (const int32_t length : args.lengths) HUNCH_CHECK(count <= length);
+  commands.begin_op();
+  const KvPlane plane = kv_plane(args.kv, 0);
+  const size_t row_bytes = 2 * kv_row_bytes(plane.dtype, plane.head_dim);
+  HUNCH_CHECK(kv_row_bytes(plane.dtype, plane.head_dim) % 4 == 0);
+  const ShuffleDevice device{plane,          plane.head_bytes * plane.kv_heads, args.first_entry, commands.data(args.kv.pages),
+                             args.from.data, commands.data(args.lengths),       int(count)};
+  commands.launch(shuffle_kernel,
+                  {.blocks = dim3(unsigned(args.kv.store->layers * plane.kv_heads), unsigned(args.lengths.size())),
+                   .threads = kThreads,
+                   .shared_bytes = size_t(count) * row_bytes},
                   device);
 }
 

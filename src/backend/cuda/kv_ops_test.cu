@@ -70,6 +70,23 @@ TEST(CudaKv, GathersAndMovesBitForBit) {
       }
 }
 
+TEST(CudaKv, ShufflesTheColumnsOfATree) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = std::move(*Commands::make());
+  const std::vector<std::vector<int32_t>> turns{{0}, {3, 3}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}};
+  for (const KvShape& shape : kShapes)
+    for (const std::vector<int32_t>& from : turns) {
+      KvPair kv(*commands, shape, 200);
+      const test::DeviceArray<int32_t> there(from);
+      const std::vector<int32_t> lengths{7, 5, 6};
+      const int64_t count = int64_t(from.size());
+      enqueue_shuffle_kv(*commands, {kv.ref(), 57, lengths, View<const int32_t, 1>(there.data(), count)});
+      kv.reference.shuffle_kv({kv.expected_ref(), 57, lengths, View<const int32_t, 1>(from.data(), count)});
+      ASSERT_TRUE(commands->wait().ok());
+      EXPECT_EQ(differences(*kv.store, *kv.expected, kv.pages(), 200), 0) << shape.name();
+    }
+}
+
 TEST(CudaKv, MakesTheBoundsOfPages) {
   HUNCH_NEEDS_DEVICE();
   auto commands = std::move(*Commands::make());

@@ -19,6 +19,7 @@ struct CopyRows {
   const float* from;
   float* to;
   int64_t rows, columns, from_stride, to_stride;  // from_stride 0: one row for all
+  const int32_t* index;                           // null: none
 };
 struct CopiesOfRows {
   const CopyRows* calls;  // one per row of blocks
@@ -29,7 +30,7 @@ __global__ void copy_rows_kernel(const CopiesOfRows* args) {
   const CopyRows a = args->calls[blockIdx.y];
   for (int64_t i = first_index(); i < a.rows * a.columns; i += stride()) {
     const int64_t row = i / a.columns, column = i % a.columns;
-    a.to[row * a.to_stride + column] = a.from[row * a.from_stride + column];
+    a.to[row * a.to_stride + column] = a.from[(a.index ? a.index[row] : row) * a.from_stride + column];
   }
 }
 
@@ -37,28 +38,22 @@ struct CopyTokens {
   const int32_t* from;
   int32_t* to;
   int64_t count, from_stride, to_stride;
+  const int32_t* index;  // null: none
 };
 __global__ void copy_tokens_kernel(const CopyTokens* args) {
   wait_for_previous();
   let_next_start();
   const CopyTokens a = *args;
-  for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i * a.to_stride] = a.from[i * a.from_stride];
+  for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x)
+    a.to[i * a.to_stride] = a.from[(a.index ? a.index[i] : i) * a.from_stride];
 }
 
 struct Scatter {
   const float* from;
   const int32_t* map;
   float* to;
-  int64_t n, columns, from_stride, to_stride;
-  float fill;
+  int64_t n, from_stride, to_stride;
 };
-__global__ void fill_columns_kernel(const Scatter* args) {
-  wait_for_previous();
-  let_next_start();
-  const Scatter a = *args;
-  float* to = a.to + blockIdx.y * a.to_stride;
-  for (int64_t i = first_index(); i < a.columns; i += stride()) to[i] = a.fill;
-}
 __global__ void scatter_columns_kernel(const Scatter* args) {
   wait_for_previous();
   let_next_start();
@@ -167,10 +162,12 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
   int64_t most = 0;
   for (const CopyRowsArgs& args : calls) {
     const int64_t rows = args.to.extent[0], columns = args.to.extent[1];
-    HUNCH_CHECK(args.from.extent[1] == columns && (args.from.extent[0] == rows || args.from.extent[0] == 1));
+    const bool all_one = args.from.extent[0] == 1 && !args.index.data;
+    HUNCH_CHECK(args.from.extent[1] == columns && (args.index.data || args.from.extent[0] == rows || all_one));
+    HUNCH_CHECK(!args.index.data || (args.index.extent[0] == rows && args.index.stride[0] == 1));
     if (rows * columns == 0) continue;
     copies.push_back(
-        {args.from.data, args.to.data, rows, columns, args.from.extent[0] == 1 ? 0 : args.from.stride[0], args.to.stride[0]});
+        {args.from.data, args.to.data, rows, columns, all_one ? 0 : args.from.stride[0], args.to.stride[0], args.index.data});
     most = std::max(most, rows * columns);
   }
   if (copies.empty()) return;
@@ -180,22 +177,21 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
 }
 
 void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
-  HUNCH_CHECK(args.from.extent[0] == args.to.extent[0]);
+  const bool indexed = !args.index.empty();
+  HUNCH_CHECK(args.to.extent[0] == (indexed ? int64_t(args.index.size()) : args.from.extent[0]));
   if (args.to.extent[0] == 0) return;
   commands.launch(copy_tokens_kernel, {.threads = 64},
-                  CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0]});
+                  CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0],
+                             indexed ? commands.data(args.index) : nullptr});
 }
 
 void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args) {
-  const int64_t n = args.map.extent[0], columns = args.to.extent[1], rows = args.to.extent[0];
+  const int64_t n = args.map.extent[0], rows = args.to.extent[0];
   HUNCH_CHECK(args.from.extent[1] == n && args.from.extent[0] == rows && args.map.stride[0] == 1);
   HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1);
-  if (rows == 0 || columns == 0) return;
-  const Scatter scatter{args.from.data, args.map.data,       args.to.data,      n,
-                        columns,        args.from.stride[0], args.to.stride[0], args.fill};
-  const Grid grid{.blocks = dim3(kStriding / 4, unsigned(rows)), .threads = kThreads};
-  commands.launch(fill_columns_kernel, grid, scatter);
-  if (n > 0) commands.launch(scatter_columns_kernel, grid, scatter);
+  if (rows == 0 || n == 0) return;
+  commands.launch(scatter_columns_kernel, {.blocks = dim3(kStriding / 4, unsigned(rows)), .threads = kThreads},
+                  Scatter{args.from.data, args.map.data, args.to.data, n, args.from.stride[0], args.to.stride[0]});
 }
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {

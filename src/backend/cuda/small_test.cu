@@ -44,10 +44,29 @@ TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
     }
 }
 
+TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  std::vector<float> from(7 * 600);
+  std::iota(from.begin(), from.end(), 1.0f);
+  const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
+  const test::DeviceArray<float> x(from), to(std::vector<float>(4 * 600));
+  const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(std::vector<int32_t>(3));
+  const CopyRowsArgs copy{View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600),
+                          View<const int32_t, 1>(there.data(), 4)};
+  enqueue_copy_rows(*commands, std::span(&copy, 1));
+  enqueue_copy_tokens(*commands,
+                      {View<const int32_t, 1>(ids.data(), 4), View<int32_t, 1>(chosen.data(), 3), std::vector<int32_t>{3, 1, 1}});
+  ASSERT_TRUE(commands->wait().ok());
+  const std::vector<float> out = to.get();
+  for (size_t r = 0; r < 4; ++r)
+    for (size_t i = 0; i < 600; ++i) ASSERT_EQ(out[r * 600 + i], from[size_t(index[r]) * 600 + i]);
+  EXPECT_EQ(chosen.get(), (std::vector<int32_t>{-1, 8, 8}));
+}
+
 TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
   HUNCH_NEEDS_DEVICE();
   auto commands = Commands::make().value();
-  constexpr float kFill = -std::numeric_limits<float>::infinity();
   for (const int64_t whole : {10, 3000, 151936})
     for (const int64_t step : {1, 3, 7})
       for (const int64_t rows : {1, 5}) {
@@ -59,12 +78,10 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
         const test::DeviceArray<float> x(from), to(expected);
         const test::DeviceArray<int32_t> map(ids);
         enqueue_scatter_columns(*commands, {View<const float, 2>(x.data(), rows, n), View<const int32_t, 1>(map.data(), n),
-                                            columns(to.data(), rows, width, 0, whole), kFill});
+                                            columns(to.data(), rows, width, 0, whole)});
         ASSERT_TRUE(commands->wait().ok());
-        for (int64_t r = 0; r < rows; ++r) {
-          std::fill_n(expected.begin() + r * width, whole, kFill);
+        for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < n; ++i) expected[size_t(r * width + ids[size_t(i)])] = from[size_t(r * n + i)];
-        }
         ASSERT_EQ(to.get(), expected) << "every " << step << " of " << whole << ", rows " << rows;
       }
 }

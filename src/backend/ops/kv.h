@@ -66,6 +66,17 @@ struct MoveKvArgs {
   std::span<const int64_t> from, to;
 };
 
+// Rows of a draft tree change places in every layer, K and V, bits as they are: in the stretch of `lengths[g]` entries that
+// begins behind stretch g - 1 (the first at first_entry), entry i becomes what entry from(i) was, for i < from.extent <=
+// lengths[g]. So the branches that go on each stand in a column of their own, whichever branch they left.
+struct ShuffleKvArgs {
+  KvRef kv;
+  int64_t first_entry = 0;
+  std::span<const int32_t> lengths;
+  View<const int32_t, 1> from;  // memory of the backend; not descending, in [0, lengths[g])
+};
+inline constexpr int64_t kMostShuffled = 16;  // from.extent
+
 // Copies the selected entries, then the entries [tail_first, tail_last), of one layer from `from` to entries 0.. of `to`.
 // Both stores have the same geometry, scales included. With the same dtype bits are copied; the only conversion is to Q8_0 (a
 // copy for drafts in half the bytes, while the exact rows stay as they are): what store_kv makes of the entries as they read.

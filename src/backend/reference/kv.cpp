@@ -159,6 +159,28 @@ void ReferenceBackend::move_kv(const MoveKvArgs& args) {
                      store.entry_bytes());
 }
 
+void ReferenceBackend::shuffle_kv(const ShuffleKvArgs& args) {
+  auto& store = static_cast<ReferenceKvStore&>(*args.kv.store);
+  const int64_t count = args.from.extent[0];
+  HUNCH_CHECK(count <= kMostShuffled);
+  std::vector<std::byte> aside(size_t(count) * store.entry_bytes());
+  for (int layer = 0; layer < store.layers; ++layer)
+    for (int head = 0; head < store.kv_heads; ++head) {
+      int64_t first = args.first_entry;
+      for (const int32_t length : args.lengths) {
+        for (int64_t i = 0; i < count; ++i) {
+          HUNCH_CHECK(args.from(i) >= (i > 0 ? args.from(i - 1) : 0) && args.from(i) < length && count <= length);
+          std::memcpy(aside.data() + size_t(i) * store.entry_bytes(),
+                      store.entry(layer, head, args.kv.pages, first + args.from(i)), store.entry_bytes());
+        }
+        for (int64_t i = 0; i < count; ++i)
+          std::memcpy(store.entry(layer, head, args.kv.pages, first + i), aside.data() + size_t(i) * store.entry_bytes(),
+                      store.entry_bytes());
+        first += length;
+      }
+    }
+}
+
 void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
   auto& from = static_cast<ReferenceKvStore&>(*args.from.store);
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);

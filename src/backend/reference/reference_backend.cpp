@@ -45,14 +45,19 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
 size_t ReferenceBackend::memory_bytes() const { return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE)); }
 
 void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
-  HUNCH_CHECK(args.from.extent[1] == args.to.extent[1] && (args.from.extent[0] == args.to.extent[0] || args.from.extent[0] == 1));
-  for (int64_t row = 0; row < args.to.extent[0]; ++row)
-    std::copy_n(args.from[args.from.extent[0] == 1 ? 0 : row].data, args.to.extent[1], args.to[row].data);
+  const int64_t given = args.from.extent[0], rows = args.to.extent[0];
+  HUNCH_CHECK(args.from.extent[1] == args.to.extent[1] && (args.index.data || given == rows || given == 1));
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t from = args.index.data ? args.index(row) : given == 1 ? 0 : row;
+    HUNCH_CHECK(from >= 0 && from < given);
+    std::copy_n(args.from[from].data, args.to.extent[1], args.to[row].data);
+  }
 }
 
 void ReferenceBackend::copy_tokens(const CopyTokensArgs& args) {
-  HUNCH_CHECK(args.from.extent[0] == args.to.extent[0]);
-  for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(i);
+  const auto& index = args.index;
+  HUNCH_CHECK(args.to.extent[0] == (index.empty() ? args.from.extent[0] : int64_t(index.size())));
+  for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(index.empty() ? i : index[size_t(i)]);
 }
 
 void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {
@@ -62,7 +67,6 @@ void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {
   for (int64_t row = 0; row < args.to.extent[0]; ++row) {
     const float* from = args.from[row].data;
     float* to = args.to[row].data;
-    std::fill_n(to, args.to.extent[1], args.fill);
     for (int64_t i = 0; i < n; ++i)
       if (args.map(i) >= 0) to[args.map(i)] = from[i];
   }

@@ -63,6 +63,7 @@ class ReferenceBackend : public Backend {
   void store_kv(const StoreKvArgs& args) override;
   void gather_kv(const GatherKvArgs& args) override;
   void move_kv(const MoveKvArgs& args) override;
+  void shuffle_kv(const ShuffleKvArgs& args) override;
   void page_bounds(const PageBoundsArgs& args) override;
   void attention(const AttentionArgs& args) override;
   void score_keys(const ScoreKeysArgs& args) override;
@@ -75,6 +76,8 @@ class ReferenceBackend : public Backend {
   void scatter_columns(const ScatterColumnsArgs& args) override;
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
+  void grow_tree(const GrowTreeArgs& args) override;
+  void choose_nodes(const ChooseNodesArgs& args) override;
 
   // 0.98^steps with the bits that every backend's top_k uses.
   static float dilation_factor(int steps);

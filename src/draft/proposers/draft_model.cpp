@@ -26,25 +26,18 @@ class DraftModel final : public DraftNet {
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
     model_->logits(backend, hidden, logits);
   }
-  View<const int32_t, 1> vocabulary() const override { return view(target_ids_, shape().vocab_size); }
-  View<const int32_t, 1> own_ids() const override { return view(own_ids_, target_columns_); }
+  View<const int32_t, 1> vocabulary() const override {
+    return target_ids_ ? target_ids_.view<const int32_t>(shape().vocab_size) : View<const int32_t, 1>{};
+  }
+  std::span<const int32_t> own_ids() const override { return own_ids_; }
+  bool renumbers() const override { return renumbers_; }
 
  private:
-  static View<const int32_t, 1> view(const Buffer& ids, int64_t count) {
-    return ids ? ids.view<const int32_t>(count) : View<const int32_t, 1>{};
-  }
-
   std::unique_ptr<Model> model_;
-  int64_t target_columns_ = 0;
-  Buffer target_ids_, own_ids_;  // empty: the target's numbering
+  Buffer target_ids_;  // empty, both: the target's numbering
+  std::vector<int32_t> own_ids_;
+  bool renumbers_ = false;
 };
-
-Buffer shared(Backend& backend, const std::vector<int32_t>& ids) {
-  if (ids.empty()) return {};
-  Buffer out = backend.allocate(ids.size() * sizeof(int32_t), Memory::Shared);
-  std::copy(ids.begin(), ids.end(), &out.view<int32_t>(int64_t(ids.size()))(0));
-  return out;
-}
 
 Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup) {
   if (!setup.draft_model)
@@ -55,10 +48,10 @@ Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup)
   auto net = std::make_unique<DraftModel>();
   HUNCH_TRY(net->model_, family->make({.backend = setup.backend, .checkpoint = setup.draft_model}));
   const int64_t columns = net->shape().vocab_size, target_columns = setup.target->shape().vocab_size;
-  net->target_columns_ = target_columns;
   if (const VocabMap* map = setup.draft_vocab; map && !map->same()) {
     HUNCH_CHECK(int64_t(map->target_ids.size()) == columns && int64_t(map->own_ids.size()) == target_columns);
-    net->target_ids_ = shared(*setup.backend, map->target_ids), net->own_ids_ = shared(*setup.backend, map->own_ids);
+    net->target_ids_ = setup.backend->constant_ids(map->target_ids), net->own_ids_ = map->own_ids;
+    for (const int32_t id : map->target_ids) net->renumbers_ |= id >= 0 && map->own_ids[size_t(id)] != id;
   } else {
     HUNCH_CHECK(columns == target_columns);
   }

@@ -174,16 +174,15 @@ Status Eagle3::read_vocabulary(const Proposer::Setup& setup) {
   HUNCH_TRY(const std::vector<int64_t> differences, file.integers("d2t"));
   if (int64_t(differences.size()) != shape_.vocab_size)
     return file.wrong("d2t", fmt::format("{} entries for a draft vocabulary of {}", differences.size(), shape_.vocab_size));
-  vocabulary_ = setup.backend->allocate(differences.size() * sizeof(int32_t), Memory::Shared);
-  auto ids = vocabulary_.view<int32_t>(shape_.vocab_size);
+  std::vector<int32_t> ids(differences.size());
   int64_t before = -1;
   for (int64_t id = 0; id < shape_.vocab_size; ++id) {
     const int64_t mapped = id + differences[size_t(id)];
     if (mapped <= before || mapped >= vocab)
       return file.wrong("d2t", fmt::format("draft token {} becomes {}: ids must ascend and lie below {}", id, mapped, vocab));
-    ids(id) = int32_t(before = mapped);
+    ids[size_t(id)] = int32_t(before = mapped);
   }
-  if (before == shape_.vocab_size - 1 && shape_.vocab_size == vocab) vocabulary_ = {};
+  if (before != shape_.vocab_size - 1 || shape_.vocab_size != vocab) vocabulary_ = setup.backend->constant_ids(ids);
   return {};
 }
 

@@ -29,11 +29,12 @@ class Medusa final : public Proposer {
     states_ = words(slots * hidden, Memory::Device);
     x_ = words(kRows * hidden, Memory::Device), scratch_ = words(kRows * hidden, Memory::Device);
     logits_ = words(kRows * heads_.vocab(), Memory::Device);
-    if (heads_.vocabulary().data) widened_ = words(kRows * vocab_, Memory::Device);
+    if (heads_.vocabulary().data)  // what they never guess stays as it is
+      widened_ = backend_.constant(std::vector<float>(size_t(kRows * vocab_), -std::numeric_limits<float>::infinity()));
     tokens_ = words(slots * count, Memory::Shared), ranked_ = words(slots * count * kRanks, Memory::Shared);
     positions_.resize(size_t(slots * count));
     rows_.reserve(kRows), open_.reserve(drafts_.size());
-    made_.resize(size_t(setup.max_draft));
+    made_.resize(size_t(setup.max_draft)), places_.reserve(size_t(setup.max_draft));
   }
 
   bool passes() const override { return true; }
@@ -56,16 +57,15 @@ class Medusa final : public Proposer {
     for (const DraftTask& task : tasks)
       if (begin(task)) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
     if (open_.empty()) return;
-    rows_.clear();
-    for (int head = 0; head < heads_.count(); ++head) {
-      for (const Draft* draft : open_)
-        if (head < draft->depth) {
-          rows_.push_back({draft, head});
-          if (rows_.size() == kRows) flush();
-        }
-      if (!heads_.one_output()) flush();
-    }
-    flush();
+    const bool blind = backend_.asynchronous() && std::none_of(open_.begin(), open_.end(), [](const Draft* d) {
+                         return bool(d->task->sequence->logit_state);
+                       });
+    if (blind)
+      return backend_.replay([this] {
+        run_heads();
+        for (Draft* draft : open_) fill_blind(*draft);
+      });
+    run_heads();
     if (!backend_.synchronize().ok()) return;  // the pass that verifies fails with the reason
     for (Draft* draft : open_) fill(*draft);
   }
@@ -133,6 +133,19 @@ class Medusa final : public Proposer {
     return true;
   }
 
+  void run_heads() {
+    rows_.clear();
+    for (int head = 0; head < heads_.count(); ++head) {
+      for (const Draft* draft : open_)
+        if (head < draft->depth) {
+          rows_.push_back({draft, head});
+          if (rows_.size() == kRows) flush();
+        }
+      if (!heads_.one_output()) flush();
+    }
+    flush();
+  }
+
   // Runs the heads of rows_, those of one head next to each other, and samples their candidates.
   void flush() {
     const int64_t count = int64_t(rows_.size()), hidden = heads_.hidden();
@@ -148,7 +161,7 @@ class Medusa final : public Proposer {
     heads_.logits(backend_, rows_[0].head, x.slice(0, count), logits);
     if (const auto map = heads_.vocabulary(); map.data) {
       const auto wide = widened_.view<float>(kRows, vocab_).slice(0, count);
-      backend_.scatter_columns({.from = logits, .map = map, .to = wide, .fill = -std::numeric_limits<float>::infinity()});
+      backend_.scatter_columns({.from = logits, .map = map, .to = wide});
       logits = wide;
     }
     for (int64_t i = 0; i < count; ++i) sample(rows_[size_t(i)], View<const float, 2>(logits).slice(i, 1));
@@ -187,19 +200,48 @@ class Medusa final : public Proposer {
         tree.tokens(length) = candidates(slot, length)(0);
       return tree.make_chain(length);
     }
-    // Nodes that a limit cuts, or that have no valid number, take what is behind them along.
+    make_nodes(draft, [&](const StaticTree::Node& node) {
+      const int32_t token = candidates(slot, node.depth - 1)(node.rank);
+      if (token >= 0) tree.tokens(tree.size) = token;
+      return token >= 0;
+    });
+  }
+
+  // The nodes of the shape that this round has, in order: take(node) says whether it can be the tree's next one. Nodes that a
+  // limit cuts, or that cannot, take what is behind them along.
+  template <class Take>
+  void make_nodes(const Draft& draft, const Take& take) {
+    DraftTree& tree = *draft.task->tree;
     const StaticTree& shape = *draft.shape;
-    for (int at = 0; at < shape.size() && tree.size < task.limits.max_tokens; ++at) {
+    for (int at = 0; at < shape.size() && tree.size < draft.task->limits.max_tokens; ++at) {
       const StaticTree::Node& node = shape.node(at);
       const int parent = node.parent < 0 ? -1 : made_[size_t(node.parent)];
       made_[size_t(at)] = kCut;
-      if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks) continue;
-      const int32_t token = candidates(slot, node.depth - 1)(node.rank);
-      if (token < 0) continue;
-      tree.tokens(tree.size) = token;
+      if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks || !take(node)) continue;
       tree.parents[size_t(tree.size)] = parent;
       made_[size_t(at)] = tree.size++;
     }
+  }
+
+  // On a device nobody waits for the candidates: the tree has the shape that was wanted, whatever stands in it. A node that no
+  // token had the rank of is a guess that no target makes (-1).
+  void fill_blind(Draft& draft) {
+    const DraftTask& task = *draft.task;
+    DraftTree& tree = *task.tree;
+    const auto all = ranked_.view<const int32_t>(int64_t(drafts_.size()), int64_t(heads_.count()) * kRanks);
+    tree.passes = 1;
+    places_.clear();
+    if (!draft.shape) {
+      tree.make_chain(draft.depth);
+      for (int head = 0; head < draft.depth; ++head) places_.push_back(int32_t(head * kRanks));
+    } else {
+      make_nodes(draft, [&](const StaticTree::Node& node) {
+        places_.push_back(int32_t((node.depth - 1) * kRanks + node.rank));
+        return true;
+      });
+    }
+    backend_.copy_tokens({.from = all[task.sequence->slot], .to = tree.tokens.slice(0, tree.size), .index = places_});
+    tree.in_flight = true;
   }
 
   static constexpr int kCut = -2;
@@ -213,6 +255,7 @@ class Medusa final : public Proposer {
   std::vector<Row> rows_;           // that run next
   std::vector<int> made_;           // [nodes of a shape] their nodes in the tree
   std::vector<int32_t> positions_;  // [slot][head]
+  std::vector<int32_t> places_;     // [nodes] of their tokens among a slot's candidates
   Buffer states_;                   // [slot][hidden]
   Buffer x_, scratch_;              // [kRows][hidden]
   Buffer logits_, widened_;         // [kRows][draft vocabulary], [kRows][vocabulary]

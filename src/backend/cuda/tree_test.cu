@@ -1,0 +1,86 @@
+// Trees grown on the device against the reference, bit for bit: chances, frontiers and the nodes chosen in the end.
+#include "backend/cuda/tree.h"
+
+#include <random>
+
+#include "backend/cuda/device_test.h"
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+template <class T>
+View<T, 1> all(std::vector<T>& x) {
+  return View<T, 1>(x.data(), int64_t(x.size()));
+}
+template <class T>
+View<T, 1> all(const test::DeviceArray<T>& x) {
+  return View<T, 1>(x.data(), int64_t(x.size()));
+}
+
+struct Shape {
+  int depth, k, rows, most;
+};
+
+void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
+  ReferenceBackend reference;
+  const size_t capacity = size_t(shape.k + shape.depth * shape.rows * shape.k), most = size_t(shape.most);
+  std::vector<int32_t> tokens(capacity), parents(capacity), frontier(size_t(shape.rows), -7), own(1000);
+  std::vector<double> chances(capacity);
+  for (int32_t& id : own) id = int32_t(random() % 5000);
+  const test::DeviceArray<int32_t> tokens_there(tokens), parents_there(parents), frontier_there(frontier), own_there(own);
+  const test::DeviceArray<double> chances_there(chances);
+  const TreeSlots here{all(tokens), all(parents), all(chances), all(frontier)},
+      there{all(tokens_there), all(parents_there), all(chances_there), all(frontier_there)};
+  int64_t slots = 0;
+  for (int level = 0, rows = 1; level < shape.depth; ++level) {
+    const size_t count = size_t(rows * shape.k),
+                 next = size_t(level + 1 == shape.depth ? 0 : std::min(shape.rows, rows * shape.k));
+    std::vector<int32_t> ranked(count), ids(next), from(next);
+    std::vector<float> shares(count);
+    for (size_t i = 0; i < count; ++i) {
+      ranked[i] = random() % 5 ? int32_t(random() % 1000) : -1;
+      shares[i] = random() % 3 ? float(random() % 8) / 8 : std::ldexp(1.0f, -int(random() % 140));
+    }
+    const test::DeviceArray<int32_t> ranked_there(ranked), ids_there(ids), from_there(from);
+    const test::DeviceArray<float> shares_there(shares);
+    const bool other_ids = level % 2;
+    reference.grow_tree({here, slots, View<const int32_t, 2>(ranked.data(), rows, shape.k),
+                         View<const float, 2>(shares.data(), rows, shape.k), all(ids), all(from),
+                         other_ids ? all(own) : View<const int32_t, 1>{}});
+    enqueue_grow_tree(commands, {there, slots, View<const int32_t, 2>(ranked_there.data(), rows, shape.k),
+                                 View<const float, 2>(shares_there.data(), rows, shape.k), all(ids_there), all(from_there),
+                                 other_ids ? all(own_there) : View<const int32_t, 1>{}});
+    ASSERT_TRUE(commands.wait().ok());
+    ASSERT_EQ(ids_there.get(), ids);
+    ASSERT_EQ(from_there.get(), from);
+    slots += int64_t(count), rows = int(next);
+  }
+  ASSERT_EQ(tokens_there.get(), tokens);
+  ASSERT_EQ(parents_there.get(), parents);
+  ASSERT_EQ(chances_there.get(), chances);
+  ASSERT_EQ(frontier_there.get(), frontier);
+  std::vector<int32_t> nodes(most), node_parents(most), number(1);
+  const test::DeviceArray<int32_t> nodes_there(nodes), node_parents_there(nodes), number_there(number);
+  reference.choose_nodes({here, slots, all(nodes), all(node_parents), all(number)});
+  enqueue_choose_nodes(commands, {there, slots, all(nodes_there), all(node_parents_there), all(number_there)});
+  ASSERT_TRUE(commands.wait().ok());
+  EXPECT_EQ(number_there.get(), number);
+  EXPECT_EQ(nodes_there.get(), nodes);
+  EXPECT_EQ(node_parents_there.get(), node_parents);
+}
+
+TEST(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  std::mt19937 random(11);
+  for (const Shape& shape :
+       {Shape{1, 1, 1, 1}, {1, 16, 1, 9}, {6, 10, 10, 60}, {3, 16, 16, 1000}, {40, 16, 16, 255}, {7, 4, 2, 500}})
+    for (int turn = 0; turn < 4; ++turn) {
+      SCOPED_TRACE(testing::Message() << shape.depth << " levels of " << shape.k << " by " << shape.rows);
+      grow_both(*commands, random, shape);
+    }
+}
+
+}  // namespace
+}  // namespace hunch

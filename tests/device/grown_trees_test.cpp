@@ -1,0 +1,167 @@
+// Trees of a learned drafter that nobody waits for (draft/follower_blind.cpp) against those that the host grows level by level:
+// the same nodes, for several sequences at once. The network here is little but attention: every key on the path weighs alike, so
+// that one wrong ancestor changes which tokens are the likeliest.
+#include "draft/follower.h"
+
+#include <fmt/format.h>
+
+#include "draft/test_drafts.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kVocab = 500, kHidden = 32, kMaxDraft = 48, kSeats = 3;
+
+ModelShape shape_of_all() {
+  return {.family = "toy",
+          .vocab_size = kVocab,
+          .hidden = kHidden,
+          .ffn = 8,
+          .layers = 2,
+          .heads = 2,
+          .kv_heads = 1,
+          .head_dim = kHidden / 2,
+          .context_len = 4096};
+}
+
+class Target final : public Model {
+ public:
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return 0; }
+  void forward(Pass&, View<float, 2>, std::span<const uint8_t>) const override {}
+  void logits(Backend&, View<const float, 2>, View<float, 2>) const override {}
+  void embed(Backend&, View<const int32_t, 1>, View<float, 2>) const override {}
+
+ private:
+  ModelShape shape_ = shape_of_all();
+};
+
+// Two layers of attention with queries of zero: means over what a row reads. With features, those are added.
+class Means final : public DraftNet {
+ public:
+  Means(Backend& backend, bool featured)
+      : featured_(featured),
+        table_(backend.random_weight(DType::F32, kVocab, kHidden, 1)),
+        output_(backend.random_weight(DType::F32, kVocab, kHidden, 2)),
+        mix_(backend.random_weight(DType::F32, kHidden, kHidden, 3)),
+        zeros_(backend.constant(std::vector<float>(kHidden, 0.0f))) {}
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return 0; }
+  bool takes_features() const override { return featured_; }
+  int64_t scratch_floats() const override { return 4 * kHidden; }
+  void fuse(Backend& backend, Arena&, const TargetRows& rows, int64_t first, int64_t count, View<float, 2> out) const override {
+    backend.copy_rows({.from = rows.hidden.slice(first, count), .to = out});
+  }
+  void forward(Pass& pass, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const override {
+    Backend& backend = pass.backend();
+    Arena& arena = pass.arena();
+    const int64_t rows = pass.num_rows();
+    const auto x = arena.take<float>(rows, kHidden), q = arena.take<float>(rows, kHidden), out = arena.take<float>(rows, kHidden);
+    backend.embed({.ids = pass.ids(), .table = table_.get(), .out = x});
+    if (featured_) {
+      const Product product{mix_.get(), nullptr, x};
+      backend.matmul({.x = features, .products = std::span(&product, 1), .accumulate = true});
+    }
+    backend.copy_rows({.from = zeros_.view<const float>(1, kHidden), .to = q});
+    const auto heads = [&](const View<float, 2>& of, int64_t count) { return View<float, 3>(of.data, rows, count, kHidden / 2); };
+    const auto kv = [&](const View<float, 2>& of, int64_t part) {
+      View<float, 3> half(of.data + part * (kHidden / 2), rows, 1, kHidden / 2);
+      half.stride[0] = kHidden;
+      return half;
+    };
+    for (int layer = 0; layer < 2; ++layer) {
+      pass.attend(layer, {.q = heads(q, 2), .k = kv(x, 0), .v = kv(x, 1), .out = heads(out, 2)});
+      const Product product{mix_.get(), nullptr, x};
+      backend.matmul({.x = out, .products = std::span(&product, 1), .accumulate = true});
+    }
+    backend.copy_rows({.from = x, .to = hidden});
+    if (featured_) backend.copy_rows({.from = out, .to = recycled});
+  }
+  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
+    const Product product{output_.get(), nullptr, logits};
+    backend.matmul({.x = hidden, .products = std::span(&product, 1)});
+  }
+
+ private:
+  ModelShape shape_ = shape_of_all();
+  bool featured_;
+  std::unique_ptr<Weight> table_, output_, mix_;
+  Buffer zeros_;
+};
+
+// The trees that a backend's follower grows for the same sequences over some rounds.
+std::vector<std::string> grown(const char* device, bool featured, double temperature) {
+  std::vector<std::string> out;
+  auto backend = Register<Backend>::find(device)->make({}).value();
+  Target target;
+  Follower follower(Proposer::Setup{.backend = backend.get(), .target = &target, .max_draft = kMaxDraft, .max_sequences = kSeats},
+                    std::make_unique<Means>(*backend, featured));
+  PagePool pool(64);
+  KvGeometry geometry = *follower.needs().kv;
+  geometry.dtype = DType::F32;
+  follower.move_in({.kv = backend->make_kv_store(geometry, 64), .pool = &pool, .max_rows = 300, .context_len = 4096});
+  std::vector<float> states(300 * kHidden);
+  for (size_t i = 0; i < states.size(); ++i) states[i] = float(i * 2654435761u % 1000) / 25000;
+  const Buffer hidden = backend->constant(states);
+  std::vector<Sequence> sequences;
+  std::vector<std::unique_ptr<test::Tree>> trees;
+  const auto follow = [&](Sequence& s, int64_t first) {
+    EXPECT_TRUE(s.pages.grow_to(s.committed_len + 1 + kMaxDraft, pool));
+    const TargetRows rows{.sequence = &s,
+                          .first_position = first,
+                          .count = s.committed_len - first,
+                          .hidden = hidden.view<const float>(300, kHidden)};
+    follower.follow(std::span(&rows, 1));
+    EXPECT_TRUE(backend->synchronize().ok());
+  };
+  for (int slot = 0; slot < kSeats; ++slot) {
+    test::Dice dice(uint64_t(slot) + 5);
+    sequences.push_back(test::sequence_of(test::random_stream(60 + 33 * slot, kVocab, dice), slot));
+    Sequence& s = sequences.back();
+    s.pages = PageTable(4096);
+    s.sampling = {.temperature = float(temperature), .top_k = 0, .top_p = 1, .min_p = temperature > 0 ? 0.9f : 0.0f};
+    s.noise.seed = uint64_t(slot);
+    const int64_t committed = std::exchange(s.committed_len, 0);
+    follower.open(s);
+    s.committed_len = committed;
+    follow(s, 0);
+    trees.push_back(std::make_unique<test::Tree>(kMaxDraft));
+  }
+  for (int round = 0; round < 6; ++round) {
+    std::vector<DraftTask> tasks;
+    for (int slot = 0; slot < kSeats; ++slot)
+      tasks.push_back({.sequence = &sequences[size_t(slot)],
+                       .limits = {.max_tokens = 10 + 13 * ((round + slot) % 3),
+                                  .max_depth = 1 + (2 * slot + round) % 7,
+                                  .may_branch = true,
+                                  .tree_top_k = 2 + 3 * ((slot + round) % 4)},
+                       .tree = &trees[size_t(slot)]->tree});
+    follower.propose(tasks);
+    for (int slot = 0; slot < kSeats; ++slot) {
+      Sequence& s = sequences[size_t(slot)];
+      const DraftTree& tree = trees[size_t(slot)]->tree;
+      std::string text = fmt::format("round {} slot {}, {} passes:", round, slot, tree.passes);
+      for (int node = 0; node < tree.size; ++node) text += fmt::format(" {}<{}", tree.tokens(node), tree.parents[size_t(node)]);
+      out.push_back(text);
+      const int64_t first = s.committed_len, kept = (round + slot) % 3;  // the next rows, as if a path had been kept
+      for (int64_t i = 0; i <= kept; ++i) s.tokens.push_back(int32_t((i * 31 + round * 7 + slot) % kVocab));
+      s.committed_len += kept + 1;
+      follower.observe(s, {});
+      follow(s, first);
+    }
+  }
+  return out;
+}
+
+TEST(LateDevice, GrowsTheTreesOfTheReferenceNodeByNode) {
+  for (const bool featured : {false, true})
+    for (const double temperature : {0.0, 1.0}) {
+      const auto host = grown("reference", featured, temperature), device = grown("late", featured, temperature);
+      ASSERT_EQ(host.size(), device.size());
+      for (size_t i = 0; i < host.size(); ++i) EXPECT_EQ(device[i], host[i]) << "features " << featured << " T " << temperature;
+      EXPECT_NE(host[0], host[kSeats]);
+    }
+}
+
+}  // namespace
+}  // namespace hunch
