@@ -106,26 +106,25 @@ int shift_of(int group) {
   return shift;
 }
 
-// The columns that a tile of so many packed rows gets.
+// The form for a tile of so many packed rows: columns for them in the instruction; 0: rows (attention_consumer.cuh).
 int columns_for(int64_t packed) {
-  for (const int columns : {8, 16, 32, 48})
+  for (const int columns : {8, 16, 32})
     if (packed <= columns) return columns;
-  return kTileRows;
+  return 0;
 }
 
 template <int D, class T>
 void launch_tensor(Commands& commands, int blocks, int columns, bool paired, const AttentionDevice& device) {
-  const auto launch = [&](auto* kernel, size_t shared_bytes) {
-    commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = shared_bytes},
+  const auto launch = [&](auto* kernel) {
+    commands.launch(kernel,
+                    {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
                     device);
   };
-  constexpr size_t kBytes = AttentionShared<D, false>::kBytes;
-  if (paired) launch(attention_kernel<D, T, 64, true>, AttentionShared<D, true>::kBytes);
-  else if (columns == 8) launch(attention_kernel<D, T, 8, false>, kBytes);
-  else if (columns == 16) launch(attention_kernel<D, T, 16, false>, kBytes);
-  else if (columns == 32) launch(attention_kernel<D, T, 32, false>, kBytes);
-  else if (columns == 48) launch(attention_kernel<D, T, 48, false>, kBytes);
-  else launch(attention_kernel<D, T, 64, false>, kBytes);
+  if (paired) launch(attention_kernel<RowConsumer<D, T, true>, true>);
+  else if (columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8>, false>);
+  else if (columns == 16) launch(attention_kernel<ColumnConsumer<D, T, 16>, false>);
+  else if (columns == 32) launch(attention_kernel<ColumnConsumer<D, T, 32>, false>);
+  else launch(attention_kernel<RowConsumer<D, T, false>, false>);
 }
 
 int64_t plane_stride(int64_t prefix_len) { return (prefix_len + kPageLen - 1) / kPageLen * kPageLen; }
@@ -167,10 +166,9 @@ CudaAttention::Count::~Count() {
 
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   wanted_.clear();
-  int columns = 0;  // runs of one tile go in one launch: what the largest needs
+  int columns = 0;  // runs of few rows go in one launch: what the largest needs
   for (const AttentionRun& run : args.runs)
-    if (const int64_t packed = run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads); packed <= kTileRows)
-      columns = std::max(columns, columns_for(packed));
+    columns = std::max(columns, columns_for(run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads)));
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const auto& store = *run.kv.store;
@@ -190,7 +188,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     Launch launch;
     launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
-    launch.columns = launch.general ? 0 : launch.paired ? kTileRows : columns;
+    launch.columns = launch.general || columns_for(run.num_rows << shift) == 0 ? 0 : columns;
     launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
     const auto all = wanted_.all();
     const auto place = std::find_if(all.begin(), all.end(), [&](const Launch& l) { return l.same_kind(launch); });
@@ -349,7 +347,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
   device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
   device.group = call.group, device.group_shift = call.shift;
-  device.paired = launch.paired, device.keys_only = launch.keys_only, device.reread = plan.reread;
+  device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
     commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 4), .threads = 128}, device);
     return;

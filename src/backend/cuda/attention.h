@@ -35,7 +35,7 @@ class CudaAttention {
   struct Launch {
     bool general = false, paired = false, keys_only = false;
     DType dtype = DType::BF16;
-    int head_dim = 0, shift = 0, columns = 0;  // columns: of a tile of packed rows
+    int head_dim = 0, shift = 0, columns = 0;  // columns: 0: packed rows stand in rows
     std::vector<const AttentionRun*> runs;
     KeptList<PlannedRun> planned;
     // Made of these.

@@ -2,8 +2,11 @@
 //
 // Order of arithmetic, the same for a row in any company: keys are cut at multiples of kSplitEntries; a split starts afresh and
 // folds its blocks of 64 in ascending order; a super-split (kSuperSplits splits) folds its splits left to right, and the supers
-// are folded left to right (merge()). What a row does not read leaves its state bit for bit as it was, so it does not matter
-// which splits and blocks other rows made a kernel look at.
+// are folded left to right (merge()). Within a split a row's weights stand relative to a reference, which becomes the greatest
+// logit of a block where that one's weight, rounded, would be above 256. Weights of a block are added by entries 8 apart in a
+// group of 16, blocks by these sums, which at the end of a split are added over the entries of a group, then over groups. What a
+// row does not read leaves its state bit for bit as it was, so it does not matter which splits and blocks other rows made a
+// kernel look at.
 #pragma once
 
 #include <cuda.h>
@@ -103,7 +106,6 @@ struct AttentionDevice {
   float* partials = nullptr;
   float scale_log2 = 0;                // scale log2(e)
   int32_t group = 1, group_shift = 0;  // query heads of a KV head, and the logarithm of their padded number
-  int32_t paired = 0;                  // two M tiles share what is read
   int32_t keys_only = 0;               // scores without attention
   int32_t reread = 0;                  // several M groups read the same keys: keep them in the L2
 };

@@ -14,17 +14,15 @@ constexpr int kAttentionThreads = 384;
 constexpr int kRingThreads = 64;  // producers of a ring: two warps that take turns
 constexpr int kQueueSlots = 4;    // items that producers may be ahead of consumers
 
-// kPaired: two consumers share what is read, and their weights have a place of their own; else these stand where the keys did.
-template <int D, bool kIsPaired>
+template <int D>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
-  static constexpr bool kPaired = kIsPaired;
-  static constexpr int kStages = D == 128 ? (kPaired ? 2 : 3) : (kPaired ? 5 : 6);  // of a ring
+  static constexpr int kStages = D == 128 ? 3 : 6;  // of a ring
   static constexpr int kStageBytes = kPageLen * D * 2 * 2;
-  static constexpr int kQueryBytes = kTileRows * D * 2, kWeightBytes = kPaired ? kTileRows * kPageLen * 2 : 0;
-  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kWeights = kRings + 2 * kStages * kStageBytes;
-  static constexpr int kRows = kWeights + 2 * kWeightBytes;        // [consumer][last, leaf, minus_lse, plane][row]
-  static constexpr int kBad = kRows + 2 * 4 * kTileRows * 4;       // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kQueryBytes = kTileRows * D * 2;
+  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kRows = kRings + 2 * kStages * kStageBytes;
+  static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;          // [consumer][4][64] what is known of rows, or scores
+  static constexpr int kBad = kRows + kRowBytes;                   // [two tiles][consumer][warp] entries of V that are not finite
   static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
   static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
   static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
@@ -95,10 +93,9 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const
 // by a lane of its first producer warp and handed round through shared memory.
 class ItemQueue {
  public:
-  template <class Shared>
+  template <class Shared, bool kPaired>
   __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring,
                                                  bool first) {
-    constexpr bool kPaired = Shared::kPaired;
     const int queue = kPaired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
     ItemQueue q(args);
     q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
@@ -138,7 +135,7 @@ class ItemQueue {
 };
 
 // A producer warp: every other tile of its ring.
-template <class Shared>
+template <class Shared, bool kPaired>
 __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
   constexpr int D = Shared::kHeadDim;
   const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 2;
@@ -146,10 +143,10 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
   const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
   const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
   int stage = 0, tiles = 0;
-  constexpr int rings = Shared::kPaired ? 2 : 1;
-  const int my_ring = Shared::kPaired ? ring : 0;
+  constexpr int rings = kPaired ? 2 : 1;
+  const int my_ring = kPaired ? ring : 0;
   uint32_t phase = 0;
-  ItemQueue queue = ItemQueue::of<Shared>(args, shared, memory, ring, warp == 0);
+  ItemQueue queue = ItemQueue::of<Shared, kPaired>(args, shared, memory, ring, warp == 0);
   for (; queue.item() < args.num_items; queue.advance()) {
     const AttentionItemDevice& item = args.items[queue.item()];
     const AttentionRunDevice& run = args.runs[item.run];

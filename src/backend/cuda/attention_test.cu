@@ -119,6 +119,62 @@ TEST(CudaAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
     }
 }
 
+// Rows whose greatest logits stand far apart and grow from tile to tile, each in other ones.
+TEST(CudaAttention, GivesARowTheSameBitsWhateverItsCompanyMakesOfReferences) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kTensorShapes) {
+    const int64_t len = 1400, rows = 40;
+    KvPair kv(*device.commands, shape, len);
+    Request all = chunk(shape, len - rows, rows, 3);
+    const size_t width = size_t(shape.heads() * shape.head_dim);
+    for (size_t r = 0; r < size_t(rows); ++r)
+      for (size_t i = 0; i < width; ++i) all.q[r * width + i] *= std::exp2(float(r * 7 % 6));
+    std::vector<float> alone;
+    for (int64_t r = 0; r < rows; ++r) {
+      const Attended row = device.run(kv, rows_of(all, r, 1, shape));
+      alone.insert(alone.end(), row.out.begin(), row.out.end());
+    }
+    for (const int64_t size : {2, 8, 12, 40})
+      for (int64_t r = 0; r < rows; r += size) {
+        const int64_t count = std::min(size, rows - r);
+        const Attended part = device.run(kv, rows_of(all, r, count, shape));
+        ASSERT_TRUE(test::same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
+            << shape.name() << " rows from " << r << ", " << count;
+      }
+    const Attended right = expected(kv, all);
+    EXPECT_LE(distance(alone, right.out), out_tolerance(shape)) << shape.name() << difference(alone, right.out);
+  }
+}
+
+// A weight between 256 and what rounds to more than 256 leaves a row's reference where it is, also beside a row that needs
+// another.
+TEST(CudaAttention, GivesARowTheSameBitsAtTheEdgeOfItsReferencesSlack) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  const KvShape shape{DType::BF16, 1, 1, 128, 2};
+  const int64_t len = 200;
+  const float unit = 1 / std::sqrt(128.0f) * 1.44269504f;
+  float query = 0, key = 0;  // exact in bf16, with 8 < their logit < 8.005
+  for (int a = 128; a < 256 && query == 0; ++a)
+    for (int b = 128; b < 256 && query == 0; ++b)
+      if (const float logit = unit * (float(a) / 32) * (float(b) / 16); logit > 8.0005f && logit < 8.005f)
+        query = float(a) / 32, key = float(b) / 16;
+  ASSERT_GT(query, 0);
+  KvPair kv(*device.commands, shape, len);
+  std::vector<float> k(size_t(len) * 128, 0.0f);
+  k[100 * 128] = key;
+  kv.put(*device.commands, 1, 0, k, random_floats(k.size(), 8));
+  for (const int64_t rows : {2, 40, 100}) {  // in columns of the instruction, in its rows, in two tiles
+    Request all = chunk(shape, len - rows, rows);
+    std::fill(all.q.begin(), all.q.end(), 0.0f);
+    for (int64_t r = 0; r < rows; ++r)
+      all.last[size_t(r)] = int32_t(len - 1), all.q[size_t(r) * 128] = r == 0 ? query : 2 * query;
+    const Attended together = device.run(kv, all), alone = device.run(kv, rows_of(all, 0, 1, shape));
+    EXPECT_TRUE(test::same_bits(together.out.data(), alone.out.data(), 128)) << rows;
+  }
+}
+
 // Long contexts are dealt to workers in other stretches than short ones, and many sequences in others than one.
 TEST(CudaAttention, GivesARowTheSameBitsBesideOtherSequences) {
   HUNCH_NEEDS_DEVICE();

@@ -1,0 +1,212 @@
+// What the two forms of a consumer of attention on the tensor cores share: the walk over its items and tiles, queries in shared
+// memory, the values that must not be read. attention_columns.cuh: packed rows in the columns of the instruction, for few of
+// them; attention_rows.cuh: in its rows, for many. A row's bits are the same in both.
+#pragma once
+
+#include "backend/cuda/attention_stream.cuh"
+#include "backend/cuda/attention_wgmma.cuh"
+
+namespace hunch {
+
+// A row's weights stand relative to a reference (base 2), which follows the greatest logit only when a weight, rounded, is above
+// kSlack. By a row's own logits alone: its bits do not depend on who else is there.
+constexpr float kSlack = 256, kNothingRead = -1e30f;
+
+// A tile of keys on its way through a consumer.
+struct TileInFlight {
+  int split, entry, leaf;
+  uint32_t full, phase, keys;  // its stage: barrier and memory
+};
+
+// Self: has begin_rows(run, item) for a new tile of rows, attend(run, item) and look_at_keys(run, item), scores alone.
+template <class Self, int D, class T, bool kPaired>
+class AttentionConsumer {
+ public:
+  using Shared = AttentionShared<D>;
+  static constexpr int kStages = Shared::kStages, kParts = D / 64;
+
+  __device__ __forceinline__ AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)
+      : args_(args), shared_(shared), memory_(memory) {
+    consumer_ = uniform(int(threadIdx.x) / 128 - 1), t_ = int(threadIdx.x) % 128, lane_ = t_ % 32, warp_ = uniform(t_ / 32);
+    keys_only_ = uniform(args.keys_only) != 0, shift_ = uniform(args.group_shift), scale_ = args.scale_log2;
+  }
+
+  __device__ __forceinline__ void run() {
+    ring_ = kPaired ? 0 : consumer_;
+    int last_run = -1, last_head = -1, last_group = -1;
+    ItemQueue queue = ItemQueue::of<Shared, kPaired>(args_, shared_, memory_, consumer_, false);
+    for (; queue.item() < args_.num_items; queue.advance()) {
+      const AttentionItemDevice& item = args_.items[uniform(queue.item())];
+      const AttentionRunDevice& run = args_.runs[item.run];
+      rows_in_tile_ = uniform(kPaired && consumer_ ? item.rows[1] : item.rows[0]);
+      tile_ = rows_in_tile_ == 0 ? 0 : kPaired ? item.mgroup * 2 + consumer_ : item.mgroup;
+      clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
+      sink_ = rows_in_tile_ == 0 ? ScoreSink::None : ScoreSink(uniform(int(run.sink)));
+      scored_end_ = sink_ == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
+      gathered_ = run.index != nullptr;
+      weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
+      if (sink_ != ScoreSink::Rows)
+        scores_ = run.scores +
+                  (sink_ == ScoreSink::Groups ? tile_ * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
+      if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
+        self().begin_rows(run, item);
+        last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
+      }
+      if (keys_only_) self().look_at_keys(run, item);
+      else self().attend(run, item);
+    }
+  }
+
+ protected:
+  __device__ __forceinline__ Self& self() { return static_cast<Self&>(*this); }
+  __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
+  __device__ __forceinline__ int head_of(int in_tile) const { return (tile_ * kTileRows + in_tile) & ((1 << shift_) - 1); }
+  __device__ __forceinline__ int row_of(const AttentionRunDevice& run, int in_tile) const {  // the run's
+    const int listed = (tile_ * kTileRows + in_tile) >> shift_;
+    return run.rows ? run.rows[listed] : listed;
+  }
+  using Pair = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, __nv_bfloat162, __half2>;
+  __device__ __forceinline__ static uint32_t pack(float a, float b) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+      return *reinterpret_cast<const uint32_t*>(&both);
+    } else {
+      const __half2 both = __floats2half2_rn(a, b);
+      return *reinterpret_cast<const uint32_t*>(&both);
+    }
+  }
+
+  // Whether a row whose greatest weight, so far as references go, is this one needs another reference.
+  __device__ __forceinline__ static bool leaves_slack(float weight) {
+    const uint32_t rounded = pack(weight, weight);
+    return __low2float(*reinterpret_cast<const Pair*>(&rounded)) > kSlack;
+  }
+  template <int kCount>
+  __device__ __forceinline__ static bool any_leaves_slack(const uint32_t (&rounded)[kCount]) {  // of pairs of weights
+    Pair most = *reinterpret_cast<const Pair*>(&rounded[0]);
+#pragma unroll
+    for (int i = 1; i < kCount; ++i) most = __hmax2(most, *reinterpret_cast<const Pair*>(&rounded[i]));
+    return fmaxf(__low2float(most), __high2float(most)) > kSlack;
+  }
+
+  // Queries of the tile, rounded, in the swizzle, of kPlaces rows of the operand; zeros where there is no row. All earlier
+  // products are done, and nobody looks at what `meanwhile` writes before this ends.
+  template <int kPlaces, class RowOfPlace, class Meanwhile>
+  __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item,
+                                               RowOfPlace row_of_place, Meanwhile meanwhile) {
+    constexpr int kChunks = D / 8, kEach = (kPlaces * kChunks + 127) / 128;  // 16 bytes of the tile each
+    float4 x[kEach][2];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {  // all loads first, whatever they are of: one wait for memory
+      const int chunk = (i * 128 + t_) % kChunks, in_tile = row_of_place((i * 128 + t_) / kChunks), head = head_of(in_tile);
+      const int row = run.first_row + row_of(run, min(in_tile, max(rows_in_tile_, 1) - 1)), of_run = item.kv_head * args_.group;
+      const auto* from = reinterpret_cast<const float4*>(args_.q + row * args_.q_row +
+                                                         (of_run + min(head, args_.group - 1)) * args_.q_head + chunk * 8);
+      const bool stands = in_tile < rows_in_tile_ && head < args_.group;
+      x[i][0] = from[0], x[i][1] = from[1];
+      if (!stands) x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
+    }
+    sync();
+    char* to = memory_ + Shared::kQueries + consumer_ * Shared::kQueryBytes;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int place = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks;
+      const float4 a = x[i][0], b = x[i][1];
+      if (place < kPlaces)
+        *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
+            make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+    }
+    meanwhile();
+    show_to_tensor_cores();
+    sync();
+  }
+  __device__ __forceinline__ uint32_t queries() const {
+    return shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
+  }
+
+  // The tile's stage; the ring goes on.
+  __device__ __forceinline__ TileInFlight next_stage(const Tiles& tiles) {
+    TileInFlight tile;
+    tile.split = tiles.split, tile.entry = tiles.block * kPageLen, tile.leaf = tiles.leaf;
+    tile.full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
+    tile.keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
+    tile.phase = phase_;
+    if (kPaired) ring_ ^= 1;
+    if (!kPaired || ring_ == 0)
+      if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+    return tile;
+  }
+  __device__ __forceinline__ void await(const TileInFlight& tile) const {
+    barrier_poll(tile.full, tile.phase);
+    if (gathered_ || tile.leaf >= 0) show_to_tensor_cores();
+  }
+  __device__ __forceinline__ void leave(const TileInFlight& tile) const {  // the stage to the producers
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
+  }
+  __device__ __forceinline__ bool is_scored(const TileInFlight& tile) const {
+    return __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));
+  }
+  // Few tiles are not: scores want the logits as they are, the softmax without what is not read.
+  __device__ __forceinline__ bool is_clean(const TileInFlight& tile) const {
+    return __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
+  }
+
+  // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
+  // zeroed, and remembered for the rows that do read them.
+  __device__ __forceinline__ bool clean_values(uint32_t values) {
+    char* at = memory_ + (values - shared_) + t_ / 2 * 128;
+    constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < kParts * 4; ++i) {
+      const uint4 x = *reinterpret_cast<const uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16);
+      for (uint32_t word : {x.x, x.y, x.z, x.w})
+        finite = finite && (word & kExponent) != kExponent && (word >> 16 & kExponent) != kExponent;
+    }
+    finite = __shfl_xor_sync(~0u, int(finite), 1) && finite;
+    const uint32_t entries = __ballot_sync(~0u, !finite);  // two lanes an entry
+    auto* found = reinterpret_cast<uint32_t*>(memory_ + Shared::kBad) + (odd_ * 2 + consumer_) * 4;
+    odd_ ^= 1;
+    if (lane_ == 0) found[warp_] = entries;
+    if (kPaired) named_barrier(3, 256);  // both consumers have looked
+    if (!finite)
+      for (int i = 0; i < kParts * 4; ++i)
+        *reinterpret_cast<uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16) = make_uint4(0, 0, 0, 0);
+    show_to_tensor_cores();
+    if (kPaired) named_barrier(3, 256);
+    else sync();
+    found_ = found;
+    return found[0] | found[1] | found[2] | found[3];
+  }
+
+  // Whether a row with this newest entry and this path reads an entry of a tile.
+  __device__ __forceinline__ static bool reads(const AttentionRunDevice& run, int newest, int leaf_of_row, int entry,
+                                               int leaf_of_tile) {
+    const int oldest = max(run.first, run.window ? newest + 1 - run.window : 0);
+    return entry >= oldest && entry <= newest && (leaf_of_tile < 0 || leaf_of_tile == leaf_of_row);
+  }
+  __device__ __forceinline__ bool is_bad(int e) const { return found_[e / 16] >> (e % 16 * 2) & 1; }
+  __device__ __forceinline__ float combined(float a, float b) const {
+    const float added = a + b, greatest = fmaxf(a, b);
+    return sum_ ? added : greatest;
+  }
+
+  const AttentionDevice& args_;
+  const uint32_t shared_;
+  char* memory_;
+  int consumer_, t_, lane_, warp_;
+  int ring_ = 0, stage_ = 0, odd_ = 0, shift_;
+  bool keys_only_;
+  float scale_;
+  ScoreSink sink_ = ScoreSink::None;
+  int tile_ = 0, rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item
+  bool gathered_ = false, weight_ = false, sum_ = false;
+  float mean_ = 0;
+  float* scores_ = nullptr;           // of the set or plane
+  uint32_t used_ = 0, row_used_ = 0;  // by scores, a bit each of the thread's columns; the second of padding heads too
+  const uint32_t* found_ = nullptr;   // entries of V that are not finite, two bits each
+  uint32_t phase_ = 0;
+};
+
+}  // namespace hunch

@@ -1,0 +1,353 @@
+// The consumer of many packed rows, which stand in the rows of the instruction: S = Q K^T, O += P V for 64 of them and tiles of
+// 64 keys. P stays in registers, and warps, each with 16 rows, have nothing to tell each other but scores. Paired, two consumers
+// read the same tiles, alternately from both rings, with rows of their own. What it leaves of a row has the bits that
+// attention_columns.cuh leaves: the same weights against the same references, added in the same order.
+#pragma once
+
+#include "backend/cuda/attention_consumer.cuh"
+
+namespace hunch {
+
+template <int D, class T, bool kPaired>
+class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, kPaired> {
+  using Base = AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, kPaired>;
+  friend Base;
+  using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
+      Base::is_bad;
+  using Base::is_clean, Base::is_scored, Base::lane_, Base::leave, Base::leaves_slack, Base::mean_, Base::memory_;
+  using Base::next_stage, Base::pack, Base::queries, Base::reads, Base::row_of, Base::rows_in_tile_, Base::scale_,
+      Base::scored_end_;
+  using Base::scores_, Base::shift_, Base::sink_, Base::sum_, Base::sync, Base::t_, Base::warp_, Base::weight_, Base::keys_only_;
+  static constexpr int kClasses =
+      8;  // of keys, by which a thread adds weights: 16 (class / 2) + 8 {0, 1} + 2 (lane % 4) + class % 2
+
+ public:
+  using Base::Base;
+  using typename Base::Shared;
+
+ private:
+  // A thread's rows: two, which are neighbours, heads of one row mostly, so that scores are added before lanes exchange them.
+  __device__ __forceinline__ static int row_of_place(int place) { return place / 16 * 16 + place % 8 * 2 + place % 16 / 8; }
+  __device__ __forceinline__ int my_row(int half) const { return warp_ * 16 + lane_ / 4 * 2 + half; }
+
+  __device__ __forceinline__ void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = my_row(half);
+      last_[half] = -1, leaf_[half] = -1, plane_[half] = -1, minus_lse_[half] = -INFINITY, used_[half] = row_used_[half] = false;
+      if (in_tile >= rows_in_tile_) continue;
+      const int row = row_of(run, in_tile);
+      row_used_[half] = sink_ != ScoreSink::None && run.row_used[row];
+      if (row_used_[half] && sink_ == ScoreSink::Rows) plane_[half] = run.used_index[row] * run.plane.kv_heads + item.kv_head;
+      if (head_of(in_tile) >= args_.group) continue;
+      if (!keys_only_) last_[half] = run.last[row];
+      if (run.leaf_of_row) leaf_[half] = run.leaf_of_row[row];
+      used_[half] = row_used_[half];
+      if (used_[half] && weight_)
+        minus_lse_[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head_of(in_tile)) * run.lse_head];
+    }
+    this->template load_queries<kTileRows>(run, item, row_of_place, [] {});
+  }
+
+  // The state of the thread's rows over a stretch of keys. o: [8 columns j][half][2]. total: by classes of keys until a split
+  // ends.
+  struct State {
+    float o[D / 2], top[2], total[2];
+  };
+
+  __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+    float s[32], added[2][kClasses];
+    State state;
+    const int64_t base = kPaired && consumer_ ? item.partial[1] : item.partial[0];
+    Tiles tiles(item, run.leaves);
+    bool more = tiles.next(), begins = true;
+    while (more) {
+      if (begins) {
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) state.o[i] = 0;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          state.top[half] = kNothingRead;
+#pragma unroll
+          for (int i = 0; i < kClasses; ++i) added[half][i] = 0;
+        }
+      }
+      const TileInFlight tile = next_stage(tiles);
+      make_scores(tile, s);
+      more = __any_sync(~0u, tiles.next());
+      begins = !more || tiles.split != tile.split;
+      const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
+      const bool bad = !clean && clean_values(tile.keys + Shared::kStageBytes / 2);
+      if (scored && !of_weights) score_logits(run, tile.entry, s);
+      if (!clean) mask(run, tile, s);
+      start_values(tile, s, state, added);
+      if (scored && of_weights) score_weights(run, tile.entry, s, state.top);  // while the tensor cores work
+      wgmma_wait<0>();
+      hold(state.o);
+      if (bad) spoil(run, tile, added);
+      leave(tile);
+      if (!begins) continue;
+      end_split(state, added);
+      const int of_item = tile.split - item.first_split;
+      store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, state);
+    }
+  }
+  // Scores without attention.
+  __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+    Tiles tiles(item, run.leaves);
+    while (__any_sync(~0u, tiles.next())) {
+      float s[32];
+      const TileInFlight tile = next_stage(tiles);
+      make_scores(tile, s);
+      if (is_scored(tile)) score_logits(run, tile.entry, s);
+      leave(tile);
+    }
+  }
+
+  // S = Q K^T of a tile, once it has arrived.
+  __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[32]) const {
+    await(tile);
+    const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
+      const uint32_t at = uint32_t(k / 4 * (8192 / 16) + k % 4 * 2);
+      wgmma_tile<T, 64, false>(s, query_operand + at, key_operand + at, k > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(s);
+  }
+
+  // O += P V of a tile; ends with wgmma_wait. s: its scores, then the weights they make.
+  __device__ __forceinline__ void start_values(const TileInFlight& tile, float (&s)[32], State& state,
+                                               float (&added)[2][kClasses]) const {
+    uint32_t rounded[16];  // k step j / 2: [half] of its low 8 keys, then of its high 8
+    float most[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float of[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of[i] = fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]);
+#pragma unroll
+      for (int i = 4; i < 8; ++i) of[i - 4] = fmaxf(of[i - 4], fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]));
+      most[half] = fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3]));
+    }
+    bool leaves = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) leaves |= leaves_slack(exp2_fast(fmaf(most[half], scale_, -state.top[half])));
+    if (__any_sync(~0u, leaves)) raise(most, state, added);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = exp2_fast(fmaf(s[i], scale_, -state.top[i / 2 % 2]));
+#pragma unroll
+    for (int i = 0; i < 16; ++i) rounded[i] = pack(s[i * 2], s[i * 2 + 1]);
+    hold(state.o);
+    wgmma_begin();
+    const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
+#pragma unroll
+    for (int k = 0; k < kPageLen / 16; ++k)
+      wgmma_values<T>(state.o, rounded[4 * k], rounded[4 * k + 1], rounded[4 * k + 2], rounded[4 * k + 3],
+                      value_operand + uint32_t(k * (2048 / 16)));
+    wgmma_commit();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < kClasses; ++i) {
+        const int at = i / 2 * 8 + half * 2 + i % 2;
+        added[half][i] += s[at] + s[at + 4];
+      }
+  }
+
+  // References follow where weights are past the slack.
+  __device__ __forceinline__ void raise(float (&most)[2], State& state, float (&added)[2][kClasses]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
+      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2));
+      const float before = state.top[half], weight = exp2_fast(fmaf(most[half], scale_, -before));
+      const float after = leaves_slack(weight) ? most[half] * scale_ : before, alpha = exp2_fast(before - after);
+      state.top[half] = after;
+#pragma unroll
+      for (int i = 0; i < kClasses; ++i) added[half][i] *= alpha;
+#pragma unroll
+      for (int i = 0; i < D / 4; ++i) state.o[i / 2 * 4 + half * 2 + i % 2] *= alpha;
+    }
+  }
+  __device__ __forceinline__ void end_split(State& state, float (&added)[2][kClasses]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float of[kClasses / 2];
+#pragma unroll
+      for (int w = 0; w < kClasses / 2; ++w) {
+        of[w] = added[half][2 * w] + added[half][2 * w + 1];
+        of[w] += __shfl_xor_sync(~0u, of[w], 1);
+        of[w] += __shfl_xor_sync(~0u, of[w], 2);
+      }
+      state.total[half] = ((of[0] + of[1]) + of[2]) + of[3];
+      if (state.top[half] == kNothingRead) state.top[half] = -INFINITY;
+    }
+  }
+
+  // Stores the state of a split, or, `onto` what the thread has stored there before, of the splits so far: there are no registers
+  // for both.
+  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const State& state) const {
+    const int rows = rows_in_tile_;
+    float* to = args_.partials + offset;
+    float2 before[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      before[half] = onto && my_row(half) < rows ? *reinterpret_cast<const float2*>(to + rows * D + my_row(half) * 2)
+                                                 : make_float2(-INFINITY, 0);
+    __syncwarp();  // all lanes of a row have read its state
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (my_row(half) >= rows) continue;
+      auto* row = reinterpret_cast<float2*>(to + my_row(half) * D + lane_ % 4 * 2);
+      const MergeWeights w = onto ? merge_weights(before[half].x, state.top[half]) : MergeWeights{0, 1, state.top[half]};
+      if (lane_ % 4 == 0)
+        *reinterpret_cast<float2*>(to + rows * D + my_row(half) * 2) =
+            make_float2(w.top, onto ? merge(w, before[half].y, state.total[half]) : state.total[half]);
+      constexpr int kAtOnce = 8;  // all loads before a store
+#pragma unroll
+      for (int first = 0; first < D / 8; first += kAtOnce) {
+        float2 old[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) old[j] = onto ? row[4 * (first + j)] : make_float2(0, 0);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int at = 4 * (first + j) + 2 * half;
+          float2 x = make_float2(state.o[at], state.o[at + 1]);
+          if (onto) x = make_float2(merge(w, old[j].x, x.x), merge(w, old[j].y, x.y));
+          row[4 * (first + j)] = x;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void spoil(const AttentionRunDevice& run, const TileInFlight& tile,
+                                        float (&added)[2][kClasses]) const {
+    for (int e = 0; e < kPageLen; ++e)
+      if (is_bad(e))
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (reads(run, last_[half], leaf_[half], tile.entry + e, tile.leaf)) added[half][0] = __int_as_float(0x7fffffff);
+  }
+  __device__ __forceinline__ void mask(const AttentionRunDevice& run, const TileInFlight& tile, float (&s)[32]) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int half = i / 2 % 2;
+      if (!reads(run, last_[half], leaf_[half], tile.entry + i / 4 * 8 + lane_ % 4 * 2 + i % 2, tile.leaf)) s[i] = -INFINITY;
+    }
+  }
+
+  // Pooled scores of the tile's entries out of what a row and an entry have: the metric of the logits, or of their weights.
+  __device__ __forceinline__ void score_logits(const AttentionRunDevice& run, int entry, const float (&s)[32]) {
+    float v[2][16];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float logit = s[i / 2 * 4 + half * 2 + i % 2];
+        if (weight_) v[half][i] = fminf(1.0f, exp2_fast(fmaf(logit, scale_, minus_lse_[half])));
+        else v[half][i] = used_[half] ? logit * (scale_ * kLn2) : 0.0f;
+      }
+    score(run, entry, v);
+  }
+  __device__ __forceinline__ void score_weights(const AttentionRunDevice& run, int entry, const float (&p)[32],
+                                                const float (&top)[2]) {
+    float v[2][16];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float to = exp2_fast(top[half] + minus_lse_[half]);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[half][i] = __saturatef(p[i / 2 * 4 + half * 2 + i % 2] * to);
+    }
+    score(run, entry, v);
+  }
+  // A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after three exchanges each has 2 columns
+  // of all eight rows of its place: heads of a row are added, then rows are combined, at last those of other warps.
+  __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, float (&v)[2][16]) {
+    if (sink_ == ScoreSink::Rows) {
+      score_rows(run, entry, v);
+      return;
+    }
+    pool(v);
+    const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
+    auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kRows) + consumer_ * 4 * kPageLen;
+    if (scratch_read_) sync();  // the warps that combined the tile before have long read it
+    scratch_read_ = true;
+    *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
+    sync();
+    if (t_ >= kPageLen || entry + t_ >= scored_end_) return;
+    float pooled = scratch[t_];
+#pragma unroll
+    for (int w = 1; w < 4; ++w)
+      if (w * 16 < rows_in_tile_) pooled = combined(pooled, scratch[w * kPageLen + t_]);
+    scores_[entry + t_] = pooled;
+  }
+
+  // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.
+  __device__ __forceinline__ void pool(float (&v)[2][16]) const {
+    if (shift_ == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) end_heads<16>(v[half], row_used_[half]);
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[0][i] = shift_ > 0 || sum_ ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
+    if (shift_ == 1) end_heads<16>(v[0], row_used_[0]);
+    constexpr int kStep = 1;
+    exchange<16, 4>(v[0], shift_ > kStep || sum_);
+    if (shift_ == kStep + 1) end_heads<8>(v[0], row_used_[0]);
+    exchange<8, 8>(v[0], shift_ > kStep + 1 || sum_);
+    if (shift_ == kStep + 2) end_heads<4>(v[0], row_used_[0]);
+    exchange<4, 16>(v[0], shift_ > kStep + 2 || sum_);
+    if (shift_ == kStep + 3) end_heads<2>(v[0], row_used_[0]);
+  }
+  template <int N>
+  __device__ __forceinline__ void end_heads(float (&v)[16], bool used) const {
+    const float neutral = sum_ ? 0.0f : -INFINITY;
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = used ? v[i] * mean_ : neutral;
+  }
+  template <int N, int kStep>
+  __device__ __forceinline__ void exchange(float (&v)[16], bool add) const {
+    const bool high = lane_ & kStep;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const float mine = high ? v[i + N / 2] : v[i], given = high ? v[i] : v[i + N / 2];
+      const float got = __shfl_xor_sync(~0u, given, kStep);
+      v[i] = add ? mine + got : fmaxf(mine, got);
+    }
+  }
+
+  // One score per row, entry and KV head: sums over the group, rows apart.
+  __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, int entry, float (&v)[2][16]) const {
+    if (shift_ > 0) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[0][i] += v[1][i];
+    }
+    if (shift_ > 1) exchange<16, 4>(v[0], true);
+    if (shift_ > 2) exchange<8, 8>(v[0], true);
+    if (shift_ > 3) exchange<4, 16>(v[0], true);
+    const int exchanges = max(0, shift_ - 1);
+    const int block = (exchanges > 0 && (lane_ & 4) ? 4 : 0) + (exchanges > 1 && (lane_ & 8) ? 2 : 0) +
+                      (exchanges > 2 && (lane_ & 16) ? 1 : 0);  // the first of 8 columns that the lane has
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (plane_[half] < 0 || (half > 0 && shift_ > 0)) continue;
+      const int column = entry + block * 8 + lane_ % 4 * 2;
+      float* to = run.scores + plane_[half] * run.scores_stride + column;
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        if (i < 16 >> exchanges && column + i / 2 * 8 + i % 2 < scored_end_) to[i / 2 * 8 + i % 2] = v[half][i];
+    }
+  }
+
+  // Of the thread's rows.
+  int last_[2], leaf_[2], plane_[2];  // plane: of scores by row; -1: none
+  float minus_lse_[2];                // base 2
+  bool used_[2], row_used_[2];        // by scores; the second of padding heads too
+  bool scratch_read_ = false;
+};
+
+}  // namespace hunch
