@@ -6,6 +6,8 @@
 #include <array>
 #include <vector>
 
+#include "engine/planner_testing.h"
+
 namespace hunch {
 namespace {
 
@@ -74,12 +76,8 @@ TEST(Planner, KeepsToTheBudgetOfRowsAndDropsDraftsFirst) {
   const CostTable table = known_table();
   for (int budget = 8; budget <= 60; ++budget) {
     Planner planner(table, options(8));
-    std::vector<RequestView> views;
-    for (int slot = 0; slot < 8; ++slot) views.push_back(view(slot));
-    std::vector<Decision> decisions(8);
-    planner.decide(views, decisions, budget);
     int rows = 0;
-    for (const Decision& d : decisions) {
+    for (const Decision& d : test::decide_batch(planner, 8, budget, [](int slot) { return view(slot); })) {
       rows += 1 + d.gamma;
       EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
     }

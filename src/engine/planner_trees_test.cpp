@@ -1,6 +1,7 @@
 // The planner with a drafter's chains and trees beside self and a look-up: near the best of them in simulations, never below
 // plain decoding; and within its limits.
 #include "engine/planner_sim.h"
+#include "engine/planner_testing.h"
 
 namespace hunch {
 namespace {
@@ -151,12 +152,8 @@ TEST(TreesInAuto, GiveWayLevelByLevelWhereRowsAreShort) {
     Planner planner(table, {.arms = arms(), .max_slots = 8});
     const double kept[] = {0.9, 0.9, 0.9, 0.9};
     planner.seed(kTree, 20000, kept, 500);
-    std::vector<RequestView> views;
-    for (int slot = 0; slot < 8; ++slot) views.push_back(view(slot));
-    std::vector<Decision> decisions(8);
-    planner.decide(views, decisions, budget);
     int rows = 0;
-    for (const Decision& d : decisions) {
+    for (const Decision& d : test::decide_batch(planner, 8, budget, [](int slot) { return view(slot); })) {
       rows += 1 + d.gamma * (d.arm == kTree ? kWidth : 1);
       EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
     }
