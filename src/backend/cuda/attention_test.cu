@@ -143,7 +143,7 @@ TEST(CudaAttention, GivesARowTheSameBitsWhateverItsCompanyMakesOfReferences) {
             << shape.name() << " rows from " << r << ", " << count;
       }
     const Attended right = expected(kv, all);
-    EXPECT_LE(distance(alone, right.out), out_tolerance(shape)) << shape.name() << difference(alone, right.out);
+    EXPECT_LE(distance(alone, right.out), out_tolerance(shape)) << shape.name() << " " << test::difference(alone, right.out);
   }
 }
 
