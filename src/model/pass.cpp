@@ -116,9 +116,13 @@ void Pass::attend(int layer, const Attend& args) {
   int64_t first_row = 0;
   for (const Segment& segment : segments_) {
     runs_.push_back(run_of(layer, segment, first_row, args));
-    const PassInfo info = info_of(segment);
-    if (segment.policy && !info.draft && info.num_rows > 0) request_scores(layer, segment, info, runs_.back());
     first_row += segment.num_rows;
+  }
+  // Policies copy what their scores need: calls of one kind in a row, which backends take together.
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    const PassInfo info = info_of(segment);
+    if (segment.policy && !info.draft && info.num_rows > 0) request_scores(layer, segment, info, runs_[i]);
   }
   auto lse = lse_.view<float>(num_rows_, shape_.heads);
   backend_.attention({.layer = layer, .scale = args.scale, .q = args.q, .out = args.out, .lse = lse, .runs = runs_});

@@ -6,6 +6,7 @@
 
 #include "../conformance/equality.h"
 #include "../conformance/methods.h"
+#include "engine/round_bench.h"
 
 namespace hunch {
 namespace {
@@ -54,6 +55,26 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
     // Where every layer has a window nothing is selected: drafts read what the target reads.
     EXPECT_GE(equality.rejected(), std::string(model) == "mistral" ? 0 : 1) << model;
   }
+}
+
+// What sequences ask for in a layer goes together: their number does not multiply what a device starts.
+TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
+  const auto kernels = [&](int batch) {
+    EngineOptions options = tiny("qwen3-tied");
+    options.max_num_seqs = batch;
+    const auto engine = test::load(options);
+    Request request;
+    request.speculation.proposer = "self", request.speculation.min_tokens = 12, request.speculation.ratio = 0.3;
+    auto bench =
+        RoundBench::make(engine->parts(), request, {.batch = batch, .gamma = 3, .rounds = 2, .depth = 150, .acceptance = {0.8}});
+    HUNCH_CHECK(bench.ok());
+    auto cost = (*bench)->run(3, 2);
+    HUNCH_CHECK(cost.ok());
+    return int64_t(cost->per_round.kernels);
+  };
+  const int64_t one = kernels(1), eight = kernels(8);
+  EXPECT_GT(one, 0);
+  EXPECT_LE(eight, one + 4 * 7) << "a sequence has a few of its own in a round, none in a layer";
 }
 
 // Types that the tensor cores have no form for.

@@ -70,7 +70,7 @@ class LateBackend final : public ReferenceBackend {
     later([this, a] { ReferenceBackend::rope(a); });
   }
   void store_kv(const StoreKvArgs& a) override {
-    later([this, a = a, pages = taken(a.kv.pages)]() mutable {
+    later(Kind::Store, [this, a = a, pages = taken(a.kv.pages)]() mutable {
       a.kv.pages = seen(pages);
       ReferenceBackend::store_kv(a);
     });
@@ -122,7 +122,7 @@ class LateBackend final : public ReferenceBackend {
     });
   }
   void top_k(const TopKArgs& a) override {
-    later([this, a] { ReferenceBackend::top_k(a); });
+    later(Kind::Choice, [this, a] { ReferenceBackend::top_k(a); });
   }
   void reduce_scores(const ReduceScoresArgs& a) override {
     later([this, a] { ReferenceBackend::reduce_scores(a); });
@@ -134,7 +134,7 @@ class LateBackend final : public ReferenceBackend {
     later([this, a] { ReferenceBackend::split_signs(a); });
   }
   void copy_rows(const CopyRowsArgs& a) override {
-    later([this, a] { ReferenceBackend::copy_rows(a); });
+    later(Kind::Copy, [this, a] { ReferenceBackend::copy_rows(a); });
   }
   void copy_tokens(const CopyTokensArgs& a) override {
     later([this, a = a, index = taken(a.index)]() mutable {
@@ -150,7 +150,7 @@ class LateBackend final : public ReferenceBackend {
       if (!synchronize().ok()) return;
       return ReferenceBackend::sample(a);
     }
-    later([this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
+    later(Kind::Sample, [this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
       a.positions = seen(positions), a.parents = parents;
       ReferenceBackend::sample(a);
     });
@@ -166,7 +166,18 @@ class LateBackend final : public ReferenceBackend {
   }
 
  private:
-  void later(std::function<void()> op) { waiting_.push_back(std::move(op)); }
+  // As a device that starts what sequences ask for together: of stores, copies and samples the first of several in a row; choices
+  // later.
+  enum class Kind : uint8_t { Other, Store, Copy, Sample, Choice };
+  void later(Kind kind, std::function<void()> op) {
+    if (kind != Kind::Choice) {
+      if (kind == Kind::Other || kind != last_) ++counters_.kernels;
+      last_ = kind;
+    }
+    waiting_.push_back(std::move(op));
+  }
+  void later(std::function<void()> op) { later(Kind::Other, std::move(op)); }
+  Kind last_ = Kind::Other;
   std::vector<std::function<void()>> waiting_;
   bool lost_ = false;
 };
