@@ -62,7 +62,7 @@ void Scheduler::preempt(Scheduled& who) {
   // All but the pending token is run again; before the first token came, the whole prompt.
   Sequence& sequence = who.sequence;
   sequence.committed_len = 0;
-  who.published = 0;
+  who.published = {};
   who.prefill_target = std::max(who.prefill_target, sequence.len() > sequence.prompt_len ? sequence.len() - 1 : 0);
   waiting_.push_back(&who);
 }
@@ -170,7 +170,7 @@ bool Scheduler::admit_next() {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   sequence.pages.adopt(shared);
-  sequence.committed_len = who.published = found;
+  sequence.committed_len = found, who.published = {.entries = found};
   if (sequence.len() == sequence.prompt_len) who.found = found;
   stats_.prefix_asked += look ? who.prefill_target : 0;
   stats_.prefix_found += found;
@@ -196,7 +196,7 @@ int64_t Scheduler::deal_drafts(int64_t rows) {
 }
 
 void Scheduler::committed(Scheduled& who) {
-  if (cache_ && who.use_cache) who.published = cache_->publish(who.sequence, who.published);
+  if (cache_ && who.use_cache) cache_->publish(who.sequence, who.published);
 }
 
 }  // namespace hunch

@@ -29,10 +29,10 @@ struct Scheduled {
   int64_t arrival = 0;         // given by the scheduler
   int64_t waited = 0;          // steps spent in the queue
   int64_t prefill_target = 0;  // entries to run before the next token comes of it
-  int64_t published = 0;       // entries known to the prefix cache
-  int want_drafts = 0;         // for the next step; set by the caller before next()
-  int selecting_rows = 0;      // the last rows of its target run in one chunk; at most the limits' most_selecting()
-  int64_t found = 0;           // entries that the prefix cache had when it was first seated
+  PrefixCache::Published published;
+  int want_drafts = 0;     // for the next step; set by the caller before next()
+  int selecting_rows = 0;  // the last rows of its target run in one chunk; at most the limits' most_selecting()
+  int64_t found = 0;       // entries that the prefix cache had when it was first seated
   bool use_cache = true;
   bool paused = false;  // runs no rows until it is cleared; keeps seat and pages while nobody else wants them
   bool seated_now = false;

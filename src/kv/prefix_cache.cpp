@@ -21,6 +21,7 @@ uint64_t chain_of(uint64_t before, std::span<const int32_t> tokens) {
 PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), by_page_(size_t(pool.num_pages()), nullptr) { pool.set_keeper(this); }
 
 PrefixCache::Node* PrefixCache::lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens) const {
+  ++pages_sought_;
   const auto [first, last] = by_chain_.equal_range(chain);
   for (auto it = first; it != last; ++it)
     if (it->second->before == before && std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())) return it->second;
@@ -46,33 +47,46 @@ std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t 
   return pages;
 }
 
-int64_t PrefixCache::publish(const Sequence& sequence, int64_t published) {
+// The known page that ends where `so_far` does; null: it has been given up meanwhile.
+//
+// A page of this sequence that is not the known one (another sequence was faster) ends what can be published under its own pages:
+// those behind it continue a page that is not in the cache under this sequence's id. They can hang under the known one, whose
+// contents are the same bits.
+PrefixCache::Node* PrefixCache::end_of(const Sequence& sequence, const Published& so_far) const {
+  if (so_far.page >= 0)
+    if (Node* node = by_page_[size_t(so_far.page)]; node && node->number == so_far.number) return node;
+  if (Node* node = by_page_[size_t(sequence.pages.page_of(so_far.entries - 1))]) return node;
   const std::span<const int32_t> tokens(sequence.tokens);
-  // A page of this sequence that is not the known one (another sequence was faster) ends what can be published: the pages behind
-  // it continue a page that is not in the cache under this sequence's id. They can hang under the known one, whose contents are
-  // the same bits.
-  Node* before = nullptr;
+  Node* node = nullptr;
   uint64_t chain = 0;
-  if (published > 0) {
-    before = by_page_[size_t(sequence.pages.page_of(published - 1))];
-    if (!before) {  // walk the known pages of the same beginning
-      for (int64_t first = 0; first < published; first += kPageLen) {
-        const auto part = tokens.subspan(size_t(first), kPageLen);
-        chain = chain_of(chain, part);
-        before = lookup(before, chain, part);
-        if (!before) return published;  // the beginning has been given up meanwhile
-      }
-    }
-    chain = before->chain;
+  for (int64_t first = 0; first < so_far.entries; first += kPageLen) {  // the known pages of the same beginning
+    const auto part = tokens.subspan(size_t(first), kPageLen);
+    chain = chain_of(chain, part);
+    node = lookup(node, chain, part);
+    if (!node) return nullptr;
   }
-  for (; published + kPageLen <= sequence.committed_len; published += kPageLen) {
-    const auto part = tokens.subspan(size_t(published), kPageLen);
+  return node;
+}
+
+void PrefixCache::publish(const Sequence& sequence, Published& so_far) {
+  if (sequence.committed_len < std::max(so_far.entries + kPageLen, so_far.next_attempt)) return;
+  Node* before = nullptr;
+  if (so_far.entries > 0) {
+    before = end_of(sequence, so_far);
+    // Somebody may make it known again; to look at every step would cost the whole length each time.
+    so_far.next_attempt = before ? 0 : (sequence.committed_len / kPageLen + 1) * kPageLen;
+    if (!before) return;
+  }
+  uint64_t chain = before ? before->chain : 0;
+  for (; so_far.entries + kPageLen <= sequence.committed_len; so_far.entries += kPageLen) {
+    const auto part = std::span<const int32_t>(sequence.tokens).subspan(size_t(so_far.entries), kPageLen);
     chain = chain_of(chain, part);
     Node* node = lookup(before, chain, part);
     if (!node) {
-      const int32_t page = sequence.pages.page_of(published);
+      const int32_t page = sequence.pages.page_of(so_far.entries);
       HUNCH_CHECK(by_page_[size_t(page)] == nullptr);
-      nodes_.push_back({.chain = chain, .before = before, .page = page, .tokens = {part.begin(), part.end()}});
+      nodes_.push_back(
+          {.number = ++last_number_, .chain = chain, .before = before, .page = page, .tokens = {part.begin(), part.end()}});
       node = &nodes_.back();
       node->self = std::prev(nodes_.end());
       by_chain_.emplace(chain, node);
@@ -81,7 +95,7 @@ int64_t PrefixCache::publish(const Sequence& sequence, int64_t published) {
     }
     before = node;
   }
-  return published;
+  so_far.page = before->page, so_far.number = before->number;
 }
 
 void PrefixCache::remove(Node* node) {

@@ -25,9 +25,17 @@ class PrefixCache final : public PagePool::Keeper {
   // now.
   std::vector<int32_t> find(std::span<const int32_t> tokens, int64_t max_entries);
 
-  // Makes the pages of [published, committed_len) known, whole ones only; returns the entries published so far, to be handed in
-  // next time (0 at first; after a find() the entries found).
-  int64_t publish(const Sequence& sequence, int64_t published);
+  // How much of a sequence is known, and where its next page goes: {} at first, after a find() {the entries found}; publish()
+  // moves it on.
+  struct Published {
+    int64_t entries = 0;
+    int32_t page = -1;         // the known page that ends there: the sequence's own, or another one with the same beginning
+    uint64_t number = 0;       // of that page's stay, which ends where it is given up
+    int64_t next_attempt = 0;  // committed entries before which there is nothing to look for
+  };
+  // Makes the committed pages from there on known, whole ones only. Called after every step: it costs what was committed since,
+  // however long the sequence is.
+  void publish(const Sequence& sequence, Published& so_far);
 
   // Forgets everything; pages that are held stay their holders'.
   void clear();
@@ -35,8 +43,12 @@ class PrefixCache final : public PagePool::Keeper {
   bool keeps(int32_t page) const override { return by_page_[size_t(page)] != nullptr; }
   std::optional<int32_t> surrender() override;
 
+  // Pages that were hashed and looked for since the beginning.
+  int64_t pages_sought() const { return pages_sought_; }
+
  private:
   struct Node {
+    uint64_t number = 0;     // counts up over all that ever were
     uint64_t chain = 0;      // hash of all tokens up to this page's end
     Node* before = nullptr;  // the page before it; null: the first
     int32_t page = -1;
@@ -45,12 +57,15 @@ class PrefixCache final : public PagePool::Keeper {
     std::list<Node>::iterator self;
   };
   Node* lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens) const;
+  Node* end_of(const Sequence&, const Published&) const;
   void remove(Node* node);
 
   PagePool& pool_;
   std::list<Node> nodes_;  // least recently used first
   std::unordered_multimap<uint64_t, Node*> by_chain_;
   std::vector<Node*> by_page_;
+  uint64_t last_number_ = 0;
+  mutable int64_t pages_sought_ = 0;
 };
 
 }  // namespace hunch

@@ -23,11 +23,17 @@ Sequence sequence_of(std::vector<int32_t> tokens, int64_t committed, PagePool& p
   return sequence;
 }
 
+int64_t publish(PrefixCache& cache, const Sequence& sequence) {
+  PrefixCache::Published all;
+  cache.publish(sequence, all);
+  return all.entries;
+}
+
 TEST(PrefixCache, GivesWholeCommittedPagesOfAnEqualBeginningOnly) {
   PagePool pool(20);
   PrefixCache cache(pool);
   Sequence first = sequence_of(counted(0, 300), 200, pool);
-  EXPECT_EQ(cache.publish(first, 0), 192) << "the page of entries 192..199 is not whole";
+  EXPECT_EQ(publish(cache, first), 192) << "the page of entries 192..199 is not whole";
   EXPECT_EQ(cache.find(counted(0, 300), 300).size(), 3u);
   EXPECT_EQ(cache.find(counted(0, 300), 130).size(), 2u) << "no more than asked for";
   auto other = counted(0, 300);
@@ -41,7 +47,7 @@ TEST(PrefixCache, KeepsPagesThatNobodyHoldsUntilThePoolNeedsThem) {
   PrefixCache cache(pool);
   {
     Sequence sequence = sequence_of(counted(0, 200), 192, pool);
-    cache.publish(sequence, 0);
+    publish(cache, sequence);
     sequence.pages.release_past(0, pool);
   }
   EXPECT_EQ(pool.num_kept(), 3);
@@ -57,7 +63,7 @@ TEST(PrefixCache, GivesUpWhatWasNotUsedForLongest) {
   PrefixCache cache(pool);
   for (const int32_t from : {0, 1000}) {
     Sequence sequence = sequence_of(counted(from, 130), 128, pool);
-    cache.publish(sequence, 0);
+    publish(cache, sequence);
     sequence.pages.release_past(0, pool);
   }
   for (const int32_t page : cache.find(counted(0, 130), 130)) pool.give_back(page);
@@ -71,16 +77,64 @@ TEST(PrefixCache, TwoWhoComputedTheSameShareOneChain) {
   PagePool pool(20);
   PrefixCache cache(pool);
   Sequence a = sequence_of(counted(0, 200), 130, pool), b = sequence_of(counted(0, 200), 130, pool);
-  int64_t of_a = cache.publish(a, 0), of_b = cache.publish(b, 0);
-  EXPECT_EQ(of_a, 128);
-  EXPECT_EQ(of_b, 128);
+  PrefixCache::Published of_b;
+  EXPECT_EQ(publish(cache, a), 128);
+  cache.publish(b, of_b);
+  EXPECT_EQ(of_b.entries, 128);
   b.committed_len = 199;
   ASSERT_TRUE(b.pages.grow_to(200, pool));
-  EXPECT_EQ(cache.publish(b, of_b), 192) << "its third page continues the chain that the other published";
+  cache.publish(b, of_b);
+  EXPECT_EQ(of_b.entries, 192) << "its third page continues the chain that the other published";
   a.pages.release_past(0, pool);
   b.pages.release_past(0, pool);
   EXPECT_EQ(pool.num_kept(), 3);
   EXPECT_EQ(cache.find(counted(0, 200), 200).size(), 3u);
+}
+
+// Called after every token. The same beginning made known by somebody else, and given up again, are what used to cost a look at
+// all of it each time.
+TEST(PrefixCache, PublishingATokenCostsNothingAndAPageOneLookHoweverLongTheSequence) {
+  constexpr int64_t kPages = 40, kMore = 5;
+  const auto tokens = counted(0, (kPages + kMore) * kPageLen);
+  for (const bool known : {false, true})
+    for (const bool given_up : {false, true}) {
+      PagePool pool(2 * (kPages + kMore) + 2);
+      PrefixCache cache(pool);
+      Sequence other = sequence_of(tokens, known ? tokens.size() : 0, pool), own = sequence_of(tokens, kPages * kPageLen, pool);
+      publish(cache, other);
+      PrefixCache::Published so_far;
+      cache.publish(own, so_far);
+      other.pages.release_past(0, pool);
+      if (given_up) cache.clear();
+      const int64_t before = cache.pages_sought();
+      for (int64_t len = kPages * kPageLen; len <= int64_t(tokens.size()); ++len) {
+        own.committed_len = len;
+        ASSERT_TRUE(own.pages.grow_to(len, pool));
+        cache.publish(own, so_far);
+      }
+      EXPECT_EQ(cache.pages_sought() - before, kMore) << known << given_up;
+      EXPECT_EQ(so_far.entries, (given_up ? kPages : kPages + kMore) * kPageLen);
+    }
+}
+
+// The page under which a sequence goes on may leave and come back as something else.
+TEST(PrefixCache, NothingHangsUnderAPageThatWasGivenUp) {
+  PagePool pool(6);
+  PrefixCache cache(pool);
+  Sequence other = sequence_of(counted(0, 200), 128, pool), own = sequence_of(counted(0, 200), 128, pool);
+  publish(cache, other);
+  PrefixCache::Published so_far;
+  cache.publish(own, so_far);
+  other.pages.release_past(0, pool);
+  cache.clear();
+  Sequence stranger = sequence_of(counted(1000, 200), 128, pool);  // in the pages that the other had
+  publish(cache, stranger);
+  own.committed_len = 192;
+  cache.publish(own, so_far);
+  EXPECT_EQ(so_far.entries, 128);
+  auto mixed = counted(1000, 128);
+  mixed.insert(mixed.end(), own.tokens.begin() + 128, own.tokens.end());
+  EXPECT_EQ(cache.find(mixed, 200).size(), 2u);
 }
 
 // Two pages that differ in two tokens and agree in their 64-bit chain: tokens a, b and c, d with mix(a) + b = mix(c) + d.
@@ -104,7 +158,7 @@ TEST(PrefixCache, TwoBeginningsOfOneHashAreTwoBeginnings) {
   PagePool pool(4);
   PrefixCache cache(pool);
   const Sequence sequence = sequence_of(one, 70, pool);
-  cache.publish(sequence, 0);
+  publish(cache, sequence);
   EXPECT_EQ(cache.find(one, 80).size(), 1u);
   EXPECT_TRUE(cache.find(other, 80).empty());
 }
@@ -113,7 +167,7 @@ TEST(PrefixCache, ForgetsEverythingButLeavesHeldPagesToTheirHolders) {
   PagePool pool(6);
   PrefixCache cache(pool);
   Sequence held = sequence_of(counted(0, 200), 192, pool);
-  cache.publish(held, 0);
+  publish(cache, held);
   cache.clear();
   EXPECT_TRUE(cache.find(counted(0, 200), 200).empty());
   held.pages.release_past(0, pool);
