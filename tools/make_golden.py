@@ -134,7 +134,6 @@ ATTENDED = 0.5  # gain of a folder's output projections: with more, next to no d
 BIG = dict(hidden=256, heads=4, head_dim=64, kv_heads=1, ffn=256, layers=1)  # K-quants need rows of 256
 GGUFS = {
     "llama-llama3-f16": ("llama-llama3", Q.F16, {}, 14),
-    "llama-q8_0": ("llama", Q.Q8_0, {}, 5),
     "qwen3-q8_0": ("qwen3-tied", Q.Q8_0, {}, 22),
     "qwen3-q4_0": ("qwen3-tied", Q.Q4_0, {}, 22),
     "qwen2-yarn-q4_0": ("qwen2-tied", Q.Q4_0, {"rope_scaling": YARN_QWEN, "rope_theta": 500.0}, 22),

@@ -32,7 +32,7 @@ class Device : public testing::TestWithParam<const char*> {
 // `late` (late_backend.cpp) stands for a device where there is none.
 INSTANTIATE_TEST_SUITE_P(On, Device, testing::Values("cuda", "late"), [](const auto& info) { return std::string(info.param); });
 
-const char* const kEncoded[] = {"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "llama-q8_0.gguf", "qwen2-yarn-q4_0.gguf"};
+const char* const kEncoded[] = {"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen3-q8_0.gguf", "qwen2-yarn-q4_0.gguf"};
 
 TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   int turn = 0;
