@@ -391,7 +391,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
 int llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
   FlagSet set(
-      "hunch bench [flags] | hunch bench passes|rounds|prefill|kernels|batch|accept|breakeven [flags]",
+      "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven] [flags]",
       "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
       "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
       "(acceptance over a file of prompts); each has its own --help.");
