@@ -447,6 +447,16 @@ ordered_json time_split(const Generation& g) {
   return {{"draft", ms.draft}, {"verify", ms.verify}, {"select", ms.select}, {"decode", ms.first_to_last_token}};
 }
 
+void add_format_flag(FlagSet& set, bool& json) {
+  set.value({"-o", "--output"}, "FORMAT", "md (default) or json",
+            [&json](std::string_view flag, std::string_view text) -> Status {
+              static constexpr std::string_view kFormats[] = {"md", "json"};
+              HUNCH_OK(parse_choice(flag, text, kFormats));
+              json = text == "json";
+              return {};
+            });
+}
+
 int bench_command(Arguments arguments) {
   if (!arguments.empty()) {
     if (arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));

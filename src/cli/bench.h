@@ -73,6 +73,8 @@ PrefillWork prefill_work(const Checkpoint&, int64_t length);
 
 // --random NAME, --random-type: a known shape with random weights in place of a model.
 void add_random_flags(FlagSet& set, ModelFlags& flags);
+// -o md|json.
+void add_format_flag(FlagSet& set, bool& json);
 
 int bench_accept_command(std::span<const std::string> arguments);
 int bench_breakeven_command(std::span<const std::string> arguments);

@@ -35,12 +35,7 @@ void add_flags(FlagSet& set, BreakEvenFlags& flags) {
             });
   set.toggle({"--no-keep"}, "do not store what was measured for later runs", [&flags] { flags.keep = false; });
   set.group("Output");
-  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
-    static constexpr std::string_view kFormats[] = {"md", "json"};
-    HUNCH_OK(parse_choice(flag, v, kFormats));
-    flags.json = v == "json";
-    return {};
-  });
+  add_format_flag(set, flags.json);
 }
 
 ordered_json row_of(const CostTable& table, const Arm& self, const Arm& lookup, int64_t context, int batch) {

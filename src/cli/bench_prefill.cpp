@@ -35,12 +35,7 @@ void add_flags(FlagSet& set, PrefillFlags& flags) {
               return {};
             });
   set.group("Output");
-  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
-    static constexpr std::string_view kFormats[] = {"md", "json"};
-    HUNCH_OK(parse_choice(flag, v, kFormats));
-    flags.json = v == "json";
-    return {};
-  });
+  add_format_flag(set, flags.json);
 }
 
 // Multiplications and additions of bf16 products a second; 0 where nobody knows.

@@ -54,13 +54,7 @@ void add_flags(FlagSet& set, RoundFlags& flags) {
               return {};
             });
   set.group("Output");
-  set.value({"-o", "--output"}, "FORMAT", "md (default) or json",
-            [&flags](std::string_view flag, std::string_view text) -> Status {
-              static constexpr std::string_view kFormats[] = {"md", "json"};
-              HUNCH_OK(parse_choice(flag, text, kFormats));
-              flags.json = text == "json";
-              return {};
-            });
+  add_format_flag(set, flags.json);
 }
 
 // Bytes a second that reading memory reaches on this backend; 0 where nobody knows.

@@ -118,12 +118,7 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
             });
   set.group("Output");
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
-  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&flags](std::string_view flag, std::string_view v) -> Status {
-    static constexpr std::string_view kFormats[] = {"md", "json"};
-    HUNCH_OK(parse_choice(flag, v, kFormats));
-    flags.json = v == "json";
-    return {};
-  });
+  add_format_flag(set, flags.json);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "draft/follower.h"
 
 #include "draft/test_drafts.h"
+#include "model/shape_only.h"
 
 namespace hunch {
 namespace {
@@ -37,18 +38,6 @@ ModelShape toy_shape(int64_t vocab) {
           .head_dim = 8,
           .context_len = 1 << 20};
 }
-
-class Target final : public Model {
- public:
-  const ModelShape& shape() const override { return shape_; }
-  size_t weight_bytes() const override { return 0; }
-  void forward(Pass&, View<float, 2>, std::span<const uint8_t>) const override {}
-  void logits(Backend&, View<const float, 2>, View<float, 2>) const override {}
-  void embed(Backend&, View<const int32_t, 1>, View<float, 2>) const override {}
-
- private:
-  ModelShape shape_ = toy_shape(kVocab);
-};
 
 class NextNumber final : public DraftNet {
  public:
@@ -131,7 +120,7 @@ class Follows : public testing::Test {
     return all;
   }
 
-  Target target_;
+  test::ShapeOnly target_{toy_shape(kVocab)};
   PagePool pool_{64};
   std::unique_ptr<Backend> backend_;
   std::vector<Rows> passes_;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "draft/test_drafts.h"
+#include "model/shape_only.h"
 
 namespace hunch {
 namespace {
@@ -23,18 +24,6 @@ ModelShape shape_of_all() {
           .head_dim = kHidden / 2,
           .context_len = 4096};
 }
-
-class Target final : public Model {
- public:
-  const ModelShape& shape() const override { return shape_; }
-  size_t weight_bytes() const override { return 0; }
-  void forward(Pass&, View<float, 2>, std::span<const uint8_t>) const override {}
-  void logits(Backend&, View<const float, 2>, View<float, 2>) const override {}
-  void embed(Backend&, View<const int32_t, 1>, View<float, 2>) const override {}
-
- private:
-  ModelShape shape_ = shape_of_all();
-};
 
 // Two layers of attention with queries of zero: means over what a row reads. With features, those are added.
 class Means final : public DraftNet {
@@ -93,7 +82,7 @@ class Means final : public DraftNet {
 std::vector<std::string> grown(const char* device, bool featured, double temperature) {
   std::vector<std::string> out;
   auto backend = Register<Backend>::find(device)->make({}).value();
-  Target target;
+  test::ShapeOnly target{shape_of_all()};
   Follower follower(Proposer::Setup{.backend = backend.get(), .target = &target, .max_draft = kMaxDraft, .max_sequences = kSeats},
                     std::make_unique<Means>(*backend, featured));
   PagePool pool(64);

@@ -33,7 +33,7 @@ class Shape:
         rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 10000.0), **(c.get("rope_scaling") or {})}
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default" or c.get("use_sliding_window") or (c["model_type"] == "mistral" and c.get("sliding_window")):
-            raise ValueError(f"rope scaling and sliding windows are not implemented here ({kind})")
+            raise ValueError(f"a target with rope scaling or sliding windows ({kind}) cannot be trained for: these layers are plain")
         heads = c["num_attention_heads"]
         return Shape(
             hidden=c["hidden_size"], layers=c["num_hidden_layers"], heads=heads, kv_heads=c.get("num_key_value_heads", heads),
