@@ -1,6 +1,6 @@
 """Makes tests/data/models (tiny seeded random-weight models of every family, as folders and GGUF files) and tests/data/golden
 (what transformers computes for them), so that the C++ tests need neither torch nor transformers. A folder keeps no weights but
-the recipe that they are drawn by (tiny_weights.py). GGUF files are kept whole; their weights are torch's.
+the recipe that they are drawn by (tiny_weights.py). GGUF files are kept whole, in models/tiny; their weights are torch's.
 tests/data/README.md says what the files mean; tests/golden reads them.
 
     python tools/make_golden.py --out tests/data [--reference models/wren-34m/golden.json]
@@ -452,7 +452,7 @@ def make_folder(name, out):
 
 def make_gguf(name, out):
     source, kind, changes, given = GGUFS[name]
-    path = f"{out}/models/{name}.gguf"
+    path = f"{out}/../../models/tiny/{name}.gguf"
     c, stored = (config_of(source), MODELS[source][1]) if given else (source, "F32")
     c = c | changes
     for seed in range(1, 200):

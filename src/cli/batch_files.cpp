@@ -13,7 +13,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "cli/batch_line.h"
+#include "api/batch_line.h"
 
 namespace hunch {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "api/batch_answer.h"
+#include "api/batch_line.h"
 #include "base/result.h"
-#include "cli/batch_answer.h"
 #include "cli/batch_files.h"
-#include "cli/batch_line.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "hunch/hunch.h"

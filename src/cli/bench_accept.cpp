@@ -7,11 +7,11 @@
 #include <cmath>
 #include <map>
 
+#include "api/drafter_paths.h"
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/commands.h"
-#include "cli/drafter_flags.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/defaults.h"

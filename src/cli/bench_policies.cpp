@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "api/values.h"
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
-#include "cli/values.h"
 #include "engine/defaults.h"
 #include "model/skipped_layers.h"
 #include "sparse/policy.h"

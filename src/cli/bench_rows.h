@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "api/values.h"
 #include "base/result.h"
 #include "cli/flags.h"
-#include "cli/values.h"
 #include "hunch/hunch.h"
 
 namespace hunch {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "cli/nearest.h"
+#include "api/nearest.h"
 #include "cli/terminal.h"
 #include "text/excerpt.h"
 

@@ -1,5 +1,5 @@
 // Drafters by flag and by configuration: which are loaded, which guesses, and what is refused.
-#include "cli/drafter_flags.h"
+#include "api/drafter_paths.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "api/token_tree.h"
 #include "checkpoint/tiny_drafter.h"
 #include "cli/drafter_report.h"
 #include "cli/speculation_flags.h"
-#include "cli/token_tree.h"
 #include "engine/plan.h"
 
 namespace hunch {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "cli/nearest.h"
+#include "api/nearest.h"
 #include "text/excerpt.h"
 
 namespace hunch {

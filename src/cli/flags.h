@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "api/values.h"
 #include "base/result.h"
-#include "cli/values.h"
 
 namespace hunch {
 

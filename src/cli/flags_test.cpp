@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/nearest.h"
+#include "api/nearest.h"
 #include "cli/request_flags.h"
 
 namespace hunch {

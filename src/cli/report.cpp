@@ -17,15 +17,6 @@ std::string share_text(double part, double whole) { return whole > 0 ? fmt::form
 
 }  // namespace
 
-std::string_view finish_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::Stop: return "stop";
-    case FinishReason::Length: return "length";
-    case FinishReason::Interrupted: return "interrupted";
-  }
-  return "?";
-}
-
 double asked_ratio(const SpeculationOptions& options) {
   if (options.proposer == "none" || options.policy == "full") return 0;
   return options.ratio > 0 ? options.ratio : defaults::kRatio;
@@ -52,8 +43,6 @@ double Report::plain_kv_bytes_per_token() const {
   for (int64_t i = 1; i <= steps; ++i) pages += double((generation.prompt_tokens + i + kPageLen - 1) / kPageLen);
   return kv_bytes_per_entry * kPageLen * pages / double(steps);
 }
-
-std::string json_line(const ordered_json& object) { return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 ordered_json report_json(const Report& report) {
   const Generation& g = report.generation;

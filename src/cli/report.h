@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "api/json_text.h"
 #include "cli/terminal.h"
 #include "hunch/hunch.h"
 
@@ -20,8 +21,6 @@ struct Report {
   double plain_kv_bytes_per_token() const;
 };
 
-// One line, no trailing newline. Numbers that do not exist (a speed of one token) are null; bytes that are no text are replaced.
-std::string json_line(const nlohmann::ordered_json& object);
 nlohmann::ordered_json report_json(const Report& report);
 
 // At most 80 columns. Ends with the line that llama.cpp's users grep for where the run speculated.
@@ -33,8 +32,6 @@ std::string acceptance_picture(const std::vector<double>& acceptance, const Pain
 // The ratio that a request with these options runs at; 0 where nothing is guessed or everything is read.
 double asked_ratio(const SpeculationOptions& options);
 
-// "stop", "length", "interrupted"
-std::string_view finish_name(FinishReason reason);
 // "12.3 MB"
 std::string bytes_text(double bytes);
 // "lossless: yes, the same stream as plain decoding" and so on.

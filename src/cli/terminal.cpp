@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cli/values.h"
+#include "api/values.h"
 
 namespace hunch {
 namespace {

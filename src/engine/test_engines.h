@@ -25,7 +25,7 @@ inline std::string tree_path() {
 }
 // GGUF files lie in the tree; folders get their weights from the build: where it put them, or $HUNCH_TINY_MODELS.
 inline std::string tiny_path(const std::string& name) {
-  if (name.ends_with(".gguf")) return tree_path() + "/tests/data/models/" + name;
+  if (name.ends_with(".gguf")) return tree_path() + "/models/tiny/" + name;
   const char* carried = std::getenv("HUNCH_TINY_MODELS");
   return (carried ? carried : HUNCH_TINY_MODELS) + ("/" + name);
 }

@@ -1,5 +1,5 @@
 // Sizes, numbers and choices as typed, and the words of their refusals.
-#include "cli/values.h"
+#include "api/values.h"
 
 #include <gtest/gtest.h>
 

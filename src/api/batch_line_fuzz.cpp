@@ -2,10 +2,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "api/batch_answer.h"
+#include "api/batch_line.h"
+#include "api/speculation_settings.h"
 #include "base/check.h"
-#include "cli/batch_answer.h"
-#include "cli/batch_line.h"
-#include "cli/speculation_flags.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);

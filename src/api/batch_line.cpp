@@ -1,6 +1,6 @@
 // A table of keys, each with the function that reads it: a new parameter is one entry. null means absent everywhere, as in
 // OpenAI's clients, which send the keys of their whole form.
-#include "cli/batch_line.h"
+#include "api/batch_line.h"
 
 #include <fmt/format.h>
 #include <simdjson.h>
@@ -9,8 +9,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "cli/nearest.h"
-#include "cli/values.h"
+#include "api/nearest.h"
+#include "api/values.h"
 #include "engine/sampling_options.h"
 #include "text/excerpt.h"
 

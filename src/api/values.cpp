@@ -1,12 +1,12 @@
 // Values from text by std::from_chars: it knows no locale, takes no white space and stops at the first byte that does not belong.
-#include "cli/values.h"
+#include "api/values.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
 
-#include "cli/nearest.h"
+#include "api/nearest.h"
 #include "text/excerpt.h"
 
 namespace hunch {

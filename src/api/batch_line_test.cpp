@@ -1,8 +1,8 @@
-#include "cli/batch_line.h"
+#include "api/batch_line.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/batch_answer.h"
+#include "api/batch_answer.h"
 
 namespace hunch {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/nearest.h"
+#include "api/speculation_settings.h"
 #include "checkpoint/drafter_method.h"
-#include "cli/nearest.h"
-#include "cli/speculation_flags.h"
 #include "text/excerpt.h"
 
 namespace hunch {

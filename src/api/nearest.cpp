@@ -1,5 +1,5 @@
 // Optimal string alignment: swaps of neighbours are the commonest typing error, and plain Levenshtein counts them as two.
-#include "cli/nearest.h"
+#include "api/nearest.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "cli/token_tree.h"
+#include "api/token_tree.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "cli/drafter_flags.h"
+#include "api/drafter_paths.h"
 
 #include <fmt/format.h>
 

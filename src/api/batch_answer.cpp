@@ -1,13 +1,13 @@
 // Shapes follow OpenAI's: `choices` and `usage`, and for lines that came in the wrapped form `response` around them. The id
 // stands first: an interrupted file is recognised by it.
-#include "cli/batch_answer.h"
+#include "api/batch_answer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/report.h"
+#include "api/json_text.h"
 #include "text/detokenizer.h"
 
 namespace hunch {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "api/batch_line.h"
 #include "base/result.h"
-#include "cli/batch_line.h"
 #include "hunch/hunch.h"
 #include "text/tokenizer.h"
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "api/drafter_paths.h"
+#include "api/speculation_settings.h"
 #include "checkpoint/drafter_method.h"
-#include "cli/drafter_flags.h"
-#include "cli/speculation_flags.h"
 #include "engine/plan.h"
 
 namespace hunch {

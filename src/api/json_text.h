@@ -1,0 +1,18 @@
+// How answers are written as JSON: one line, and the names of what ended them. Used by answers and reports.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "hunch/hunch.h"
+
+namespace hunch {
+
+// One line, no trailing newline. Numbers that do not exist (a speed of one token) are null; bytes that are no text are replaced.
+std::string json_line(const nlohmann::ordered_json& object);
+
+// "stop", "length", "interrupted"
+std::string_view finish_name(FinishReason reason);
+
+}  // namespace hunch
