@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/nearest.h"
+#include "backend/backend.h"
 #include "cli/terminal.h"
 #include "text/excerpt.h"
 
@@ -26,27 +27,12 @@ constexpr Command kCommands[] = {
     {"quantize", "write a model as a quantised GGUF file", quantize_command},
     {"tokenize", "text to token ids", tokenize_command},
     {"detokenize", "token ids to text", detokenize_command},
+    {"doctor", "what this machine offers, what limits it, what to set", doctor_command},
+    {"completion", "completion of commands and flags, for bash, zsh or fish", completion_command},
+    {"man", "this program's manual page", man_command},
 };
 
 constexpr std::string_view kVersion = "0.1.0";
-
-std::string version_line() {
-  std::string targets = "portable";
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) targets += " avx2";
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-    targets += " avx512";
-    if (__builtin_cpu_supports("avx512bf16")) targets += " avx512_bf16";
-  }
-#endif
-#ifdef __clang__
-  const std::string compiler = "Clang " __clang_version__;
-#else
-  const std::string compiler = "GCC " __VERSION__;
-#endif
-  return fmt::format("hunch {} ({}; {}; no CUDA; this CPU: {})\n", kVersion, build_commit(), compiler, targets);
-}
 
 std::string overview() {
   std::string out =
@@ -78,11 +64,35 @@ std::string_view build_commit() {
 
 std::span<const Command> commands() { return kCommands; }
 
+std::string version_line() {
+  std::string targets = "portable";
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) targets += " avx2";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    targets += " avx512";
+    if (__builtin_cpu_supports("avx512bf16")) targets += " avx512_bf16";
+  }
+#endif
+#ifdef __clang__
+  const std::string compiler = "Clang " __clang_version__;
+#else
+  const std::string compiler = "GCC " __VERSION__;
+#endif
+  const char* cuda = Register<Backend>::find("cuda") ? "with CUDA" : "no CUDA";
+  return fmt::format("hunch {} ({}; {}; {}; this CPU: {})", kVersion, build_commit(), compiler, cuda, targets);
+}
+
 int dispatch(Arguments arguments) {
   if (arguments.empty()) return print_and_exit_code(overview());
   const std::string& first = arguments[0];
   if (first == "--help" || first == "-h") return print_and_exit_code(overview());
-  if (first == "--version" || first == "-V") return print_and_exit_code(version_line());
+  if (first == "--version" || first == "-V") return print_and_exit_code(version_line() + "\n");
+  if (first == "--command-names") {  // for completion
+    std::string names;
+    for (const Command& command : kCommands) names += std::string(command.name) + "\n";
+    return print_and_exit_code(names);
+  }
   if (first == "help") {
     if (arguments.size() == 1) return print_and_exit_code(overview());
     const std::string help[] = {arguments[1], "--help"};

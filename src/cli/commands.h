@@ -29,8 +29,12 @@ int info_command(Arguments);
 int quantize_command(Arguments);
 int tokenize_command(Arguments);
 int detokenize_command(Arguments);
+int doctor_command(Arguments);
+int completion_command(Arguments);
+int man_command(Arguments);
 
 std::string_view build_commit();  // "0c1e570", or "unknown"
+std::string version_line();       // without the end of the line
 
 // The whole program: finds the subcommand; prints help and version. main() adds the signal handlers.
 int dispatch(Arguments arguments);

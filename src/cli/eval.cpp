@@ -199,6 +199,7 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup) {
 int eval_command(Arguments arguments) {
   const bool lookup = !arguments.empty() && arguments[0] == "lookup";
   const bool perplexity = !arguments.empty() && arguments[0] == "perplexity";
+  if (!arguments.empty() && arguments[0] == "--flag-names") return print_and_exit_code("--help\nlookup\nperplexity\n");
   if (!lookup && !perplexity && !arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h")
     return fail(usage_error("name what to measure: hunch eval perplexity FILE, or hunch eval lookup"));
   if (!lookup && !perplexity)

@@ -104,6 +104,10 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
     help_wanted_ = true;
     return size_t(1);
   }
+  if (name == "--flag-names") {
+    help_wanted_ = names_wanted_ = true;
+    return size_t(1);
+  }
   const Flag* flag = find(name);
   if (!flag) {
     const auto known = known_names();
@@ -163,6 +167,7 @@ std::vector<std::string_view> FlagSet::known_names() const {
 }
 
 std::string FlagSet::help() const {
+  if (names_wanted_) return fmt::format("{}\n", fmt::join(known_names(), "\n"));
   std::string out = fmt::format("usage: {}\n\n{}\n", usage_, wrapped(about_, kColumns, 0));
   auto entry = [&](const std::string& left, const std::string& help) {
     out += "  " + left;

@@ -47,7 +47,8 @@ class FlagSet {
   // An argument without a dash.
   void positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target);
 
-  // A usage error, or success; help_wanted() is then true if -h or --help was among the arguments.
+  // A usage error, or success; help_wanted() is then true if -h or --help was among the arguments, or --flag-names, by which
+  // shells complete: help() is then the listed names, one a line.
   Status parse(std::span<const std::string> arguments);
   bool help_wanted() const { return help_wanted_; }
   const std::vector<std::string>& ignored() const { return ignored_; }
@@ -82,7 +83,7 @@ class FlagSet {
   std::vector<Flag> flags_;
   std::vector<Positional> positionals_;
   std::vector<std::string> ignored_;
-  bool help_wanted_ = false;
+  bool help_wanted_ = false, names_wanted_ = false;
 };
 
 // `text` broken at spaces into lines of at most `width` columns, each but the first behind `indent` spaces.

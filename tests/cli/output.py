@@ -136,3 +136,37 @@ def test_help_and_version(hunch):
         assert max(map(len, result.out.splitlines())) <= 100, command
     version = hunch("--version")
     assert version.code == 0 and version.out.startswith("hunch ") and version.out.count("\n") == 1, version
+
+
+def test_doctor_says_what_there_is_and_what_to_set(hunch):
+    result = hunch("doctor", "--json")
+    assert result.code == 0, result
+    j = json.loads(result.out)
+    assert j["cpu"]["threads"] >= 1 and "portable" in j["cpu"]["instruction_sets"], j
+    assert j["memory"]["usable_bytes"] > 1 << 28 and isinstance(j["advice"], list), j
+    closed = hunch("doctor", env={"XDG_CACHE_HOME": "/proc/nowhere"})
+    assert closed.code == 0 and "set XDG_CACHE_HOME" in closed.out, closed
+    assert max(map(len, closed.out.splitlines())) <= 140, closed
+
+
+def test_completion_knows_the_commands_and_their_flags(hunch):
+    names = hunch("--command-names").out.split()
+    assert "run" in names and "doctor" in names, names
+    for name in names:
+        flags = hunch(name, "--flag-names")
+        assert flags.code == 0 and "--help" in flags.out.split(), flags
+    complete = ('eval "$(%s completion bash)"; hunch() { %s "$@"; }; COMP_WORDS=(hunch run --specu); COMP_CWORD=2; _hunch; '
+                'echo "${COMPREPLY[@]}"' % (hunch.binary, hunch.binary))
+    done = subprocess.run(["bash", "-c", complete], capture_output=True, text=True)
+    assert "--speculative-config" in done.stdout, done
+    assert hunch("completion", "tcsh").code == 2
+
+
+def test_the_manual_names_every_command_and_flag(hunch):
+    page = hunch("man")
+    assert page.code == 0 and page.out.startswith(".TH HUNCH 1"), page
+    plain = page.out.replace("\\-", "-")
+    for name in hunch("--command-names").out.split():
+        assert f"\n.B {name}\n" in plain, name
+    assert "--speculative-config" in plain and ".SH HUNCH RUN" in plain, plain[:400]
+    assert all(line.startswith((".TH", ".SH", ".TP", ".B ", ".nf", ".fi")) for line in page.out.splitlines() if line.startswith(".")), page

@@ -2,11 +2,10 @@
 
 #include "backend/reference/reference_backend.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/machine.h"
 #include "checkpoint/quantise.h"
 
 namespace hunch {
@@ -42,7 +41,7 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
   return load_weight(made);
 }
 
-size_t ReferenceBackend::memory_bytes() const { return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE)); }
+size_t ReferenceBackend::memory_bytes() const { return size_t(usable_memory_bytes()); }
 
 void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
   const int64_t given = args.from.extent[0], rows = args.to.extent[0];
