@@ -273,13 +273,13 @@ MUTANTS = [
            'std::min({wanted, budget / 2, limits_.verify_rows})', 'engine_test', 'Scheduler.*'),
     Mutant('scheduler: drafts without pages', SCHEDULER, 'sequence.committed_len + decode.drafts + 2, pool_',
            'sequence.committed_len + 1, pool_', 'engine_test', 'Scheduler.*', True),
-    Mutant('scheduler: tentative rows count as committed', SCHEDULER, 'who.published = cache_->publish(who.sequence, who.published);',
+    Mutant('scheduler: tentative rows count as committed', SCHEDULER, 'cache_->publish(who.sequence, who.published);',
            '{\n    const int64_t committed = who.sequence.committed_len;\n'
            '    who.sequence.committed_len = std::min(who.sequence.len(), who.sequence.pages.capacity());\n'
-           '    who.published = cache_->publish(who.sequence, who.published);\n    who.sequence.committed_len = committed;\n  }',
+           '    cache_->publish(who.sequence, who.published);\n    who.sequence.committed_len = committed;\n  }',
            'engine_test', 'Scheduler.*', True),
-    Mutant('scheduler: a preempted request keeps its committed length', SCHEDULER, 'sequence.committed_len = who.published = found;',
-           'who.published = found;\n  sequence.committed_len = sequence.len() > sequence.prompt_len ? who.prefill_target : found;',
+    Mutant('scheduler: a preempted request keeps its committed length', SCHEDULER, 'sequence.committed_len = found, who.published = {.entries = found};',
+           'who.published = {.entries = found};\n  sequence.committed_len = sequence.len() > sequence.prompt_len ? who.prefill_target : found;',
            'engine_test', 'Scheduler.*', True),
     Mutant('scheduler: a preempted request runs its prompt again only', SCHEDULER, 'sequence.len() - 1 : 0', 'int64_t(0) : 0', 'engine_test',
            'Scheduler.*'),
@@ -288,8 +288,8 @@ MUTANTS = [
     Mutant('scheduler: a selection from rows of two chunks', SCHEDULER,
            'if (rows < left) rows = std::min(rows, std::max<int64_t>(0, left - selecting_rows(who)));', '', 'engine_test',
            'Scheduler.*'),
-    Mutant('prefix cache: pages with tentative rows', CACHE, 'published + kPageLen <= sequence.committed_len',
-           'published < sequence.committed_len', 'kv_test', 'PrefixCache.*', True),
+    Mutant('prefix cache: pages with tentative rows', CACHE, 'so_far.entries + kPageLen <= sequence.committed_len;',
+           'so_far.entries < sequence.committed_len;', 'kv_test', 'PrefixCache.*', True),
     Mutant('prefix cache: hashes are compared, tokens are not', CACHE,
            ' && std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())', '', 'kv_test', 'PrefixCache.*', True),
     Mutant('prefix cache: gives up the beginning before what continues it', CACHE, 'node.children > 0 || ', '', 'kv_test',
@@ -490,18 +490,18 @@ def main():
     parser.add_argument('--scratch', type=Path, default=ROOT / 'build' / 'mutate')
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 2)
     parser.add_argument('--release', action='store_true', help='compile as preset release does')
-    parser.add_argument('--list', action='store_true')
+    parser.add_argument('--list', action='store_true', help='name them, and check that each finds its text; builds nothing')
     args = parser.parse_args()
 
     mutants = [m for m in MUTANTS if (m.ci or not args.ci) and args.only in m.name]
-    if args.list:
-        for m in mutants:
-            print(f'{"ci " if m.ci else "   "} {m.file}: {m.name}')
-        return 0
     for m in MUTANTS:  # all of them, also in --ci: a text that no longer occurs is a hole in the table
         count = (ROOT / m.file).read_text().count(m.find)
         if count != 1:
             sys.exit(f'mutate: the text of "{m.name}" occurs {count} times in {m.file}, not once; bring the table up to date:\n{m.find}')
+    if args.list:
+        for m in mutants:
+            print(f'{"ci " if m.ci else "   "} {m.file}: {m.name}')
+        return 0
     if not mutants:
         sys.exit('mutate: no such mutant')
 
