@@ -126,6 +126,7 @@ struct TokenLogprob {
 struct TokenEvent {
   int32_t id = 0;
   enum class From : uint8_t { Target, Draft } from = From::Target;  // Draft: guessed and accepted
+  std::string_view drafter;                                         // who guessed it, a registered name; empty: nobody
   int64_t index = 0;                                                // in the continuation
   // Text that this token completes: whole characters, and never the beginning of what may become a stop text.
   std::string text;
@@ -161,10 +162,15 @@ struct Generation {
   std::vector<int64_t> drafted_by_position, accepted_by_position;  // [gamma]
   uint64_t kv_bytes_read = 0;                                      // during decoding: keys, values, scores, selected copies
   Timings milliseconds;
+  // What plain decoding would have taken for tokens that were made in passes of no prompt's rows, by the costs that this engine
+  // has measured, in the company that the request had; and how many tokens those are (0: not known).
+  double plain_milliseconds = 0;
+  int64_t plain_tokens = 0;
 
   double mean_acceptance_length() const;               // tokens per round, correction or bonus included; 1 without speculation
   std::vector<double> acceptance_by_position() const;  // rounds that accepted position i / rounds that drafted it
   double tokens_per_second() const;                    // (tokens - 1) / time from the first to the last token
+  double plain_tokens_per_second() const;              // of the same, decoded plainly; 0: not known
   double kv_bytes_per_token() const;
 };
 
@@ -179,6 +185,11 @@ struct EngineStats {
   int64_t requests_finished = 0, requests_refused = 0, requests_aborted = 0, preemptions = 0;
   int64_t passes = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t rounds = 0, drafted = 0, accepted = 0, drafts_dropped = 0;  // dropped: for want of budget or pages
+  // Of steps without a prompt's rows: the tokens they made, what they took, and what plain decoding would have taken.
+  int64_t compared_tokens = 0;
+  double compared_ms = 0, compared_plain_ms = 0;
+  double draft_ms = 0, pass_ms = 0, select_ms = 0;                 // of all steps
+  std::vector<int64_t> drafted_by_position, accepted_by_position;  // of all requests that ended
   double prefix_hit_rate() const { return prefix_tokens_asked ? double(prefix_tokens_hit) / double(prefix_tokens_asked) : 0; }
 };
 

@@ -167,6 +167,12 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   }
 }
 
+double Controller::plain_ms(const StepReport& report) const {
+  if (report.chunks > 0 || report.decodes == 0) return 0;
+  const PassShape plain{.rows = double(report.decodes), .sequences = report.decodes, .entries = double(report.entries)};
+  return table_.verify.known(plain) ? table_.verify.ms(plain) : 0;
+}
+
 void Controller::record(const StepReport& report, std::span<Running* const> decoded) {
   for (const Running* who : decoded)
     if (who->plan.planned && who->planned)

@@ -20,6 +20,8 @@ class Controller {
 
   // Decides the next round of requests that decode (method auto only): chosen, want_drafts, learns, stop_below.
   void decide(std::span<Running* const>, Step&);
+  // What a plain step of the same requests would have taken, milliseconds; 0: not known, or a prompt's rows were in the step.
+  double plain_ms(const StepReport&) const;
   // After the step. `decoded`: all requests of it that decoded, whatever their method.
   void record(const StepReport&, std::span<Running* const> decoded);
 

@@ -72,6 +72,10 @@ double Generation::tokens_per_second() const {
              : double(tokens.size() - 1) * 1e3 / milliseconds.first_to_last_token;
 }
 
+double Generation::plain_tokens_per_second() const {
+  return plain_milliseconds > 0 ? double(plain_tokens) * 1e3 / plain_milliseconds : 0.0;
+}
+
 double Generation::kv_bytes_per_token() const {
   return tokens.size() < 2 ? 0.0 : double(kv_bytes_read) / double(tokens.size() - 1);
 }

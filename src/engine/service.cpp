@@ -12,6 +12,11 @@ namespace {
 
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+void add_to(std::vector<int64_t>& sums, const std::vector<int64_t>& counts) {
+  if (sums.size() < counts.size()) sums.resize(counts.size());
+  for (size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
+}
+
 Status check_prompt(const Request& request, const EngineParts& parts) {
   const int64_t vocab = parts.model->shape().vocab_size, length = int64_t(request.prompt.size());
   if (length == 0) return usage_error("the prompt is empty: give at least one token");
@@ -159,6 +164,7 @@ bool Service::step_once() {
     step_.run(plan);
     running_.clear();
     for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
+    compare_with_plain();
     controller_.record(step_.report(), running_);
     for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
     for (const auto& chunk : plan.chunks) {
@@ -170,6 +176,25 @@ bool Service::step_once() {
   }
   update_stats(any);
   return any;
+}
+
+// What the step that just ran took beside what plain decoding would have: for its requests, and in all.
+void Service::compare_with_plain() {
+  const StepReport& report = step_.report();
+  const double plain = controller_.plain_ms(report);
+  int64_t made = 0;
+  double plain_all = 0;
+  for (Running* run : running_) {
+    const int64_t tokens = run->sequence.len() - run->emitted_first;
+    if (plain <= 0 || !run->failure.ok()) continue;
+    run->stats.plain_tokens += tokens, run->stats.plain_milliseconds += plain * double(tokens);
+    made += tokens, plain_all += plain * double(tokens) / double(running_.size());
+  }
+  const std::lock_guard lock(mutex_);
+  stats_.draft_ms += report.draft_ms, stats_.pass_ms += report.pass_ms, stats_.select_ms += report.select_ms;
+  if (made == 0) return;
+  stats_.compared_tokens += made, stats_.compared_plain_ms += plain_all;
+  stats_.compared_ms += report.draft_ms + report.pass_ms + report.select_ms;
 }
 
 // How every request that decodes drafts in the next step.
@@ -237,6 +262,7 @@ void Service::Session::say(int64_t at, bool guessed) {
                    .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
                    .index = int64_t(stats.tokens.size()),
                    .text = std::move(said.text)};
+  if (guessed) event.drafter = Register<Proposer>::find(run.drafters[size_t(run.chosen)].name)->name;
   if (run.plan.logprobs >= 0) {
     const size_t nth = size_t(at - run.emitted_first);
     event.logprob = run.logprobs[nth], event.top = run.top[nth];
@@ -284,6 +310,7 @@ void Service::finish(Session& session, Status failure) {
     stats_.generated_tokens += int64_t(out.tokens.size());
     stats_.prompt_tokens += out.prompt_tokens;
     stats_.rounds += out.rounds, stats_.drafted += out.drafted, stats_.accepted += out.accepted;
+    add_to(stats_.drafted_by_position, out.drafted_by_position), add_to(stats_.accepted_by_position, out.accepted_by_position);
   }
   update_stats(false);  // whoever sees the end of the stream sees that its pages are free
   if (failure.ok()) session.channel->end(std::move(out));

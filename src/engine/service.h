@@ -47,6 +47,7 @@ class Service {
   void open_session(Order&&);
   void end_cancelled();
   void collect(Running&);
+  void compare_with_plain();
   void finish(Session&, Status failure);
   void update_stats(bool ran);
   void background();

@@ -201,6 +201,34 @@ TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
   EXPECT_EQ(prompts, (std::vector<int64_t>{40, 42, 41}));
 }
 
+TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
+  const auto engine = test::load(tiny(1));
+  Request request = ask(5, 120);
+  request.speculation.proposer = "ngram";
+  const auto stream = submit(*engine, request);
+  int64_t guessed = 0;
+  while (const auto event = stream->next()) {
+    EXPECT_EQ(event->drafter, event->from == TokenEvent::From::Draft ? "ngram" : "");
+    guessed += event->from == TokenEvent::From::Draft;
+  }
+  const auto generation = stream->result();
+  ASSERT_TRUE(generation.ok());
+  EXPECT_EQ(guessed, generation.value().accepted);
+}
+
+TEST(Service, PlainDecodingTakesWhatPlainDecodingTakes) {
+  const auto engine = test::load(tiny(2));
+  const auto a = submit(*engine, ask(6, 200)), b = submit(*engine, ask(7, 200));
+  const auto first = a->result(), second = b->result();
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_GT(first.value().plain_tokens, 100);  // the first passes find nothing measured
+  EXPECT_LT(first.value().plain_tokens, 200);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.compared_tokens, first.value().plain_tokens + second.value().plain_tokens);
+  EXPECT_GT(stats.compared_plain_ms, 0);
+  EXPECT_GE(stats.pass_ms, stats.compared_ms - stats.draft_ms - stats.select_ms);
+}
+
 TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
   for (int round = 0; round < 6; ++round) {
     auto engine = test::load(tiny(3, 256));
