@@ -47,8 +47,8 @@ class Call {
   std::string opening();                                      // first: the role of every choice (chat), echoed prompts
   std::string token(size_t choice, const TokenEvent& event);  // in the order of the engine
   std::string ended(size_t choice, const Generation& generation);
-  std::string closing();                       // after the last choice: the usage chunk, if wanted, and [DONE]
-  std::string failed(const ApiError& error);   // instead of whatever would come next; the stream is over
+  std::string closing();                      // after the last choice: the usage chunk, if wanted, and [DONE]
+  std::string failed(const ApiError& error);  // instead of whatever would come next; the stream is over
 
   // Not streaming: the body. `generations`: one for every choice.
   std::string answer(const std::vector<Generation>& generations);

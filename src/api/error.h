@@ -13,8 +13,8 @@ struct ApiError {
   int status = 400;
   std::string message;
   std::string type = "invalid_request_error";
-  std::string param = {};  // the key at fault; empty: null
-  std::string code = {};   // a word for programs, such as "context_length_exceeded"; empty: the status as a number
+  std::string param = {};          // the key at fault; empty: null
+  std::string code = {};           // a word for programs, such as "context_length_exceeded"; empty: the status as a number
   double retry_after_seconds = 0;  // > 0: for the header Retry-After
 };
 
