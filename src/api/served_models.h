@@ -42,12 +42,11 @@ class ServedModels {
   std::variant<const ServedModel*, ApiError> find(std::string_view name) const;
   const ChatPrompts& chat(const ServedModel& model) const;  // of a model that find() gave
 
-  struct Entry;  // a model and what was made for it
-  const std::vector<std::unique_ptr<Entry>>& all() const { return entries_; }
   size_t size() const { return entries_.size(); }
   const ServedModel& at(size_t index) const;
 
  private:
+  struct Entry;  // a model and what was made for it
   std::vector<std::unique_ptr<Entry>> entries_;
 };
 
