@@ -39,8 +39,9 @@ class Call {
   // Choice i is sample i % n of prompt i / n. The request is made at each call: prompts may be long.
   size_t choices() const;
   Request request(size_t choice) const;
-  int64_t prompt_tokens() const;  // of all prompts together
-  int unknown_fields() const;     // of the body, which were ignored
+  int64_t prompt_tokens() const;   // of all prompts together
+  int unknown_fields() const;      // of the body, which were ignored
+  double timeout_seconds() const;  // what the client set for itself; 0: nothing
 
   // The rest is for one thread at a time. Every text that a stream's functions return is whole server-sent events ("data:
   // ...\n\n"), possibly none.
@@ -53,8 +54,9 @@ class Call {
   // Not streaming: the body. `generations`: one for every choice.
   std::string answer(const std::vector<Generation>& generations);
 
+  struct State;  // call_state.h
+
  private:
-  struct State;
   explicit Call(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
