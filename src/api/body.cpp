@@ -270,13 +270,6 @@ const Key* find_key(std::string_view name, BodyKind kind) {
   return at == std::end(kKeys) ? nullptr : at;
 }
 
-Error unknown_key(std::string_view name) {
-  std::vector<std::string_view> known{"id", "custom_id"};
-  for (const Key& key : kKeys)
-    if ((key.kinds & kBatch) && key.read != ignore && key.read != refuse) known.push_back(key.name);
-  return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, known)));
-}
-
 // What two keys say together; the order in which they stand must not matter.
 Status settle(const object& fields, BodyReader& in) {
   Body& out = in.out;
@@ -350,7 +343,9 @@ Status read_fields(const object& fields, BodyReader& in) {
         return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
       unread.push_back(name);
       if (name == "id" || name == "custom_id" || value.is_null()) continue;
-      return unknown_key(name);
+      auto known = settable_keys(in.kind);
+      known.insert(known.end(), {"id", "custom_id"});
+      return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, known)));
     }
     if (std::exchange(seen[size_t(key - kKeys)], true))
       return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
@@ -359,6 +354,14 @@ Status read_fields(const object& fields, BodyReader& in) {
   }
   in.fault.param.clear();
   return settle(fields, in);
+}
+
+std::vector<std::string_view> settable_keys(BodyKind kind) {
+  std::vector<std::string_view> out;
+  for (const Key& key : kKeys)
+    if ((key.kinds & bit(kind)) && key.read != ignore && key.read != refuse && key.read != elsewhere && key.read != refuse_suffix)
+      out.push_back(key.name);
+  return out;
 }
 
 Status read_body(std::string_view json, BodyKind kind, Body& out, BodyFault& fault) {

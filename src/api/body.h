@@ -74,4 +74,7 @@ struct BodyFault {
 // Reads on top of what `out` holds: absent keys and null keep it. Errors are usage errors that name the key.
 Status read_body(std::string_view json, BodyKind kind, Body& out, BodyFault& fault);
 
+// The keys that a body of this kind may set, for descriptions.
+std::vector<std::string_view> settable_keys(BodyKind kind);
+
 }  // namespace hunch
