@@ -192,6 +192,92 @@ TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
   EXPECT_EQ(answer(kText, by_id)["choices"][0]["stop_reason"], ids[10]);
 }
 
+json tools() {
+  return json::parse(
+      R"([{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"at":{"$ref":"#/$defs/T"}},
+      "$defs":{"T":{"type":"string"}}}}}, {"type":"function","function":{"name":"wait"}}])");
+}
+
+TEST(Tools, ForceASchemaAndReadItsReply) {
+  json body{{"messages", kHello}, {"tools", tools()}, {"tool_choice", "required"}, {"parallel_tool_calls", false}};
+  auto made = test::call(kChat, body);
+  StructuredOutput form = made->request(0).structured;
+  ASSERT_EQ(form.kind, StructuredOutput::Kind::JsonSchema);
+  const json schema = json::parse(form.text);
+  EXPECT_EQ(schema["items"]["anyOf"].size(), 2u);
+  EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["name"]["const"], "look");
+  EXPECT_TRUE(schema["$defs"].contains("T")) << "references look at the root";
+  EXPECT_EQ(schema["maxItems"], 1);
+  Generation g;
+  g.finish = FinishReason::Stop;
+  g.text = R"([{"name": "look", "parameters": {"at": "sea"}}])";
+  const json whole = json::parse(made->answer({g}))["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_TRUE(whole["message"]["content"].is_null());
+  ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "look");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"at": "sea"})");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["type"], "function");
+
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "wait"}}}};
+  body["stream"] = true;
+  made = test::call(kChat, body);
+  EXPECT_EQ(json::parse(made->request(0).structured.text)["type"], "object");
+  std::string events = made->opening();
+  g.text = "{}";
+  events += made->token(0, {.text = "{"});
+  events += made->ended(0, g);
+  events += made->closing();
+  EXPECT_NE(events.find(R"("tool_calls":[{"index":0,"id":"call_)"), std::string::npos) << events;
+  EXPECT_NE(events.find(R"("name":"wait","arguments":"{"}}])"), std::string::npos) << events;
+  EXPECT_NE(events.find(R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])"), std::string::npos) << events;
+  EXPECT_NE(events.find(R"("finish_reason":"tool_calls")"), std::string::npos) << events;
+}
+
+TEST(Tools, AreRefusedWhereTheyCannotBeMeant) {
+  const auto param = [](json fields) {
+    fields["messages"] = kHello;
+    return test::refusal(kChat, fields.dump()).param;
+  };
+  EXPECT_EQ(param({{"tool_choice", "required"}}), "tool_choice");
+  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", {{"function", {{"name", "fly"}}}}}}), "tool_choice");
+  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", "required"}, {"guided_regex", "a"}}), "tool_choice");
+  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", "none"}}), "");
+}
+
+TEST(Tools, NeedATemplateThatShowsHowTheyAreCalled) {
+  ServedModels models;
+  const std::string chatml = "{{ '<|im_start|>' + m.role + '<|im_end|>' }}";
+  ASSERT_TRUE(models.add({.id = "m", .engine = &test::served_engine(), .chat_template = chatml}).ok());
+  const auto refused = Call::parse(kChat, json{{"messages", kHello}, {"tools", tools()}}.dump(), models, {});
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).param, "tools");
+}
+
+TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
+  ServedModels models;
+  ASSERT_TRUE(
+      models.add({.id = "m", .engine = &test::served_engine(), .tool_parser = "hermes", .reasoning_parser = "qwen3"}).ok());
+  EXPECT_FALSE(models.add({.id = "n", .engine = &test::served_engine(), .tool_parser = "mine"}).ok());
+  EXPECT_FALSE(models.add({.id = "n", .engine = &test::served_engine(), .reasoning_parser = "mine"}).ok());
+  EXPECT_FALSE(models.add({.id = "m", .engine = &test::served_engine()}).ok());
+  json body{{"messages", kHello}, {"tools", tools()}, {"n", 2}};
+  auto parsed = Call::parse(kChat, body.dump(), models, {});
+  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(parsed));
+  Generation called, said;
+  called.finish = said.finish = FinishReason::Stop;
+  called.text = "<think>\nWell.\n</think>\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"it\"}}\n</tool_call>";
+  said.text = "<think></think>Done.";
+  const json a = json::parse(std::get<0>(parsed)->answer({called, said}));
+  const json& first = a["choices"][0]["message"];
+  EXPECT_EQ(first["reasoning_content"], "Well.");
+  EXPECT_EQ(first["reasoning"], "Well.");
+  EXPECT_EQ(first["tool_calls"][0]["function"]["arguments"], R"({"at": "it"})");
+  EXPECT_EQ(a["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(a["choices"][1]["message"]["content"], "Done.");
+  EXPECT_EQ(a["choices"][1]["finish_reason"], "stop");
+}
+
 TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
   for (const bool speculate : {false, true}) {
     json body{{"prompt", "Über 你好 🙂 one two one two one two"},

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "api/chat_prompts.h"
+#include "api/reasoning_parser.h"
+#include "api/tool_parser.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -26,6 +28,12 @@ Status ServedModels::add(ServedModel model) {
     if (std::holds_alternative<const ServedModel*>(find(name)))
       return usage_error(fmt::format("two served models are called {}", excerpt(name)));
   }
+  if (!model.tool_parser.empty() && !is_tool_parser(model.tool_parser))
+    return usage_error(
+        fmt::format("there is no tool call parser {}; there are {}", excerpt(model.tool_parser), tool_parser_names()));
+  if (!model.reasoning_parser.empty() && !is_reasoning_parser(model.reasoning_parser))
+    return usage_error(
+        fmt::format("there is no reasoning parser {}; there are {}", excerpt(model.reasoning_parser), reasoning_parser_names()));
   ChatPrompts chat(*model.engine, model.chat_template);
   entries_.push_back(std::make_unique<Entry>(Entry{std::move(model), std::move(chat)}));
   return {};
