@@ -37,8 +37,7 @@ struct Body {
   nlohmann::ordered_json messages;
   std::vector<ChatTurn> turns;
   nlohmann::ordered_json tools, template_kwargs;  // null: none
-  std::string chat_template;                      // of the request; empty: none
-  bool add_generation_prompt = true, continue_final_message = false;
+  bool add_generation_prompt = true;
   enum class ToolChoice : uint8_t { None, Auto, Required, Named } tool_choice = ToolChoice::Auto;
   bool tool_choice_said = false;
   std::string tool_name;  // Named

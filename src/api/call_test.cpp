@@ -196,6 +196,7 @@ TEST(Call, RefusesChatsThatCannotBeRead) {
        "text only"},
       {R"("echo":true)", "echo", "not available"},
       {R"("top_logprobs":21,"logprobs":true)", "top_logprobs", "in 0..20"},
+      {R"("chat_template":"{{ x }}")", "chat_template", "not available"},
       {R"("tool_choice":"maybe")", "tool_choice", "none, auto, required"},
       {R"("tools":[{"type":"function"}])", "tools", "item 0"},
       {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "template's own"},
