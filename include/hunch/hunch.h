@@ -105,17 +105,34 @@ struct SpeculationOptions {
   bool verify = true;                        // false: emit drafts unverified. Lossy, and labelled so
 };
 
+// What the continuation must look like. One kind a request; the rest is ignored.
+struct StructuredOutput {
+  enum class Kind : uint8_t {
+    None,
+    JsonObject,  // any JSON object
+    JsonSchema,  // text: a JSON schema; its $ref may only point into itself
+    Regex,       // text: an expression that the whole output matches
+    Choice,      // choices: the output is one of these
+    Grammar,     // text: EBNF in llama.cpp's notation, whose first rule is root
+  } kind = Kind::None;
+  std::string text;
+  std::vector<std::string> choices;
+};
+
 struct Request {
   std::vector<int32_t> prompt;  // token ids, at least one
   int64_t max_tokens = -1;      // -1: until the context is full
   bool ignore_eos = false;
-  std::vector<int32_t> stop_ids;  // besides the model's own end-of-generation ids
-  std::vector<std::string> stop;  // texts; the output ends before the first of them
-  bool cache_prompt = true;       // use and feed the prefix cache. Same output either way
-  int priority = 0;               // lower runs first; equal: first come, first served
-  uint32_t sample_index = 0;      // which of several samples of one prompt with one seed
+  std::vector<int32_t> stop_ids;    // besides the model's own end-of-generation ids
+  std::vector<std::string> stop;    // texts; the output ends before the first of them
+  bool cache_prompt = true;         // use and feed the prefix cache. Same output either way
+  std::string cache_salt;           // the prefix cache serves requests of one salt only among themselves
+  bool skip_special_tokens = true;  // special tokens leave no text
+  int priority = 0;                 // lower runs first; equal: first come, first served
+  uint32_t sample_index = 0;        // which of several samples of one prompt with one seed
   SamplingOptions sampling;
   SpeculationOptions speculation;
+  StructuredOutput structured;
 };
 
 struct TokenLogprob {
@@ -141,11 +158,16 @@ struct Timings {  // milliseconds
   double first_to_last_token = 0;  // decoding, everything included
 };
 
+struct DraftRound {
+  uint16_t drafted = 0, accepted = 0;  // tokens
+};
+
 struct Generation {
   std::vector<int32_t> tokens;  // the continuation; an end-of-generation id that stopped it is not included
   std::string text;             // of those tokens, cut before a stop text
   FinishReason finish = FinishReason::Length;
   std::string stopped_by;                      // the stop text, if one ended it
+  int32_t stopped_by_id = -1;                  // the end-of-generation or stop id, if one ended it
   std::vector<float> logprobs;                 // of tokens, if asked for
   std::vector<std::vector<TokenLogprob>> top;  // likewise
   std::vector<TokenLogprob> prompt_logprobs;   // of prompt tokens 1.. (the first has none), if asked for
@@ -160,6 +182,7 @@ struct Generation {
   int64_t drafted = 0, accepted = 0;
   int64_t draft_passes = 0;                                        // in which it drafted; 0 for look-ups
   std::vector<int64_t> drafted_by_position, accepted_by_position;  // [gamma]
+  std::vector<DraftRound> draft_rounds;                            // [rounds]
   uint64_t kv_bytes_read = 0;                                      // during decoding: keys, values, scores, selected copies
   Timings milliseconds;
   // What plain decoding would have taken for tokens that were made in passes of no prompt's rows, by the costs that this engine

@@ -40,8 +40,8 @@ ordered_json ranked_json(const std::vector<TokenLogprob>& ranked, const Tokenize
 
 // Of chat completions: a list of objects. Completions have columns instead.
 ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tokenizer* tokenizer) {
-  if (line.request.sampling.logprobs < 0 || g.logprobs.empty()) return nullptr;
-  const bool chat = line.prompt == BatchLine::Prompt::Chat;
+  if (line.body.request.sampling.logprobs < 0 || g.logprobs.empty()) return nullptr;
+  const bool chat = line.body.input == Body::Input::Chat;
   ordered_json content = ordered_json::array(), tokens = content, values = content, tops = content;
   for (size_t i = 0; i < g.logprobs.size() && i < g.tokens.size(); ++i) {
     const std::string bytes = piece(tokenizer, g.tokens[i]);
@@ -68,19 +68,22 @@ ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenize
   return out;
 }
 
+std::string echoed_text(const Body::Prompt& prompt, const Tokenizer& tokenizer) {
+  return prompt.is_text ? prompt.text : detokenize(tokenizer, prompt.ids);
+}
+
 ordered_json choice_json(const BatchLine& line, const Generation& g, size_t index, const Tokenizer* tokenizer) {
   ordered_json out;
   out["index"] = index;
   std::string text = g.text;
-  if (line.echo && tokenizer)
-    text = (line.prompt == BatchLine::Prompt::Text ? line.text : detokenize(*tokenizer, line.request.prompt)) + text;
-  if (line.prompt == BatchLine::Prompt::Chat) out["message"] = {{"role", "assistant"}, {"content", text}};
+  if (line.body.echo && tokenizer) text = echoed_text(line.body.prompts[0], *tokenizer) + text;
+  if (line.body.input == Body::Input::Chat) out["message"] = {{"role", "assistant"}, {"content", text}};
   out["text"] = text;
   out["tokens"] = g.tokens;
   out["finish_reason"] = finish_name(g.finish);
   if (!g.stopped_by.empty()) out["stop_reason"] = g.stopped_by;
   out["logprobs"] = logprobs_json(line, g, tokenizer);
-  if (line.request.sampling.prompt_logprobs >= 0 && !g.prompt_logprobs.empty())
+  if (line.body.request.sampling.prompt_logprobs >= 0 && !g.prompt_logprobs.empty())
     out["prompt_logprobs"] = prompt_logprobs_json(g, tokenizer);
   out["seed"] = g.seed;
   return out;
@@ -132,7 +135,7 @@ std::string enveloped(const BatchLine& line, ordered_json id, int status, ordere
 std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model,
                          const Tokenizer* tokenizer) {
   ordered_json body;
-  body["object"] = line.prompt == BatchLine::Prompt::Chat ? "chat.completion" : "text_completion";
+  body["object"] = line.body.input == Body::Input::Chat ? "chat.completion" : "text_completion";
   body["model"] = model;
   body["choices"] = ordered_json::array();
   int64_t completion = 0, cached = 0;

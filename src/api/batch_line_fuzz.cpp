@@ -16,8 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     HUNCH_CHECK(answer.starts_with("{\"id\":") && answer.find('\n') == answer.npos);
     return 0;
   }
-  HUNCH_CHECK(!line.id.empty() && line.samples >= 1 && line.prompt != hunch::BatchLine::Prompt::None);
-  if (!line.speculation.empty()) (void)hunch::parse_speculative_config(line.speculation);
+  HUNCH_CHECK(!line.id.empty() && line.body.samples >= 1 && line.body.input != hunch::Body::Input::None);
+  if (!line.body.speculation.empty()) (void)hunch::parse_speculative_config(line.body.speculation);
   const std::string answer = hunch::batch_answer(line, std::vector<hunch::BatchSample>(1), "m", nullptr);
   HUNCH_CHECK(answer.starts_with("{\"id\":") && answer.find('\n') == answer.npos);
   return 0;

@@ -31,15 +31,15 @@ TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
           "presence_penalty": 0.25, "frequency_penalty": -0.5, "repetition_penalty": 1.5, "logit_bias": {"7": -100, "8": 2.5},
           "bad_words": ["no"], "allowed_token_ids": [1, 2], "min_tokens": 4, "priority": -3, "echo": true, "model": "m", "user": "u",
           "speculative_config": {"method": "self", "num_speculative_tokens": 3}})");
-  const Request& r = line.request;
+  const Request& r = line.body.request;
   const SamplingOptions& s = r.sampling;
   EXPECT_EQ(line.id, R"("a")");
-  EXPECT_EQ(line.prompt, BatchLine::Prompt::Text);
-  EXPECT_EQ(line.text, "Once");
-  EXPECT_EQ(line.samples, 3);
-  EXPECT_TRUE(line.echo);
-  EXPECT_EQ(line.bad_words, std::vector<std::string>{"no"});
-  EXPECT_EQ(line.speculation, R"({"method":"self","num_speculative_tokens":3})");
+  EXPECT_EQ(line.body.input, Body::Input::Prompts);
+  EXPECT_EQ(line.body.prompts[0].text, "Once");
+  EXPECT_EQ(line.body.samples, 3);
+  EXPECT_TRUE(line.body.echo);
+  EXPECT_EQ(line.body.bad_words, std::vector<std::string>{"no"});
+  EXPECT_EQ(line.body.speculation, R"({"method":"self","num_speculative_tokens":3})");
   EXPECT_EQ(r.max_tokens, 9);
   EXPECT_TRUE(r.ignore_eos);
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "yz"}));
@@ -62,11 +62,11 @@ TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
 
 TEST(BatchLine, KeepsDefaultsWhereAKeyIsAbsentOrNull) {
   BatchLine line;
-  line.request.max_tokens = 77, line.request.sampling.temperature = 0.25;
+  line.body.request.max_tokens = 77, line.body.request.sampling.temperature = 0.25;
   ASSERT_TRUE(parse_batch_line(R"({"id": 1, "prompt": [5], "max_tokens": null, "tools": null})", line).ok());
-  EXPECT_EQ(line.request.max_tokens, 77);
-  EXPECT_EQ(line.request.sampling.temperature, 0.25);
-  EXPECT_EQ(line.request.prompt, std::vector<int32_t>{5});
+  EXPECT_EQ(line.body.request.max_tokens, 77);
+  EXPECT_EQ(line.body.request.sampling.temperature, 0.25);
+  EXPECT_EQ(line.body.prompts[0].ids, std::vector<int32_t>{5});
   EXPECT_EQ(line.id, "1");
 }
 
@@ -74,16 +74,16 @@ TEST(BatchLine, ReadsMessagesAndPartsOfText) {
   const BatchLine line = parsed(
       R"({"id": "a", "messages": [{"role": "developer", "content": "Be brief."},
           {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}]})");
-  ASSERT_EQ(line.turns.size(), 2u);
-  EXPECT_EQ(line.turns[0].role, "system");
-  EXPECT_EQ(line.turns[1].content, "Hello");
+  ASSERT_EQ(line.body.turns.size(), 2u);
+  EXPECT_EQ(line.body.turns[0].role, "system");
+  EXPECT_EQ(line.body.turns[1].content, "Hello");
 }
 
 TEST(BatchLine, ReadsLogprobsInBothDialects) {
-  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","logprobs":true,"top_logprobs":4})").request.sampling.logprobs, 4);
-  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","top_logprobs":4,"logprobs":true})").request.sampling.logprobs, 4);
-  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","logprobs":true})").request.sampling.logprobs, 0);
-  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","logprobs":false})").request.sampling.logprobs, -1);
+  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","logprobs":true,"top_logprobs":4})").body.request.sampling.logprobs, 4);
+  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","top_logprobs":4,"logprobs":true})").body.request.sampling.logprobs, 4);
+  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","logprobs":true})").body.request.sampling.logprobs, 0);
+  EXPECT_EQ(parsed(R"({"id":1,"prompt":"x","logprobs":false})").body.request.sampling.logprobs, -1);
 }
 
 TEST(BatchLine, ReadsOpenAisEnvelope) {
@@ -91,7 +91,7 @@ TEST(BatchLine, ReadsOpenAisEnvelope) {
       R"({"custom_id": "r-1", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x", "max_tokens": 2}})");
   EXPECT_TRUE(line.wrapped);
   EXPECT_EQ(line.id, R"("r-1")");
-  EXPECT_EQ(line.request.max_tokens, 2);
+  EXPECT_EQ(line.body.request.max_tokens, 2);
 }
 
 TEST(BatchLine, NamesTheKeyAtFault) {
@@ -105,10 +105,10 @@ TEST(BatchLine, NamesTheKeyAtFault) {
       {R"({"id":1})", "no \"prompt\""},
       {R"({"id":1,"prompt":"x","messages":[]})", "exclude each other"},
       {R"({"id":1,"prompt":["x","y"]})", "one prompt a line"},
-      {R"({"id":1,"prompt":[1,2.5]})", "whole number"},
-      {R"({"id":1,"prompt":[-1]})", "whole number"},
+      {R"({"id":1,"prompt":[1,2.5]})", "item 1 must be a token id"},
+      {R"({"id":1,"prompt":[-1]})", "item 0 must be a token id"},
       {R"({"id":1,"prompt":"x","temprature":1})", "did you mean temperature?"},
-      {R"({"id":1,"prompt":"x","temperature":-1})", "\"temperature\" must be a number at least 0"},
+      {R"({"id":1,"prompt":"x","temperature":-1})", "\"temperature\" must be a number in 0..100"},
       {R"({"id":1,"prompt":"x","temperature":"hot"})", "not a string"},
       {R"({"id":1,"prompt":"x","max_tokens":0})", "\"max_tokens\""},
       {R"({"id":1,"prompt":"x","max_tokens":1.5})", "whole number"},
@@ -120,7 +120,7 @@ TEST(BatchLine, NamesTheKeyAtFault) {
       {R"({"id":1,"prompt":"x","top_logprobs":3})", "needs \"logprobs\""},
       {R"({"id":1,"prompt":"x","prompt":"y"})", "twice"},
       {R"({"id":1,"prompt":"x","stream":true})", "\"stream\" is not available"},
-      {R"({"id":1,"prompt":"x","speculative_config":"self"})", "an object"},
+      {R"({"id":1,"prompt":"x","speculative_config":[]})", "an object"},
       {R"({"id":1,"messages":[{"role":"user"}]})", "lacks \"content\""},
       {R"({"id":1,"messages":[{"role":"user","content":"x","tool_calls":[]}]})", "tool_calls"},
       {R"({"id":1,"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "text only"},

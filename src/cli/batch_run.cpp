@@ -4,63 +4,20 @@
 
 #include <thread>
 
-#include "cli/speculation_flags.h"
+#include "api/prepare.h"
 #include "engine/parts.h"
 #include "text/excerpt.h"
 
 namespace hunch {
-namespace {
 
-// The flag's messages, in the words of a line.
-Error as_key(Error error) {
-  constexpr std::string_view kFlag = "--speculative-config", kKey = "speculative_config";
-  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kKey);
-  return error;
-}
-
-// As vLLM does it: the words as they begin a text, and behind a blank where that is another token of the same number.
-Result<std::vector<std::vector<int32_t>>> bad_word_ids(const Tokenizer& tokenizer, const std::vector<std::string>& words) {
-  std::vector<std::vector<int32_t>> out;
-  for (const std::string& word : words) {
-    const std::string bare = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
-    HUNCH_TRY(const auto first, tokenizer.encode(bare, {.add_bos = false}));
-    HUNCH_TRY(const auto inside, tokenizer.encode(" " + bare, {.add_bos = false}));
-    if (first.empty()) return usage_error("\"bad_words\" holds a word that is only white space");
-    if (!inside.empty() && inside[0] != first[0] && inside.size() == first.size()) out.push_back(inside);
-    out.push_back(first);
-  }
-  return out;
-}
-
-}  // namespace
-
-BatchPreparer::BatchPreparer(Engine& engine)
-    : engine_(engine), tokenizer_(engine.parts().tokenizer ? &*engine.parts().tokenizer : nullptr) {}
-
-Status BatchPreparer::prepare(BatchLine& line) {
-  Request& request = line.request;
-  if (!line.speculation.empty()) {
-    SpeculationFlags flags;
-    flags.config = line.speculation;
-    flags.loaded = &engine_.parts().options.drafters;
-    auto speculation = resolve_speculation(flags);
-    if (!speculation.ok()) return as_key(speculation.error());
-    request.speculation = std::move(*speculation);
-  }
-  const bool wants_text = line.prompt != BatchLine::Prompt::Ids || !line.bad_words.empty() || !request.stop.empty();
-  if (wants_text && !tokenizer_) return usage_error("this model has no tokenizer: give \"prompt\" as token ids");
-  if (!line.bad_words.empty()) { HUNCH_TRY(request.sampling.bad_words, bad_word_ids(*tokenizer_, line.bad_words)); }
-  if (line.prompt == BatchLine::Prompt::Text) {
-    if (line.text.empty()) return usage_error("\"prompt\" is empty: give at least one character");
-    HUNCH_TRY(request.prompt, tokenizer_->encode(line.text, {.parse_special = true, .add_bos = true}));
-  } else if (line.prompt == BatchLine::Prompt::Chat) {
-    if (!chat_) { HUNCH_TRY(chat_, recognise_chat(engine_.chat_template(), *tokenizer_)); }
-    HUNCH_TRY(request.prompt, encode_chat(*chat_, *tokenizer_, line.turns, true));
-    // A base model may not know its own template's end mark as an end of text.
-    if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), chat_->stop_ids.begin(), chat_->stop_ids.end());
-  }
-  return {};
-}
+BatchRun::BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, int max_in_flight)
+    : engine_(engine),
+      input_(input),
+      output_(output),
+      defaults_(defaults),
+      max_in_flight_(max_in_flight),
+      chat_(engine, {}),
+      tokenizer_(engine.parts().tokenizer ? &*engine.parts().tokenizer : nullptr) {}
 
 bool BatchRun::refuse(const BatchLine& line, std::string_view id, const Error& error, int64_t number) {
   if (!output_.write(batch_error(line, id, error, number))) return false;
@@ -72,7 +29,7 @@ bool BatchRun::refuse(const BatchLine& line, std::string_view id, const Error& e
 bool BatchRun::take(BatchInput::Line&& text) {
   Job job;
   job.number = text.number, job.end = text.end;
-  job.line.request = defaults_;
+  job.line.body.request = defaults_;
   Status status = text.too_long ? Status(usage_error(fmt::format("the line is longer than {} MiB", kMaxBatchLineBytes >> 20)))
                                 : parse_batch_line(text.text, job.line);
   const std::string& id = job.line.id;
@@ -84,21 +41,22 @@ bool BatchRun::take(BatchInput::Line&& text) {
     return refuse(job.line, "", status.error(), text.number);
   }
   if (output_.answered_ids().contains(id)) return ++counts_.skipped, true;
-  if (status.ok()) status = preparer_.prepare(job.line);
   if (!status.ok()) return refuse(job.line, id, status.error(), text.number);
-  return start(std::move(job));
+  BodyFault fault;
+  auto prepared = prepare_body(job.line.body, engine_, chat_, fault);
+  if (!prepared.ok()) return refuse(job.line, id, prepared.error(), text.number);
+  prepared->request.prompt = std::move(prepared->prompts[0]);
+  return start(std::move(job), prepared->request);
 }
 
-bool BatchRun::start(Job&& job) {
+bool BatchRun::start(Job&& job, Request& request) {
   job.start = Clock::now();
-  for (int i = 0; i < job.line.samples; ++i) {
-    job.line.request.sample_index = uint32_t(i);
-    auto stream = engine_.submit(job.line.request);
+  for (int i = 0; i < job.line.body.samples; ++i) {
+    request.sample_index = uint32_t(i);
+    auto stream = engine_.submit(request);
     if (!stream.ok()) return refuse(job.line, job.line.id, stream.error(), job.number);
     job.streams.push_back(std::move(*stream));
   }
-  // The engine has its copy; of a queue of long prompts one is enough.
-  if (!job.line.echo) job.line.request.prompt = {};
   job.samples.resize(job.streams.size());
   in_flight_ += int(job.streams.size());
   jobs_.push_back(std::move(job));
@@ -132,7 +90,7 @@ bool BatchRun::collect(Job& job, double patience_ms) {
 
 bool BatchRun::write(const Job& job) {
   if (job.error) return refuse(job.line, job.line.id, *job.error, job.number);
-  if (!output_.write(batch_answer(job.line, job.samples, engine_.model_name(), preparer_.tokenizer()))) return false;
+  if (!output_.write(batch_answer(job.line, job.samples, engine_.model_name(), tokenizer_))) return false;
   ++counts_.answered;
   return true;
 }

@@ -11,27 +11,14 @@
 
 #include "api/batch_answer.h"
 #include "api/batch_line.h"
+#include "api/chat_prompts.h"
 #include "base/result.h"
 #include "cli/batch_files.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "hunch/hunch.h"
-#include "text/chat.h"
 
 namespace hunch {
-
-// A parsed line to a request that the engine can take: tokens of prompt and bad words, stop ids of the chat form, speculation.
-class BatchPreparer {
- public:
-  explicit BatchPreparer(Engine& engine);
-  Status prepare(BatchLine& line);
-  const Tokenizer* tokenizer() const { return tokenizer_; }
-
- private:
-  Engine& engine_;
-  const Tokenizer* tokenizer_;  // null: the model has none
-  std::optional<ChatFormat> chat_;
-};
 
 struct BatchCounts {
   int64_t answered = 0, failed = 0, skipped = 0;  // by this run; lines that OUT had
@@ -40,8 +27,7 @@ struct BatchCounts {
 class BatchRun {
  public:
   // `defaults`: what a line does not say. `max_in_flight`: requests submitted and not answered.
-  BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, int max_in_flight)
-      : engine_(engine), input_(input), output_(output), defaults_(defaults), max_in_flight_(max_in_flight), preparer_(engine) {}
+  BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, int max_in_flight);
 
   // Until the input ends, the output breaks (output.status() says how) or somebody interrupts; what is not answered then is
   // dropped.
@@ -60,7 +46,7 @@ class BatchRun {
   };
 
   bool take(BatchInput::Line&& line);
-  bool start(Job&& job);
+  bool start(Job&& job, Request& request);
   bool collect(Job& job, double patience_ms);
   bool write(const Job& job);
   bool refuse(const BatchLine& line, std::string_view id, const Error& error, int64_t number);
@@ -70,7 +56,8 @@ class BatchRun {
   BatchOutput& output_;
   const Request& defaults_;
   int max_in_flight_;
-  BatchPreparer preparer_;
+  ChatPrompts chat_;
+  const Tokenizer* tokenizer_;  // null: the model has none
   std::set<std::string> seen_;
   std::list<Job> jobs_;
   int in_flight_ = 0;

@@ -6,13 +6,13 @@ namespace hunch {
 
 Ending::Ending(const Request& request, std::vector<int32_t> end_ids, const Tokenizer* tokenizer)
     : end_ids_(std::move(end_ids)), stops_(request.stop), min_tokens_(request.sampling.min_tokens) {
-  if (tokenizer) detokenizer_.emplace(*tokenizer);
+  if (tokenizer) detokenizer_.emplace(*tokenizer, request.skip_special_tokens);
 }
 
 Ending::Said Ending::take(int32_t id, bool last) {
   Said said;
   if (std::find(end_ids_.begin(), end_ids_.end(), id) != end_ids_.end()) {
-    reason_ = FinishReason::Stop;
+    reason_ = FinishReason::Stop, stopped_by_id_ = id;
     said.emitted = false, said.end = true;
     said.text = flush();
     return said;

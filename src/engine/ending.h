@@ -30,6 +30,8 @@ class Ending {
   const std::string& text() const { return text_; }
   // The stop text that ended it; empty: none did.
   std::string stopped_by() const { return stops_.found() < 0 ? "" : stops_.text(stops_.found()); }
+  // The end id that ended it; -1: none did.
+  int32_t stopped_by_id() const { return stopped_by_id_; }
   // Text that was held back when somebody else ended the request.
   std::string flush();
 
@@ -39,6 +41,7 @@ class Ending {
   StopTexts stops_;
   int64_t min_tokens_, taken_ = 0;
   std::string text_;
+  int32_t stopped_by_id_ = -1;
   FinishReason reason_ = FinishReason::Interrupted;
 };
 

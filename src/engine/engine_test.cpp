@@ -150,6 +150,11 @@ TEST(Step, CountsEveryPositionOfEveryRound) {
   const auto sum = [](const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t(0)); };
   EXPECT_EQ(sum(life.stats.drafted_by_position), life.stats.drafted);
   EXPECT_EQ(sum(life.stats.accepted_by_position), life.stats.accepted);
+  ASSERT_EQ(int64_t(life.stats.draft_rounds.size()), life.stats.rounds);
+  int64_t drafted = 0, accepted = 0;
+  for (const DraftRound& round : life.stats.draft_rounds) drafted += round.drafted, accepted += round.accepted;
+  EXPECT_EQ(drafted, life.stats.drafted);
+  EXPECT_EQ(accepted, life.stats.accepted);
   EXPECT_EQ(life.stats.drafted_by_position[0], life.stats.rounds);
   for (size_t i = 0; i < 4; ++i) EXPECT_LE(life.stats.accepted_by_position[i], life.stats.drafted_by_position[i]);
   // Tokens = the first one + one a round + accepted drafts; rounds without drafts (at the end) count as tokens only.

@@ -17,6 +17,7 @@ Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& re
     : plan(plan_), chance(plan_.noise), parts_(parts) {
   sequence.tokens.reserve(size_t(parts.context_len) + 1);
   sequence.tokens = request.prompt;
+  sequence.cache_salt = request.cache_salt;
   sequence.prompt_len = int64_t(request.prompt.size());
   const int64_t room = parts.context_len - sequence.prompt_len;
   sequence.max_len = sequence.prompt_len + (request.max_tokens < 0 ? room : std::min(room, request.max_tokens));

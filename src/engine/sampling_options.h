@@ -14,7 +14,7 @@
 namespace hunch {
 
 inline constexpr int kMaxLogprobs = 20;  // other ids per token
-inline constexpr size_t kMaxStopTexts = 16, kMaxStopBytes = 256;
+inline constexpr size_t kMaxStopTexts = 32, kMaxStopBytes = 1024;
 
 // The rules of these options, logprobs and prompt_logprobs checked with them. `end_ids`: what min_tokens forbids; those outside
 // the vocabulary are left out. It is an error if bans leave no id that could ever be chosen, or none before min_tokens.

@@ -92,10 +92,10 @@ TEST(StopTextsOfARequest, AreFewShortAndWhole) {
     return status.ok() ? "accepted" : status.error().message;
   };
   EXPECT_EQ(refusal({}), "accepted");
-  EXPECT_EQ(refusal(std::vector<std::string>(16, std::string(256, 'x'))), "accepted");
-  EXPECT_EQ(refusal(std::vector<std::string>(17, "x")), "stop has 17 texts; at most 16 are allowed");
-  EXPECT_EQ(refusal({"a", ""}), "stop: text 1 has 0 bytes; each needs 1..256");
-  EXPECT_EQ(refusal({std::string(257, 'x')}), "stop: text 0 has 257 bytes; each needs 1..256");
+  EXPECT_EQ(refusal(std::vector<std::string>(32, std::string(1024, 'x'))), "accepted");
+  EXPECT_EQ(refusal(std::vector<std::string>(33, "x")), "stop has 33 texts; at most 32 are allowed");
+  EXPECT_EQ(refusal({"a", ""}), "stop: text 1 has 0 bytes; each needs 1..1024");
+  EXPECT_EQ(refusal({std::string(1025, 'x')}), "stop: text 0 has 1025 bytes; each needs 1..1024");
   EXPECT_EQ(refusal({"a\xc3"}), "stop: text 0 is not valid UTF-8 from byte 1 on; give whole characters");
 }
 

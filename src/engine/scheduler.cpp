@@ -130,6 +130,7 @@ void Scheduler::plan_chunk(Scheduled& who, int64_t& budget) {
 bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) const {
   for (const Scheduled* other : running_) {
     if (!other->use_cache || !other->prefilling() || other->paused) continue;
+    if (other->sequence.cache_salt != who.sequence.cache_salt) continue;
     const auto &a = who.sequence.tokens, &b = other->sequence.tokens;
     const int64_t most = std::min(who.prefill_target - selecting_rows(who), other->prefill_target);
     const int64_t end = most / kPageLen * kPageLen;
@@ -157,7 +158,7 @@ bool Scheduler::admit_next() {
   Sequence& sequence = who.sequence;
   std::vector<int32_t> shared;
   const bool look = cache_ && who.use_cache;
-  if (look) shared = cache_->find(sequence.tokens, who.prefill_target - selecting_rows(who));
+  if (look) shared = cache_->find(sequence.tokens, who.prefill_target - selecting_rows(who), sequence.cache_salt);
   const int64_t found = int64_t(shared.size()) * kPageLen;
   const auto room = [&] { return pages_of(who.prefill_target + 1) - int64_t(shared.size()) <= pool_.num_free(); };
   bool fits = room();

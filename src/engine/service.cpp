@@ -283,7 +283,7 @@ void Service::collect(Running& run) {
     session.say(at, at - first < run.emitted_drafts);
     // Drafts behind the end were never said.
     for (int64_t i = at - first + 1; session.over && run.plan.verify && i < run.emitted_drafts; ++i)
-      --run.stats.accepted, --run.stats.accepted_by_position[size_t(i)];
+      --run.stats.accepted, --run.stats.accepted_by_position[size_t(i)], --run.stats.draft_rounds.back().accepted;
   }
   if (sequence.len() > first) {
     session.last_ms = now_ms();
@@ -301,7 +301,7 @@ void Service::finish(Session& session, Status failure) {
   session.ending.flush();
   out.text = session.ending.text();
   out.finish = session.ending.reason();
-  out.stopped_by = session.ending.stopped_by();
+  out.stopped_by = session.ending.stopped_by(), out.stopped_by_id = session.ending.stopped_by_id();
   watch_acceptance(parts_, run);
   out.milliseconds.first_to_last_token = session.last_ms - session.first_ms;
   {

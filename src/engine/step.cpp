@@ -437,6 +437,7 @@ void Step::settle(Running& who, int64_t first_row) {
     stats.drafted += tree.size;
     stats.accepted += commit.accepted;
     stats.draft_passes += tree.passes;
+    stats.draft_rounds.push_back({uint16_t(tree.size), uint16_t(commit.accepted)});
     for (int i = 0; i < depth_of(tree, who.row_parents.empty()); ++i) ++stats.drafted_by_position[size_t(i)];
     for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[size_t(i)];
   }

@@ -16,27 +16,36 @@ uint64_t chain_of(uint64_t before, std::span<const int32_t> tokens) {
   return before;
 }
 
+uint64_t chain_of(std::string_view salt) {
+  uint64_t chain = 0;
+  for (const char c : salt) chain = mix(chain + 0x9e3779b97f4a7c15u + static_cast<unsigned char>(c));
+  return chain;
+}
+
 }  // namespace
 
 PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), by_page_(size_t(pool.num_pages()), nullptr) { pool.set_keeper(this); }
 
-PrefixCache::Node* PrefixCache::lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens) const {
+PrefixCache::Node* PrefixCache::lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens,
+                                       std::string_view salt) const {
   ++pages_sought_;
   const auto [first, last] = by_chain_.equal_range(chain);
   for (auto it = first; it != last; ++it)
-    if (it->second->before == before && std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())) return it->second;
+    if (it->second->before == before && (before || it->second->salt == salt) &&
+        std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin()))
+      return it->second;
   return nullptr;
 }
 
-std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t max_entries) {
+std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t max_entries, std::string_view salt) {
   std::vector<int32_t> pages;
   std::vector<Node*> path;
-  uint64_t chain = 0;
+  uint64_t chain = chain_of(salt);
   Node* before = nullptr;
   for (int64_t first = 0; first + kPageLen <= std::min<int64_t>(max_entries, int64_t(tokens.size())); first += kPageLen) {
     const auto part = tokens.subspan(size_t(first), kPageLen);
     chain = chain_of(chain, part);
-    before = lookup(before, chain, part);
+    before = lookup(before, chain, part, salt);
     if (!before) break;
     path.push_back(before);
     pages.push_back(before->page);
@@ -58,11 +67,11 @@ PrefixCache::Node* PrefixCache::end_of(const Sequence& sequence, const Published
   if (Node* node = by_page_[size_t(sequence.pages.page_of(so_far.entries - 1))]) return node;
   const std::span<const int32_t> tokens(sequence.tokens);
   Node* node = nullptr;
-  uint64_t chain = 0;
+  uint64_t chain = chain_of(sequence.cache_salt);
   for (int64_t first = 0; first < so_far.entries; first += kPageLen) {  // the known pages of the same beginning
     const auto part = tokens.subspan(size_t(first), kPageLen);
     chain = chain_of(chain, part);
-    node = lookup(node, chain, part);
+    node = lookup(node, chain, part, sequence.cache_salt);
     if (!node) return nullptr;
   }
   return node;
@@ -77,11 +86,11 @@ void PrefixCache::publish(const Sequence& sequence, Published& so_far) {
     so_far.next_attempt = before ? 0 : (sequence.committed_len / kPageLen + 1) * kPageLen;
     if (!before) return;
   }
-  uint64_t chain = before ? before->chain : 0;
+  uint64_t chain = before ? before->chain : chain_of(sequence.cache_salt);
   for (; so_far.entries + kPageLen <= sequence.committed_len; so_far.entries += kPageLen) {
     const auto part = std::span<const int32_t>(sequence.tokens).subspan(size_t(so_far.entries), kPageLen);
     chain = chain_of(chain, part);
-    Node* node = lookup(before, chain, part);
+    Node* node = lookup(before, chain, part, sequence.cache_salt);
     if (!node) {
       const int32_t page = sequence.pages.page_of(so_far.entries);
       HUNCH_CHECK(by_page_[size_t(page)] == nullptr);
@@ -89,6 +98,7 @@ void PrefixCache::publish(const Sequence& sequence, Published& so_far) {
           {.number = ++last_number_, .chain = chain, .before = before, .page = page, .tokens = {part.begin(), part.end()}});
       node = &nodes_.back();
       node->self = std::prev(nodes_.end());
+      if (!before) node->salt = sequence.cache_salt;
       by_chain_.emplace(chain, node);
       by_page_[size_t(page)] = node;
       if (before) ++before->children;

@@ -9,6 +9,8 @@
 #include <list>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -22,8 +24,8 @@ class PrefixCache final : public PagePool::Keeper {
   explicit PrefixCache(PagePool& pool);
 
   // The longest run of known pages that `tokens` begin with, at most `max_entries` entries; every page has the caller as a holder
-  // now.
-  std::vector<int32_t> find(std::span<const int32_t> tokens, int64_t max_entries);
+  // now. Only pages that were published under the same salt (any bytes) are found.
+  std::vector<int32_t> find(std::span<const int32_t> tokens, int64_t max_entries, std::string_view salt = {});
 
   // How much of a sequence is known, and where its next page goes: {} at first, after a find() {the entries found}; publish()
   // moves it on.
@@ -54,9 +56,10 @@ class PrefixCache final : public PagePool::Keeper {
     int32_t page = -1;
     int children = 0;  // known pages that continue this one: it cannot leave before them
     std::vector<int32_t> tokens;
+    std::string salt;  // of a first page; those behind it are found through it alone
     std::list<Node>::iterator self;
   };
-  Node* lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens) const;
+  Node* lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens, std::string_view salt) const;
   Node* end_of(const Sequence&, const Published&) const;
   void remove(Node* node);
 

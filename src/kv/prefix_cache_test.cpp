@@ -42,6 +42,21 @@ TEST(PrefixCache, GivesWholeCommittedPagesOfAnEqualBeginningOnly) {
   EXPECT_TRUE(cache.find(counted(1, 300), 300).empty());
 }
 
+TEST(PrefixCache, GivesNothingAcrossSalts) {
+  PagePool pool(20);
+  PrefixCache cache(pool);
+  Sequence mine = sequence_of(counted(0, 300), 192, pool), theirs = sequence_of(counted(0, 300), 192, pool);
+  mine.cache_salt = "a", theirs.cache_salt = std::string("b\0", 2);
+  publish(cache, mine);
+  EXPECT_EQ(cache.find(counted(0, 300), 300, "a").size(), 3u);
+  EXPECT_TRUE(cache.find(counted(0, 300), 300).empty());
+  EXPECT_TRUE(cache.find(counted(0, 300), 300, theirs.cache_salt).empty());
+  EXPECT_EQ(publish(cache, theirs), 192) << "the same tokens again, under pages of its own";
+  const auto found = cache.find(counted(0, 300), 300, theirs.cache_salt);
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0], theirs.pages.page_of(0));
+}
+
 TEST(PrefixCache, KeepsPagesThatNobodyHoldsUntilThePoolNeedsThem) {
   PagePool pool(4);
   PrefixCache cache(pool);

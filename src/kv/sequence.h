@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/ops/sample.h"
@@ -17,6 +18,7 @@ using Slot = int32_t;  // a sequence's seat in the batch; per-sequence state of 
 struct Sequence {
   Slot slot = 0;
   std::vector<int32_t> tokens;  // prompt, then output
+  std::string cache_salt;       // of the prefix cache
   int64_t prompt_len = 0;
   int64_t committed_len = 0;  // entries whose K and V are final
   int64_t max_len = 0;        // tokens it may reach: context or prompt + max_tokens

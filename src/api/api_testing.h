@@ -1,0 +1,92 @@
+// What tests of this folder share: the shipped model as a server would serve it, and its answers read back.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "api/call.h"
+#include "engine/test_engines.h"
+
+namespace hunch::test {
+
+using nlohmann::json;
+
+// One engine for all tests of a program: loading costs more than running.
+inline Engine& served_engine() {
+  static const std::unique_ptr<Engine> engine =
+      load({.model = wren_path(), .threads = 1, .context_len = 1024, .max_num_seqs = 8, .max_waiting = 300});
+  return *engine;
+}
+
+inline const ServedModels& served_models() {
+  static const std::unique_ptr<ServedModels> models = [] {
+    auto made = std::make_unique<ServedModels>();
+    HUNCH_CHECK(made->add({.id = "wren", .aliases = {"gpt-wren"}, .engine = &served_engine(), .created = 1700000000}).ok());
+    return made;
+  }();
+  return *models;
+}
+
+inline std::variant<std::unique_ptr<Call>, ApiError> parse(Endpoint endpoint, std::string_view body, ApiLimits limits = {}) {
+  return Call::parse(endpoint, body, served_models(), limits);
+}
+
+inline std::unique_ptr<Call> call(Endpoint endpoint, const json& body, ApiLimits limits = {}) {
+  auto made = parse(endpoint, body.dump(), limits);
+  if (const auto* error = std::get_if<ApiError>(&made)) {
+    ADD_FAILURE() << body << ": " << error->message;
+    return nullptr;
+  }
+  return std::move(std::get<std::unique_ptr<Call>>(made));
+}
+
+inline ApiError refusal(Endpoint endpoint, std::string_view body) {
+  auto made = parse(endpoint, body);
+  if (const auto* error = std::get_if<ApiError>(&made)) return *error;
+  return {.status = 200};
+}
+
+// The answer to a body that does not stream.
+inline json answer(Endpoint endpoint, const json& body, ApiLimits limits = {}) {
+  const auto made = call(endpoint, body, limits);
+  if (!made) return {};
+  std::vector<Generation> generations;
+  for (size_t i = 0; i < made->choices(); ++i) generations.push_back(generate(served_engine(), made->request(i)));
+  return json::parse(made->answer(generations));
+}
+
+// The chunks of a body that streams; its last event must be [DONE].
+inline std::vector<json> chunks(Endpoint endpoint, const json& body, ApiLimits limits = {}) {
+  const auto made = call(endpoint, body, limits);
+  if (!made) return {};
+  EXPECT_TRUE(made->stream());
+  std::string text = made->opening();
+  for (size_t i = 0; i < made->choices(); ++i) {
+    auto generation = served_engine().generate(made->request(i), [&](const TokenEvent& event) {
+      text += made->token(i, event);
+      return true;
+    });
+    HUNCH_CHECK(generation.ok());
+    text += made->ended(i, *generation);
+  }
+  text += made->closing();
+  std::vector<json> out;
+  bool done = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find("\n\n", at);
+    const std::string line = text.substr(at, end - at);
+    at = end + 2;
+    EXPECT_TRUE(line.starts_with("data: ") && line.find('\n') == line.npos && !done) << line;
+    if (line == "data: [DONE]") done = true;
+    else out.push_back(json::parse(line.substr(6)));
+  }
+  EXPECT_TRUE(done);
+  return out;
+}
+
+}  // namespace hunch::test

@@ -1,0 +1,376 @@
+// A table of keys, each with the function that reads it: a new parameter is one entry. null means absent everywhere, as in
+// OpenAI's clients, which send the keys of their whole form.
+#include "api/body.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include "api/body_keys.h"
+#include "api/nearest.h"
+#include "engine/sampling_options.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+using simdjson::SUCCESS;
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+constexpr double kMostTokens = double(int64_t(1) << 40), kAny = std::numeric_limits<double>::max();
+constexpr double kMostTemperature = 100, kGreedyBelow = 1e-5;  // vLLM's: as good as greedy, and divisions by it overflow
+constexpr double kMostPriority = double(int64_t(1) << 30), kMostSeconds = 86400;
+
+Status read_seed(std::string_view key, const element& v, BodyReader& in) {
+  auto& seed = in.out.request.sampling.seed;
+  uint64_t positive = 0;
+  int64_t any = 0;
+  const bool batch = in.kind == BodyKind::Batch;
+  if (v.get(any) == SUCCESS && any == -1) seed.reset();  // random, as in llama.cpp
+  else if (v.get(any) == SUCCESS && (any >= 0 || !batch)) seed = uint64_t(any);
+  else if (batch && v.get(positive) == SUCCESS) seed = positive;
+  else
+    return usage_error(fmt::format("\"{}\" must be -1 (random) or a whole number in {}", key,
+                                   batch ? "0..18446744073709551615" : "-9223372036854775808..9223372036854775807"));
+  return {};
+}
+
+Status read_temperature(std::string_view key, const element& v, BodyReader& in) {
+  HUNCH_TRY(const double t, number_value(key, v, {0, kMostTemperature}));
+  in.out.request.sampling.temperature = t < kGreedyBelow ? 0 : t;
+  return {};
+}
+
+Status read_top_k(std::string_view key, const element& v, BodyReader& in) {
+  HUNCH_TRY(const int64_t k, whole_value(key, v, {-1, kMostId}));
+  in.out.request.sampling.top_k = int(std::max<int64_t>(0, k));  // vLLM's -1 and llama.cpp's 0: all
+  return {};
+}
+
+Status read_max_tokens(std::string_view key, const element& v, BodyReader& in) {
+  const bool batch = in.kind == BodyKind::Batch;
+  // llama.cpp's word has -1 for no limit.
+  HUNCH_TRY(const int64_t n, whole_value(key, v, {batch ? 1.0 : key == "n_predict" ? -1.0 : 0.0, kMostTokens}));
+  in.out.request.max_tokens = n;
+  in.out.limited = n >= 0 && !batch;  // a batch gives what the context has room for
+  return {};
+}
+
+// A number of alternatives (completions), or whether there are any (chat; top_logprobs then says how many).
+Status read_logprobs(std::string_view key, const element& v, BodyReader& in) {
+  int& logprobs = in.out.request.sampling.logprobs;
+  bool on = false;
+  if (v.get(on) == SUCCESS) {
+    logprobs = on ? std::max(0, logprobs) : -1;
+    return {};
+  }
+  HUNCH_TRY(const int64_t n, whole_value(key, v, {0, kMaxLogprobs}));
+  if (key != "n_probs" || n > 0) logprobs = int(n);  // llama.cpp's 0: none
+  return {};
+}
+
+Status read_logit_bias(std::string_view key, const element& v, BodyReader& in) {
+  object entries;
+  if (v.get(entries) != SUCCESS) return wanted(key, "an object of token ids and numbers", v);
+  auto& biases = in.out.request.sampling.logit_bias;
+  biases.clear();
+  for (const auto& [name, value] : entries) {
+    if (biases.size() == kMaxLogitBias) return usage_error(fmt::format("\"{}\" has more than {} entries", key, kMaxLogitBias));
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error != std::errc() || end != name.data() + name.size() || id < 0)
+      return usage_error(fmt::format("\"{}\": {} is no token id", key, excerpt(name)));
+    HUNCH_TRY(const double bias, number_value(key, value, {-100, 100}));
+    biases.emplace_back(id, float(bias));
+  }
+  return {};
+}
+
+Status read_stop(std::string_view key, const element& v, BodyReader& in) {
+  simdjson::dom::array none;
+  if (v.get(none) == SUCCESS && none.size() == 0) return in.out.request.stop.clear(), Status();
+  HUNCH_TRY(in.out.request.stop, texts_value(key, v, kMaxStopTexts));
+  return check_stop_texts(in.out.request.stop);
+}
+
+Status read_stream_options(std::string_view key, const element& v, BodyReader& in) {
+  object options;
+  if (v.get(options) != SUCCESS) return wanted(key, "an object", v);
+  for (const auto& [name, value] : options) {
+    if (value.is_null()) continue;
+    bool* target = name == "include_usage"            ? &in.out.include_usage
+                   : name == "continuous_usage_stats" ? &in.out.continuous_usage
+                                                      : nullptr;
+    if (!target) continue;
+    HUNCH_TRY(*target, truth_value(name, value));
+  }
+  return {};
+}
+
+Status read_salt(std::string_view key, const element& v, BodyReader& in) {
+  std::string_view salt;  // any bytes will do: it is compared and never shown
+  if (v.get(salt) != SUCCESS) return wanted(key, "a string", v);
+  if (salt.size() > kMaxSaltBytes)
+    return usage_error(fmt::format("\"{}\" has {} bytes; at most {} are allowed", key, salt.size(), kMaxSaltBytes));
+  in.out.request.cache_salt = std::string(salt);
+  return {};
+}
+
+Status read_request_id(std::string_view key, const element& v, BodyReader& in) {
+  HUNCH_TRY(std::string id, text_value(key, v));
+  if (id.empty() || id.size() > 128 || !std::all_of(id.begin(), id.end(), [](unsigned char c) { return c > ' ' && c < 127; }))
+    return usage_error(fmt::format("\"{}\" must be 1 to 128 printable characters without blanks", key));
+  in.out.request_id = std::move(id);
+  return {};
+}
+
+Status read_best_of(std::string_view key, const element& v, BodyReader&) {
+  HUNCH_TRY(const int64_t best_of, whole_value(key, v, {1, kAny}));
+  (void)best_of;  // compared with n once that is known
+  return {};
+}
+
+Status read_slot(std::string_view key, const element& v, BodyReader&) {
+  HUNCH_TRY(const int64_t slot, whole_value(key, v, {-1, kMostId}));
+  (void)slot;  // requests are placed by their prefixes here
+  return {};
+}
+
+struct Key {
+  std::string_view name;
+  Status (*read)(std::string_view key, const element&, BodyReader&);
+  unsigned kinds;
+};
+constexpr unsigned kBatch = 1, kText = 2, kChat = 4, kHttp = kText | kChat, kAll = 7;
+constexpr unsigned bit(BodyKind kind) { return kind == BodyKind::Batch ? kBatch : kind == BodyKind::Chat ? kChat : kText; }
+
+// Readers of the common kinds, made from where the value goes.
+#define HUNCH_VALUE(reader, target, ...) \
+  [](std::string_view key, const element& v, BodyReader& in) -> Status { \
+    HUNCH_TRY(auto value, reader(key, v __VA_OPT__(, ) __VA_ARGS__)); \
+    in.out.target = static_cast<std::decay_t<decltype(in.out.target)>>(std::move(value)); \
+    return {}; \
+  }
+Status ignore(std::string_view, const element&, BodyReader&) { return {}; }
+Status refuse(std::string_view key, const element& v, BodyReader&) {
+  bool on = true;
+  if (v.get(on) == SUCCESS && !on) return {};  // switched off is fine
+  return usage_error(fmt::format("\"{}\" is not available: leave it out", key));
+}
+Status refuse_suffix(std::string_view key, const element& v, BodyReader& in) {
+  std::string_view s;
+  return v.get(s) == SUCCESS && s.empty() ? Status() : refuse(key, v, in);
+}
+Status elsewhere(std::string_view key, const element&, BodyReader&) {
+  return usage_error(fmt::format("\"{}\" belongs to /v1/{}", key, key == "messages" ? "chat/completions" : "completions"));
+}
+
+const Key kKeys[] = {
+    {"prompt", read_prompt, kBatch | kText},
+    {"prompt", elsewhere, kChat},
+    {"messages", read_messages, kBatch | kChat},
+    {"messages", elsewhere, kText},
+    {"model", HUNCH_VALUE(text_value, model), kAll},
+    {"max_tokens", read_max_tokens, kAll},
+    {"n_predict", read_max_tokens, kHttp},
+    {"max_completion_tokens", read_max_tokens, kAll},
+    {"temperature", read_temperature, kAll},
+    {"top_p", HUNCH_VALUE(number_value, request.sampling.top_p, Range{0, 1, true}), kAll},
+    {"top_k", read_top_k, kAll},
+    {"min_p", HUNCH_VALUE(number_value, request.sampling.min_p, Range{0, 1}), kAll},
+    {"seed", read_seed, kAll},
+    {"n", HUNCH_VALUE(whole_value, samples, Range{1, kMaxSamples}), kAll},
+    {"best_of", read_best_of, kHttp},
+    {"stop", read_stop, kAll},
+    {"stop_token_ids", HUNCH_VALUE(ids_value, request.stop_ids, kMaxIdList), kAll},
+    {"ignore_eos", HUNCH_VALUE(truth_value, request.ignore_eos), kAll},
+    {"min_tokens", HUNCH_VALUE(whole_value, request.sampling.min_tokens, Range{0, kMostTokens}), kAll},
+    {"logprobs", read_logprobs, kAll},
+    {"n_probs", read_logprobs, kHttp},
+    {"top_logprobs", HUNCH_VALUE(whole_value, request.sampling.logprobs, Range{0, kMaxLogprobs}), kAll},
+    {"prompt_logprobs", HUNCH_VALUE(whole_value, request.sampling.prompt_logprobs, Range{0, kMaxLogprobs}), kAll},
+    {"presence_penalty", HUNCH_VALUE(number_value, request.sampling.presence_penalty, Range{-2, 2}), kAll},
+    {"frequency_penalty", HUNCH_VALUE(number_value, request.sampling.frequency_penalty, Range{-2, 2}), kAll},
+    {"repetition_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0, 100, true}), kAll},
+    {"repeat_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0, 100, true}), kHttp},
+    {"logit_bias", read_logit_bias, kAll},
+    {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList), kAll},
+    {"allowed_token_ids", HUNCH_VALUE(ids_value, request.sampling.allowed_token_ids), kAll},
+    {"priority", HUNCH_VALUE(whole_value, request.priority, Range{-kMostPriority, kMostPriority}), kAll},
+    {"cache_prompt", HUNCH_VALUE(truth_value, request.cache_prompt), kAll},
+    {"cache_salt", read_salt, kAll},
+    {"skip_special_tokens", HUNCH_VALUE(truth_value, request.skip_special_tokens), kAll},
+    {"add_special_tokens", HUNCH_VALUE(truth_value, add_special_tokens), kAll},
+    {"truncate_prompt_tokens", HUNCH_VALUE(whole_value, truncate_prompt, Range{1, kMostId}), kHttp},
+    {"truncate_prompt_tokens", refuse, kBatch},
+    {"echo", HUNCH_VALUE(truth_value, echo), kBatch | kText},
+    {"echo", refuse, kChat},
+    {"include_stop_str_in_output", HUNCH_VALUE(truth_value, include_stop), kHttp},
+    {"include_stop_str_in_output", refuse, kBatch},
+    {"speculative_config", read_speculative_config, kAll},
+    {"lossless", read_lossless, kAll},
+    {"response_format", read_response_format, kAll},
+    {"structured_outputs", read_structured_outputs, kAll},
+    {"guided_json", read_guided, kAll},
+    {"guided_regex", read_guided, kAll},
+    {"guided_choice", read_guided, kAll},
+    {"guided_grammar", read_guided, kAll},
+    {"json_schema", read_guided, kHttp},
+    {"grammar", read_guided, kHttp},
+    {"stream", HUNCH_VALUE(truth_value, stream), kHttp},
+    {"stream_options", read_stream_options, kHttp},
+    {"timings_per_token", HUNCH_VALUE(truth_value, timings_per_token), kHttp},
+    {"return_tokens", HUNCH_VALUE(truth_value, return_tokens), kHttp},
+    {"return_token_ids", HUNCH_VALUE(truth_value, return_token_ids), kHttp},
+    {"return_tokens_as_token_ids", HUNCH_VALUE(truth_value, tokens_as_ids), kHttp},
+    {"request_id", read_request_id, kHttp},
+    {"id_slot", read_slot, kHttp},
+    {"timeout", HUNCH_VALUE(number_value, timeout_seconds, Range{0, kMostSeconds, true}), kHttp},
+    {"tools", read_tools, kChat},
+    {"tool_choice", read_tool_choice, kChat},
+    {"parallel_tool_calls", HUNCH_VALUE(truth_value, parallel_tool_calls), kChat},
+    {"include_reasoning", HUNCH_VALUE(truth_value, include_reasoning), kChat},
+    {"chat_template_kwargs", read_template_kwargs, kChat},
+    {"reasoning_effort", read_template_kwargs, kChat},
+    {"add_generation_prompt", HUNCH_VALUE(truth_value, add_generation_prompt), kChat},
+    // For servers and their accounts: nothing here depends on them.
+    {"user", ignore, kAll},
+    {"metadata", ignore, kAll},
+    {"store", ignore, kAll},
+    {"service_tier", ignore, kAll},
+    {"return_progress", ignore, kHttp},
+    {"spaces_between_special_tokens", ignore, kHttp},
+    {"guided_decoding_backend", ignore, kHttp},
+    // Known elsewhere, and not here.
+    {"suffix", refuse_suffix, kAll},
+    {"use_beam_search", refuse, kAll},
+    {"functions", refuse, kAll},
+    {"function_call", refuse, kHttp},
+    {"prompt_embeds", refuse, kHttp},
+    {"chat_template", refuse, kChat},  // a program from a client
+    {"continue_final_message", refuse, kChat},
+    {"audio", refuse, kHttp},
+    {"stream", refuse, kBatch},
+    {"stream_options", refuse, kBatch},
+    {"best_of", refuse, kBatch},
+    {"tools", refuse, kBatch},
+    {"tool_choice", refuse, kBatch},
+};
+#undef HUNCH_VALUE
+constexpr size_t kNumKeys = std::size(kKeys);
+
+const Key* find_key(std::string_view name, BodyKind kind) {
+  const auto at = std::find_if(std::begin(kKeys), std::end(kKeys),
+                               [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
+  return at == std::end(kKeys) ? nullptr : at;
+}
+
+// What two keys say together; the order in which they stand must not matter.
+Status settle(const object& fields, BodyReader& in) {
+  Body& out = in.out;
+  const auto number = [&](std::string_view key) {
+    double x = 0;
+    return fields[key].get(x) == SUCCESS ? x : -1;
+  };
+  const auto blame = [&](std::string_view param, std::string message) {
+    in.fault.param = param;
+    return usage_error(std::move(message));
+  };
+  if (out.input == Body::Input::None) {
+    const std::string_view missing = in.kind == BodyKind::Chat ? "\"messages\"" : "\"prompt\"";
+    return blame(in.kind == BodyKind::Chat ? "messages" : "prompt",
+                 in.kind == BodyKind::Batch ? "no \"prompt\" and no \"messages\"" : fmt::format("no {}", missing));
+  }
+  if (out.input == Body::Input::Chat && out.echo) return blame("echo", "\"echo\" is for \"prompt\", not for \"messages\"");
+  for (const std::string_view key : {"max_tokens", "max_completion_tokens"})  // the newer word wins
+    if (const double n = number(key); n >= 0) out.request.max_tokens = int64_t(n), out.limited = in.kind != BodyKind::Batch;
+  bool on = false;
+  if (number("top_logprobs") >= 0) {
+    if (number("logprobs") < 0 && (fields["logprobs"].get(on) != SUCCESS || !on)) {
+      // 0 others of no tokens asks for nothing; SDKs send it.
+      if (number("top_logprobs") > 0 || in.kind == BodyKind::Batch)
+        return blame("top_logprobs", "\"top_logprobs\" needs \"logprobs\": true");
+      out.request.sampling.logprobs = -1;
+    } else {
+      out.request.sampling.logprobs = std::max(int(number("top_logprobs")), int(number("logprobs")));
+    }
+  }
+  if (const double best_of = number("best_of"); best_of >= 0 && best_of != out.samples)
+    return blame("best_of", "\"best_of\" must equal \"n\": samples are not ranked here");
+  if (out.limited && out.request.sampling.min_tokens > out.request.max_tokens)
+    return blame("min_tokens", fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}",
+                                           out.request.sampling.min_tokens, out.request.max_tokens));
+  if (!out.stream && fields["stream_options"].is_object())
+    return blame("stream_options", "\"stream_options\" needs \"stream\": true");
+  if (out.stream && out.request.sampling.prompt_logprobs >= 0)
+    return blame("prompt_logprobs", "\"prompt_logprobs\" come in one piece: set \"stream\" to false");
+  if (out.stream && out.echo && out.request.sampling.logprobs >= 0)
+    return blame("echo", "\"echo\" with \"logprobs\" comes in one piece: set \"stream\" to false");
+  const size_t prompts = std::max<size_t>(1, out.prompts.size());
+  if (prompts * size_t(out.samples) > size_t(kMaxChoices))
+    return blame(
+        "n", fmt::format("\"n\" is {} for {} prompts: at most {} choices are made at once", out.samples, prompts, kMaxChoices));
+  const auto constrained = out.request.structured.kind != StructuredOutput::Kind::None;
+  if (constrained && (out.tool_choice == Body::ToolChoice::Required || out.tool_choice == Body::ToolChoice::Named))
+    return blame("tool_choice", "\"tool_choice\" asks for a call, and its form is fixed: leave the other constraint out");
+  return {};
+}
+
+}  // namespace
+
+Status read_fields(const object& fields, BodyReader& in) {
+  const bool batch = in.kind == BodyKind::Batch;
+  std::array<bool, kNumKeys> seen{};
+  std::vector<std::string_view> unread;  // of a batch: its own keys, known by the caller
+  size_t keys = 0;
+  for (const auto& [name, value] : fields) {
+    if (++keys > kMaxBodyKeys)
+      return coded(in, "too_many_fields", usage_error(fmt::format("the request has more than {} keys", kMaxBodyKeys)));
+    const Key* key = find_key(name, in.kind);
+    in.fault.param = name.substr(0, 64);
+    if (!key) {
+      if (!batch) {
+        HUNCH_OK(check_no_speculation_meant(name));
+        ++in.out.unknown_keys;
+        continue;
+      }
+      if (std::find(unread.begin(), unread.end(), name) != unread.end())
+        return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
+      unread.push_back(name);
+      if (name == "id" || name == "custom_id" || value.is_null()) continue;
+      auto known = settable_keys(in.kind);
+      known.insert(known.end(), {"id", "custom_id"});
+      return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, known)));
+    }
+    if (std::exchange(seen[size_t(key - kKeys)], true))
+      return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
+    if (value.is_null()) continue;
+    HUNCH_OK(key->read(name, value, in));
+  }
+  in.fault.param.clear();
+  return settle(fields, in);
+}
+
+std::vector<std::string_view> settable_keys(BodyKind kind) {
+  std::vector<std::string_view> out;
+  for (const Key& key : kKeys)
+    if ((key.kinds & bit(kind)) && key.read != ignore && key.read != refuse && key.read != elsewhere && key.read != refuse_suffix)
+      out.push_back(key.name);
+  return out;
+}
+
+Status read_body(std::string_view json, BodyKind kind, Body& out, BodyFault& fault) {
+  BodyReader in{kind, out, fault};
+  simdjson::dom::parser parser;
+  HUNCH_TRY(const element root, parse_json(parser, json));
+  object fields;
+  if (root.get(fields) != SUCCESS) return wanted("body", "an object", root);
+  return read_fields(fields, in);
+}
+
+}  // namespace hunch

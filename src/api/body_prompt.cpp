@@ -1,0 +1,175 @@
+// What the model reads: prompts in their four forms, or messages of a chat.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/body_keys.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+using simdjson::SUCCESS;
+using simdjson::dom::array;
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+constexpr int kMostKwargsDepth = 16;
+// What a template is given by its caller: a request may not pretend to be that.
+constexpr std::string_view kReserved[] = {
+    "messages",  "tools",    "documents",    "add_generation_prompt", "continue_final_message", "chat_template", "bos_token",
+    "eos_token", "tokenize", "conversation", "raise_exception",       "strftime_now",           "namespace",     "self",
+    "loop",      "range",    "caller"};
+
+Status take_prompt(std::string_view key, const element& v, Body& out) {
+  Body::Prompt prompt;
+  if (v.is_string()) {
+    prompt.is_text = true;
+    HUNCH_TRY(prompt.text, text_value(key, v));
+  } else {
+    HUNCH_TRY(prompt.ids, ids_value(key, v));
+    if (prompt.ids.empty()) return usage_error(fmt::format("\"{}\" holds an empty list: give at least one token", key));
+  }
+  out.prompts.push_back(std::move(prompt));
+  return {};
+}
+
+// The text of a message: a string, or OpenAI's list of parts where all are texts.
+Result<std::string> content_text(const element& v, BodyReader& in) {
+  array parts;
+  if (v.get(parts) != SUCCESS) return text_value("content", v);
+  std::string all;
+  for (const element part : parts) {
+    std::string_view type;
+    element words;
+    if (part["type"].get(type) != SUCCESS || type != "text" || part["text"].get(words) != SUCCESS)
+      return coded(in, "text_only", usage_error("\"content\" holds a part that is no text: this engine reads text only"));
+    HUNCH_TRY(const std::string text, text_value("content", words));
+    all += text;
+  }
+  return all;
+}
+
+// Templates write the arguments of a call as an object; in messages they are its JSON.
+void open_arguments(ordered_json& calls) {
+  if (!calls.is_array()) return;
+  for (ordered_json& call : calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    ordered_json& function = call["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    // Read by the parser with a bound on depth: this text is as foreign as the body around it.
+    simdjson::dom::parser parser;
+    const std::string text = function["arguments"].get<std::string>();
+    if (const auto parsed = parse_json(parser, text.empty() ? "{}" : text); parsed.ok() && parsed.value().is_object())
+      function["arguments"] = copy_of(parsed.value());
+  }
+}
+
+Status take_message(const element& message, BodyReader& in) {
+  object fields;
+  if (message.get(fields) != SUCCESS) return wanted("messages", "a list of objects with \"role\" and \"content\"", message);
+  const size_t number = in.out.turns.size();
+  ChatTurn turn;
+  ordered_json copy = ordered_json::object();
+  bool role = false, content = false, calls = false;
+  size_t keys = 0;
+  for (const auto& [name, value] : fields) {
+    if (++keys > 64) return usage_error(fmt::format("message {} has more than 64 keys", number));
+    if (name == "role" && !role) {
+      role = true;
+      HUNCH_TRY(turn.role, text_value("role", value));
+      if (turn.role == "developer") turn.role = "system";  // OpenAI's newer word
+      copy["role"] = turn.role;
+    } else if (name == "content" && !content && !value.is_null()) {
+      content = true;
+      HUNCH_TRY(turn.content, content_text(value, in));
+      copy["content"] = turn.content;
+    } else if (name == "role" || (name == "content" && content) || (in.kind == BodyKind::Batch && !value.is_null())) {
+      return usage_error(fmt::format("a message's {} cannot be used: it has \"role\" and \"content\", once each", excerpt(name)));
+    } else if (!value.is_null()) {
+      copy[std::string(name)] = copy_of(value);
+      calls |= name == "tool_calls" && value.is_array() && array(value).size() > 0;
+    }
+  }
+  static constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool"};
+  if (role && in.kind != BodyKind::Batch && std::find(std::begin(kRoles), std::end(kRoles), turn.role) == std::end(kRoles))
+    return usage_error(
+        fmt::format("message {} has role {}; known are system, developer, user, assistant, tool", number, excerpt(turn.role)));
+  // A call needs no words.
+  if (!role || (!content && !calls))
+    return usage_error(fmt::format("message {} lacks \"{}\"", number, role ? "content" : "role"));
+  if (!content) copy["content"] = "";
+  if (copy.contains("tool_calls")) open_arguments(copy["tool_calls"]);
+  in.out.messages.push_back(std::move(copy));
+  in.out.turns.push_back(std::move(turn));
+  return {};
+}
+
+Error too_many(BodyReader& in, std::string_view key) {
+  return coded(in, "too_many_prompts", usage_error(fmt::format("\"{}\" holds more than {} prompts", key, kMaxChoices)));
+}
+
+}  // namespace
+
+Status read_prompt(std::string_view key, const element& v, BodyReader& in) {
+  Body& out = in.out;
+  if (out.input != Body::Input::None) return usage_error("\"prompt\" and \"messages\" exclude each other");
+  out.input = Body::Input::Prompts;
+  array list;
+  if (v.is_string()) return out.one_prompt = true, take_prompt(key, v, out);
+  if (v.get(list) != SUCCESS) return wanted(key, "a string, a list of token ids, or a list of those", v);
+  bool nested = false;
+  if (list.begin() != list.end()) {
+    const element first = *list.begin();
+    nested = first.is_string() || first.is_array();
+  }
+  if (nested && in.kind == BodyKind::Batch) return usage_error("\"prompt\" is a list of prompts: write one prompt a line");
+  if (!nested) return out.one_prompt = true, take_prompt(key, v, out);
+  for (const element item : list) {
+    if (out.prompts.size() == size_t(kMaxChoices)) return too_many(in, key);
+    if (!item.is_string() && !item.is_array())
+      return usage_error(fmt::format("\"{}\": item {} must be a string or a list of token ids like the first, not {}", key,
+                                     out.prompts.size(), kind_name(item)));
+    HUNCH_OK(take_prompt(key, item, out));
+  }
+  return {};
+}
+
+Status read_messages(std::string_view key, const element& v, BodyReader& in) {
+  Body& out = in.out;
+  if (out.input != Body::Input::None) return usage_error("\"prompt\" and \"messages\" exclude each other");
+  array list;
+  if (v.get(list) != SUCCESS) return wanted(key, "a list of messages", v);
+  out.input = Body::Input::Chat;
+  out.messages = ordered_json::array();
+  for (const element message : list) HUNCH_OK(take_message(message, in));
+  if (out.turns.empty()) return usage_error(fmt::format("\"{}\" is empty: give at least one message", key));
+  return {};
+}
+
+Status read_template_kwargs(std::string_view key, const element& v, BodyReader& in) {
+  ordered_json& kwargs = in.out.template_kwargs;
+  if (kwargs.is_null()) kwargs = ordered_json::object();
+  if (key == "reasoning_effort") {
+    HUNCH_TRY(std::string effort, text_value(key, v));
+    kwargs["reasoning_effort"] = std::move(effort);
+    return {};
+  }
+  object fields;
+  if (v.get(fields) != SUCCESS) return wanted(key, "an object", v);
+  const std::string text = simdjson::minify(v);
+  if (text.size() > kMaxTemplateBytes)
+    return usage_error(fmt::format("\"{}\" has {} bytes; at most {} are allowed", key, text.size(), kMaxTemplateBytes));
+  simdjson::dom::parser parser;
+  if (const auto shallow = parse_json(parser, text, kMostKwargsDepth); !shallow.ok())
+    return usage_error(fmt::format("\"{}\": {}", key, shallow.error().message));
+  for (const auto& [name, value] : fields) {
+    if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved))
+      return usage_error(fmt::format("\"{}\": {} is a name of the template's own and cannot be set", key, excerpt(name)));
+    kwargs[std::string(name)] = copy_of(value);
+  }
+  return {};
+}
+
+}  // namespace hunch

@@ -1,0 +1,383 @@
+// Answers, whole and streamed: shapes, and the same contents in both.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "api/api_testing.h"
+#include "engine/parts.h"
+
+namespace hunch {
+namespace {
+
+using test::answer;
+using test::chunks;
+using test::json;
+constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
+const json kHello{{{"role", "user"}, {"content", "Tell me about the sea."}}};
+
+// A completion's chunks put together again.
+struct Joined {
+  std::string text, finish;
+  std::vector<json> logprobs, offsets, tops, tokens, ids;
+};
+Joined joined(const std::vector<json>& chunks, size_t index = 0) {
+  Joined out;
+  for (const json& chunk : chunks)
+    for (const json& choice : chunk["choices"]) {
+      if (choice["index"] != index) continue;
+      if (choice.contains("text")) out.text += choice["text"];
+      else out.text += choice["delta"].value("content", "");
+      EXPECT_TRUE(out.finish.empty()) << "nothing follows the finish reason";
+      if (!choice["finish_reason"].is_null()) out.finish = choice["finish_reason"];
+      const json& l = choice["logprobs"];
+      const auto add = [](std::vector<json>& to, const json& from) { to.insert(to.end(), from.begin(), from.end()); };
+      if (l.is_object() && l.contains("content")) add(out.logprobs, l["content"]);
+      else if (l.is_object())
+        add(out.logprobs, l["token_logprobs"]), add(out.offsets, l["text_offset"]), add(out.tops, l["top_logprobs"]),
+            add(out.tokens, l["tokens"]);
+      if (choice.contains("token_ids")) add(out.ids, choice["token_ids"]);
+    }
+  return out;
+}
+
+TEST(Answer, OfACompletionHasOpenAisShape) {
+  const json a = answer(kText, {{"prompt", "The captain"}, {"max_tokens", 12}, {"temperature", 0}, {"ignore_eos", true}});
+  EXPECT_EQ(a["object"], "text_completion");
+  EXPECT_EQ(a["model"], "wren");
+  EXPECT_TRUE(a["id"].get<std::string>().starts_with("cmpl-"));
+  EXPECT_TRUE(a["created"].is_number_integer());
+  ASSERT_EQ(a["choices"].size(), 1u);
+  const json& choice = a["choices"][0];
+  EXPECT_EQ(choice["index"], 0);
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_TRUE(choice["logprobs"].is_null());
+  EXPECT_TRUE(choice["stop_reason"].is_null());
+  EXPECT_EQ(a["usage"]["completion_tokens"], 12);
+  EXPECT_EQ(a["usage"]["total_tokens"], 12 + a["usage"]["prompt_tokens"].get<int>());
+  EXPECT_TRUE(a["usage"]["prompt_tokens_details"]["cached_tokens"].is_number());
+  for (const char* key :
+       {"cache_n", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "predicted_per_second", "draft_n", "draft_n_accepted"})
+    EXPECT_TRUE(a["timings"].contains(key)) << key;
+  EXPECT_EQ(a["metrics"]["lossless"], true);
+}
+
+TEST(Answer, OfAChatHasOpenAisShape) {
+  const json a = answer(kChat, {{"messages", kHello},
+                                {"max_tokens", 8},
+                                {"temperature", 0},
+                                {"logprobs", true},
+                                {"top_logprobs", 2},
+                                {"ignore_eos", true}});
+  EXPECT_EQ(a["object"], "chat.completion");
+  EXPECT_TRUE(a["id"].get<std::string>().starts_with("chatcmpl-"));
+  const json& choice = a["choices"][0];
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  EXPECT_TRUE(choice["message"]["content"].is_string());
+  ASSERT_EQ(choice["logprobs"]["content"].size(), 8u);
+  for (const json& token : choice["logprobs"]["content"]) {
+    EXPECT_TRUE(token["token"].is_string() && token["bytes"].is_array());
+    ASSERT_EQ(token["top_logprobs"].size(), 2u);
+    EXPECT_EQ(token["logprob"], token["top_logprobs"][0]["logprob"]) << "greedy takes the best, and its value is the same float";
+  }
+}
+
+TEST(Answer, CountsSpeculationInVllmsWords) {
+  const json body{{"prompt", "one two three one two three one two three one two"},
+                  {"max_tokens", 40},
+                  {"temperature", 0},
+                  {"ignore_eos", true},
+                  {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}}};
+  const json a = answer(kText, body, {.speculation_metrics = ApiLimits::SpeculationMetrics::Detailed});
+  const json& s = a["metrics"]["speculative_decoding"];
+  ASSERT_GT(s["num_spec_steps"], 0);
+  EXPECT_EQ(s["num_spec_tokens"], 4);
+  ASSERT_GE(s["acceptance_histogram"].size(), 5u);
+  int64_t steps = 0, accepted = 0, drafted = 0;
+  for (size_t i = 0; i < s["acceptance_histogram"].size(); ++i) {
+    const int64_t n = s["acceptance_histogram"][i];
+    steps += n, accepted += n * int64_t(i);
+  }
+  EXPECT_EQ(steps, s["num_spec_steps"]);
+  EXPECT_EQ(accepted, s["num_accepted_draft_tokens"]);
+  for (const json& n : s["per_step_drafted"]) drafted += n.get<int64_t>();
+  EXPECT_EQ(drafted, s["num_draft_tokens"]);
+  EXPECT_EQ(s["per_step_accepted"].size(), size_t(steps));
+  EXPECT_DOUBLE_EQ(s["mean_acceptance_length"], 1 + double(accepted) / double(steps));
+  EXPECT_EQ(a["timings"]["draft_n"], drafted);
+  const json off = answer(kText, body, {.speculation_metrics = ApiLimits::SpeculationMetrics::None});
+  EXPECT_FALSE(off["metrics"].contains("speculative_decoding"));
+  EXPECT_EQ(off["choices"][0]["text"], a["choices"][0]["text"]);
+}
+
+// What lm-evaluation-harness does: the continuation is part of the prompt, and its values decide.
+TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
+  const json made = answer(kText, {{"prompt", {1, 20, 300, 4000}},
+                                   {"max_tokens", 20},
+                                   {"temperature", 0},
+                                   {"logprobs", 1},
+                                   {"ignore_eos", true},
+                                   {"return_token_ids", true}});
+  const json& first = made["choices"][0];
+  json prompt{1, 20, 300, 4000};
+  for (const json& id : first["token_ids"]) prompt.push_back(id);
+  for (const int max_tokens : {0, 1}) {
+    const json echo = answer(kText, {{"prompt", json::array({prompt})},
+                                     {"max_tokens", max_tokens},
+                                     {"temperature", 0},
+                                     {"logprobs", 1},
+                                     {"echo", true},
+                                     {"seed", 1234},
+                                     {"ignore_eos", true}});
+    const json& l = echo["choices"][0]["logprobs"];
+    const size_t n = prompt.size() + size_t(max_tokens);
+    for (const char* column : {"tokens", "token_logprobs", "top_logprobs", "text_offset"})
+      ASSERT_EQ(l[column].size(), n) << column;
+    EXPECT_TRUE(l["token_logprobs"][0].is_null() && l["top_logprobs"][0].is_null());
+    EXPECT_EQ(echo["usage"]["completion_tokens"], max_tokens);
+    for (size_t i = 4; i < prompt.size(); ++i) {
+      EXPECT_EQ(l["token_logprobs"][i], first["logprobs"]["token_logprobs"][i - 4]) << i;
+      double best = -std::numeric_limits<double>::infinity();
+      for (const json& value : l["top_logprobs"][i]) best = std::max(best, value.get<double>());
+      EXPECT_EQ(best, l["token_logprobs"][i].get<double>()) << "greedy: the best is the token itself";
+    }
+    for (size_t i = 1; i < 4; ++i) EXPECT_TRUE(l["top_logprobs"][i].contains(l["tokens"][i].get<std::string>()));
+    const std::string text = echo["choices"][0]["text"];
+    EXPECT_GT(text.size(), first["text"].get<std::string>().size());
+  }
+}
+
+TEST(Answer, HasAChoiceForEachPromptAndSample) {
+  const json a = answer(kText, {{"prompt", {"The sea", "A ship"}},
+                                {"n", 2},
+                                {"max_tokens", 6},
+                                {"seed", 3},
+                                {"temperature", 1.0},
+                                {"ignore_eos", true},
+                                {"speculative_config", "off"}});
+  ASSERT_EQ(a["choices"].size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a["choices"][i]["index"], i);
+  EXPECT_NE(a["choices"][0]["text"], a["choices"][1]["text"]);
+  const json alone = answer(kText, {{"prompt", "A ship"},
+                                    {"max_tokens", 6},
+                                    {"seed", 3},
+                                    {"temperature", 1.0},
+                                    {"ignore_eos", true},
+                                    {"speculative_config", "off"}});
+  EXPECT_EQ(a["choices"][2]["text"], alone["choices"][0]["text"]);
+  EXPECT_EQ(a["usage"]["completion_tokens"], 24);
+}
+
+TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
+  const json body{{"prompt", "The captain looked at the"}, {"max_tokens", 30}, {"temperature", 0}, {"ignore_eos", true}};
+  const std::string whole = answer(kText, body)["choices"][0]["text"];
+  json stopping = body;
+  const std::string stop = whole.substr(whole.size() / 2, 4);
+  stopping["stop"] = stop;
+  const size_t at = whole.find(stop);
+  const json cut = answer(kText, stopping)["choices"][0];
+  EXPECT_EQ(cut["text"], whole.substr(0, at));
+  EXPECT_EQ(cut["finish_reason"], "stop");
+  EXPECT_EQ(cut["stop_reason"], stop);
+  stopping["include_stop_str_in_output"] = true;
+  EXPECT_EQ(answer(kText, stopping)["choices"][0]["text"], whole.substr(0, at + stop.size()));
+  stopping["stream"] = true;
+  EXPECT_EQ(joined(chunks(kText, stopping)).text, whole.substr(0, at + stop.size()));
+  const json ids = answer(kText, {{"prompt", "The captain looked at the"},
+                                  {"max_tokens", 30},
+                                  {"temperature", 0},
+                                  {"ignore_eos", true},
+                                  {"return_token_ids", true}})["choices"][0]["token_ids"];
+  json by_id = body;
+  by_id["stop_token_ids"] = {ids[10]};
+  EXPECT_EQ(answer(kText, by_id)["choices"][0]["stop_reason"], ids[10]);
+}
+
+json tools() {
+  return json::parse(
+      R"([{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"at":{"$ref":"#/$defs/T"}},
+      "$defs":{"T":{"type":"string"}}}}}, {"type":"function","function":{"name":"wait"}}])");
+}
+
+TEST(Tools, ForceASchemaAndReadItsReply) {
+  json body{{"messages", kHello}, {"tools", tools()}, {"tool_choice", "required"}, {"parallel_tool_calls", false}};
+  auto made = test::call(kChat, body);
+  StructuredOutput form = made->request(0).structured;
+  ASSERT_EQ(form.kind, StructuredOutput::Kind::JsonSchema);
+  const json schema = json::parse(form.text);
+  EXPECT_EQ(schema["items"]["anyOf"].size(), 2u);
+  EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["name"]["const"], "look");
+  EXPECT_TRUE(schema["$defs"].contains("T")) << "references look at the root";
+  EXPECT_EQ(schema["maxItems"], 1);
+  Generation g;
+  g.finish = FinishReason::Stop;
+  g.text = R"([{"name": "look", "parameters": {"at": "sea"}}])";
+  const json whole = json::parse(made->answer({g}))["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_TRUE(whole["message"]["content"].is_null());
+  ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "look");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"at": "sea"})");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["type"], "function");
+
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "wait"}}}};
+  body["stream"] = true;
+  made = test::call(kChat, body);
+  EXPECT_EQ(json::parse(made->request(0).structured.text)["type"], "object");
+  std::string events = made->opening();
+  g.text = "{}";
+  events += made->token(0, {.text = "{"});
+  events += made->ended(0, g);
+  events += made->closing();
+  EXPECT_NE(events.find(R"("tool_calls":[{"index":0,"id":"call_)"), std::string::npos) << events;
+  EXPECT_NE(events.find(R"("name":"wait","arguments":"{"}}])"), std::string::npos) << events;
+  EXPECT_NE(events.find(R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])"), std::string::npos) << events;
+  EXPECT_NE(events.find(R"("finish_reason":"tool_calls")"), std::string::npos) << events;
+}
+
+TEST(Tools, AreRefusedWhereTheyCannotBeMeant) {
+  const auto param = [](json fields) {
+    fields["messages"] = kHello;
+    return test::refusal(kChat, fields.dump()).param;
+  };
+  EXPECT_EQ(param({{"tool_choice", "required"}}), "tool_choice");
+  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", {{"function", {{"name", "fly"}}}}}}), "tool_choice");
+  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", "required"}, {"guided_regex", "a"}}), "tool_choice");
+  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", "none"}}), "");
+}
+
+TEST(Tools, NeedATemplateThatShowsHowTheyAreCalled) {
+  ServedModels models;
+  const std::string chatml = "{{ '<|im_start|>' + m.role + '<|im_end|>' }}";
+  ASSERT_TRUE(models.add({.id = "m", .engine = &test::served_engine(), .chat_template = chatml}).ok());
+  const auto refused = Call::parse(kChat, json{{"messages", kHello}, {"tools", tools()}}.dump(), models, {});
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).param, "tools");
+}
+
+TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
+  ServedModels models;
+  ASSERT_TRUE(
+      models.add({.id = "m", .engine = &test::served_engine(), .tool_parser = "hermes", .reasoning_parser = "qwen3"}).ok());
+  EXPECT_FALSE(models.add({.id = "n", .engine = &test::served_engine(), .tool_parser = "mine"}).ok());
+  EXPECT_FALSE(models.add({.id = "n", .engine = &test::served_engine(), .reasoning_parser = "mine"}).ok());
+  EXPECT_FALSE(models.add({.id = "m", .engine = &test::served_engine()}).ok());
+  json body{{"messages", kHello}, {"tools", tools()}, {"n", 2}};
+  auto parsed = Call::parse(kChat, body.dump(), models, {});
+  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(parsed));
+  Generation called, said;
+  called.finish = said.finish = FinishReason::Stop;
+  called.text = "<think>\nWell.\n</think>\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"it\"}}\n</tool_call>";
+  said.text = "<think></think>Done.";
+  const json a = json::parse(std::get<0>(parsed)->answer({called, said}));
+  const json& first = a["choices"][0]["message"];
+  EXPECT_EQ(first["reasoning_content"], "Well.");
+  EXPECT_EQ(first["reasoning"], "Well.");
+  EXPECT_EQ(first["tool_calls"][0]["function"]["arguments"], R"({"at": "it"})");
+  EXPECT_EQ(a["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(a["choices"][1]["message"]["content"], "Done.");
+  EXPECT_EQ(a["choices"][1]["finish_reason"], "stop");
+}
+
+TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
+  for (const bool speculate : {false, true}) {
+    json body{{"prompt", "Über 你好 🙂 one two one two one two"},
+              {"max_tokens", 60},
+              {"temperature", 1.5},
+              {"seed", 11},
+              {"logprobs", 2},
+              {"ignore_eos", true},
+              {"return_token_ids", true}};
+    body["speculative_config"] = speculate ? json{{"method", "ngram"}, {"rule", "match"}} : json("off");
+    const json whole = answer(kText, body)["choices"][0];
+    body["stream"] = true;
+    const auto parts = chunks(kText, body);
+    const Joined all = joined(parts);
+    EXPECT_EQ(all.text, whole["text"]);
+    EXPECT_EQ(all.finish, whole["finish_reason"]);
+    EXPECT_EQ(json(all.logprobs), whole["logprobs"]["token_logprobs"]);
+    EXPECT_EQ(json(all.tops), whole["logprobs"]["top_logprobs"]);
+    EXPECT_EQ(json(all.offsets), whole["logprobs"]["text_offset"]);
+    EXPECT_EQ(json(all.ids), whole["token_ids"]);
+    for (const json& part : parts) {
+      EXPECT_EQ(part["id"], parts[0]["id"]);
+      EXPECT_EQ(part["created"], parts[0]["created"]);
+      EXPECT_EQ(part["object"], "text_completion");
+      EXPECT_FALSE(part.contains("usage"));
+    }
+    EXPECT_TRUE(parts.back().contains("metrics") && parts.back().contains("timings"));
+  }
+}
+
+TEST(Stream, OfAChatBeginsWithTheRoleAndEndsWithUsage) {
+  const json body{{"messages", kHello},
+                  {"max_tokens", 12},
+                  {"temperature", 0},
+                  {"stream", true},
+                  {"n", 2},
+                  {"ignore_eos", true},
+                  {"stream_options", {{"include_usage", true}}}};
+  const auto parts = chunks(kChat, body);
+  ASSERT_GT(parts.size(), 4u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(parts[i]["choices"][0]["delta"]["role"], "assistant");
+    EXPECT_EQ(parts[i]["choices"][0]["index"], i);
+    EXPECT_EQ(parts[i]["object"], "chat.completion.chunk");
+  }
+  for (size_t i = 0; i + 1 < parts.size(); ++i) EXPECT_TRUE(parts[i]["usage"].is_null() && parts[i].contains("usage"));
+  EXPECT_EQ(parts.back()["choices"], json::array());
+  EXPECT_EQ(parts.back()["usage"]["completion_tokens"], 24);
+  EXPECT_TRUE(parts.back().contains("metrics"));
+  json whole = body;
+  whole["stream"] = false;
+  whole.erase("stream_options");
+  EXPECT_EQ(joined(parts, 1).text, answer(kChat, whole)["choices"][1]["message"]["content"]);
+}
+
+TEST(Stream, CountsUsageInEveryChunkWhereAskedAndAtTheEndWhereForced) {
+  json body{{"prompt", "The sea"}, {"max_tokens", 5}, {"temperature", 0}, {"ignore_eos", true}, {"stream", true}};
+  EXPECT_TRUE(chunks(kText, body, {.force_usage = true}).back().contains("usage"));
+  body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  body["timings_per_token"] = true;
+  const auto parts = chunks(kText, body);
+  int64_t before = 0;
+  for (size_t i = 0; i + 2 < parts.size(); ++i) {
+    const int64_t now = parts[i]["usage"]["completion_tokens"];
+    EXPECT_GT(now, before);
+    EXPECT_EQ(parts[i]["timings"]["predicted_n"], now);
+    before = now;
+  }
+}
+
+TEST(Stream, EchoesThePromptFirst) {
+  const auto parts =
+      chunks(kText, {{"prompt", "The sea"}, {"max_tokens", 3}, {"echo", true}, {"stream", true}, {"temperature", 0}});
+  EXPECT_EQ(parts[0]["choices"][0]["text"], "The sea");
+}
+
+TEST(Stream, EndsWithTheErrorThatEndedIt) {
+  const auto made = test::call(kText, {{"prompt", "x"}, {"stream", true}});
+  EXPECT_EQ(made->failed(api_error(503, "the server is going down", "server_shutdown")),
+            "data: {\"error\":{\"message\":\"the server is going down\",\"type\":\"unavailable_error\",\"param\":null,"
+            "\"code\":\"server_shutdown\"}}\n\n");
+}
+
+TEST(Stream, NeverSplitsACharacter) {
+  // Tokens of single bytes are common at this temperature.
+  const auto parts = chunks(kText, {{"prompt", "你好，世界 🙂 🙃 Привет"},
+                                    {"max_tokens", 80},
+                                    {"temperature", 5},
+                                    {"seed", 5},
+                                    {"top_p", 1},
+                                    {"top_k", -1},
+                                    {"min_p", 0},
+                                    {"stream", true},
+                                    {"ignore_eos", true}});
+  for (const json& part : parts)
+    for (const json& choice : part["choices"]) {
+      const std::string text = choice["text"];
+      EXPECT_EQ(json::parse(json(text).dump()).get<std::string>(), text);  // dump() throws at half a character
+    }
+}
+
+}  // namespace
+}  // namespace hunch

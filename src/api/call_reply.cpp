@@ -1,0 +1,135 @@
+// How a chat's reply is told apart into thoughts, words and calls: by the parsers that the server names or that the chat template
+// shows, or by the form that tool_choice forces.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/call_state.h"
+#include "api/reasoning_parser.h"
+#include "api/tool_parser.h"
+#include "text/detokenizer.h"
+#include "text/excerpt.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+using ToolChoice = Body::ToolChoice;
+
+std::string name_of(const ordered_json& tool) { return tool["function"]["name"].get<std::string>(); }
+
+// The schema of a function's arguments. Its $defs move to the root, where references look for them.
+ordered_json parameters_of(const ordered_json& tool, ordered_json& defs) {
+  const ordered_json& function = tool["function"];
+  ordered_json parameters = function.contains("parameters") && function["parameters"].is_object()
+                                ? function["parameters"]
+                                : ordered_json{{"type", "object"}, {"properties", ordered_json::object()}};
+  if (parameters.contains("$defs") && parameters["$defs"].is_object()) {
+    for (const auto& [name, definition] : parameters["$defs"].items())
+      if (!defs.contains(name)) defs[name] = definition;
+    parameters.erase("$defs");
+  }
+  return parameters;
+}
+
+// What a forced call must look like: the arguments of one function, or a list of calls of any.
+std::string forced_schema(const Body& body) {
+  ordered_json schema, defs = ordered_json::object();
+  if (body.tool_choice == ToolChoice::Named) {
+    for (const ordered_json& tool : body.tools)
+      if (name_of(tool) == body.tool_name) schema = parameters_of(tool, defs);
+  } else {
+    ordered_json calls = ordered_json::array();
+    for (const ordered_json& tool : body.tools)
+      calls.push_back({{"type", "object"},
+                       {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", parameters_of(tool, defs)}}},
+                       {"required", {"name", "parameters"}},
+                       {"additionalProperties", false}});
+    schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(calls)}}}};
+    if (!body.parallel_tool_calls) schema["maxItems"] = 1;
+  }
+  if (!defs.empty()) schema["$defs"] = std::move(defs);
+  return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+// Drops all calls but the first, where only one was allowed.
+class FirstCallOnly final : public ReplyReader {
+ public:
+  explicit FirstCallOnly(std::unique_ptr<ReplyReader> reader) : reader_(std::move(reader)) {}
+  void feed(std::string_view text, ReplyDelta& out) override {
+    reader_->feed(text, out);
+    drop(out);
+  }
+  void finish(ReplyDelta& out) override {
+    reader_->finish(out);
+    drop(out);
+  }
+
+ private:
+  static void drop(ReplyDelta& out) {
+    std::erase_if(out.calls, [](const ReplyDelta::Call& call) { return call.index > 0; });
+  }
+  std::unique_ptr<ReplyReader> reader_;
+};
+
+}  // namespace
+
+Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
+  if (!chat()) return {};
+  const std::string& source = models.chat(*served).source();
+  reasoning_parser = served->reasoning_parser.empty() ? std::string(reasoning_parser_for(source)) : served->reasoning_parser;
+  tool_parser = served->tool_parser.empty() ? std::string(tool_parser_for(source)) : served->tool_parser;
+  const bool forced = body.tool_choice == ToolChoice::Required || body.tool_choice == ToolChoice::Named;
+  if (body.tools.is_null()) {
+    fault.param = "tool_choice";
+    if (forced) return usage_error("\"tool_choice\" asks for a call, and there are no \"tools\"");
+    tool_parser.clear();
+  } else {
+    if (!body.tool_choice_said) body.tool_choice = ToolChoice::Auto;
+    fault.param = "tool_choice";
+    const auto meant = [&](const ordered_json& tool) { return name_of(tool) == body.tool_name; };
+    if (body.tool_choice == ToolChoice::Named && std::none_of(body.tools.begin(), body.tools.end(), meant))
+      return usage_error(fmt::format("\"tool_choice\" names {}, which is none of the \"tools\"", excerpt(body.tool_name)));
+    fault.param = "tools";
+    if (body.tool_choice == ToolChoice::Auto && tool_parser.empty() && !is_harmony(reasoning_parser))
+      return usage_error(
+          "\"tools\": the template of this model shows no form for calls; start the server with --tool-call-parser, "
+          "or set \"tool_choice\"");
+    if (forced) body.request.structured = {StructuredOutput::Kind::JsonSchema, forced_schema(body), {}};
+    if (body.tool_choice != ToolChoice::Auto) tool_parser.clear();
+  }
+  fault.param.clear();
+  // A constraint holds from the first token on: nothing is thought before it.
+  if (body.request.structured.kind != StructuredOutput::Kind::None) reasoning_parser.clear();
+  // Marks that are special tokens must leave text to be seen.
+  if (!tool_parser.empty() || is_harmony(reasoning_parser)) body.request.skip_special_tokens = false;
+  return {};
+}
+
+std::unique_ptr<ReplyReader> Call::State::make_reader() const {
+  if (body.tool_choice == ToolChoice::Named) return make_arguments_reader(body.tool_name);
+  std::unique_ptr<ReplyReader> reader;
+  if (body.tool_choice == ToolChoice::Required) {
+    reader = make_call_list_reader();
+  } else {
+    if (!tool_parser.empty()) {
+      std::vector<std::string> functions;
+      for (const ordered_json& tool : body.tools) functions.push_back(name_of(tool));
+      reader = make_tool_parser(tool_parser, std::move(functions));
+    }
+    // Some templates open the thoughts in the prompt.
+    bool thinking = false;
+    if (!reasoning_parser.empty() && names.tokenizer) {
+      const std::vector<int32_t>& prompt = prepared.prompts[0];
+      const size_t last = std::min<size_t>(prompt.size(), 16);
+      std::string end = detokenize(*names.tokenizer, std::span(prompt).last(last), false);
+      end.resize(end.find_last_not_of(" \t\r\n") + 1);
+      thinking = end.ends_with("<think>");
+    }
+    reader = make_reasoning_parser(reasoning_parser, thinking, std::move(reader));
+  }
+  if (reader && !body.parallel_tool_calls) return std::make_unique<FirstCallOnly>(std::move(reader));
+  return reader;
+}
+
+}  // namespace hunch

@@ -1,0 +1,52 @@
+#include "api/error.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "api/json_text.h"
+
+namespace hunch {
+namespace {
+
+constexpr double kRetryAfterFullQueue = 1;  // seconds; a seat becomes free about that often
+
+std::string_view usual_type(int status) {
+  switch (status) {
+    case 401:
+    case 403: return "authentication_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 501: return "not_supported_error";
+    case 503: return "unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string error_body(const ApiError& error) {
+  nlohmann::ordered_json inner;
+  inner["message"] = error.message;
+  inner["type"] = error.type;
+  inner["param"] = error.param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.param);
+  inner["code"] = error.code.empty() ? nlohmann::ordered_json(error.status) : nlohmann::ordered_json(error.code);
+  return json_line({{"error", std::move(inner)}});
+}
+
+ApiError api_error(int status, std::string message, std::string code, double retry_after_seconds) {
+  return {.status = status,
+          .message = std::move(message),
+          .type = std::string(usual_type(status)),
+          .code = std::move(code),
+          .retry_after_seconds = retry_after_seconds};
+}
+
+ApiError api_error(const Error& error) {
+  if (error.kind == Error::Kind::Usage) return api_error(400, error.message);
+  // The engine's own words for a full queue.
+  if (error.message.find("requests are waiting, no more are taken") != error.message.npos)
+    return api_error(429, error.message, "queue_full", kRetryAfterFullQueue);
+  return api_error(500, error.message);
+}
+
+}  // namespace hunch

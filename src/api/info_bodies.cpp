@@ -1,0 +1,112 @@
+#include "api/info_bodies.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "api/chat_prompts.h"
+#include "api/json_text.h"
+#include "engine/parts.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json model_json(const ServedModel& model, const std::string& name) {
+  EngineParts& parts = model.engine->parts();
+  const ModelShape& shape = parts.model->shape();
+  ordered_json out;
+  out["id"] = name;
+  out["object"] = "model";
+  out["created"] = model.created;
+  out["owned_by"] = "hunch";
+  out["root"] = model.id;
+  out["parent"] = nullptr;
+  out["max_model_len"] = model.engine->context_len();
+  out["meta"] = {{"n_ctx_train", shape.context_len},
+                 {"n_embd", shape.hidden},
+                 {"n_vocab", shape.vocab_size},
+                 {"size", parts.model->weight_bytes()}};
+  return out;
+}
+
+std::string token_text(EngineParts& parts, std::optional<int32_t> id) {
+  return parts.tokenizer && id ? std::string(parts.tokenizer->token_bytes(*id)) : std::string();
+}
+
+// The defaults of a request, by the names under which it could set them; null: the model's own.
+ordered_json defaults_json(const Request& defaults) {
+  const SamplingOptions& s = defaults.sampling;
+  const auto maybe = [](const auto& value) { return value ? ordered_json(*value) : ordered_json(); };
+  ordered_json out;
+  out["n_predict"] = defaults.max_tokens;
+  out["temperature"] = maybe(s.temperature), out["top_k"] = maybe(s.top_k), out["top_p"] = maybe(s.top_p);
+  out["min_p"] = maybe(s.min_p), out["seed"] = maybe(s.seed);
+  out["repeat_penalty"] = s.repetition_penalty, out["presence_penalty"] = s.presence_penalty;
+  out["frequency_penalty"] = s.frequency_penalty;
+  out["cache_prompt"] = defaults.cache_prompt;
+  return out;
+}
+
+}  // namespace
+
+std::string models_body(const ServedModels& models) {
+  ordered_json data = ordered_json::array();
+  for (size_t i = 0; i < models.size(); ++i) {
+    const ServedModel& model = models.at(i);
+    data.push_back(model_json(model, model.id));
+    for (const std::string& alias : model.aliases) data.push_back(model_json(model, alias));
+  }
+  return json_line({{"object", "list"}, {"data", std::move(data)}});
+}
+
+std::variant<std::string, ApiError> model_body(const ServedModels& models, std::string_view name) {
+  const auto found = models.find(name);
+  if (const auto* error = std::get_if<ApiError>(&found)) return *error;
+  return json_line(model_json(*std::get<const ServedModel*>(found), std::string(name)));
+}
+
+std::variant<std::string, ApiError> props_body(const ServedModels& models, std::string_view name, std::string_view version) {
+  const auto found = models.find(name);
+  if (const auto* error = std::get_if<ApiError>(&found)) return *error;
+  const ServedModel& model = *std::get<const ServedModel*>(found);
+  EngineParts& parts = model.engine->parts();
+  ordered_json out;
+  out["default_generation_settings"] = {{"n_ctx", model.engine->context_len()}, {"params", defaults_json(model.defaults)}};
+  out["total_slots"] = parts.limits.max_seqs;
+  out["model_alias"] = model.id;
+  out["model_path"] = model.path;
+  out["modalities"] = {{"vision", false}, {"audio", false}};
+  out["chat_template"] = models.chat(model).source();
+  out["bos_token"] = token_text(parts, parts.tokenizer ? parts.tokenizer->bos_id() : std::nullopt);
+  const bool ends = parts.tokenizer && !parts.tokenizer->eos_ids().empty();
+  out["eos_token"] = token_text(parts, ends ? std::optional(parts.tokenizer->eos_ids()[0]) : std::nullopt);
+  out["build_info"] = fmt::format("hunch {}", version);
+  out["engine"] = model.engine->description();
+  ordered_json drafters = ordered_json::array();
+  for (const DrafterOptions& drafter : parts.options.drafters) drafters.push_back(drafter.method);
+  out["speculation"] = {{"method", model.defaults.speculation.proposer},
+                        {"lossless", model.defaults.speculation.verify},
+                        {"drafters", std::move(drafters)}};
+  return json_line(out);
+}
+
+std::string slots_body(const ServedModels& models) {
+  ordered_json out = ordered_json::array();
+  for (size_t i = 0; i < models.size(); ++i) {
+    const ServedModel& model = models.at(i);
+    const EngineStats stats = model.engine->stats();
+    for (int seat = 0; seat < model.engine->parts().limits.max_seqs; ++seat)
+      out.push_back({{"id", out.size()},
+                     {"model", model.id},
+                     {"n_ctx", model.engine->context_len()},
+                     {"speculative", model.defaults.speculation.proposer != "none"},
+                     {"is_processing", seat < stats.running}});
+  }
+  return json_line(out);
+}
+
+std::string version_body(std::string_view version) { return json_line({{"version", version}}); }
+
+}  // namespace hunch

@@ -1,0 +1,96 @@
+#include "api/info_bodies.h"
+
+#include "api/api_testing.h"
+#include "api/body.h"
+
+namespace hunch {
+namespace {
+
+using test::json;
+using test::served_models;
+
+json body(const std::variant<std::string, ApiError>& answer) {
+  const auto* text = std::get_if<std::string>(&answer);
+  EXPECT_NE(text, nullptr) << (text ? "" : std::get<ApiError>(answer).message);
+  return text ? json::parse(*text) : json();
+}
+json tokenized(const json& request) { return body(tokenize_answer(request.dump(), served_models(), {})); }
+
+TEST(InfoBodies, ListModelsUnderAllTheirNames) {
+  const json list = json::parse(models_body(served_models()));
+  EXPECT_EQ(list["object"], "list");
+  ASSERT_EQ(list["data"].size(), 2u);
+  EXPECT_EQ(list["data"][0]["id"], "wren");
+  EXPECT_EQ(list["data"][1]["id"], "gpt-wren");
+  EXPECT_EQ(list["data"][1]["root"], "wren");
+  EXPECT_EQ(list["data"][0]["created"], 1700000000);
+  EXPECT_EQ(list["data"][0]["max_model_len"], 1024);
+  EXPECT_EQ(body(model_body(served_models(), "gpt-wren"))["id"], "gpt-wren");
+  EXPECT_EQ(std::get<ApiError>(model_body(served_models(), "other")).status, 404);
+}
+
+TEST(InfoBodies, TellOfSeatsAndDefaults) {
+  const json props = body(props_body(served_models(), "", "1.2"));
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 1024);
+  EXPECT_EQ(props["total_slots"], 8);
+  EXPECT_EQ(props["build_info"], "hunch 1.2");
+  EXPECT_EQ(props["speculation"]["lossless"], true);
+  EXPECT_EQ(json::parse(slots_body(served_models())).size(), 8u);
+  EXPECT_EQ(version_body("1.2"), R"({"version":"1.2"})");
+}
+
+TEST(InfoBodies, TokenizeInBothDialects) {
+  const json vllm = tokenized({{"prompt", "Hello <|im_end|>"}, {"return_token_strs", true}});
+  EXPECT_EQ(vllm["count"], vllm["tokens"].size());
+  EXPECT_EQ(vllm["max_model_len"], 1024);
+  EXPECT_EQ(vllm["token_strs"].size(), vllm["tokens"].size());
+  const json llama = tokenized({{"content", "Hello <|im_end|>"}});
+  EXPECT_EQ(llama["tokens"], vllm["tokens"]);
+  EXPECT_GT(tokenized({{"content", "Hello <|im_end|>"}, {"parse_special", false}})["tokens"].size(), llama["tokens"].size());
+  const json pieces = tokenized({{"content", "Hi 🙂"}, {"with_pieces", true}});
+  EXPECT_TRUE(pieces["tokens"][0]["id"].is_number() && pieces["tokens"][0]["piece"].is_string());
+  const json chat = tokenized({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
+  EXPECT_GT(chat["count"], 3);
+  for (const json& tokens : {vllm["tokens"], chat["tokens"]}) {
+    const json text = body(detokenize_answer(json{{"tokens", tokens}}.dump(), served_models(), {}));
+    EXPECT_EQ(text["content"], text["prompt"]);
+    EXPECT_EQ(tokenized({{"content", text["content"]}})["tokens"], tokens);
+  }
+}
+
+TEST(InfoBodies, RefuseWhatCannotBeTokenized) {
+  const struct {
+    std::string_view body, param;
+  } cases[] = {{R"({})", "prompt"},
+               {R"({"prompt":7})", "prompt"},
+               {R"({"content":[1]})", "content"},
+               {R"({"prompt":"x","model":7})", "model"},
+               {R"({"messages":[]})", "messages"},
+               {R"({"content":"x","with_pieces":1})", "with_pieces"}};
+  for (const auto& c : cases) {
+    const auto answer = tokenize_answer(c.body, served_models(), {});
+    ASSERT_TRUE(std::holds_alternative<ApiError>(answer)) << c.body;
+    EXPECT_EQ(std::get<ApiError>(answer).status, 400);
+    EXPECT_EQ(std::get<ApiError>(answer).param, c.param) << c.body;
+  }
+  const auto long_text = tokenize_answer(json{{"prompt", std::string(1 << 22, 'a')}}.dump(), served_models(), {});
+  EXPECT_EQ(std::get<ApiError>(long_text).code, "context_length_exceeded");
+  for (const std::string_view bad :
+       {R"({})", R"({"tokens":[1.5]})", R"({"tokens":[-1]})", R"({"tokens":[16384]})", R"({"tokens":"x"})"})
+    EXPECT_EQ(std::get<ApiError>(detokenize_answer(bad, served_models(), {})).param, "tokens") << bad;
+}
+
+TEST(InfoBodies, DescribeEveryKeyThatABodyMaySet) {
+  const std::string text = openapi_body("1.2");
+  EXPECT_LT(text.size(), 60000u);
+  const json description = json::parse(text);
+  EXPECT_EQ(description["openapi"], "3.1.0");
+  for (const auto& [kind, name] : {std::pair(BodyKind::Completions, "Completion"), std::pair(BodyKind::Chat, "Chat")}) {
+    const json& properties = description["components"]["schemas"][name]["properties"];
+    for (const std::string_view key : settable_keys(kind))
+      EXPECT_TRUE(properties.contains(std::string(key))) << name << ": " << key;
+  }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,170 @@
+#include "api/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/speculation_settings.h"
+#include "engine/parts.h"
+#include "engine/plan.h"
+#include "engine/running.h"
+#include "engine/sampling_options.h"
+
+namespace hunch {
+namespace {
+
+// The flag's messages, in the words of a body.
+Error as_key(Error error) {
+  constexpr std::string_view kFlag = "--speculative-config", kKey = "speculative_config";
+  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kKey);
+  return error;
+}
+
+class Preparer {
+ public:
+  Preparer(Body& body, Engine& engine, BodyFault& fault)
+      : body_(body),
+        parts_(engine.parts()),
+        tokenizer_(parts_.tokenizer ? &*parts_.tokenizer : nullptr),
+        context_(parts_.context_len),
+        vocab_(parts_.model->shape().vocab_size),
+        fault_(fault) {}
+
+  Result<PreparedBody> run(const ChatPrompts& chat) {
+    PreparedBody out;
+    Request& request = out.request = body_.request;
+    HUNCH_OK(speculation(request));
+    HUNCH_OK(words(request));
+    if (body_.input == Body::Input::Chat) {
+      at("messages");
+      HUNCH_TRY(ChatPrompts::Prompt prompt, chat.encode(body_));
+      // A base model may not know its own template's end mark as an end of text.
+      if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), prompt.stop_ids.begin(), prompt.stop_ids.end());
+      out.prompts.push_back(std::move(prompt.ids));
+    }
+    for (size_t i = 0; i < body_.prompts.size(); ++i) {
+      at("prompt");
+      HUNCH_TRY(auto ids, ids_of(body_.prompts[i], i));
+      out.prompts.push_back(std::move(ids));
+    }
+    for (size_t i = 0; i < out.prompts.size(); ++i) HUNCH_OK(check_length(out.prompts[i], i));
+    HUNCH_OK(check_options(request));
+    if (body_.limited && request.max_tokens == 0) request.max_tokens = 1;
+    return out;
+  }
+
+ private:
+  void at(std::string_view param) { fault_.param = param; }
+
+  Status speculation(Request& request) {
+    at("speculative_config");
+    if (!body_.speculation.empty()) {
+      SpeculationFlags flags;
+      flags.config = body_.speculation;
+      flags.loaded = &parts_.options.drafters;
+      auto options = resolve_speculation(flags);
+      if (!options.ok()) return as_key(options.error());
+      request.speculation = std::move(*options);
+    }
+    if (body_.lossless_required && !request.speculation.verify) {
+      at("lossless");
+      return usage_error("\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
+    }
+    return {};
+  }
+
+  // As vLLM does it: the words as they begin a text, and behind a blank where that is another token of the same number.
+  Status words(Request& request) {
+    at("bad_words");
+    if (!body_.bad_words.empty() && !tokenizer_) return no_tokenizer();
+    for (const std::string& word : body_.bad_words) {
+      const std::string bare = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+      HUNCH_TRY(const auto first, tokenizer_->encode(bare, {.add_bos = false}));
+      HUNCH_TRY(const auto inside, tokenizer_->encode(" " + bare, {.add_bos = false}));
+      if (first.empty()) return usage_error("\"bad_words\" holds a word that is only white space");
+      auto& out = request.sampling.bad_words;
+      if (!inside.empty() && inside[0] != first[0] && inside.size() == first.size()) out.push_back(inside);
+      out.push_back(first);
+    }
+    at("stop");
+    return request.stop.empty() || tokenizer_ ? Status() : no_tokenizer();
+  }
+
+  static Error no_tokenizer() { return usage_error("this model has no tokenizer: give \"prompt\" as token ids"); }
+
+  Result<std::vector<int32_t>> ids_of(Body::Prompt& prompt, size_t number) {
+    std::vector<int32_t> ids;
+    if (!prompt.is_text) {
+      for (size_t i = 0; i < prompt.ids.size(); ++i)
+        if (prompt.ids[i] >= vocab_)
+          return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, prompt.ids[i], vocab_));
+      ids = body_.echo ? prompt.ids : std::move(prompt.ids);
+    } else {
+      if (!tokenizer_) return no_tokenizer();
+      // No work on what cannot fit, however few tokens it makes; cutting it short is another wish.
+      if (prompt.text.size() / tokenizer_->longest_token_bytes() > size_t(context_) && body_.truncate_prompt == 0)
+        return too_long(fmt::format("more than {}", context_));
+      HUNCH_TRY(ids, tokenizer_->encode(prompt.text, {.parse_special = true, .add_bos = body_.add_special_tokens}));
+      if (ids.empty())
+        return usage_error(body_.one_prompt ? "\"prompt\" is empty: give at least one character"
+                                            : fmt::format("\"prompt\": item {} is empty: give at least one character", number));
+    }
+    const size_t keep = size_t(body_.truncate_prompt);
+    if (keep > 0 && ids.size() > keep) ids.erase(ids.begin(), ids.end() - std::ptrdiff_t(keep));
+    return ids;
+  }
+
+  Error too_long(const std::string& tokens) {
+    fault_.code = "context_length_exceeded";
+    return usage_error(fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt", tokens, context_));
+  }
+
+  Status check_length(const std::vector<int32_t>& ids, size_t number) {
+    at(body_.input == Body::Input::Chat ? "messages" : "prompt");
+    const int64_t length = int64_t(ids.size());
+    if (length >= context_) return too_long(std::to_string(length));
+    if (body_.limited && body_.request.max_tokens > context_ - length) {
+      at("max_tokens");
+      fault_.code = "context_length_exceeded";
+      return usage_error(fmt::format("the prompt{} has {} tokens and \"max_tokens\" is {}: the context holds {} together",
+                                     body_.prompts.size() > 1 ? fmt::format(" {}", number) : "", length, body_.request.max_tokens,
+                                     context_));
+    }
+    return {};
+  }
+
+  // What the engine would refuse when the request reaches it.
+  Status check_options(const Request& request) {
+    at("stop_token_ids");
+    for (size_t i = 0; i < request.stop_ids.size(); ++i)
+      if (request.stop_ids[i] >= vocab_)
+        return usage_error(fmt::format("stop_token_ids: item {} is {}; ids must lie in [0, {})", i, request.stop_ids[i], vocab_));
+    at("");
+    if (auto rules = logit_rules(request.sampling, vocab_, end_ids_of(request, parts_)); !rules.ok()) {
+      const std::string& message = rules.error().message;  // begins with the field's name
+      at(std::string_view(message).substr(0, message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_")));
+      return rules.error();
+    }
+    at("speculative_config");
+    HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
+    const auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
+                                   parts_.bits_per_weight());
+    if (!plan.ok()) return plan.error();
+    at("");
+    return {};
+  }
+
+  Body& body_;
+  EngineParts& parts_;
+  const Tokenizer* tokenizer_;
+  int64_t context_, vocab_;
+  BodyFault& fault_;
+};
+
+}  // namespace
+
+Result<PreparedBody> prepare_body(Body& body, Engine& engine, const ChatPrompts& chat, BodyFault& fault) {
+  return Preparer(body, engine, fault).run(chat);
+}
+
+}  // namespace hunch
