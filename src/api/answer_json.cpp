@@ -147,6 +147,11 @@ void count(std::vector<int64_t>& histogram, size_t accepted) {
   ++histogram[accepted];
 }
 
+void add_to(std::vector<int64_t>& sums, const std::vector<int64_t>& counts) {
+  if (sums.size() < counts.size()) sums.resize(counts.size());
+  for (size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
+}
+
 ordered_json speculation_json(std::span<const Generation* const> generations, bool detailed) {
   Generation all;  // the counts of all, so that the rates are those of Generation
   std::vector<int64_t> histogram;
@@ -188,6 +193,20 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   bool lossless = true;
   for (const Generation* g : generations) lossless = lossless && g->lossless;
   if (detail != Detail::None) out["speculative_decoding"] = speculation_json(generations, detail == Detail::Detailed);
+  Generation all;  // sums, for the rates
+  for (const Generation* g : generations) {
+    const Timings& ms = g->milliseconds;
+    all.milliseconds.prefill += ms.prefill, all.milliseconds.draft += ms.draft;
+    all.milliseconds.verify += ms.verify, all.milliseconds.select += ms.select;
+    all.plain_tokens += g->plain_tokens, all.plain_milliseconds += g->plain_milliseconds;
+    add_to(all.drafted_by_position, g->drafted_by_position), add_to(all.accepted_by_position, g->accepted_by_position);
+  }
+  out["acceptance_by_position"] = all.acceptance_by_position();
+  const Timings& ms = all.milliseconds;
+  out["time_ms"] = {{"prefill", ms.prefill}, {"draft", ms.draft}, {"verify", ms.verify}, {"select", ms.select}};
+  // What this engine, by the costs that it measured, would have reached without guesses, in the same company.
+  const double plain = all.plain_tokens_per_second();
+  out["plain_tokens_per_second"] = plain > 0 ? ordered_json(plain) : ordered_json();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule;
   out["lossless"] = lossless;
   out["seed"] = first.seed;

@@ -227,6 +227,7 @@ const Key kKeys[] = {
     {"timings_per_token", HUNCH_VALUE(truth_value, timings_per_token), kHttp},
     {"return_tokens", HUNCH_VALUE(truth_value, return_tokens), kHttp},
     {"return_token_ids", HUNCH_VALUE(truth_value, return_token_ids), kHttp},
+    {"return_token_sources", HUNCH_VALUE(truth_value, return_token_sources), kHttp},
     {"return_tokens_as_token_ids", HUNCH_VALUE(truth_value, tokens_as_ids), kHttp},
     {"request_id", read_request_id, kHttp},
     {"id_slot", read_slot, kHttp},

@@ -59,6 +59,7 @@ struct Body {
 
   bool stream = false, include_usage = false, continuous_usage = false;
   bool timings_per_token = false, return_tokens = false, return_token_ids = false, tokens_as_ids = false;
+  bool return_token_sources = false;  // streams: which text was guessed, and by whom
   bool include_stop = false;
   std::string request_id;
   int unknown_keys = 0;

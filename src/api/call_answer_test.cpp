@@ -361,6 +361,30 @@ TEST(Stream, EndsWithTheErrorThatEndedIt) {
             "\"code\":\"server_shutdown\"}}\n\n");
 }
 
+TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
+  const auto all = chunks(Endpoint::Completions, {{"prompt", "one two three one two three one two three one two"},
+                                                  {"max_tokens", 40},
+                                                  {"temperature", 0},
+                                                  {"stream", true},
+                                                  {"return_token_sources", true},
+                                                  {"speculative_config", {{"method", "ngram"}}}});
+  std::string text, sourced;
+  int guessed = 0, own = 0;
+  for (const json& chunk : all)
+    for (const json& choice : chunk["choices"]) {
+      if (!choice.contains("token_sources")) continue;
+      text += choice["text"].get<std::string>();
+      for (const json& source : choice["token_sources"]) {
+        sourced += source["text"].get<std::string>();
+        if (source["drafter"].is_null()) ++own;
+        else ++guessed, EXPECT_EQ(source["drafter"], "ngram");
+      }
+    }
+  EXPECT_EQ(text, sourced);
+  EXPECT_GT(guessed, 0);
+  EXPECT_GT(own, 0);
+}
+
 TEST(Stream, NeverSplitsACharacter) {
   // Tokens of single bytes are common at this temperature.
   const auto parts = chunks(kText, {{"prompt", "你好，世界 🙂 🙃 Привет"},

@@ -143,6 +143,11 @@ std::string Call::token(size_t index, const TokenEvent& event) {
   ordered_json choice = writer.choice(index);
   if (!writer.put_text(index, event.text, false, choice)) return {};
   writer.release_tokens(index, choice);
+  if (s.body.return_token_sources) {
+    ordered_json source{{"text", event.text}, {"drafter", nullptr}};
+    if (!event.drafter.empty()) source["drafter"] = event.drafter;
+    choice["token_sources"] = ordered_json::array({std::move(source)});
+  }
   return writer.chunk(std::move(choice),
                       s.body.timings_per_token ? ordered_json{{"timings", writer.timings_so_far(index)}} : ordered_json());
 }
