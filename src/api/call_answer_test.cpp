@@ -376,8 +376,9 @@ TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
       text += choice["text"].get<std::string>();
       for (const json& source : choice["token_sources"]) {
         sourced += source["text"].get<std::string>();
-        if (source["drafter"].is_null()) ++own;
-        else ++guessed, EXPECT_EQ(source["drafter"], "ngram");
+        const bool guess = !source["drafter"].is_null();
+        if (guess) EXPECT_EQ(source["drafter"], "ngram");
+        ++(guess ? guessed : own);
       }
     }
   EXPECT_EQ(text, sourced);
