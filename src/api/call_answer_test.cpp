@@ -377,7 +377,7 @@ TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
       for (const json& source : choice["token_sources"]) {
         sourced += source["text"].get<std::string>();
         const bool guess = !source["drafter"].is_null();
-        if (guess) EXPECT_EQ(source["drafter"], "ngram");
+        EXPECT_EQ(guess ? source["drafter"] : "ngram", "ngram");
         ++(guess ? guessed : own);
       }
     }
