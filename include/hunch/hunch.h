@@ -154,6 +154,7 @@ struct TokenEvent {
 enum class FinishReason : uint8_t { Stop, Length, Interrupted };
 
 struct Timings {  // milliseconds
+  double queued = 0;  // from submission to its first pass
   double load = 0, prefill = 0, draft = 0, verify = 0, select = 0;
   double first_to_last_token = 0;  // decoding, everything included
 };
@@ -196,6 +197,17 @@ struct Generation {
   double plain_tokens_per_second() const;              // of the same, decoded plainly; 0: not known
   double kv_bytes_per_token() const;
 };
+
+// Whether an engine gets anywhere, for watchdogs: `beats` counts layers run and steps begun, whatever they are for. Busy without a
+// beat for longer than a layer's rows can take means that it is stuck.
+struct Heartbeat {
+  uint64_t beats = 0;
+  bool busy = false;
+};
+
+// Called from the engine's thread when tokens or the end have come, once until the consumer has found the stream empty. Must
+// return soon and must not touch the stream itself.
+using OnNews = std::function<void()>;
 
 // Return false to stop after this token.
 using OnToken = std::function<bool(const TokenEvent&)>;
@@ -241,12 +253,14 @@ class Engine {
   ~Engine();
 
   // Queues the request and returns at once. Errors: what the request asks for is not possible, or too many are waiting.
-  Result<std::unique_ptr<TokenStream>> submit(const Request&);
+  // `on_news`: for consumers that do not wait on a thread of their own; they take with next_within(0).
+  Result<std::unique_ptr<TokenStream>> submit(const Request&, OnNews on_news = {});
 
   // Runs the request to its end. `interrupted` (may be null) is looked at between passes: set it to stop cleanly.
   Result<Generation> generate(const Request&, const OnToken& = {}, const std::atomic<bool>* interrupted = nullptr);
 
   EngineStats stats() const;
+  Heartbeat heartbeat() const;  // never waits
 
   const Tokenizer& tokenizer() const;
   int64_t context_len() const;

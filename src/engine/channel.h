@@ -1,5 +1,5 @@
 // Channel: the way from the engine's thread to the one consumer of a request. Bounded: a consumer that falls behind pauses its
-// own request. Used by Service and by TokenStream.
+// own request. Used by Service and by TokenStream. A consumer without a thread of its own is told of news by a callback.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "hunch/hunch.h"
 
@@ -17,16 +18,32 @@ class Channel {
  public:
   static constexpr size_t kCapacity = 256;  // events; the round that fills it may add its own few
 
+  Channel() = default;
+  explicit Channel(OnNews on_news) : on_news_(std::move(on_news)) {}
+
   void push(TokenEvent event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
     changed_.notify_one();
   }
+  // After the pushes of a step.
+  void tell() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!on_news_ || events_.empty() || std::exchange(told_, true)) return;
+    }
+    on_news_();  // only the engine's thread ever changes it
+  }
   void end(Result<Generation> outcome) {
-    const std::lock_guard lock(mutex_);
-    outcome_.emplace(std::move(outcome));
-    ended_ = true;
-    changed_.notify_all();
+    OnNews last;
+    {
+      const std::lock_guard lock(mutex_);
+      outcome_.emplace(std::move(outcome));
+      ended_ = true;
+      changed_.notify_all();
+      if (!told_) last = std::move(on_news_);
+    }
+    if (last) last();  // the channel may be gone by now
   }
   bool full() const {
     const std::lock_guard lock(mutex_);
@@ -43,7 +60,10 @@ class Channel {
   std::optional<TokenEvent> take_until(const Time& deadline, bool& drained) {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return !events_.empty() || ended_; });
-    if (events_.empty()) return std::nullopt;
+    if (events_.empty()) {
+      told_ = false;
+      return std::nullopt;
+    }
     drained = events_.size() == kCapacity;
     TokenEvent event = std::move(events_.front());
     events_.pop_front();
@@ -68,6 +88,8 @@ class Channel {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<TokenEvent> events_;
+  OnNews on_news_;
+  bool told_ = false;  // and the consumer has not yet found the channel empty
   bool ended_ = false;
   std::optional<Result<Generation>> outcome_;
 };

@@ -88,8 +88,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   return std::unique_ptr<Engine>(new Engine(std::move(parts)));
 }
 
-Result<std::unique_ptr<TokenStream>> Engine::submit(const Request& request) {
-  HUNCH_TRY(Channel * channel, service_->enqueue(request));
+Result<std::unique_ptr<TokenStream>> Engine::submit(const Request& request, OnNews on_news) {
+  HUNCH_TRY(Channel * channel, service_->enqueue(request, std::move(on_news)));
   service_->run_in_background();
   return std::unique_ptr<TokenStream>(new ServiceStream(*service_, channel));
 }
@@ -120,6 +120,7 @@ Result<Generation> Engine::generate(const Request& request, const OnToken& on_to
 }
 
 EngineStats Engine::stats() const { return service_->stats(); }
+Heartbeat Engine::heartbeat() const { return service_->heartbeat(); }
 const Tokenizer& Engine::tokenizer() const { return *parts_->tokenizer; }
 int64_t Engine::context_len() const { return parts_->context_len; }
 std::string Engine::model_name() const { return parts_->model->shape().name; }

@@ -49,13 +49,14 @@ void watch_acceptance(EngineParts& parts, Running& run) {
 
 // One request that was admitted, with its way out.
 struct Service::Session : Running::Owner {
-  Session(Channel* channel, std::unique_ptr<Running> run, Ending ending)
-      : channel(channel), running(std::move(run)), ending(std::move(ending)) {}
+  Session(Channel* channel, std::unique_ptr<Running> run, Ending ending, double since_ms)
+      : channel(channel), running(std::move(run)), ending(std::move(ending)), since_ms(since_ms) {}
 
   Channel* channel;
   std::unique_ptr<Running> running;
   Ending ending;
-  double first_ms = 0, last_ms = 0;
+  double since_ms, first_ms = 0, last_ms = 0;
+  bool began = false;
   bool over = false;
 
   void say(int64_t at, bool guessed);
@@ -81,7 +82,7 @@ Service::~Service() {
   HUNCH_CHECK(channels_.empty());
 }
 
-Result<Channel*> Service::enqueue(const Request& request) {
+Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_prompt(request, parts_));
   HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
@@ -102,9 +103,9 @@ Result<Channel*> Service::enqueue(const Request& request) {
     ++stats_.requests_refused;
     return Error{fmt::format("{} requests are waiting, no more are taken: try again later", parts_.options.max_waiting)};
   }
-  channels_.push_back(std::make_unique<Channel>());
-  orders_.push_back({request, std::move(plan), channels_.back().get()});
-  awake_ = true;
+  channels_.push_back(std::make_unique<Channel>(std::move(on_news)));
+  orders_.push_back({request, std::move(plan), channels_.back().get(), now_ms()});
+  awake_ = busy_ = true;
   woken_.notify_all();
   return channels_.back().get();
 }
@@ -143,7 +144,11 @@ void Service::background() {
     }
     std::unique_lock lock(mutex_);
     if (closing_) return;
-    if (!ran) woken_.wait(lock, [&] { return awake_ || closing_; });
+    if (!ran && !awake_) {
+      busy_ = false;
+      woken_.wait(lock, [&] { return awake_ || closing_; });
+      busy_ = true;
+    }
     awake_ = false;
     if (closing_) return;
   }
@@ -155,12 +160,14 @@ bool Service::try_step() {
 }
 
 bool Service::step_once() {
+  steps_.fetch_add(1, std::memory_order_relaxed);
   admit_orders();
   end_cancelled();
   decide();
   const StepPlan& plan = scheduler_.next();
   const bool any = !plan.empty();
   if (any) {
+    begin(plan);
     step_.run(plan);
     running_.clear();
     for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
@@ -197,6 +204,15 @@ void Service::compare_with_plain() {
   stats_.compared_ms += report.draft_ms + report.pass_ms + report.select_ms;
 }
 
+// Who waited until now.
+void Service::begin(const StepPlan& plan) {
+  for (const auto& chunk : plan.chunks) {
+    Session& session = *static_cast<Session*>(static_cast<Running*>(chunk.who)->owner);
+    if (std::exchange(session.began, true)) continue;
+    session.running->stats.milliseconds.queued = now_ms() - session.since_ms;
+  }
+}
+
 // How every request that decodes drafts in the next step.
 void Service::decide() {
   running_.clear();
@@ -227,7 +243,8 @@ void Service::open_session(Order&& order) {
   if (!running.ok()) return order.channel->end(running.error());
   const Tokenizer* tokenizer = parts_.tokenizer ? &*parts_.tokenizer : nullptr;
   sessions_.push_back(std::make_unique<Session>(order.channel, std::move(*running),
-                                                Ending(order.request, end_ids_of(order.request, parts_), tokenizer)));
+                                                Ending(order.request, end_ids_of(order.request, parts_), tokenizer),
+                                                order.since_ms));
   Session& session = *sessions_.back();
   Running& run = *session.running;
   run.owner = &session;
@@ -291,6 +308,7 @@ void Service::collect(Running& run) {
   }
   scheduler_.committed(run);
   if (session.over) finish(session, {});
+  else session.channel->tell();
 }
 
 void Service::finish(Session& session, Status failure) {
@@ -328,6 +346,10 @@ void Service::update_stats(bool ran) {
   stats_.prefix_tokens_asked = scheduled.prefix_asked, stats_.prefix_tokens_hit = scheduled.prefix_found;
   stats_.preemptions = scheduled.preemptions, stats_.drafts_dropped = scheduled.drafts_dropped;
   stats_.passes += ran;
+}
+
+Heartbeat Service::heartbeat() const {
+  return {steps_.load(std::memory_order_relaxed) + parts_.pass->layers_run(), busy_.load(std::memory_order_relaxed)};
 }
 
 EngineStats Service::stats() const {

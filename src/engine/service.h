@@ -2,6 +2,7 @@
 // submitted, or the caller of generate() while nobody else does. Everything but the driving is thread-safe.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <list>
 #include <memory>
@@ -22,7 +23,7 @@ class Service {
   ~Service();  // ends what still runs; every channel must have been released
 
   // Checks what can be checked at once and queues the request. The channel is the caller's until release().
-  Result<Channel*> enqueue(const Request&);
+  Result<Channel*> enqueue(const Request&, OnNews on_news = {});
   void release(Channel*);
   // Starts the service's own thread, if it does not run yet.
   void run_in_background();
@@ -32,6 +33,7 @@ class Service {
   bool try_step();
 
   EngineStats stats() const;
+  Heartbeat heartbeat() const;
 
  private:
   struct Session;
@@ -39,10 +41,12 @@ class Service {
     Request request;
     RequestPlan plan;
     Channel* channel;
+    double since_ms;
   };
 
   bool step_once();
   void decide();
+  void begin(const StepPlan&);
   void admit_orders();
   void open_session(Order&&);
   void end_cancelled();
@@ -68,6 +72,9 @@ class Service {
   bool awake_ = false, closing_ = false;
   EngineStats stats_;
   std::thread thread_;
+
+  std::atomic<uint64_t> steps_{0};
+  std::atomic<bool> busy_{false};  // from an order or a wake to the moment when there is nothing to run
 };
 
 }  // namespace hunch

@@ -117,6 +117,62 @@ TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
   EXPECT_EQ(taken, plain_long);
 }
 
+// A consumer without a thread: it looks only when told, takes all there is, and looks again when told again.
+TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
+  auto engine = test::load(tiny(2));
+  const Request request = ask(3, 120);
+  const auto plain = test::plain_stream(*engine, request);
+  std::mutex mutex;
+  std::condition_variable told;
+  int news = 0;
+  auto stream = engine->submit(request, [&] {
+    const std::lock_guard lock(mutex);
+    ++news;
+    told.notify_all();
+  });
+  ASSERT_TRUE(stream.ok());
+  std::vector<int32_t> taken;
+  for (int looked = 0; !(*stream)->finished(); ++looked) {
+    {
+      std::unique_lock lock(mutex);
+      told.wait(lock, [&] { return news > 0; });
+      ASSERT_EQ(news, 1) << "told again before it looked";
+      news = 0;
+    }
+    while (auto event = (*stream)->next_within(0)) taken.push_back(event->id);
+  }
+  EXPECT_EQ(taken, plain);
+  auto outcome = (*stream)->result();
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_GE(outcome->milliseconds.queued, 0);
+}
+
+TEST(Service, ACancelledStreamTellsOfItsEndSoThatNobodyWaitsToDestroyIt) {
+  auto engine = test::load(tiny(1));
+  std::atomic<int> news = 0;
+  auto stream = engine->submit(ask(4, 900), [&] { ++news; });
+  ASSERT_TRUE(stream.ok());
+  while (news == 0) std::this_thread::yield();
+  (*stream)->cancel();
+  while (!(*stream)->finished())
+    while ((*stream)->next_within(0)) {
+    }
+  EXPECT_EQ(engine->stats().requests_aborted, 1);
+}
+
+TEST(Service, TheHeartbeatCountsLayersAndRestsWhenNothingRuns) {
+  auto engine = test::load(tiny(1));
+  EXPECT_FALSE(engine->heartbeat().busy);
+  const uint64_t before = engine->heartbeat().beats;
+  auto stream = submit(*engine, ask(5, 20));
+  (void)stream->result();
+  EXPECT_GE(engine->heartbeat().beats, before + 20);
+  while (engine->heartbeat().busy) std::this_thread::yield();
+  const uint64_t resting = engine->heartbeat().beats;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(engine->heartbeat().beats, resting);
+}
+
 TEST(Service, CancelEndsARequestThatWaits) {
   Gate gate;
   EngineOptions options = tiny(1);

@@ -145,6 +145,7 @@ void Pass::attend(int layer, const Attend& args) {
 }
 
 void Pass::layer_output(int layer, View<const float, 2> x) {
+  layers_run_.fetch_add(1, std::memory_order_relaxed);
   for (size_t i = 0; i < taps_.layers.size(); ++i) {
     if (taps_.layers[i] != layer) continue;
     View<float, 2> to(taps_.out.data + int64_t(i) * x.extent[1], x.extent[0], x.extent[1]);

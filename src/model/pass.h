@@ -2,6 +2,7 @@
 // everything, and which policy selects and learns. Families call attend() and never know which of these they are doing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -70,6 +71,8 @@ class Pass {
 
   // The residual stream behind a layer: kept if somebody listens.
   void layer_output(int layer, View<const float, 2> x);
+  // Calls of layer_output() so far; any thread may ask.
+  uint64_t layers_run() const { return layers_run_.load(std::memory_order_relaxed); }
 
   // Time spent learning (scores excepted: they are part of attention) since the last call.
   double take_select_ms();
@@ -94,6 +97,7 @@ class Pass {
   std::vector<AttentionRun> runs_;
   int64_t num_rows_ = 0;
   double select_ms_ = 0;
+  std::atomic<uint64_t> layers_run_{0};
 };
 
 }  // namespace hunch
