@@ -96,7 +96,7 @@ Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
   freeaddrinfo(found);
 
   const bool six = address.ai_family == AF_INET6;
-  const std::string shown = fmt::format(six ? "[{}]:{}" : "{}:{}", name, port);
+  const std::string shown = fmt::format("{}:{}", six ? "[" + name + "]" : name, port);
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return failed(shown, errno, 0, fd);
   const int on = 1;
@@ -108,7 +108,7 @@ Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
   const int bound = ntohs(six ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
                               : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
   const bool loopback = name.starts_with("127.") || name == "::1";
-  return ListenSocket{fd, fmt::format(six ? "http://[{}]:{}" : "http://{}:{}", name, bound), loopback};
+  return ListenSocket{fd, fmt::format("http://{}:{}", six ? "[" + name + "]" : name, bound), loopback};
 }
 
 }  // namespace hunch

@@ -1,0 +1,147 @@
+// Server, the other half: what it answers to whom.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/server.h"
+
+namespace hunch {
+namespace {
+
+constexpr size_t kMostRequestId = 128;
+
+// What a client calls its request, where that can be repeated to it and written to a log; else nothing.
+std::string printable_id(const HttpRequest& request) {
+  const std::string* given = request.header("x-request-id");
+  if (!given || given->empty() || given->size() > kMostRequestId) return {};
+  for (const char c : *given)
+    if (c < 0x21 || c > 0x7e) return {};
+  return *given;
+}
+
+bool generates(Route route) { return route == Route::Completions || route == Route::ChatCompletions; }
+bool has_body(Route route) { return generates(route) || route == Route::Tokenize || route == Route::Detokenize; }
+
+}  // namespace
+
+// Everything that can be said without the body. What costs least comes first.
+std::optional<HttpReply> Server::refusal(const HttpRequest& request, const RouteMatch& match) {
+  const auto refuse = [&](std::string_view reason, const ApiError& error) {
+    refused(reason, error.status);
+    return error_reply(error);
+  };
+  if (match.status == 400) return refuse("bad_path", api_error(400, match.message));
+  if (const auto error = access_.check(request, match.route == Route::Health || match.status == 204))
+    return refuse(error->code, *error);
+  if (match.status == 204) {
+    HttpReply reply{.status = 204, .headers = access_.cors_headers(request, true)};
+    reply.headers.emplace_back("Allow", match.allow);
+    return reply;
+  }
+  if (match.status == 404) return refuse("unknown_route", api_error(404, match.message));
+  if (match.status == 405) {
+    HttpReply reply = refuse("wrong_method", api_error(405, match.message));
+    reply.headers.emplace_back("Allow", match.allow);
+    return reply;
+  }
+  const bool off = (match.route == Route::Metrics && !options_.metrics) || (match.route == Route::Slots && !options_.slots) ||
+                   (match.route == Route::Props && !options_.props);
+  if (off) return refuse("route_off", api_error(501, "this server was started without this route"));
+  if (!has_body(match.route)) return std::nullopt;
+  const std::string* type = request.header("content-type");
+  if (type && (type->starts_with("multipart/") || type->starts_with("image/") || type->starts_with("audio/")))
+    return refuse("content_type", api_error(415, "the body must be JSON: Content-Type: application/json"));
+  const std::string* encoding = request.header("content-encoding");
+  if (encoding && *encoding != "identity") return refuse("content_encoding", api_error(415, "the body must not be compressed"));
+  if (state_ == State::Loading) return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
+  if (state_ == State::Draining)
+    return refuse("server_shutdown", api_error(503, "the server is being shut down", "server_shutdown", 1));
+  if (overloaded()) return refuse("queue_full", api_error(429, "too many requests are waiting: try again later", "queue_full", 1));
+  return std::nullopt;
+}
+
+bool Server::overloaded() const {
+  const int64_t most = options_.limits.max_queued;
+  if (int64_t(workers_.waiting()) >= most) return true;
+  for (size_t i = 0; i < models_.size(); ++i)
+    if (models_.at(i).engine->stats().waiting < most) return false;
+  return models_.size() > 0;
+}
+
+bool Server::refuse_early(const HttpRequest& head, HttpReply& reply) {
+  auto refused = refusal(head, match_route(head.method, head.target));
+  if (!refused) return false;
+  reply = std::move(*refused);
+  for (auto& header : access_.cors_headers(head, false)) reply.headers.push_back(std::move(header));
+  metrics_->answered(reply.status);
+  return true;
+}
+
+void Server::handle(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request();
+  const RouteMatch match = match_route(request.method, request.target);
+  const std::string given = printable_id(request);
+  // Ours are for our logs only where the client has one of its own: two clients may choose the same.
+  const std::string id = given.empty() ? fmt::format("{:08x}", ++next_id_) : given;
+  exchange->extra = {{"X-Request-Id", id}};
+  if (match.status != 204)
+    for (auto& header : access_.cors_headers(request, false)) exchange->extra.push_back(std::move(header));
+  const bool quiet = match.route == Route::Health || match.route == Route::Metrics;
+  exchange->on_over = [this, id, quiet, name = match.name, address = request.address, since = Generating::Clock::now()](int status) {
+    metrics_->answered(status);
+    const double seconds = std::chrono::duration<double>(Generating::Clock::now() - since).count();
+    log_.write(quiet ? Log::Debug : Log::Info, "answered",
+               {{"route", name.empty() ? std::string_view("?") : name},
+                {"status", int64_t(status)},
+                {"seconds", seconds},
+                {"client", address},
+                {"request_id", id}});
+  };
+  if (auto refused = refusal(request, match)) return exchange->reply(std::move(*refused));
+  if (generates(match.route)) return generate(std::move(exchange), match.route, given);
+  if (has_body(match.route)) return compute(std::move(exchange), match.route);
+  exchange->reply(answer(request, match));
+}
+
+void Server::refused(std::string_view reason, int status) {
+  metrics_->refused(reason);
+  log_.write_seldom(Log::Info, reason, "refused", {{"reason", reason}, {"status", int64_t(status)}});
+}
+
+void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std::string& request_id) {
+  const Endpoint endpoint = route == Route::Completions ? Endpoint::Completions : Endpoint::ChatCompletions;
+  auto request = std::make_shared<Generating>(*world_, exchange, endpoint, request_id);
+  if (!request->start()) {
+    refused("queue_full", 429);
+    return exchange->reply(error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
+  }
+  requests_.emplace(request.get(), std::move(request));
+}
+
+HttpReply Server::health() const {
+  const auto bad = [](std::string message, std::string code) {
+    return error_reply(api_error(503, std::move(message), std::move(code), 1));
+  };
+  if (state_ == State::Loading) return bad("the models are being loaded", "loading");
+  if (state_ == State::Draining) return bad("the server is being shut down", "server_shutdown");
+  const double stuck = watchdog_->stuck_seconds();
+  if (stuck >= options_.limits.stuck_after)
+    return bad(fmt::format("an engine has shown no sign of life for {:.0f} s", stuck), "engine_stuck");
+  return {.body = R"({"status":"ok"})"};
+}
+
+HttpReply Server::metrics_text() {
+  std::vector<Metrics::EngineNow> engines;
+  for (size_t i = 0; state_ != State::Loading && i < models_.size(); ++i) {
+    const ServedModel& model = models_.at(i);
+    engines.push_back({.stats = model.engine->stats(), .lossless = model.defaults.speculation.verify});
+  }
+  const Metrics::ServerNow server{.connections = http_->num_connections(),
+                                  .reading = int(workers_.waiting()),
+                                  .log_lines_dropped = log_.dropped(),
+                                  .stuck_seconds = watchdog_ ? watchdog_->stuck_seconds() : 0,
+                                  .ready = state_ == State::Ready};
+  return {.body = metrics_->text(engines, server), .type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+}  // namespace hunch

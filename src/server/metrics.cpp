@@ -1,0 +1,245 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace hunch {
+namespace {
+
+// vLLM's buckets.
+constexpr double kFirstToken[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+constexpr double kInterToken[] = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+constexpr double kRequest[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+constexpr double kTokens[] = {1,   2,    5,    10,   20,    50,    100,   200,    500,
+                              1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+constexpr double kChoices[] = {1, 2, 5, 10, 20};
+
+std::string whole(double value) { return fmt::format("{:.0f}", value); }
+
+int64_t resident_bytes() {
+  int64_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t open_descriptors() {
+  std::error_code error;
+  int64_t count = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end; at.increment(error)) ++count;
+  return count;
+}
+
+}  // namespace
+
+Metrics::Model::Model(std::string name)
+    : name(std::move(name)),
+      first_token(kFirstToken),
+      inter_token(kInterToken),
+      total(kRequest),
+      queued(kRequest),
+      prefill(kRequest),
+      decode(kRequest),
+      inference(kRequest),
+      prompt(kTokens),
+      generation(kTokens),
+      choices(kChoices),
+      max_tokens(kTokens) {
+  for (const char* reason : {"stop", "length", "abort", "error"}) by_reason[reason] = 0;
+}
+
+Metrics::Metrics(std::vector<std::string> models) {
+  for (std::string& name : models) models_.emplace_back(std::move(name));
+}
+
+void Metrics::asked(size_t model, int choices, int64_t max_tokens) {
+  models_[model].choices.observe(choices);
+  if (max_tokens > 0) models_[model].max_tokens.observe(double(max_tokens));
+}
+
+void Metrics::tokens_came(size_t model, int64_t tokens, double seconds_since_last) {
+  // Tokens of one round come together; the mean of their time is what a reader sees.
+  if (tokens > 0) models_[model].inter_token.observe(seconds_since_last / double(tokens), tokens);
+}
+
+void Metrics::finished(size_t model, const FinishedChoice& choice) {
+  Model& m = models_[model];
+  ++m.by_reason[std::string(choice.reason)];
+  m.total.observe(choice.total_seconds);
+  if (choice.first_token_seconds >= 0) m.first_token.observe(choice.first_token_seconds);
+  if (!choice.generation) {
+    ++m.failed;
+    return;
+  }
+  const Generation& g = *choice.generation;
+  const Timings& ms = g.milliseconds;
+  m.queued.observe(ms.queued / 1e3);
+  m.longest_queue = std::max(m.longest_queue, ms.queued / 1e3);
+  m.prefill.observe(ms.prefill / 1e3);
+  m.decode.observe(ms.first_to_last_token / 1e3);
+  m.inference.observe((ms.prefill + ms.first_to_last_token) / 1e3);
+  m.prompt.observe(double(g.prompt_tokens));
+  m.generation.observe(double(g.tokens.size()));
+  m.prompt_tokens += g.prompt_tokens, m.cached_tokens += g.reused_tokens, m.generated_tokens += int64_t(g.tokens.size());
+  m.prefill_ms += ms.prefill, m.draft_ms += ms.draft, m.verify_ms += ms.verify, m.select_ms += ms.select;
+  m.kv_bytes += double(g.kv_bytes_read);
+  m.lossy += !g.lossless;
+  Drafter& drafter = m.by_drafter[g.proposer.empty() ? "none" : g.proposer];
+  ++drafter.requests, drafter.rounds += g.rounds, drafter.drafted += g.drafted, drafter.accepted += g.accepted;
+  const auto add = [](std::vector<int64_t>& sums, const std::vector<int64_t>& more) {
+    if (sums.size() < more.size()) sums.resize(more.size());
+    for (size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
+  };
+  add(m.drafted_at, g.drafted_by_position), add(m.accepted_at, g.accepted_by_position);
+}
+
+void Metrics::refused(std::string_view reason) {
+  const auto found = refusals_.find(reason);
+  if (found != refusals_.end()) ++found->second;
+  else refusals_.emplace(reason, 1);
+}
+
+void Metrics::answered(int status) { ++by_status_[status]; }
+
+std::string Metrics::text(const std::vector<EngineNow>& engines, const ServerNow& server) const {
+  Exposition out;
+  write_engine(out, engines);
+  write_requests(out);
+  write_speculation(out, engines);
+  write_server(out, server);
+  return out.take();
+}
+
+void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engines) const {
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto&& value) {
+    out.family(name, type, help);
+    for (size_t i = 0; i < models_.size(); ++i) out.value({{"model_name", models_[i].name}, {"engine", "0"}}, double(value(engines[i])));
+  };
+  each("vllm:num_requests_running", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
+  each("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
+  each("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use by requests (1: all).", [](auto& e) {
+    const EngineStats& s = e.stats;
+    return s.kv_pages_total ? double(s.kv_pages_used - s.kv_pages_cached) / double(s.kv_pages_total) : 0.0;
+  });
+  each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", [](auto& e) { return e.stats.prefix_tokens_asked; });
+  each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", [](auto& e) { return e.stats.prefix_tokens_hit; });
+  each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.",
+       [](auto& e) { return e.stats.preemptions; });
+  each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
+  each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
+  each("llamacpp:n_decode_total", "counter", "Passes of the model.", [](auto& e) { return e.stats.passes; });
+  each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", [](auto& e) { return e.stats.kv_pages_used - e.stats.kv_pages_cached; });
+  each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.", [](auto& e) { return e.stats.kv_pages_cached; });
+  each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.",
+       [](auto& e) { return e.stats.requests_aborted; });
+  each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.",
+       [](auto& e) { return e.stats.drafts_dropped; });
+  each("hunch:lossless", "gauge", "1: answers are those of the model alone, unless a request asks for less.",
+       [](auto& e) { return int(e.lossless); });
+  out.family("vllm:cache_config_info", "gauge", "The KV cache, as labels.");
+  for (size_t i = 0; i < models_.size(); ++i)
+    out.value({{"model_name", models_[i].name},
+               {"engine", "0"},
+               {"block_size", whole(engines[i].page_entries)},
+               {"num_gpu_blocks", whole(double(engines[i].stats.kv_pages_total))}},
+              1);
+}
+
+void Metrics::write_requests(Exposition& out) const {
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto member) {
+    out.family(name, type, help);
+    for (const Model& m : models_) {
+      if constexpr (std::is_same_v<decltype(member), Histogram Model::*>) out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
+      else out.value({{"model_name", m.name}, {"engine", "0"}}, double(m.*member));
+    }
+  };
+  out.family("vllm:request_success_total", "counter", "Choices that ended, by reason.");
+  for (const Model& m : models_)
+    for (const auto& [reason, count] : m.by_reason)
+      out.value({{"model_name", m.name}, {"engine", "0"}, {"finished_reason", reason}}, double(count));
+  each("vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
+  each("vllm:generation_tokens_total", "counter", "Tokens written by requests that ended.", &Model::generated_tokens);
+  each("llamacpp:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
+  each("llamacpp:tokens_predicted_total", "counter", "Tokens written by requests that ended.", &Model::generated_tokens);
+  each("hunch:cached_prompt_tokens_total", "counter", "Prompt tokens that were not computed again.", &Model::cached_tokens);
+  each("hunch:lossy_choices_total", "counter", "Choices that ran with a setting that is not lossless.", &Model::lossy);
+  each("hunch:failed_choices_total", "counter", "Choices that the engine could not finish.", &Model::failed);
+  each("hunch:longest_queue_time_seconds", "gauge", "The longest wait for a seat so far.", &Model::longest_queue);
+  each("vllm:time_to_first_token_seconds", "histogram", "From the request to its first token.", &Model::first_token);
+  each("vllm:inter_token_latency_seconds", "histogram", "Between tokens.", &Model::inter_token);
+  each("vllm:time_per_output_token_seconds", "histogram", "The older name of the same.", &Model::inter_token);
+  each("vllm:e2e_request_latency_seconds", "histogram", "From the request to its end.", &Model::total);
+  each("vllm:request_queue_time_seconds", "histogram", "Before the first pass.", &Model::queued);
+  each("vllm:request_prefill_time_seconds", "histogram", "Passes over the prompt.", &Model::prefill);
+  each("vllm:request_decode_time_seconds", "histogram", "From the first token to the last.", &Model::decode);
+  each("vllm:request_inference_time_seconds", "histogram", "Both.", &Model::inference);
+  each("vllm:request_prompt_tokens", "histogram", "Prompt tokens of a request.", &Model::prompt);
+  each("vllm:request_generation_tokens", "histogram", "Tokens that a request wrote.", &Model::generation);
+  each("vllm:request_params_n", "histogram", "Choices asked for.", &Model::choices);
+  each("vllm:request_params_max_tokens", "histogram", "Most tokens asked for.", &Model::max_tokens);
+}
+
+void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& engines) const {
+  for (const char* prefix : {"vllm:spec_decode_", "llamacpp:spec_decode_"}) {
+    const auto total = [&](std::string_view name, std::string_view help, auto member) {
+      out.family(fmt::format("{}{}", prefix, name), "counter", help);
+      for (size_t i = 0; i < models_.size(); ++i)
+        out.value({{"model_name", models_[i].name}, {"engine", "0"}}, double(engines[i].stats.*member));
+    };
+    total("num_drafts_total", "Rounds with guesses.", &EngineStats::rounds);
+    total("num_draft_tokens_total", "Tokens guessed.", &EngineStats::drafted);
+    total("num_accepted_tokens_total", "Guesses that were right.", &EngineStats::accepted);
+    out.family(fmt::format("{}num_accepted_tokens_per_pos_total", prefix), "counter", "Guesses that were right, by position.");
+    for (const Model& m : models_)
+      for (size_t i = 0; i < m.accepted_at.size(); ++i)
+        out.value({{"model_name", m.name}, {"engine", "0"}, {"position", whole(double(i))}}, double(m.accepted_at[i]));
+  }
+  out.family("hunch:drafted_tokens_per_pos_total", "counter", "Tokens guessed, by position.");
+  for (const Model& m : models_)
+    for (size_t i = 0; i < m.drafted_at.size(); ++i)
+      out.value({{"model_name", m.name}, {"position", whole(double(i))}}, double(m.drafted_at[i]));
+  const auto by_drafter = [&](std::string_view name, std::string_view help, auto member) {
+    out.family(name, "counter", help);
+    for (const Model& m : models_)
+      for (const auto& [drafter, counts] : m.by_drafter)
+        out.value({{"model_name", m.name}, {"drafter", drafter}}, double(counts.*member));
+  };
+  by_drafter("hunch:choices_by_drafter_total", "Choices, by how they guessed.", &Drafter::requests);
+  by_drafter("hunch:rounds_by_drafter_total", "Rounds with guesses.", &Drafter::rounds);
+  by_drafter("hunch:drafted_tokens_by_drafter_total", "Tokens guessed.", &Drafter::drafted);
+  by_drafter("hunch:accepted_tokens_by_drafter_total", "Guesses that were right.", &Drafter::accepted);
+  out.family("hunch:time_seconds_total", "counter", "Where the time of requests went; a pass that several share counts for each.");
+  for (const Model& m : models_) {
+    const std::pair<const char*, double> parts[] = {
+        {"prefill", m.prefill_ms}, {"draft", m.draft_ms}, {"verify", m.verify_ms}, {"select", m.select_ms}};
+    for (const auto& [part, ms] : parts) out.value({{"model_name", m.name}, {"part", part}}, ms / 1e3);
+  }
+  out.family("hunch:kv_bytes_read_total", "counter", "Keys, values, scores and selected copies read while decoding.");
+  for (const Model& m : models_) out.value({{"model_name", m.name}}, m.kv_bytes);
+}
+
+void Metrics::write_server(Exposition& out, const ServerNow& server) const {
+  out.family("vllm:admission_rejections_total", "counter", "Requests refused because too many waited.");
+  const auto full = refusals_.find("queue_full");
+  out.value({}, full == refusals_.end() ? 0 : double(full->second));
+  out.family("hunch:refusals_total", "counter", "What was refused, by reason.");
+  for (const auto& [reason, count] : refusals_) out.value({{"reason", reason}}, double(count));
+  out.family("hunch:http_responses_total", "counter", "Answers by status; 499: the client left before.");
+  for (const auto& [status, count] : by_status_) out.value({{"status", whole(status)}}, double(count));
+  const auto one = [&](std::string_view name, std::string_view type, std::string_view help, double value) {
+    out.family(name, type, help);
+    out.value({}, value);
+  };
+  one("hunch:connections", "gauge", "Open connections.", server.connections);
+  one("hunch:requests_being_read", "gauge", "Requests whose body waits to be read.", server.reading);
+  one("hunch:ready", "gauge", "1: requests are taken.", server.ready);
+  one("hunch:engine_stuck_seconds", "gauge", "Time since the last sign of life of a busy engine.", server.stuck_seconds);
+  one("hunch:log_lines_dropped_total", "counter", "Log lines that nobody took in time.", double(server.log_lines_dropped));
+  one("process_resident_memory_bytes", "gauge", "Resident memory.", double(resident_bytes()));
+  one("process_open_fds", "gauge", "Open descriptors.", double(open_descriptors()));
+}
+
+}  // namespace hunch

@@ -1,0 +1,101 @@
+#include "server/router.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+namespace hunch {
+namespace {
+
+struct Entry {
+  std::string_view path;
+  bool post;
+  Route route;
+};
+
+constexpr Entry kRoutes[] = {
+    {"/", false, Route::Root},
+    {"/health", false, Route::Health},
+    {"/v1/health", false, Route::Health},
+    {"/metrics", false, Route::Metrics},
+    {"/version", false, Route::Version},
+    {"/v1/models", false, Route::Models},
+    {"/models", false, Route::Models},
+    {"/props", false, Route::Props},
+    {"/slots", false, Route::Slots},
+    {"/openapi.json", false, Route::OpenApi},
+    {"/v1/completions", true, Route::Completions},
+    {"/v1/chat/completions", true, Route::ChatCompletions},
+    {"/chat/completions", true, Route::ChatCompletions},
+    {"/tokenize", true, Route::Tokenize},
+    {"/detokenize", true, Route::Detokenize},
+};
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+int hex(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// The path as it is meant, or nothing where two readers could disagree on what is meant: encoded slashes and dots, empty or dot
+// segments, control characters.
+std::optional<std::string> plain_path(std::string_view target) {
+  const std::string_view path = target.substr(0, target.find_first_of("?#"));
+  if (path.empty() || path[0] != '/') return std::nullopt;
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    char c = path[i];
+    if (c == '%') {
+      if (i + 2 >= path.size() || hex(path[i + 1]) < 0 || hex(path[i + 2]) < 0) return std::nullopt;
+      c = char(hex(path[i + 1]) * 16 + hex(path[i + 2]));
+      if (c == '/' || c == '.' || c == '%' || c == '\\') return std::nullopt;
+      i += 2;
+    }
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\') return std::nullopt;
+    out += c;
+  }
+  for (size_t at = 0; at < out.size();) {
+    const size_t next = std::min(out.find('/', at + 1), out.size());
+    const std::string_view segment = std::string_view(out).substr(at + 1, next - at - 1);
+    if ((segment.empty() && next != out.size()) || segment == "." || segment == "..") return std::nullopt;
+    at = next;
+  }
+  return out;
+}
+
+}  // namespace
+
+RouteMatch match_route(std::string_view method, std::string_view target) {
+  RouteMatch match;
+  if (method == "OPTIONS" && target == "*") {
+    match.status = 204, match.allow = "GET, HEAD, POST, OPTIONS";
+    return match;
+  }
+  const auto path = plain_path(target);
+  if (!path) {
+    match.status = 400, match.message = "the path is not in its plain form: no //, no . or .., no encoded / . or control characters";
+    return match;
+  }
+  bool post = false;
+  for (const Entry& entry : kRoutes)
+    if (entry.path == *path) match.route = entry.route, match.name = entry.path, post = entry.post;
+  if (match.route == Route::None && path->starts_with(kModelPrefix) && path->size() > kModelPrefix.size())
+    match.route = Route::Model, match.name = "/v1/models/{model}", match.argument = path->substr(kModelPrefix.size());
+  if (match.route == Route::None) {
+    match.status = 404;
+    match.message = "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, "
+                    "/health, /metrics, /version, /props, /slots, /openapi.json";
+    return match;
+  }
+  match.allow = post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  if (method == "OPTIONS") {
+    match.status = 204;
+  } else if (post ? method != "POST" : method != "GET" && method != "HEAD") {
+    match.status = 405, match.message = fmt::format("this route takes {}", post ? "POST" : "GET");
+  }
+  return match;
+}
+
+}  // namespace hunch
