@@ -16,6 +16,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"run", "continue a text, or answer it with --chat", run_command},
     {"chat", "talk to the model", chat_command},
+    {"serve", "answer over HTTP, with OpenAI's API", serve_command},
     {"batch", "answer a file of requests, many at once", batch_command},
     {"demo", "speculation on a long record book, plain and guessed side by side", demo_command},
     {"audit", "run a request both ways and name the first token that differs", audit_command},
@@ -61,6 +62,8 @@ std::string_view build_commit() {
   return "unknown";
 #endif
 }
+
+std::string_view program_version() { return kVersion; }
 
 std::span<const Command> commands() { return kCommands; }
 

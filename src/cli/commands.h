@@ -19,6 +19,7 @@ std::span<const Command> commands();
 int run_command(Arguments);
 int chat_command(Arguments);
 int batch_command(Arguments);
+int serve_command(Arguments);
 int demo_command(Arguments);
 int audit_command(Arguments);
 int bench_command(Arguments);
@@ -33,6 +34,7 @@ int doctor_command(Arguments);
 int completion_command(Arguments);
 int man_command(Arguments);
 
+std::string_view program_version();  // "0.1.0"
 std::string_view build_commit();  // "0c1e570", or "unknown"
 std::string version_line();       // without the end of the line
 

@@ -159,6 +159,11 @@ Status FlagSet::parse(std::span<const std::string> arguments) {
   return {};
 }
 
+std::optional<FlagSet::Arity> FlagSet::arity(std::string_view name) const {
+  const Flag* flag = find(name);
+  return flag ? std::optional(flag->arity) : std::nullopt;
+}
+
 std::vector<std::string_view> FlagSet::known_names() const {
   std::vector<std::string_view> names{"--help"};
   for (const Flag& flag : flags_)

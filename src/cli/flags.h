@@ -50,6 +50,8 @@ class FlagSet {
   // A usage error, or success; help_wanted() is then true if -h or --help was among the arguments, or --flag-names, by which
   // shells complete: help() is then the listed names, one a line.
   Status parse(std::span<const std::string> arguments);
+  // What stands behind a flag; nothing: there is no such flag.
+  std::optional<Arity> arity(std::string_view name) const;
   bool help_wanted() const { return help_wanted_; }
   const std::vector<std::string>& ignored() const { return ignored_; }
 

@@ -28,6 +28,19 @@ Result<std::string> parse_kv_dtype(std::string_view flag, std::string_view text)
   return parse_choice(flag, text, kTypes);
 }
 
+// vLLM's spellings too: 32k, 32K, auto.
+Result<int64_t> parse_context_len(std::string_view flag, std::string_view text) {
+  if (text == "auto") return int64_t(0);
+  int64_t unit = 1;
+  std::string_view digits = text;
+  if (text.size() > 1 && (text.back() == 'k' || text.back() == 'K')) {
+    unit = text.back() == 'k' ? 1000 : 1024;
+    digits.remove_suffix(1);
+  }
+  HUNCH_TRY(const int64_t value, parse_whole(flag, digits, {0, double((1 << 24) / unit)}));
+  return value * unit;
+}
+
 Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_view text) {
   if (text == "-1") return std::optional<uint64_t>();  // random, as in llama.cpp
   uint64_t seed = 0;
@@ -42,10 +55,20 @@ Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_vi
 
 void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.group("Model and machine");
-  set.text({"-m", "--model"}, "PATH", "Hugging Face folder or GGUF file (default: $HUNCH_MODEL, else the shipped wren-34m.gguf)",
-           flags.model);
-  set.whole({"-c", "--ctx-size", "--context-length", "--max-model-len"},
-            "tokens that prompt and answer may reach; 0: the model's (default)", {0, 1 << 24}, flags.context_len, 2);
+  set.value({"-m", "--model"}, "PATH", "Hugging Face folder or GGUF file (default: $HUNCH_MODEL, else the shipped wren-34m.gguf)",
+            [&flags](std::string_view, std::string_view v) -> Status {
+              flags.model = std::string(v);
+              flags.models.push_back(*flags.model);
+              return {};
+            });
+  set.value(
+      {"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
+      "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        HUNCH_TRY(flags.context_len, parse_context_len(flag, v));
+        return {};
+      },
+      2);
   set.whole({"-t", "--threads"}, "threads, 1..1024 (default: all cores this process may use)", {1, 1024}, flags.threads);
   set.value(
       {"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",

@@ -17,6 +17,7 @@ namespace hunch {
 
 struct ModelFlags {
   std::optional<std::string> model;
+  std::vector<std::string> models;  // all that were named; `model` is the last
   std::optional<int64_t> context_len, threads;
   int64_t kv_memory_bytes = 0;
   std::optional<std::string> key_dtype, value_dtype;  // must agree

@@ -14,8 +14,10 @@ namespace hunch {
 
 class Access {
  public:
-  // `loopback`: only this machine can reach the server; then only its own names are taken for its name.
-  Access(const ServerOptions& options, bool loopback) : options_(options), loopback_(loopback) {}
+  explicit Access(const ServerOptions& options) : options_(options) {}
+
+  // Only this machine can reach the server (the default until said otherwise): only its own names are taken for its name.
+  void set_loopback(bool loopback) { loopback_ = loopback; }
 
   Status load_keys() { return keys_.set(options_.api_keys, options_.api_key_file); }
 
@@ -29,7 +31,7 @@ class Access {
   bool origin_allowed(std::string_view origin, const HttpRequest& request) const;
 
   const ServerOptions& options_;
-  bool loopback_;
+  bool loopback_ = true;
   ApiKeys keys_;
 };
 

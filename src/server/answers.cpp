@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "api/info_bodies.h"
 #include "server/server.h"
 
 namespace hunch {
@@ -17,6 +18,11 @@ std::string printable_id(const HttpRequest& request) {
   for (const char c : *given)
     if (c < 0x21 || c > 0x7e) return {};
   return *given;
+}
+
+HttpReply reply_of(const std::variant<std::string, ApiError>& outcome) {
+  if (const auto* error = std::get_if<ApiError>(&outcome)) return error_reply(*error);
+  return {.body = std::get<std::string>(outcome)};
 }
 
 bool generates(Route route) { return route == Route::Completions || route == Route::ChatCompletions; }
@@ -47,13 +53,15 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
   const bool off = (match.route == Route::Metrics && !options_.metrics) || (match.route == Route::Slots && !options_.slots) ||
                    (match.route == Route::Props && !options_.props);
   if (off) return refuse("route_off", api_error(501, "this server was started without this route"));
+  const bool needs_models = match.route != Route::Health && match.route != Route::Metrics && match.route != Route::Version &&
+                            match.route != Route::Root && match.route != Route::OpenApi;
+  if (needs_models && state_ == State::Loading) return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
   if (!has_body(match.route)) return std::nullopt;
   const std::string* type = request.header("content-type");
   if (type && (type->starts_with("multipart/") || type->starts_with("image/") || type->starts_with("audio/")))
     return refuse("content_type", api_error(415, "the body must be JSON: Content-Type: application/json"));
   const std::string* encoding = request.header("content-encoding");
   if (encoding && *encoding != "identity") return refuse("content_encoding", api_error(415, "the body must not be compressed"));
-  if (state_ == State::Loading) return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
   if (state_ == State::Draining)
     return refuse("server_shutdown", api_error(503, "the server is being shut down", "server_shutdown", 1));
   if (overloaded()) return refuse("queue_full", api_error(429, "too many requests are waiting: try again later", "queue_full", 1));
@@ -100,7 +108,7 @@ void Server::handle(std::shared_ptr<Exchange> exchange) {
   if (auto refused = refusal(request, match)) return exchange->reply(std::move(*refused));
   if (generates(match.route)) return generate(std::move(exchange), match.route, given);
   if (has_body(match.route)) return compute(std::move(exchange), match.route);
-  exchange->reply(answer(request, match));
+  exchange->reply(answer(match));
 }
 
 void Server::refused(std::string_view reason, int status) {
@@ -116,6 +124,33 @@ void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std
     return exchange->reply(error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
   }
   requests_.emplace(request.get(), std::move(request));
+}
+
+HttpReply Server::answer(const RouteMatch& match) {
+  switch (match.route) {
+    case Route::Health: return health();
+    case Route::Metrics: return metrics_text();
+    case Route::Models: return {.body = models_body(models_)};
+    case Route::Model: return reply_of(model_body(models_, match.argument));
+    case Route::Props: return reply_of(props_body(models_, "", options_.version));
+    case Route::Slots: return {.body = slots_body(models_)};
+    case Route::OpenApi: return {.body = openapi_body(options_.version)};
+    default: return {.body = version_body(options_.version)};
+  }
+}
+
+// Tokenizing and the like: an answer that costs CPU but needs no engine.
+void Server::compute(std::shared_ptr<Exchange> exchange, Route route) {
+  const bool taken = workers_.submit(
+      [this, exchange, route, body = exchange->take_body()] {
+        auto outcome = route == Route::Tokenize ? tokenize_answer(body, models_, options_.api)
+                                                : detokenize_answer(body, models_, options_.api);
+        loop_.post([exchange, outcome = std::move(outcome)] { exchange->reply(reply_of(outcome)); });
+      },
+      size_t(options_.limits.max_queued));
+  if (taken) return;
+  refused("queue_full", 429);
+  exchange->reply(error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
 }
 
 HttpReply Server::health() const {

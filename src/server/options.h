@@ -45,6 +45,7 @@ std::span<const Limit> limits();
 std::string limits_text(const ServerLimits& values);
 
 struct ServerOptions {
+  std::string version;             // of the program, for /version and /props
   std::string host = "127.0.0.1";  // an address, localhost, or a path that ends in .sock
   int port = 8000;                 // 0: any free one
   std::vector<std::string> api_keys;

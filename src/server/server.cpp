@@ -29,7 +29,7 @@ Server::Server(const ServerOptions& options, const ServedModels& models)
       models_(models),
       log_(options.log_file, options.log_json, options.log_level),
       workers_(options.workers),
-      access_(options, true),
+      access_(options),
       metrics_(std::make_unique<Metrics>(std::vector<std::string>())) {}
 
 Server::~Server() {
@@ -43,14 +43,15 @@ Server::~Server() {
 
 Status Server::start() {
   HUNCH_TRY(socket_, open_listen_socket(options_.host, options_.port));
-  access_ = Access(options_, socket_.loopback);
+  access_.set_loopback(socket_.loopback);
   if (const Status status = access_.load_keys(); !status.ok()) {
     close(socket_.fd);
     return status;
   }
   std::signal(SIGPIPE, SIG_IGN);
+  HttpHandler& handler = *this;
   loop_.on_signals({SIGTERM, SIGINT, SIGHUP, SIGUSR1}, [this](int signal) { on_signal(signal); });
-  http_ = std::make_unique<HttpServer>(loop_, *this, options_.limits);
+  http_ = std::make_unique<HttpServer>(loop_, handler, options_.limits);
   http_->listen(socket_.fd);
   loop_.every(kTickSeconds, [this] { tick(); });
   thread_ = std::thread([this] { loop_.run(); });

@@ -2,8 +2,8 @@
 // one, then loads the models while it already answers /health.
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -45,7 +45,7 @@ class Server final : private HttpHandler {
   bool draining() const override { return state_ == State::Draining; }
 
   std::optional<HttpReply> refusal(const HttpRequest& request, const RouteMatch& match);
-  HttpReply answer(const HttpRequest& request, const RouteMatch& match);
+  HttpReply answer(const RouteMatch& match);
   void compute(std::shared_ptr<Exchange> exchange, Route route);
   void generate(std::shared_ptr<Exchange> exchange, Route route, const std::string& request_id);
   HttpReply health() const;

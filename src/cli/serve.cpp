@@ -1,0 +1,159 @@
+// hunch serve: models over HTTP. Loads them while the server already answers that it is not ready; everything else is in
+// src/server.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "cli/generating.h"
+#include "cli/request_flags.h"
+#include "cli/serve_flags.h"
+#include "cli/serving_flags.h"
+#include "cli/setting_sources.h"
+#include "server/server.h"
+
+namespace hunch {
+namespace {
+
+struct AllFlags {
+  ServeFlags serve;
+  ModelFlags model;
+  ServingFlags serving;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+};
+
+std::vector<std::string> environment() {
+  std::vector<std::string> out;
+  for (char** at = environ; at && *at; ++at) out.emplace_back(*at);
+  return out;
+}
+
+std::optional<std::string> config_path(std::span<const std::string> arguments) {
+  std::optional<std::string> path;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--config" && i + 1 < arguments.size()) path = arguments[i + 1];
+    else if (arguments[i].starts_with("--config=")) path = arguments[i].substr(9);
+  }
+  return path;
+}
+
+// File, environment, command line: what is named later wins. Lists are not joined across the three.
+Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
+  const std::vector<std::string> variables = environment_arguments(set, environment());
+  std::optional<std::string> path = config_path(arguments);
+  if (!path) path = config_path(variables);
+  std::vector<std::string> file;
+  if (path) { HUNCH_TRY(file, config_arguments(set, *path)); }
+  std::vector<std::string>* const lists[] = {&flags.model.models, &flags.serve.names, &flags.serve.server.api_keys,
+                                             &flags.serve.server.cors_origins, &flags.serve.server.allowed_hosts};
+  for (const std::span<const std::string> source : {std::span<const std::string>(file), std::span<const std::string>(variables), arguments}) {
+    std::vector<std::vector<std::string>> before;
+    for (auto* list : lists) before.push_back(std::exchange(*list, {}));
+    HUNCH_OK(set.parse(source));
+    for (size_t i = 0; i < std::size(lists); ++i)
+      if (lists[i]->empty()) *lists[i] = std::move(before[i]);
+  }
+  if (flags.serve.model) flags.model.models.insert(flags.model.models.begin(), *flags.serve.model);
+  return {};
+}
+
+// The text of --chat-template: what stands in the file, or the text itself.
+Result<std::string> chat_template(const ServeFlags& flags) {
+  if (flags.chat_template_file) return read_text_file(*flags.chat_template_file);
+  if (!flags.chat_template) return std::string();
+  if (flags.chat_template->find('{') != std::string::npos) return *flags.chat_template;
+  return read_text_file(*flags.chat_template);
+}
+
+std::string name_of(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) p = p.parent_path();
+  return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
+}
+
+struct Loaded {
+  std::vector<std::unique_ptr<Engine>> engines;
+  ServedModels models;
+};
+
+Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, const std::string& path, size_t nth, Loaded& out) {
+  ModelFlags of_this = flags.model;
+  of_this.model = path;
+  HUNCH_TRY(EngineOptions options, engine_options(of_this, &flags.speculation));
+  apply_serving_flags(flags.serving, options);
+  options.max_waiting = int(flags.serve.server.limits.max_queued);
+  HUNCH_TRY(auto engine, Engine::load(options));
+  ServedModel model;
+  const bool alone = flags.model.models.size() < 2;
+  const std::vector<std::string>& names = flags.serve.names;
+  model.id = names.empty() ? name_of(path) : alone ? names[0] : names[nth];
+  if (alone && names.size() > 1) model.aliases.assign(names.begin() + 1, names.end());
+  model.engine = engine.get();
+  model.created = int64_t(std::time(nullptr));
+  model.defaults = request_of(flags.sampling, speculation);
+  model.fingerprint = "hunch-" + std::string(build_commit());
+  model.path = path;
+  HUNCH_TRY(model.chat_template, chat_template(flags.serve));
+  model.tool_parser = flags.serve.tool_parser, model.reasoning_parser = flags.serve.reasoning_parser;
+  note(fmt::format("{}: {}", model.id, engine->description()));
+  out.engines.push_back(std::move(engine));
+  return out.models.add(std::move(model));
+}
+
+int serve(AllFlags& flags, const FlagSet& set) {
+  ServerOptions& server_options = flags.serve.server;
+  server_options.port = int(flags.serve.port.value_or(8000));
+  server_options.version = fmt::format("{} ({})", program_version(), build_commit());
+  server_options.workers = int(flags.serve.workers.value_or(2));
+  server_options.api.max_body_bytes = size_t(server_options.limits.max_body_bytes);
+  std::vector<std::string> notes;
+  auto speculation = resolve_speculation(flags.speculation, &notes);
+  if (!speculation.ok()) return fail(speculation.error());
+  if (flags.model.models.empty()) {
+    auto path = model_path(flags.model.model);
+    if (!path.ok()) return fail(path.error());
+    flags.model.models.push_back(*path);
+  }
+  const size_t models = flags.model.models.size(), names = flags.serve.names.size();
+  if (models > 1 && names != 0 && names != models)
+    return fail(usage_error(fmt::format("--served-model-name: {} names for {} models; give one for each", names, models)));
+  for (const std::string& remark : notes) note(remark);
+  note_ignored(set);
+
+  Loaded loaded;
+  Server server(server_options, loaded.models);
+  if (const Status status = server.start(); !status.ok()) return fail(status.error());
+  for (size_t i = 0; i < models; ++i)
+    if (const Status status = load_one(flags, *speculation, flags.model.models[i], i, loaded); !status.ok())
+      return fail(status.error());
+  server.ready();
+  if (!server_options.api_keys.empty()) note("--api-key is visible to this machine's users; --api-key-file is not");
+  if (!write_stdout(fmt::format("listening on {}\n", server.url()))) note(fmt::format("listening on {}", server.url()));
+  return server.wait();
+}
+
+}  // namespace
+
+int serve_command(Arguments arguments) {
+  AllFlags flags;
+  FlagSet set("hunch serve [flags] [MODEL]",
+              "Answers over HTTP, with OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, and /tokenize, /detokenize, "
+              "/health, /metrics, /version, /props, /slots. Several models: -m once for each. Every flag can also stand in a "
+              "--config file, or in the environment as HUNCH_NAME_OF_FLAG.");
+  add_serve_flags(set, flags.serve);
+  add_serving_flags(set, flags.serving);
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  add_foreign_server_flags(set);
+  add_foreign_flags(set);
+  if (const Status status = parse_all(set, flags, arguments); !status.ok()) return fail(status.error());
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (flags.serve.print_limits) return print_and_exit_code(limits_text(flags.serve.server.limits));
+  return serve(flags, set);
+}
+
+}  // namespace hunch

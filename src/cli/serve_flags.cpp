@@ -1,0 +1,132 @@
+#include "cli/serve_flags.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace hunch {
+namespace {
+
+// "a,b", or vLLM's ["a","b"]; of a repeated flag all.
+FlagSet::Set list_into(std::vector<std::string>& target) {
+  return [&target](std::string_view, std::string_view text) -> Status {
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (json.is_array()) {
+      for (const auto& entry : json)
+        if (entry.is_string()) target.push_back(entry.get<std::string>());
+      return {};
+    }
+    for (size_t at = 0; at <= text.size();) {
+      const size_t comma = std::min(text.find(',', at), text.size());
+      if (comma > at) target.emplace_back(text.substr(at, comma - at));
+      at = comma + 1;
+    }
+    return {};
+  };
+}
+
+FlagSet::Set text_into(std::string& target) {
+  return [&target](std::string_view, std::string_view text) -> Status {
+    target = text;
+    return {};
+  };
+}
+
+void add_limit(FlagSet& set, const Limit& limit, ServerLimits& values) {
+  std::vector<std::string_view> names{limit.flag};
+  names.insert(names.end(), limit.aliases.begin(), limit.aliases.end());
+  const double now = std::visit([&](auto member) { return double(values.*member); }, limit.member);
+  const auto store = [&limit, &values](std::string_view flag, std::string_view text) -> Status {
+    HUNCH_TRY(const double value, parse_number(flag, text, {limit.least, limit.most}));
+    std::visit([&](auto member) { values.*member = std::remove_reference_t<decltype(values.*member)>(value); }, limit.member);
+    return {};
+  };
+  set.value(std::move(names), "X", fmt::format("{}: {} (default: {:.0f})", limit.unit, limit.about, now), store, 1);
+}
+
+}  // namespace
+
+void add_serve_flags(FlagSet& set, ServeFlags& flags) {
+  ServerOptions& server = flags.server;
+  set.positional("MODEL", false, "the model, as behind -m", flags.model);
+  set.group("Server");
+  set.value({"--host", "--uds"}, "HOST", "address to listen on, or the path of a .sock (default: 127.0.0.1, this machine only)",
+            text_into(server.host), 1);
+  set.whole({"--port"}, "port (default: 8000); 0: any free one", {0, 65535}, flags.port);
+  set.value({"--served-model-name", "-a", "--alias"}, "NAME", "name of the model in requests (repeat: further names; with several models: one each)",
+            list_into(flags.names));
+  set.value({"--api-key"}, "KEY", "requests need this key (repeat: further keys)", list_into(server.api_keys));
+  set.value({"--api-key-file"}, "FILE", "keys, one a line; read again at SIGHUP", text_into(server.api_key_file));
+  set.value({"--cors-origins", "--allowed-origins"}, "LIST", "origins whose pages may use the server (*: all; default: its own)",
+            list_into(server.cors_origins), 1);
+  set.value({"--allowed-hosts"}, "LIST", "further names of this server in the Host header, where it listens on loopback (*: any)",
+            list_into(server.allowed_hosts));
+  set.whole({"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers, 1);
+  set.text({"--config"}, "FILE", "settings as JSON or YAML; the environment and the command line win over it", flags.config);
+  set.toggle({"--metrics"}, "answer /metrics (default)", [&server] { server.metrics = true; });
+  set.toggle({"--no-metrics"}, "do not", [&server] { server.metrics = false; });
+  set.toggle({"--slots"}, "answer /slots (default)", [&server] { server.slots = true; });
+  set.toggle({"--no-slots"}, "do not", [&server] { server.slots = false; });
+  set.toggle({"--props"}, "answer /props (default)", [&server] { server.props = true; });
+  set.toggle({"--no-props"}, "do not", [&server] { server.props = false; });
+  set.value({"--log-file"}, "FILE", "log there instead of on stderr; opened again at SIGHUP", text_into(server.log_file));
+  set.toggle({"--log-jsonl", "--log-json"}, "log JSON lines", [&server] { server.log_json = true; });
+  set.value({"--log-level", "--uvicorn-log-level"}, "LEVEL", "debug, info (default), warning or error",
+            [&server](std::string_view flag, std::string_view text) -> Status {
+              static constexpr std::string_view kLevels[] = {"debug", "info", "warning", "error"};
+              HUNCH_TRY(const std::string level, parse_choice(flag, text, kLevels));
+              for (size_t i = 0; i < 4; ++i)
+                if (kLevels[i] == level) server.log_level = int(i);
+              return {};
+            },
+            1);
+  set.group("Answers");
+  set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage",
+             [&server] { server.api.force_usage = true; });
+  set.value({"--per-request-spec-decode-metrics"}, "WHAT", "speculation in answers: none, summary (default) or detailed",
+            [&server](std::string_view flag, std::string_view text) -> Status {
+              using Wish = ApiLimits::SpeculationMetrics;
+              static constexpr std::string_view kWishes[] = {"none", "summary", "detailed"};
+              HUNCH_TRY(const std::string wish, parse_choice(flag, text, kWishes));
+              server.api.speculation_metrics = wish == "none" ? Wish::None : wish == "summary" ? Wish::Summary : Wish::Detailed;
+              return {};
+            });
+  set.text({"--chat-template"}, "TEMPLATE", "in place of the model's: a file, or the Jinja text itself", flags.chat_template);
+  set.text({"--chat-template-file"}, "FILE", "the same from a file", flags.chat_template_file);
+  set.value({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)",
+            text_into(flags.tool_parser));
+  set.value({"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)",
+            text_into(flags.reasoning_parser));
+  set.group("Limits");
+  for (const Limit& limit : limits()) add_limit(set, limit, server.limits);
+  set.toggle({"--print-limits"}, "print all limits as they are and end", [&flags] { flags.print_limits = true; });
+}
+
+void add_foreign_server_flags(FlagSet& set) {
+  using A = FlagSet::Arity;
+  set.ignore({"--gpu-memory-utilization", "--block-size", "--swap-space", "--dtype", "--generation-config", "--max-logprobs",
+              "--prefix-caching-hash-algo", "--fingerprint-mode", "--max-log-len", "--distributed-executor-backend",
+              "--load-format", "--tokenizer-mode", "--scheduling-policy", "-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints",
+              "--log-verbosity", "--log-colors", "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens"},
+             A::One);
+  set.ignore({"--enforce-eager", "--no-enforce-eager", "--enable-chunked-prefill", "--no-enable-chunked-prefill",
+              "--disable-log-requests", "--disable-log-stats", "--enable-log-requests", "--no-enable-log-requests",
+              "--disable-uvicorn-access-log", "--enable-auto-tool-choice", "--enable-request-id-headers",
+              "--enable-per-request-metrics", "--enable-prompt-tokens-details", "--cache-prompt", "-cb", "--cont-batching",
+              "--no-webui", "--log-prefix", "--log-timestamps", "--async-scheduling", "--no-cache-prompt"},
+             A::None);
+  const auto only_one = [&set](std::vector<std::string_view> names) {
+    set.value(std::move(names), "N", "", [](std::string_view flag, std::string_view text) -> Status {
+      if (text == "1") return {};
+      return usage_error(fmt::format("{}: one device runs a model here; leave it out or at 1", flag));
+    }, 0);
+  };
+  only_one({"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"});
+  set.refuse({"--ssl-keyfile", "--ssl-certfile", "--ssl-key-file", "--ssl-cert-file"},
+             "the server speaks plain HTTP; put a proxy in front of it for TLS");
+  set.refuse({"--trust-remote-code"}, "code of models is never run; leave it out");
+  set.refuse({"--quantization", "-q"}, "weights are served as the file has them; hunch quantize makes another file");
+  set.refuse({"--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"}, "not available");
+}
+
+}  // namespace hunch

@@ -1,0 +1,26 @@
+// The flags of hunch serve that are the server's own, and those of other servers that people bring along. Used by serve.cpp.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "server/options.h"
+
+namespace hunch {
+
+struct ServeFlags {
+  ServerOptions server;
+  std::vector<std::string> names;  // --served-model-name
+  std::optional<std::string> model, config, chat_template, chat_template_file;
+  std::string tool_parser, reasoning_parser;
+  std::optional<int64_t> port, workers;
+  bool print_limits = false;
+};
+
+// `flags` must outlive parse(). To be called before add_foreign_flags(), which refuses some of these names elsewhere.
+void add_serve_flags(FlagSet& set, ServeFlags& flags);
+void add_foreign_server_flags(FlagSet& set);
+
+}  // namespace hunch

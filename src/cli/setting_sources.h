@@ -1,0 +1,24 @@
+// Settings that stand elsewhere than on the command line: a configuration file and the environment, both as arguments of the same
+// flags. Used by hunch serve, which reads them in order of precedence: file, environment, command line.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/flags.h"
+
+namespace hunch {
+
+// A JSON object, or the YAML that people write for it: `key: value` lines, and lists as `- value` lines below their key. Keys are
+// flags without their dashes, with - or _. Lists repeat their flag; objects go behind it as JSON; true and false are switches.
+Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std::string& path);
+Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::string_view text, const std::string& path);
+
+// HUNCH_MAX_NUM_SEQS=4 as --max-num-seqs 4, for every flag; and llama.cpp's LLAMA_ARG_* for those that have one. `environment`: of
+// environ, "NAME=value". Names that are no flag's are left alone.
+std::vector<std::string> environment_arguments(const FlagSet& set, const std::vector<std::string>& environment);
+
+}  // namespace hunch

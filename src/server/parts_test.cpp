@@ -1,0 +1,243 @@
+// The parts of the server that need no socket: routes, keys, who may ask, log lines, metrics text, limits, the watchdog's clock.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "server/access.h"
+#include "server/answer_text.h"
+#include "server/api_keys.h"
+#include "server/exposition.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/options.h"
+#include "server/router.h"
+#include "server/sha256.h"
+#include "server/watchdog.h"
+#include "server/worker_pool.h"
+
+namespace hunch {
+namespace {
+
+std::string hex_of(std::string_view text) {
+  std::string out;
+  for (const uint8_t byte : sha256(text)) out += "0123456789abcdef"[byte >> 4], out += "0123456789abcdef"[byte & 15];
+  return out;
+}
+
+TEST(Sha256, GivesThePublishedDigests) {
+  EXPECT_EQ(hex_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hex_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(hex_of(std::string(1000000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(ApiKeys, AcceptsItsKeysAndNothingElse) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.set({"one", "two"}, "").ok());
+  EXPECT_TRUE(keys.any());
+  EXPECT_TRUE(keys.accepts("one"));
+  EXPECT_TRUE(keys.accepts("two"));
+  for (const char* wrong : {"", "on", "onee", "One", "three"}) EXPECT_FALSE(keys.accepts(wrong)) << wrong;
+}
+
+TEST(ApiKeys, AFileWithoutAKeyIsRefusedAndLeavesTheKeysAsTheyWere) {
+  const std::string path = testing::TempDir() + "/hunch_keys";
+  std::ofstream(path) << "# a comment\n\nsecret \r\n";
+  ApiKeys keys;
+  ASSERT_TRUE(keys.set({}, path).ok());
+  EXPECT_TRUE(keys.accepts("secret"));
+  EXPECT_FALSE(keys.accepts("# a comment"));
+  std::ofstream(path) << "# nothing\n";
+  EXPECT_FALSE(keys.set({}, path).ok());
+  EXPECT_FALSE(keys.set({}, path + ".absent").ok());
+  EXPECT_FALSE(keys.set({""}, "").ok());
+  EXPECT_TRUE(keys.accepts("secret"));
+}
+
+TEST(Routes, AreFoundByMethodAndPath) {
+  EXPECT_EQ(match_route("POST", "/v1/completions").route, Route::Completions);
+  EXPECT_EQ(match_route("POST", "/v1/completions?api-version=1").status, 0);
+  EXPECT_EQ(match_route("HEAD", "/health").status, 0);
+  EXPECT_EQ(match_route("GET", "/v1/completions").status, 405);
+  EXPECT_EQ(match_route("GET", "/v1/completions").allow, "POST, OPTIONS");
+  EXPECT_EQ(match_route("get", "/health").status, 405);
+  EXPECT_EQ(match_route("OPTIONS", "/tokenize").status, 204);
+  EXPECT_EQ(match_route("OPTIONS", "*").status, 204);
+  EXPECT_EQ(match_route("GET", "/health/").status, 404);
+  const RouteMatch model = match_route("GET", "/v1/models/org/my%20model");
+  EXPECT_EQ(model.route, Route::Model);
+  EXPECT_EQ(model.argument, "org/my model");
+}
+
+TEST(Routes, PathsNotInPlainFormAre400) {
+  for (const char* path : {"", "health", "*", "//health", "/v1//models", "/v1/../metrics", "/v1/./models", "/..", "/.", "/a%00", "/a%2f",
+                           "/%2e%2e/metrics", "/a%2E", "/a%5c", "/a\\b", "/a%", "/a%2", "/a%zz", "/a%25", "/a%0a", "http://x/health", "/a\x7f"})
+    EXPECT_EQ(match_route("GET", path).status, 400) << path;
+}
+
+HttpRequest asked(Headers headers) {
+  HttpRequest request;
+  request.headers = std::move(headers);
+  return request;
+}
+
+int status_of(const std::optional<ApiError>& error) { return error ? error->status : 200; }
+
+TEST(Access, OnLoopbackOnlyOwnNamesAreNames) {
+  ServerOptions options;
+  options.allowed_hosts = {"box.example"};
+  Access access(options);
+  for (const char* host : {"localhost", "localhost:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8000", "box.example:8000"})
+    EXPECT_EQ(status_of(access.check(asked({{"host", host}}), true)), 200) << host;
+  for (const char* host : {"evil.example", "localhost.evil.example", "", "192.168.0.1", "[::2]:80"})
+    EXPECT_EQ(status_of(access.check(asked({{"host", host}}), true)), 403) << host;
+  access.set_loopback(false);
+  EXPECT_EQ(status_of(access.check(asked({{"host", "evil.example"}}), true)), 200);
+}
+
+TEST(Access, OriginsAreTheOwnOneOrNamed) {
+  ServerOptions options;
+  options.cors_origins = {"https://a.example"};
+  const Access access(options);
+  const auto from = [](const char* origin) { return asked({{"Host", "localhost:8000"}, {"Origin", origin}}); };
+  EXPECT_EQ(status_of(access.check(from("http://localhost:8000"), true)), 200);
+  EXPECT_EQ(status_of(access.check(from("https://a.example"), true)), 200);
+  for (const char* origin : {"http://localhost:8001", "https://a.example.evil", "null", "", "http://a.example"}) {
+    EXPECT_EQ(status_of(access.check(from(origin), true)), 403) << origin;
+    EXPECT_TRUE(access.cors_headers(from(origin), true).empty()) << origin;
+  }
+  const Headers headers = access.cors_headers(from("https://a.example"), true);
+  EXPECT_EQ(headers[0], (std::pair<std::string, std::string>("Access-Control-Allow-Origin", "https://a.example")));
+}
+
+TEST(Access, KeysComeAsBearerOrHeader) {
+  ServerOptions options;
+  options.api_keys = {"k"};
+  Access access(options);
+  ASSERT_TRUE(access.load_keys().ok());
+  EXPECT_EQ(status_of(access.check(asked({}), false)), 401);
+  EXPECT_EQ(status_of(access.check(asked({}), true)), 200);
+  EXPECT_EQ(status_of(access.check(asked({{"AUTHORIZATION", "Bearer k"}}), false)), 200);
+  EXPECT_EQ(status_of(access.check(asked({{"x-api-key", "k"}}), false)), 200);
+  EXPECT_EQ(status_of(access.check(asked({{"authorization", "Bearer x"}, {"x-api-key", "k"}}), false)), 401);
+}
+
+TEST(LogLine, EscapesWhatWouldForgeALine) {
+  EXPECT_EQ(log_line(0.5, Log::Info, "hello", {{"n", int64_t(3)}, {"s", "a b"}, {"x", 1.5}}, false),
+            "1970-01-01T00:00:00.500Z info    hello n=3 s=\"a b\" x=1.500\n");
+  EXPECT_EQ(log_line(0, Log::Failure, "a\nb\x1b", {{"s", "\"\\"}}, true),
+            "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\"message\":\"a\\u000ab\\u001b\",\"s\":\"\\\"\\\\\"}\n");
+}
+
+TEST(Exposition, HistogramsAddUpAndLabelsAreEscaped) {
+  constexpr double kBounds[] = {0.1, 1, 10};
+  Histogram histogram(kBounds);
+  histogram.observe(0.1), histogram.observe(0.5, 2), histogram.observe(11);
+  Exposition out;
+  out.family("t", "histogram", "Times.");
+  out.histogram({{"model", "a\"b\\c\nd"}}, histogram);
+  out.family("n", "counter", "Count.");
+  out.value({}, 3);
+  EXPECT_EQ(out.take(),
+            "# HELP t Times.\n# TYPE t histogram\n"
+            "t_bucket{model=\"a\\\"b\\\\c\\nd\",le=\"0.1\"} 1\n"
+            "t_bucket{model=\"a\\\"b\\\\c\\nd\",le=\"1\"} 3\n"
+            "t_bucket{model=\"a\\\"b\\\\c\\nd\",le=\"10\"} 3\n"
+            "t_bucket{model=\"a\\\"b\\\\c\\nd\",le=\"+Inf\"} 4\n"
+            "t_sum{model=\"a\\\"b\\\\c\\nd\"} 12.1\n"
+            "t_count{model=\"a\\\"b\\\\c\\nd\"} 4\n"
+            "# HELP n Count.\n# TYPE n counter\nn 3\n");
+}
+
+TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
+  Metrics metrics({"m"});
+  Generation generation;
+  generation.tokens = {1, 2, 3};
+  generation.proposer = "suffix";
+  generation.rounds = 2, generation.drafted = 4, generation.accepted = 1;
+  generation.drafted_by_position = {2, 2}, generation.accepted_by_position = {1, 0};
+  generation.lossless = false;
+  metrics.finished(0, {.generation = &generation, .reason = "stop", .first_token_seconds = 0.03, .total_seconds = 2});
+  metrics.finished(0, {.reason = "error"});
+  metrics.refused("queue_full");
+  Metrics::EngineNow engine{.lossless = false};
+  engine.stats.running = 2;
+  const std::string text = metrics.text({engine}, {});
+  for (const char* line : {"vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2\n",
+                           "vllm:request_success_total{model_name=\"m\",engine=\"0\",finished_reason=\"stop\"} 1\n",
+                           "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 3\n",
+                           "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",engine=\"0\",position=\"0\"} 1\n",
+                           "hunch:drafted_tokens_per_pos_total{model_name=\"m\",position=\"1\"} 2\n",
+                           "hunch:accepted_tokens_by_drafter_total{model_name=\"m\",drafter=\"suffix\"} 1\n",
+                           "hunch:lossy_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "hunch:lossless{model_name=\"m\",engine=\"0\"} 0\n",
+                           "hunch:failed_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "vllm:admission_rejections_total 1\n",
+                           "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.04\"} 1\n"})
+    EXPECT_NE(text.find(line), text.npos) << line;
+}
+
+TEST(Limits, AllAreListedWithTheirDefaultsInsideTheirRanges) {
+  const ServerLimits defaults;
+  const std::string text = limits_text(defaults);
+  for (const Limit& limit : limits()) {
+    const double value = std::visit([&](auto member) { return double(defaults.*member); }, limit.member);
+    EXPECT_GE(value, limit.least) << limit.flag;
+    EXPECT_LE(value, limit.most) << limit.flag;
+    EXPECT_NE(text.find(limit.flag), text.npos);
+  }
+  EXPECT_NE(text.find("--max-num-queued-reqs                1024 requests"), text.npos) << text;
+}
+
+TEST(StuckTimer, CountsOnlyBusyTimeWithoutBeatsThatItSawItself) {
+  StuckTimer timer;
+  timer.look({.beats = 1, .busy = true}, 0.25);
+  for (int i = 0; i < 8; ++i) timer.look({.beats = 1, .busy = true}, 0.25);
+  EXPECT_DOUBLE_EQ(timer.stuck_seconds(), 2);
+  timer.look({.beats = 1, .busy = true}, 3600);  // the process was stopped, or the machine slept
+  EXPECT_DOUBLE_EQ(timer.stuck_seconds(), 2 + StuckTimer::kMostPerLook);
+  timer.look({.beats = 2, .busy = true}, 0.25);
+  EXPECT_EQ(timer.stuck_seconds(), 0);
+  for (int i = 0; i < 8; ++i) timer.look({.beats = 2, .busy = false}, 0.25);
+  EXPECT_EQ(timer.stuck_seconds(), 0) << "who has nothing to do is not stuck";
+}
+
+TEST(Watchdog, TellsOfAStuckEngineOnceAndOfLifeOnlyBefore) {
+  std::atomic<uint64_t> beats = 0;
+  std::atomic<bool> stuck = false;
+  std::atomic<int> alive = 0, dead = 0;
+  Watchdog watchdog({[&] { return Heartbeat{stuck ? beats.load() : ++beats, true}; }}, 0.3, 0.6, [&] { ++alive; }, [&](double) { ++dead; });
+  while (alive < 2) std::this_thread::yield();
+  EXPECT_EQ(dead, 0);
+  stuck = true;
+  while (dead == 0) std::this_thread::yield();
+  EXPECT_GE(watchdog.stuck_seconds(), 0.6);
+  const int alive_then = alive;
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_EQ(alive, alive_then);
+  EXPECT_EQ(dead, 1);
+}
+
+TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {
+  std::mutex gate;
+  gate.lock();
+  std::atomic<int> ran = 0;
+  WorkerPool pool(1);
+  ASSERT_TRUE(pool.submit([&] { const std::lock_guard lock(gate); ++ran; }, 2));
+  while (pool.waiting() > 0) std::this_thread::yield();
+  ASSERT_TRUE(pool.submit([&] { ++ran; }, 2));
+  ASSERT_TRUE(pool.submit([&] { ++ran; }, 2));
+  EXPECT_FALSE(pool.submit([&] { ++ran; }, 2));
+  gate.unlock();
+  while (ran < 3) std::this_thread::yield();
+}
+
+TEST(AnswerHead, SaysHowTheBodyEnds) {
+  EXPECT_EQ(answer_head({.status = 200}, {{"X-Request-Id", "1"}}, Framing::Length, 5, true),
+            "HTTP/1.1 200 OK\r\nServer: hunch\r\nContent-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\n"
+            "X-Request-Id: 1\r\n\r\n");
+  EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false), "HTTP/1.1 204 No Content\r\nServer: hunch\r\nConnection: close\r\n\r\n");
+}
+
+}  // namespace
+}  // namespace hunch

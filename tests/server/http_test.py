@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+"""The server below its API: what of HTTP is taken and refused, limits, slow and vanishing clients, many at once."""
+import json
+import resource
+import socket
+import time
+import unittest
+
+from served import PROMPT, Served, ServerTest, events, get_bytes, post_bytes, read_all, status_of
+
+SHORT = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+LONG = {"prompt": PROMPT, "max_tokens": 1900, "temperature": 0, "ignore_eos": True}
+
+
+class Requests(ServerTest):
+    def test_unknown_routes_are_404_and_wrong_methods_405_with_allow(self):
+        status, _, body = self.served.get("/nothing")
+        self.assertEqual(status, 404)
+        self.assertEqual(self.error(body)["type"], "not_found_error")
+        status, headers, body = self.served.get("/v1/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST, OPTIONS"))
+        self.error(body)
+        status, headers, _ = self.served.request("POST", "/health", "{}")
+        self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD, OPTIONS"))
+        self.assertEqual(self.served.request("DELETE", "/v1/models")[0], 405)
+
+    def test_paths_that_two_readers_could_read_differently_are_400(self):
+        for path in ("/v1/../metrics", "//health", "/v1//models", "/./health", "/health%00", "/%2e%2e/metrics", "/v1%2fmodels",
+                     "/health\\x", "/health%", "/health%zz", "http://localhost/health"):
+            data = self.served.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            self.assertEqual(status_of(data), 400, path)
+        self.assertEqual(self.served.get("/health?x=1")[0], 200)
+
+    def test_head_has_no_body_and_the_length_of_get(self):
+        data = self.served.raw(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        self.assertEqual(status_of(data), 200)
+        self.assertTrue(data.endswith(b"\r\n\r\n"))
+        self.assertIn(b"Content-Length: 15\r\n", data)
+
+    def test_ambiguous_lengths_are_400_and_end_the_connection(self):
+        body = json.dumps(SHORT)
+        n = len(body)
+        for lines in (f"Content-Length: {n}\r\nTransfer-Encoding: chunked", f"Content-Length: {n}\r\nContent-Length: {n + 1}",
+                      f"Content-Length: {n}\r\nContent-Length: {n}", "Content-Length: -1", "Content-Length: 9223372036854775808",
+                      f"Content-Length: +{n}", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"):
+            data = self.served.raw(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n{body}GET /health HTTP/1.1\r\n".encode())
+            self.assertIn(status_of(data), (400, 413), lines)
+            self.assertEqual(data.count(b"HTTP/1.1 "), 1, lines)
+
+    def test_chunk_sizes_that_overflow_and_crumbs_are_400(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for size in (b"ffffffffffffffffff", b"-1", b"zz"):
+            self.assertEqual(status_of(self.served.raw(head + size + b"\r\nx\r\n0\r\n\r\n")), 400, size)
+        crumbs = b"".join(b"1\r\n%c\r\n" % c for c in b" " * 20000)
+        self.assertEqual(status_of(self.served.raw(head + crumbs + b"0\r\n\r\n")), 400)
+        self.assertEqual(self.served.refusals("tiny_chunks"), 1)
+
+    def test_chunked_bodies_are_read(self):
+        body = json.dumps(SHORT).encode()
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + 16]), body[i:i + 16]) for i in range(0, len(body), 16))
+        data = self.served.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+                               + chunks + b"0\r\n\r\n")
+        self.assertEqual(status_of(data), 200)
+
+    def test_headers_have_limits(self):
+        many = "".join(f"X-{i}: 1\r\n" for i in range(101))
+        self.assertEqual(status_of(self.served.raw(f"GET /health HTTP/1.1\r\nHost: localhost\r\n{many}\r\n".encode())), 431)
+        self.assertEqual(status_of(self.served.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40000 + b"\r\n\r\n")), 431)
+        self.assertEqual(status_of(self.served.raw(b"GET /" + b"a" * 40000)), 431)
+        self.assertGreaterEqual(self.served.refusals("headers_too_large"), 1)
+
+    def test_a_request_needs_one_host_and_http_1(self):
+        self.assertEqual(status_of(self.served.raw(b"GET /health HTTP/1.1\r\n\r\n")), 400)
+        self.assertEqual(status_of(self.served.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n")), 400)
+        self.assertEqual(status_of(self.served.raw(b"GET /health HTTP/9.1\r\nHost: localhost\r\n\r\n")), 400)
+        self.assertEqual(status_of(self.served.raw(b"not http at all\r\n\r\n")), 400)
+        self.assertTrue(self.served.raw(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200"))
+
+    def test_a_body_too_large_is_413_before_it_is_sent(self):
+        with self.served.socket() as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 33554433\r\nExpect: 100-continue\r\n\r\n")
+            data = read_all(s)
+        self.assertEqual(status_of(data), 413)
+        self.assertNotIn(b"100 Continue", data)
+        self.error(data.split(b"\r\n\r\n", 1)[1])
+
+    def test_expect_continue_is_answered_and_refusals_need_no_body(self):
+        body = json.dumps(SHORT).encode()
+        head = f"Host: localhost\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n".encode()
+        with self.served.socket() as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\n" + head)
+            self.assertEqual(s.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
+            s.sendall(body)
+            self.assertEqual(status_of(read_all(s)), 200)
+        self.assertEqual(status_of(self.served.raw(b"POST /nothing HTTP/1.1\r\n" + head)), 404)
+
+    def test_compressed_and_multipart_bodies_are_415(self):
+        self.assertEqual(self.served.post("/v1/completions", SHORT, headers={"Content-Encoding": "gzip"})[0], 415)
+        self.assertEqual(self.served.post("/v1/completions", SHORT, headers={"Content-Type": "multipart/form-data; boundary=x"})[0], 415)
+        self.assertEqual(self.served.post("/v1/completions", SHORT, headers={"Content-Type": "application/x-www-form-urlencoded"})[0], 200)
+
+    def test_tls_and_http_2_are_closed_at_once(self):
+        start = time.monotonic()
+        self.assertEqual(self.served.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), b"")
+        self.assertEqual(self.served.raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), b"")
+        self.assertLess(time.monotonic() - start, 2)
+
+    def test_pipelined_requests_are_answered_in_order(self):
+        requests = b"".join(get_bytes("/health" if i % 3 else "/nothing") for i in range(999)) + get_bytes("/health", close=True)
+        data = self.served.raw(requests)
+        statuses = [int(part[:3]) for part in data.split(b"HTTP/1.1 ")[1:]]
+        self.assertEqual(statuses, [200 if i % 3 else 404 for i in range(999)] + [200])
+
+    def test_generations_can_be_pipelined_too(self):
+        first, second = {**SHORT, "max_tokens": 3}, {**SHORT, "max_tokens": 2}
+        data = self.served.raw(post_bytes("/v1/completions", first, close=False) + post_bytes("/v1/completions", second))
+        bodies = [json.loads(part.split(b"\r\n\r\n", 1)[1]) for part in data.split(b"HTTP/1.1 ")[1:]]
+        self.assertEqual([b["usage"]["completion_tokens"] for b in bodies], [3, 2])
+
+    def test_request_ids_are_echoed_if_printable_and_short(self):
+        status, headers, _ = self.served.get("/health", headers={"X-Request-Id": "abc-1:2"})
+        self.assertEqual(headers["X-Request-Id"], "abc-1:2")
+        for bad in ("x" * 10000, "a b", "a\x01b", "caf\xe9"):
+            answer = self.served.raw(f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {bad}\r\nConnection: close\r\n\r\n".encode("latin-1"))
+            self.assertNotIn(b"X-Request-Id: " + bad.encode("latin-1"), answer)
+        first, second = (self.served.get("/health")[1]["X-Request-Id"] for _ in range(2))
+        self.assertNotEqual(first, second)
+
+    def test_a_page_of_another_origin_is_refused(self):
+        status, headers, body = self.served.get("/health", headers={"Origin": "https://evil.example"})
+        self.assertEqual(status, 403)
+        self.assertIsNone(headers["Access-Control-Allow-Origin"])
+        same = f"http://127.0.0.1:{self.served.port}"
+        status, headers, _ = self.served.get("/health", headers={"Origin": same})
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, same))
+        status, headers, _ = self.served.request("OPTIONS", "/v1/completions", headers={"Origin": same, "Access-Control-Request-Method": "POST"})
+        self.assertEqual((status, headers["Access-Control-Allow-Methods"]), (204, "GET, HEAD, POST, OPTIONS"))
+
+    def test_a_name_that_was_made_to_mean_loopback_is_refused(self):
+        for host, status in (("evil.example", 403), ("evil.example:8000", 403), ("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:8000", 200)):
+            data = self.served.raw(f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            self.assertEqual(status_of(data), status, host)
+
+    def test_a_half_closed_client_is_still_answered(self):
+        for extra in ({}, {"stream": True}):
+            with self.served.socket() as s:
+                s.sendall(post_bytes("/v1/completions", {**SHORT, "max_tokens": 40, **extra}))
+                s.shutdown(socket.SHUT_WR)
+                data = read_all(s)
+            if data.startswith(b"HTTP/1.1 100"):
+                data = data.split(b"\r\n\r\n", 1)[1]
+            self.assertEqual(status_of(data), 200)
+            self.assertIn(b'"finish_reason":"length"', data)
+
+    def test_http_1_0_streams_end_with_the_connection(self):
+        body = json.dumps({**SHORT, "stream": True}).encode()
+        data = self.served.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        self.assertNotIn(b"Transfer-Encoding", data)
+        self.assertEqual(events(data.split(b"\r\n\r\n", 1)[1])[-1], "[DONE]")
+
+    def test_a_client_that_leaves_frees_its_request(self):
+        for body in ({**LONG, "stream": True}, LONG):
+            s = self.served.socket()
+            s.sendall(post_bytes("/v1/completions", body))
+            self.served.until(lambda: self.served.metric("vllm:num_requests_running") == 1)
+            s.close()
+            self.served.until(self.served.idle, 1)
+        self.assertGreaterEqual(self.served.metric("hunch:requests_cancelled_total"), 2)
+        self.assertGreaterEqual(self.served.metrics()['hunch:http_responses_total{status="499"}'], 2)
+
+
+class Queue(ServerTest):
+    FLAGS = ("-np", "1", "--max-num-queued-reqs", "2")
+
+    def test_a_queued_client_that_leaves_cancels_nobody_else_and_a_full_queue_is_429(self):
+        served = self.served
+        running, leaver, waiter = served.socket(60), served.socket(60), served.socket(60)
+        running.sendall(post_bytes("/v1/completions", {**LONG, "max_tokens": 600}))
+        served.until(lambda: served.metric("vllm:num_requests_running") == 1)
+        leaver.sendall(post_bytes("/v1/completions", SHORT))
+        served.until(lambda: served.metric("vllm:num_requests_waiting") == 1)
+        waiter.sendall(post_bytes("/v1/completions", SHORT))
+        served.until(lambda: served.metric("vllm:num_requests_waiting") == 2)
+        status, headers, body = served.post("/v1/completions", SHORT)
+        self.assertEqual((status, self.error(body)["code"]), (429, "queue_full"))
+        self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        leaver.close()
+        served.until(lambda: served.metric("vllm:num_requests_waiting") == 1, 1)
+        answers = [read_all(s) for s in (running, waiter)]
+        for s in (running, waiter):
+            s.close()
+        self.assertEqual([status_of(a) for a in answers], [200, 200])
+        self.assertIn(b'"completion_tokens":600', answers[0])
+        served.until(served.idle, 2)
+        self.assertEqual(served.metric("vllm:admission_rejections_total"), 1)
+
+
+class Limits(ServerTest):
+    FLAGS = ("--header-timeout", "0.6", "--idle-timeout", "0.6", "--min-body-rate", "100000", "--max-connections-per-address", "20",
+             "--stall-timeout", "1", "--max-unsent-bytes", "4096", "--max-body-bytes", "100000", "--timeout", "6", "--sse-ping-interval", "0.3")
+
+    def test_slow_headers_are_408_and_silence_is_closed(self):
+        with self.served.socket() as s:
+            s.sendall(b"GET /health HT")
+            data = read_all(s)
+        self.assertEqual(status_of(data), 408)
+        with self.served.socket() as s:
+            start = time.monotonic()
+            self.assertEqual(read_all(s), b"")
+            self.assertLess(time.monotonic() - start, 3)
+        with self.served.socket() as s:  # used, then idle
+            s.sendall(get_bytes("/health"))
+            self.assertTrue(read_all(s).endswith(b'{"status":"ok"}'))
+
+    def test_a_body_that_comes_too_slowly_is_408(self):
+        with self.served.socket() as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n{")
+            self.assertEqual(status_of(read_all(s)), 408)
+        self.assertGreaterEqual(self.served.refusals("slow_body"), 1)
+
+    def test_a_body_above_the_limit_is_413(self):
+        self.assertEqual(status_of(self.served.raw(post_bytes("/v1/completions", b"x" * 100001))), 413)
+
+    def test_an_address_may_have_so_many_connections(self):
+        held = [self.served.socket() for _ in range(20)]
+        try:
+            with self.served.socket() as s:
+                data = read_all(s)
+            self.assertEqual(status_of(data), 503)
+            self.error(data.split(b"\r\n\r\n", 1)[1], code="too_many_connections")
+        finally:
+            for s in held:
+                s.close()
+        self.served.until(lambda: status_of(self.served.raw(get_bytes("/health", close=True))) == 200)
+
+    def test_a_client_that_reads_nothing_is_cancelled_and_others_run(self):
+        with self.served.socket(receive_buffer=4096) as s:
+            s.sendall(post_bytes("/v1/completions", {**LONG, "stream": True, "logprobs": 20}))
+            self.served.until(lambda: self.served.metric("vllm:num_requests_running") == 1)
+            self.assertEqual(len(self.served.complete(max_tokens=8)["choices"]), 1)
+            self.served.until(lambda: self.served.refusals("client_stalled") == 1, 15)
+        self.served.until(self.served.idle, 2)
+
+
+class TimeLimit(ServerTest):
+    FLAGS = ("--timeout", "0.4", "--sse-ping-interval", "0.1", "-np", "1")
+
+    def test_requests_have_a_time_limit_and_streams_that_wait_are_pinged(self):
+        streaming, whole, waiting = (self.served.socket() for _ in range(3))
+        streaming.sendall(post_bytes("/v1/completions", {**LONG, "stream": True}))
+        self.served.until(lambda: self.served.metric("vllm:num_requests_running") == 1)
+        waiting.sendall(post_bytes("/v1/completions", {**LONG, "stream": True}))
+        whole.sendall(post_bytes("/v1/completions", LONG))
+        streamed, waited, answer = read_all(streaming), read_all(waiting), read_all(whole)
+        for s in (streaming, whole, waiting):
+            s.close()
+        for data in (streamed, waited):
+            last = [e for e in events(data.replace(b"\r\n", b"\n")) if "error" in e]
+            self.assertEqual(json.loads(last[-1])["error"]["code"], "timeout")
+        self.assertIn(b": ping", waited)
+        self.assertEqual(status_of(answer), 504)
+        self.served.until(self.served.idle, 2)
+
+
+class Descriptors(unittest.TestCase):
+    def test_a_server_out_of_descriptors_says_so_and_recovers(self):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, limit[1]))
+        try:
+            served = Served()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        try:
+            held = [served.socket() for _ in range(80)]
+            refused = 0
+            for s in held:
+                s.settimeout(0.2)
+                try:
+                    refused += status_of(s.recv(4096)) == 503
+                except (TimeoutError, socket.timeout):
+                    pass
+            self.assertGreater(refused, 5)
+            for s in held:
+                s.close()
+            served.until(lambda: status_of(served.raw(get_bytes("/health", close=True))) == 200)
+            self.assertGreater(served.refusals("no_descriptors"), 5)
+        finally:
+            served.kill()
+
+
+if __name__ == "__main__":
+    unittest.main()
