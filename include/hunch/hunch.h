@@ -153,7 +153,7 @@ struct TokenEvent {
 
 enum class FinishReason : uint8_t { Stop, Length, Interrupted };
 
-struct Timings {  // milliseconds
+struct Timings {      // milliseconds
   double queued = 0;  // from submission to its first pass
   double load = 0, prefill = 0, draft = 0, verify = 0, select = 0;
   double first_to_last_token = 0;  // decoding, everything included
@@ -198,8 +198,8 @@ struct Generation {
   double kv_bytes_per_token() const;
 };
 
-// Whether an engine gets anywhere, for watchdogs: `beats` counts layers run and steps begun, whatever they are for. Busy without a
-// beat for longer than a layer's rows can take means that it is stuck.
+// Whether an engine gets anywhere, for watchdogs: `beats` counts layers run and steps begun, whatever they are for. Busy without
+// a beat for longer than a layer's rows can take means that it is stuck.
 struct Heartbeat {
   uint64_t beats = 0;
   bool busy = false;

@@ -35,8 +35,8 @@ int completion_command(Arguments);
 int man_command(Arguments);
 
 std::string_view program_version();  // "0.1.0"
-std::string_view build_commit();  // "0c1e570", or "unknown"
-std::string version_line();       // without the end of the line
+std::string_view build_commit();     // "0c1e570", or "unknown"
+std::string version_line();          // without the end of the line
 
 // The whole program: finds the subcommand; prints help and version. main() adds the signal handlers.
 int dispatch(Arguments arguments);

@@ -49,7 +49,8 @@ Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
   if (path) { HUNCH_TRY(file, config_arguments(set, *path)); }
   std::vector<std::string>* const lists[] = {&flags.model.models, &flags.serve.names, &flags.serve.server.api_keys,
                                              &flags.serve.server.cors_origins, &flags.serve.server.allowed_hosts};
-  for (const std::span<const std::string> source : {std::span<const std::string>(file), std::span<const std::string>(variables), arguments}) {
+  for (const std::span<const std::string> source :
+       {std::span<const std::string>(file), std::span<const std::string>(variables), arguments}) {
     std::vector<std::vector<std::string>> before;
     for (auto* list : lists) before.push_back(std::exchange(*list, {}));
     HUNCH_OK(set.parse(source));
@@ -95,7 +96,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   model.created = int64_t(std::time(nullptr));
   model.defaults = request_of(flags.sampling, speculation);
   model.fingerprint = "hunch-" + std::string(build_commit());
-  model.path = path;
+  model.path = std::filesystem::path(path).filename();  // where it lies is nobody else's business
   HUNCH_TRY(model.chat_template, chat_template(flags.serve));
   model.tool_parser = flags.serve.tool_parser, model.reasoning_parser = flags.serve.reasoning_parser;
   note(fmt::format("{}: {}", model.id, engine->description()));
@@ -139,10 +140,11 @@ int serve(AllFlags& flags, const FlagSet& set) {
 
 int serve_command(Arguments arguments) {
   AllFlags flags;
-  FlagSet set("hunch serve [flags] [MODEL]",
-              "Answers over HTTP, with OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, and /tokenize, /detokenize, "
-              "/health, /metrics, /version, /props, /slots. Several models: -m once for each. Every flag can also stand in a "
-              "--config file, or in the environment as HUNCH_NAME_OF_FLAG.");
+  FlagSet set(
+      "hunch serve [flags] [MODEL]",
+      "Answers over HTTP, with OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, and /tokenize, /detokenize, "
+      "/health, /metrics, /version, /props, /slots. Several models: -m once for each. Every flag can also stand in a "
+      "--config file, or in the environment as HUNCH_NAME_OF_FLAG.");
   add_serve_flags(set, flags.serve);
   add_serving_flags(set, flags.serving);
   add_model_flags(set, flags.model);

@@ -53,15 +53,16 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.value({"--host", "--uds"}, "HOST", "address to listen on, or the path of a .sock (default: 127.0.0.1, this machine only)",
             text_into(server.host), 1);
   set.whole({"--port"}, "port (default: 8000); 0: any free one", {0, 65535}, flags.port);
-  set.value({"--served-model-name", "-a", "--alias"}, "NAME", "name of the model in requests (repeat: further names; with several models: one each)",
-            list_into(flags.names));
+  set.value({"--served-model-name", "-a", "--alias"}, "NAME",
+            "name of the model in requests (repeat: further names; with several models: one each)", list_into(flags.names));
   set.value({"--api-key"}, "KEY", "requests need this key (repeat: further keys)", list_into(server.api_keys));
   set.value({"--api-key-file"}, "FILE", "keys, one a line; read again at SIGHUP", text_into(server.api_key_file));
   set.value({"--cors-origins", "--allowed-origins"}, "LIST", "origins whose pages may use the server (*: all; default: its own)",
             list_into(server.cors_origins), 1);
   set.value({"--allowed-hosts"}, "LIST", "further names of this server in the Host header, where it listens on loopback (*: any)",
             list_into(server.allowed_hosts));
-  set.whole({"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers, 1);
+  set.whole({"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers,
+            1);
   set.text({"--config"}, "FILE", "settings as JSON or YAML; the environment and the command line win over it", flags.config);
   set.toggle({"--metrics"}, "answer /metrics (default)", [&server] { server.metrics = true; });
   set.toggle({"--no-metrics"}, "do not", [&server] { server.metrics = false; });
@@ -71,18 +72,18 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.toggle({"--no-props"}, "do not", [&server] { server.props = false; });
   set.value({"--log-file"}, "FILE", "log there instead of on stderr; opened again at SIGHUP", text_into(server.log_file));
   set.toggle({"--log-jsonl", "--log-json"}, "log JSON lines", [&server] { server.log_json = true; });
-  set.value({"--log-level", "--uvicorn-log-level"}, "LEVEL", "debug, info (default), warning or error",
-            [&server](std::string_view flag, std::string_view text) -> Status {
-              static constexpr std::string_view kLevels[] = {"debug", "info", "warning", "error"};
-              HUNCH_TRY(const std::string level, parse_choice(flag, text, kLevels));
-              for (size_t i = 0; i < 4; ++i)
-                if (kLevels[i] == level) server.log_level = int(i);
-              return {};
-            },
-            1);
+  set.value(
+      {"--log-level", "--uvicorn-log-level"}, "LEVEL", "debug, info (default), warning or error",
+      [&server](std::string_view flag, std::string_view text) -> Status {
+        static constexpr std::string_view kLevels[] = {"debug", "info", "warning", "error"};
+        HUNCH_TRY(const std::string level, parse_choice(flag, text, kLevels));
+        for (size_t i = 0; i < 4; ++i)
+          if (kLevels[i] == level) server.log_level = int(i);
+        return {};
+      },
+      1);
   set.group("Answers");
-  set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage",
-             [&server] { server.api.force_usage = true; });
+  set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage", [&server] { server.api.force_usage = true; });
   set.value({"--per-request-spec-decode-metrics"}, "WHAT", "speculation in answers: none, summary (default) or detailed",
             [&server](std::string_view flag, std::string_view text) -> Status {
               using Wish = ApiLimits::SpeculationMetrics;
@@ -104,22 +105,59 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
 
 void add_foreign_server_flags(FlagSet& set) {
   using A = FlagSet::Arity;
-  set.ignore({"--gpu-memory-utilization", "--block-size", "--swap-space", "--dtype", "--generation-config", "--max-logprobs",
-              "--prefix-caching-hash-algo", "--fingerprint-mode", "--max-log-len", "--distributed-executor-backend",
-              "--load-format", "--tokenizer-mode", "--scheduling-policy", "-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints",
-              "--log-verbosity", "--log-colors", "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens"},
+  set.ignore({"--gpu-memory-utilization",
+              "--block-size",
+              "--swap-space",
+              "--dtype",
+              "--generation-config",
+              "--max-logprobs",
+              "--prefix-caching-hash-algo",
+              "--fingerprint-mode",
+              "--max-log-len",
+              "--distributed-executor-backend",
+              "--load-format",
+              "--tokenizer-mode",
+              "--scheduling-policy",
+              "-cram",
+              "--cache-ram",
+              "-ctxcp",
+              "--ctx-checkpoints",
+              "--log-verbosity",
+              "--log-colors",
+              "--reasoning-format",
+              "--reasoning-budget",
+              "--max-num-queued-tokens"},
              A::One);
-  set.ignore({"--enforce-eager", "--no-enforce-eager", "--enable-chunked-prefill", "--no-enable-chunked-prefill",
-              "--disable-log-requests", "--disable-log-stats", "--enable-log-requests", "--no-enable-log-requests",
-              "--disable-uvicorn-access-log", "--enable-auto-tool-choice", "--enable-request-id-headers",
-              "--enable-per-request-metrics", "--enable-prompt-tokens-details", "--cache-prompt", "-cb", "--cont-batching",
-              "--no-webui", "--log-prefix", "--log-timestamps", "--async-scheduling", "--no-cache-prompt"},
+  set.ignore({"--enforce-eager",
+              "--no-enforce-eager",
+              "--enable-chunked-prefill",
+              "--no-enable-chunked-prefill",
+              "--disable-log-requests",
+              "--disable-log-stats",
+              "--enable-log-requests",
+              "--no-enable-log-requests",
+              "--disable-uvicorn-access-log",
+              "--enable-auto-tool-choice",
+              "--enable-request-id-headers",
+              "--enable-per-request-metrics",
+              "--enable-prompt-tokens-details",
+              "--cache-prompt",
+              "-cb",
+              "--cont-batching",
+              "--no-webui",
+              "--log-prefix",
+              "--log-timestamps",
+              "--async-scheduling",
+              "--no-cache-prompt"},
              A::None);
   const auto only_one = [&set](std::vector<std::string_view> names) {
-    set.value(std::move(names), "N", "", [](std::string_view flag, std::string_view text) -> Status {
-      if (text == "1") return {};
-      return usage_error(fmt::format("{}: one device runs a model here; leave it out or at 1", flag));
-    }, 0);
+    set.value(
+        std::move(names), "N", "",
+        [](std::string_view flag, std::string_view text) -> Status {
+          if (text == "1") return {};
+          return usage_error(fmt::format("{}: one device runs a model here; leave it out or at 1", flag));
+        },
+        0);
   };
   only_one({"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"});
   set.refuse({"--ssl-keyfile", "--ssl-certfile", "--ssl-key-file", "--ssl-cert-file"},

@@ -20,12 +20,18 @@ struct Renamed {
 };
 // llama.cpp's variables whose names are not the flag's in capitals.
 constexpr Renamed kLlama[] = {
-    {"LLAMA_API_KEY", "--api-key"},          {"LLAMA_ARG_N_PARALLEL", "--parallel"},
-    {"LLAMA_ARG_N_PREDICT", "--n-predict"},  {"LLAMA_ARG_THREADS_HTTP", "--threads-http"},
-    {"LLAMA_ARG_CACHE_TYPE_K", "-ctk"},      {"LLAMA_ARG_CACHE_TYPE_V", "-ctv"},
-    {"LLAMA_ARG_ENDPOINT_METRICS", "--metrics"}, {"LLAMA_ARG_ENDPOINT_SLOTS", "--slots"},
-    {"LLAMA_ARG_ENDPOINT_PROPS", "--props"}, {"LLAMA_ARG_MODEL_DRAFT", "--model-draft"},
-    {"LLAMA_ARG_DRAFT_MAX", "--draft-max"},  {"LLAMA_ARG_BATCH", "--batch-size"},
+    {"LLAMA_API_KEY", "--api-key"},
+    {"LLAMA_ARG_N_PARALLEL", "--parallel"},
+    {"LLAMA_ARG_N_PREDICT", "--n-predict"},
+    {"LLAMA_ARG_THREADS_HTTP", "--threads-http"},
+    {"LLAMA_ARG_CACHE_TYPE_K", "-ctk"},
+    {"LLAMA_ARG_CACHE_TYPE_V", "-ctv"},
+    {"LLAMA_ARG_ENDPOINT_METRICS", "--metrics"},
+    {"LLAMA_ARG_ENDPOINT_SLOTS", "--slots"},
+    {"LLAMA_ARG_ENDPOINT_PROPS", "--props"},
+    {"LLAMA_ARG_MODEL_DRAFT", "--model-draft"},
+    {"LLAMA_ARG_DRAFT_MAX", "--draft-max"},
+    {"LLAMA_ARG_BATCH", "--batch-size"},
     {"VLLM_API_KEY", "--api-key"},
 };
 
@@ -92,8 +98,8 @@ Result<Json> parse_yaml(std::string_view text, const std::string& path) {
     }
     const size_t colon = content.find(':');
     if (colon == content.npos || line[0] == ' ' || line[0] == '\t')
-      return usage_error(fmt::format("{}: line {} is neither `key: value` nor `- value` of a list; objects go on one line as JSON",
-                                     path, number));
+      return usage_error(fmt::format(
+          "{}: line {} is neither `key: value` nor `- value` of a list; objects go on one line as JSON", path, number));
     key = trimmed(std::string_view(content).substr(0, colon));
     if (out.contains(key)) return usage_error(fmt::format("{}: line {}: {} stands there twice", path, number, excerpt(key)));
     out[key] = yaml_scalar(trimmed(std::string_view(content).substr(colon + 1)));

@@ -242,9 +242,8 @@ void Service::open_session(Order&& order) {
   auto running = Running::make(parts_, order.plan, order.request);
   if (!running.ok()) return order.channel->end(running.error());
   const Tokenizer* tokenizer = parts_.tokenizer ? &*parts_.tokenizer : nullptr;
-  sessions_.push_back(std::make_unique<Session>(order.channel, std::move(*running),
-                                                Ending(order.request, end_ids_of(order.request, parts_), tokenizer),
-                                                order.since_ms));
+  sessions_.push_back(std::make_unique<Session>(
+      order.channel, std::move(*running), Ending(order.request, end_ids_of(order.request, parts_), tokenizer), order.since_ms));
   Session& session = *sessions_.back();
   Running& run = *session.running;
   run.owner = &session;

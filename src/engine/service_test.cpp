@@ -155,8 +155,7 @@ TEST(Service, ACancelledStreamTellsOfItsEndSoThatNobodyWaitsToDestroyIt) {
   while (news == 0) std::this_thread::yield();
   (*stream)->cancel();
   while (!(*stream)->finished())
-    while ((*stream)->next_within(0)) {
-    }
+    while ((*stream)->next_within(0)) {}
   EXPECT_EQ(engine->stats().requests_aborted, 1);
 }
 

@@ -5,7 +5,9 @@
 namespace hunch {
 namespace {
 
-bool contains(const std::vector<std::string>& list, std::string_view word) { return std::find(list.begin(), list.end(), word) != list.end(); }
+bool contains(const std::vector<std::string>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
 
 }  // namespace
 
@@ -53,7 +55,9 @@ Headers Access::cors_headers(const HttpRequest& request, bool preflight) const {
   const std::string* origin = request.header("origin");
   if (!origin || !origin_allowed(*origin, request)) return {};
   // Never "*": an answer to one origin must not be kept for another.
-  Headers out{{"Access-Control-Allow-Origin", *origin}, {"Vary", "Origin"}, {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
+  Headers out{{"Access-Control-Allow-Origin", *origin},
+              {"Vary", "Origin"},
+              {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
   if (preflight) {
     out.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
     const std::string* wanted = request.header("access-control-request-headers");

@@ -55,7 +55,8 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
   if (off) return refuse("route_off", api_error(501, "this server was started without this route"));
   const bool needs_models = match.route != Route::Health && match.route != Route::Metrics && match.route != Route::Version &&
                             match.route != Route::Root && match.route != Route::OpenApi;
-  if (needs_models && state_ == State::Loading) return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
+  if (needs_models && state_ == State::Loading)
+    return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
   if (!has_body(match.route)) return std::nullopt;
   const std::string* type = request.header("content-type");
   if (type && (type->starts_with("multipart/") || type->starts_with("image/") || type->starts_with("audio/")))
@@ -64,7 +65,8 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
   if (encoding && *encoding != "identity") return refuse("content_encoding", api_error(415, "the body must not be compressed"));
   if (state_ == State::Draining)
     return refuse("server_shutdown", api_error(503, "the server is being shut down", "server_shutdown", 1));
-  if (overloaded()) return refuse("queue_full", api_error(429, "too many requests are waiting: try again later", "queue_full", 1));
+  if (overloaded())
+    return refuse("queue_full", api_error(429, "too many requests are waiting: try again later", "queue_full", 1));
   return std::nullopt;
 }
 
@@ -95,7 +97,8 @@ void Server::handle(std::shared_ptr<Exchange> exchange) {
   if (match.status != 204)
     for (auto& header : access_.cors_headers(request, false)) exchange->extra.push_back(std::move(header));
   const bool quiet = match.route == Route::Health || match.route == Route::Metrics;
-  exchange->on_over = [this, id, quiet, name = match.name, address = request.address, since = Generating::Clock::now()](int status) {
+  exchange->on_over = [this, id, quiet, name = match.name, address = request.address,
+                       since = Generating::Clock::now()](int status) {
     metrics_->answered(status);
     const double seconds = std::chrono::duration<double>(Generating::Clock::now() - since).count();
     log_.write(quiet ? Log::Debug : Log::Info, "answered",
@@ -121,7 +124,8 @@ void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std
   auto request = std::make_shared<Generating>(*world_, exchange, endpoint, request_id);
   if (!request->start()) {
     refused("queue_full", 429);
-    return exchange->reply(error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
+    return exchange->reply(
+        error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
   }
   requests_.emplace(request.get(), std::move(request));
 }

@@ -19,6 +19,7 @@ namespace http = boost::beast::http;
 using Wait = asio::posix::descriptor_base;
 
 constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kCrumbs = 8192;  // of framing, beyond which chunks must carry a quarter of what they cost
 constexpr std::chrono::seconds kLinger{2};
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
@@ -123,7 +124,7 @@ void Connection::next_request() {
   parser_->body_limit(uint64_t(limits_.max_body_bytes));
   head_ = {};
   head_known_ = began_ = false;
-  body_wire_bytes_ = 0;
+  body_wire_bytes_ = 0, head_bytes_ = 0;
   since_ = Clock::now();
 }
 
@@ -187,12 +188,13 @@ void Connection::parse() {
     boost::system::error_code error;
     const size_t used = parser_->put(asio::buffer(seen), error);
     in_at_ += used;
-    if (head_known_) body_wire_bytes_ += used;
+    body_wire_bytes_ += used;
     if (error == http::error::need_more) error = {};
     if (error) return protocol_error(error);
     if (parser_->is_header_done() && !head_known_ && !head_complete()) return;
-    if (body_wire_bytes_ > 4 * parser_->get().body().size() + 8192)
-      return refuse("tiny_chunks", 400, "the body comes in chunks of a few bytes: send it in larger ones, or with Content-Length");
+    if (body_wire_bytes_ > 4 * parser_->get().body().size() + kCrumbs + head_bytes_)
+      return refuse("tiny_chunks", 400,
+                    "the body comes in chunks of a few bytes: send it in larger ones, or with Content-Length");
     if (parser_->is_done()) return dispatch();
     if (used == 0) break;
   }
@@ -207,7 +209,9 @@ bool Connection::head_complete() {
   head_.version = int(message.version());
   head_.address = address_;
   int lengths = 0, encodings = 0, hosts = 0;
+  head_bytes_ = head_.method.size() + head_.target.size();
   for (const auto& field : message) {
+    head_bytes_ += field.name_string().size() + field.value().size() + 4;
     lengths += field.name() == http::field::content_length;
     encodings += field.name() == http::field::transfer_encoding;
     hosts += field.name() == http::field::host;

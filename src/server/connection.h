@@ -61,8 +61,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;
   HttpRequest head_;  // of the request in the parser
   bool head_known_ = false;
-  uint64_t body_wire_bytes_ = 0;
-  std::string in_;  // read, and from in_at_ on not yet parsed
+  uint64_t body_wire_bytes_ = 0, head_bytes_ = 0;  // of this request: all that was read; its head
+  std::string in_;                                 // read, and from in_at_ on not yet parsed
   size_t in_at_ = 0;
   std::string out_;  // to be written, from out_at_ on
   size_t out_at_ = 0;

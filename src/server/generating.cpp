@@ -81,8 +81,8 @@ void Generating::admitted() {
   world_.metrics.asked(model_index_, int(streams_.size()), call_->request(0).max_tokens);
   if (call_->stream()) {
     streaming_ = true;
-    exchange_->begin({.type = "text/event-stream; charset=utf-8",
-                      .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+    exchange_->begin(
+        {.type = "text/event-stream; charset=utf-8", .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
     std::string text = call_->opening();
     flush(text);
   }
@@ -157,7 +157,8 @@ void Generating::choice_ended(size_t i, std::string& text) {
                           .total_seconds = seconds_between(since_, Clock::now())};
   if (!outcome.ok()) {
     world_.metrics.finished(model_index_, finished);
-    world_.log.write_seldom(Log::Failure, "failed", "a request failed", {{"id", call_->id()}, {"error", outcome.error().message}});
+    world_.log.write_seldom(Log::Failure, "failed", "a request failed",
+                            {{"id", call_->id()}, {"error", outcome.error().message}});
     flush(text);
     return fail(api_error(outcome.error()), "error");
   }
@@ -227,8 +228,7 @@ bool Generating::drain() {
   bool all = true;
   for (Choice& choice : streams_) {
     if (choice.ended) continue;
-    while (choice.stream->next_within(0)) {
-    }
+    while (choice.stream->next_within(0)) {}
     if (!choice.stream->finished()) {
       all = false;
       continue;
@@ -248,7 +248,8 @@ void Generating::tick(Clock::time_point now) {
   const ServerLimits& limits = world_.options.limits;
   if (seconds_between(since_, now) > limits.request_timeout) {
     world_.refused("timeout", 504);
-    return fail(api_error(504, fmt::format("the request took longer than {:.0f} s", limits.request_timeout), "timeout"), "timeout");
+    return fail(api_error(504, fmt::format("the request took longer than {:.0f} s", limits.request_timeout), "timeout"),
+                "timeout");
   }
   if (streaming_ && limits.ping_interval > 0 && seconds_between(last_sent_, now) >= limits.ping_interval) {
     std::string ping = ": ping\n\n";

@@ -42,8 +42,7 @@ void turn_away(int fd) {
   (void)!::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   ::shutdown(fd, SHUT_WR);
   char unread[4096];  // closing on top of input would reset the connection before the answer is read
-  while (recv(fd, unread, sizeof unread, MSG_DONTWAIT) > 0) {
-  }
+  while (recv(fd, unread, sizeof unread, MSG_DONTWAIT) > 0) {}
   ::close(fd);
 }
 
@@ -72,7 +71,8 @@ struct HttpServer::Impl final : Connection::Owner, std::enable_shared_from_this<
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
       sockaddr_storage peer = {};
       socklen_t length = sizeof peer;
-      const int fd = accept4(listener->native_handle(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      const int fd =
+          accept4(listener->native_handle(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd >= 0) {
         admit(fd, address_of(peer));
         continue;

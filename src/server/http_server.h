@@ -16,10 +16,10 @@ class HttpServer {
   HttpServer(Loop& loop, HttpHandler& handler, const ServerLimits& limits);
   ~HttpServer();
 
-  void listen(int fd);     // takes the descriptor
+  void listen(int fd);  // takes the descriptor
   void stop_listening();
   int num_connections() const;
-  int num_busy() const;    // with a request in the works or an answer on its way
+  int num_busy() const;  // with a request in the works or an answer on its way
 
  private:
   struct Impl;

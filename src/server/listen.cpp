@@ -69,12 +69,14 @@ Error failed(const std::string& what, int error, int port, int fd) {
 Result<ListenSocket> open_unix(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return usage_error(fmt::format("--host: the path is too long for a socket: {}", path));
+  if (path.size() >= sizeof address.sun_path)
+    return usage_error(fmt::format("--host: the path is too long for a socket: {}", path));
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return failed(path, errno, 0, fd);
   // A socket that nobody answers on is left from a process that was killed.
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED) unlink(path.c_str());
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED)
+    unlink(path.c_str());
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(fd, SOMAXCONN) != 0)
     return failed(path, errno, 0, fd);
   return ListenSocket{fd, "unix:" + path, true};

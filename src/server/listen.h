@@ -8,8 +8,8 @@
 namespace hunch {
 
 struct ListenSocket {
-  int fd = -1;          // non-blocking, closed on exec; the caller's
-  std::string url;      // "http://127.0.0.1:8000", "unix:/run/hunch.sock"
+  int fd = -1;            // non-blocking, closed on exec; the caller's
+  std::string url;        // "http://127.0.0.1:8000", "unix:/run/hunch.sock"
   bool loopback = false;  // nobody outside this machine can reach it
 };
 

@@ -46,7 +46,8 @@ double steady_seconds() { return std::chrono::duration<double>(std::chrono::stea
 
 std::string log_line(double time, Log::Level level, std::string_view message, std::initializer_list<LogField> fields, bool json) {
   const double whole = std::floor(time);
-  const std::string stamp = fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03d}Z", fmt::gmtime(std::time_t(whole)), int((time - whole) * 1000));
+  const std::string stamp =
+      fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03d}Z", fmt::gmtime(std::time_t(whole)), int((time - whole) * 1000));
   std::string out;
   if (json) {
     out = fmt::format(R"({{"time":"{}","level":"{}","message":")", stamp, kNames[level]);

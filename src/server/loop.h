@@ -15,8 +15,8 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  void post(std::function<void()> work);                    // from any thread; runs on the loop's
-  void every(double seconds, std::function<void()> work);   // from now until the loop stops
+  void post(std::function<void()> work);                   // from any thread; runs on the loop's
+  void every(double seconds, std::function<void()> work);  // from now until the loop stops
   void on_signals(std::initializer_list<int> signals, std::function<void(int)> work);
   void run();   // until stop()
   void stop();  // from any thread

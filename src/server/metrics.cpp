@@ -11,11 +11,12 @@ namespace hunch {
 namespace {
 
 // vLLM's buckets.
-constexpr double kFirstToken[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+constexpr double kFirstToken[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                  1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 constexpr double kInterToken[] = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 constexpr double kRequest[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-constexpr double kTokens[] = {1,   2,    5,    10,   20,    50,    100,   200,    500,
-                              1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+constexpr double kTokens[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                              2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 constexpr double kChoices[] = {1, 2, 5, 10, 20};
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
@@ -116,23 +117,26 @@ std::string Metrics::text(const std::vector<EngineNow>& engines, const ServerNow
 void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engines) const {
   const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto&& value) {
     out.family(name, type, help);
-    for (size_t i = 0; i < models_.size(); ++i) out.value({{"model_name", models_[i].name}, {"engine", "0"}}, double(value(engines[i])));
+    for (size_t i = 0; i < models_.size(); ++i)
+      out.value({{"model_name", models_[i].name}, {"engine", "0"}}, double(value(engines[i])));
   };
   each("vllm:num_requests_running", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
   each("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
   each("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use by requests (1: all).", [](auto& e) {
     const EngineStats& s = e.stats;
-    return s.kv_pages_total ? double(s.kv_pages_used - s.kv_pages_cached) / double(s.kv_pages_total) : 0.0;
+    return s.kv_pages_total ? double(s.kv_pages_used) / double(s.kv_pages_total) : 0.0;
   });
-  each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", [](auto& e) { return e.stats.prefix_tokens_asked; });
+  each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
+       [](auto& e) { return e.stats.prefix_tokens_asked; });
   each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", [](auto& e) { return e.stats.prefix_tokens_hit; });
   each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.",
        [](auto& e) { return e.stats.preemptions; });
   each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
   each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
   each("llamacpp:n_decode_total", "counter", "Passes of the model.", [](auto& e) { return e.stats.passes; });
-  each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", [](auto& e) { return e.stats.kv_pages_used - e.stats.kv_pages_cached; });
-  each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.", [](auto& e) { return e.stats.kv_pages_cached; });
+  each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", [](auto& e) { return e.stats.kv_pages_used; });
+  each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.",
+       [](auto& e) { return e.stats.kv_pages_cached; });
   each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.",
        [](auto& e) { return e.stats.requests_aborted; });
   each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.",
@@ -152,7 +156,8 @@ void Metrics::write_requests(Exposition& out) const {
   const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto member) {
     out.family(name, type, help);
     for (const Model& m : models_) {
-      if constexpr (std::is_same_v<decltype(member), Histogram Model::*>) out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
+      if constexpr (std::is_same_v<decltype(member), Histogram Model::*>)
+        out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
       else out.value({{"model_name", m.name}, {"engine", "0"}}, double(m.*member));
     }
   };
@@ -211,7 +216,8 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
   by_drafter("hunch:rounds_by_drafter_total", "Rounds with guesses.", &Drafter::rounds);
   by_drafter("hunch:drafted_tokens_by_drafter_total", "Tokens guessed.", &Drafter::drafted);
   by_drafter("hunch:accepted_tokens_by_drafter_total", "Guesses that were right.", &Drafter::accepted);
-  out.family("hunch:time_seconds_total", "counter", "Where the time of requests went; a pass that several share counts for each.");
+  out.family("hunch:time_seconds_total", "counter",
+             "Where the time of requests went; a pass that several share counts for each.");
   for (const Model& m : models_) {
     const std::pair<const char*, double> parts[] = {
         {"prefill", m.prefill_ms}, {"draft", m.draft_ms}, {"verify", m.verify_ms}, {"select", m.select_ms}};

@@ -1,5 +1,5 @@
-// Metrics: what /metrics tells: vLLM's and llama.cpp's names, for which people have dashboards, and our own. Filled and printed on
-// the loop's thread. Labels come from what was known at start (models, drafters, reasons), never from requests.
+// Metrics: what /metrics tells: vLLM's and llama.cpp's names, for which people have dashboards, and our own. Filled and printed
+// on the loop's thread. Labels come from what was known at start (models, drafters, reasons), never from requests.
 #pragma once
 
 #include <array>

@@ -72,8 +72,10 @@ TEST(Routes, AreFoundByMethodAndPath) {
 }
 
 TEST(Routes, PathsNotInPlainFormAre400) {
-  for (const char* path : {"", "health", "*", "//health", "/v1//models", "/v1/../metrics", "/v1/./models", "/..", "/.", "/a%00", "/a%2f",
-                           "/%2e%2e/metrics", "/a%2E", "/a%5c", "/a\\b", "/a%", "/a%2", "/a%zz", "/a%25", "/a%0a", "http://x/health", "/a\x7f"})
+  for (const char* path :
+       {"",     "health", "*",     "//health",        "/v1//models",     "/v1/../metrics", "/v1/./models", "/..",
+        "/.",   "/a%00",  "/a%2f", "/%2e%2e/metrics", "/a%2E",           "/a%5c",          "/a\\b",        "/a%",
+        "/a%2", "/a%zz",  "/a%25", "/a%0a",           "http://x/health", "/a\x7f"})
     EXPECT_EQ(match_route("GET", path).status, 400) << path;
 }
 
@@ -165,15 +167,16 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
   Metrics::EngineNow engine{.lossless = false};
   engine.stats.running = 2;
   const std::string text = metrics.text({engine}, {});
-  for (const char* line : {"vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2\n",
-                           "vllm:request_success_total{model_name=\"m\",engine=\"0\",finished_reason=\"stop\"} 1\n",
-                           "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 3\n",
-                           "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",engine=\"0\",position=\"0\"} 1\n",
-                           "hunch:drafted_tokens_per_pos_total{model_name=\"m\",position=\"1\"} 2\n",
-                           "hunch:accepted_tokens_by_drafter_total{model_name=\"m\",drafter=\"suffix\"} 1\n",
-                           "hunch:lossy_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "hunch:lossless{model_name=\"m\",engine=\"0\"} 0\n",
-                           "hunch:failed_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "vllm:admission_rejections_total 1\n",
-                           "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.04\"} 1\n"})
+  for (const char* line :
+       {"vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2\n",
+        "vllm:request_success_total{model_name=\"m\",engine=\"0\",finished_reason=\"stop\"} 1\n",
+        "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 3\n",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",engine=\"0\",position=\"0\"} 1\n",
+        "hunch:drafted_tokens_per_pos_total{model_name=\"m\",position=\"1\"} 2\n",
+        "hunch:accepted_tokens_by_drafter_total{model_name=\"m\",drafter=\"suffix\"} 1\n",
+        "hunch:lossy_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "hunch:lossless{model_name=\"m\",engine=\"0\"} 0\n",
+        "hunch:failed_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "vllm:admission_rejections_total 1\n",
+        "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.04\"} 1\n"})
     EXPECT_NE(text.find(line), text.npos) << line;
 }
 
@@ -206,7 +209,11 @@ TEST(Watchdog, TellsOfAStuckEngineOnceAndOfLifeOnlyBefore) {
   std::atomic<uint64_t> beats = 0;
   std::atomic<bool> stuck = false;
   std::atomic<int> alive = 0, dead = 0;
-  Watchdog watchdog({[&] { return Heartbeat{stuck ? beats.load() : ++beats, true}; }}, 0.3, 0.6, [&] { ++alive; }, [&](double) { ++dead; });
+  Watchdog watchdog(
+      {[&] {
+        return Heartbeat{stuck ? beats.load() : ++beats, true};
+      }},
+      0.3, 0.6, [&] { ++alive; }, [&](double) { ++dead; });
   while (alive < 2) std::this_thread::yield();
   EXPECT_EQ(dead, 0);
   stuck = true;
@@ -223,7 +230,12 @@ TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {
   gate.lock();
   std::atomic<int> ran = 0;
   WorkerPool pool(1);
-  ASSERT_TRUE(pool.submit([&] { const std::lock_guard lock(gate); ++ran; }, 2));
+  ASSERT_TRUE(pool.submit(
+      [&] {
+        const std::lock_guard lock(gate);
+        ++ran;
+      },
+      2));
   while (pool.waiting() > 0) std::this_thread::yield();
   ASSERT_TRUE(pool.submit([&] { ++ran; }, 2));
   ASSERT_TRUE(pool.submit([&] { ++ran; }, 2));
@@ -233,10 +245,12 @@ TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {
 }
 
 TEST(AnswerHead, SaysHowTheBodyEnds) {
-  EXPECT_EQ(answer_head({.status = 200}, {{"X-Request-Id", "1"}}, Framing::Length, 5, true),
-            "HTTP/1.1 200 OK\r\nServer: hunch\r\nContent-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\n"
-            "X-Request-Id: 1\r\n\r\n");
-  EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false), "HTTP/1.1 204 No Content\r\nServer: hunch\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(
+      answer_head({.status = 200}, {{"X-Request-Id", "1"}}, Framing::Length, 5, true),
+      "HTTP/1.1 200 OK\r\nServer: hunch\r\nContent-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\n"
+      "X-Request-Id: 1\r\n\r\n");
+  EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false),
+            "HTTP/1.1 204 No Content\r\nServer: hunch\r\nConnection: close\r\n\r\n");
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ RouteMatch match_route(std::string_view method, std::string_view target) {
   }
   const auto path = plain_path(target);
   if (!path) {
-    match.status = 400, match.message = "the path is not in its plain form: no //, no . or .., no encoded / . or control characters";
+    match.status = 400,
+    match.message = "the path is not in its plain form: no //, no . or .., no encoded / . or control characters";
     return match;
   }
   bool post = false;
@@ -85,8 +86,9 @@ RouteMatch match_route(std::string_view method, std::string_view target) {
     match.route = Route::Model, match.name = "/v1/models/{model}", match.argument = path->substr(kModelPrefix.size());
   if (match.route == Route::None) {
     match.status = 404;
-    match.message = "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, "
-                    "/health, /metrics, /version, /props, /slots, /openapi.json";
+    match.message =
+        "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, "
+        "/health, /metrics, /version, /props, /slots, /openapi.json";
     return match;
   }
   match.allow = post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";

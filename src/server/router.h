@@ -26,10 +26,10 @@ enum class Route : uint8_t {
 
 struct RouteMatch {
   Route route = Route::None;
-  std::string argument;       // of Model: its name
-  std::string_view name;      // of the route, for logs: never what the client wrote
-  int status = 0;             // 0: go on; 204: a pre-flight; else an error with this message
-  std::string message, allow; // allow: the methods that there are (405, 204)
+  std::string argument;        // of Model: its name
+  std::string_view name;       // of the route, for logs: never what the client wrote
+  int status = 0;              // 0: go on; 204: a pre-flight; else an error with this message
+  std::string message, allow;  // allow: the methods that there are (405, 204)
 };
 
 // `target`: as the client sent it. HEAD counts as GET.

@@ -14,9 +14,9 @@
 namespace hunch {
 namespace {
 
-constexpr int kExitStuck = 70;       // EX_SOFTWARE: the supervisor is to start it anew
+constexpr int kExitStuck = 70;  // EX_SOFTWARE: the supervisor is to start it anew
 constexpr double kTickSeconds = 0.2;
-constexpr double kUnwind = 10;       // seconds that requests which were cut off may take to let go of the engine
+constexpr double kUnwind = 10;  // seconds that requests which were cut off may take to let go of the engine
 
 double seconds_since(Generating::Clock::time_point then) {
   return std::chrono::duration<double>(Generating::Clock::now() - then).count();
@@ -83,10 +83,10 @@ void Server::ready() {
   loop_.post([this, names = std::move(names), looks = std::move(looks), on_alive, on_dead] {
     if (state_ != State::Loading) return;
     metrics_ = std::make_unique<Metrics>(names);
-    world_ = std::make_unique<Generating::World>(Generating::World{
-        loop_, workers_, *metrics_, log_, options_, models_,
-        [this](std::string_view reason, int status) { refused(reason, status); },
-        [this](Generating& request) { requests_.erase(&request); }});
+    world_ = std::make_unique<Generating::World>(
+        Generating::World{loop_, workers_, *metrics_, log_, options_, models_,
+                          [this](std::string_view reason, int status) { refused(reason, status); },
+                          [this](Generating& request) { requests_.erase(&request); }});
     watchdog_ = std::make_unique<Watchdog>(looks, options_.limits.stuck_after, options_.limits.watchdog, on_alive, on_dead);
     state_ = State::Ready;
     log_.write(Log::Info, "ready", {{"address", socket_.url}, {"models", int64_t(models_.size())}});

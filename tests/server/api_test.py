@@ -151,11 +151,12 @@ def dechunked(data):
 
 
 class Lossy(ServerTest):
-    FLAGS = ("--unverified",)
+    FLAGS = ("--unverified", "--spec", "self", "--policy", "streamingllm")
 
     def test_a_lossy_setting_is_told_in_answers_and_metrics(self):
-        self.served.complete(max_tokens=8, speculative_config={"method": "self"})
+        self.assertIs(self.served.complete(max_tokens=8)["metrics"]["lossless"], False)
         metrics = self.served.metrics()
+        self.assertEqual(metrics['hunch:lossy_choices_total{model_name="wren-34m",engine="0"}'], 1)
         self.assertEqual(metrics['hunch:lossless{model_name="wren-34m",engine="0"}'], 0)
 
 

@@ -9,7 +9,7 @@ import unittest
 from served import PROMPT, Served, ServerTest, events, get_bytes, post_bytes, read_all, status_of
 
 SHORT = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}
-LONG = {"prompt": PROMPT, "max_tokens": 1900, "temperature": 0, "ignore_eos": True}
+LONG = {"prompt": PROMPT, "max_tokens": 1900, "temperature": 0, "ignore_eos": True, "speculative_config": {"method": "none"}}
 
 
 class Requests(ServerTest):
@@ -45,7 +45,7 @@ class Requests(ServerTest):
                       f"Content-Length: +{n}", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"):
             data = self.served.raw(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n{body}GET /health HTTP/1.1\r\n".encode())
             self.assertIn(status_of(data), (400, 413), lines)
-            self.assertEqual(data.count(b"HTTP/1.1 "), 1, lines)
+            self.assertEqual(len(data.split(b"HTTP/1.1 4")), 2, lines)
 
     def test_chunk_sizes_that_overflow_and_crumbs_are_400(self):
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -243,7 +243,7 @@ class Limits(ServerTest):
 
 
 class TimeLimit(ServerTest):
-    FLAGS = ("--timeout", "0.4", "--sse-ping-interval", "0.1", "-np", "1")
+    FLAGS = ("--timeout", "1.5", "--sse-ping-interval", "0.1", "-np", "1")
 
     def test_requests_have_a_time_limit_and_streams_that_wait_are_pinged(self):
         streaming, whole, waiting = (self.served.socket() for _ in range(3))
@@ -257,7 +257,7 @@ class TimeLimit(ServerTest):
         for data in (streamed, waited):
             last = [e for e in events(data.replace(b"\r\n", b"\n")) if "error" in e]
             self.assertEqual(json.loads(last[-1])["error"]["code"], "timeout")
-        self.assertIn(b": ping", waited)
+        self.assertGreater(waited.count(b": ping"), 1)
         self.assertEqual(status_of(answer), 504)
         self.served.until(self.served.idle, 2)
 
