@@ -21,6 +21,8 @@ class Access {
 
   Status load_keys() { return keys_.set(options_.api_keys, options_.api_key_file); }
 
+  bool needs_key() const { return keys_.any(); }
+
   // `open_route`: needs no key.
   std::optional<ApiError> check(const HttpRequest& request, bool open_route) const;
   // What browsers must hear with every answer to this request, and with the one to a pre-flight.

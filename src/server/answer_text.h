@@ -1,6 +1,7 @@
 // The bytes of an answer's head. Used by Connection.
 #pragma once
 
+#include <ctime>
 #include <string>
 
 #include "server/http.h"
@@ -10,6 +11,7 @@ namespace hunch {
 enum class Framing { Length, Chunked, UntilClose };
 
 // With the empty line. `length`: of the body, for Framing::Length.
-std::string answer_head(const HttpReply& reply, const Headers& extra, Framing framing, size_t length, bool keep_alive);
+std::string answer_head(const HttpReply& reply, const Headers& extra, Framing framing, size_t length, bool keep_alive,
+                        std::time_t now = std::time(nullptr));
 
 }  // namespace hunch

@@ -82,6 +82,7 @@ bool Server::refuse_early(const HttpRequest& head, HttpReply& reply) {
   auto refused = refusal(head, match_route(head.method, head.target));
   if (!refused) return false;
   reply = std::move(*refused);
+  if (std::string id = printable_id(head); !id.empty()) reply.headers.emplace_back("X-Request-Id", std::move(id));
   for (auto& header : access_.cors_headers(head, false)) reply.headers.push_back(std::move(header));
   metrics_->answered(reply.status);
   return true;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace hunch {
@@ -35,7 +36,12 @@ bool Generating::start() {
   exchange_->on_room = [self = weak_from_this()] {
     if (const auto job = self.lock()) job->pump();
   };
-  return world_.workers.submit([self = shared_from_this()] { self->read(); }, size_t(world_.options.limits.max_queued));
+  const ServerLimits& limits = world_.options.limits;
+  body_bytes_ = int64_t(body_.size());
+  const bool room = (world_.pending_bytes += body_bytes_) <= std::max(limits.max_pending_bytes, body_bytes_);
+  if (room && world_.workers.submit([self = shared_from_this()] { self->read(); }, size_t(limits.max_queued))) return true;
+  world_.pending_bytes -= body_bytes_;
+  return false;
 }
 
 void Generating::read() {
@@ -45,6 +51,7 @@ void Generating::read() {
     else call_ = std::move(std::get<std::unique_ptr<Call>>(parsed));
   }
   std::string().swap(body_);
+  world_.pending_bytes -= body_bytes_;
   const size_t choices = call_ ? call_->choices() : 0;
   streams_.reserve(choices);
   for (size_t i = 0; i < choices && !cancelled_ && !error_; ++i) {
@@ -79,6 +86,7 @@ void Generating::admitted() {
   }
   generations_.resize(streams_.size());
   world_.metrics.asked(model_index_, int(streams_.size()), call_->request(0).max_tokens);
+  world_.metrics.unknown_fields(model_index_, call_->unknown_fields());
   if (call_->stream()) {
     streaming_ = true;
     exchange_->begin(

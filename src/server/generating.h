@@ -30,6 +30,7 @@ class Generating : public std::enable_shared_from_this<Generating> {
     Log& log;
     const ServerOptions& options;
     const ServedModels& models;
+    std::atomic<int64_t>& pending_bytes;  // of bodies that wait for a worker
     std::function<void(std::string_view reason, int status)> refused;
     std::function<void(Generating&)> done;  // nothing of it runs any more
   };
@@ -70,6 +71,7 @@ class Generating : public std::enable_shared_from_this<Generating> {
   const Endpoint endpoint_;
   const std::string request_id_;
   std::string body_;
+  int64_t body_bytes_ = 0;
   const Clock::time_point since_ = Clock::now();
   Clock::time_point last_sent_ = since_;
 

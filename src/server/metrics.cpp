@@ -61,6 +61,8 @@ void Metrics::asked(size_t model, int choices, int64_t max_tokens) {
   if (max_tokens > 0) models_[model].max_tokens.observe(double(max_tokens));
 }
 
+void Metrics::unknown_fields(size_t model, int fields) { models_[model].unknown += fields; }
+
 void Metrics::tokens_came(size_t model, int64_t tokens, double seconds_since_last) {
   // Tokens of one round come together; the mean of their time is what a reader sees.
   if (tokens > 0) models_[model].inter_token.observe(seconds_since_last / double(tokens), tokens);
@@ -172,6 +174,7 @@ void Metrics::write_requests(Exposition& out) const {
   each("hunch:cached_prompt_tokens_total", "counter", "Prompt tokens that were not computed again.", &Model::cached_tokens);
   each("hunch:lossy_choices_total", "counter", "Choices that ran with a setting that is not lossless.", &Model::lossy);
   each("hunch:failed_choices_total", "counter", "Choices that the engine could not finish.", &Model::failed);
+  each("hunch:unknown_fields_total", "counter", "Fields of bodies that mean nothing here.", &Model::unknown);
   each("hunch:longest_queue_time_seconds", "gauge", "The longest wait for a seat so far.", &Model::longest_queue);
   each("vllm:time_to_first_token_seconds", "histogram", "From the request to its first token.", &Model::first_token);
   each("vllm:inter_token_latency_seconds", "histogram", "Between tokens.", &Model::inter_token);

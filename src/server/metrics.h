@@ -29,6 +29,7 @@ class Metrics {
   void asked(size_t model, int choices, int64_t max_tokens);
   void tokens_came(size_t model, int64_t tokens, double seconds_since_last);  // for inter-token latency
   void finished(size_t model, const FinishedChoice& choice);
+  void unknown_fields(size_t model, int fields);  // of a body, which were ignored
   // A request that was not run. Reasons are words of the source.
   void refused(std::string_view reason);
   void answered(int status);
@@ -56,7 +57,7 @@ class Metrics {
     std::map<std::string, int64_t> by_reason;
     std::map<std::string, Drafter> by_drafter;
     std::vector<int64_t> drafted_at, accepted_at;
-    int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, lossy = 0, failed = 0;
+    int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, lossy = 0, failed = 0, unknown = 0;
     double prefill_ms = 0, draft_ms = 0, verify_ms = 0, select_ms = 0, kv_bytes = 0, longest_queue = 0;
     Histogram first_token, inter_token, total, queued, prefill, decode, inference, prompt, generation, choices, max_tokens;
   };

@@ -20,18 +20,19 @@ struct ServerLimits {
   int64_t max_body_bytes = int64_t(32) << 20;
   int64_t max_connections = 4096;
   int64_t max_connections_per_address = 256;
-  int64_t max_queued = 1024;             // requests that wait for a seat, per model; also those that wait to be read
-  int64_t max_unsent_bytes = 256 << 10;  // of one answer, before its request pauses
-  int64_t read_ahead_bytes = 16 << 10;   // of requests behind the one that is answered
-  int64_t min_body_rate = 1024;          // bytes a second, after header_timeout
-  double header_timeout = 10;            // from the first byte to the end of the headers
-  double idle_timeout = 75;              // between two requests of a connection
-  double stall_timeout = 30;             // without a byte taken by a client that has some to take
-  double request_timeout = 3600;         // from the request to the end of its answer
-  double ping_interval = 30;             // of silence in a stream, then a comment line; 0: none
-  double shutdown_timeout = 30;          // that running requests may take after SIGTERM
-  double stuck_after = 10;               // without a heartbeat of a busy engine: /health says 503
-  double watchdog = 60;                  // ... and the process ends with exit code 70; 0: never
+  int64_t max_queued = 1024;                       // requests that wait for a seat, per model; also those that wait to be read
+  int64_t max_pending_bytes = int64_t(256) << 20;  // bodies that wait to be read, together
+  int64_t max_unsent_bytes = 256 << 10;            // of one answer, before its request pauses
+  int64_t read_ahead_bytes = 16 << 10;             // of requests behind the one that is answered
+  int64_t min_body_rate = 1024;                    // bytes a second, after header_timeout
+  double header_timeout = 10;                      // from the first byte to the end of the headers
+  double idle_timeout = 75;                        // between two requests of a connection
+  double stall_timeout = 30;                       // without a byte taken by a client that has some to take
+  double request_timeout = 3600;                   // from the request to the end of its answer
+  double ping_interval = 30;                       // of silence in a stream, then a comment line; 0: none
+  double shutdown_timeout = 30;                    // that running requests may take after SIGTERM
+  double stuck_after = 10;                         // without a heartbeat of a busy engine: /health says 503
+  double watchdog = 60;                            // ... and the process ends with exit code 70; 0: never
 };
 
 struct Limit {

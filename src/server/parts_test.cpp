@@ -245,12 +245,12 @@ TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {
 }
 
 TEST(AnswerHead, SaysHowTheBodyEnds) {
-  EXPECT_EQ(
-      answer_head({.status = 200}, {{"X-Request-Id", "1"}}, Framing::Length, 5, true),
-      "HTTP/1.1 200 OK\r\nServer: hunch\r\nContent-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\n"
-      "X-Request-Id: 1\r\n\r\n");
-  EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false),
-            "HTTP/1.1 204 No Content\r\nServer: hunch\r\nConnection: close\r\n\r\n");
+  const std::string date = "Date: Thu, 01 Jan 1970 00:00:01 GMT\r\n";
+  EXPECT_EQ(answer_head({.status = 200}, {{"X-Request-Id", "1"}}, Framing::Length, 5, true, 1),
+            "HTTP/1.1 200 OK\r\nServer: hunch\r\n" + date +
+                "Content-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\nX-Request-Id: 1\r\n\r\n");
+  EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false, 1),
+            "HTTP/1.1 204 No Content\r\nServer: hunch\r\n" + date + "Connection: close\r\n\r\n");
 }
 
 }  // namespace

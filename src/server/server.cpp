@@ -2,7 +2,6 @@
 #include "server/server.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -55,6 +54,9 @@ Status Server::start() {
   http_->listen(socket_.fd);
   loop_.every(kTickSeconds, [this] { tick(); });
   thread_ = std::thread([this] { loop_.run(); });
+  if (!socket_.loopback && !access_.needs_key())
+    log_.write(Log::Warning, "whoever reaches this address may use the server: --api-key-file would change that",
+               {{"address", socket_.url}});
   log_.write(Log::Info, "loading", {{"address", socket_.url}});
   return {};
 }
@@ -66,6 +68,7 @@ void Server::ready() {
     names.push_back(models_.at(i).id);
     looks.push_back([engine = models_.at(i).engine] { return engine->heartbeat(); });
   }
+  looks.push_back([this] { return Heartbeat{ticks_, true}; });  // and the loop itself
   // The service manager hears of life only while the engines show some.
   const double period = service_manager_watchdog_seconds() / 2;
   auto on_alive = [period, last = Generating::Clock::now()]() mutable {
@@ -84,7 +87,7 @@ void Server::ready() {
     if (state_ != State::Loading) return;
     metrics_ = std::make_unique<Metrics>(names);
     world_ = std::make_unique<Generating::World>(
-        Generating::World{loop_, workers_, *metrics_, log_, options_, models_,
+        Generating::World{loop_, workers_, *metrics_, log_, options_, models_, pending_bytes_,
                           [this](std::string_view reason, int status) { refused(reason, status); },
                           [this](Generating& request) { requests_.erase(&request); }});
     watchdog_ = std::make_unique<Watchdog>(looks, options_.limits.stuck_after, options_.limits.watchdog, on_alive, on_dead);
@@ -129,6 +132,7 @@ void Server::begin_drain(int signal) {
 }
 
 void Server::tick() {
+  ++ticks_;
   const auto now = Generating::Clock::now();
   std::vector<std::shared_ptr<Generating>> all;
   for (const auto& [key, request] : requests_) all.push_back(request);

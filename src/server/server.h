@@ -2,6 +2,7 @@
 // one, then loads the models while it already answers /health.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,8 @@ class Server final : private HttpHandler {
   State state_ = State::Loading;
   Generating::Clock::time_point drain_began_;
   bool cut_off_ = false;  // what ran when the time to drain was over has been told so
+  std::atomic<uint64_t> ticks_{0};
+  std::atomic<int64_t> pending_bytes_{0};
   uint64_t next_id_ = 0;
   int exit_code_ = 0;
   std::thread thread_;

@@ -115,11 +115,12 @@ class Answers(ServerTest):
 
     def test_metrics_follow_the_requests(self):
         before = self.served.metric("vllm:generation_tokens_total")
-        self.served.complete(max_tokens=33, speculative_config={"method": "suffix"})
+        self.served.complete(max_tokens=33, speculative_config={"method": "suffix"}, vendor_field=1)
         after = self.served.metrics()
         self.assertEqual(self.served.metric("vllm:generation_tokens_total") - before, 33)
         self.assertGreater(after['hunch:choices_by_drafter_total{model_name="wren-34m",drafter="suffix"}'], 0)
         self.assertEqual(after['hunch:lossless{model_name="wren-34m",engine="0"}'], 1)
+        self.assertEqual(after['hunch:unknown_fields_total{model_name="wren-34m",engine="0"}'], 1)
         self.served.until(self.served.idle, 2)
 
     def test_many_streams_at_once_lose_nothing(self):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The server below its API: what of HTTP is taken and refused, limits, slow and vanishing clients, many at once."""
 import json
+import random
 import resource
 import socket
 import time
@@ -167,6 +168,30 @@ class Requests(ServerTest):
             self.served.until(self.served.idle, 1)
         self.assertGreaterEqual(self.served.metric("hunch:requests_cancelled_total"), 2)
         self.assertGreaterEqual(self.served.metrics()['hunch:http_responses_total{status="499"}'], 2)
+
+
+    def test_mutated_requests_harm_nobody_and_leave_nothing_behind(self):
+        random.seed(1)
+        before = self.served.metric("process_open_fds")
+        whole = post_bytes("/v1/completions", SHORT)
+        for _ in range(300):
+            data = bytearray(whole)
+            for _ in range(random.randint(1, 6)):
+                at = random.randrange(len(data))
+                what = random.random()
+                if what < 0.5:
+                    data[at] = random.randrange(256)
+                elif what < 0.8:
+                    del data[at:at + random.randint(1, 8)]
+                else:
+                    data[at:at] = bytes(random.randrange(256) for _ in range(random.randint(1, 8)))
+            with self.served.socket() as s:
+                s.sendall(bytes(data))
+                s.shutdown(socket.SHUT_WR)
+                answer = read_all(s)
+                self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 "), bytes(data))
+        self.served.until(self.served.idle, 5)
+        self.served.until(lambda: self.served.metric("process_open_fds") <= before, 5)
 
 
 class Queue(ServerTest):
