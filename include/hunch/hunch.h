@@ -105,6 +105,20 @@ struct SpeculationOptions {
   bool verify = true;                        // false: emit drafts unverified. Lossy, and labelled so
 };
 
+// What the continuation must look like. One kind a request; the rest is ignored.
+struct StructuredOutput {
+  enum class Kind : uint8_t {
+    None,
+    JsonObject,  // any JSON object
+    JsonSchema,  // text: a JSON schema; its $ref may only point into itself
+    Regex,       // text: an expression that the whole output matches
+    Choice,      // choices: the output is one of these
+    Grammar,     // text: EBNF in llama.cpp's notation, whose first rule is root
+  } kind = Kind::None;
+  std::string text;
+  std::vector<std::string> choices;
+};
+
 struct Request {
   std::vector<int32_t> prompt;  // token ids, at least one
   int64_t max_tokens = -1;      // -1: until the context is full
@@ -116,6 +130,7 @@ struct Request {
   uint32_t sample_index = 0;      // which of several samples of one prompt with one seed
   SamplingOptions sampling;
   SpeculationOptions speculation;
+  StructuredOutput structured;
 };
 
 struct TokenLogprob {
