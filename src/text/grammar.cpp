@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "text/grammar_check.h"
+#include "text/json_guard.h"
 #include "text/tokenizer.h"
 
 namespace xgrammar {
@@ -48,11 +49,16 @@ constexpr size_t kMostStragglers = 2;
 
 class Compiled final : public CompiledGrammar {
  public:
-  explicit Compiled(xgrammar::CompiledGrammar made)
-      : grammar(std::move(made)), info_(grammar.GetTokenizerInfo()), bytes_(grammar.MemorySizeBytes()) {}
+  // `suspicious`: what a JsonGuard must look at; null: the output is no JSON.
+  Compiled(xgrammar::CompiledGrammar made, std::shared_ptr<const std::vector<int32_t>> suspicious)
+      : grammar(std::move(made)),
+        suspicious(std::move(suspicious)),
+        info_(grammar.GetTokenizerInfo()),
+        bytes_(grammar.MemorySizeBytes()) {}
   size_t bytes() const override { return bytes_; }
   const std::vector<std::string>& tokens() const { return info_.GetDecodedVocab(); }
   const xgrammar::CompiledGrammar grammar;
+  const std::shared_ptr<const std::vector<int32_t>> suspicious;
 
  private:
   xgrammar::TokenizerInfo info_;
@@ -121,8 +127,14 @@ std::string first_line(std::string text) {
 
 struct GrammarCompiler::Vocabulary {
   Vocabulary(const std::vector<std::string>& tokens, const std::vector<int32_t>& end_ids)
-      : info(tokens, xgrammar::VocabType::RAW, int(tokens.size()), end_ids) {}
+      : info(tokens, xgrammar::VocabType::RAW, int(tokens.size()), end_ids) {
+    auto found = std::make_shared<std::vector<int32_t>>();
+    for (size_t id = 0; id < tokens.size(); ++id)
+      if (JsonGuard::suspicious(tokens[id])) found->push_back(int32_t(id));
+    suspicious = std::move(found);
+  }
   xgrammar::TokenizerInfo info;
+  std::shared_ptr<const std::vector<int32_t>> suspicious;
 };
 
 // A compilation on a thread of its own, which its caller may stop waiting for.
@@ -139,7 +151,8 @@ struct GrammarCompiler::Job {
     xgrammar::first_warning.clear();
     try {
       xgrammar::GrammarCompiler compiler(vocabulary.info, 1, false);
-      made = std::make_shared<const Compiled>(compile_now(compiler, wanted));
+      const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
+      made = std::make_shared<const Compiled>(compile_now(compiler, wanted), json ? vocabulary.suspicious : nullptr);
       if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
     } catch (const std::exception& e) {
       failed = first_line(e.what());
@@ -247,13 +260,34 @@ size_t GrammarCompiler::cached_bytes() const {
 
 struct GrammarState::Matcher {
   explicit Matcher(std::shared_ptr<const CompiledGrammar> of)
-      : grammar(std::move(of)), matcher(static_cast<const Compiled&>(*grammar).grammar) {}
+      : grammar(std::move(of)),
+        compiled(static_cast<const Compiled&>(*grammar)),
+        tokens(compiled.tokens()),
+        matcher(compiled.grammar) {}
   std::shared_ptr<const CompiledGrammar> grammar;
+  const Compiled& compiled;
+  const std::vector<std::string>& tokens;
   xgrammar::GrammarMatcher matcher;
-  std::vector<uint32_t> words;  // scratch of forced()
+  std::vector<JsonGuard::State> guards{JsonGuard::kOutside};  // behind each token taken, if the output is JSON
+  std::vector<uint32_t> words;                                // scratch of forced()
+
+  bool guarded() const { return compiled.suspicious != nullptr; }
+  void drop_refused(std::span<uint32_t> mask) const {
+    const JsonGuard::State state = guards.back();
+    const auto check = [&](int32_t id) {
+      uint32_t& word = mask[size_t(id) / 32];
+      const uint32_t bit = 1u << (id % 32);
+      if (word & bit && JsonGuard::next(state, tokens[size_t(id)]) == JsonGuard::kRefused) word &= ~bit;
+    };
+    if (state <= JsonGuard::kInside) {
+      for (const int32_t id : *compiled.suspicious) check(id);
+      return;
+    }
+    for (size_t word = 0; word < mask.size(); ++word)  // inside an escape the grammar allows little
+      for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) check(int32_t(word * 32) + std::countr_zero(rest));
+  }
 
   std::string_view common_beginning(std::span<const uint32_t> mask) const {
-    const std::vector<std::string>& tokens = static_cast<const Compiled&>(*grammar).tokens();
     std::string_view common;
     bool any = false;
     for (size_t word = 0; word < mask.size(); ++word)
@@ -279,11 +313,17 @@ bool GrammarState::accept(int32_t token) {
   const bool end = std::find(end_ids_.begin(), end_ids_.end(), token) != end_ids_.end();
   if (end ? ends_ == 0 && !complete() : ends_ > 0) return false;
   if (end) return ++ends_, ++taken_, true;
+  JsonGuard::State guard = JsonGuard::kOutside;
+  if (matcher_->guarded()) {
+    guard = JsonGuard::next(matcher_->guards.back(), matcher_->tokens[size_t(token)]);
+    if (guard == JsonGuard::kRefused) return false;
+  }
   try {
     if (!matcher_->matcher.AcceptToken(token)) return false;
   } catch (const std::exception&) {
     return false;  // closed rather than open
   }
+  if (matcher_->guarded()) matcher_->guards.push_back(guard);
   return ++taken_, true;
 }
 
@@ -292,11 +332,14 @@ void GrammarState::rollback(int64_t count) {
   taken_ -= count;
   const int64_t ends = std::min(count, ends_);
   ends_ -= ends;
-  if (count > ends) matcher_->matcher.Rollback(int(count - ends));
+  if (count == ends) return;
+  matcher_->matcher.Rollback(int(count - ends));
+  if (matcher_->guarded()) matcher_->guards.resize(matcher_->guards.size() - size_t(count - ends));
 }
 
 void GrammarState::reset() {
   matcher_->matcher.Reset();
+  matcher_->guards.assign(1, JsonGuard::kOutside);
   taken_ = ends_ = 0;
 }
 
@@ -319,6 +362,7 @@ void GrammarState::fill_mask(std::span<uint32_t> words) {
       return;
     }
     if (vocab_ % 32) words.back() &= (1u << (vocab_ % 32)) - 1;
+    if (matcher_->guarded()) matcher_->drop_refused(words);
   }
   const bool may_end = ends_ > 0 || complete();
   for (const int32_t id : end_ids_) {
@@ -345,8 +389,11 @@ std::string GrammarState::forced(size_t most_bytes) {
       if (!matcher_->matcher.AcceptString(std::string(next))) break;
     } catch (const std::exception&) { break; }
     out += next, ++steps;
+    if (matcher_->guarded()) matcher_->guards.push_back(JsonGuard::next(matcher_->guards.back(), next));
   }
-  if (steps > 0) matcher_->matcher.Rollback(steps);
+  if (steps == 0) return out;
+  matcher_->matcher.Rollback(steps);
+  if (matcher_->guarded()) matcher_->guards.resize(matcher_->guards.size() - size_t(steps));
   return out;
 }
 
