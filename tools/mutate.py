@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+os.environ.setdefault('HUNCH_THIRD_PARTY', str(ROOT / 'build/third_party'))  # the scratch tree has none of its own
 BUILD = 'build/mutate'  # in the scratch folder, as deep as the presets' are: compilers see the same relative paths
 
 

@@ -24,7 +24,7 @@ GrammarState::GrammarState(GrammarState&&) noexcept = default;
 bool GrammarState::accept(int32_t) { return false; }
 void GrammarState::rollback(int64_t) {}
 void GrammarState::reset() {}
-void GrammarState::fill_mask(std::span<uint32_t>) {}
+void GrammarState::fill_mask(std::span<uint32_t> words) { HUNCH_CHECK(words.size() == mask_words(vocab_)); }
 bool GrammarState::complete() const { return false; }
 std::string GrammarState::forced(size_t) { return {}; }
 
