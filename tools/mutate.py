@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+os.environ.setdefault('HUNCH_THIRD_PARTY', str(ROOT / 'build/third_party'))  # the scratch tree has none of its own
 BUILD = 'build/mutate'  # in the scratch folder, as deep as the presets' are: compilers see the same relative paths
 
 
@@ -72,12 +73,15 @@ REJECT = 'return void(out.next = chance.residual(p, q, position));'
 TRY_ONE = 'if (chance.below(laws_.p(x), laws_.q(x), position, rank)) return node;'
 SHRINK = 'p_[i] = std::max(0.0, p_[i] - q_[i]) / left;'
 BONUS = 'out.next = target.choice(row);'
+KEPT_TO = 'if (who.grammar() && who.plan.verify) keep_to'
 STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});'
 LAST = 'last[row] = int32_t(first_entry + offset_of(segment, row));'
 SAMPLED = '.leads = to.leads});\n  }'
 RULED = ('backend_test', '*Rules.*:LogitState.*')
 PATCH, SAMPLE, STATE = 'src/backend/ops/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
 NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
+STRUCTURED, GRAMMARS = ('structured_suite', '*'), ('text_test', 'Grammars.*')
+MASK, GUARD, GRAMMAR = 'src/engine/grammar_mask.cpp', 'src/text/json_guard.h', 'src/text/grammar.cpp'
 PARENT = 'row = args.parents.empty() ? row - 1 : args.parents[size_t(row)]'
 
 
@@ -374,6 +378,18 @@ MUTANTS = [
            'if (from_committed > 0) return false;', *RULED),
     Mutant('rules: bad words forget too early', STATE, 'if (num_last_ == last_tokens_.size()) {',
            'if (num_last_ == needed_) {\n    num_last_ = 0;\n  } else if (false) {', *RULED),
+    Mutant('grammar: all rows of a pass under the mask of the first', PATCH, 'mask()->after(path)', 'mask()->after({})', *STRUCTURED, True),
+    Mutant('grammar: nothing is given back behind guesses that were refused', MASK, 'state_.rollback(back);', '(void)back;', *STRUCTURED),
+    Mutant('grammar: what is committed is not told', STATE, 'if (mask_) mask_->append(token);', '', *STRUCTURED),
+    Mutant('grammar: places of guesses outlive the round', MASK, 'if (!state_.accept(token)) broken_ = true;\n  places_.assign(1, {});',
+           'if (!state_.accept(token)) broken_ = true;', *STRUCTURED),
+    Mutant('grammar: refused guesses are verified', STEP, KEPT_TO, 'if (false) keep_to', *STRUCTURED, True),
+    Mutant('grammar: what was kept before a dead end is lost', STEP, 'verdict.next < 0 && verdict.tokens.empty()', 'verdict.next < 0',
+           *STRUCTURED),
+    Mutant('grammar: an end that is ignored may come early', MASK, '(here.only_ends || !keep_going_)', '(true)', *STRUCTURED),
+    Mutant('grammar: the output may end anywhere', GRAMMAR, 'ends_ > 0 || complete();', 'true;', *GRAMMARS),
+    Mutant('grammar: the end is not given back', GRAMMAR, 'ends_ -= ends;', '', *GRAMMARS),
+    Mutant('json: raw control characters in strings', GUARD, "kEscape : byte >= 0x20 ? kInside : kRefused", 'kEscape : kInside', *GRAMMARS),
     Mutant('rules: min tokens off by one', PATCH, '< rules.min_tokens', '<= rules.min_tokens', *RULED, True),
     Mutant('rules: min tokens ignore drafts', PATCH, ' + int64_t(path.size()) < rules', ' < rules', *RULED),
     Mutant('rules: the path of a tree taken for a chain', PATCH, PARENT, 'row = row - 1', *RULED, True),

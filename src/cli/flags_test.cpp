@@ -44,6 +44,22 @@ TEST(Flags, TakesLlamaCppsSpellings) {
   EXPECT_EQ(p.model.key_dtype, "f16");
 }
 
+TEST(Flags, TakesOneStructureOfTheOutput) {
+  using Kind = StructuredOutput::Kind;
+  const Parsed json({"-j", R"({"type": "null"})"}), choice({"--choice", "yes", "--choice", "no"}), regex({"--regex", "a|b"}),
+      grammar({"--grammar", "root ::= \"a\""});
+  EXPECT_EQ(json.sampling.structured.kind, Kind::JsonSchema);
+  EXPECT_EQ(json.sampling.structured.text, R"({"type": "null"})");
+  EXPECT_EQ(choice.sampling.structured.kind, Kind::Choice);
+  EXPECT_EQ(choice.sampling.structured.choices, (std::vector<std::string>{"yes", "no"}));
+  EXPECT_EQ(regex.sampling.structured.kind, Kind::Regex);
+  EXPECT_EQ(grammar.sampling.structured.kind, Kind::Grammar);
+  EXPECT_EQ(request_of(grammar.sampling, {}).structured.text, "root ::= \"a\"");
+  EXPECT_NE(Parsed({"-j", "{}", "--regex", "a"}).message().find("given already"), std::string::npos);
+  EXPECT_NE(Parsed({"-j", "{"}).message().find("not valid JSON"), std::string::npos);
+  EXPECT_NE(Parsed({"--grammar-file", "/nowhere"}).message(), "");
+}
+
 TEST(Flags, LetsTheLastOfARepeatedFlagWin) {
   const Parsed p({"--top-k", "1", "--top-k", "2"});
   EXPECT_EQ(p.sampling.top_k, 2);

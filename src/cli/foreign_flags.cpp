@@ -64,8 +64,6 @@ void add_foreign_flags(FlagSet& set) {
              "models are not downloaded; name a folder or a GGUF file with -m");
   set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
   set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
-  set.refuse({"--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"},
-             "grammars are not available yet");
   set.refuse(
       {"-l", "--logit-bias", "--lora", "--lora-scaled", "--control-vector", "--override-kv", "--chat-template",
        "--chat-template-file", "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},

@@ -139,6 +139,8 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
     return {};
   });
   set.toggle({"--ignore-eos"}, "go on past the model's end of text", [&flags] { flags.ignore_eos = true; });
+  set.group("Structure of the output");
+  add_structured_flags(set, flags.structured);
 }
 
 void add_output_flags(FlagSet& set, OutputFlags& flags) {
@@ -186,6 +188,7 @@ Request request_of(const SamplingFlags& sampling, const SpeculationOptions& spec
   if (sampling.top_k) request.sampling.top_k = int(*sampling.top_k);
   request.sampling.seed = sampling.seed;
   request.speculation = speculation;
+  request.structured = sampling.structured;
   return request;
 }
 

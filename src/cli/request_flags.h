@@ -38,6 +38,7 @@ struct SamplingFlags {
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
   bool ignore_eos = false;
+  StructuredOutput structured;
 };
 
 struct OutputFlags {
@@ -48,7 +49,8 @@ struct OutputFlags {
 // Each adds its flags to `set`; the targets must outlive parse().
 void add_model_flags(FlagSet& set, ModelFlags& flags);
 void add_prompt_flags(FlagSet& set, PromptFlags& flags);
-void add_sampling_flags(FlagSet& set, SamplingFlags& flags);
+void add_sampling_flags(FlagSet& set, SamplingFlags& flags);  // those of structured output among them
+void add_structured_flags(FlagSet& set, StructuredOutput& wanted);
 void add_output_flags(FlagSet& set, OutputFlags& flags);
 // llama.cpp's flags that people type out of habit: harmless ones are ignored with one note, the others refused with a reason.
 void add_foreign_flags(FlagSet& set);

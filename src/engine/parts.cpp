@@ -248,6 +248,17 @@ Result<const Model*> EngineParts::draft_weights(DType type) {
   return const_cast<const Model*>(made.get());
 }
 
+Result<GrammarCompiler*> EngineParts::grammars() {
+  const std::lock_guard lock(grammars_mutex_);
+  if (grammars_) return grammars_.get();
+  if (!tokenizer)
+    return usage_error("structured output needs the model's tokenizer, and this model has none: leave the structure out");
+  if (model->shape().eos_ids.empty())
+    return usage_error("structured output needs an end-of-text token, and this model names none: leave the structure out");
+  grammars_ = std::make_unique<GrammarCompiler>(*tokenizer, model->shape().vocab_size, model->shape().eos_ids);
+  return grammars_.get();
+}
+
 SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int max_draft, int max_sequences) {
   const ModelShape& shape = model->shape();
   SparsePolicy::Setup setup{.backend = backend.get(), .geometry = geometry, .heads = shape.heads};

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 #include "kv/prefix_cache.h"
 #include "model/model.h"
 #include "model/pass.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace hunch {
@@ -63,6 +65,8 @@ class EngineParts {
   double bits_per_weight() const;
   // The model's weights in another encoding, for drafts; made at first use and kept.
   Result<const Model*> draft_weights(DType);
+  // What compiles grammars for this model, made at first use; any thread. Errors: there is no tokenizer, or no end id.
+  Result<GrammarCompiler*> grammars();
   SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft, int max_sequences);
 
  private:
@@ -72,6 +76,8 @@ class EngineParts {
   Status plan_memory();
   KvGeometry geometry_of(KvGeometry drafter) const;
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
+  std::mutex grammars_mutex_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   Drafting drafting_{*this};
   std::vector<Proposer*> followers_;
 };

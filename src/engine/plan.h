@@ -1,6 +1,7 @@
 // RequestPlan: a request after its options were read: every default filled in, every value checked, every part named.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "sparse/policy.h"
 
 namespace hunch {
+
+class CompiledGrammar;  // text/grammar.h
 
 struct RequestPlan {
   SamplingParams sampling;
@@ -28,7 +31,8 @@ struct RequestPlan {
   StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
-  std::optional<DType> draft_weights;  // none: the target's own
+  std::optional<DType> draft_weights;              // none: the target's own
+  std::shared_ptr<const CompiledGrammar> grammar;  // null: none, or compiled when the request is opened
 };
 
 // Errors are usage errors that name the option, the value and what is allowed.

@@ -9,7 +9,8 @@ namespace hunch {
 std::vector<int32_t> end_ids_of(const Request& request, const EngineParts& parts) {
   std::vector<int32_t> ids = request.stop_ids;
   const auto& eos = parts.model->shape().eos_ids;
-  if (!request.ignore_eos) ids.insert(ids.end(), eos.begin(), eos.end());
+  if (!request.ignore_eos || request.structured.kind != StructuredOutput::Kind::None)
+    ids.insert(ids.end(), eos.begin(), eos.end());
   return ids;
 }
 
@@ -41,8 +42,15 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
   HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({.vocab = parts.model->shape().vocab_size}));
   for (const std::string& name : plan.drafters) HUNCH_OK(made->add_drafter(name));
   HUNCH_TRY(LogitRules rules, logit_rules(request.sampling, parts.model->shape().vocab_size, end_ids_of(request, parts)));
-  if (rules.any()) {
+  const bool structured = request.structured.kind != StructuredOutput::Kind::None;
+  if (rules.any() || structured) {
     made->sequence.logit_state = std::make_unique<LogitState>(std::move(rules), parts.model->shape().vocab_size);
+    if (structured) {
+      HUNCH_TRY(GrammarCompiler * compiler, parts.grammars());
+      auto grammar = plan.grammar;
+      if (!grammar) { HUNCH_TRY(grammar, compiler->compile(request.structured)); }
+      made->sequence.logit_state->take_mask(std::make_unique<GrammarMask>(*compiler, std::move(grammar), request.ignore_eos));
+    }
     made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
   }
   // What decoding unverified leaves behind is not what others may build on.
@@ -103,6 +111,10 @@ void Running::decide_as_asked() {
   learns = policy != nullptr;
   stop_below = 0;
   looked_up = false;
+}
+
+GrammarMask* Running::grammar() const {
+  return sequence.logit_state ? static_cast<GrammarMask*>(sequence.logit_state->mask()) : nullptr;
 }
 
 int Running::most_depth() const {

@@ -8,6 +8,7 @@
 
 #include "accept/rule.h"
 #include "draft/proposer.h"
+#include "engine/grammar_mask.h"
 #include "engine/parts.h"
 #include "engine/plan.h"
 #include "engine/scheduler.h"
@@ -15,7 +16,8 @@
 
 namespace hunch {
 
-// The ids that end a request: its own, and the model's unless they are to be ignored.
+// The ids that end a request: its own, and the model's unless they are to be ignored. Structured output ends where nothing else
+// is possible any more, ignored or not.
 std::vector<int32_t> end_ids_of(const Request&, const EngineParts&);
 
 class Running final : public Scheduled {
@@ -40,6 +42,7 @@ class Running final : public Scheduled {
   void decide_as_asked();
   bool drafting() const { return !drafters.empty(); }
   bool needs_probs() const { return rule->needs_q(); }
+  GrammarMask* grammar() const;  // null: the output may be anything
   const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[size_t(chosen)].tree; }
 
   // A way to guess, with the tree it fills. Plain decoding has none, `auto` several.

@@ -97,6 +97,10 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_stop_texts(request.stop));
   HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
   (void)rules;  // made again when the request is opened; here it is only checked
+  if (request.structured.kind != StructuredOutput::Kind::None) {
+    HUNCH_TRY(GrammarCompiler * compiler, parts_.grammars());
+    HUNCH_TRY(plan.grammar, compiler->compile(request.structured));
+  }
   const std::lock_guard lock(mutex_);
   const int free_seats = std::max(0, parts_.limits.max_seqs - stats_.running);
   if (stats_.waiting + int(orders_.size()) >= parts_.options.max_waiting + free_seats) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
+#include "engine/grammar_drafts.h"
 #include "engine/sampling_options.h"
 #include "engine/strategy.h"
 #include "kv/commit.h"
@@ -143,7 +145,13 @@ void Step::propose(const StepPlan& plan) {
     Running& who = running(decode);
     who.row_parents.clear();
     if (decode.drafts == 0) who.chosen = -1;
-    if (who.chosen >= 0 && !who.looked_up) who.drafters[size_t(who.chosen)].tree.size = 0;
+    if (who.chosen < 0 || who.looked_up) continue;
+    DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
+    tree.size = 0;
+    // What the grammar leaves no choice about needs no drafter.
+    const int most = std::min({decode.drafts, who.want_depth, who.most_depth()});
+    if (who.grammar() && who.plan.verify && !who.plan.planned)
+      who.looked_up = jump_ahead(*who.grammar(), *parts_.tokenizer, most, tree);
   }
   for (const auto& decode : plan.decodes) {
     Proposer* proposer = proposer_of(running(decode));
@@ -193,6 +201,8 @@ void Step::look_up(std::span<Running* const> requests, size_t drafter) {
   for (Running* who : requests)
     tasks_.push_back(task_of(*who, drafter, who->most_drafts(), who->most_depth(), who->may_branch()));
   if (!tasks_.empty()) requests[0]->drafters[drafter].proposer->propose(tasks_);
+  for (Running* who : requests)
+    if (who->grammar()) keep_to(*who->grammar(), *parts_.tokenizer, who->most_depth(), who->drafters[drafter].tree);
 }
 
 // A proposer that breaks its contract costs its guesses, not the output.
@@ -204,6 +214,7 @@ void Step::check_tree(Running& who, int granted) const {
     if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
         depth_at(tree, node) > who.most_depth())
       tree.size = node;
+  if (who.grammar() && who.plan.verify) keep_to(*who.grammar(), *parts_.tokenizer, std::min(granted, who.most_depth()), tree);
   if (!branches(tree)) return;
   who.row_parents.push_back(-1);
   for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
@@ -323,6 +334,22 @@ void Step::follow(const StepPlan& plan, View<const float, 2> hidden) {
   }
 }
 
+// No token was chosen behind the committed ones: is it the rules that leave none, whatever the logits are?
+Error Step::nothing_chosen(const Running& who, int64_t position) {
+  if (!who.grammar()) return numerical_error(position);
+  const int64_t vocab = parts_.model->shape().vocab_size;
+  const std::vector<float> zeros(static_cast<size_t>(vocab));
+  patch_.reserve(vocab, 0);
+  const float* left =
+      patch_.apply({.logits = View<const float, 2>(zeros.data(), 1, vocab), .state = who.sequence.logit_state.get()}, 0);
+  if (std::any_of(left, left + vocab, [](float x) { return std::isfinite(x); })) return numerical_error(position);
+  return Error{
+      fmt::format("grammar_dead_end: no token may follow at position {}: the structure asked for, with the other rules of the "
+                  "request, leaves "
+                  "none; loosen logit_bias, allowed_token_ids or bad_words, or the structure",
+                  position)};
+}
+
 // The device failed: nothing of this step is known.
 void Step::fail_all(const StepPlan& plan, const Error& error) {
   for (const auto& decode : plan.decodes) running(decode).failure = error;
@@ -379,7 +406,7 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
   if (!answered) return;
   const int32_t first = SampledRows::Of(rows_, row).choice(0);
   if (first < 0) {
-    who.failure = numerical_error(sequence.len());
+    who.failure = nothing_chosen(who, sequence.len());
     return;
   }
   sequence.tokens.push_back(first);
@@ -396,9 +423,13 @@ void Step::settle(Running& who, int64_t first_row) {
   Verdict& verdict = who.verdict;
   SampledRows::Of target(rows_, first_row);
   who.rule->accept(tree, sequence.len(), target, who.chance, verdict);
-  if (verdict.next < 0) {
-    who.failure = numerical_error(sequence.len() + int64_t(verdict.tokens.size()));
+  if (verdict.next < 0 && verdict.tokens.empty()) {
+    who.failure = nothing_chosen(who, sequence.len());
     return;
+  }
+  if (verdict.next < 0) {  // what was kept is said first, as plain decoding would; the next round fails
+    verdict.next = verdict.tokens.back();
+    verdict.tokens.pop_back(), verdict.path.pop_back();
   }
   who.emitted_first = sequence.len();
   who.emitted_drafts = int(verdict.tokens.size());

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/ops/logit_patch.h"
 #include "engine/running.h"
 
 namespace hunch {
@@ -78,6 +79,7 @@ class Step {
   void propose(const StepPlan&);
   DraftTask task_of(Running&, size_t drafter, int drafts, int depth, bool branch) const;
   void check_tree(Running&, int granted) const;
+  Error nothing_chosen(const Running&, int64_t position);
   void forward(const StepPlan&);
   bool ends_prompt(const StepPlan::Chunk&) const;
   // The rows of logits of prompts that end lie behind those of all verified rows.
@@ -105,6 +107,7 @@ class Step {
   std::vector<TargetRows> followed_;
   std::vector<Segment> segments_;
   StepReport report_;
+  LogitPatch patch_;  // of nothing_chosen
 };
 
 }  // namespace hunch

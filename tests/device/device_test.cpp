@@ -57,6 +57,30 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   }
 }
 
+// A grammar is a rule of the host: drafts that would run blind wait for it, and none is made without it.
+TEST_P(Device, StructuredOutputIsThatOfPlainDecoding) {
+  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  auto engine = test::load(tiny("qwen3-tied"));
+  int64_t accepted = 0;
+  for (int seed = 0; seed < 4; ++seed) {
+    Request request = test::request(test::random_prompt(60, 256, uint64_t(seed)), 50);
+    request.sampling.temperature = seed % 2 ? 0.9 : 0.0;
+    request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
+    const Generation plain = test::generate(*engine, request);
+    for (const int tree : {0, 6}) {
+      request.speculation.proposer = "self", request.speculation.ratio = 0.3, request.speculation.num_tokens = 4;
+      request.speculation.tree_tokens = tree;
+      const Generation run = test::generate(*engine, request);
+      EXPECT_EQ(run.text, plain.text) << seed;
+      EXPECT_EQ(run.tokens, plain.tokens) << seed;
+      EXPECT_EQ(run.finish, plain.finish) << seed;
+      accepted += run.accepted;
+    }
+    request.speculation.proposer = "none", request.speculation.tree_tokens = 0;
+  }
+  EXPECT_GT(accepted, 20);
+}
+
 // What sequences ask for in a layer goes together: their number does not multiply what a device starts.
 TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
   const auto kernels = [&](int batch) {

@@ -24,6 +24,16 @@ void LogitPatch::ban(int32_t id) {
   if (!std::isnan(row_[size_t(id)])) row_[size_t(id)] = kBanned;
 }
 
+void LogitPatch::keep_allowed(const TokenMask::Row& mask, int64_t vocab) {
+  for (int64_t first = 0; first < vocab; first += 32) {
+    const uint32_t word = mask.words[first / 32];
+    const int64_t end = std::min(first + 32, vocab);
+    if (word == ~0u) continue;
+    for (int64_t id = first; id < end; ++id)
+      if (!(word >> (id - first) & 1)) ban(int32_t(id));
+  }
+}
+
 std::span<const int32_t> LogitPatch::find_path(const SampleArgs& args, int row) {
   size_t first = path_.size();
   while (row > 0) {
@@ -49,9 +59,14 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
     for (int64_t i = 0; i < vocab; ++i) row_[size_t(i)] = std::isnan(logits[i]) ? logits[i] : kBanned;
     for (const int32_t id : rules.allowed) row_[size_t(id)] = logits[id];
   }
+  TokenMask::Row mask;
+  if (state.mask()) {
+    mask = state.mask()->after(path);
+    keep_allowed(mask, vocab);
+  }
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (state.completed_next(word, path)) ban(word.back());
-  if (state.output_len() + int64_t(path.size()) < rules.min_tokens)
+  if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
     for (const int32_t id : rules.end_ids) ban(id);
   for (const auto& [id, bias] : rules.bias) {
     if (bias <= kBanBias) ban(id);

@@ -20,6 +20,7 @@ class LogitPatch {
  private:
   std::span<const int32_t> find_path(const SampleArgs& args, int row);
   void ban(int32_t id);
+  void keep_allowed(const TokenMask::Row& mask, int64_t vocab);
   void penalise(const LogitState& state, std::span<const int32_t> path);
 
   std::vector<float> row_;         // [vocab]

@@ -36,6 +36,7 @@ void LogitState::reset(const int32_t* prompt, int64_t length) {
   output_ids_.clear();
   prompt_ids_.clear();
   output_len_ = 0, num_last_ = 0;
+  if (mask_) mask_->reset();
   for (int64_t i = 0; i < length; ++i) {
     const int32_t id = prompt[i];
     remember(id);
@@ -48,6 +49,7 @@ void LogitState::reset(const int32_t* prompt, int64_t length) {
 void LogitState::append(int32_t token) {
   HUNCH_CHECK(token >= 0 && token < vocab_);
   ++output_len_;
+  if (mask_) mask_->append(token);
   remember(token);
   if (!output_count_.empty() && output_count_[size_t(token)]++ == 0) output_ids_.push_back(token);
 }

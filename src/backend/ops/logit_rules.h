@@ -1,14 +1,17 @@
 // What a request wants of the logits beside temperature and truncation: bans, bias, penalties. Applied to every row alike, plain,
 // draft, verify or bonus, each with its own history, so that speculation changes nothing.
 //
-// Order: allowed ids; bad words; min tokens; bias; penalties (repetition over prompt and output, frequency and presence over the
-// output); then ops/sample.h.
+// Order: allowed ids; the mask; bad words; min tokens; bias; penalties (repetition over prompt and output, frequency and presence
+// over the output); then ops/sample.h.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "backend/ops/token_mask.h"
 
 namespace hunch {
 
@@ -21,7 +24,8 @@ struct LogitRules {
   std::vector<int32_t> allowed;                 // empty: all
   // The last token of each is banned where the tokens before it just stood, in prompt, output or drafts.
   std::vector<std::vector<int32_t>> bad_words;
-  int64_t min_tokens = 0;  // output tokens before any of `end_ids` may be chosen
+  // Output tokens before any of `end_ids` may be chosen; where a mask allows nothing else, they may.
+  int64_t min_tokens = 0;
   std::vector<int32_t> end_ids;
   bool penalise() const { return repetition != 1 || presence != 0 || frequency != 0; }
   bool any() const {
@@ -41,6 +45,10 @@ class LogitState {
   const LogitRules& rules() const { return rules_; }
   int64_t vocab() const { return vocab_; }
 
+  // A mask beside the rules, from the beginning of the output on. Before the first append().
+  void take_mask(std::unique_ptr<TokenMask> mask) { mask_ = std::move(mask); }
+  TokenMask* mask() const { return mask_.get(); }  // null: none
+
   // Starts anew with a prompt, then takes each committed token; the pending token counts as committed. Neither allocates.
   void reset(const int32_t* prompt, int64_t length);
   void append(int32_t token);
@@ -58,6 +66,7 @@ class LogitState {
   void remember(int32_t token);
 
   LogitRules rules_;
+  std::unique_ptr<TokenMask> mask_;
   int64_t vocab_ = 0, output_len_ = 0;
   std::vector<uint32_t> output_count_;            // [vocab]
   std::vector<bool> in_prompt_;                   // [vocab]

@@ -66,9 +66,12 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
 
   std::vector<bool> banned(size_t(vocab), !rules.allowed.empty());
   for (const int32_t id : rules.allowed) banned[size_t(id)] = false;
+  const TokenMask::Row mask = state.mask() ? state.mask()->after(path) : TokenMask::Row{};
+  for (int32_t id = 0; mask.words && id < vocab; ++id)
+    if (!mask.allows(id)) banned[size_t(id)] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (state.completed_next(word, path)) banned[size_t(word.back())] = true;
-  if (state.output_len() + int64_t(path.size()) < rules.min_tokens)
+  if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
     for (const int32_t id : rules.end_ids) banned[size_t(id)] = true;
   std::vector<float> out(&args.logits(r, 0), &args.logits(r, 0) + vocab);
   for (const auto& [id, bias] : rules.bias) {

@@ -1,0 +1,70 @@
+// See grammar_drafts.h. Forced bytes become tokens as the tokenizer would spell them. A model may spell them otherwise; then the
+// guess is wrong and nothing else.
+#include "engine/grammar_drafts.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "text/unicode.h"
+
+namespace hunch {
+namespace {
+
+constexpr size_t kForcedBytes = 256;
+// Forced guesses for which a drafter's round is left out.
+constexpr int kWorthARound = 3;
+
+// Adds guesses behind `place`, the last node of the chain; `most`: nodes of the tree then.
+void extend(GrammarMask& grammar, const Tokenizer& tokenizer, int place, int most, DraftTree& tree) {
+  most = std::min(most, int(tree.parents.size()));
+  if (tree.size >= most) return;
+  std::string text = grammar.forced(place, kForcedBytes);
+  if (const auto cut = first_invalid_utf8(text)) text.resize(*cut);  // ends inside a character
+  if (text.empty()) return;
+  const auto ids = tokenizer.encode(text, {.parse_special = false, .add_bos = false});
+  if (!ids.ok()) return;
+  for (const int32_t id : ids.value()) {
+    place = tree.size < most ? grammar.step(place, id) : -1;
+    if (place < 0) return;
+    tree.parents[size_t(tree.size)] = tree.size - 1;
+    tree.tokens(tree.size++) = id;
+  }
+}
+
+}  // namespace
+
+void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {
+  if (tree.in_flight || (tree.size > 0 && tree.law == DraftLaw::Given)) return;
+  if (tree.size == 0) tree.law = DraftLaw::Point;
+  std::vector<int> places(size_t(tree.size)), moved(size_t(tree.size), -1);  // of each node; where it stands now
+  int kept = 0;
+  bool chain = true;
+  for (int node = 0; node < tree.size; ++node) {
+    const int parent = tree.parents[size_t(node)];
+    if (parent >= 0 && moved[size_t(parent)] < 0) continue;
+    const int place = grammar.step(parent < 0 ? GrammarMask::kCommitted : places[size_t(parent)], tree.tokens(node));
+    if (place < 0) continue;
+    places[size_t(node)] = place, moved[size_t(node)] = kept;
+    const int to = parent < 0 ? -1 : moved[size_t(parent)];
+    chain = chain && to == kept - 1;
+    tree.tokens(kept) = tree.tokens(node), tree.parents[size_t(kept)] = to;
+    ++kept;
+  }
+  tree.size = kept;
+  if (!chain) return;
+  int last = GrammarMask::kCommitted;
+  for (int node = 0; node < kept; ++node) last = grammar.step(last, tree.tokens(node));
+  extend(grammar, tokenizer, last, most, tree);
+}
+
+bool jump_ahead(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {
+  tree.size = 0;
+  extend(grammar, tokenizer, GrammarMask::kCommitted, most, tree);
+  if (tree.size < std::min(most, kWorthARound)) return tree.size = 0, false;
+  tree.law = DraftLaw::Point, tree.in_flight = false, tree.passes = 0;
+  tree.laws.clear();
+  return true;
+}
+
+}  // namespace hunch

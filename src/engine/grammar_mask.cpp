@@ -1,0 +1,110 @@
+// See grammar_mask.h. The automaton walks a tree of paths by taking and giving back tokens; what it said about a place is kept
+// for the round, so that a guess that was drafted under its mask costs nothing more in the pass that verifies it.
+#include "engine/grammar_mask.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hunch {
+
+GrammarMask::GrammarMask(const GrammarCompiler& compiler, std::shared_ptr<const CompiledGrammar> grammar, bool keep_going)
+    : state_(std::move(grammar), compiler),
+      end_ids_(compiler.end_ids()),
+      num_words_(GrammarState::mask_words(compiler.vocab())),
+      keep_going_(keep_going) {
+  reset();
+}
+
+void GrammarMask::reset() {
+  const std::lock_guard lock(mutex_);
+  state_.reset();
+  broken_ = false;
+  places_.assign(1, {});
+  at_ = kCommitted;
+}
+
+void GrammarMask::append(int32_t token) {
+  const std::lock_guard lock(mutex_);
+  go_to(kCommitted);
+  if (!state_.accept(token)) broken_ = true;
+  places_.assign(1, {});
+}
+
+TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
+  const std::lock_guard lock(mutex_);
+  int place = kCommitted;
+  for (const int32_t token : path) place = find(place, token);
+  if (!places_[size_t(place)].filled) fill(place);
+  return {masks_[size_t(place)].get(), places_[size_t(place)].only_ends};
+}
+
+int GrammarMask::step(int place, int32_t token) {
+  const std::lock_guard lock(mutex_);
+  const int next = find(place, token);
+  return places_[size_t(next)].allowed ? next : -1;
+}
+
+std::string GrammarMask::forced(int place, size_t most_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ || !places_[size_t(place)].allowed) return {};
+  go_to(place);
+  return state_.forced(most_bytes);
+}
+
+// The place behind `token`, allowed or not; behind a refused one everything is.
+int GrammarMask::find(int place, int32_t token) {
+  for (size_t next = size_t(place) + 1; next < places_.size(); ++next)
+    if (places_[next].parent == place && places_[next].token == token) return int(next);
+  Place next{.parent = place, .depth = places_[size_t(place)].depth + 1, .token = token};
+  next.allowed = places_[size_t(place)].allowed && !broken_;
+  if (next.allowed) {
+    go_to(place);
+    next.allowed = state_.accept(token);
+    if (next.allowed) at_ = int(places_.size());
+  }
+  places_.push_back(next);
+  return int(places_.size()) - 1;
+}
+
+// Back to where both ways part, then down the other one.
+void GrammarMask::go_to(int place) {
+  way_.clear();
+  int from = at_, to = place;
+  int64_t back = 0;
+  while (from != to) {
+    if (places_[size_t(from)].depth >= places_[size_t(to)].depth) {
+      from = places_[size_t(from)].parent, ++back;
+    } else {
+      way_.push_back(to);
+      to = places_[size_t(to)].parent;
+    }
+  }
+  state_.rollback(back);
+  for (auto next = way_.rbegin(); next != way_.rend(); ++next) HUNCH_CHECK(state_.accept(places_[size_t(*next)].token));
+  at_ = place;
+}
+
+void GrammarMask::fill(int place) {
+  while (masks_.size() < places_.size()) masks_.push_back(std::make_unique<uint32_t[]>(num_words_));
+  Place& here = places_[size_t(place)];
+  const std::span<uint32_t> words(masks_[size_t(place)].get(), num_words_);
+  here.filled = true, here.only_ends = false;
+  if (broken_ || !here.allowed) {
+    std::fill(words.begin(), words.end(), 0u);
+    return;
+  }
+  go_to(place);
+  state_.fill_mask(words);
+  bool may_end = false;
+  for (const int32_t id : end_ids_) {
+    uint32_t& word = words[size_t(id) / 32];
+    may_end |= word >> (id % 32) & 1;
+    word &= ~(1u << (id % 32));
+  }
+  here.only_ends = may_end && std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; });
+  if (may_end && (here.only_ends || !keep_going_))
+    for (const int32_t id : end_ids_) words[size_t(id) / 32] |= 1u << (id % 32);
+}
+
+}  // namespace hunch

@@ -1,0 +1,55 @@
+// GrammarMask: the grammar of one request as a rule of its logits. Row i of a verify pass is masked with the state behind its own
+// path, a drafter's rows likewise, so that plain and speculative streams follow the same distributions. Owned by the request's
+// LogitState; the step asks it about guesses.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/ops/token_mask.h"
+#include "text/grammar.h"
+
+namespace hunch {
+
+class GrammarMask final : public TokenMask {
+ public:
+  // `keep_going`: end ids are allowed only where nothing else is.
+  GrammarMask(const GrammarCompiler&, std::shared_ptr<const CompiledGrammar>, bool keep_going);
+
+  Row after(std::span<const int32_t> path) override;
+  void reset() override;
+  void append(int32_t token) override;
+
+  // Places in the tree of paths that were asked about since the last append(): 0 is the committed output. The place behind one
+  // more token, or -1 where it is refused.
+  static constexpr int kCommitted = 0;
+  int step(int place, int32_t token);
+  // Bytes that every continuation from there begins with, so many at most.
+  std::string forced(int place, size_t most_bytes);
+
+ private:
+  struct Place {
+    int parent = -1, depth = 0;
+    int32_t token = -1;
+    bool allowed = true, filled = false, only_ends = false;
+  };
+  int find(int place, int32_t token);
+  void go_to(int place);
+  void fill(int place);
+
+  std::mutex mutex_;
+  GrammarState state_;
+  const std::vector<int32_t> end_ids_;
+  const size_t num_words_;
+  const bool keep_going_;
+  bool broken_ = false;  // a token was committed that the grammar refuses: nothing follows
+  std::vector<Place> places_;
+  int at_ = kCommitted;                             // where state_ stands
+  std::vector<int> way_;                            // scratch of go_to
+  std::vector<std::unique_ptr<uint32_t[]>> masks_;  // by place; more than places_, kept for later rounds
+};
+
+}  // namespace hunch

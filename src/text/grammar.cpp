@@ -1,0 +1,400 @@
+// See grammar.h. The only file that knows xgrammar: its exceptions end here, and so do its warnings, each of which says that a
+// constraint was left out.
+#include "text/grammar.h"
+
+#include <dlpack/dlpack.h>
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <condition_variable>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "text/grammar_check.h"
+#include "text/json_guard.h"
+#include "text/tokenizer.h"
+
+namespace xgrammar {
+namespace {
+
+thread_local std::string first_warning;  // of the compilation that runs on this thread
+
+}  // namespace
+
+// What xgrammar calls in place of its own log (scripts/third_party).
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message);
+void LogMessageImpl(const std::string&, int, int level, const std::string& message);
+
+void LogFatalImpl(const std::string&, int, const std::string& message) { throw std::runtime_error(message); }
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (level >= kWarning && first_warning.empty()) first_warning = message;
+}
+
+}  // namespace xgrammar
+
+namespace hunch {
+namespace {
+
+using Kind = StructuredOutput::Kind;
+
+// White space between the parts of a JSON text. Without a bound a model may indent for ever.
+constexpr int kMostWhitespace = 20;
+constexpr size_t kMostStragglers = 2;
+
+class Compiled final : public CompiledGrammar {
+ public:
+  // `suspicious`: what a JsonGuard must look at; null: the output is no JSON.
+  Compiled(xgrammar::CompiledGrammar made, std::shared_ptr<const std::vector<int32_t>> suspicious)
+      : grammar(std::move(made)),
+        suspicious(std::move(suspicious)),
+        info_(grammar.GetTokenizerInfo()),
+        bytes_(grammar.MemorySizeBytes()) {}
+  size_t bytes() const override { return bytes_; }
+  const std::vector<std::string>& tokens() const { return info_.GetDecodedVocab(); }
+  const xgrammar::CompiledGrammar grammar;
+  const std::shared_ptr<const std::vector<int32_t>> suspicious;
+
+ private:
+  xgrammar::TokenizerInfo info_;
+  size_t bytes_;
+};
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::JsonObject: return "json_object";
+    case Kind::JsonSchema: return "json_schema";
+    case Kind::Regex: return "regex";
+    case Kind::Choice: return "choice";
+    case Kind::Grammar: return "grammar";
+    case Kind::None: break;
+  }
+  return "none";
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (uint8_t(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", unsigned(uint8_t(c)));
+    else out += c;
+  }
+  return out + "\"";
+}
+
+std::string key_of(const StructuredOutput& wanted) {
+  std::string key = name_of(wanted.kind);
+  key += ' ';
+  if (wanted.kind == Kind::Choice)
+    for (const std::string& choice : wanted.choices) key += fmt::format("{} {}", choice.size(), choice);
+  else if (wanted.kind != Kind::JsonObject) key += wanted.text;
+  return key;
+}
+
+xgrammar::CompiledGrammar compile_now(xgrammar::GrammarCompiler& compiler, const StructuredOutput& wanted) {
+  const auto schema = [&](const std::string& text, bool strict) {
+    return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, strict, kMostWhitespace);
+  };
+  switch (wanted.kind) {
+    case Kind::JsonSchema: return schema(wanted.text, true);
+    case Kind::Regex: return compiler.CompileRegex(wanted.text);
+    case Kind::Grammar: return compiler.CompileGrammar(wanted.text);
+    case Kind::Choice: {
+      std::string grammar = "root ::= ";
+      for (size_t i = 0; i < wanted.choices.size(); ++i) grammar += (i > 0 ? " | " : "") + quoted(wanted.choices[i]);
+      return compiler.CompileGrammar(grammar);
+    }
+    case Kind::JsonObject:
+    case Kind::None: break;
+  }
+  return schema(R"({"type": "object"})", false);
+}
+
+// One line of what the library says, without its own checks' wording.
+std::string first_line(std::string text) {
+  if (const size_t at = text.find(" is false: "); at != std::string::npos) text.erase(0, at + 11);
+  if (const size_t end = text.find('\n'); end != std::string::npos) text.resize(end);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+struct GrammarCompiler::Vocabulary {
+  Vocabulary(const std::vector<std::string>& tokens, const std::vector<int32_t>& end_ids)
+      : info(tokens, xgrammar::VocabType::RAW, int(tokens.size()), end_ids) {
+    auto found = std::make_shared<std::vector<int32_t>>();
+    for (size_t id = 0; id < tokens.size(); ++id)
+      if (JsonGuard::suspicious(tokens[id])) found->push_back(int32_t(id));
+    suspicious = std::move(found);
+  }
+  xgrammar::TokenizerInfo info;
+  std::shared_ptr<const std::vector<int32_t>> suspicious;
+};
+
+// A compilation on a thread of its own, which its caller may stop waiting for.
+struct GrammarCompiler::Job {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  std::shared_ptr<const CompiledGrammar> grammar;
+  std::string error;
+
+  void run(const Vocabulary& vocabulary, const StructuredOutput& wanted) {
+    std::shared_ptr<const CompiledGrammar> made;
+    std::string failed;
+    xgrammar::first_warning.clear();
+    try {
+      xgrammar::GrammarCompiler compiler(vocabulary.info, 1, false);
+      const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
+      made = std::make_shared<const Compiled>(compile_now(compiler, wanted), json ? vocabulary.suspicious : nullptr);
+      if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
+    } catch (const std::exception& e) {
+      failed = first_line(e.what());
+      if (failed.empty()) failed = "it could not be read";
+    }
+    const std::lock_guard lock(mutex);
+    if (failed.empty()) grammar = std::move(made);
+    else error = std::move(failed);
+    done = true;
+    ended.notify_all();
+  }
+  bool wait(double seconds) {
+    std::unique_lock lock(mutex);
+    return ended.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return done; });
+  }
+  bool is_done() {
+    const std::lock_guard lock(mutex);
+    return done;
+  }
+};
+
+bool grammars_available() { return true; }
+
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std::vector<int32_t> end_ids, GrammarLimits limits)
+    : vocab_(vocab), end_ids_(std::move(end_ids)), limits_(limits) {
+  std::erase_if(end_ids_, [&](int32_t id) { return id < 0 || id >= vocab; });
+  std::vector<std::string> tokens(static_cast<size_t>(vocab));
+  // An empty token is one that no output has.
+  for (int32_t id = 0; id < std::min<int64_t>(vocab, tokenizer.vocab_size()); ++id)
+    if (!tokenizer.is_special(id) && std::find(end_ids_.begin(), end_ids_.end(), id) == end_ids_.end())
+      tokens[size_t(id)] = std::string(tokenizer.token_bytes(id));
+  vocabulary_ = std::make_shared<const Vocabulary>(tokens, end_ids_);
+}
+
+GrammarCompiler::~GrammarCompiler() {
+  for (Straggler& straggler : stragglers_) straggler.thread.join();
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const StructuredOutput& wanted) {
+  HUNCH_CHECK(wanted.kind != Kind::None);
+  const std::string key = key_of(wanted);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = std::find_if(cache_.begin(), cache_.end(), [&](const Kept& kept) { return kept.key == key; });
+    if (it != cache_.end()) {
+      cache_.splice(cache_.begin(), cache_, it);
+      return it->grammar;
+    }
+  }
+  HUNCH_OK(check_structured(wanted));
+  HUNCH_TRY(auto grammar, compile_within_limits(wanted));
+  const char* name = name_of(wanted.kind);
+  if (grammar->bytes() > limits_.grammar_bytes)
+    return usage_error(fmt::format("{}: schema_too_complex: {} MiB compiled; at most {} are possible", name,
+                                   grammar->bytes() >> 20, limits_.grammar_bytes >> 20));
+  GrammarState state(grammar, *this);
+  std::vector<uint32_t> mask(GrammarState::mask_words(vocab_));
+  state.fill_mask(mask);
+  if (std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
+    return usage_error(fmt::format("{}: no output of this model's tokens fits it", name));
+  keep(key, grammar);
+  return grammar;
+}
+
+// Nothing can stop a compilation, so one past its time goes on alone. While that is so of several, no others are begun.
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_limits(const StructuredOutput& wanted) {
+  const char* name = name_of(wanted.kind);
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(stragglers_, [](Straggler& straggler) {
+      const bool done = straggler.job->is_done();
+      if (done) straggler.thread.join();
+      return done;
+    });
+    if (stragglers_.size() >= kMostStragglers)
+      return Error{
+          fmt::format("{}: compilations that were too complex are still being given up: try again in some seconds", name)};
+  }
+  const auto job = std::make_shared<Job>();
+  std::thread worker([job, vocabulary = vocabulary_, wanted] { job->run(*vocabulary, wanted); });
+  if (!job->wait(limits_.seconds)) {
+    const std::lock_guard lock(mutex_);
+    stragglers_.push_back({job, std::move(worker)});
+    return usage_error(fmt::format("{}: schema_too_complex: compiling it takes longer than {} s", name, limits_.seconds));
+  }
+  worker.join();
+  if (!job->error.empty()) return usage_error(fmt::format("{}: {}", name, job->error));
+  return std::move(job->grammar);
+}
+
+void GrammarCompiler::keep(const std::string& key, const std::shared_ptr<const CompiledGrammar>& grammar) {
+  const std::lock_guard lock(mutex_);
+  cache_.push_front({key, grammar});
+  cached_bytes_ += grammar->bytes() + key.size();
+  while (cached_bytes_ > limits_.cache_bytes && cache_.size() > 1) {
+    cached_bytes_ -= cache_.back().grammar->bytes() + cache_.back().key.size();
+    cache_.pop_back();
+  }
+}
+
+size_t GrammarCompiler::cached_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return cached_bytes_;
+}
+
+struct GrammarState::Matcher {
+  explicit Matcher(std::shared_ptr<const CompiledGrammar> of)
+      : grammar(std::move(of)),
+        compiled(static_cast<const Compiled&>(*grammar)),
+        tokens(compiled.tokens()),
+        matcher(compiled.grammar) {}
+  std::shared_ptr<const CompiledGrammar> grammar;
+  const Compiled& compiled;
+  const std::vector<std::string>& tokens;
+  xgrammar::GrammarMatcher matcher;
+  std::vector<JsonGuard::State> guards{JsonGuard::kOutside};  // behind each token taken, if the output is JSON
+  std::vector<uint32_t> words;                                // scratch of forced()
+
+  bool guarded() const { return compiled.suspicious != nullptr; }
+  void drop_refused(std::span<uint32_t> mask) const {
+    const JsonGuard::State state = guards.back();
+    const auto check = [&](int32_t id) {
+      uint32_t& word = mask[size_t(id) / 32];
+      const uint32_t bit = 1u << (id % 32);
+      if (word & bit && JsonGuard::next(state, tokens[size_t(id)]) == JsonGuard::kRefused) word &= ~bit;
+    };
+    if (state <= JsonGuard::kInside) {
+      for (const int32_t id : *compiled.suspicious) check(id);
+      return;
+    }
+    for (size_t word = 0; word < mask.size(); ++word)  // inside an escape the grammar allows little
+      for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) check(int32_t(word * 32) + std::countr_zero(rest));
+  }
+
+  std::string_view common_beginning(std::span<const uint32_t> mask) const {
+    std::string_view common;
+    bool any = false;
+    for (size_t word = 0; word < mask.size(); ++word)
+      for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) {
+        const std::string_view token = tokens[word * 32 + size_t(std::countr_zero(rest))];
+        if (!any) common = token, any = true;
+        common = common.substr(
+            0, size_t(std::mismatch(common.begin(), common.end(), token.begin(), token.end()).first - common.begin()));
+        if (common.empty()) return {};
+      }
+    return common;
+  }
+};
+
+GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar, const GrammarCompiler& compiler)
+    : matcher_(std::make_unique<Matcher>(std::move(grammar))), vocab_(compiler.vocab()), end_ids_(compiler.end_ids()) {}
+GrammarState::~GrammarState() = default;
+GrammarState::GrammarState(GrammarState&&) noexcept = default;
+
+// The end is ours: the automaton sees what stands before it and nothing else, so that rolling back over it is plain.
+bool GrammarState::accept(int32_t token) {
+  if (token < 0 || token >= vocab_) return false;
+  const bool end = std::find(end_ids_.begin(), end_ids_.end(), token) != end_ids_.end();
+  if (end ? ends_ == 0 && !complete() : ends_ > 0) return false;
+  if (end) return ++ends_, ++taken_, true;
+  JsonGuard::State guard = JsonGuard::kOutside;
+  if (matcher_->guarded()) {
+    guard = JsonGuard::next(matcher_->guards.back(), matcher_->tokens[size_t(token)]);
+    if (guard == JsonGuard::kRefused) return false;
+  }
+  try {
+    if (!matcher_->matcher.AcceptToken(token)) return false;
+  } catch (const std::exception&) {
+    return false;  // closed rather than open
+  }
+  if (matcher_->guarded()) matcher_->guards.push_back(guard);
+  return ++taken_, true;
+}
+
+void GrammarState::rollback(int64_t count) {
+  HUNCH_CHECK(count >= 0 && count <= taken_);
+  taken_ -= count;
+  const int64_t ends = std::min(count, ends_);
+  ends_ -= ends;
+  if (count == ends) return;
+  matcher_->matcher.Rollback(int(count - ends));
+  if (matcher_->guarded()) matcher_->guards.resize(matcher_->guards.size() - size_t(count - ends));
+}
+
+void GrammarState::reset() {
+  matcher_->matcher.Reset();
+  matcher_->guards.assign(1, JsonGuard::kOutside);
+  taken_ = ends_ = 0;
+}
+
+void GrammarState::fill_mask(std::span<uint32_t> words) {
+  HUNCH_CHECK(words.size() == mask_words(vocab_));
+  std::fill(words.begin(), words.end(), 0u);
+  if (ends_ == 0) {
+    int64_t shape = int64_t(words.size());
+    DLTensor tensor{.data = words.data(),
+                    .device = {kDLCPU, 0},
+                    .ndim = 1,
+                    .dtype = xgrammar::GetBitmaskDLType(),
+                    .shape = &shape,
+                    .strides = nullptr,
+                    .byte_offset = 0};
+    try {
+      matcher_->matcher.FillNextTokenBitmask(&tensor);
+    } catch (const std::exception&) {
+      std::fill(words.begin(), words.end(), 0u);  // closed rather than open: the request ends with an error
+      return;
+    }
+    if (vocab_ % 32) words.back() &= (1u << (vocab_ % 32)) - 1;
+    if (matcher_->guarded()) matcher_->drop_refused(words);
+  }
+  const bool may_end = ends_ > 0 || complete();
+  for (const int32_t id : end_ids_) {
+    uint32_t& word = words[size_t(id) / 32];
+    const uint32_t bit = 1u << (id % 32);
+    word = may_end ? word | bit : word & ~bit;
+  }
+}
+
+bool GrammarState::complete() const { return matcher_->matcher.IsCompleted(); }
+
+// The common beginning of all tokens that may come next, again and again. The library's own search for it has no end where the
+// grammar has none.
+std::string GrammarState::forced(size_t most_bytes) {
+  std::string out;
+  int steps = 0;
+  std::vector<uint32_t>& words = matcher_->words;
+  words.resize(mask_words(vocab_));
+  while (out.size() < most_bytes && ends_ == 0 && !complete()) {
+    fill_mask(words);
+    const std::string_view next = matcher_->common_beginning(words);
+    if (next.empty()) break;
+    try {
+      if (!matcher_->matcher.AcceptString(std::string(next))) break;
+    } catch (const std::exception&) { break; }
+    out += next, ++steps;
+    if (matcher_->guarded()) matcher_->guards.push_back(JsonGuard::next(matcher_->guards.back(), next));
+  }
+  if (steps == 0) return out;
+  matcher_->matcher.Rollback(steps);
+  if (matcher_->guarded()) matcher_->guards.resize(matcher_->guards.size() - size_t(steps));
+  return out;
+}
+
+}  // namespace hunch

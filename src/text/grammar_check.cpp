@@ -1,0 +1,340 @@
+// See grammar_check.h. The scan follows schemas only where a schema may stand: examples, defaults and enumerated values are data.
+#include "text/grammar_check.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "text/unicode.h"
+
+namespace hunch {
+namespace {
+
+using simdjson::SUCCESS;
+using simdjson::dom::array;
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+// What no automaton of ours enforces. A schema that has it is refused rather than kept in part.
+constexpr std::array kUnsupported = {"not",          "if",          "then",         "else",        "dependentRequired",
+                                     "dependencies", "contains",    "minContains",  "maxContains", "dependentSchemas",
+                                     "uniqueItems",  "$dynamicRef", "$recursiveRef"};
+// The automaton looks at the first of these that it finds and at nothing beside it.
+constexpr std::array kLeading = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+constexpr std::array kConstraints = {"type",          "properties",    "required",  "additionalProperties", "patternProperties",
+                                     "propertyNames", "minProperties", "items",     "prefixItems",          "minItems",
+                                     "maxItems",      "minLength",     "maxLength", "maxProperties",        "pattern",
+                                     "format",        "minimum",       "maximum",   "exclusiveMinimum",     "exclusiveMaximum",
+                                     "multipleOf"};
+constexpr std::array kCounts = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"};
+constexpr std::array kMaps = {"properties", "patternProperties", "$defs", "definitions"};
+constexpr std::array kLists = {"anyOf", "oneOf", "allOf", "prefixItems"};
+constexpr std::array kSingles = {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"};
+
+Error refuse(std::string_view where, const std::string& why) {
+  return usage_error(fmt::format("json_schema, at {}: {}", where.empty() ? "the root" : where, why));
+}
+
+// Nesting before anything is parsed: walking a parsed value recurses.
+bool nested_deeper_than(std::string_view text, int most) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      else if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > most) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+class SchemaCheck {
+ public:
+  explicit SchemaCheck(element root) : root_(root) {}
+
+  Status check(element schema, const std::string& where) {
+    if (++values_ > kMaxSchemaValues)
+      return refuse(where, fmt::format("schema_too_complex: more than {} schemas in it", kMaxSchemaValues));
+    if (schema.is_bool()) return {};
+    object members;
+    if (schema.get(members) != SUCCESS) return refuse(where, "a schema must be an object, true or false");
+    HUNCH_OK(check_supported(members, where));
+    HUNCH_OK(check_leading(members, where));
+    HUNCH_OK(check_sizes(members, where));
+    HUNCH_OK(check_reference(schema, where));
+    for (const auto [key, value] : members) HUNCH_OK(check_below(key, value, where + "/" + std::string(key)));
+    return {};
+  }
+
+ private:
+  static bool has(object members, const char* key) {
+    element value;
+    return members[key].get(value) == SUCCESS;
+  }
+
+  static Status check_supported(object members, const std::string& where) {
+    for (const char* key : kUnsupported)
+      if (element value; members[key].get(value) == SUCCESS && !(value.is_bool() && !bool(value)))
+        return refuse(where, fmt::format("'{}' is not supported; state it by other keywords, or leave it out and check the "
+                                         "output afterwards",
+                                         key));
+    if ((has(members, "pattern") || has(members, "format")) && (has(members, "minLength") || has(members, "maxLength")))
+      return refuse(where, "lengths beside a pattern or a format are not supported; put the length into the pattern");
+    if (has(members, "multipleOf")) {
+      std::string_view type;
+      if (members["type"].get(type) != SUCCESS || type != "integer")
+        return refuse(where, "'multipleOf' is supported for type integer only");
+    }
+    return {};
+  }
+
+  static Status check_leading(object members, const std::string& where) {
+    const char* leading = nullptr;
+    for (const char* key : kLeading)
+      if (has(members, key)) {
+        if (leading) return refuse(where, fmt::format("'{}' beside '{}' is not supported; use one of them", key, leading));
+        leading = key;
+      }
+    if (!leading) return {};
+    if (element all; members["allOf"].get(all) == SUCCESS) {
+      array parts;
+      if (all.get(parts) == SUCCESS && parts.size() != 1)
+        return refuse(where, "'allOf' of more than one schema is not supported; merge them");
+    }
+    // A type beside listed values is common and only says what the values are.
+    const bool listed = std::string_view(leading) == "const" || std::string_view(leading) == "enum";
+    for (const char* key : kConstraints)
+      if (has(members, key) && !(listed && std::string_view(key) == "type"))
+        return refuse(where,
+                      fmt::format("'{}' beside '{}' is not supported; put it into the schemas of '{}'", key, leading, leading));
+    return listed ? check_listed(members, where) : Status{};
+  }
+
+  static bool fits(std::string_view type, element value) {
+    if (type == "string") return value.is_string();
+    if (type == "integer") return value.is_int64() || value.is_uint64();
+    if (type == "number") return value.is_number();
+    if (type == "boolean") return value.is_bool();
+    if (type == "null") return value.is_null();
+    if (type == "array") return value.is_array();
+    return type == "object" && value.is_object();
+  }
+
+  static Status check_listed(object members, const std::string& where) {
+    element type;
+    if (members["type"].get(type) != SUCCESS) return {};
+    const auto allowed = [&](element value) {
+      std::string_view one;
+      if (type.get(one) == SUCCESS) return fits(one, value);
+      array several;
+      if (type.get(several) != SUCCESS) return false;
+      return std::any_of(several.begin(), several.end(), [&](element t) { return t.get(one) == SUCCESS && fits(one, value); });
+    };
+    element value;
+    array values;
+    bool good = true;
+    if (members["const"].get(value) == SUCCESS) good = allowed(value);
+    if (members["enum"].get(values) == SUCCESS) good = std::all_of(values.begin(), values.end(), allowed);
+    if (good) return {};
+    return refuse(where, "a value of 'const' or 'enum' is not of the 'type' beside it; remove the value or the type");
+  }
+
+  Status check_sizes(object members, const std::string& where) {
+    for (const char* key : kCounts) {
+      element value;
+      if (members[key].get(value) != SUCCESS) continue;
+      int64_t count = 0;
+      if (value.get(count) != SUCCESS || count < 0)
+        return refuse(where, fmt::format("'{}' must be a whole number, 0 or more", key));
+      if (count > kMaxRepetitions)
+        return refuse(where, fmt::format("schema_too_complex: '{}' is {}; at most {} is possible", key, count, kMaxRepetitions));
+    }
+    if (array values; members["enum"].get(values) == SUCCESS) {
+      enumerated_ += int64_t(values.size());
+      if (values.size() == 0) return refuse(where, "'enum' has no values: nothing could be said");
+      if (enumerated_ > kMaxEnumValues)
+        return refuse(where, fmt::format("schema_too_complex: more than {} enumerated values", kMaxEnumValues));
+    }
+    if (std::string_view pattern; members["pattern"].get(pattern) == SUCCESS) return check_repetitions("pattern", pattern);
+    return {};
+  }
+
+  Result<element> resolve(element reference, const std::string& where) const {
+    std::string_view to;
+    if (reference.get(to) != SUCCESS) return refuse(where, "'$ref' must be a text");
+    if (to == "#") return root_;
+    element found;
+    if (!to.starts_with("#/")) return refuse(where, "'$ref' must point into this schema (#/...); nothing is fetched");
+    if (root_.at_pointer(to.substr(1)).get(found) != SUCCESS)
+      return refuse(where, "'$ref' points to nothing: " + std::string(to));
+    return found;
+  }
+
+  // References that lead to references must come to an end.
+  Status check_reference(element schema, const std::string& where) const {
+    element reference;
+    for (int hops = 0; schema.is_object() && schema["$ref"].get(reference) == SUCCESS; ++hops) {
+      if (hops == kMaxSchemaDepth) return refuse(where, "'$ref' leads in a circle");
+      HUNCH_TRY(schema, resolve(reference, where));
+    }
+    return {};
+  }
+
+  Status check_below(std::string_view key, element value, const std::string& where) {
+    const auto among = [&](const auto& keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+    if (among(kMaps)) {
+      object members;
+      if (value.get(members) != SUCCESS) return refuse(where, "must be an object of schemas");
+      for (const auto [name, schema] : members) {
+        if (key == "patternProperties") HUNCH_OK(check_repetitions("patternProperties", name));
+        HUNCH_OK(check(schema, where + "/" + std::string(name)));
+      }
+    } else if (array schemas; (among(kLists) || key == "items") && value.get(schemas) == SUCCESS) {
+      size_t at = 0;
+      for (const element schema : schemas) HUNCH_OK(check(schema, fmt::format("{}/{}", where, at++)));
+    } else if (among(kLists)) {
+      return refuse(where, "must be a list of schemas");
+    } else if (among(kSingles)) {
+      return check(value, where);
+    }
+    return {};
+  }
+
+  element root_;
+  int64_t values_ = 0, enumerated_ = 0;
+};
+
+Status check_schema(const std::string& text) {
+  if (nested_deeper_than(text, kMaxSchemaDepth))
+    return usage_error(fmt::format("json_schema: schema_too_complex: values nested deeper than {}", kMaxSchemaDepth));
+  simdjson::dom::parser parser;
+  element root;
+  if (const auto error = parser.parse(text).get(root); error != SUCCESS)
+    return usage_error(fmt::format("json_schema: not valid JSON: {}", simdjson::error_message(error)));
+  if (root.is_bool() && !bool(root)) return usage_error("json_schema: the schema false allows no output at all");
+  return SchemaCheck(root).check(root, "");
+}
+
+// The number behind `at`, or -1; moves `at` past it.
+int64_t number(std::string_view text, size_t& at) {
+  if (at >= text.size() || text[at] < '0' || text[at] > '9') return -1;
+  int64_t value = 0;
+  for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at)
+    value = std::min<int64_t>(value * 10 + (text[at] - '0'), kMaxRepetitions + 1);
+  return value;
+}
+
+// An anchor that is not at the end of the whole expression would have to mean something; it is refused instead.
+Status check_anchors(std::string_view pattern) {
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\') ++i;
+    else if (in_class) in_class = c != ']';
+    else if (c == '[') in_class = true;
+    else if ((c == '^' && i > 0) || (c == '$' && i + 1 < pattern.size()))
+      return usage_error(fmt::format("regex: '{}' at byte {} is not supported; the whole output must match anyway", c, i));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_repetitions(std::string_view what, std::string_view pattern) {
+  // Copies made by the counts inside the group that is open now, and by those of the groups around it. What a count behind a
+  // group repeats is what stands in the group.
+  std::vector<int64_t> copies{1};
+  int64_t last = 1;  // of the item before the cursor
+  bool in_class = false;
+  char in_text = 0;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\') {
+      ++i;
+      if (!in_text && !in_class) last = 1;
+    } else if (in_text) {
+      if (c == in_text) in_text = 0;
+    } else if (in_class) {
+      in_class = c != ']';
+    } else if (c == '[') {
+      in_class = true, last = 1;
+    } else if (c == '"' && what == "grammar") {
+      in_text = c, last = 1;
+    } else if (c == '(') {
+      copies.push_back(1);
+      if (copies.size() > size_t(kMaxSchemaDepth))
+        return usage_error(fmt::format("{}: schema_too_complex: groups nested deeper than {}", what, kMaxSchemaDepth));
+    } else if (c == ')' && copies.size() > 1) {
+      last = copies.back();
+      copies.pop_back();
+      copies.back() = std::max(copies.back(), last);
+    } else if (c == '{') {
+      size_t at = i + 1;
+      int64_t most = number(pattern, at);
+      if (most < 0 && !(at < pattern.size() && pattern[at] == ',')) continue;
+      most = std::max<int64_t>(most, 1);
+      if (at < pattern.size() && pattern[at] == ',') most = std::max(most, number(pattern, ++at));
+      if (most > kMaxRepetitions || last * most > kMaxRepetitions)
+        return usage_error(
+            fmt::format("{}: schema_too_complex: the repetition at byte {} makes more than {} copies", what, i, kMaxRepetitions));
+      last *= most;
+      copies.back() = std::max(copies.back(), last);
+    } else if (c != '*' && c != '+' && c != '?' && c != ' ') {
+      last = 1;
+    }
+  }
+  return what == "grammar" ? Status{} : check_anchors(pattern);
+}
+
+Status check_structured(const StructuredOutput& wanted) {
+  using Kind = StructuredOutput::Kind;
+  const char* name = wanted.kind == Kind::JsonSchema ? "json_schema" : wanted.kind == Kind::Regex ? "regex" : "grammar";
+  const bool has_text = wanted.kind == Kind::JsonSchema || wanted.kind == Kind::Regex || wanted.kind == Kind::Grammar;
+  if (has_text) {
+    if (wanted.text.empty()) return usage_error(fmt::format("{} is empty; say what the output must look like", name));
+    if (wanted.text.size() > kMaxGrammarBytes)
+      return usage_error(
+          fmt::format("{}: schema_too_complex: {} bytes; at most {} are possible", name, wanted.text.size(), kMaxGrammarBytes));
+    if (const auto at = first_invalid_utf8(wanted.text))
+      return usage_error(fmt::format("{} is not valid UTF-8 from byte {} on", name, *at));
+    if (wanted.text.find('\0') != std::string::npos) return usage_error(fmt::format("{} has a NUL byte", name));
+  }
+  switch (wanted.kind) {
+    case Kind::JsonSchema: return check_schema(wanted.text);
+    case Kind::Regex:
+    case Kind::Grammar: return check_repetitions(name, wanted.text);
+    case Kind::Choice: {
+      if (wanted.choices.empty()) return usage_error("choice has no texts; give at least one");
+      if (wanted.choices.size() > kMaxChoices)
+        return usage_error(
+            fmt::format("choice: schema_too_complex: {} texts; at most {} are possible", wanted.choices.size(), kMaxChoices));
+      size_t bytes = 0;
+      for (size_t i = 0; i < wanted.choices.size(); ++i) {
+        const std::string& text = wanted.choices[i];
+        if (text.empty()) return usage_error(fmt::format("choice: text {} is empty", i));
+        if (const auto at = first_invalid_utf8(text))
+          return usage_error(fmt::format("choice: text {} is not valid UTF-8 from byte {} on", i, *at));
+        if (text.find('\0') != std::string::npos) return usage_error(fmt::format("choice: text {} has a NUL byte", i));
+        bytes += text.size();
+      }
+      if (bytes > kMaxGrammarBytes)
+        return usage_error(fmt::format("choice: schema_too_complex: {} bytes; at most {} are possible", bytes, kMaxGrammarBytes));
+      return {};
+    }
+    case Kind::None:
+    case Kind::JsonObject: return {};
+  }
+  return usage_error("unknown kind of structured output");
+}
+
+}  // namespace hunch

@@ -1,0 +1,26 @@
+// What a request may ask of an output's structure before anything is compiled: sizes, depth, references, and constructs that
+// could not be kept to the letter. So a hostile schema costs a scan of its bytes, and nothing is silently left out.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "hunch/hunch.h"
+
+namespace hunch {
+
+inline constexpr size_t kMaxGrammarBytes = 256 << 10;  // of a schema, expression or grammar
+inline constexpr int kMaxSchemaDepth = 64;             // nested values
+inline constexpr int64_t kMaxSchemaValues = 20000;     // JSON values in a schema
+inline constexpr int64_t kMaxEnumValues = 4096;        // all enums of a schema together
+inline constexpr int64_t kMaxRepetitions = 10000;      // product of nested counted repetitions; lengths and item counts
+inline constexpr size_t kMaxChoices = 4096;
+
+// Errors are usage errors that name the kind, the place and what is allowed.
+Status check_structured(const StructuredOutput&);
+
+// Counted repetitions of a regular expression or a grammar, nested ones multiplied: {1,999} around {1,999} is a million copies.
+Status check_repetitions(std::string_view what, std::string_view pattern);
+
+}  // namespace hunch

@@ -1,0 +1,267 @@
+// Grammars alone: what they allow byte by byte, roll-back, the end, and what is refused before or while compiling.
+#include "text/grammar.h"
+
+#include <set>
+
+#include "text/grammar_check.h"
+#include "text/test_data.h"
+
+namespace hunch {
+namespace {
+
+using Kind = StructuredOutput::Kind;
+using test::encode;
+
+class Grammars : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  }
+
+  static const Tokenizer& tokenizer() {
+    static const Tokenizer loaded = test::load("wren");
+    return loaded;
+  }
+  static int64_t vocab() { return tokenizer().vocab_size() + 40; }  // padded rows
+  static GrammarCompiler& compiler() {
+    static GrammarCompiler made(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60});
+    return made;
+  }
+  static GrammarState state(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
+    auto grammar = compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)});
+    if (!grammar.ok()) ADD_FAILURE() << grammar.error().message;
+    return GrammarState(*grammar, compiler());
+  }
+  static std::string error(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
+    auto grammar = compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)});
+    if (!grammar.ok()) { EXPECT_EQ(grammar.error().kind, Error::Kind::Usage); }
+    return grammar.ok() ? "" : grammar.error().message;
+  }
+  static std::vector<uint32_t> mask(GrammarState& state) {
+    std::vector<uint32_t> words(GrammarState::mask_words(vocab()));
+    state.fill_mask(words);
+    return words;
+  }
+  static bool allows(const std::vector<uint32_t>& words, int32_t id) { return words[size_t(id) / 32] >> (id % 32) & 1; }
+  static int32_t eos() { return tokenizer().eos_ids()[0]; }
+
+  // Whether the text, as the tokenizer spells it, is a whole output.
+  static bool takes(Kind kind, const std::string& grammar, const std::string& text, std::vector<std::string> choices = {}) {
+    GrammarState at = state(kind, grammar, std::move(choices));
+    for (const int32_t id : encode(tokenizer(), text, {.add_bos = false}))
+      if (!at.accept(id)) return false;
+    return at.accept(eos());
+  }
+};
+
+TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
+  const std::string schema =
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]})";
+  EXPECT_TRUE(takes(Kind::JsonSchema, schema, R"({"name": "Ada", "age": 36})"));
+  EXPECT_TRUE(takes(Kind::JsonSchema, schema, R"({"name":"Ada","age":36})"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, schema, R"({"name": "Ada"})"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, schema, R"({"name": "Ada", "age": "36"})"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, schema, R"({"name": "Ada", "age": 36, "more": 1})"));
+  EXPECT_TRUE(takes(Kind::JsonObject, "", R"({"a": [1, {"b": null}], "c": "é"})"));
+  EXPECT_FALSE(takes(Kind::JsonObject, "", "[1]"));
+  EXPECT_FALSE(takes(Kind::JsonObject, "", R"({"a": 1)"));
+  EXPECT_TRUE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "abc-xyx"));
+  EXPECT_FALSE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "a-x"));
+  EXPECT_TRUE(takes(Kind::Choice, "", "say \"no\"\\\n", {"yes", "say \"no\"\\\n"}));
+  EXPECT_FALSE(takes(Kind::Choice, "", "ye", {"yes", "no"}));
+  const std::string sums = "root ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" root \")\"";
+  EXPECT_TRUE(takes(Kind::Grammar, sums, "1+(23+4)"));
+  EXPECT_FALSE(takes(Kind::Grammar, sums, "1+(23+4"));
+}
+
+// For every id of the vocabulary, padded rows and special tokens included, at every position of an output.
+TEST_F(Grammars, MasksSayWhatIsAccepted) {
+  for (const auto& [kind, grammar, text] : std::vector<std::tuple<Kind, std::string, std::string>>{
+           {Kind::JsonSchema, R"({"type": "object", "properties": {"kö": {"enum": ["ab", 1.5, null]}}, "required": ["kö"]})",
+            R"({"kö": "ab"})"},
+           {Kind::Regex, "(foo|bar)[0-9]{2}", "foo12"}}) {
+    GrammarState at = state(kind, grammar);
+    std::vector<int32_t> ids = encode(tokenizer(), text, {.add_bos = false});
+    ids.push_back(eos());
+    for (const int32_t next : ids) {
+      const auto words = mask(at);
+      int64_t allowed = 0;
+      for (int32_t id = 0; id < vocab(); ++id) {
+        const bool accepted = at.accept(id);
+        if (accepted) at.rollback(1), ++allowed;
+        ASSERT_EQ(accepted, allows(words, id)) << id << " at " << at.taken();
+        if (tokenizer().is_special(id) && !at.complete()) { ASSERT_FALSE(accepted) << id; }
+      }
+      EXPECT_GT(allowed, 0);
+      EXPECT_EQ(mask(at), words) << "what was rolled back left a trace";
+      ASSERT_TRUE(at.accept(next));
+    }
+    EXPECT_FALSE(at.accept(-1));
+    EXPECT_FALSE(at.accept(int32_t(vocab())));
+  }
+}
+
+TEST_F(Grammars, RollBackOverTheEndAndBeyond) {
+  GrammarState at = state(Kind::Choice, "", {"yes", "yesterday"});
+  std::vector<std::vector<uint32_t>> masks{mask(at)};
+  const auto ids = encode(tokenizer(), "yesterday", {.add_bos = false});
+  for (const int32_t id : ids) {
+    ASSERT_TRUE(at.accept(id));
+    masks.push_back(mask(at));
+  }
+  ASSERT_TRUE(at.accept(eos()));
+  EXPECT_TRUE(at.terminated());
+  ASSERT_TRUE(at.accept(eos())) << "behind the end there is only the end";
+  EXPECT_FALSE(at.accept(ids[0]));
+  const auto& ends = tokenizer().eos_ids();
+  const auto last = mask(at);
+  for (int32_t id = 0; id < vocab(); ++id)
+    EXPECT_EQ(allows(last, id), std::find(ends.begin(), ends.end(), id) != ends.end()) << id;
+  at.rollback(2);
+  EXPECT_FALSE(at.terminated());
+  for (size_t taken = ids.size(); taken > 0; --taken) {
+    EXPECT_EQ(mask(at), masks[taken]);
+    at.rollback(1);
+  }
+  EXPECT_EQ(mask(at), masks[0]);
+  EXPECT_EQ(at.taken(), 0);
+}
+
+// Neither the length of a string nor what stands before makes a raw control character or half a surrogate pair valid.
+TEST_F(Grammars, JsonStringsHaveNoRawControlCharactersAndWholeSurrogatePairs) {
+  const std::string bounded = R"({"type": "string", "maxLength": 20})", any = R"({"type": "string"})";
+  for (const std::string& schema : {bounded, any}) {
+    EXPECT_TRUE(takes(Kind::JsonSchema, schema, "\"ab c\""));
+    for (const char control : {'\x01', '\t', '\n', '\x1b', '\x1f'})
+      EXPECT_FALSE(takes(Kind::JsonSchema, schema, std::string("\"a") + control + "b\"")) << int(control);
+  }
+  EXPECT_TRUE(takes(Kind::JsonSchema, any, R"("\ud83D\uDe00 \u00e9 \ud7ff")"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, any, R"("\ud83d")"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, any, R"("\ud83d\n")"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, any, R"("\ud83d\u0041")"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, any, R"("\udc00")"));
+  GrammarState at = state(Kind::JsonSchema, bounded);
+  ASSERT_TRUE(at.accept(encode(tokenizer(), "\"", {.add_bos = false})[0]));
+  const auto words = mask(at);
+  for (int32_t id = 0; id < vocab(); ++id) {
+    const bool accepted = at.accept(id);
+    if (accepted) at.rollback(1);
+    ASSERT_EQ(accepted, allows(words, id)) << id;
+  }
+}
+
+TEST_F(Grammars, KnowWhatIsForced) {
+  GrammarState at = state(Kind::Regex, "abc(d|e)fgh");
+  EXPECT_EQ(at.forced(100), "abc");
+  EXPECT_EQ(at.taken(), 0);
+  for (const int32_t id : encode(tokenizer(), "abcd", {.add_bos = false})) ASSERT_TRUE(at.accept(id));
+  EXPECT_EQ(at.forced(100), "fgh");
+  GrammarState endless = state(Kind::Grammar, "root ::= \"ab\" root | \"abq\"");
+  EXPECT_EQ(endless.forced(100), "ab");
+  GrammarState long_one = state(Kind::Regex, "(ab){40}");
+  EXPECT_GE(long_one.forced(10).size(), 10u);
+  EXPECT_LE(long_one.forced(10).size(), 10u + tokenizer().longest_token_bytes());
+}
+
+TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
+  EXPECT_NE(error(Kind::JsonSchema, "{"), "");
+  EXPECT_NE(error(Kind::JsonSchema, ""), "");
+  EXPECT_NE(error(Kind::JsonSchema, "[1]"), "");
+  EXPECT_NE(error(Kind::JsonSchema, "false"), "");
+  EXPECT_NE(error(Kind::JsonSchema, R"({"enum": []})"), "");
+  EXPECT_NE(error(Kind::JsonSchema, R"({"type": "strng"})"), "");
+  EXPECT_NE(error(Kind::JsonSchema, R"({"minimum": 3, "maximum": 2, "type": "integer"})"), "");
+  EXPECT_NE(error(Kind::Regex, "["), "");
+  EXPECT_NE(error(Kind::Regex, "(a"), "");
+  EXPECT_NE(error(Kind::Regex, "\xff"), "");
+  EXPECT_NE(error(Kind::Regex, std::string("a\0b", 3)), "");
+  EXPECT_NE(error(Kind::Grammar, "rot ::= \"a\""), "");
+  EXPECT_NE(error(Kind::Grammar, "root ::= missing"), "");
+  EXPECT_NE(error(Kind::Choice, ""), "");
+  EXPECT_NE(error(Kind::Choice, "", {"a", ""}), "");
+}
+
+// A constraint that would be kept in part is not kept at all.
+TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
+  for (const char* schema :
+       {R"({"type": "string", "not": {"const": "a"}})", R"({"type": "array", "uniqueItems": true})",
+        R"({"type": "array", "contains": {"type": "null"}})", R"({"if": {"type": "null"}, "then": {"type": "null"}})",
+        R"({"type": "number", "multipleOf": 0.1})", R"({"type": "integer", "multipleOf": 7, "minimum": 3})",
+        R"({"type": "string", "pattern": "a+", "maxLength": 3})", R"({"allOf": [{"type": "string"}, {"maxLength": 2}]})",
+        R"({"anyOf": [{"type": "string"}], "maxLength": 2})", R"({"oneOf": [{"type": "string"}, {"type": "string"}]})",
+        R"({"type": "string", "enum": ["a", 1]})", R"({"properties": {"a": {"items": {"not": {}}}}})"})
+    EXPECT_NE(error(Kind::JsonSchema, schema), "") << schema;
+  EXPECT_NE(error(Kind::Regex, "a(?=b)b"), "");
+  EXPECT_NE(error(Kind::Regex, "(a)\\1"), "");
+  EXPECT_NE(error(Kind::Regex, "a$b"), "");
+  EXPECT_EQ(error(Kind::Regex, "^a[$^]\\$$"), "");
+  // Examples are data, not schemas.
+  EXPECT_EQ(error(Kind::JsonSchema, R"({"type": "object", "properties": {"not": {"type": "null"}}, "examples": [{"not": 1}]})"),
+            "");
+}
+
+TEST_F(Grammars, RefuseReferencesThatLeadOutOrRound) {
+  EXPECT_NE(error(Kind::JsonSchema, R"({"$ref": "#"})"), "");
+  EXPECT_NE(
+      error(Kind::JsonSchema, R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})"), "");
+  EXPECT_NE(error(Kind::JsonSchema, R"({"$ref": "http://example.com/schema.json"})"), "");
+  EXPECT_NE(error(Kind::JsonSchema, R"({"$ref": "#/$defs/missing"})"), "");
+  const std::string list = R"({"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+                              "required": ["next"]})";
+  EXPECT_TRUE(takes(Kind::JsonSchema, list, R"({"next": {"next": null}})"));
+}
+
+TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
+  const auto refused = [](Kind kind, const std::string& text) {
+    const Status status = check_structured({.kind = kind, .text = text});
+    return !status.ok() && status.error().message.find("schema_too_complex") != std::string::npos;
+  };
+  std::string deep, many = R"({"enum": [0)";
+  for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
+  EXPECT_TRUE(refused(Kind::JsonSchema, deep));
+  EXPECT_TRUE(refused(Kind::JsonSchema, many + "]}"));
+  EXPECT_TRUE(refused(Kind::JsonSchema, R"({"type": "string", "maxLength": 100000000})"));
+  EXPECT_TRUE(refused(Kind::JsonSchema, R"({"type": "string", "pattern": "(a{1,500}){1,500}"})"));
+  EXPECT_TRUE(refused(Kind::Regex, "(.{1,999}){1,999}"));
+  EXPECT_TRUE(refused(Kind::Regex, "((a|[)(]{200}){3}b){200,}"));
+  EXPECT_TRUE(refused(Kind::Regex, std::string(300, '(') + "a" + std::string(300, ')')));
+  EXPECT_TRUE(refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}){200}"));
+  EXPECT_TRUE(refused(Kind::Regex, std::string(kMaxGrammarBytes + 1, 'a')));
+  EXPECT_TRUE(check_structured({.kind = Kind::Regex, .text = "(a+)+b{100}c{100}d{100}"}).ok());
+  EXPECT_TRUE(check_structured({.kind = Kind::Choice, .choices = std::vector<std::string>(kMaxChoices, "a")}).ok());
+  EXPECT_FALSE(check_structured({.kind = Kind::Choice, .choices = std::vector<std::string>(kMaxChoices + 1, "a")}).ok());
+}
+
+TEST_F(Grammars, GiveUpOnWhatCompilesTooLong) {
+  GrammarCompiler hurried(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 1e-6});
+  auto grammar = hurried.compile({.kind = Kind::JsonSchema, .text = R"({"type": "string", "maxLength": 60})"});
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_NE(grammar.error().message.find("schema_too_complex"), std::string::npos);
+  GrammarCompiler small(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .grammar_bytes = 1000});
+  EXPECT_FALSE(small.compile({.kind = Kind::JsonObject}).ok());
+}
+
+TEST_F(Grammars, AreKeptWithinABound) {
+  GrammarCompiler bounded(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .cache_bytes = 20000});
+  const auto regex = [](int i) { return StructuredOutput{.kind = Kind::Regex, .text = "a{2}b" + std::to_string(i)}; };
+  const auto first = bounded.compile(regex(0));
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(bounded.compile(regex(0))->get(), first.value().get()) << "compiled once";
+  for (int i = 1; i < 300; ++i) {
+    ASSERT_TRUE(bounded.compile(regex(i)).ok());
+    EXPECT_LE(bounded.cached_bytes(), 20000u);
+  }
+  EXPECT_NE(bounded.compile(regex(0))->get(), first.value().get()) << "it had to go";
+}
+
+TEST_F(Grammars, AreNotMixedUp) {
+  auto a = compiler().compile({.kind = Kind::Choice, .choices = {"ab", "c"}});
+  auto b = compiler().compile({.kind = Kind::Choice, .choices = {"a", "bc"}});
+  auto c = compiler().compile({.kind = Kind::Regex, .text = "ab"});
+  auto d = compiler().compile({.kind = Kind::Grammar, .text = "root ::= \"ab\""});
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok() && d.ok());
+  EXPECT_EQ((std::set<const void*>{a->get(), b->get(), c->get(), d->get()}.size()), 4u);
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,109 @@
+// 300 schemas: every output that comes to an end is valid, every one that is cut is the beginning of a valid one, and whoever
+// drafts, the output is that of plain decoding.
+#include <gtest/gtest.h>
+
+#include "schemas.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kSchemas = 300;
+
+// A model that knows nothing would fill its outputs with blanks.
+void ban_blanks(const Engine& engine, Request& request) {
+  for (const char* blank : {" ", "\n", "\r", "\t"}) {
+    const auto ids = engine.tokenizer().encode(blank, {.add_bos = false});
+    HUNCH_CHECK(ids.ok());
+    request.sampling.logit_bias.push_back({ids.value()[0], -4.0f});
+  }
+}
+
+// By the tokens alone, with an automaton of its own.
+void expect_in_grammar(Engine& engine, const StructuredOutput& wanted, const Generation& run, const std::string& what) {
+  auto compiler = engine.parts().grammars();
+  ASSERT_TRUE(compiler.ok());
+  auto grammar = (*compiler)->compile(wanted);
+  ASSERT_TRUE(grammar.ok());
+  GrammarState state(grammar.value(), **compiler);
+  for (const int32_t id : run.tokens) ASSERT_TRUE(state.accept(id)) << what << ": " << run.text;
+  if (run.finish == FinishReason::Stop) { EXPECT_TRUE(state.complete()) << what << ": " << run.text; }
+}
+
+TEST(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
+  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  auto engine = test::load({.model = test::tiny_path("qwen3-deep"),
+                            .threads = 2,
+                            .context_len = 256,
+                            .max_num_seqs = 1,
+                            .drafters = {{.path = test::tiny_path("eagle3")}}});
+  const std::vector<std::string> schemas = test::schemas(kSchemas);
+  struct Method {
+    const char* proposer;
+    int tree_tokens;
+  };
+  constexpr Method kMethods[] = {{"self", 0}, {"self", 6}, {"ngram", 0}, {"suffix", 0}, {"eagle3", 0}, {"eagle3", 6}};
+  int ended = 0;
+  int64_t drafted = 0, accepted = 0;
+  for (int i = 0; i < kSchemas; ++i) {
+    Request request = test::request(test::random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
+    request.sampling.temperature = i % 3 == 0 ? 0.0 : 0.9;
+    request.sampling.seed = uint64_t(i);
+    ban_blanks(*engine, request);
+    request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[size_t(i)]};
+    const Generation plain = test::generate(*engine, request);
+    const std::string what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
+    expect_in_grammar(*engine, request.structured, plain, what);
+    EXPECT_EQ(plain.drafted, 0) << what;
+    if (plain.finish == FinishReason::Stop) {
+      ++ended;
+      const test::Json schema = test::Json::parse(schemas[size_t(i)]);
+      const test::Json value = test::Json::parse(plain.text, nullptr, false);
+      EXPECT_TRUE(!value.is_discarded() && test::fits(value, schema, schema)) << what << " gave " << plain.text;
+    }
+    for (const Method& method : kMethods) {
+      SpeculationOptions& o = request.speculation;
+      o.proposer = method.proposer, o.tree_tokens = method.tree_tokens;
+      o.num_tokens = 2 + i % 5;
+      o.ngram_min = 1, o.ngram_max = 2, o.suffix_factor = 3, o.ratio = 0.4;
+      const Generation run = test::generate(*engine, request);
+      ASSERT_EQ(run.text, plain.text) << what << " " << method.proposer;
+      ASSERT_EQ(run.tokens, plain.tokens) << what << " " << method.proposer;
+      ASSERT_EQ(run.finish, plain.finish) << what << " " << method.proposer;
+      drafted += run.drafted, accepted += run.accepted;
+    }
+  }
+  EXPECT_GT(ended, kSchemas * 2 / 3);
+  EXPECT_GT(accepted, 1000);
+  EXPECT_LT(accepted, drafted);
+}
+
+// The same without seeds and shared noise: other outputs than plain decoding's, and just as valid.
+TEST(Schemas, AreKeptUnderRuleRatio) {
+  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  auto engine = test::load({.model = test::tiny_path("qwen3-deep"),
+                            .threads = 2,
+                            .context_len = 256,
+                            .max_num_seqs = 1,
+                            .drafters = {{.path = test::tiny_path("eagle3")}}});
+  int ended = 0;
+  const std::vector<std::string> schemas = test::schemas(60);
+  for (size_t i = 0; i < schemas.size(); ++i)
+    for (const char* proposer : {"self", "eagle3", "ngram"}) {
+      Request request = test::request(test::random_prompt(20, 256, i), 60);
+      request.sampling.temperature = 1, request.sampling.seed = i;
+      ban_blanks(*engine, request);
+      request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[i]};
+      SpeculationOptions& o = request.speculation;
+      o.proposer = proposer, o.rule = "ratio", o.num_tokens = 3, o.tree_tokens = i % 2 ? 5 : 0, o.ngram_min = 1, o.ratio = 0.4;
+      const Generation run = test::generate(*engine, request);
+      expect_in_grammar(*engine, request.structured, run, schemas[i]);
+      if (run.finish != FinishReason::Stop) continue;
+      ++ended;
+      const test::Json schema = test::Json::parse(schemas[i]), value = test::Json::parse(run.text, nullptr, false);
+      EXPECT_TRUE(!value.is_discarded() && test::fits(value, schema, schema)) << schemas[i] << " gave " << run.text;
+    }
+  EXPECT_GT(ended, 100);
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,199 @@
+// Structured output beside everything else that a request may ask for: other kinds of grammars, rules of logits, crowds that are
+// preempted, dead ends, requests that ignore the end.
+#include <gtest/gtest.h>
+
+#include "../conformance/methods.h"
+#include "schemas.h"
+
+namespace hunch {
+namespace {
+
+using Kind = StructuredOutput::Kind;
+
+class Structured : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  }
+  static EngineOptions options() {
+    return {.model = test::tiny_path("qwen3-tied"), .threads = 2, .context_len = 256, .max_num_seqs = 1};
+  }
+  static Request request(StructuredOutput structured, int seed, int64_t max_tokens = 60) {
+    Request out = test::request(test::phrases(60, 30, uint64_t(seed)), max_tokens);
+    out.sampling.temperature = seed % 2 ? 0.9 : 0.0;
+    out.sampling.seed = uint64_t(seed);
+    out.structured = std::move(structured);
+    return out;
+  }
+  static int32_t id_of(const Engine& engine, const char* text) {
+    const auto ids = engine.tokenizer().encode(text, {.add_bos = false});
+    HUNCH_CHECK(ids.ok() && ids.value().size() == 1);
+    return ids.value()[0];
+  }
+};
+
+const StructuredOutput kKinds[] = {
+    {.kind = Kind::JsonObject},
+    {.kind = Kind::Regex, .text = "([a-f]{3}-){2,6}end"},
+    {.kind = Kind::Choice, .choices = {"yes", "yesterday", "no", "never in a hundred years"}},
+    {.kind = Kind::Grammar, .text = "root ::= \"[\" item (\", \" item)* \"]\"\nitem ::= [0-9]{1,3} | \"none\" | root"},
+};
+
+TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
+  auto engine = test::load(options());
+  int64_t accepted = 0, drafted = 0;
+  for (int seed = 0; seed < 6; ++seed)
+    for (const StructuredOutput& structured : kKinds) {
+      Request asked = request(structured, seed);
+      if (seed > 3) asked.sampling.logprobs = 2, asked.sampling.presence_penalty = 0.5;
+      const Generation plain = test::generate_plain(*engine, asked);
+      for (const test::Method& method : test::kMethods) {
+        test::set_method(asked, method, 2 + seed);
+        const Generation run = test::generate(*engine, asked);
+        test::expect_same_output(run, plain, fmt::format("{} {}", int(structured.kind), test::name_of(method)));
+        drafted += run.drafted, accepted += run.accepted;
+      }
+    }
+  EXPECT_GT(accepted, 300);
+  EXPECT_LT(accepted, drafted);
+}
+
+// A text of which every byte is known needs no drafter: the rounds are as long as they may be and everything in them is kept.
+TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
+  auto engine = test::load(options());
+  for (const char* proposer : {"self", "ngram", "suffix", "auto"}) {
+    Request asked = request({.kind = Kind::Choice, .choices = {"never in a hundred years"}}, 1);
+    const Generation plain = test::generate_plain(*engine, asked);
+    asked.speculation.proposer = proposer, asked.speculation.num_tokens = 8;
+    const Generation run = test::generate(*engine, asked);
+    EXPECT_EQ(run.text, "never in a hundred years");
+    EXPECT_EQ(run.tokens, plain.tokens);
+    EXPECT_EQ(run.finish, FinishReason::Stop);
+    EXPECT_EQ(run.draft_passes, 0) << proposer;
+    EXPECT_EQ(run.accepted, run.drafted) << proposer;
+    if (std::string(proposer) != "auto") { EXPECT_GE(run.drafted, 16) << proposer; }
+  }
+}
+
+TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
+  auto alone = test::load(options());
+  EngineOptions narrow = options();
+  narrow.max_num_seqs = 5, narrow.chunk_len = 40, narrow.max_num_batched_tokens = 90;
+  narrow.kv_memory_bytes = 5 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  auto crowded = test::load(narrow);
+  std::vector<Request> requests;
+  std::vector<Generation> plain;
+  for (int i = 0; i < 16; ++i) {
+    Request asked = i % 4 == 3 ? request({}, i, 90) : request(kKinds[size_t(i / 4 + i) % 4], i, 90);
+    plain.push_back(test::generate_plain(*alone, asked));
+    test::set_method(asked, test::kMethods[(i * 5 + 1) % test::kNumMethods], 2 + i % 5);
+    requests.push_back(asked);
+  }
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (const Request& asked : requests) {
+    auto stream = crowded->submit(asked);
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    streams.push_back(std::move(*stream));
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    auto run = streams[i]->result();
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    test::expect_same_output(run.value(), plain[i], fmt::format("request {}", i));
+  }
+  EXPECT_GT(crowded->stats().preemptions, 0);
+}
+
+// Logit rules that leave nothing of a grammar end that request, after what it could still say, and no other.
+TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
+  EngineOptions two = options();
+  two.max_num_seqs = 2;
+  auto engine = test::load(two);
+  for (const char* proposer : {"none", "self", "ngram", "suffix"}) {
+    Request dead = request({.kind = Kind::Choice, .choices = {"abcabcabcabcX!"}}, 1);
+    dead.sampling.logit_bias = {{id_of(*engine, "X"), -100.0f}};
+    dead.speculation.proposer = proposer, dead.speculation.num_tokens = 5, dead.speculation.ngram_min = 1;
+    Request other = request(kKinds[1], 2);
+    auto stream = engine->submit(dead), beside = engine->submit(other);
+    ASSERT_TRUE(stream.ok() && beside.ok());
+    std::string said;
+    while (auto event = (*stream)->next()) said += event->text;
+    EXPECT_EQ(said, "abcabcabcabc") << proposer;
+    auto outcome = (*stream)->result();
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_NE(outcome.error().message.find("grammar_dead_end"), std::string::npos) << outcome.error().message;
+    EXPECT_TRUE((*beside)->result().ok());
+  }
+}
+
+// An end that the request ignores comes only where nothing else is possible; so does one that min_tokens puts off.
+TEST_F(Structured, EndsWhereNothingElseIsPossible) {
+  auto engine = test::load(options());
+  const StructuredOutput grows{.kind = Kind::Regex, .text = "a{1,12}"};
+  for (const bool ignore : {true, false})
+    for (const char* proposer : {"none", "self", "suffix"}) {
+      Request asked = request(grows, 1);
+      asked.ignore_eos = ignore;
+      if (!ignore) asked.sampling.min_tokens = 30;
+      asked.speculation.proposer = proposer, asked.speculation.num_tokens = 5;
+      const Generation run = test::generate(*engine, asked);
+      EXPECT_EQ(run.text, "aaaaaaaaaaaa") << proposer << ignore;
+      EXPECT_EQ(run.finish, FinishReason::Stop);
+    }
+}
+
+TEST_F(Structured, RefusesWhatCannotBeCompiledBeforeTheRequestIsQueued) {
+  auto engine = test::load(options());
+  const auto stream = engine->submit(request({.kind = Kind::JsonSchema, .text = "{"}, 1));
+  ASSERT_FALSE(stream.ok());
+  EXPECT_EQ(stream.error().kind, Error::Kind::Usage);
+}
+
+// Guesses that no grammar allows, ids that are none among them, before a grammar that allows some: a proposer that does not know
+// about grammars.
+class Blind final : public Proposer {
+ public:
+  void propose(std::span<const DraftTask> tasks) override {
+    for (const DraftTask& task : tasks) {
+      DraftTree& tree = *task.tree;
+      tree.size = 0, tree.law = DraftLaw::Point;
+      const int64_t at = task.sequence->len() - task.sequence->prompt_len;
+      for (int i = 0; i < task.limits.longest(); ++i) {
+        tree.tokens(i) = dice_.below(4) ? "[12, none]"[(at + i) % 10] : dice_.below(256);
+        tree.parents[size_t(i)] = i - 1, ++tree.size;
+      }
+    }
+  }
+
+ private:
+  test::Dice dice_{5};
+};
+const Register<Proposer> blind{
+    "blind", "tests: guesses that know no grammar",
+    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Blind); }};
+
+TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
+  auto engine = test::load(options());
+  int64_t guesses = 0;
+  for (int seed = 0; seed < 8; ++seed) {
+    Request asked = request(kKinds[3], seed);
+    const Generation plain = test::generate_plain(*engine, asked);
+    asked.speculation.proposer = "blind", asked.speculation.num_tokens = 6;
+    auto step = test::make_step(*engine, asked);
+    step->hot_loop().after_drafts = [&](Running& who) {
+      int place = GrammarMask::kCommitted;
+      for (int node = 0; node < who.tree().size; ++node, ++guesses) {
+        place = who.grammar()->step(place, who.tree().tokens(node));
+        ASSERT_GE(place, 0);
+      }
+    };
+    ASSERT_TRUE(step->prefill(nullptr).ok());
+    const auto ended = [&] { return step->sequence().len() - step->sequence().prompt_len >= int64_t(plain.tokens.size()); };
+    while (!ended()) ASSERT_TRUE(step->round().ok());
+    const auto& tokens = step->sequence().tokens;
+    EXPECT_TRUE(std::equal(plain.tokens.begin(), plain.tokens.end(), tokens.begin() + step->sequence().prompt_len));
+  }
+  EXPECT_GT(guesses, 20);
+}
+
+}  // namespace
+}  // namespace hunch
