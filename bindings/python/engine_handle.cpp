@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <nanobind/nanobind.h>
+#include <algorithm>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"
@@ -26,8 +26,7 @@ void look_for_signals() {
 // The command line's words for this, as a dictionary's.
 Error in_words_of_python(Error error) {
   constexpr std::string_view kFlag = "--speculative-config", kArgument = "speculative_config";
-  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;)
-    error.message.replace(at, kFlag.size(), kArgument);
+  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kArgument);
   return error;
 }
 
@@ -165,9 +164,14 @@ std::unique_ptr<StreamHandle> EngineHandle::submit(const Request& request) {
   const nb::gil_scoped_release released;
   const std::shared_lock inside(inside_);
   if (closed_) throw EngineError("this LLM is closed");
+  auto stream = engine_->submit(request);
+  if (!stream.ok()) {
+    // Of a caller in the same program this is a mistake like any other, whatever the file was that the text came from.
+    if (int64_t(request.prompt.size()) >= engine_->context_len()) throw UsageError(stream.error().message);
+    raise(stream.error());
+  }
   // The handle last: one that is destroyed here would ask for the locks that are held.
-  auto stream = unwrap(engine_->submit(request));
-  auto handle = std::make_unique<StreamHandle>(*this, std::move(stream));
+  auto handle = std::make_unique<StreamHandle>(*this, std::move(*stream));
   const std::lock_guard list(list_);
   handle->entry_ = streams_.insert(streams_.end(), handle.get());
   return handle;

@@ -41,8 +41,7 @@ std::pair<Ids, Floats> ranked(const std::vector<std::vector<TokenLogprob>>& rows
   std::vector<int32_t> ids(rows.size() * width, -1);
   std::vector<float> logprobs(rows.size() * width, -std::numeric_limits<float>::infinity());
   for (size_t i = 0; i < rows.size(); ++i)
-    for (size_t k = 0; k < rows[i].size(); ++k)
-      ids[i * width + k] = rows[i][k].id, logprobs[i * width + k] = rows[i][k].logprob;
+    for (size_t k = 0; k < rows[i].size(); ++k) ids[i * width + k] = rows[i][k].id, logprobs[i * width + k] = rows[i][k].logprob;
   return {array(std::move(ids), {rows.size(), width}), array(std::move(logprobs), {rows.size(), width})};
 }
 
@@ -61,8 +60,7 @@ void bind_options(nb::module_& m) {
       .def_rw("max_waiting", &EngineOptions::max_waiting)
       .def_rw("prefix_caching", &EngineOptions::prefix_caching)
       .def(
-          "load_drafters",
-          [](EngineOptions& options, const std::string& config) { options.drafters = drafters_of(config); },
+          "load_drafters", [](EngineOptions& options, const std::string& config) { options.drafters = drafters_of(config); },
           "config"_a, "Names the drafters of a speculative configuration (JSON), to be loaded with the engine.");
 
   nb::class_<SpeculationOptions>(m, "SpeculationOptions", "How a request guesses; made by Engine.speculation().")
@@ -110,6 +108,7 @@ void bind_results(nb::module_& m) {
       .def_ro("text", &TokenEvent::text)
       .def_ro("logprob", &TokenEvent::logprob)
       .def_prop_ro("drafted", [](const TokenEvent& e) { return e.from == TokenEvent::From::Draft; })
+      .def_prop_ro("drafter", [](const TokenEvent& e) { return std::string(e.drafter); })
       .def_prop_ro("top", [](const TokenEvent& e) {
         std::vector<std::pair<int32_t, float>> out;
         for (const TokenLogprob& one : e.top) out.emplace_back(one.id, one.logprob);
@@ -121,16 +120,21 @@ void bind_results(nb::module_& m) {
       .def_ro("text", &Generation::text)
       .def_prop_ro("finish_reason", [](const Generation& g) { return std::string(finish_name(g.finish)); })
       .def_ro("stopped_by", &Generation::stopped_by)
-      .def_prop_ro("logprobs", [](const Generation& g) { return array(g.logprobs, {g.logprobs.size()}); })
-      .def_prop_ro("top", [](const Generation& g) { return ranked(g.top); })
-      .def_prop_ro("prompt_logprobs",
-                   [](const Generation& g) {
-                     std::vector<float> values;
-                     for (const TokenLogprob& one : g.prompt_logprobs) values.push_back(one.logprob);
-                     const size_t n = values.size();
-                     return array(std::move(values), {n});
-                   })
-      .def_prop_ro("prompt_top", [](const Generation& g) { return ranked(g.prompt_top); })
+      .def_prop_ro(
+          "logprobs", [](const Generation& g) { return array(g.logprobs, {g.logprobs.size()}); }, nb::rv_policy::move)
+      .def_prop_ro(
+          "top", [](const Generation& g) { return ranked(g.top); }, nb::rv_policy::move)
+      .def_prop_ro(
+          "prompt_logprobs",
+          [](const Generation& g) {
+            std::vector<float> values;
+            for (const TokenLogprob& one : g.prompt_logprobs) values.push_back(one.logprob);
+            const size_t n = values.size();
+            return array(std::move(values), {n});
+          },
+          nb::rv_policy::move)
+      .def_prop_ro(
+          "prompt_top", [](const Generation& g) { return ranked(g.prompt_top); }, nb::rv_policy::move)
       .def_ro("lossless", &Generation::lossless)
       .def_ro("rule", &Generation::rule)
       .def_ro("policy", &Generation::policy)
@@ -147,6 +151,7 @@ void bind_results(nb::module_& m) {
       .def_prop_ro("mean_acceptance_length", &Generation::mean_acceptance_length)
       .def_prop_ro("acceptance_by_position", &Generation::acceptance_by_position)
       .def_prop_ro("tokens_per_second", &Generation::tokens_per_second)
+      .def_prop_ro("plain_tokens_per_second", &Generation::plain_tokens_per_second)
       .def_prop_ro("kv_bytes_read_per_token", &Generation::kv_bytes_per_token)
       .def_prop_ro("prefill_ms", [](const Generation& g) { return g.milliseconds.prefill; })
       .def_prop_ro("decode_ms", [](const Generation& g) { return g.milliseconds.first_to_last_token; });
@@ -170,6 +175,14 @@ void bind_results(nb::module_& m) {
       .def_ro("drafted", &EngineStats::drafted)
       .def_ro("accepted", &EngineStats::accepted)
       .def_ro("drafts_dropped", &EngineStats::drafts_dropped)
+      .def_ro("compared_tokens", &EngineStats::compared_tokens)
+      .def_ro("compared_ms", &EngineStats::compared_ms)
+      .def_ro("compared_plain_ms", &EngineStats::compared_plain_ms)
+      .def_ro("draft_ms", &EngineStats::draft_ms)
+      .def_ro("pass_ms", &EngineStats::pass_ms)
+      .def_ro("select_ms", &EngineStats::select_ms)
+      .def_ro("drafted_by_position", &EngineStats::drafted_by_position)
+      .def_ro("accepted_by_position", &EngineStats::accepted_by_position)
       .def_prop_ro("prefix_hit_rate", &EngineStats::prefix_hit_rate);
 }
 
@@ -194,12 +207,13 @@ void bind_engine(nb::module_& m) {
           },
           "text"_a, "parse_special"_a = true, "add_bos"_a = true)
       .def("decode", &EngineHandle::decode, "ids"_a, "skip_special"_a = true)
-      .def("token_bytes",
-           [](EngineHandle& self, int32_t id) {
-             const std::string bytes = self.token_bytes(id);
-             return nb::bytes(bytes.data(), bytes.size());
-           },
-           "id"_a)
+      .def(
+          "token_bytes",
+          [](EngineHandle& self, int32_t id) {
+            const std::string bytes = self.token_bytes(id);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "id"_a)
       .def("token_id", &EngineHandle::token_id, "text"_a)
       .def(
           "encode_chat",

@@ -13,5 +13,5 @@ from hunch.llm import LLM
 from hunch.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from hunch.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "RequestOutputKind", "RequestOutput", "CompletionOutput", "Logprob",
-           "RequestMetrics", "EngineStats", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "RequestOutputKind", "RequestOutput", "CompletionOutput",
+           "Logprob", "RequestMetrics", "EngineStats", "__version__"]

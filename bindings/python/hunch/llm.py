@@ -39,8 +39,8 @@ _ANSWERS = {"quantization": "the file says how its weights are stored; hunch qua
 
 def _check_others(others: Mapping[str, object]) -> None:
     known = [*_HARMLESS, "model", "speculative_config", "max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "seed",
-             "dtype", "device", "threads", "isa", "kv_cache_dtype", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens",
-             "enable_prefix_caching"]
+             "dtype", "device", "threads", "isa", "kv_cache_dtype", "kv_cache_memory_bytes", "max_num_seqs",
+             "max_num_batched_tokens", "enable_prefix_caching"]
     for name, value in others.items():
         if name not in _HARMLESS:
             near = difflib.get_close_matches(name, known, 1)
@@ -72,8 +72,8 @@ class LLM:
             raise ValueError(f"max_model_len is {max_model_len}; it must be at least 1, or None for the model's own")
         if dtype != "auto":
             warnings.warn(f"dtype={dtype!r} has no effect: weights keep the type of their file", stacklevel=2)
-        for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs), ("kv_cache_memory_bytes", kv_cache_memory_bytes),
-                            ("max_num_batched_tokens", max_num_batched_tokens)):
+        for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs),
+                            ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} is {value!r}; it must be at least 1")
         options = _hunch.EngineOptions()
@@ -101,11 +101,12 @@ class LLM:
                  priority: Sequence[int] | None = None) -> list[RequestOutput]:
         """Continues one prompt or a list of them, all at once; answers stand in the order of the prompts.
 
-        A prompt is a text, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids`. sampling_params: one for all,
-        or one for each. speculative_config: how these requests guess, if not as the LLM does. Ctrl-C cancels all of them.
+        A prompt is a text, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids`. sampling_params: one for
+        all, or one for each. speculative_config: how these requests guess, if not as the LLM does. use_tqdm: there is no
+        progress bar. Ctrl-C cancels all of them.
         """
-        jobs = [_Job(self, prompt, params, speculative_config) for prompt, params in _pairs(_prompt_list(prompts), sampling_params)]
-        return self._run(jobs, priority)
+        pairs = _pairs(_prompt_list(prompts), sampling_params)
+        return self._run([_Job(self, prompt, params, speculative_config) for prompt, params in pairs], priority)
 
     def chat(self, messages: Messages | Iterable[Messages],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,

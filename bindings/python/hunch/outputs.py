@@ -24,9 +24,9 @@ class CompletionOutput:
     token_ids: list[int]
     cumulative_logprob: float | None = None        # if log-probabilities were asked for, like the following
     logprobs: list[dict[int, Logprob]] | None = None
-    logprobs_array: np.ndarray | None = None       # float32 [token]
-    top_token_ids: np.ndarray | None = None        # int32 [token][rank], likeliest first
-    top_logprobs: np.ndarray | None = None         # float32 [token][rank]
+    logprobs_array: np.ndarray | None = field(default=None, compare=False)  # float32 [token]
+    top_token_ids: np.ndarray | None = field(default=None, compare=False)   # int32 [token][rank], likeliest first
+    top_logprobs: np.ndarray | None = field(default=None, compare=False)    # float32 [token][rank]
     finish_reason: str | None = None               # "stop", "length", "abort"; None: it runs
     stop_reason: str | int | None = None           # the stop text that ended it
 
@@ -51,6 +51,7 @@ class RequestMetrics:
     num_cached_tokens: int       # of the prompt, found in the prefix cache
     generated_tokens: int
     tokens_per_second: float     # of the first sample, between its first and its last token
+    plain_tokens_per_second: float  # the same without speculation, by the costs that the engine measured; 0: not known
     prefill_ms: float
     decode_ms: float
     kv_bytes_read_per_token: float
@@ -67,7 +68,7 @@ class RequestOutput:
     finished: bool = False
     metrics: RequestMetrics | None = None  # at the end
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-    prompt_logprobs_array: np.ndarray | None = field(default=None)  # float32 [token]; the first is NaN: nothing stands before it
+    prompt_logprobs_array: np.ndarray | None = field(default=None, compare=False)  # float32 [token]; the first is NaN
 
 
 def _table(tokens, values, top_ids, top_values, piece: Callable[[int], str]) -> list[dict[int, Logprob]]:
@@ -108,8 +109,9 @@ def metrics_of(samples: list[_hunch.Generation]) -> RequestMetrics:
     return RequestMetrics(
         drafter=first.proposer, policy=first.policy, rule=first.rule, lossless=all(g.lossless for g in samples),
         mean_acceptance_length=1 + accepted / rounds if rounds else 1.0, acceptance_by_position=first.acceptance_by_position,
-        rounds=rounds, drafted=drafted, accepted=accepted, num_speculative_tokens=first.gamma, prompt_tokens=first.prompt_tokens,
-        num_cached_tokens=min(g.reused_tokens for g in samples), generated_tokens=sum(len(g.tokens) for g in samples),
-        tokens_per_second=first.tokens_per_second, prefill_ms=first.prefill_ms, decode_ms=first.decode_ms,
+        rounds=rounds, drafted=drafted, accepted=accepted, num_speculative_tokens=first.gamma,
+        prompt_tokens=first.prompt_tokens, num_cached_tokens=min(g.reused_tokens for g in samples),
+        generated_tokens=sum(len(g.tokens) for g in samples), tokens_per_second=first.tokens_per_second,
+        plain_tokens_per_second=first.plain_tokens_per_second, prefill_ms=first.prefill_ms, decode_ms=first.decode_ms,
         kv_bytes_read_per_token=first.kv_bytes_read_per_token, seed=first.seed,
         warning=next((g.warning for g in samples if g.warning), ""))

@@ -33,7 +33,7 @@ def read_batch(paths: Paths) -> pd.DataFrame:
 
 
 def speedups(table: pd.DataFrame, baseline: str = "none", by: Iterable[str] = ("model_filename", "test")) -> pd.DataFrame:
-    """The table of read_bench() with the column `speedup`: tokens a second over those of the drafter `baseline` in the same test."""
+    """The table of read_bench() with the column `speedup`: tokens a second over those of `baseline` in the same test."""
     keys = list(by)
     lost = [name for name in (*keys, "drafter", "avg_ts") if name not in table]
     if lost:
@@ -57,7 +57,8 @@ def _read(paths: Paths, rows_of) -> pd.DataFrame:
 def _objects(file: pathlib.Path) -> list[dict]:
     text = file.read_text(encoding="utf-8")
     try:
-        rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip()]
+        rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines]
     except json.JSONDecodeError as wrong:
         raise ValueError(f"{file}: neither JSON nor JSON lines nor CSV: {wrong}") from None
     if not all(isinstance(row, dict) for row in rows):

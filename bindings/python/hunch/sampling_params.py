@@ -28,9 +28,10 @@ class StructuredOutputsParams:
     json_object: bool | None = None
 
     def __post_init__(self):
-        given = [name for name in ("json", "regex", "choice", "grammar", "json_object") if getattr(self, name) not in (None, False)]
+        kinds = ("json", "regex", "choice", "grammar", "json_object")
+        given = [name for name in kinds if getattr(self, name) not in (None, False)]
         if len(given) != 1:
-            raise ValueError("structured_outputs needs exactly one of json, regex, choice, grammar, json_object"
+            raise ValueError(f"structured_outputs needs exactly one of {', '.join(kinds)}"
                              + (f", not {' and '.join(given)}" if given else ""))
 
 
