@@ -184,7 +184,7 @@ std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& str
     check_usable();
     const nb::gil_scoped_release released;
     const std::shared_lock inside(inside_);
-    // Only the first that runs is waited for. No other can fill up meanwhile: all advance together, a pass at a time.
+    // Only the first that runs is waited for: in so short a time no other stream fills up.
     double patience = kSliceMs;
     for (size_t i = 0; i < streams.size(); ++i) {
       if (!streams[i]) {

@@ -157,7 +157,8 @@ class Arguments(unittest.TestCase):
     def test_arguments_that_cannot_be_are_refused_before_loading(self):
         for wrong, words in (({"tensor_parallel_size": 2}, "it must be 1"), ({"quantization": "awq"}, "hunch quantize"),
                              ({"gpu_memory_utilization": 2}, "at most 1"),
-                             ({"speculative_config": {"method": "medusa2"}}, "medusa2"), ({"max_model_len": 0}, "at least 1"), ({"speculative_config": "self"}, "dictionary")):
+                             ({"speculative_config": {"method": "medusa2"}}, "medusa2"), ({"max_model_len": 0}, "at least 1"),
+                             ({"speculative_config": "self"}, "dictionary")):
             with self.assertRaisesRegex(ValueError, words, msg=wrong):
                 LLM(model=MODEL, **wrong)
         with self.assertRaisesRegex(TypeError, "did you mean max_model_len"):

@@ -163,6 +163,22 @@ class Ends(unittest.TestCase):
             self.assertEqual(child.wait(60), 0)
             self.assertLess(took, 10)  # a hang, not a slow machine
 
+    def test_an_interpreter_that_ends_with_requests_running_ends_cleanly(self):
+        for left in ("next(streams[0])", "threading.Thread(target=lambda: list(streams[0]), daemon=True).start(); next(streams[1])",
+                     "del llm; next(streams[1])"):
+            code = f"""if 1:
+                import sys, threading
+                from hunch import LLM, SamplingParams
+                llm = LLM(sys.argv[1], max_model_len=65536)
+                endless = SamplingParams(max_tokens=None, ignore_eos=True)
+                streams = [llm.stream("Once upon a time", endless) for _ in range(2)]
+                {left}
+                print("end", flush=True)"""
+            done = subprocess.run([sys.executable, "-c", code, MODEL], capture_output=True, text=True, timeout=120)
+            self.assertEqual((done.stdout, done.returncode), ("end\n", 0), done.stderr)
+            if "daemon" not in left:  # whose thread may still say that the LLM was closed
+                self.assertEqual(done.stderr, "")
+
     def test_the_library_leaves_signal_handlers_alone(self):
         before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)]
         with LLM(MODEL, max_model_len=256) as llm:

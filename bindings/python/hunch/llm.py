@@ -8,6 +8,7 @@ import json
 import numbers
 import os
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Union
 
@@ -90,6 +91,8 @@ class LLM:
         config = _config_text(speculative_config)
         options.load_drafters(config)
         self._engine = _hunch.Engine(options)
+        # Also at the interpreter's end, while threads that wait in the engine can still come back from it.
+        self._closing = weakref.finalize(self, self._engine.close)
         self._speculation = self._engine.speculation(config)
         self._request_ids = itertools.count()
         self._seeds = None if seed is None else itertools.count(seed)
@@ -154,7 +157,7 @@ class LLM:
 
     def close(self) -> None:
         """Cancels what runs and frees the model. Twice is fine."""
-        self._engine.close()
+        self._closing()
 
     def __enter__(self) -> LLM:
         return self
@@ -188,16 +191,14 @@ class LLM:
         job = _Job(self, prompt, params, speculative_config)
         return Running(self._engine.submit(job.request), job.blank(), params, self._tokenizer)
 
-    @staticmethod
-    def _stream(running: Running) -> Iterator[RequestOutput]:
+    def _stream(self, running: Running) -> Iterator[RequestOutput]:
         try:
             while not running.over:
                 yield from running.news(running.stream.take(1000))
         finally:
             running.stream.close()
 
-    @staticmethod
-    async def _async_stream(running: Running) -> AsyncIterator[RequestOutput]:
+    async def _async_stream(self, running: Running) -> AsyncIterator[RequestOutput]:
         # Looked at rather than waited for: no thread is spent on a request that waits, however many there are.
         pause = least = 0.001
         try:

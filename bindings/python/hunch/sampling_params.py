@@ -152,6 +152,8 @@ def request_of(params: SamplingParams, prompt: Sequence[int], speculation: _hunc
     out.stop = _texts("stop", params.stop)
     out.sampling = sampling_options(params, engine, seed)
     out.speculation = speculation
+    if params.structured_outputs is not None:
+        raise ValueError("structured_outputs is not available: leave it out")
     return out
 
 
