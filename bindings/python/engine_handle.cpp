@@ -1,0 +1,241 @@
+#include "engine_handle.h"
+
+#include <Python.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nanobind/nanobind.h>
+#include <algorithm>
+
+#include "api/speculation_settings.h"
+#include "engine/parts.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace nb = nanobind;
+
+namespace hunch::python {
+namespace {
+
+constexpr double kSliceMs = 20;  // the longest time without a look at signals
+
+void look_for_signals() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// The command line's words for this, as a dictionary's.
+Error in_words_of_python(Error error) {
+  constexpr std::string_view kFlag = "--speculative-config", kArgument = "speculative_config";
+  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kArgument);
+  return error;
+}
+
+SpeculationOptions speculation_of(const std::string& config, const std::vector<DrafterOptions>* loaded) {
+  SpeculationFlags flags;
+  flags.config = config;
+  flags.loaded = loaded;
+  auto options = resolve_speculation(flags);
+  if (!options.ok()) raise(in_words_of_python(options.error()));
+  return std::move(*options);
+}
+
+}  // namespace
+
+void raise(const Error& error) {
+  if (error.kind == Error::Kind::Usage) throw UsageError(error.message);
+  throw EngineError(error.message);
+}
+
+std::vector<DrafterOptions> drafters_of(const std::string& config) {
+  (void)speculation_of(config, nullptr);  // nothing is loaded for requests that cannot run
+  SpeculationFlags flags;
+  flags.config = config;
+  auto drafters = resolve_drafters(flags);
+  if (!drafters.ok()) raise(in_words_of_python(drafters.error()));
+  return std::move(*drafters);
+}
+
+StreamHandle::~StreamHandle() {
+  if (owner_.foreign()) {
+    (void)stream_.release();
+    return;
+  }
+  close();
+}
+
+TokenStream* StreamHandle::running() {
+  if (!stream_ || stream_->finished()) return nullptr;
+  if (cancelled_) stream_->cancel();
+  return stream_.get();
+}
+
+std::vector<TokenEvent> StreamHandle::take(double milliseconds) {
+  std::vector<TokenEvent> out;
+  for (double left = milliseconds;; left -= kSliceMs) {
+    look_for_signals();
+    owner_.check_usable();
+    const nb::gil_scoped_release released;
+    const std::shared_lock inside(owner_.inside_);
+    const std::lock_guard lock(mutex_);
+    TokenStream* stream = running();
+    if (!stream) return out;
+    auto event = stream->next_within(std::clamp(left, 0.0, kSliceMs));
+    for (; event; event = stream->next_within(0)) out.push_back(std::move(*event));
+    if (!out.empty() || left <= kSliceMs || stream->finished()) return out;
+  }
+}
+
+bool StreamHandle::finished() {
+  owner_.check_usable();
+  const nb::gil_scoped_release released;
+  const std::shared_lock inside(owner_.inside_);
+  const std::lock_guard lock(mutex_);
+  return !stream_ || stream_->finished();
+}
+
+void StreamHandle::cancel() {
+  owner_.check_usable();
+  cancelled_ = true;
+  const nb::gil_scoped_release released;
+  const std::shared_lock inside(owner_.inside_);
+  // A thread in take() would win the mutex time and again.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock) (void)running();
+}
+
+Generation StreamHandle::result() {
+  while (!finished()) take(1000);
+  const nb::gil_scoped_release released;
+  const std::shared_lock inside(owner_.inside_);
+  const std::lock_guard lock(mutex_);
+  if (!stream_) throw EngineError("this request was closed before its end");
+  return unwrap(stream_->result());
+}
+
+void StreamHandle::close() {
+  if (owner_.foreign()) return;
+  cancelled_ = true;
+  const nb::gil_scoped_release released;
+  const std::shared_lock inside(owner_.inside_);
+  const std::lock_guard lock(mutex_);
+  if (!stream_) return;
+  stream_.reset();  // waits for the end of the pass that it is part of
+  const std::lock_guard list(owner_.list_);
+  owner_.streams_.erase(entry_);
+}
+
+EngineHandle::EngineHandle(const EngineOptions& options) : process_(getpid()) {
+  const nb::gil_scoped_release released;
+  engine_ = unwrap(Engine::load(options));
+}
+
+EngineHandle::~EngineHandle() {
+  if (foreign()) {
+    (void)engine_.release();
+    return;
+  }
+  close();
+}
+
+bool EngineHandle::foreign() const { return getpid() != process_; }
+
+void EngineHandle::check_usable() const {
+  if (foreign())
+    throw EngineError(
+        fmt::format("this LLM was loaded by process {} and this is a fork of it ({}), where its threads do not exist: make the "
+                    "LLM in the process that uses it, or start processes by spawn",
+                    process_, getpid()));
+  if (closed_) throw EngineError("this LLM is closed");
+}
+
+Engine& EngineHandle::engine() {
+  check_usable();
+  return *engine_;
+}
+
+const Tokenizer& EngineHandle::tokenizer() {
+  const auto& tokenizer = engine().parts().tokenizer;
+  if (!tokenizer) throw UsageError("this model has no tokenizer: give and take token ids");
+  return *tokenizer;
+}
+
+std::unique_ptr<StreamHandle> EngineHandle::submit(const Request& request) {
+  check_usable();
+  const nb::gil_scoped_release released;
+  const std::shared_lock inside(inside_);
+  if (closed_) throw EngineError("this LLM is closed");
+  auto stream = engine_->submit(request);
+  if (!stream.ok()) {
+    // Of a caller in the same program this is a mistake like any other, whatever the file was that the text came from.
+    if (int64_t(request.prompt.size()) >= engine_->context_len()) throw UsageError(stream.error().message);
+    raise(stream.error());
+  }
+  // The handle last: one that is destroyed here would ask for the locks that are held.
+  auto handle = std::make_unique<StreamHandle>(*this, std::move(*stream));
+  const std::lock_guard list(list_);
+  handle->entry_ = streams_.insert(streams_.end(), handle.get());
+  return handle;
+}
+
+std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& streams) {
+  std::vector<size_t> over;
+  while (over.empty() && !streams.empty()) {
+    look_for_signals();
+    check_usable();
+    const nb::gil_scoped_release released;
+    const std::shared_lock inside(inside_);
+    // Only the first that runs is waited for: in so short a time no other stream fills up.
+    double patience = kSliceMs;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      if (!streams[i]) {
+        over.push_back(i);
+        continue;
+      }
+      const std::lock_guard lock(streams[i]->mutex_);
+      TokenStream* stream = streams[i]->running();
+      if (stream)
+        for (auto event = stream->next_within(patience); event; event = stream->next_within(0)) {}
+      patience = 0;
+      if (!stream || stream->finished()) over.push_back(i);
+    }
+  }
+  return over;
+}
+
+std::vector<int32_t> EngineHandle::encode(std::string_view text, bool parse_special, bool add_bos) {
+  const Tokenizer& own = tokenizer();
+  const nb::gil_scoped_release released;
+  const std::shared_lock inside(inside_);
+  if (closed_) throw EngineError("this LLM is closed");
+  return unwrap(own.encode(text, {.parse_special = parse_special, .add_bos = add_bos}));
+}
+
+std::string EngineHandle::decode(const std::vector<int32_t>& ids, bool skip_special) {
+  return detokenize(tokenizer(), ids, skip_special);
+}
+
+std::string EngineHandle::token_bytes(int32_t id) { return std::string(tokenizer().token_bytes(id)); }
+
+std::optional<int32_t> EngineHandle::token_id(std::string_view text) { return tokenizer().token_id(text); }
+
+std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(const std::vector<ChatTurn>& turns) {
+  const ChatFormat format = unwrap(recognise_chat(engine().chat_template(), tokenizer()));
+  return {unwrap(hunch::encode_chat(format, tokenizer(), turns, true)), format.stop_ids};
+}
+
+SpeculationOptions EngineHandle::speculation(const std::string& config) {
+  return speculation_of(config, &engine().parts().options.drafters);
+}
+
+void EngineHandle::close() {
+  if (foreign() || closed_.exchange(true)) return;
+  const nb::gil_scoped_release released;
+  const std::unique_lock inside(inside_);
+  const std::lock_guard list(list_);
+  for (StreamHandle* stream : streams_) stream->stream_->cancel();  // all first: they then end in one pass
+  for (StreamHandle* stream : streams_) stream->stream_.reset();
+  streams_.clear();
+  engine_.reset();
+}
+
+}  // namespace hunch::python
