@@ -112,6 +112,10 @@ NO_WINDOW = {"use_sliding_window": False, "sliding_window": None, "max_window_la
 # where the search begins: with these, conformance_suite's drafts are kept and dropped under every policy, 3 and more of each.
 PLAIN = {"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}
 QWEN3 = {"attention_bias": False, **NO_WINDOW}
+MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1],
+}  # fmt: skip
 MODELS = {
     "qwen3-tied": (config("qwen3", **QWEN3), "BF16", 1, "qwen2", 18, None),
     "qwen3-untied": (new_style(config("qwen3", head_dim=24, theta=1e6, tied=False, **QWEN3)), "F16", 1, "qwen2", 6, None),
@@ -126,6 +130,8 @@ MODELS = {
     "llama-yarn": (
         config("llama", head_dim=24, ffn=32, theta=500.0, rope_scaling=YARN), "BF16", 1, "llama-bpe", 15, {"rope_scaling": None},
     ),
+    # Layer 1 is dense. Routers that favour few experts: where rounding swaps the last of them, logits move little.
+    "qwen3-moe": (config("qwen3_moe", layers=3, tied=False, **MOE, **QWEN3), "BF16", 1, "qwen2", 3, {"num_experts_per_tok": 1}),
     "mistral": (config("mistral", ffn=32, tied=False, sliding_window=24), "BF16", 1, "llama-bpe", 1, {"sliding_window": None}),
 }  # fmt: skip
 ATTENDED = 0.5  # gain of a folder's output projections: with more, next to no draft survives that reads a few entries only
@@ -159,10 +165,15 @@ def tensors(c, attended):
             t[a + name + "_proj.weight"] = matrix(rows, cols, {"q": 1.5, "k": 1.5, "v": 1.0, "o": attended}[name])
             if qkv_bias and (name != "o" or c.get("attention_bias")):
                 t[a + name + "_proj.bias"] = ((rows,), 0.0, 0.5)
-        if c["model_type"] == "qwen3":
+        if c["model_type"].startswith("qwen3"):
             t[a + "q_norm.weight"], t[a + "k_norm.weight"] = norm(head_dim, 1.4), norm(head_dim, 1.4)
-        for name, rows, cols in (("gate", ffn, hidden), ("up", ffn, hidden), ("down", hidden, ffn)):
-            t[m + name + "_proj.weight"] = matrix(rows, cols, 1.5)
+        blocks, width = [m], ffn
+        if "num_experts" in c and i not in c["mlp_only_layers"]:
+            t[m + "gate.weight"] = matrix(c["num_experts"], hidden, 3.0)
+            blocks, width = [f"{m}experts.{e}." for e in range(c["num_experts"])], c["moe_intermediate_size"]
+        for block in blocks:
+            for name, rows, cols in (("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)):
+                t[block + name + "_proj.weight"] = matrix(rows, cols, 1.5)
     return t
 
 

@@ -77,6 +77,9 @@ KEPT_TO = 'if (who.grammar() && who.plan.verify) keep_to'
 STORE = 'backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});'
 LAST = 'last[row] = int32_t(first_entry + offset_of(segment, row));'
 SAMPLED = '.leads = to.leads});\n  }'
+ROUTER, CPU_EXPERTS = 'src/backend/reference/experts.cpp', 'src/backend/cpu/experts.cpp'
+EXPERT_TENSORS = 'src/checkpoint/expert_tensors.cpp'
+EXPERTS = ('backend_test', 'Route.*:*Experts.*')
 RULED = ('backend_test', '*Rules.*:LogitState.*')
 PATCH, SAMPLE, STATE = 'src/backend/ops/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
 NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
@@ -451,6 +454,19 @@ MUTANTS = [
            'committed, drafts.kv);', *POLICIES),
     Mutant('quest: least for greatest', 'src/backend/reference/kv.cpp', 'std::max(bounds[size_t(d)], k[size_t(d)])',
            'std::min(bounds[size_t(d)], k[size_t(d)])', *POLICIES),
+    Mutant('router: ties to the higher id', ROUTER, '!std::isnan(a) : a > b;', '!std::isnan(a) : a >= b;', *EXPERTS),
+    Mutant('router: shares of the chosen in the order of choice', ROUTER, 'std::sort(ids.data, ids.data + k);', '', *EXPERTS),
+    Mutant('router: shares normalised whoever asks', ROUTER, 'if (!args.normalise) continue;', '', *EXPERTS),
+    Mutant('router: softmax over the chosen only', ROUTER, 'for (float& p : shares_) p /= sum;', '', *EXPERTS),
+    Mutant('experts: the share of another row', CPU_EXPERTS, 'const float share = pairs[i].share;', 'const float share = pairs[0].share;',
+           *EXPERTS),
+    Mutant('experts: rows that stand in order are taken for neighbours', CPU_EXPERTS, '&args.x(pairs[i].row, 0)',
+           '&args.x(pairs[0].row + i, 0)', *EXPERTS),
+    Mutant('experts: several rows are multiplied where the first lies', CPU_EXPERTS, 'if (rows > 1) {', 'if (rows > 2) {', *EXPERTS),
+    Mutant('experts: the up rows for the gate rows', EXPERT_TENSORS, 'part == 0 ? fmt::format', 'part == 1 ? fmt::format',
+           'checkpoint_test', 'ExpertTensors.*'),
+    Mutant('experts: every layer has them', 'src/checkpoint/config.cpp', 's.expert_layer[layer.get<size_t>()] = 0;', '',
+           'checkpoint_test', 'ExpertTensors.*'),
 ]
 
 

@@ -10,6 +10,7 @@
 
 #include "backend/ops/attention.h"
 #include "backend/ops/copy.h"
+#include "backend/ops/experts.h"
 #include "backend/ops/kv.h"
 #include "backend/ops/log_probs.h"
 #include "backend/ops/matmul.h"
@@ -29,6 +30,7 @@ namespace hunch {
 // where attention writes them and once where top-k reads them; a second look at K counts as KV.
 struct BackendCounters {
   uint64_t weight_bytes = 0, kv_bytes = 0, score_bytes = 0, gather_bytes = 0;
+  uint64_t experts_read = 0;  // distinct experts of every layer and pass
   // Devices: kernels run; started one by one; graphs started; times that the host waited, and how long.
   uint64_t kernels = 0, kernel_launches = 0, graph_launches = 0, waits = 0, waited_ns = 0;
 };
@@ -111,6 +113,10 @@ class Backend {
   virtual void log_probs(const LogProbsArgs&) = 0;
   virtual void grow_tree(const GrowTreeArgs&) = 0;
   virtual void choose_nodes(const ChooseNodesArgs&) = 0;
+  // Mixtures of experts; false: the two ops are not to be called, and models that need them are refused when they are loaded.
+  virtual bool has_experts() const { return false; }
+  virtual void route(const RouteArgs&) { HUNCH_CHECK(has_experts()); }
+  virtual void experts(const ExpertsArgs&) { HUNCH_CHECK(has_experts()); }
 
   // Ops of the body are one unit of work: a device replays the same sequence of ops as one graph. Nothing in it waits.
   virtual void replay(const std::function<void()>& body) { body(); }

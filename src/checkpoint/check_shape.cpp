@@ -11,7 +11,7 @@
 namespace hunch {
 namespace {
 
-constexpr int64_t kMostHidden = 1 << 20, kMostVocab = 1 << 24;
+constexpr int64_t kMostHidden = 1 << 20, kMostVocab = 1 << 24, kMostExperts = 1024;
 
 struct Need {
   std::vector<int64_t> shape;
@@ -44,9 +44,17 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
     add("attn_output.weight", {s.hidden, q_width}, true);
     if (s.output_bias) add("attn_output.bias", {s.hidden}, false);
     add("ffn_norm.weight", {s.hidden}, false);
-    add("ffn_gate.weight", {s.ffn, s.hidden}, true);
-    add("ffn_up.weight", {s.ffn, s.hidden}, true);
-    add("ffn_down.weight", {s.hidden, s.ffn}, true);
+    const auto add_ffn = [&](std::string_view of, int64_t width) {
+      add(fmt::format("ffn_gate{}.weight", of), {width, s.hidden}, true);
+      add(fmt::format("ffn_up{}.weight", of), {width, s.hidden}, true);
+      add(fmt::format("ffn_down{}.weight", of), {s.hidden, width}, true);
+    };
+    if (!s.has_experts(layer)) {
+      add_ffn("", s.ffn);
+      continue;
+    }
+    add("ffn_gate_inp.weight", {s.num_experts, s.hidden}, true);
+    for (int expert = 0; expert < s.num_experts; ++expert) add_ffn(fmt::format(".{}", expert), s.expert_ffn);
   }
   out.push_back({"output_norm.weight", {{s.hidden}, false}});
   if (!s.tied_head) out.push_back({"output.weight", {{s.vocab_size, s.hidden}, true}});
@@ -75,6 +83,16 @@ Status check_shape(const ModelShape& s, std::string_view source) {
                           {"sliding window", s.sliding_window, 0, 1 << 27}};
   for (const Range& r : ranges)
     if (r.value < r.least || r.value > r.most) return out_of_range(r.name, r.value, r.least, r.most);
+  if (!s.expert_layer.empty()) {
+    if (s.num_experts < 1 || s.num_experts > kMostExperts)
+      return out_of_range("number of experts", s.num_experts, 1, kMostExperts);
+    if (s.experts_per_token < 1 || s.experts_per_token > s.num_experts)
+      return Error{fmt::format("{}: a token goes to {} experts, the model has {}", source, s.experts_per_token, s.num_experts)};
+    if (s.expert_ffn < 1 || s.expert_ffn > kMostHidden) return out_of_range("width of an expert", s.expert_ffn, 1, kMostHidden);
+    if (s.expert_layer.size() != size_t(s.layers))
+      return Error{fmt::format("{}: {} layers are said to have experts or not, the model has {}", source, s.expert_layer.size(),
+                               s.layers)};
+  }
   if (s.heads % s.kv_heads != 0)
     return Error{fmt::format("{}: {} heads cannot share {} KV heads evenly", source, s.heads, s.kv_heads)};
   if (s.head_dim % 2 != 0) return Error{fmt::format("{}: head size {} is odd", source, s.head_dim)};

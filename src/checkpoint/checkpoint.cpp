@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "checkpoint/config.h"
+#include "checkpoint/expert_tensors.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/mapped_file.h"
@@ -55,6 +56,14 @@ class OpenedCheckpoint final : public Checkpoint {
       data = copies_.back().get();
     }
     tensors_.push_back({std::move(name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)});
+  }
+
+  // The same, and a tensor of all experts as the matrices of each.
+  Status add_parts(std::string name, TensorEntry entry, Bytes file, std::string_view source) {
+    HUNCH_TRY(auto parts, split_experts(name, entry, shape(), source));
+    for (NamedEntry& part : parts) add(std::move(part.name), std::move(part.entry), file);
+    if (parts.empty()) add(std::move(name), std::move(entry), file);
+    return {};
   }
 
   // Scales of the FP8 matrix `weight`, in any order with it, from any file.
@@ -134,7 +143,7 @@ Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string
   HUNCH_TRY(ModelDescription description, describe_gguf(file, vocab_only));
   auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "gguf");
   out->count_file(bytes);
-  for (const TensorEntry& entry : file.tensors()) out->add(entry.name, entry, bytes);
+  for (const TensorEntry& entry : file.tensors()) HUNCH_OK(out->add_parts(entry.name, entry, bytes, name));
   HUNCH_OK(out->finish(name, vocab_only));
   return out;
 }
@@ -165,7 +174,7 @@ Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, st
     // A tied head is the embedding; files that also store it store it twice.
     if (canonical->empty() || (*canonical == "output.weight" && out.shape().tied_head)) continue;
     if (fp8.part == Fp8Part::Scale) HUNCH_OK(out.add_scales(std::move(*canonical), std::move(entry), bytes, path));
-    else out.add(std::move(*canonical), std::move(entry), bytes);
+    else HUNCH_OK(out.add_parts(std::move(*canonical), std::move(entry), bytes, path));
   }
   return {};
 }

@@ -56,7 +56,7 @@ class CheckpointTest : public testing::Test {
 };
 
 TEST_F(CheckpointTest, OpensFoldersOfEveryFamily) {
-  for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
     put_folder(family);
     auto opened = Checkpoint::open(folder_);
     ASSERT_TRUE(opened.ok()) << opened.error().message;

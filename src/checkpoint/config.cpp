@@ -152,7 +152,7 @@ Status read_rope(const Fields& config, ModelShape& shape) {
 }
 
 Status read_windows(const Fields& config, ModelShape& shape) {
-  const bool qwen = shape.family == "qwen2" || shape.family == "qwen3";
+  const bool qwen = shape.family.starts_with("qwen");
   if (shape.family == "llama") return {};
   if (shape.family == "mistral") {
     // Absent means transformers' default, null means none.
@@ -162,6 +162,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
   HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
   if (!qwen || !used) return {};
   HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", 4096));
+  if (shape.family == "qwen3_moe") return {};  // in every layer
   HUNCH_TRY(const int full_layers, config.small_integer("max_window_layers", 28));
   shape.window_layer.resize(size_t(shape.layers));
   for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer >= full_layers;
@@ -170,7 +171,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
 
 Status read_layer_types(const Fields& config, ModelShape& shape) {
   const Json* types = config.find("layer_types");
-  if (!types || shape.family == "llama" || shape.family == "mistral") return {};
+  if (!types || (shape.family != "qwen2" && shape.family != "qwen3")) return {};
   if (!types->is_array() || types->size() != size_t(shape.layers))
     return config.wrong("layer_types", fmt::format("must be a list of {} strings", shape.layers));
   std::vector<uint8_t> windowed;
@@ -186,14 +187,15 @@ Status read_layer_types(const Fields& config, ModelShape& shape) {
 }
 
 // What would change results and is not computed.
-Status refuse_unsupported(const Fields& config) {
+Status refuse_unsupported(const Fields& config, bool experts_allowed) {
   HUNCH_TRY(const bool mlp_bias, config.boolean("mlp_bias", false));
   if (mlp_bias) return config.wrong("mlp_bias", "biases in the feed-forward block are not supported");
   HUNCH_TRY(const std::string act, config.text("hidden_act"));
   if (!act.empty() && act != "silu") return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     HUNCH_TRY(const int64_t experts, config.integer(key, 0));
-    if (experts > 0) return config.wrong(key, "mixtures of experts are not supported");
+    if (experts > 0 && (!experts_allowed || key == std::string_view("n_routed_experts")))
+      return config.wrong(key, "experts are supported in qwen3_moe only");
   }
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "embedding_multiplier"})
     if (config.find(key)) return config.wrong(key, "not supported in this architecture");
@@ -261,6 +263,32 @@ Result<Fp8Scales> read_quantisation(const Fields& config) {
   return Fp8Scales::Blocks;
 }
 
+// Defaults are transformers', not those of the released models (norm_topk_prob).
+Status read_experts(const Fields& config, ModelShape& s) {
+  // transformers 5 writes the second.
+  HUNCH_TRY(s.num_experts, config.small_integer(config.find("num_experts") ? "num_experts" : "num_local_experts", 128));
+  HUNCH_TRY(s.experts_per_token, config.small_integer("num_experts_per_tok", 8));
+  HUNCH_TRY(s.expert_ffn, config.integer("moe_intermediate_size", 768));
+  HUNCH_TRY(s.norm_expert_shares, config.boolean("norm_topk_prob", false));
+  HUNCH_TRY(const int step, config.small_integer("decoder_sparse_step", 1));
+  if (step < 1) return config.wrong("decoder_sparse_step", "must be at least 1");
+  s.expert_layer.resize(size_t(s.layers));
+  for (int layer = 0; layer < s.layers; ++layer) s.expert_layer[size_t(layer)] = s.num_experts > 0 && (layer + 1) % step == 0;
+  if (const Json* dense = config.find("mlp_only_layers")) {
+    if (!dense->is_array()) return config.wrong("mlp_only_layers", "must be a list of layers");
+    for (const Json& layer : *dense) {
+      if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= uint64_t(s.layers))
+        return config.wrong("mlp_only_layers",
+                            fmt::format("{} is no layer, the model has 0 to {}",
+                                        quote(layer.dump(-1, ' ', true, Json::error_handler_t::replace)), s.layers - 1));
+      s.expert_layer[layer.get<size_t>()] = 0;
+    }
+  }
+  if (std::find(s.expert_layer.begin(), s.expert_layer.end(), 1) == s.expert_layer.end())
+    s.num_experts = s.experts_per_token = 0, s.expert_ffn = 0, s.expert_layer.clear();
+  return {};
+}
+
 Result<ModelShape> read_shape(const Fields& config) {
   ModelShape s;
   HUNCH_TRY(s.family, config.text("model_type"));
@@ -268,14 +296,14 @@ Result<ModelShape> read_shape(const Fields& config) {
   if (std::find(kFamilies.begin(), kFamilies.end(), s.family) == kFamilies.end())
     return config.wrong("model_type",
                         fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
-  HUNCH_OK(refuse_unsupported(config));
+  HUNCH_OK(refuse_unsupported(config, s.family == "qwen3_moe"));
   const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
-             qwen3 = s.family == "qwen3";
+             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3";
   HUNCH_TRY(s.name, config.text("_name_or_path"));
   s.name.erase(0, s.name.rfind('/') + 1);  // the rest says where somebody's disk had it
   HUNCH_TRY(s.vocab_size, config.integer("vocab_size"));
   HUNCH_TRY(s.hidden, config.integer("hidden_size"));
-  HUNCH_TRY(s.ffn, config.integer("intermediate_size"));
+  HUNCH_TRY(s.ffn, config.integer("intermediate_size", moe ? std::optional<int64_t>(6144) : std::nullopt));
   HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
   HUNCH_TRY(s.prediction_layers, config.small_integer("num_nextn_predict_layers", 0));
   if (s.prediction_layers < 0 || s.prediction_layers > 16)
@@ -284,7 +312,7 @@ Result<ModelShape> read_shape(const Fields& config) {
   if (s.layers < 1 || s.layers > 1024)
     return config.wrong("num_hidden_layers", fmt::format("{}, possible are 1 to 1024", s.layers));
   if (s.heads < 1) return config.wrong("num_attention_heads", "must be at least 1");
-  HUNCH_TRY(s.kv_heads, config.small_integer("num_key_value_heads", llama ? s.heads : mistral ? 8 : 32));
+  HUNCH_TRY(s.kv_heads, config.small_integer("num_key_value_heads", llama ? s.heads : mistral ? 8 : moe ? 4 : 32));
   if (!config.find("head_dim") && !qwen3 && s.hidden % s.heads != 0)
     return config.wrong("hidden_size", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
   HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : s.hidden / s.heads));
@@ -293,9 +321,10 @@ Result<ModelShape> read_shape(const Fields& config) {
   HUNCH_TRY(s.norm_eps, config.number("rms_norm_eps", 1e-6));
   HUNCH_TRY(s.tied_head, config.boolean("tie_word_embeddings", false));
   HUNCH_TRY(const bool attention_bias, config.boolean("attention_bias", false));
-  s.qkv_bias = qwen2 || ((llama || qwen3) && attention_bias);
-  s.output_bias = (llama || qwen3) && attention_bias;
-  s.qk_norm = qwen3;
+  s.qkv_bias = qwen2 || ((llama || qwen3 || moe) && attention_bias);
+  s.output_bias = (llama || qwen3 || moe) && attention_bias;
+  s.qk_norm = qwen3 || moe;
+  if (moe) HUNCH_OK(read_experts(config, s));
   HUNCH_OK(read_rope(config, s));
   HUNCH_OK(read_windows(config, s));
   HUNCH_OK(read_layer_types(config, s));

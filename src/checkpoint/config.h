@@ -14,8 +14,9 @@
 
 namespace hunch {
 
-// Architectures by the name that config.json's model_type and GGUF's general.architecture use (mistral is llama in GGUF).
-inline constexpr std::array<std::string_view, 4> kFamilies{"llama", "mistral", "qwen2", "qwen3"};
+// Architectures by the name that config.json's model_type and GGUF's general.architecture use (mistral is llama in GGUF,
+// qwen3_moe is qwen3moe).
+inline constexpr std::array<std::string_view, 5> kFamilies{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"};
 
 // What a folder describes besides its weights. Texts of absent files are empty.
 struct FolderTexts {

@@ -1,4 +1,4 @@
-// config.json of the four families: defaults, scaling, windows, refusals.
+// config.json of all families: defaults, scaling, windows, refusals.
 #include "checkpoint/config.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
     const ModelShape s = shape_of(tiny::config(std::string(family)));
     EXPECT_EQ(s.family, family);
     EXPECT_EQ(s.qkv_bias, family == "qwen2");
-    EXPECT_EQ(s.qk_norm, family == "qwen3");
+    EXPECT_EQ(s.qk_norm, family.starts_with("qwen3"));
     EXPECT_EQ(s.output_bias, false);
     EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
   }
@@ -59,7 +59,7 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
 TEST(Config, RefusesWhatItCannotComputeByName) {
   const std::pair<Json, const char*> cases[] = {
       {with(tiny::config("llama"), "model_type", "gpt_oss"),
-       "unknown architecture gpt_oss; known are llama, mistral, qwen2, qwen3"},
+       "unknown architecture gpt_oss; known are llama, mistral, qwen2, qwen3, qwen3_moe"},
       {without(tiny::config("llama"), "model_type"), "model_type: missing"},
       {with(tiny::config("llama"), "quantization_config", Json::object()), "quantization_config"},
       {with(tiny::config("llama"), "mlp_bias", true), "mlp_bias"},

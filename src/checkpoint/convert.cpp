@@ -142,6 +142,9 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(in));
   HUNCH_OK(check_destination(in, out));
   const ModelShape& shape = checkpoint->shape();
+  if (shape.num_experts > 0)
+    return Error{
+        fmt::format("{}: models with experts ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};
   const bool from_folder = checkpoint->format() != "gguf";
   const bool permute = from_folder && (shape.family == "llama" || shape.family == "mistral");
   if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3 && !permute)

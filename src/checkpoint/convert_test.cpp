@@ -57,6 +57,13 @@ std::vector<float> values_of(const Tensor& tensor) {
   return out;
 }
 
+TEST_F(ConvertTest, RefusesModelsWithExpertsByName) {
+  put_model("qwen3_moe");
+  EXPECT_NE(error_of(out_).find("models with experts (qwen3_moe) cannot be written to GGUF yet"), std::string::npos)
+      << error_of(out_);
+  EXPECT_FALSE(fs::exists(out_));
+}
+
 TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   put_model("qwen3");
   const auto c = converted(DType::Q8_0);

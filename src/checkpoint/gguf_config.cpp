@@ -14,6 +14,7 @@ namespace hunch {
 namespace {
 
 constexpr size_t kMostTemplateBytes = 1 << 20;
+constexpr std::string_view kGgufQwen3Moe = "qwen3moe";
 
 // Accessors for "{arch}.name".
 class ArchKeys {
@@ -46,9 +47,19 @@ class ArchKeys {
   std::string arch_;
 };
 
-Status refuse_unsupported(const ArchKeys& keys) {
+// Qwen3-MoE files have experts in every layer, and shares that are normalised: no key says otherwise.
+Status read_experts(const ArchKeys& keys, ModelShape& s) {
+  HUNCH_TRY(s.num_experts, keys.count("expert_count", 1));
+  HUNCH_TRY(s.experts_per_token, keys.count("expert_used_count", 1));
+  HUNCH_TRY(s.expert_ffn, keys.count("expert_feed_forward_length", 1));
+  s.norm_expert_shares = true;
+  s.expert_layer.assign(size_t(s.layers), 1);
+  return {};
+}
+
+Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
   HUNCH_TRY(const int64_t experts, keys.integer("expert_count", 0));
-  if (experts != 0) return keys.wrong("expert_count", "mixtures of experts are not supported");
+  if (experts != 0 && !experts_allowed) return keys.wrong("expert_count", "experts are supported in qwen3moe only");
   // Neutral values are 0 (off) and 1 (a factor); anything else changes results.
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
                            "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
@@ -130,13 +141,14 @@ Status read_rope_factors(const GgufFile& file, ModelShape& shape) {
 
 Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t num_tokens) {
   const ArchKeys keys(file, arch);
-  HUNCH_OK(refuse_unsupported(keys));
+  const bool moe = arch == kGgufQwen3Moe;
+  HUNCH_OK(refuse_unsupported(keys, moe));
   ModelShape s;
-  s.family = arch;
+  s.family = moe ? "qwen3_moe" : arch;
   HUNCH_TRY(const auto name, file.text("general.name"));
   s.name = name.value_or("");
   HUNCH_TRY(s.hidden, keys.count("embedding_length", 1));
-  HUNCH_TRY(s.ffn, keys.count("feed_forward_length", 1));
+  HUNCH_TRY(s.ffn, keys.count("feed_forward_length", 1, moe ? std::optional<int64_t>(1) : std::nullopt));
   HUNCH_TRY(s.layers, keys.count("block_count", 1));
   if (s.layers > 1024) return keys.wrong("block_count", fmt::format("{}, possible are 1 to 1024", s.layers));
   HUNCH_TRY(s.heads, keys.count("attention.head_count", 1));
@@ -163,7 +175,8 @@ Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t nu
   s.tied_head = !find_tensor(file, "output.weight");
   s.qkv_bias = arch == "qwen2" || find_tensor(file, "blk.0.attn_q.bias");
   s.output_bias = find_tensor(file, "blk.0.attn_output.bias");
-  s.qk_norm = arch == "qwen3";
+  s.qk_norm = arch == "qwen3" || moe;
+  if (moe) HUNCH_OK(read_experts(keys, s));
 
   const TensorEntry* embedding = find_tensor(file, "token_embd.weight");
   HUNCH_TRY(s.vocab_size, keys.integer("vocab_size", num_tokens ? num_tokens : embedding ? embedding->shape[0] : 0));
@@ -257,10 +270,12 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
     HUNCH_OK(check_tokenizer(out.tokenizer, out.shape, file.file_name()));
     return out;
   }
-  // "mistral" is not an architecture of GGUF files: such models are written as llama.
-  if (*arch == "mistral" || std::find(kFamilies.begin(), kFamilies.end(), *arch) == kFamilies.end())
-    return file.wrong("general.architecture",
-                      fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3", quote(*arch)));
+  // Not architectures of GGUF files: mistral is written as llama, qwen3_moe has a spelling of its own.
+  const bool known = std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe;
+  if (!known || *arch == "mistral" || *arch == "qwen3_moe")
+    return file.wrong(
+        "general.architecture",
+        fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe", quote(*arch)));
   if (file.tensors().empty()) return Error{fmt::format("{}: holds no tensors (a vocabulary-only file)", file.file_name())};
   HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), int64_t(out.tokenizer.tokens.size())));
   out.shape.eos_ids = eos_ids;

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "checkpoint/expert_tensors.h"
+
 namespace hunch {
 
 namespace {
@@ -24,6 +26,8 @@ ModelInfo describe(const Checkpoint& checkpoint) {
   info.format = checkpoint.format();
   info.file_bytes = checkpoint.file_bytes();
   std::array<EncodingShare, kNumDTypes> shares{};
+  const ModelShape& shape = checkpoint.shape();
+  uint64_t expert_bytes = 0;
   for (const Tensor& tensor : checkpoint.tensors()) {
     int64_t elements = 1;
     for (const int64_t extent : tensor.shape) elements *= extent;
@@ -35,8 +39,11 @@ ModelInfo describe(const Checkpoint& checkpoint) {
     share.bytes += bytes;
     info.tensor_bytes += bytes;
     if (tensor.name != "rope_freqs.weight") info.parameters += elements;
-    if (tensor.name != "token_embd.weight" || checkpoint.shape().tied_head) info.weight_bytes_per_token += bytes;
+    if (is_expert_matrix(tensor.name)) expert_bytes += bytes;
+    else if (tensor.name != "token_embd.weight" || shape.tied_head) info.weight_bytes_per_token += bytes;
   }
+  if (shape.num_experts > 0)
+    info.weight_bytes_per_token += expert_bytes / uint64_t(shape.num_experts) * uint64_t(shape.experts_per_token);
   for (const EncodingShare& share : shares)
     if (share.tensors > 0) info.encodings.push_back(share);
   return info;

@@ -21,7 +21,8 @@ struct ModelInfo {
   std::string family, name, format;
   int64_t parameters = 0;
   uint64_t file_bytes = 0, tensor_bytes = 0;
-  // Read by one decode step whatever the context: every tensor, the embedding table only where it is also the head.
+  // Read by one decode step whatever the context: every tensor, the embedding table only where it is also the head, of experts
+  // as many as a token goes to.
   uint64_t weight_bytes_per_token = 0;
   std::vector<EncodingShare> encodings;  // those that occur, in DType's order
 };

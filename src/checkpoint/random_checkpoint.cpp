@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <unordered_map>
 
 #include "checkpoint/config.h"
 
@@ -23,6 +24,12 @@ constexpr Known kKnown[] = {
      R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
          "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
          "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true})"},
+    {"qwen3-30b-a3b",
+     R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+         "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+         "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true, "decoder_sparse_step": 1,
+         "mlp_only_layers": [], "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+         "tie_word_embeddings": false})"},
     {"llama-3.1-8b",
      R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
          "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
@@ -59,24 +66,30 @@ class RandomCheckpoint final : public Checkpoint {
     add("output_norm.weight", {s.hidden});
     if (!s.tied_head) add("output.weight", {s.vocab_size, s.hidden});
     for (int i = 0; i < s.layers; ++i) {
-      const auto part = [&](const char* what, std::vector<int64_t> shape) {
+      const auto part = [&](const std::string& what, std::vector<int64_t> shape) {
         add(fmt::format("blk.{}.{}", i, what), std::move(shape));
       };
       part("attn_norm.weight", {s.hidden}), part("ffn_norm.weight", {s.hidden});
       part("attn_q.weight", {q, s.hidden}), part("attn_k.weight", {kv, s.hidden}), part("attn_v.weight", {kv, s.hidden});
       part("attn_output.weight", {s.hidden, q});
-      part("ffn_gate.weight", {s.ffn, s.hidden}), part("ffn_up.weight", {s.ffn, s.hidden}),
-          part("ffn_down.weight", {s.hidden, s.ffn});
+      const auto ffn = [&](const std::string& of, int64_t width) {
+        part(fmt::format("ffn_gate{}.weight", of), {width, s.hidden});
+        part(fmt::format("ffn_up{}.weight", of), {width, s.hidden});
+        part(fmt::format("ffn_down{}.weight", of), {s.hidden, width});
+      };
+      if (!s.has_experts(i)) ffn("", s.ffn);
+      else part("ffn_gate_inp.weight", {s.num_experts, s.hidden});
+      for (int e = 0; s.has_experts(i) && e < s.num_experts; ++e) ffn(fmt::format(".{}", e), s.expert_ffn);
       if (s.qk_norm) part("attn_q_norm.weight", {s.head_dim}), part("attn_k_norm.weight", {s.head_dim});
       if (s.qkv_bias) part("attn_q.bias", {q}), part("attn_k.bias", {kv}), part("attn_v.bias", {kv});
       if (s.output_bias) part("attn_output.bias", {s.hidden});
     }
+    for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
   }
   const ModelShape& shape() const override { return description_.shape; }
   const Tensor* find(std::string_view name) const override {
-    for (const Tensor& tensor : tensors_)
-      if (tensor.name == name) return &tensor;
-    return nullptr;
+    const auto at = index_.find(name);
+    return at == index_.end() ? nullptr : &tensors_[at->second];
   }
   const std::vector<Tensor>& tensors() const override { return tensors_; }
   const TokenizerSource& tokenizer() const override { return description_.tokenizer; }
@@ -90,7 +103,8 @@ class RandomCheckpoint final : public Checkpoint {
 
  private:
   void add(std::string name, std::vector<int64_t> shape) {
-    Tensor tensor{.name = std::move(name), .dtype = shape.size() > 1 ? dtype_ : DType::F32, .shape = std::move(shape)};
+    const bool exact = shape.size() == 1 || name.ends_with("ffn_gate_inp.weight");  // routers stay in fp32, as in GGUF files
+    Tensor tensor{.name = std::move(name), .dtype = exact ? DType::F32 : dtype_, .shape = std::move(shape)};
     tensor.seed = seed_ * 0x9e3779b97f4a7c15ull + tensors_.size() + 1;
     tensor.bytes = dtype_bytes(tensor.dtype, size_t(tensor.shape.back()));
     if (tensor.shape.size() > 1) tensor.bytes *= size_t(tensor.shape.front());
@@ -101,6 +115,7 @@ class RandomCheckpoint final : public Checkpoint {
   DType dtype_;
   uint64_t seed_;
   std::vector<Tensor> tensors_;
+  std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
 };
 
 }  // namespace

@@ -152,7 +152,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   };
   static constexpr std::array<Pair, 3> kOutside{
       {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
-  static constexpr std::array<Pair, 11> kInside{{{"self_attn.q_proj", "attn_q"},
+  static constexpr std::array<Pair, 14> kInside{{{"self_attn.q_proj", "attn_q"},
                                                  {"self_attn.k_proj", "attn_k"},
                                                  {"self_attn.v_proj", "attn_v"},
                                                  {"self_attn.o_proj", "attn_output"},
@@ -161,14 +161,19 @@ Result<std::string> canonical_name(std::string_view hf_name) {
                                                  {"mlp.gate_proj", "ffn_gate"},
                                                  {"mlp.up_proj", "ffn_up"},
                                                  {"mlp.down_proj", "ffn_down"},
+                                                 {"mlp.gate", "ffn_gate_inp"},
+                                                 {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
+                                                 {"mlp.experts.down_proj", "ffn_down_exps"},
                                                  {"input_layernorm", "attn_norm"},
                                                  {"post_attention_layernorm", "ffn_norm"}}};
-  const Error unknown{fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2 or qwen3)", quote(hf_name))};
+  const Error unknown{fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3 or qwen3_moe)", quote(hf_name))};
   if (hf_name.ends_with("rotary_emb.inv_freq")) return std::string();  // derived from rope_theta, old checkpoints store it
 
-  const size_t dot = hf_name.rfind('.');
+  // Tensors of all experts are parameters of their own, without the suffix of a linear layer.
+  const bool bare = hf_name.ends_with(".experts.gate_up_proj") || hf_name.ends_with(".experts.down_proj");
+  const size_t dot = bare ? hf_name.size() : hf_name.rfind('.');
   if (dot == hf_name.npos) return unknown;
-  const std::string_view stem = hf_name.substr(0, dot), suffix = hf_name.substr(dot);
+  const std::string_view stem = hf_name.substr(0, dot), suffix = bare ? ".weight" : hf_name.substr(dot);
   if (suffix != ".weight" && suffix != ".bias") return unknown;
   for (const auto& [hf, canonical] : kOutside)
     if (stem == hf) return fmt::format("{}{}", canonical, suffix);
@@ -180,8 +185,19 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   const size_t digits = size_t(end - rest.data());
   if (error != std::errc() || layer < 0 || digits >= rest.size() || rest[digits] != '.') return unknown;
+  const std::string_view inside = rest.substr(digits + 1);
   for (const auto& [hf, canonical] : kInside)
-    if (rest.substr(digits + 1) == hf) return fmt::format("blk.{}.{}{}", layer, canonical, suffix);
+    if (inside == hf) return fmt::format("blk.{}.{}{}", layer, canonical, suffix);
+
+  constexpr std::string_view kExperts = "mlp.experts.";
+  if (!inside.starts_with(kExperts)) return unknown;
+  int expert = -1;
+  const char* first = inside.data() + kExperts.size();
+  const auto id = std::from_chars(first, inside.data() + inside.size(), expert);
+  if (id.ec != std::errc() || expert < 0) return unknown;
+  const std::string_view part = inside.substr(size_t(id.ptr - inside.data()));
+  for (const std::string_view name : {"gate", "up", "down"})
+    if (part == fmt::format(".{}_proj", name)) return fmt::format("blk.{}.ffn_{}.{}{}", layer, name, expert, suffix);
   return unknown;
 }
 

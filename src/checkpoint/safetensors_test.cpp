@@ -97,6 +97,10 @@ TEST(Safetensors, MapsHuggingFaceNamesToCanonicalOnes) {
       {"model.layers.0.self_attn.q_norm.weight", "blk.0.attn_q_norm.weight"},
       {"model.layers.0.self_attn.o_proj.weight", "blk.0.attn_output.weight"},
       {"model.layers.0.mlp.gate_proj.weight", "blk.0.ffn_gate.weight"},
+      {"model.layers.0.mlp.gate.weight", "blk.0.ffn_gate_inp.weight"},
+      {"model.layers.2.mlp.experts.127.down_proj.weight", "blk.2.ffn_down.127.weight"},
+      {"model.layers.2.mlp.experts.gate_up_proj", "blk.2.ffn_gate_up_exps.weight"},
+      {"model.layers.2.mlp.experts.down_proj", "blk.2.ffn_down_exps.weight"},
       {"model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight"},
       {"model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight"},
       {"model.layers.0.self_attn.rotary_emb.inv_freq", ""}};
@@ -109,8 +113,10 @@ TEST(Safetensors, MapsHuggingFaceNamesToCanonicalOnes) {
 
 TEST(Safetensors, RefusesUnknownNamesByName) {
   for (const char* name :
-       {"model.layers.0.mlp.experts.0.w1.weight", "model.layers.x.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight",
-        "model.layers.99999999999.mlp.up_proj.weight", "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"}) {
+       {"model.layers.0.mlp.experts.0.w1.weight", "model.layers.0.mlp.experts.x.up_proj.weight", "model.experts.gate_up_proj",
+        "model.layers.0.mlp.experts.-1.up_proj.weight", "model.layers.0.mlp.experts.0up_proj.weight",
+        "model.layers.x.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight", "model.layers.99999999999.mlp.up_proj.weight",
+        "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"}) {
     auto mapped = canonical_name(name);
     ASSERT_FALSE(mapped.ok()) << name;
     EXPECT_NE(mapped.error().message.find(name), std::string::npos);

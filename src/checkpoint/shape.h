@@ -22,7 +22,7 @@ struct RopeScaling {
 enum class RopePairs { Halves /* i and i + D/2: Hugging Face, GGUF qwen2/qwen3 */, Neighbours /* 2i and 2i + 1: GGUF llama */ };
 
 struct ModelShape {
-  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3
+  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3, qwen3_moe
   std::string name;    // free text from the file, may be empty
   int64_t vocab_size = 0, hidden = 0, ffn = 0;
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -40,7 +40,20 @@ struct ModelShape {
   bool qkv_bias = false, output_bias = false, qk_norm = false;
   std::vector<int32_t> eos_ids;  // end of generation, from generation_config/config or GGUF keys
 
+  // Mixture of experts: a router sends a row to the `experts_per_token` of `num_experts` small feed-forward blocks.
+  int num_experts = 0, experts_per_token = 0;  // 0: no layer has experts
+  int64_t expert_ffn = 0;                      // width of one; `ffn` is that of the layers without
+  bool norm_expert_shares = false;             // the chosen experts' shares are divided by their sum
+  std::vector<uint8_t> expert_layer;           // [layers] 1 where the feed-forward block is one of experts; empty: nowhere
+
   int window_of(int layer) const { return window_layer.empty() || window_layer[size_t(layer)] ? sliding_window : 0; }
+  bool has_experts(int layer) const { return !expert_layer.empty() && expert_layer[size_t(layer)]; }
+  bool has_dense_ffn() const {  // some layer has a feed-forward block of its own
+    for (const uint8_t experts : expert_layer)
+      if (!experts) return true;
+    return expert_layer.empty();
+  }
+  int64_t widest_ffn() const { return has_dense_ffn() && ffn > expert_ffn ? ffn : expert_ffn; }
   int64_t kv_elements_per_token() const { return int64_t(2) * layers * kv_heads * head_dim; }
 };
 

@@ -14,6 +14,7 @@
 namespace hunch::tiny {
 
 inline constexpr int kVocab = 40, kHidden = 32, kFfn = 64, kLayers = 2, kHeads = 4, kKvHeads = 2, kHeadDim = 8;
+inline constexpr int kExperts = 4, kExpertsPerToken = 2, kExpertFfn = 16;  // of qwen3_moe, in its last layer
 
 using Bytes = std::vector<std::byte>;
 using Shape = std::vector<int64_t>;
@@ -24,18 +25,25 @@ struct NamedShape {
 };
 
 inline nlohmann::json config(const std::string& family) {
-  return {{"model_type", family},
-          {"vocab_size", kVocab},
-          {"hidden_size", kHidden},
-          {"intermediate_size", kFfn},
-          {"num_hidden_layers", kLayers},
-          {"num_attention_heads", kHeads},
-          {"num_key_value_heads", kKvHeads},
-          {"head_dim", kHeadDim},
-          {"max_position_embeddings", 512},
-          {"rms_norm_eps", 1e-5},
-          {"tie_word_embeddings", false},
-          {"eos_token_id", 3}};
+  nlohmann::json out{{"model_type", family},
+                     {"vocab_size", kVocab},
+                     {"hidden_size", kHidden},
+                     {"intermediate_size", kFfn},
+                     {"num_hidden_layers", kLayers},
+                     {"num_attention_heads", kHeads},
+                     {"num_key_value_heads", kKvHeads},
+                     {"head_dim", kHeadDim},
+                     {"max_position_embeddings", 512},
+                     {"rms_norm_eps", 1e-5},
+                     {"tie_word_embeddings", false},
+                     {"eos_token_id", 3}};
+  if (family == "qwen3_moe")
+    out.update({{"num_experts", kExperts},
+                {"num_experts_per_tok", kExpertsPerToken},
+                {"moe_intermediate_size", kExpertFfn},
+                {"norm_topk_prob", true},
+                {"mlp_only_layers", {0}}});
+  return out;
 }
 
 // Hugging Face's tensors of a family.
@@ -54,15 +62,21 @@ inline std::vector<NamedShape> folder_tensors(const std::string& family) {
       add("self_attn.k_proj.bias", {kKvHeads * kHeadDim});
       add("self_attn.v_proj.bias", {kKvHeads * kHeadDim});
     }
-    if (family == "qwen3") {
+    if (family == "qwen3" || family == "qwen3_moe") {
       add("self_attn.q_norm.weight", {kHeadDim});
       add("self_attn.k_norm.weight", {kHeadDim});
     }
     add("self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim});
     add("post_attention_layernorm.weight", {kHidden});
-    add("mlp.gate_proj.weight", {kFfn, kHidden});
-    add("mlp.up_proj.weight", {kFfn, kHidden});
-    add("mlp.down_proj.weight", {kHidden, kFfn});
+    const bool experts = family == "qwen3_moe" && layer == kLayers - 1;
+    if (experts) add("mlp.gate.weight", {kExperts, kHidden});
+    for (int e = 0; e < (experts ? kExperts : 1); ++e) {
+      const std::string of = experts ? fmt::format("mlp.experts.{}.", e) : "mlp.";
+      const int width = experts ? kExpertFfn : kFfn;
+      add((of + "gate_proj.weight").c_str(), {width, kHidden});
+      add((of + "up_proj.weight").c_str(), {width, kHidden});
+      add((of + "down_proj.weight").c_str(), {kHidden, width});
+    }
   }
   out.push_back({"model.norm.weight", {kHidden}});
   out.push_back({"lm_head.weight", {kVocab, kHidden}});

@@ -52,6 +52,11 @@ StaticTree usual_tree(int nodes) {
 
 double megabytes(uint64_t bytes) { return double(bytes) / 1e6; }
 
+// Distinct experts that a pass reads, over all layers; models without have no such column.
+void add_experts(ordered_json& row, const PassCost& cost) {
+  if (cost.bytes.experts_read > 0) row["experts"] = cost.bytes.experts_read;
+}
+
 }  // namespace
 
 Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double ceiling) {
@@ -68,6 +73,7 @@ Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double c
                           {"kv_MB", megabytes(cost.bytes.kv_bytes)},
                           {"GB_per_s", rate / 1e9},
                           {"share_of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()}});
+    add_experts(table.rows.back(), cost);
   }
   return table;
 }
@@ -98,6 +104,7 @@ Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const S
                           {"kv_MB", megabytes(c.bytes.kv_bytes)},
                           {"scores_MB", megabytes(c.bytes.score_bytes)},
                           {"copied_MB", megabytes(c.bytes.gather_bytes)}});
+    add_experts(table.rows.back(), c);
   };
   row(1, "plain", plain);
   for (int64_t rows : flags.rows) {

@@ -1,6 +1,8 @@
 // hunch info: what a model file says about itself, and what that costs in memory; and what a learned drafter is.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/drafter_file.h"
 #include "checkpoint/model_info.h"
@@ -40,7 +42,13 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     out["encodings"][std::string(dtype_info(share.dtype).name)] = {{"tensors", share.tensors}, {"bytes", share.bytes}};
   out["vocab_size"] = s.vocab_size;
   out["hidden"] = s.hidden;
-  out["ffn"] = s.ffn;
+  out["ffn"] = s.has_dense_ffn() ? s.ffn : s.expert_ffn;
+  if (s.num_experts > 0) {
+    out["experts"] = s.num_experts;
+    out["experts_per_token"] = s.experts_per_token;
+    out["expert_ffn"] = s.expert_ffn;
+    out["expert_layers"] = std::count(s.expert_layer.begin(), s.expert_layer.end(), 1);
+  }
   out["layers"] = s.layers;
   out["heads"] = s.heads;
   out["kv_heads"] = s.kv_heads;
@@ -70,6 +78,10 @@ std::string info_text(const ordered_json& j) {
                                    whole("parameters") == 0 ? " without weights" : ""));
   line("shape", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"),
                             whole("ffn"), whole("heads"), whole("kv_heads"), whole("head_dim")));
+  if (j.contains("experts"))
+    line("experts",
+         fmt::format("{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
+                     whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"].get<double>())));
   line("vocabulary",
        fmt::format("{} tokens{}", whole("vocab_size"), j["tied_head"].get<bool>() ? ", embedding and head tied" : ""));
   line("context", fmt::format("{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),

@@ -92,7 +92,8 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
     selects.push_back(select);
     const BackendCounters& after = parts_.backend->counters();
     cost.bytes = {after.weight_bytes - before.weight_bytes, after.kv_bytes - before.kv_bytes,
-                  after.score_bytes - before.score_bytes, after.gather_bytes - before.gather_bytes};
+                  after.score_bytes - before.score_bytes, after.gather_bytes - before.gather_bytes,
+                  after.experts_read - before.experts_read};
   }
   cost.ms = median(times);
   cost.select_ms = median(selects);

@@ -24,6 +24,7 @@ BackendCounters difference(const BackendCounters& a, const BackendCounters& b, u
           (a.kv_bytes - b.kv_bytes) / over,
           (a.score_bytes - b.score_bytes) / over,
           (a.gather_bytes - b.gather_bytes) / over,
+          (a.experts_read - b.experts_read) / over,
           (a.kernels - b.kernels) / over,
           (a.kernel_launches - b.kernel_launches) / over,
           (a.graph_launches - b.graph_launches) / over,

@@ -12,6 +12,10 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
   if (shape.qkv_bias && !form.qkv_bias_allowed)
     return Error{fmt::format("{}: attention biases are not part of this family", shape.family)};
 
+  if (shape.num_experts > 0 && !setup.backend->has_experts())
+    return Error{fmt::format("{}: mixtures of experts do not run on {} yet; use --device cpu, or a model without experts",
+                             shape.family, setup.backend->description())};
+
   auto model = std::unique_ptr<Decoder>(new Decoder);
   model->shape_ = shape;
   model->rope_ = RopeTable(*setup.backend, shape);
@@ -23,6 +27,7 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
   model->output_norm_ = load.vector("output_norm.weight");
   if (!shape.tied_head) model->head_ = load.matrix("output.weight");
   HUNCH_OK(load.status());
+  size_t idle_bytes = 0;
   for (int i = 0; i < shape.layers; ++i) {
     const auto name = [i](const char* part) { return fmt::format("blk.{}.{}", i, part); };
     Layer layer;
@@ -36,16 +41,15 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
     a.o_bias = load.vector(name("attn_output.bias"));
     a.q = load.matrix(name("attn_q.weight")), a.k = load.matrix(name("attn_k.weight")), a.v = load.matrix(name("attn_v.weight"));
     a.o = load.matrix(name("attn_output.weight"));
-    FeedForwardWeights& f = layer.ffn;
-    f.gate = load.matrix(name("ffn_gate.weight")), f.up = load.matrix(name("ffn_up.weight"));
-    f.down = load.matrix(name("ffn_down.weight"));
+    layer.ffn = load_feed_forward(load, shape, i);
     HUNCH_OK(load.status());
-    HUNCH_CHECK(a.complete() && f.complete());
+    HUNCH_CHECK(a.complete() && layer.ffn.complete());
+    idle_bytes += layer.ffn.idle_bytes();
     model->layers_.push_back(std::move(layer));
     if (setup.progress) setup.progress(i + 1, shape.layers);
   }
-  // A pass reads the table as the head, or a row of it per token.
-  model->weight_bytes_ = load.bytes() - (shape.tied_head ? 0 : table_bytes);
+  // A pass reads the table as the head, or a row of it per token; a pass of one row leaves most experts alone.
+  model->weight_bytes_ = load.bytes() - (shape.tied_head ? 0 : table_bytes) - idle_bytes;
   return std::unique_ptr<Model>(std::move(model));
 }
 

@@ -29,6 +29,17 @@ std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
   return count(std::move(weight), name);
 }
 
+std::unique_ptr<Weight> WeightLoader::exact_matrix(const std::string& name) {
+  const Tensor* tensor = find_(name);
+  if (!tensor) return nullptr;
+  const bool coarse = dtype_info(tensor->dtype).block > 1 || tensor->dtype == DType::F8_E4M3;
+  if (coarse && tensor->data) convert(*tensor, DType::F32);
+  const DType made = coarse ? DType::F32 : tensor->dtype;
+  auto weight = tensor->data ? backend_.load_weight(coarse ? converted_ : *tensor)
+                             : backend_.random_weight(made, tensor->shape.front(), tensor->shape.back(), tensor->seed);
+  return count(std::move(weight), name);
+}
+
 std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int64_t step, bool second) {
   const Tensor* tensor = find_(name);
   HUNCH_CHECK(tensor && tensor->data && tensor->shape.front() % (2 * step) == 0);
@@ -72,20 +83,59 @@ Status WeightLoader::status() const {
 bool WeightLoader::requantise(const Tensor& tensor) {
   const auto type = requantise_;
   if (!type || tensor.dtype == *type || tensor.shape.back() % dtype_info(*type).block != 0) return false;
+  convert(tensor, *type);
+  return true;
+}
+
+void WeightLoader::convert(const Tensor& tensor, DType type) {
   const int64_t columns = tensor.shape.back(), rows = tensor.shape.front();
-  const size_t to_bytes = dtype_bytes(*type, size_t(columns));
+  const size_t to_bytes = dtype_bytes(type, size_t(columns));
   row_.resize(size_t(columns));
   converted_bytes_.resize(to_bytes * size_t(rows));
   for (int64_t row = 0; row < rows; ++row) {
     dequantise_row(tensor, row, row_.data());
-    quantise_row(*type, row_.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
+    quantise_row(type, row_.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
   }
   converted_ = tensor;
-  converted_.dtype = *type;
+  converted_.dtype = type;
   converted_.data = converted_bytes_.data();
   converted_.bytes = converted_bytes_.size();
   converted_.scales = {};
-  return true;
+}
+
+bool ExpertWeights::complete() const {
+  return router && !owned.empty() && std::all_of(owned.begin(), owned.end(), [](const auto& weight) { return bool(weight); });
+}
+
+size_t FeedForwardWeights::idle_bytes() const {
+  if (!experts) return 0;
+  const size_t all = experts->all.size();
+  return experts->bytes / all * (all - size_t(experts->per_row));
+}
+
+FeedForwardWeights load_feed_forward(WeightLoader& load, const ModelShape& shape, int layer) {
+  FeedForwardWeights out;
+  if (!shape.has_experts(layer)) {
+    out.gate = load.matrix(fmt::format("blk.{}.ffn_gate.weight", layer));
+    out.up = load.matrix(fmt::format("blk.{}.ffn_up.weight", layer));
+    out.down = load.matrix(fmt::format("blk.{}.ffn_down.weight", layer));
+    return out;
+  }
+  out.experts = std::make_unique<ExpertWeights>();
+  ExpertWeights& e = *out.experts;
+  e.router = load.exact_matrix(fmt::format("blk.{}.ffn_gate_inp.weight", layer));
+  e.per_row = shape.experts_per_token, e.normalise = shape.norm_expert_shares;
+  const size_t before = load.bytes();
+  for (int id = 0; id < shape.num_experts; ++id) {
+    const auto part = [&](const char* name) {
+      return e.owned.emplace_back(load.matrix(fmt::format("blk.{}.{}.{}.weight", layer, name, id))).get();
+    };
+    Expert expert;  // in this order: neighbours in memory are read one after the other
+    expert.gate = part("ffn_gate"), expert.up = part("ffn_up"), expert.down = part("ffn_down");
+    e.all.push_back(expert);
+  }
+  e.bytes = load.bytes() - before;
+  return out;
 }
 
 BlockScratch::BlockScratch(Arena& arena, const ModelShape& shape, int64_t rows) {
@@ -94,8 +144,15 @@ BlockScratch::BlockScratch(Arena& arena, const ModelShape& shape, int64_t rows) 
   k = arena.take<float>(rows, kv_dim);
   v = arena.take<float>(rows, kv_dim);
   mixed = arena.take<float>(rows, attention_dim);
-  gate = arena.take<float>(rows, shape.ffn);
-  up = arena.take<float>(rows, shape.ffn);
+  gate = arena.take<float>(rows, shape.widest_ffn());
+  up = arena.take<float>(rows, shape.widest_ffn());
+  if (shape.num_experts > 0) {
+    logits = arena.take<float>(rows, shape.num_experts);
+    shares = arena.take<float>(rows, shape.experts_per_token);
+    ids = arena.take<int32_t>(rows, shape.experts_per_token);
+    gathered = arena.take<float>(rows, shape.hidden);
+    product = arena.take<float>(rows, shape.hidden);
+  }
   cos_sin = arena.take<float>(rows, int64_t(shape.rope_dim > 0 ? shape.rope_dim : shape.head_dim) / 2, 2);
 }
 
@@ -142,11 +199,27 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
 }
 
 void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x) {
-  const Product both[] = {{w.gate.get(), nullptr, s.gate}, {w.up.get(), nullptr, s.up}};
+  const int64_t rows = in.extent[0], width = w.experts ? w.experts->all.front().gate->out_dim : w.gate->out_dim;
+  const View<float, 2> gate(s.gate.data, rows, width), up(s.up.data, rows, width);
+  if (w.experts) {
+    multiply(backend, in, *w.experts->router, {}, s.logits);
+    backend.route({.logits = s.logits, .normalise = w.experts->normalise, .ids = s.ids, .shares = s.shares});
+    backend.experts({.x = in,
+                     .ids = s.ids,
+                     .shares = s.shares,
+                     .experts = w.experts->all,
+                     .out = x,
+                     .gate = gate,
+                     .up = up,
+                     .gathered = s.gathered,
+                     .product = s.product});
+    return;
+  }
+  const Product both[] = {{w.gate.get(), nullptr, gate}, {w.up.get(), nullptr, up}};
   backend.matmul({.x = in, .products = both});
-  backend.gate({.gate = s.gate, .up = s.up, .out = s.gate});
+  backend.gate({.gate = gate, .up = up, .out = gate});
   const Product down[] = {{w.down.get(), nullptr, x}};
-  backend.matmul({.x = s.gate, .products = down, .accumulate = true});
+  backend.matmul({.x = gate, .products = down, .accumulate = true});
 }
 
 }  // namespace hunch

@@ -27,6 +27,8 @@ class WeightLoader {
 
   Buffer vector(const std::string& name);  // fp32; empty if the file has none
   std::unique_ptr<Weight> matrix(const std::string& name);
+  // As the file has it, or in fp32 where that is in fewer than 16 bits: for products whose result decides something.
+  std::unique_ptr<Weight> exact_matrix(const std::string& name);
   // Of a matrix whose rows alternate between two, `step` rows at a time: the first or the second.
   std::unique_ptr<Weight> every_second(const std::string& name, int64_t step, bool second);
   size_t bytes() const { return bytes_; }  // that products with all matrices so far read
@@ -35,6 +37,7 @@ class WeightLoader {
 
  private:
   bool requantise(const Tensor& tensor);
+  void convert(const Tensor& tensor, DType type);
   std::unique_ptr<Weight> count(std::unique_ptr<Weight> weight, const std::string& name);
 
   Backend& backend_;
@@ -56,18 +59,39 @@ struct AttentionWeights {
   bool complete() const { return q && k && v && o; }
 };
 
+// A mixture of experts in place of one feed-forward block (backend/ops/experts.h).
+struct ExpertWeights {
+  std::unique_ptr<Weight> router;              // [experts][hidden]
+  std::vector<std::unique_ptr<Weight>> owned;  // gate, up and down of each
+  std::vector<Expert> all;                     // by id
+  int per_row = 0;                             // experts that a row goes to
+  bool normalise = false;                      // their shares sum to 1
+  size_t bytes = 0;                            // of all experts, the router not included
+
+  bool complete() const;
+};
+
+// The feed-forward block of a layer: three matrices, or experts.
 struct FeedForwardWeights {
   std::unique_ptr<Weight> gate, up, down;  // [ffn][hidden] twice, [hidden][ffn]
+  std::unique_ptr<ExpertWeights> experts;  // null: dense
 
-  bool complete() const { return gate && up && down; }
+  bool complete() const { return experts ? experts->complete() : gate && up && down; }
+  // Of experts that a pass of one row does not read.
+  size_t idle_bytes() const;
 };
+// That of a model's layer, as its shape has it.
+FeedForwardWeights load_feed_forward(WeightLoader&, const ModelShape&, int layer);
 
 // Activations that the blocks of one pass share, from its arena.
 struct BlockScratch {
   BlockScratch(Arena&, const ModelShape&, int64_t rows);
-  View<float, 2> q, k, v, mixed;  // [rows][heads head_dim], kv: [rows][kv_heads head_dim], attention's output
-  View<float, 2> gate, up;        // [rows][ffn]
-  View<float, 3> cos_sin;         // [rows][rope_dim / 2][2]
+  View<float, 2> q, k, v, mixed;     // [rows][heads head_dim], kv: [rows][kv_heads head_dim], attention's output
+  View<float, 2> gate, up;           // [rows][the widest block], used by as many columns as a block has
+  View<float, 2> logits, shares;     // of the router: [rows][experts], [rows][experts per row]
+  View<int32_t, 2> ids;              // [rows][experts per row]
+  View<float, 2> gathered, product;  // [rows][hidden]; these five only where a layer has experts
+  View<float, 3> cos_sin;            // [rows][rope_dim / 2][2]
 };
 
 // Angles of the pass's positions into scratch.cos_sin.
@@ -86,7 +110,7 @@ class RopeTable {
 // x += o(attention of `in`), in [rows][in]: normed rows, of whatever width q, k and v take.
 void attend(Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in,
             View<float, 2> x);
-// x += down(silu(gate(in)) * up(in)).
+// x += down(silu(gate(in)) * up(in)), or the sum over the experts that each row goes to.
 void feed_forward(Backend&, const FeedForwardWeights&, BlockScratch&, View<const float, 2> in, View<float, 2> x);
 
 // A product with one weight; `bias` may be empty.

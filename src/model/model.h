@@ -23,7 +23,7 @@ class Model {
   };
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
-  virtual size_t weight_bytes() const = 0;  // read by one pass, the head included
+  virtual size_t weight_bytes() const = 0;  // read by one pass of one row, the head included
 
   // Final hidden states after the last norm: [rows][hidden]. `skipped` (empty, or a byte a layer) leaves layers out: their input
   // is their output, and they neither write nor read K and V. For drafts, which need not be exact.

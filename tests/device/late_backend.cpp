@@ -51,6 +51,12 @@ class LateBackend final : public ReferenceBackend {
       ReferenceBackend::matmul(a);
     });
   }
+  void route(const RouteArgs& a) override {
+    later([this, a] { ReferenceBackend::route(a); });
+  }
+  void experts(const ExpertsArgs& a) override {
+    later([this, a] { ReferenceBackend::experts(a); });
+  }
   void embed(const EmbedArgs& a) override {
     later([this, a] { ReferenceBackend::embed(a); });
   }

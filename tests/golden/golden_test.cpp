@@ -96,6 +96,8 @@ bool in_blocks(const std::string& name) {
 double tolerance(const std::string& name, const Place& place) {
   if (place.kv == "fp8") return 2;  // each element of K and V to 1/16 of itself; measured 1.6 on the reference
   if (place.device == "cpu" && in_blocks(name)) return 0.6;
+  // Rounding may send a row to another expert, which moves logits by a step: measured 0.134 with bf16, 0.46 with q8_0.
+  if (name == "qwen3-moe" && place.kv != "f32" && place.kv != "f16") return place.kv == "bf16" ? 0.25 : 0.7;
   if (place.kv == "q8_0") return 0.4;  // each K and V to 1/254 of its row's greatest element; measured 0.30
   return place.kv == "f32" ? 2e-4 : place.kv == "f16" ? 0.03 : place.isa == "avx512_bf16" ? 0.2 : 0.12;
 }

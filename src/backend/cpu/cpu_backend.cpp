@@ -20,6 +20,7 @@ CpuBackend::CpuBackend(const KernelTable& kernels, int threads)
     : kernels_(kernels),
       threads_(threads),
       matmul_(threads_, kernels.matmul),
+      experts_(threads_, matmul_, kernels.rows),
       attention_(threads_, kernels.attention),
       sampler_(threads_, kernels.rows),
       log_probs_(threads_, kernels.rows) {}
@@ -104,6 +105,12 @@ void CpuBackend::top_k(const TopKArgs& args) {
 void CpuBackend::sample(const SampleArgs& args) { sampler_.sample(args); }
 
 void CpuBackend::log_probs(const LogProbsArgs& args) { log_probs_.log_probs(args); }
+
+void CpuBackend::experts(const ExpertsArgs& args) {
+  const CpuExperts::Read read = experts_.experts(args);
+  counters_.weight_bytes += read.bytes;
+  counters_.experts_read += read.experts;
+}
 
 static const Register<Backend> cpu{"cpu", "vector kernels chosen for this machine, several threads", CpuBackend::make};
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/log_probs.h"
 #include "backend/cpu/matmul.h"
@@ -46,11 +47,13 @@ class CpuBackend final : public ReferenceBackend {
   void top_k(const TopKArgs& args) override;
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
+  void experts(const ExpertsArgs& args) override;
 
  private:
   const KernelTable& kernels_;
   Threads threads_;
   CpuMatmul matmul_;
+  CpuExperts experts_;
   CpuAttention attention_;
   CpuSampler sampler_;
   CpuLogProbs log_probs_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cuda/experts.h"
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/kv_ops.h"
 #include "backend/cuda/kv_store.h"
@@ -160,6 +161,12 @@ void CudaBackend::count() {
   const Commands::Counters& c = commands_->counters();
   counters_.kernels = c.kernels, counters_.kernel_launches = c.launches, counters_.graph_launches = c.graph_launches,
   counters_.waits = c.waits, counters_.waited_ns = c.waited_ns;
+  if (!experts_seen_.data()) return;
+  const auto* seen = static_cast<const volatile ExpertsRead*>(experts_seen_.data());
+  const uint64_t bytes = seen->bytes;
+  counters_.experts_read = seen->experts;
+  counters_.weight_bytes += bytes - experts_bytes_;
+  experts_bytes_ = bytes;
 }
 
 Status CudaBackend::synchronize() {
@@ -298,6 +305,19 @@ void CudaBackend::grow_tree(const GrowTreeArgs& args) { enqueue_grow_tree(next_o
 
 void CudaBackend::choose_nodes(const ChooseNodesArgs& args) { enqueue_choose_nodes(next_op(), args); }
 
+void CudaBackend::route(const RouteArgs& args) { enqueue_route(next_op(), args); }
+
+void CudaBackend::experts(const ExpertsArgs& args) {
+  if (!experts_read_.data()) {
+    constexpr ExpertsRead kNone;
+    experts_read_ = allocate(sizeof kNone), experts_seen_ = allocate(sizeof kNone, Memory::Shared);
+    HUNCH_CUDA_CHECK(copy_to_device(experts_read_.data(), &kNone, sizeof kNone));
+    std::memcpy(experts_seen_.data(), &kNone, sizeof kNone);
+  }
+  enqueue_experts(next_op(), args, static_cast<ExpertsRead*>(experts_read_.data()),
+                  static_cast<ExpertsRead*>(experts_seen_.data()));
+}
+
 std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
   std::vector<KernelRow> rows;
   const Ceilings ceilings = measure_ceilings();
@@ -310,6 +330,7 @@ std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
   };
   add("attention", bench_attention);
   add("products", bench_products);
+  add("experts", bench_experts);
   add("rows", bench_rows);
   return rows;
 }

@@ -63,6 +63,9 @@ class CudaBackend final : public Backend {
   void log_probs(const LogProbsArgs& args) override;
   void grow_tree(const GrowTreeArgs& args) override;
   void choose_nodes(const ChooseNodesArgs& args) override;
+  bool has_experts() const override { return true; }
+  void route(const RouteArgs& args) override;
+  void experts(const ExpertsArgs& args) override;
 
   void replay(const std::function<void()>& body) override;
   std::vector<KernelRow> bench_kernels(const std::string& filter) override;
@@ -81,6 +84,8 @@ class CudaBackend final : public Backend {
   CudaAttention attention_;
   HostOps host_;
   uint64_t chosen_bytes_ = 0;                                // scores that choices read
+  Buffer experts_read_, experts_seen_;                       // ExpertsRead: device memory; what the host sees of it
+  uint64_t experts_bytes_ = 0;                               // of experts_seen_ that counters have
   std::vector<TopKArgs> choices_;                            // asked for, not yet appended
   const float *kept_first_ = nullptr, *kept_end_ = nullptr;  // around all scores that they read
   std::vector<StoreKvArgs> stores_;

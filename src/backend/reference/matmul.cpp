@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "backend/reference/dot.h"
 #include "backend/reference/reference_backend.h"
 #include "checkpoint/quantise.h"
 
@@ -20,22 +21,6 @@ std::unique_ptr<Weight> ReferenceBackend::load_weight(const Tensor& matrix) {
   for (int64_t i = 0; i < weight->out_dim; ++i) dequantise_row(matrix, i, weight->values.data() + i * weight->in_dim);
   return weight;
 }
-
-namespace {
-
-// Sixteen partial sums: more accurate than one, and the compiler may keep them in vectors without reordering anything.
-float dot(const float* a, const float* b, int64_t n) {
-  float partial[16] = {};
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
-    for (int j = 0; j < 16; ++j) partial[j] += a[i + j] * b[i + j];
-  for (int j = 0; i + j < n; ++j) partial[j] += a[i + j] * b[i + j];
-  double sum = 0;
-  for (float p : partial) sum += double(p);
-  return float(sum);
-}
-
-}  // namespace
 
 void ReferenceBackend::matmul(const MatmulArgs& args) {
   for (const Product& product : args.products) {

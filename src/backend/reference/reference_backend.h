@@ -78,9 +78,15 @@ class ReferenceBackend : public Backend {
   void log_probs(const LogProbsArgs& args) override;
   void grow_tree(const GrowTreeArgs& args) override;
   void choose_nodes(const ChooseNodesArgs& args) override;
+  bool has_experts() const override { return true; }
+  void route(const RouteArgs& args) override;
+  void experts(const ExpertsArgs& args) override;
 
   // 0.98^steps with the bits that every backend's top_k uses.
   static float dilation_factor(int steps);
+
+ private:
+  std::vector<float> shares_;  // of one row, in route()
 };
 
 }  // namespace hunch

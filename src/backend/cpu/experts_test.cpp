@@ -1,0 +1,150 @@
+// Experts on every instruction set: near the plain loops, and a row's bits the same in any company.
+#include "backend/cpu/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "backend/cpu/test_backends.h"
+#include "base/random.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kHidden = 256, kWidth = 96, kExperts = 11, kPerRow = 4, kRows = 70;
+
+std::vector<float> gaussian(int64_t count, uint64_t seed) {
+  const NoiseKey key{.seed = seed};
+  std::vector<float> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) {
+    float sum = 0;
+    for (uint32_t part = 0; part < 4; ++part)
+      sum += float(noise_bits(key, NoiseStream::Target, part, uint32_t(i))) * 0x1p-32f - 0.5f;
+    out[i] = sum * 1.732f;
+  }
+  return out;
+}
+
+// The same experts on one backend.
+struct Experts {
+  Experts(Backend& backend, DType dtype) {
+    for (int64_t e = 0; e < kExperts; ++e)
+      experts.push_back({load(backend, dtype, kWidth, kHidden, uint64_t(3 * e)),
+                         load(backend, dtype, kWidth, kHidden, uint64_t(3 * e + 1)),
+                         load(backend, dtype, kHidden, kWidth, uint64_t(3 * e + 2))});
+  }
+  const Weight* load(Backend& backend, DType dtype, int64_t rows, int64_t columns, uint64_t seed) {
+    std::vector<float> values = gaussian(rows * columns, 100 + seed);
+    for (float& value : values) value /= std::sqrt(float(columns));
+    std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
+    quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
+    const Tensor tensor{.dtype = dtype, .shape = {rows, columns}, .data = bytes.data(), .bytes = bytes.size()};
+    return owned.emplace_back(backend.load_weight(tensor)).get();
+  }
+  std::vector<std::unique_ptr<Weight>> owned;
+  std::vector<Expert> experts;
+};
+
+// Which experts the rows go to; expert 5 gets none, expert 0 nearly all.
+struct Route {
+  Route() : ids(kRows * kPerRow), shares(gaussian(kRows * kPerRow, 7)) {
+    const std::vector<float> draws = gaussian(kRows * kExperts, 8);
+    for (int64_t r = 0; r < kRows; ++r) {
+      std::set<int32_t> chosen;
+      if (r % 8) chosen.insert(0);
+      for (int64_t i = 0; int64_t(chosen.size()) < kPerRow; ++i) {
+        const int32_t id = int32_t(std::abs(draws[size_t(r * kExperts + i % kExperts)]) * 1000 + float(i)) % kExperts;
+        if (id != 5) chosen.insert(id);
+      }
+      std::copy(chosen.begin(), chosen.end(), ids.begin() + r * kPerRow);
+    }
+  }
+  std::vector<int32_t> ids;
+  std::vector<float> shares;
+};
+
+// `rows` in this order, each onto what stands in `base`.
+std::vector<float> run(Backend& backend, const Experts& experts, const Route& route, const std::vector<int64_t>& rows) {
+  static const std::vector<float> all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
+  const int64_t n = int64_t(rows.size());
+  std::vector<float> x, out, shares, gate(size_t(n * kWidth)), up = gate, gathered(size_t(n * kHidden)), product = gathered;
+  std::vector<int32_t> ids;
+  for (const int64_t r : rows) {
+    x.insert(x.end(), all_x.begin() + r * kHidden, all_x.begin() + (r + 1) * kHidden);
+    out.insert(out.end(), base.begin() + r * kHidden, base.begin() + (r + 1) * kHidden);
+    ids.insert(ids.end(), route.ids.begin() + r * kPerRow, route.ids.begin() + (r + 1) * kPerRow);
+    shares.insert(shares.end(), route.shares.begin() + r * kPerRow, route.shares.begin() + (r + 1) * kPerRow);
+  }
+  backend.experts({.x = View<const float, 2>(x.data(), n, kHidden),
+                   .ids = View<const int32_t, 2>(ids.data(), n, kPerRow),
+                   .shares = View<const float, 2>(shares.data(), n, kPerRow),
+                   .experts = experts.experts,
+                   .out = View<float, 2>(out.data(), n, kHidden),
+                   .gate = View<float, 2>(gate.data(), n, kWidth),
+                   .up = View<float, 2>(up.data(), n, kWidth),
+                   .gathered = View<float, 2>(gathered.data(), n, kHidden),
+                   .product = View<float, 2>(product.data(), n, kHidden)});
+  return out;
+}
+
+std::vector<int64_t> range(int64_t first, int64_t count) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(first + i);
+  return out;
+}
+
+constexpr DType kTypes[] = {DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0};
+
+TEST(CpuExperts, AreNearThePlainLoopsAndReadTheSameExperts) {
+  const Route route;
+  for (const DType dtype : kTypes) {
+    ReferenceBackend reference;
+    const Experts exact(reference, dtype);
+    for (const std::string& isa : available_isas()) {
+      const auto cpu = make_cpu(isa, 2);
+      const Experts experts(*cpu, dtype);
+      for (const int64_t count : {int64_t(1), int64_t(2), int64_t(9), kRows}) {
+        const uint64_t before = cpu->counters().experts_read, before_exact = reference.counters().experts_read;
+        const auto got = run(*cpu, experts, route, range(0, count)), want = run(reference, exact, route, range(0, count));
+        // Weights in blocks meet activations rounded to 8 bits.
+        const double allowed = dtype_info(dtype).block > 1 ? 0.1 : 2e-5;
+        for (size_t i = 0; i < got.size(); ++i)
+          ASSERT_NEAR(got[i], want[i], allowed) << isa << " " << dtype_info(dtype).name << " " << count << " rows, element " << i;
+        const std::set<int32_t> distinct(route.ids.begin(), route.ids.begin() + count * kPerRow);
+        EXPECT_EQ(cpu->counters().experts_read - before, distinct.size());
+        EXPECT_EQ(reference.counters().experts_read - before_exact, distinct.size());
+      }
+    }
+  }
+}
+
+TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
+  const Route route;
+  std::vector<std::string> backends = all_backends();
+  for (const std::string& name : backends)
+    for (const DType dtype : kTypes) {
+      std::vector<float> whole;
+      for (const int threads : {1, 3}) {
+        const auto backend = make_backend(name, threads);
+        const Experts experts(*backend, dtype);
+        const auto all = run(*backend, experts, route, range(0, kRows));
+        if (whole.empty()) whole = all;
+        ASSERT_EQ(std::memcmp(all.data(), whole.data(), all.size() * sizeof(float)), 0) << name << " " << threads << " threads";
+        std::vector<std::vector<int64_t>> companies{range(0, 1), range(7, 2), range(20, 5), range(30, 17), {69, 3, 41, 8}};
+        for (int64_t r = 1; r < 12; ++r) companies.push_back({r});
+        for (const auto& rows : companies) {
+          const auto got = run(*backend, experts, route, rows);
+          for (size_t i = 0; i < rows.size(); ++i)
+            ASSERT_EQ(std::memcmp(got.data() + int64_t(i) * kHidden, whole.data() + rows[i] * kHidden, kHidden * sizeof(float)),
+                      0)
+                << name << " " << dtype_info(dtype).name << " row " << rows[i] << " of " << rows.size();
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace hunch

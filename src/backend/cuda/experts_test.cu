@@ -1,0 +1,241 @@
+// The router on the device against the reference; experts against the reference, against products one by one bit for bit, and
+// alone against among others.
+#include "backend/cuda/experts.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "backend/cuda/device_test.h"
+#include "backend/cuda/matmul.h"
+#include "backend/cuda/rows.h"
+#include "backend/cuda/weights.h"
+#include "backend/reference/reference_backend.h"
+#include "base/half.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch {
+namespace {
+
+using test::DeviceArray;
+
+std::vector<float> gaussian(int64_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+template <class T>
+View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {
+  View<T, 2> view(data, rows, n);
+  view.stride[0] = stride;
+  return view;
+}
+
+// Logits in steps of a quarter: many ties, and no two that rounding could exchange.
+TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  ReferenceBackend reference;
+  const int64_t rows = 37;
+  for (const int64_t n : {1, 4, 31, 60, 128, 1000, 1024})
+    for (const int64_t k : {1, 2, 8, 40})
+      for (const bool normalise : {false, true}) {
+        if (k > n) continue;
+        const int64_t stride = n + 3, out_stride = k + 1;
+        std::vector<float> logits = gaussian(rows * stride, uint32_t(n));
+        for (float& x : logits) x = std::round(8 * x) / 4;
+        for (int64_t e = 0; e < n; ++e) logits[size_t(stride + e)] = e == n / 2 ? 100 : -200;  // all others underflow
+        logits[size_t(2 * stride + n - 1)] = std::numeric_limits<float>::quiet_NaN();
+        for (int64_t e = 0; e < n; ++e) logits[size_t(3 * stride + e)] = 1.5f;
+        DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)),
+            alone(static_cast<size_t>(k));
+        DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(static_cast<size_t>(k));
+        std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
+        std::vector<float> want(size_t(rows * out_stride), -1.0f);
+        enqueue_route(*commands, {strided<const float>(device.data(), rows, n, stride), normalise,
+                                  strided(ids.data(), rows, k, out_stride), strided(shares.data(), rows, k, out_stride)});
+        enqueue_route(*commands, {strided<const float>(device.data() + 5 * stride, 1, n, stride), normalise,
+                                  strided(id.data(), 1, k, k), strided(alone.data(), 1, k, k)});
+        ASSERT_TRUE(commands->wait().ok());
+        reference.route({strided<const float>(logits.data(), rows, n, stride), normalise,
+                         strided(want_ids.data(), rows, k, out_stride), strided(want.data(), rows, k, out_stride)});
+        ASSERT_EQ(ids.get(), want_ids) << k << " of " << n;
+        const std::vector<float> got = shares.get(), got_alone = alone.get();
+        for (size_t i = 0; i < want.size(); ++i) {
+          ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << k << " of " << n << ", element " << i;
+          if (!std::isnan(want[i]))
+            ASSERT_NEAR(got[i], want[i], 2e-6 * std::abs(want[i])) << k << " of " << n << ", element " << i;
+        }
+        ASSERT_EQ(std::memcmp(got_alone.data(), got.data() + 5 * out_stride, size_t(k) * sizeof(float)), 0);
+      }
+}
+
+constexpr int64_t kHidden = 512, kWidth = 256, kExperts = 11, kPerRow = 4, kRows = 300;  // more rows than go at a time
+
+// The same experts on the device and on the reference; gate and up may differ in encoding.
+struct Experts {
+  Experts(DType gate, DType up, DType down) {
+    for (int64_t e = 0; e < kExperts; ++e) {
+      add(gate, kWidth, kHidden, uint32_t(3 * e)), add(up, kWidth, kHidden, uint32_t(3 * e + 1));
+      add(down, kHidden, kWidth, uint32_t(3 * e + 2));
+      const size_t at = size_t(3 * e);
+      experts.push_back({weights[at].get(), weights[at + 1].get(), weights[at + 2].get()});
+      exact.push_back({plain[at].get(), plain[at + 1].get(), plain[at + 2].get()});
+    }
+  }
+  void add(DType dtype, int64_t out, int64_t in, uint32_t seed) {
+    std::vector<float> values = gaussian(out * in, 100 + seed);
+    for (float& value : values) value /= std::sqrt(float(in));
+    std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
+    quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
+    Tensor tensor{.dtype = dtype, .shape = {out, in}, .data = bytes.data(), .bytes = bytes.size()};
+    const std::vector<float> ones(size_t((out + 127) / 128 * ((in + 127) / 128)), 1.0f);
+    if (dtype == DType::F8_E4M3) tensor.scales = {ones.data(), 128, 128};
+    weights.push_back(load_cuda_weight(tensor)), plain.push_back(reference.load_weight(tensor));
+  }
+  ReferenceBackend reference;
+  std::vector<std::unique_ptr<Weight>> weights, plain;
+  std::vector<Expert> experts, exact;
+};
+
+// Rows whose values bf16 holds, and where they go: expert 5 gets none, expert 0 nearly all.
+struct Routed {
+  Routed() : x(gaussian(kRows * kHidden, 1)), shares(gaussian(kRows * kPerRow, 2)), base(gaussian(kRows * kHidden, 3)) {
+    for (float& value : x) value = bf16_to_f32(f32_to_bf16(value));
+    std::mt19937 random(4);
+    for (int64_t r = 0; r < kRows; ++r) {
+      std::set<int32_t> chosen;
+      if (r % 8) chosen.insert(0);
+      while (int64_t(chosen.size()) < kPerRow)
+        if (const int32_t id = int32_t(random() % kExperts); id != 5) chosen.insert(id);
+      ids.insert(ids.end(), chosen.begin(), chosen.end());
+    }
+  }
+  std::vector<float> x, shares, base;
+  std::vector<int32_t> ids;
+};
+
+class CudaExperts : public testing::Test {
+ protected:
+  void SetUp() override {
+    HUNCH_NEEDS_DEVICE();
+    commands = Commands::make().value();
+    total = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
+    seen = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
+  }
+  ExpertsArgs args(const std::vector<Expert>& experts, const float* x, const int32_t* ids, const float* shares, float* out,
+                   int64_t rows) {
+    ExpertsArgs a{.x = View<const float, 2>(x, rows, kHidden),
+                  .ids = View<const int32_t, 2>(ids, rows, kPerRow),
+                  .shares = View<const float, 2>(shares, rows, kPerRow),
+                  .experts = experts,
+                  .out = View<float, 2>(out, rows, kHidden)};
+    scratch.assign(size_t(rows * (2 * kWidth + 2 * kHidden)), 0);  // of the reference
+    a.gate = View<float, 2>(scratch.data(), rows, kWidth), a.up = View<float, 2>(a.gate.data + rows * kWidth, rows, kWidth);
+    a.gathered = View<float, 2>(a.up.data + rows * kWidth, rows, kHidden);
+    a.product = View<float, 2>(a.gathered.data + rows * kHidden, rows, kHidden);
+    return a;
+  }
+  // Rows first .. first + rows - 1.
+  std::vector<float> run(const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
+    DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
+    DeviceArray<int32_t> ids(routed.ids);
+    enqueue_experts(*commands,
+                    args(experts.experts, x.data() + first * kHidden, ids.data() + first * kPerRow,
+                         shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
+                    total->data(), seen->data());
+    EXPECT_TRUE(commands->wait().ok());
+    const std::vector<float> all = out.get();
+    return {all.begin() + first * kHidden, all.begin() + (first + rows) * kHidden};
+  }
+  std::unique_ptr<Commands> commands;
+  std::vector<float> scratch;
+  // The copy for the host is device memory here: where it lies does not matter to kernels.
+  std::unique_ptr<DeviceArray<ExpertsRead>> total, seen;
+};
+
+struct Encodings {
+  DType gate, up, down;
+};
+constexpr Encodings kEncodings[] = {{DType::F32, DType::F32, DType::F32},    {DType::F16, DType::F16, DType::F16},
+                                    {DType::BF16, DType::BF16, DType::BF16}, {DType::Q8_0, DType::Q8_0, DType::Q8_0},
+                                    {DType::Q4_0, DType::Q4_0, DType::Q4_0}, {DType::BF16, DType::Q8_0, DType::Q4_0},
+                                    {DType::Q4_K, DType::Q4_K, DType::Q8_0}, {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3}};
+
+TEST_F(CudaExperts, AreNearTheReference) {
+  const Routed routed;
+  for (const Encodings& e : kEncodings) {
+    Experts experts(e.gate, e.up, e.down);
+    for (const int64_t rows : {int64_t(1), int64_t(2), int64_t(9), int64_t(40), kRows}) {
+      std::vector<float> want(routed.base.begin(), routed.base.begin() + rows * kHidden);
+      experts.reference.experts(args(experts.exact, routed.x.data(), routed.ids.data(), routed.shares.data(), want.data(), rows));
+      const std::vector<float> got = run(experts, routed, 0, rows);
+      // The gate's output is rounded to bf16, and so are weights of other encodings: 8 bits of values around 1.
+      for (size_t i = 0; i < want.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], 0.03) << dtype_info(e.gate).name << ", " << rows << " rows, element " << i;
+    }
+  }
+}
+
+TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
+  const Routed routed;
+  for (const Encodings& e : kEncodings) {
+    const Experts experts(e.gate, e.up, e.down);
+    const std::vector<float> got = run(experts, routed, 0, kRows);
+    std::vector<float> want = routed.base;
+    const DeviceArray<float> x(routed.x), gate(size_t(kRows * kWidth)), up(size_t(kRows * kWidth)), y(size_t(kRows * kHidden));
+    const View<float, 2> g(gate.data(), kRows, kWidth), u(up.data(), kRows, kWidth);
+    for (size_t id = 0; id < experts.experts.size(); ++id) {  // every row by every expert
+      const Product both[] = {{experts.experts[id].gate, nullptr, g}, {experts.experts[id].up, nullptr, u}};
+      enqueue_matmul(*commands, {View<const float, 2>(x.data(), kRows, kHidden), both}, ActivationPath::Plain);
+      enqueue_gate(*commands, {g, u, g});
+      const Product down[] = {{experts.experts[id].down, nullptr, View<float, 2>(y.data(), kRows, kHidden)}};
+      enqueue_matmul(*commands, {View<const float, 2>(gate.data(), kRows, kWidth), down}, ActivationPath::Plain);
+      ASSERT_TRUE(commands->wait().ok());
+      const std::vector<float> all = y.get();
+      for (int64_t r = 0; r < kRows; ++r)
+        for (int64_t slot = 0; slot < kPerRow; ++slot) {
+          if (routed.ids[size_t(r * kPerRow + slot)] != int32_t(id)) continue;
+          for (int64_t j = r * kHidden; j < (r + 1) * kHidden; ++j)
+            want[size_t(j)] = std::fma(routed.shares[size_t(r * kPerRow + slot)], all[size_t(j)], want[size_t(j)]);
+        }
+    }
+    ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << dtype_info(e.gate).name;
+  }
+}
+
+TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
+  const Routed routed;
+  for (const Encodings& e : kEncodings) {
+    const Experts experts(e.gate, e.up, e.down);
+    const std::vector<float> all = run(experts, routed, 0, kRows);
+    for (const auto& [first, rows] :
+         {std::pair<int64_t, int64_t>{0, 1}, {7, 2}, {20, 5}, {30, 17}, {250, 20}, {3, 256}, {299, 1}}) {
+      const std::vector<float> some = run(experts, routed, first, rows);
+      ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kHidden, some.size() * sizeof(float)), 0)
+          << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
+    }
+  }
+}
+
+TEST_F(CudaExperts, CountWhatTheyRead) {
+  const Routed routed;
+  const Experts experts(DType::BF16, DType::BF16, DType::Q8_0);
+  const uint64_t bytes = experts.experts[0].gate->bytes + experts.experts[0].up->bytes + experts.experts[0].down->bytes;
+  uint64_t before = 0;
+  for (const int64_t rows : {1, 2, 100}) {
+    (void)run(experts, routed, 0, rows);
+    before += std::set<int32_t>(routed.ids.begin(), routed.ids.begin() + rows * kPerRow).size();
+    const ExpertsRead read = seen->get()[0];
+    EXPECT_EQ(read.experts, before);
+    EXPECT_EQ(read.bytes, before * bytes);
+  }
+}
+
+}  // namespace
+}  // namespace hunch

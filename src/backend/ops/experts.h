@@ -1,0 +1,40 @@
+// Mixtures of experts: which experts a row goes to, and their gated feed-forward blocks. Sparsely-gated layers: Shazeer et al.,
+// 2017; the form of Qwen3-MoE.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/ops/matmul.h"
+#include "tensor/view.h"
+
+namespace hunch {
+
+// For each row: shares p = softmax(logits) over all experts in fp32; the k greatest, ties to the lower id, NaN ranks lowest;
+// ascending ids with their shares, which with `normalise` are divided by their sum (taken in the order of ids).
+struct RouteArgs {
+  View<const float, 2> logits;  // [rows][experts]
+  bool normalise = false;
+  View<int32_t, 2> ids;   // [rows][k], 1 <= k <= experts
+  View<float, 2> shares;  // [rows][k]
+};
+
+struct Expert {
+  const Weight *gate = nullptr, *up = nullptr, *down = nullptr;  // [width][hidden] twice, [hidden][width]; alike for all experts
+};
+
+// out[r] += shares[r][0] y[r][ids[r][0]], then += shares[r][1] y[r][ids[r][1]], ... in fp32 and in the ascending order of ids,
+// y[r][e] = down_e(silu(gate_e x[r]) * up_e x[r]).
+// Row invariance: a row of `out` has the same bits whichever other rows share the call and its experts. An expert's weights are
+// read once for all its rows, those of experts without rows not at all (BackendCounters::experts_read).
+struct ExpertsArgs {
+  View<const float, 2> x;      // [rows][hidden]; another memory than `out`
+  View<const int32_t, 2> ids;  // [rows][k], ascending in a row
+  View<const float, 2> shares;
+  std::span<const Expert> experts;
+  View<float, 2> out;                // [rows][hidden]
+  View<float, 2> gate, up;           // scratch, [rows][width]
+  View<float, 2> gathered, product;  // scratch, [rows][hidden]
+};
+
+}  // namespace hunch

@@ -1,0 +1,89 @@
+// Routing and experts against cases worked out by hand.
+#include "backend/ops/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+
+namespace hunch {
+namespace {
+
+struct Routed {
+  std::vector<int32_t> ids;
+  std::vector<float> shares;
+};
+
+Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1) {
+  ReferenceBackend backend;
+  Routed out{std::vector<int32_t>(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
+  backend.route({.logits = View<const float, 2>(logits.data(), rows, int64_t(logits.size()) / rows),
+                 .normalise = normalise,
+                 .ids = View<int32_t, 2>(out.ids.data(), rows, k),
+                 .shares = View<float, 2>(out.shares.data(), rows, k)});
+  return out;
+}
+
+using Ids = std::vector<int32_t>;
+
+TEST(Route, SharesAreTheSoftmaxOverAllExpertsAscendingById) {
+  const float two = std::log(2.0f), four = std::log(4.0f);
+  const Routed plain = route({four, 0, two, 0}, 2, false);  // 4, 1, 2, 1 of 8
+  EXPECT_EQ(plain.ids, (Ids{0, 2}));
+  EXPECT_FLOAT_EQ(plain.shares[0], 0.5f);
+  EXPECT_FLOAT_EQ(plain.shares[1], 0.25f);
+  const Routed rows = route({0, two, 0, four, four, two, 0, 0}, 2, true, 2);
+  EXPECT_EQ(rows.ids, (Ids{1, 3, 0, 1}));
+  EXPECT_FLOAT_EQ(rows.shares[0], 1 / 3.0f);
+  EXPECT_FLOAT_EQ(rows.shares[1], 2 / 3.0f);
+  EXPECT_FLOAT_EQ(rows.shares[2], 2 / 3.0f);
+}
+
+TEST(Route, TiesGoToTheLowerIdAndNanRanksLowest) {
+  EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, true).ids, (Ids{0, 1, 3}));
+  EXPECT_EQ(route({0, 0, 0, 0}, 2, false).ids, (Ids{0, 1}));
+  EXPECT_EQ(route({-2, -1, 5}, 3, false).ids, (Ids{0, 1, 2}));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int32_t id : route({1, nan, 2, nan}, 2, true).ids) EXPECT_TRUE(id >= 0 && id < 4);
+}
+
+TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
+  ReferenceBackend backend;
+  std::vector<std::unique_ptr<Weight>> weights;
+  const auto matrix = [&](const std::vector<float>& values, int64_t rows) {
+    Tensor tensor;
+    tensor.shape = {rows, int64_t(values.size()) / rows};
+    tensor.data = reinterpret_cast<const std::byte*>(values.data()), tensor.bytes = values.size() * sizeof(float);
+    return weights.emplace_back(backend.load_weight(tensor)).get();
+  };
+  // Width 1, hidden 2: gate is x[0], up is x[1], down doubles (expert 0), negates (1) or swaps nothing in (2).
+  const Expert experts[] = {{matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({2, 0}, 2)},
+                            {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({0, -1}, 2)},
+                            {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({1, 1}, 2)}};
+  const float x0 = std::log(3.0f), y = x0 * 0.75f * 4;  // silu(log 3) * 4
+  const std::vector<float> x{x0, 4, 0, 7};
+  const Ids ids{0, 1, 1, 0};
+  std::vector<float> shares{0.5f, 0.25f, 1, 0}, out{10, 20, 30, 40}, scratch(8);
+  const View<float, 2> narrow(scratch.data(), 2, 1), narrow2(scratch.data() + 2, 2, 1), wide(scratch.data() + 4, 2, 2);
+  backend.experts({.x = View<const float, 2>(x.data(), 2, 2),
+                   .ids = View<const int32_t, 2>(ids.data(), 2, 2),
+                   .shares = View<const float, 2>(shares.data(), 2, 2),
+                   .experts = experts,
+                   .out = View<float, 2>(out.data(), 2, 2),
+                   .gate = narrow,
+                   .up = narrow2,
+                   .gathered = wide,
+                   .product = wide});
+  EXPECT_FLOAT_EQ(out[0], 10 + 0.5f * 2 * y);
+  EXPECT_FLOAT_EQ(out[1], 20 - 0.25f * y);
+  EXPECT_FLOAT_EQ(out[2], 30);  // silu(0)
+  EXPECT_FLOAT_EQ(out[3], 40);
+  EXPECT_EQ(backend.counters().experts_read, 2u);  // the third is left alone
+  EXPECT_EQ(backend.counters().weight_bytes, 2 * 6 * sizeof(float));
+}
+
+}  // namespace
+}  // namespace hunch

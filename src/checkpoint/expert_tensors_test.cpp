@@ -1,0 +1,221 @@
+// Experts in files: one by one, all in one tensor, and what does not fit.
+#include "checkpoint/expert_tensors.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/model_info.h"
+#include "checkpoint/random_checkpoint.h"
+#include "checkpoint/tiny_model.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::json;
+using Tensors = std::vector<tiny::NamedShape>;
+
+const std::string kExperts = "model.layers.1.mlp.experts.";
+
+Json with(const char* key, Json value) {
+  Json config = tiny::config("qwen3_moe");
+  config[key] = std::move(value);
+  return config;
+}
+
+// The opened checkpoint borrows the bytes.
+struct Opened {
+  Opened(const Json& config, tiny::Bytes file)
+      : bytes(std::move(file)), checkpoint(open_safetensors_bytes(bytes, {.config = config.dump()}, "m")) {}
+  tiny::Bytes bytes;
+  Result<std::unique_ptr<Checkpoint>> checkpoint;
+  std::string error() const { return checkpoint.ok() ? "accepted" : checkpoint.error().message; }
+};
+
+std::string error_of(const Json& config, const Tensors& tensors = tiny::folder_tensors("qwen3_moe")) {
+  return Opened(config, tiny::safetensors(tensors)).error();
+}
+
+void expect_error(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+}
+
+Tensors without_experts() {
+  Tensors tensors = tiny::folder_tensors("qwen3_moe");
+  std::erase_if(tensors, [](const auto& t) { return t.name.starts_with(kExperts); });
+  return tensors;
+}
+
+std::vector<float> values_of(const Checkpoint& checkpoint, const std::string& name) {
+  const Tensor* tensor = checkpoint.find(name);
+  EXPECT_NE(tensor, nullptr) << name;
+  if (!tensor) return {};
+  const float* from = reinterpret_cast<const float*>(tensor->data);
+  return {from, from + tensor->bytes / sizeof(float)};
+}
+
+TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
+  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(tiny::folder_tensors("qwen3_moe")));
+  ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
+  const ModelShape& s = (*opened.checkpoint)->shape();
+  EXPECT_EQ(s.num_experts, 4);
+  EXPECT_EQ(s.experts_per_token, 2);
+  EXPECT_EQ(s.expert_ffn, 16);
+  EXPECT_TRUE(s.norm_expert_shares);
+  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
+  EXPECT_TRUE(s.has_dense_ffn());
+  EXPECT_EQ(s.widest_ffn(), tiny::kFfn);
+
+  const auto shape_of = [](const Json& config) { return describe_folder({.config = config.dump()}, "m")->shape; };
+  Json plain = tiny::config("qwen3_moe");
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers"})
+    plain.erase(key);
+  const ModelShape defaults = shape_of(plain);  // those of transformers
+  EXPECT_EQ(defaults.num_experts, 128);
+  EXPECT_EQ(defaults.experts_per_token, 8);
+  EXPECT_EQ(defaults.expert_ffn, 768);
+  EXPECT_FALSE(defaults.norm_expert_shares);
+  EXPECT_EQ(defaults.expert_layer, (std::vector<uint8_t>{1, 1}));
+  EXPECT_FALSE(defaults.has_dense_ffn());
+  plain["num_local_experts"] = 16;
+  EXPECT_EQ(shape_of(plain).num_experts, 16);
+  Json steps = with("decoder_sparse_step", 2);
+  steps["num_hidden_layers"] = 6, steps["mlp_only_layers"] = {3};
+  EXPECT_EQ(shape_of(steps).expert_layer, (std::vector<uint8_t>{0, 1, 0, 0, 0, 1}));
+  const ModelShape dense = shape_of(with("mlp_only_layers", {0, 1}));
+  EXPECT_EQ(dense.num_experts, 0);
+  EXPECT_FALSE(dense.has_experts(1));
+}
+
+TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
+  constexpr int64_t kWidth = tiny::kExpertFfn, kHidden = tiny::kHidden;
+  Tensors tensors = without_experts();
+  tensors.push_back({kExperts + "gate_up_proj", {tiny::kExperts, 2 * kWidth, kHidden}});
+  tensors.push_back({kExperts + "down_proj", {tiny::kExperts, kHidden, kWidth}});
+  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(tensors));
+  ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
+  const Checkpoint& checkpoint = **opened.checkpoint;
+  const size_t both = size_t(2 * kWidth * kHidden), one = both / 2;
+  const auto gate_up = tiny::values(tiny::kExperts * both, uint32_t(tensors.size() - 1));
+  const auto down = tiny::values(tiny::kExperts * one, uint32_t(tensors.size()));
+  for (size_t e = 0; e < tiny::kExperts; ++e) {
+    const auto part = [&](const std::vector<float>& from, size_t at) {
+      return std::vector<float>(from.begin() + std::ptrdiff_t(at), from.begin() + std::ptrdiff_t(at + one));
+    };
+    EXPECT_EQ(values_of(checkpoint, fmt::format("blk.1.ffn_gate.{}.weight", e)), part(gate_up, e * both));
+    EXPECT_EQ(values_of(checkpoint, fmt::format("blk.1.ffn_up.{}.weight", e)), part(gate_up, e * both + one));
+    EXPECT_EQ(values_of(checkpoint, fmt::format("blk.1.ffn_down.{}.weight", e)), part(down, e * one));
+  }
+}
+
+TEST(ExpertTensors, NamesCountsThatDoNotFit) {
+  expect_error(error_of(with("num_experts_per_tok", 5)), "a token goes to 5 experts, the model has 4");
+  expect_error(error_of(with("num_experts_per_tok", 0)), "a token goes to 0 experts, the model has 4");
+  expect_error(error_of(with("num_experts", 1 << 20)), "number of experts is 1048576, possible are 1 to 1024");
+  expect_error(error_of(with("num_experts", -1)), "num_experts: -1 is out of range");
+  expect_error(error_of(with("moe_intermediate_size", 0)), "width of an expert is 0");
+  expect_error(error_of(with("decoder_sparse_step", 0)), "decoder_sparse_step: must be at least 1");
+  expect_error(error_of(with("mlp_only_layers", {2})), "mlp_only_layers: 2 is no layer, the model has 0 to 1");
+  expect_error(error_of(with("mlp_only_layers", {-1})), "mlp_only_layers: -1 is no layer");
+  expect_error(error_of(with("mlp_only_layers", 1)), "mlp_only_layers: must be a list");
+  expect_error(error_of(with("norm_topk_prob", "yes")), "norm_topk_prob: must be true or false");
+  expect_error(error_of(with("n_routed_experts", 4)), "n_routed_experts");
+}
+
+TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
+  const Json config = tiny::config("qwen3_moe");
+  Tensors tensors = tiny::folder_tensors("qwen3_moe");
+  std::erase_if(tensors, [](const auto& t) { return t.name == kExperts + "3.up_proj.weight"; });
+  expect_error(error_of(config, tensors), "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
+  expect_error(error_of(config, without_experts()), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
+  for (auto& t : tensors = tiny::folder_tensors("qwen3_moe"))
+    if (t.name == kExperts + "2.down_proj.weight") t.shape = {16, 32};
+  expect_error(error_of(config, tensors), "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
+  for (auto& t : tensors = tiny::folder_tensors("qwen3_moe"))
+    if (t.name == "model.layers.1.mlp.gate.weight") t.shape = {3, 32};
+  expect_error(error_of(config, tensors), "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
+  tensors = tiny::folder_tensors("qwen3_moe");
+  tensors.push_back({kExperts + "4.up_proj.weight", {16, 32}});
+  expect_error(error_of(config, tensors), "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
+  tensors = without_experts();
+  tensors.push_back({kExperts + "gate_up_proj", {3, 32, 32}});
+  expect_error(error_of(config, tensors),
+               "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
+  // A dense model with experts in its file.
+  Tensors dense = tiny::folder_tensors("qwen3");
+  dense.push_back({kExperts + "gate_up_proj", {4, 32, 32}});
+  expect_error(error_of(tiny::config("qwen3"), dense), "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model");
+}
+
+TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
+  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(tiny::folder_tensors("qwen3_moe")));
+  ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
+  const ModelInfo info = describe(**opened.checkpoint);
+  const uint64_t expert = 4 * 3 * tiny::kExpertFfn * tiny::kHidden, embedding = 4 * tiny::kVocab * tiny::kHidden;
+  EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding - 2 * expert);
+}
+
+TEST(ExpertTensors, TheKnownModelOfRandomWeightsHasThirtyBillion) {
+  auto made = random_checkpoint("qwen3-30b-a3b", DType::BF16);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const ModelInfo info = describe(**made);
+  EXPECT_NEAR(double(info.parameters), 30.5e9, 0.1e9);
+  EXPECT_NEAR(double(info.weight_bytes_per_token) / 2, 3.03e9, 0.1e9);  // 3.3 of which 0.3 are the table's
+  EXPECT_EQ((*made)->find("blk.47.ffn_gate_inp.weight")->dtype, DType::F32);
+}
+
+// GGUF: one tensor for all experts of a layer, in any encoding.
+Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, uint32_t used, const tiny::Shape& down) {
+  GgufWriter out;
+  out.add_text("general.architecture", "qwen3moe");
+  const auto key = [](const char* name) { return fmt::format("qwen3moe.{}", name); };
+  out.add_u32(key("context_length"), 512);
+  out.add_u32(key("embedding_length"), tiny::kHidden);
+  out.add_u32(key("block_count"), tiny::kLayers);
+  out.add_u32(key("attention.head_count"), tiny::kHeads);
+  out.add_u32(key("attention.head_count_kv"), tiny::kKvHeads);
+  out.add_u32(key("attention.key_length"), tiny::kHeadDim);
+  out.add_u32(key("attention.value_length"), tiny::kHeadDim);
+  out.add_f32(key("attention.layer_norm_rms_epsilon"), 1e-6f);
+  out.add_u32(key("expert_count"), 4);
+  out.add_u32(key("expert_used_count"), used);
+  out.add_u32(key("expert_feed_forward_length"), 64);
+  tiny::add_vocabulary(out);
+  Tensors tensors;
+  for (const auto& tensor : tiny::gguf_tensors()) {
+    if (tensor.name.find(".ffn_gate.") != tensor.name.npos) {
+      const std::string layer = tensor.name.substr(0, tensor.name.find(".ffn_gate."));
+      tensors.push_back({layer + ".ffn_gate_inp.weight", {4, tiny::kHidden}});
+      tensors.push_back({layer + ".ffn_gate_exps.weight", {4, 64, tiny::kHidden}});
+      tensors.push_back({layer + ".ffn_up_exps.weight", {4, 64, tiny::kHidden}});
+      tensors.push_back({layer + ".ffn_down_exps.weight", down});
+    } else if (tensor.name.find(".ffn_up.") == tensor.name.npos && tensor.name.find(".ffn_down.") == tensor.name.npos) {
+      tensors.push_back(tensor);
+    }
+  }
+  bytes = tiny::finish_gguf(out, tensors);
+  return open_gguf_bytes(bytes, "m.gguf");
+}
+
+TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
+  tiny::Bytes bytes;
+  auto opened = open_gguf(bytes, 3, {4, tiny::kHidden, 64});
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const ModelShape& s = (*opened)->shape();
+  EXPECT_EQ(s.family, "qwen3_moe");
+  EXPECT_EQ(s.experts_per_token, 3);
+  EXPECT_TRUE(s.norm_expert_shares && s.qk_norm && s.has_experts(0) && s.has_experts(1));
+  const Tensor *first = (*opened)->find("blk.0.ffn_down.0.weight"), *last = (*opened)->find("blk.0.ffn_down.3.weight");
+  ASSERT_TRUE(first && last);
+  EXPECT_EQ(first->shape, (tiny::Shape{tiny::kHidden, 64}));
+  EXPECT_EQ(first->dtype, DType::Q8_0);
+  EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(DType::Q8_0, tiny::kHidden * 64));
+  const auto misfit = open_gguf(bytes, 5, {4, tiny::kHidden, 64});
+  ASSERT_FALSE(misfit.ok());
+  expect_error(misfit.error().message, "a token goes to 5 experts, the model has 4");
+  const auto misshapen = open_gguf(bytes, 3, {4, 64, tiny::kHidden});
+  ASSERT_FALSE(misshapen.ok());
+  expect_error(misshapen.error().message, "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,51 @@
+// Where models with experts load and where they are refused; what a pass of one row is said to read.
+#include <gtest/gtest.h>
+
+#include "backend/reference/reference_backend.h"
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/tiny_model.h"
+#include "model/model.h"
+
+namespace hunch {
+namespace {
+
+class NoExperts final : public ReferenceBackend {
+ public:
+  std::string description() const override { return "a device"; }
+  bool has_experts() const override { return false; }
+};
+
+struct Opened {
+  tiny::Bytes bytes = tiny::safetensors(tiny::folder_tensors("qwen3_moe"));
+  Result<std::unique_ptr<Checkpoint>> checkpoint =
+      open_safetensors_bytes(bytes, {.config = tiny::config("qwen3_moe").dump()}, "m");
+};
+
+Result<std::unique_ptr<Model>> load(Backend& backend, const Checkpoint& checkpoint, std::optional<DType> requantise = {}) {
+  return Register<Model>::find("qwen3_moe")->make({.backend = &backend, .checkpoint = &checkpoint, .requantise = requantise});
+}
+
+TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
+  Opened opened;
+  ASSERT_TRUE(opened.checkpoint.ok()) << opened.checkpoint.error().message;
+  NoExperts backend;
+  auto model = load(backend, **opened.checkpoint);
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().message,
+            "qwen3_moe: mixtures of experts do not run on a device yet; use --device cpu, or a model without experts");
+}
+
+TEST(ExpertModels, CountTheExpertsThatOneRowReads) {
+  Opened opened;
+  ReferenceBackend backend;
+  auto model = load(backend, **opened.checkpoint);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  size_t matrices = 0;
+  for (const Tensor& tensor : (*opened.checkpoint)->tensors())
+    if (tensor.shape.size() == 2) matrices += tensor.bytes;
+  const size_t expert = 4 * 3 * tiny::kExpertFfn * tiny::kHidden, table = 4 * tiny::kVocab * tiny::kHidden;
+  EXPECT_EQ((*model)->weight_bytes(), matrices - table - 2 * expert);
+}
+
+}  // namespace
+}  // namespace hunch
