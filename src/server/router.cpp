@@ -14,7 +14,9 @@ struct Entry {
 };
 
 constexpr Entry kRoutes[] = {
-    {"/", false, Route::Root},
+    {"/", false, Route::Page},
+    {"/page.css", false, Route::Page},
+    {"/page.js", false, Route::Page},
     {"/health", false, Route::Health},
     {"/v1/health", false, Route::Health},
     {"/metrics", false, Route::Metrics},
@@ -82,6 +84,7 @@ RouteMatch match_route(std::string_view method, std::string_view target) {
   bool post = false;
   for (const Entry& entry : kRoutes)
     if (entry.path == *path) match.route = entry.route, match.name = entry.path, post = entry.post;
+  if (match.route == Route::Page) match.argument = *path == "/" ? "index.html" : path->substr(1);
   if (match.route == Route::None && path->starts_with(kModelPrefix) && path->size() > kModelPrefix.size())
     match.route = Route::Model, match.name = "/v1/models/{model}", match.argument = path->substr(kModelPrefix.size());
   if (match.route == Route::None) {
