@@ -16,6 +16,7 @@ constexpr int kInFlightPerSeat = 4;  // enough that a seat never waits for the r
 
 struct BatchFlags {
   std::optional<std::string> input, output;
+  ChatTemplateFlags chat_template;
   ModelFlags model;
   ServingFlags serving;
   SamplingFlags sampling;
@@ -83,7 +84,7 @@ int batch(const BatchFlags& flags, const FlagSet& set) {
   const Request defaults = request_of(flags.sampling, *speculation);
   const InterruptScope interrupts;
   const auto start = std::chrono::steady_clock::now();
-  BatchRun run(**engine, **input, **output, defaults, in_flight);
+  BatchRun run(**engine, **input, **output, defaults, flags.chat_template, in_flight);
   run.run(interrupts, progress);
   const int code = conclude(run, flags, **input, **output, interrupts);
   if (flags.stats)
@@ -103,6 +104,7 @@ int batch_command(Arguments arguments) {
   set.group("Batch");
   set.text({"-o", "--output", "--output-file"}, "FILE", "where the answers go (-: the standard output)", flags.output);
   set.toggle({"--stats"}, "end with statistics on stderr", [&flags] { flags.stats = true; });
+  add_chat_template_flags(set, flags.chat_template);
   add_serving_flags(set, flags.serving);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);

@@ -34,8 +34,10 @@ Result<std::vector<std::vector<int32_t>>> bad_word_ids(const Tokenizer& tokenize
 
 }  // namespace
 
-BatchPreparer::BatchPreparer(Engine& engine)
-    : engine_(engine), tokenizer_(engine.parts().tokenizer ? &*engine.parts().tokenizer : nullptr) {}
+BatchPreparer::BatchPreparer(Engine& engine, const ChatTemplateFlags& chat_template)
+    : engine_(engine),
+      tokenizer_(engine.parts().tokenizer ? &*engine.parts().tokenizer : nullptr),
+      chat_template_(chat_template) {}
 
 Status BatchPreparer::prepare(BatchLine& line) {
   Request& request = line.request;
@@ -54,10 +56,10 @@ Status BatchPreparer::prepare(BatchLine& line) {
     if (line.text.empty()) return usage_error("\"prompt\" is empty: give at least one character");
     HUNCH_TRY(request.prompt, tokenizer_->encode(line.text, {.parse_special = true, .add_bos = true}));
   } else if (line.prompt == BatchLine::Prompt::Chat) {
-    if (!chat_) { HUNCH_TRY(chat_, recognise_chat(engine_.chat_template(), *tokenizer_)); }
-    HUNCH_TRY(request.prompt, encode_chat(*chat_, *tokenizer_, line.turns, true));
+    if (!chat_) { HUNCH_TRY(chat_, ChatForm::make(engine_, chat_template_)); }
+    HUNCH_TRY(request.prompt, chat_->prompt(line.turns));
     // A base model may not know its own template's end mark as an end of text.
-    if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), chat_->stop_ids.begin(), chat_->stop_ids.end());
+    if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), chat_->stop_ids().begin(), chat_->stop_ids().end());
   }
   return {};
 }

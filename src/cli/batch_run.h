@@ -13,24 +13,25 @@
 #include "api/batch_line.h"
 #include "base/result.h"
 #include "cli/batch_files.h"
+#include "cli/chat_form.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "hunch/hunch.h"
-#include "text/chat.h"
 
 namespace hunch {
 
 // A parsed line to a request that the engine can take: tokens of prompt and bad words, stop ids of the chat form, speculation.
 class BatchPreparer {
  public:
-  explicit BatchPreparer(Engine& engine);
+  BatchPreparer(Engine& engine, const ChatTemplateFlags& chat_template);
   Status prepare(BatchLine& line);
   const Tokenizer* tokenizer() const { return tokenizer_; }
 
  private:
   Engine& engine_;
   const Tokenizer* tokenizer_;  // null: the model has none
-  std::optional<ChatFormat> chat_;
+  const ChatTemplateFlags& chat_template_;
+  std::optional<ChatForm> chat_;  // made for the first line that needs it
 };
 
 struct BatchCounts {
@@ -40,8 +41,14 @@ struct BatchCounts {
 class BatchRun {
  public:
   // `defaults`: what a line does not say. `max_in_flight`: requests submitted and not answered.
-  BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, int max_in_flight)
-      : engine_(engine), input_(input), output_(output), defaults_(defaults), max_in_flight_(max_in_flight), preparer_(engine) {}
+  BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults,
+           const ChatTemplateFlags& chat_template, int max_in_flight)
+      : engine_(engine),
+        input_(input),
+        output_(output),
+        defaults_(defaults),
+        max_in_flight_(max_in_flight),
+        preparer_(engine, chat_template) {}
 
   // Until the input ends, the output breaks (output.status() says how) or somebody interrupts; what is not answered then is
   // dropped.

@@ -130,6 +130,8 @@ TEST(ChatTemplate, DeepTemplatesAreRefusedWithoutDeepRecursion) {
   EXPECT_EQ(refused(repeated("{% for x in y %}", 50000)), "");
   EXPECT_EQ(refused("{% set " + repeated("(", 6000) + "x = 1 %}"), "");
   EXPECT_EQ(refused("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"), "");
+  EXPECT_EQ(refused("{% macro f(n) %}{{ " + repeated("-", 100) + "f(n) }}{% endmacro %}{{ f(0) }}"), "");
+  EXPECT_EQ(refused("{% for x in [0] recursive %}{{ loop([0]) }}{% endfor %}"), "");
 }
 
 TEST(ChatTemplate, LongChainsAreNotDeep) {
@@ -147,6 +149,13 @@ TEST(ChatTemplate, DeepValuesAreRefused) {
                 .find("nested deeper than 128"),
             std::string::npos);
   EXPECT_NE(error_of("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}").find("cannot be printed"), std::string::npos);
+}
+
+TEST(ChatTemplate, SharedPartsDoNotMakeWalksLong) {
+  const std::string doubling =
+      "{% set ns = namespace(a=[], b=[]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}"
+      "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}";
+  EXPECT_NE(error_of(doubling).find("a value holds more than"), std::string::npos) << error_of(doubling);
 }
 
 TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {

@@ -95,6 +95,8 @@ Error undefined_error(const Value& value) { return type_error(value.hint ? value
 
 Result<Value> Interpreter::eval(const Expr& expr, Scope& scope) {
   if (expr.kind == ExprKind::Literal) return expr.value;
+  const Deeper deeper(depth_);
+  if (depth_ > kMaxRunDepth) return too_deep();
   line_ = expr.line;
   HUNCH_OK(spend(1));
   switch (expr.kind) {
@@ -169,9 +171,9 @@ Result<Value> Interpreter::eval_item(const Expr& expr, Scope& scope) {
 Result<Value> Interpreter::slice(const Value& object, const Value& lower, const Value& upper, const Value& step_value) {
   if (object.is(Kind::Undefined)) return undefined_error(object);
   const bool text = object.is(Kind::String), sequence = object.is(Kind::Sequence) && object.sequence->indexable();
-  if (!text && !sequence) return undefined(fmt::format("'{} object' has no such element", type_name(object)));
+  if (!text && !sequence) return type_error(fmt::format("'{}' object cannot be sliced", type_name(object)));
   for (const Value* bound : {&lower, &upper, &step_value})
-    if (!bound->is_int() && !bound->is(Kind::None)) return undefined("slice indices must be integers or None");
+    if (!bound->is_int() && !bound->is(Kind::None)) return type_error("slice indices must be integers or None");
   const int64_t length = text ? object.text->length() : int64_t(object.sequence->items.size());
   const int64_t step = step_value.is(Kind::None) ? 1 : step_value.as_int();
   if (step == 0) return type_error("slice step cannot be zero");

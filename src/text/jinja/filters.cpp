@@ -120,6 +120,7 @@ Result<Value> round(In in, const Value& value, Args args) {
   if (precision < 0) {
     const double scale = std::pow(10.0, double(-precision));
     const double rounded = std::nearbyint(value.as_real() / scale) * scale;
+    if (!(std::fabs(rounded) < 9e18)) return type_error("a number is too large to be rounded so");
     return value.is_int() ? Value::of(int64_t(rounded)) : Value::of(rounded);
   }
   if (!std::isfinite(value.real) || precision > 300) return value;

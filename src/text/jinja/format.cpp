@@ -61,10 +61,10 @@ void append_number(bool negative, std::string digits, const Spec& spec, TextBuil
   const std::string fill = spec.zero && !spec.minus && !spec.align ? "0" : spec.fill;
   const size_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
   if (align == '=') out.append(sign, false);
-  for (size_t i = 0; i < before; ++i) out.append(fill, false);
+  for (size_t i = 0; i < before && !out.full(); ++i) out.append(fill, false);
   if (align != '=') out.append(sign, false);
   out.append(digits, false);
-  for (size_t i = before; i < missing; ++i) out.append(fill, false);
+  for (size_t i = before; i < missing && !out.full(); ++i) out.append(fill, false);
 }
 
 void append_padded(const Text& whole, const Spec& spec, char align, TextBuilder& out) {
@@ -76,9 +76,9 @@ void append_padded(const Text& whole, const Spec& spec, char align, TextBuilder&
   }
   const int64_t missing = std::max<int64_t>(0, spec.width - length);
   const int64_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
-  for (int64_t i = 0; i < before; ++i) out.append(spec.fill, false);
+  for (int64_t i = 0; i < before && !out.full(); ++i) out.append(spec.fill, false);
   out.append(whole, 0, end);
-  for (int64_t i = before; i < missing; ++i) out.append(spec.fill, false);
+  for (int64_t i = before; i < missing && !out.full(); ++i) out.append(spec.fill, false);
 }
 
 Result<int64_t> whole_number(const Value& value, char type) {
@@ -105,14 +105,18 @@ class Percent {
 
   Result<Value> run() {
     TextBuilder out(in_.text_limit());
-    while (at_ < bytes_.size()) {
+    while (at_ < bytes_.size() && !out.full()) {
       const size_t sign = std::min(bytes_.find('%', at_), bytes_.size());
       out.append(format_, at_, sign);
       at_ = sign + 1;
       if (sign < bytes_.size()) HUNCH_OK(one(out));
     }
-    const bool mapping = arguments_.is(Kind::Dict);
-    if (next_ < values_.size() && !mapping) return type_error("not all arguments converted during string formatting");
+    // Whatever has elements counts as a mapping here, and a mapping need not be used.
+    const bool mapping =
+        arguments_.is(Kind::Dict) || arguments_.is(Kind::Undefined) ||
+        (arguments_.is(Kind::Sequence) && arguments_.sequence->indexable() && arguments_.sequence->kind != SequenceKind::Tuple);
+    if (next_ < values_.size() && !mapping && !out.full())
+      return type_error("not all arguments converted during string formatting");
     return in_.finish(out);
   }
 
@@ -299,7 +303,7 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
   TextBuilder out(in.text_limit());
   size_t automatic = 0;
   bool numbered = false;
-  for (size_t at = 0; at < bytes.size();) {
+  for (size_t at = 0; at < bytes.size() && !out.full();) {
     const size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
     out.append(*format.text, at, brace);
     if (brace == bytes.size()) break;

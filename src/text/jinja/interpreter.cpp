@@ -6,23 +6,11 @@
 namespace hunch::jinja {
 namespace {
 
-// Levels of statements and expressions within each other, macros' bodies included: about a MiB of stack.
-constexpr int kMaxRunDepth = 1000;
 constexpr int kStepsPerClock = 256;
-
-class Deeper {
- public:
-  explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
-  ~Deeper() { --depth_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-
- private:
-  int& depth_;
-};
 
 }  // namespace
 
+Error too_deep() { return type_error(fmt::format("template nested deeper than {}", kMaxDepth)); }
 Error type_error(std::string_view message) { return usage_error(std::string(message)); }
 
 Interpreter::Interpreter(const Program& program, Heap& heap, const Budget& budget)
@@ -97,7 +85,7 @@ const Value* Interpreter::find(Scope& scope, uint32_t id) const {
 
 Result<Interpreter::Flow> Interpreter::run(Block block, Scope& scope, TextBuilder& out) {
   const Deeper deeper(depth_);
-  if (depth_ > kMaxRunDepth) return type_error(fmt::format("template nested deeper than {}", kMaxDepth));
+  if (depth_ > kMaxRunDepth) return too_deep();
   for (const Stmt* stmt : block) {
     HUNCH_TRY(const Flow flow, run(*stmt, scope, out));
     if (flow != Flow::Next) return flow;

@@ -19,6 +19,9 @@
 
 namespace hunch::jinja {
 
+// Levels of statements and expressions within each other, macros' bodies included: about a MiB of stack.
+inline constexpr int kMaxRunDepth = 1000;
+
 struct Budget {
   int64_t steps = 1'000'000;
   std::chrono::milliseconds time{250};
@@ -172,5 +175,6 @@ Status append_json(const Value& value, const JsonStyle& style, int depth, TextBu
 
 // The error of what a template may not do; kind Usage: a conversation caused it.
 Error type_error(std::string_view message);
+Error too_deep();
 
 }  // namespace hunch::jinja

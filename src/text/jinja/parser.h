@@ -14,18 +14,6 @@
 
 namespace hunch::jinja {
 
-// Counts how deep the parser is in itself; every recursion passes through one of these.
-class Deeper {
- public:
-  explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
-  ~Deeper() { --depth_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-
- private:
-  int& depth_;
-};
-
 class Parser {
  public:
   Parser(std::vector<Token> tokens, Heap& heap);

@@ -13,6 +13,18 @@
 
 namespace hunch::jinja {
 
+// Counts how deep the parser or the interpreter is in itself; every recursion passes through one of these.
+class Deeper {
+ public:
+  explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
+  ~Deeper() { --depth_; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+
+ private:
+  int& depth_;
+};
+
 class Interpreter;
 struct Arguments;
 // A filter or test; `input` is what stands before the bar or the "is".

@@ -141,14 +141,22 @@ int depth_of(const Value& value) {
   if (value.is(Kind::Sequence)) return value.sequence->depth;
   return value.is(Kind::Dict) ? value.dict->depth : 0;
 }
+int64_t weight_of(const Value& value) {
+  if (value.is(Kind::Sequence)) return value.sequence->weight;
+  return value.is(Kind::Dict) ? value.dict->weight : 1;
+}
+Error too_heavy() { return Error{fmt::format("a value holds more than {} others", kMaxWeight)}; }
 Error too_deep() { return Error{fmt::format("a value is nested deeper than {}", kMaxDepth)}; }
 }  // namespace
 
 Result<Value> DictBuilder::finish() {
   Dict dict{.entries = heap_.copy(entries_)};
   if (entries_.size() > kSmallDict) dict.slots = heap_.copy(slots_);
-  for (const Dict::Entry& entry : entries_)
-    dict.depth = std::max({dict.depth, depth_of(entry.first) + 1, depth_of(entry.second) + 1});
+  for (const auto& [key, value] : entries_) {
+    dict.depth = std::max({dict.depth, depth_of(key) + 1, depth_of(value) + 1});
+    dict.weight += weight_of(key) + weight_of(value);
+    if (dict.weight > kMaxWeight) return too_heavy();
+  }
   if (dict.depth > kMaxDepth) return too_deep();
   return Value::of(static_cast<const Dict*>(heap_.make<Dict>(dict)));
 }
@@ -167,7 +175,11 @@ Value make_undefined(Heap& heap, std::string_view hint) {
 
 Result<Value> make_sequence(Heap& heap, const std::vector<Value>& items, SequenceKind kind) {
   Sequence sequence{.kind = kind, .items = heap.copy(items)};
-  for (const Value& item : items) sequence.depth = std::max(sequence.depth, depth_of(item) + 1);
+  for (const Value& item : items) {
+    sequence.depth = std::max(sequence.depth, depth_of(item) + 1);
+    sequence.weight += weight_of(item);
+    if (sequence.weight > kMaxWeight) return too_heavy();
+  }
   if (sequence.depth > kMaxDepth) return too_deep();
   return Value::of(static_cast<const Sequence*>(heap.make<Sequence>(sequence)));
 }

@@ -16,6 +16,8 @@
 namespace hunch::jinja {
 
 inline constexpr int kMaxDepth = 128;  // of brackets, blocks, nested values and macro calls
+// Values within a value, each as often as it stands there: walks over a value stay short however its parts are shared.
+inline constexpr int64_t kMaxWeight = 4'000'000;
 
 struct Sequence;
 struct Dict;
@@ -96,6 +98,7 @@ struct Sequence {
   SequenceKind kind = SequenceKind::List;
   std::span<const Value> items;
   int depth = 1;
+  int64_t weight = 1;
   int64_t start = 0, stop = 0, step = 1;  // of a Range, for printing
   mutable bool used = false;              // of a Generator
   bool indexable() const { return kind <= SequenceKind::Range; }
@@ -106,6 +109,7 @@ struct Dict {
   std::span<const Entry> entries;   // in insertion order, keys differ
   std::span<const uint32_t> slots;  // open addressing, entry + 1; empty for small ones
   int depth = 1;
+  int64_t weight = 1;
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
 };
