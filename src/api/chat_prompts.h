@@ -2,6 +2,7 @@
 // threads.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,30 +10,33 @@
 #include "api/body.h"
 #include "base/result.h"
 #include "hunch/hunch.h"
-#include "text/chat.h"
+#include "text/chat_renderer.h"
 
 namespace hunch {
 
 class ChatPrompts {
  public:
-  // `chat_template`: instead of the model's own; empty: that. A model without one is no error before a chat comes.
-  ChatPrompts(Engine& engine, std::string_view chat_template);
+  // `chat_template`: instead of the model's own; empty: that. `kwargs`: an object of variables that bodies may set anew. A model
+  // without a template that can be used is no error before a chat comes.
+  ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs = nlohmann::ordered_json::object());
 
   struct Prompt {
     std::vector<int32_t> ids;
     std::vector<int32_t> stop_ids;  // besides the model's own
   };
-  // The chat of a body (Body::Input::Chat).
+  // The chat of a body (Body::Input::Chat). Errors are usage errors: no template, variables that a body must not set, and what
+  // the template refuses.
   Result<Prompt> encode(const Body& body) const;
 
   // The template's text, for /props and to recognise how its model writes calls and thoughts.
   const std::string& source() const { return source_; }
+  const std::string& trouble() const { return trouble_; }  // why chats are refused; empty: they are not
 
  private:
-  const Tokenizer* tokenizer_;  // null: the model has none
   std::string source_;
-  std::optional<ChatFormat> format_;
-  std::string trouble_;  // why there is no format
+  nlohmann::ordered_json kwargs_;
+  std::optional<ChatRenderer> renderer_;
+  std::string trouble_;
 };
 
 }  // namespace hunch

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -24,8 +25,9 @@ struct ServedModel {
   std::string fingerprint;           // system_fingerprint; empty: null
   std::string path;                  // for /props; empty: not told
   std::string chat_template;         // instead of the model's own; empty: that
-  std::string tool_parser;           // a name of tool_parser.h; empty: by the chat template, where that is known
-  std::string reasoning_parser;      // a name of reasoning_parser.h; empty: by the chat template; "none": off
+  nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
+  std::string tool_parser;       // a name of tool_parser.h; empty: by the chat template, where that is known
+  std::string reasoning_parser;  // a name of reasoning_parser.h; empty: by the chat template; "none": off
 };
 
 class ServedModels {

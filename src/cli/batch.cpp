@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "cli/batch_run.h"
+#include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/request_flags.h"
@@ -16,6 +17,7 @@ constexpr int kInFlightPerSeat = 4;  // enough that a seat never waits for the r
 
 struct BatchFlags {
   std::optional<std::string> input, output;
+  ChatTemplateFlags chat_template;
   ModelFlags model;
   ServingFlags serving;
   SamplingFlags sampling;
@@ -65,6 +67,10 @@ int batch(const BatchFlags& flags, const FlagSet& set) {
   options->max_waiting = in_flight + kMaxSamples;
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
+  const auto chat_template = chat_template_text(flags.chat_template);
+  if (!chat_template.ok()) return fail(chat_template.error());
+  auto kwargs = chat_template_kwargs(flags.chat_template);
+  if (!kwargs.ok()) return fail(kwargs.error());
   auto input = BatchInput::open(*flags.input);
   if (!input.ok()) return fail(input.error());
   auto output = BatchOutput::open(*flags.output, **input);
@@ -83,7 +89,8 @@ int batch(const BatchFlags& flags, const FlagSet& set) {
   const Request defaults = request_of(flags.sampling, *speculation);
   const InterruptScope interrupts;
   const auto start = std::chrono::steady_clock::now();
-  BatchRun run(**engine, **input, **output, defaults, in_flight);
+  BatchRun run(**engine, **input, **output, defaults, ChatPrompts(**engine, chat_template.value(), std::move(kwargs).value()),
+               in_flight);
   run.run(interrupts, progress);
   const int code = conclude(run, flags, **input, **output, interrupts);
   if (flags.stats)
@@ -103,6 +110,7 @@ int batch_command(Arguments arguments) {
   set.group("Batch");
   set.text({"-o", "--output", "--output-file"}, "FILE", "where the answers go (-: the standard output)", flags.output);
   set.toggle({"--stats"}, "end with statistics on stderr", [&flags] { flags.stats = true; });
+  add_chat_template_flags(set, flags.chat_template);
   add_serving_flags(set, flags.serving);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);

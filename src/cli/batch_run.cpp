@@ -10,13 +10,14 @@
 
 namespace hunch {
 
-BatchRun::BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, int max_in_flight)
+BatchRun::BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, ChatPrompts chat,
+                   int max_in_flight)
     : engine_(engine),
       input_(input),
       output_(output),
       defaults_(defaults),
       max_in_flight_(max_in_flight),
-      chat_(engine, {}),
+      chat_(std::move(chat)),
       tokenizer_(engine.parts().tokenizer ? &*engine.parts().tokenizer : nullptr) {}
 
 bool BatchRun::refuse(const BatchLine& line, std::string_view id, const Error& error, int64_t number) {

@@ -27,7 +27,7 @@ struct BatchCounts {
 class BatchRun {
  public:
   // `defaults`: what a line does not say. `max_in_flight`: requests submitted and not answered.
-  BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, int max_in_flight);
+  BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, ChatPrompts chat, int max_in_flight);
 
   // Until the input ends, the output breaks (output.status() says how) or somebody interrupts; what is not answered then is
   // dropped.

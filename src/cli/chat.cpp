@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/interrupt.h"
@@ -20,15 +21,16 @@ struct ChatFlags {
   SamplingFlags sampling;
   SpeculationFlags speculation;
   std::optional<std::string> system;
+  ChatTemplateFlags chat_template;
   bool stats = false;
   ColorWish color = ColorWish::Auto;
 };
 
 class Chat {
  public:
-  Chat(Engine& engine, ChatFormat format, Request request, const ChatFlags& flags, ProgressLine& progress)
-      : engine_(engine), format_(std::move(format)), request_(std::move(request)), flags_(flags), progress_(progress) {
-    request_.stop_ids = format_.stop_ids;  // a base model may not know its own template's end mark as an end of text
+  Chat(Engine& engine, ChatForm form, Request request, const ChatFlags& flags, ProgressLine& progress)
+      : engine_(engine), form_(std::move(form)), request_(std::move(request)), flags_(flags), progress_(progress) {
+    request_.stop_ids = form_.stop_ids();  // a base model may not know its own template's end mark as an end of text
     clear();
   }
 
@@ -75,7 +77,7 @@ class Chat {
     }
     // The whole history every time: the turns before it are tokenised alike, so the model reads what it said.
     turns_.push_back({"user", line});
-    auto ids = encode_chat(format_, engine_.tokenizer(), turns_, true);
+    auto ids = form_.prompt(turns_);
     if (!ids.ok()) return forget_turn(ids.error());
     request_.prompt = std::move(*ids);
     TokenPrinter printer(engine_.tokenizer(), true, Paint{color_wanted(flags_.color, stdout_is_terminal())});
@@ -115,7 +117,7 @@ class Chat {
   }
 
   Engine& engine_;
-  ChatFormat format_;
+  ChatForm form_;
   Request request_;
   const ChatFlags& flags_;
   ProgressLine& progress_;
@@ -135,9 +137,9 @@ int chat(const ChatFlags& flags, const FlagSet& set) {
   ProgressLine progress;
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());
-  auto format = recognise_chat((*engine)->chat_template(), (*engine)->tokenizer());
-  if (!format.ok()) return fail(format.error());
-  return Chat(**engine, std::move(*format), request_of(flags.sampling, *speculation), flags, progress).talk();
+  auto form = ChatForm::make(**engine, flags.chat_template);
+  if (!form.ok()) return fail(form.error());
+  return Chat(**engine, std::move(*form), request_of(flags.sampling, *speculation), flags, progress).talk();
 }
 
 }  // namespace
@@ -148,6 +150,7 @@ int chat_command(Arguments arguments) {
               "A conversation with history, in the model's own chat form. /clear forgets, /stats shows figures, /exit leaves.");
   set.group("Chat");
   set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn", flags.system);
+  add_chat_template_flags(set, flags.chat_template);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);

@@ -64,10 +64,10 @@ void add_foreign_flags(FlagSet& set) {
              "models are not downloaded; name a folder or a GGUF file with -m");
   set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
   set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
-  set.refuse(
-      {"-l", "--logit-bias", "--lora", "--lora-scaled", "--control-vector", "--override-kv", "--chat-template",
-       "--chat-template-file", "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
-      "not available yet");
+  set.refuse({"--chat-template", "--chat-template-file", "--chat-template-kwargs"}, "this command writes no conversations");
+  set.refuse({"-l", "--logit-bias", "--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling",
+              "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
+             "not available yet");
   set.refuse({"-dev", "--list-devices"}, "use --device cpu or --device reference");
   set.refuse({"--spec-draft-n-min", "--draft-min", "--spec-draft-p-min", "--draft-p-min", "--spec-draft-p-split", "-lcs", "-lcd"},
              "not available yet; --draft N sets how many tokens are guessed");

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "cli/chat_form.h"
 #include "cli/request_flags.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -87,13 +88,12 @@ Result<std::string> prompt_text(const PromptFlags& flags) {
 }
 
 Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text) {
-  const Tokenizer& tokenizer = engine.tokenizer();
-  if (!flags.chat) return tokenizer.encode(text, {.parse_special = true, .add_bos = !flags.no_bos});
-  HUNCH_TRY(const ChatFormat format, recognise_chat(engine.chat_template(), tokenizer));
+  if (!flags.chat) return engine.tokenizer().encode(text, {.parse_special = true, .add_bos = !flags.no_bos});
+  HUNCH_TRY(const ChatForm form, ChatForm::make(engine, flags.chat_template));
   std::vector<ChatTurn> turns;
   if (flags.system) turns.push_back({"system", *flags.system});
   turns.push_back({"user", text});
-  return encode_chat(format, tokenizer, turns, true);
+  return form.prompt(turns);
 }
 
 }  // namespace hunch

@@ -116,6 +116,7 @@ void add_prompt_flags(FlagSet& set, PromptFlags& flags) {
   set.text({"-f", "--file"}, "FILE", "the text to continue, from a file (-: the standard input)", flags.file);
   set.toggle({"--chat"}, "wrap the text as a user's turn of the model's chat form", [&flags] { flags.chat = true; });
   set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn before it (with --chat)", flags.system);
+  add_chat_template_flags(set, flags.chat_template);
   set.toggle({"--no-bos"}, "do not begin with the model's BOS token", [&flags] { flags.no_bos = true; });
 }
 

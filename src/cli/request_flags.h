@@ -26,10 +26,15 @@ struct ModelFlags {
   std::string random_type;
 };
 
+struct ChatTemplateFlags {
+  std::optional<std::string> name_or_text, file, kwargs;  // of another than the model's; see chat_form.h
+};
+
 struct PromptFlags {
   std::optional<std::string> text, file;
   bool chat = false, no_bos = false;
   std::optional<std::string> system;
+  ChatTemplateFlags chat_template;
 };
 
 struct SamplingFlags {
@@ -48,6 +53,8 @@ struct OutputFlags {
 
 // Each adds its flags to `set`; the targets must outlive parse().
 void add_model_flags(FlagSet& set, ModelFlags& flags);
+// --chat-template and its like.
+void add_chat_template_flags(FlagSet& set, ChatTemplateFlags& flags);
 void add_prompt_flags(FlagSet& set, PromptFlags& flags);
 void add_sampling_flags(FlagSet& set, SamplingFlags& flags);  // those of structured output among them
 void add_structured_flags(FlagSet& set, StructuredOutput& wanted);

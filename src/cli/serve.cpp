@@ -6,6 +6,8 @@
 #include <ctime>
 #include <filesystem>
 
+#include "api/chat_prompts.h"
+#include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/request_flags.h"
@@ -61,12 +63,12 @@ Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
   return {};
 }
 
-// The text of --chat-template: what stands in the file, or the text itself.
-Result<std::string> chat_template(const ServeFlags& flags) {
-  if (flags.chat_template_file) return read_text_file(*flags.chat_template_file);
-  if (!flags.chat_template) return std::string();
-  if (flags.chat_template->find('{') != std::string::npos) return *flags.chat_template;
-  return read_text_file(*flags.chat_template);
+// As vLLM has it, --chat-template may be a file, too.
+Result<std::string> template_of(ChatTemplateFlags flags) {
+  std::error_code ignored;
+  if (flags.name_or_text && !flags.file && std::filesystem::is_regular_file(*flags.name_or_text, ignored))
+    flags.file = std::exchange(flags.name_or_text, std::nullopt);
+  return chat_template_text(flags);
 }
 
 std::string name_of(const std::string& path) {
@@ -97,11 +99,17 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   model.defaults = request_of(flags.sampling, speculation);
   model.fingerprint = "hunch-" + std::string(build_commit());
   model.path = std::filesystem::path(path).filename();  // where it lies is nobody else's business
-  HUNCH_TRY(model.chat_template, chat_template(flags.serve));
+  HUNCH_TRY(model.chat_template, template_of(flags.serve.chat_template));
+  HUNCH_TRY(model.chat_template_kwargs, chat_template_kwargs(flags.serve.chat_template));
   model.tool_parser = flags.serve.tool_parser, model.reasoning_parser = flags.serve.reasoning_parser;
   note(fmt::format("{}: {}", model.id, engine->description()));
+  const std::string id = model.id;
+  HUNCH_OK(out.models.add(std::move(model)));
   out.engines.push_back(std::move(engine));
-  return out.models.add(std::move(model));
+  const ServedModel& served = *std::get<const ServedModel*>(out.models.find(id));
+  if (const std::string& trouble = out.models.chat(served).trouble(); !trouble.empty())
+    note(fmt::format("{}: no chats, only /v1/completions: {}", id, trouble));
+  return {};
 }
 
 int serve(AllFlags& flags, const FlagSet& set) {

@@ -92,8 +92,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
               server.api.speculation_metrics = wish == "none" ? Wish::None : wish == "summary" ? Wish::Summary : Wish::Detailed;
               return {};
             });
-  set.text({"--chat-template"}, "TEMPLATE", "in place of the model's: a file, or the Jinja text itself", flags.chat_template);
-  set.text({"--chat-template-file"}, "FILE", "the same from a file", flags.chat_template_file);
+  add_chat_template_flags(set, flags.chat_template);
   set.value({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)",
             text_into(flags.tool_parser));
   set.value({"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)",

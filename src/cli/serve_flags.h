@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "cli/request_flags.h"
 #include "server/options.h"
 
 namespace hunch {
@@ -13,7 +14,8 @@ namespace hunch {
 struct ServeFlags {
   ServerOptions server;
   std::vector<std::string> names;  // --served-model-name
-  std::optional<std::string> model, config, chat_template, chat_template_file;
+  std::optional<std::string> model, config;
+  ChatTemplateFlags chat_template;
   std::string tool_parser, reasoning_parser;
   std::optional<int64_t> port, workers;
   bool print_limits = false;

@@ -39,9 +39,10 @@ const AddedToken* AddedTokens::match_at(std::string_view text, size_t at) const 
   return longest;
 }
 
-std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, bool parse_special) const {
+std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, bool parse_special, const Ranges* special_in) const {
   std::vector<Piece> pieces;
   size_t plain = 0;  // where the plain text that is not yet cut off begins
+  size_t range = 0;  // the first of special_in that does not end before `at`
   for (size_t at = 0; !tokens_.empty() && at < text.size();) {
     const AddedToken* token = first_.test(uint8_t(text[at])) ? match_at(text, at) : nullptr;
     if (!token) {
@@ -49,6 +50,19 @@ std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, bool p
       continue;
     }
     size_t begin = at, end = at + token->content.size();
+    if (special_in && token->special) {
+      while (range < special_in->size() && (*special_in)[range].second <= at) ++range;
+      const bool inside = range < special_in->size() && (*special_in)[range].first <= at;
+      // A token that begins in a range and runs out of it may hide a shorter one that does not.
+      if (inside && (*special_in)[range].second < end) token = match_at(text.substr(0, (*special_in)[range].second), at);
+      if (!inside || !token) {
+        // What is not taken must not use up text of a range: a mark of the template could begin there.
+        const bool before = !inside && range < special_in->size();
+        at = inside ? at + 1 : before ? std::min(end, (*special_in)[range].first) : end;
+        continue;
+      }
+      end = at + token->content.size();
+    }
     at = end;  // a match uses up its text even if it is then not taken, as in Hugging Face
     if (token->special && !parse_special) continue;
     if (token->single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) continue;

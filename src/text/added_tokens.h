@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace hunch {
@@ -31,8 +32,10 @@ class AddedTokens {
     size_t begin, end;
     int32_t id;
   };
+  using Ranges = std::vector<std::pair<size_t, size_t>>;  // [begin, end) in bytes, ascending, apart from each other
   // Covers the text in order, without empty plain pieces. `parse_special` false: special tokens are left as plain text.
-  std::vector<Piece> split(std::string_view text, bool parse_special) const;
+  // `special_in`: they are taken only where they lie within one of these ranges; null: everywhere.
+  std::vector<Piece> split(std::string_view text, bool parse_special, const Ranges* special_in = nullptr) const;
   bool empty() const { return tokens_.empty(); }
   const AddedToken* duplicate() const;  // a token whose content another one has, or null
   // The token of this exact content, or null.

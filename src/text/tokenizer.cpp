@@ -57,6 +57,29 @@ class WordCache {
   std::vector<Entry> entries_ = std::vector<Entry>(kEntries);
 };
 
+// The parts of `ranges` within text [begin, end), shifted to where they lie in `normal`, the normalized form of that text.
+// Nothing if characters compose across a border: then no place in `normal` stands for it.
+AddedTokens::Ranges normalized_ranges(const AddedTokens::Ranges& ranges, std::string_view text, size_t begin, size_t end,
+                                      std::string_view normal, bool nfc) {
+  AddedTokens::Ranges out;
+  std::string sum;
+  const auto add = [&](size_t from, size_t to) {
+    if (nfc) append_nfc(text.substr(from, to - from), sum);
+    else sum += text.substr(from, to - from);
+  };
+  size_t at = begin;
+  for (const auto& [first, last] : ranges) {
+    if (last <= begin || first >= end) continue;
+    add(at, std::max(first, begin));
+    const size_t from = sum.size();
+    at = std::min(last, end);
+    add(std::max(first, begin), at);
+    out.push_back({from, sum.size()});
+  }
+  add(at, end);
+  return sum == normal ? out : AddedTokens::Ranges{};
+}
+
 }  // namespace
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOptions options) const {
@@ -72,7 +95,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOpti
   source.reserve(utf8.size() + utf8.size() / 8);
   WordCache cache(source, ids);
   PreTokenizer::Cutter cutter(pre_);
-  for (const AddedTokens::Piece& piece : raw_.split(utf8, options.parse_special)) {
+  for (const AddedTokens::Piece& piece : raw_.split(utf8, options.parse_special, options.special_in)) {
     if (piece.id >= 0) {
       ids.push_back(piece.id);
       continue;
@@ -82,17 +105,26 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOpti
     if (nfc_) append_nfc(plain, source);
     else source += plain;
     const std::string_view normal = std::string_view(source).substr(base);
-    for (const AddedTokens::Piece& inner : normalized_.split(normal, options.parse_special)) {
+    AddedTokens::Ranges inner_ranges;
+    if (options.special_in && !normalized_.empty())
+      inner_ranges = normalized_ranges(*options.special_in, utf8, piece.begin, piece.end, normal, nfc_);
+    for (const AddedTokens::Piece& inner :
+         normalized_.split(normal, options.parse_special, options.special_in ? &inner_ranges : nullptr)) {
       if (inner.id >= 0) {
         ids.push_back(inner.id);
         continue;
       }
       const std::string_view words = normal.substr(inner.begin, inner.end - inner.begin);
+      const size_t first_plain = ids.size();
       for (size_t at = 0; at < words.size();) {
         HUNCH_TRY(const size_t end, cutter.next(words, at));
         cache.encode(bpe_, base + inner.begin + at, base + inner.begin + end);
         at = end;
       }
+      // Guards against vocabularies whose merges lead to a special token.
+      if (options.special_in &&
+          std::any_of(ids.begin() + ptrdiff_t(first_plain), ids.end(), [&](int32_t id) { return is_special(id); }))
+        return Error{"a special token came out of plain chat text: the tokenizer's merges are not safe for chat"};
     }
   }
   return ids;

@@ -32,6 +32,9 @@ struct GgufVocab {
 struct EncodeOptions {
   bool parse_special = true;  // text that spells a special token becomes that token; false: it is plain text
   bool add_bos = true;        // put the BOS token first if this tokenizer adds one (adds_bos())
+  // With parse_special: only special tokens within one of these byte ranges count, and no other special token comes out (an error
+  // if merges would make one). Where nothing outside spells one, the ids are the same as without. Null: everywhere.
+  const AddedTokens::Ranges* special_in = nullptr;
 };
 
 // Longest text that encode() takes; longer texts are refused before any work.

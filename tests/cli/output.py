@@ -127,6 +127,32 @@ def test_chat_answers_line_by_line(hunch):
     assert result.out[:half] == result.out[half:], result
 
 
+def test_chat_templates_by_name_text_and_file_write_the_same_prompt(hunch):
+    text = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}")
+    path = os.path.join(hunch.folder, "chat.jinja")
+    with open(path, "w") as out:
+        out.write(text)
+    common = ("--chat", "-p", "Hello", "-n", "6", "--temp", "0", "--ignore-eos")
+    plain = hunch.run(*common)
+    assert plain.code == 0, plain
+    for flags in (("--chat-template", "chatml"), ("--chat-template", text), ("--chat-template-file", path), ("--jinja",)):
+        assert hunch.run(*common, *flags).out == plain.out, flags
+    other = hunch.run(*common, "--chat-template", "{{ greeting }} {{ messages[0].content }}", "--chat-template-kwargs", '{"greeting":"Once upon"}')
+    assert other.code == 0 and other.out != plain.out, other
+
+
+def test_chat_templates_that_cannot_be_used_are_refused_by_line_and_name(hunch):
+    common = ("--chat", "-p", "Hello", "-n", "2")
+    for flags, wanted in ((("--chat-template", "nope"), "neither a known name (chatml, llama3)"),
+                          (("--chat-template", "\n{{ x|xmlattr }}"), "chat template line 2: the filter 'xmlattr' is not supported"),
+                          (("--chat-template", "{{ raise_exception('no') }}"), "refuses the conversation: no"),
+                          (("--chat-template-kwargs", '{"messages":[]}'), "must not set"),
+                          (("--chat-template-kwargs", "{"), "is not JSON")):
+        result = hunch.run(*common, *flags)
+        assert result.code in (1, 2) and wanted in result.err, result
+
+
 def test_help_and_version(hunch):
     overview = hunch()
     assert overview.code == 0 and "Examples" in overview.out, overview

@@ -1,0 +1,215 @@
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Marks = std::vector<std::pair<std::string, std::string>>;
+
+const std::filesystem::path kData = std::filesystem::path(HUNCH_TEST_DATA) / "text";
+
+// Slow machines and sanitizers are not what these tests are about.
+TemplateLimits patient() { return {.time = std::chrono::minutes(10)}; }
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  EXPECT_TRUE(in) << path;
+  return text.str();
+}
+
+ChatTemplate compiled(std::string_view source) {
+  auto made = ChatTemplate::compile(source);
+  if (!made.ok()) ADD_FAILURE() << made.error().message << "\n" << source;
+  return std::move(made).value();
+}
+
+Result<RenderedChat> render(std::string_view source, const Json& variables, const Marks& marks = {},
+                            TemplateLimits limits = patient()) {
+  auto made = ChatTemplate::compile(source);
+  if (!made.ok()) return made.error();
+  return made.value().render(variables, marks, limits, 1753358400);
+}
+
+std::string error_of(const Result<RenderedChat>& result) {
+  return result.ok() ? "no error: " + result.value().text : result.error().message;
+}
+std::string error_of(std::string_view source, const Json& variables = Json::object(), TemplateLimits limits = patient()) {
+  return error_of(render(source, variables, {}, limits));
+}
+
+// The bytes that are not the request's, runs joined by '|'.
+std::string trusted_part(std::string_view source, const Json& variables, const Marks& marks = {}) {
+  const auto got = render(source, variables, marks);
+  if (!got.ok()) return got.error().message;
+  std::string out;
+  for (const auto& [begin, end] : got.value().trusted)
+    (out += out.empty() ? "" : "|") += got.value().text.substr(begin, end - begin);
+  return out;
+}
+
+class TemplateGolden : public testing::Test {
+ protected:
+  const Json golden_ = Json::parse(read(kData / "templates.json"));
+};
+
+TEST_F(TemplateGolden, ConversationsRenderAsJinja2DoesInThePublishedConstructs) {
+  Marks marks;
+  for (const auto& [name, text] : golden_["marks"].items()) marks.push_back({name, text.get<std::string>()});
+  std::string last;
+  std::optional<ChatTemplate> one;
+  int refused = 0;
+  for (const Json& row : golden_["cases"]) {
+    const std::string name = row[0].get<std::string>(), conversation = row[1].get<std::string>();
+    if (name != last) one = compiled(read(kData / "templates" / (name + ".jinja")));
+    last = name;
+    Json variables = {{"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
+    variables.update(golden_["conversations"][conversation]);
+    const auto got = one->render(variables, marks, patient(), golden_["now"].get<std::time_t>());
+    EXPECT_EQ(got.ok(), row[2].is_string()) << name << " with " << conversation << ": " << error_of(got);
+    if (got.ok() && row[2].is_string()) {
+      EXPECT_EQ(got.value().text, row[2].get<std::string>()) << name << " with " << conversation;
+    }
+    refused += !got.ok();
+  }
+  EXPECT_GE(golden_["cases"].size(), 130u);
+  EXPECT_GE(refused, 10);  // both outcomes are there
+}
+
+TEST_F(TemplateGolden, SnippetsOfEveryConstructRenderAsInJinja2OrFailWithIt) {
+  for (const Json& row : golden_["snippets"]) {
+    const auto got = render(row[0].get<std::string>(), golden_["variables"]);
+    EXPECT_EQ(got.ok(), row[1].is_string()) << row[0] << ": " << error_of(got);
+    if (got.ok() && row[1].is_string()) { EXPECT_EQ(got.value().text, row[1].get<std::string>()) << row[0]; }
+    if (!got.ok()) { EXPECT_TRUE(got.error().message.starts_with("chat template line ")) << got.error().message; }
+  }
+  EXPECT_GE(golden_["snippets"].size(), 200u);
+}
+
+TEST(ChatTemplate, ErrorsNameLineAndConstruct) {
+  EXPECT_EQ(error_of("a\n\n{{ x|xmlattr }}"), "chat template line 3: the filter 'xmlattr' is not supported");
+  EXPECT_EQ(error_of("{{ x is weird }}"), "chat template line 1: the test 'weird' is not supported");
+  EXPECT_EQ(error_of("\n{% include 'a' %}"), "chat template line 2: the tag 'include' is not supported");
+  EXPECT_EQ(error_of("{% for x in [1] %}\n{{ x.y.z }}{% endfor %}"), "chat template line 2: 'int object' has no attribute \"y\"");
+  EXPECT_EQ(error_of("{{ raise_exception('no tools') }}"),
+            "chat template line 1: the template refuses the conversation: no tools");
+  EXPECT_EQ(error_of("{{ 'a'.encode() }}"), "chat template line 1: the attribute 'encode' of str is not supported");
+  EXPECT_EQ(error_of("{% if x %}"), "chat template line 1: expected {% endif %}, found the end of the template");
+  EXPECT_EQ(render("{{ 1 / 0 }}", Json::object()).error().kind, Error::Kind::Usage);
+}
+
+TEST(ChatTemplate, WhatIsLackingBehindAConditionIsNamedOnlyWhenReached) {
+  EXPECT_EQ(render("{% if x %}{{ 1|xmlattr }}{% endif %}ok", Json::object()).value().text, "ok");
+  EXPECT_EQ(error_of("{% if 1 %}{{ 1|xmlattr }}{% endif %}ok"), "chat template line 1: the filter 'xmlattr' is not supported");
+}
+
+std::string repeated(std::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+TEST(ChatTemplate, DeepTemplatesAreRefusedWithoutDeepRecursion) {
+  const auto refused = [](const std::string& source) {
+    const std::string error = error_of(source);
+    return error.find("template nested deeper than 128") != std::string::npos ? "" : error;
+  };
+  for (const std::string_view open : {"(", "[", "{1:", "-", "not ", "a if b else ", "f(", "x[", "{'a':["})
+    EXPECT_EQ(refused("{{ " + repeated(open, 6000) + "x }}"), "") << open;
+  EXPECT_EQ(refused("{{ a" + repeated(".b", 6000) + " }}"), "");
+  EXPECT_EQ(refused("{{ a" + repeated("|trim", 6000) + " }}"), "");
+  EXPECT_EQ(refused("{{ a" + repeated("()", 6000) + " }}"), "");
+  EXPECT_EQ(refused(repeated("{% if 1 %}", 50000)), "");
+  EXPECT_EQ(refused(repeated("{% for x in y %}", 50000)), "");
+  EXPECT_EQ(refused("{% set " + repeated("(", 6000) + "x = 1 %}"), "");
+  EXPECT_EQ(refused("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"), "");
+  EXPECT_EQ(refused("{% macro f(n) %}{{ " + repeated("-", 100) + "f(n) }}{% endmacro %}{{ f(0) }}"), "");
+  EXPECT_EQ(refused("{% for x in [0] recursive %}{{ loop([0]) }}{% endfor %}"), "");
+}
+
+TEST(ChatTemplate, LongChainsAreNotDeep) {
+  EXPECT_EQ(render("{{ 1" + repeated(" + 1", 5000) + " }}", Json::object()).value().text, "5001");
+  EXPECT_EQ(render("{{ 'a'" + repeated(" ~ 'a'", 5000) + " }}", Json::object()).value().text.size(), 5001u);
+  EXPECT_EQ(render("{% if 0 %}" + repeated("{% elif 0 %}", 5000) + "{% else %}x{% endif %}", Json::object()).value().text, "x");
+  EXPECT_EQ(render("{{ 0" + repeated(" or 0", 5000) + " }}", Json::object()).value().text, "0");
+}
+
+TEST(ChatTemplate, DeepValuesAreRefused) {
+  Json deep = 1;
+  for (int i = 0; i < 500; ++i) deep = Json::array({deep});
+  EXPECT_NE(error_of("{{ x }}", {{"x", deep}}).find("nested deeper than 128"), std::string::npos);
+  EXPECT_NE(error_of("{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}")
+                .find("nested deeper than 128"),
+            std::string::npos);
+  EXPECT_NE(error_of("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}").find("cannot be printed"), std::string::npos);
+}
+
+TEST(ChatTemplate, SharedPartsDoNotMakeWalksLong) {
+  const std::string doubling =
+      "{% set ns = namespace(a=[], b=[]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}"
+      "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}";
+  EXPECT_NE(error_of(doubling).find("a value holds more than"), std::string::npos) << error_of(doubling);
+}
+
+TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
+  const std::string loops = "{% for a in range(2000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}";
+  EXPECT_NE(error_of(loops).find("takes more than 1000000 steps"), std::string::npos);
+  EXPECT_NE(error_of(loops, Json::object(), {.time = std::chrono::milliseconds(0)}).find("takes more than 0 ms"),
+            std::string::npos);
+  const TemplateLimits small = {.time = std::chrono::minutes(10), .output_bytes = 1000};
+  for (const std::string_view source :
+       {"{% for a in range(2000) %}x{% endfor %}", "{{ 'x' * 9000000000 }}", "{{ 'abc'.center(9999999999) }}",
+        "{{ '%99999s' % 'x' }}", "{{ '{:>99999}'.format('x') }}", "{{ ('ab' * 400).replace('a', 'b' * 400) }}",
+        "{{ range(900)|join('abc') }}", "{{ 'a\nb'|indent(999999999) }}", "{{ [1]|tojson(indent=5000) }}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}"
+        "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{{ ''.join(['x' * 600, 'y' * 600]) }}", "{{ ('x' * 600)|upper ~ ('x' * 600) }}"}) {
+    const std::string error = error_of(source, Json::object(), small);
+    EXPECT_TRUE(error.find("bytes") != std::string::npos || error.find("too wide") != std::string::npos)
+        << source << ": " << error;
+  }
+  EXPECT_NE(error_of("{{ range(10 ** 12) }}").find("range of more than 100000 elements"), std::string::npos);
+  EXPECT_NE(error_of("{{ [0] * 10 ** 15 }}").find("too long a list"), std::string::npos);
+  EXPECT_NE(error_of("{{ 2 ** 64 }}").find("beyond 64 bits"), std::string::npos);
+  EXPECT_NE(error_of(std::string((1 << 20) + 1, 'x')).find("at most 1048576"), std::string::npos);
+}
+
+TEST(ChatTemplate, OnlyBytesOfTheTemplateAndItsMarksAreTrusted) {
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", " <s>hi "}}, {{"role", "<s>"}, {"content", "x"}}}}};
+  EXPECT_EQ(trusted_part("{{ bos }}[{{ messages[0].content }}]", chat, {{"bos", "<s>"}}), "<s>[|]");
+  EXPECT_EQ(trusted_part("{{ '<' ~ messages[0].content|trim + '>' }}", chat), "<|>");
+  EXPECT_EQ(trusted_part("{{ '<|' + messages[0].role + '|>' }}", chat), "<|user|>");  // a known role is as good as the template
+  EXPECT_EQ(trusted_part("{{ '<|' + messages[1].role + '|>' }}", chat),
+            "<||"
+            "|>");
+  EXPECT_EQ(trusted_part("{{ ('[' ~ messages[0].content ~ ']')[1:-1] }}", chat), "");
+  EXPECT_EQ(trusted_part("{{ '%s<%s>' % (messages[0].content, 1) }}", chat), "<|>");
+  EXPECT_EQ(trusted_part("{{ messages|map(attribute='content')|join('<sep>') }}", chat), "<sep>");
+  EXPECT_EQ(trusted_part("{{ messages[0].content.replace('hi', '<x>') }}", chat), "<x>");
+  EXPECT_EQ(trusted_part("{{ messages[0].content.split('<')|join('<') }}", chat), "<");
+  EXPECT_EQ(trusted_part("{{ messages|tojson }}{{ messages[0].content|upper }}{{ messages[0].content[::-1] }}", chat), "");
+  EXPECT_EQ(
+      trusted_part("{% macro f(x) %}<{{ x }}>{% endmacro %}{% set a %}{{ f(messages[0].content) }}{% endset %}{{ a }}", chat),
+      "<|>");
+  EXPECT_EQ(trusted_part("{% filter trim %} a{{ messages[0].content }}{% endfilter %}", chat), "a");
+}
+
+TEST(ChatTemplate, MarksWinOverVariablesOfTheirName) {
+  const auto got = render("{{ bos_token }}", {{"bos_token", "forged"}}, {{"bos_token", "<s>"}});
+  EXPECT_EQ(got.value().text, "<s>");
+}
+
+TEST(ChatTemplate, TextsThatAreNotUtf8AreRefused) {
+  EXPECT_NE(error_of("a\xFF").find("not valid UTF-8: at byte 1"), std::string::npos);
+  EXPECT_NE(error_of("{{ x }}", {{"x", "a\xFF"}}).find("not valid UTF-8"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hunch

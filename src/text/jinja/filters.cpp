@@ -1,0 +1,340 @@
+// Filters over one value: text, numbers, JSON. Those over sequences are in filters_lists.cpp, the table is there too.
+#include "text/jinja/filters.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "text/jinja/python_text.h"
+
+namespace hunch::jinja {
+namespace {
+
+// Python's int(text, base) and float(text): white space around, single underscores between digits.
+std::optional<std::string> digits_of(std::string_view text) {
+  text = text.substr(0, space_at_end(text));
+  text.remove_prefix(skip_space(text, 0));
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_') out += text[i];
+    else if (i == 0 || i + 1 == text.size() || !std::isalnum(uint8_t(text[i - 1])) || !std::isalnum(uint8_t(text[i + 1])))
+      return std::nullopt;
+  }
+  return out;
+}
+
+std::optional<double> parse_real(std::string_view text) {
+  const auto digits = digits_of(text);
+  if (!digits) return std::nullopt;
+  std::string_view rest = *digits;
+  const bool negative = !rest.empty() && rest[0] == '-';
+  if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
+  if (rest.empty() || rest[0] == '-' || rest[0] == '+' || rest.starts_with("nan(")) return std::nullopt;
+  double value = 0;
+  const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+  if (read.ptr != rest.data() + rest.size() || read.ec == std::errc::invalid_argument) return std::nullopt;
+  if (read.ec == std::errc::result_out_of_range)
+    value = rest.find("e-") != std::string_view::npos || rest.find("E-") != std::string_view::npos ? 0.0 : HUGE_VAL;
+  return negative ? -value : value;
+}
+
+std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
+  const auto digits = digits_of(text);
+  if (!digits) return std::nullopt;
+  std::string_view rest = *digits;
+  const bool negative = !rest.empty() && rest[0] == '-';
+  if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
+  if (rest.size() > 2 && rest[0] == '0') {
+    const char letter = char(rest[1] | 0x20);
+    const int64_t meant = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
+    if (meant && (base == meant || base == 0)) rest.remove_prefix(2), base = meant;
+  }
+  if (base == 0) base = 10;
+  if (rest.empty() || rest[0] == '-' || base < 2 || base > 36) return std::nullopt;
+  int64_t value = 0;
+  const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value, int(base));
+  if (read.ec != std::errc() || read.ptr != rest.data() + rest.size()) return std::nullopt;
+  return negative ? -value : value;
+}
+
+Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
+
+std::optional<Value> truncated(double value) {
+  if (!std::isfinite(value) || std::fabs(value) >= 9.2e18) return std::nullopt;
+  return Value::of(int64_t(value));
+}
+
+}  // namespace
+
+namespace filters {
+
+Result<Value> to_int(In in, const Value& value, Args args) {
+  (void)in;
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'int'", {"default", "base"}));
+  HUNCH_TRY(const int64_t base, params.integer(1, 10));
+  const Value otherwise = params[0] ? *params[0] : Value::of(int64_t(0));
+  std::optional<Value> out;
+  if (value.is(Kind::Undefined)) return undefined_error(value);
+  if (value.is_int()) out = Value::of(value.as_int());
+  if (value.is(Kind::Float)) out = truncated(value.real);
+  if (value.is(Kind::String)) {
+    if (const auto whole = parse_integer(value.bytes(), base)) out = Value::of(*whole);
+    else if (const auto real = parse_real(value.bytes())) out = truncated(*real);
+  }
+  return out ? *out : otherwise;
+}
+
+Result<Value> to_float(In in, const Value& value, Args args) {
+  (void)in;
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'float'", {"default"}));
+  if (value.is(Kind::Undefined)) return undefined_error(value);
+  if (value.is_number()) return Value::of(value.as_real());
+  if (value.is(Kind::String))
+    if (const auto real = parse_real(value.bytes())) return Value::of(*real);
+  return params[0] ? *params[0] : Value::of(0.0);
+}
+
+Result<Value> absolute(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'abs'", {}));
+  if (value.is(Kind::Float)) return Value::of(std::fabs(value.real));
+  if (!value.is_int()) return type_error(fmt::format("bad operand type for abs(): '{}'", type_name(value)));
+  return value.as_int() < 0 ? in.arithmetic(Operator::Sub, Value::of(int64_t(0)), value) : Value::of(value.as_int());
+}
+
+// Half to even of the exact decimal value, as Python rounds.
+Result<Value> round(In in, const Value& value, Args args) {
+  (void)in;
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'round'", {"precision", "method"}));
+  HUNCH_TRY(const int64_t precision, params.integer(0, 0));
+  const Text common{.bytes = "common"};
+  HUNCH_TRY(const Text* method, params.text(1, &common));
+  if (!value.is_number()) return type_error(fmt::format("type {} doesn't define __round__ method", type_name(value)));
+  if (method->bytes == "ceil" || method->bytes == "floor") {
+    const double scale = std::pow(10.0, double(precision));
+    const double scaled = value.as_real() * scale;
+    return Value::of((method->bytes == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  }
+  if (method->bytes != "common") return type_error("method must be common, ceil or floor");
+  if (value.is_int() && precision >= 0) return Value::of(value.as_int());
+  if (precision < 0) {
+    const double scale = std::pow(10.0, double(-precision));
+    const double rounded = std::nearbyint(value.as_real() / scale) * scale;
+    if (!(std::fabs(rounded) < 9e18)) return type_error("a number is too large to be rounded so");
+    return value.is_int() ? Value::of(int64_t(rounded)) : Value::of(rounded);
+  }
+  if (!std::isfinite(value.real) || precision > 300) return value;
+  const std::string shown = fmt::format("{:.{}f}", value.real, int(precision));
+  double out = 0;
+  std::from_chars(shown.data(), shown.data() + shown.size(), out);
+  return Value::of(out);
+}
+
+Result<Value> string(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'string'", {}));
+  return in.str(value);
+}
+
+// Filters that are a method of str.
+Result<Value> by_method(In in, const Value& value, Args args, std::string_view name) {
+  HUNCH_TRY(const Value text, in.str(value));
+  return find_method(text, name)(in, text, args);
+}
+Result<Value> lower(In in, const Value& value, Args args) { return by_method(in, value, args, "lower"); }
+Result<Value> upper(In in, const Value& value, Args args) { return by_method(in, value, args, "upper"); }
+Result<Value> capitalize(In in, const Value& value, Args args) { return by_method(in, value, args, "capitalize"); }
+Result<Value> trim(In in, const Value& value, Args args) { return by_method(in, value, args, "strip"); }
+
+Result<Value> replace(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'replace'", {"old", "new", "count"}));
+  std::vector<Value> given;
+  for (size_t i = 0; i < 2; ++i) {
+    if (!params[i]) return type_error("the filter 'replace' needs two arguments");
+    HUNCH_TRY(const Value text, in.str(*params[i]));
+    given.push_back(text);
+  }
+  if (params[2] && !params[2]->is(Kind::None)) given.push_back(*params[2]);
+  return by_method(in, value, {given, {}}, "replace");
+}
+
+Result<Value> center(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'center'", {"width"}));
+  const Value width = params[0] ? *params[0] : Value::of(int64_t(80));
+  return by_method(in, value, {{&width, 1}, {}}, "center");
+}
+
+// A word begins at the start and behind a hyphen, white space or an opening bracket.
+Result<Value> title(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'title'", {}));
+  HUNCH_TRY(const Value text, in.str(value));
+  std::string out;
+  bool begins = true;
+  each_character(text.bytes(), [&](std::string_view character, uint32_t code) {
+    out += with_case(character, begins ? Case::Upper : Case::Lower);
+    begins = is_space(code) || code == '-' || code == '(' || code == '{' || code == '[' || code == '<';
+    return true;
+  });
+  HUNCH_OK(in.spend(1 + int64_t(out.size() / 64)));
+  return in.text(out, text.text->runs.empty() && text.text->trusted);
+}
+
+Result<Value> indent(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'indent'", {"width", "first", "blank"}));
+  if (!value.is(Kind::String)) return type_error(fmt::format("the filter 'indent' takes a string, not {}", type_name(value)));
+  Text indention{.trusted = true};
+  std::string spaces;
+  if (params[0] && params[0]->is(Kind::String)) {
+    indention = *params[0]->text;
+  } else {
+    HUNCH_TRY(const int64_t width, params.integer(0, 4));
+    if (width > int64_t(in.text_limit())) return type_error("the filter 'indent' is too wide");
+    spaces.assign(size_t(std::max<int64_t>(0, width)), ' ');
+    indention.bytes = spaces;
+  }
+  TextBuilder with_newline(in.text_limit());
+  with_newline.append(*value.text);
+  with_newline.append("\n", false);  // so that a last empty line counts
+  HUNCH_TRY(const Value whole, in.finish(with_newline));
+  HUNCH_TRY(const Value split, find_method(whole, "splitlines")(in, whole, {}));
+  const auto lines = split.sequence->items;
+  TextBuilder out(in.text_limit());
+  if (params.flag(1, false)) out.append(indention);
+  for (size_t i = 0; i < lines.size() && !out.full(); ++i) {
+    if (i > 0) out.append("\n", false);
+    if (i > 0 && (params.flag(2, false) || !lines[i].bytes().empty())) out.append(indention);
+    out.append(*lines[i].text);
+  }
+  return in.finish(out);
+}
+
+Result<Value> truncate(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'truncate'", {"length", "killwords", "end", "leeway"}));
+  if (!value.is(Kind::String)) return type_error(fmt::format("the filter 'truncate' takes a string, not {}", type_name(value)));
+  HUNCH_TRY(const int64_t length, params.integer(0, 255));
+  const Text dots{.bytes = "...", .trusted = true};
+  HUNCH_TRY(const Text* end, params.text(2, &dots));
+  int64_t leeway = 5;
+  if (params[3] && !params[3]->is(Kind::None)) { HUNCH_TRY(leeway, params.integer(3, 5)); }
+  if (length < end->length() || leeway < 0) return type_error("the filter 'truncate' needs a length that its end fits into");
+  if (value.text->length() <= length + leeway) return value;
+  size_t stop = value.text->byte_of(length - end->length());
+  if (!params.flag(1, false)) {
+    const size_t space = value.bytes().substr(0, stop).rfind(' ');
+    if (space != std::string_view::npos) stop = space;
+  }
+  TextBuilder out(in.text_limit());
+  out.append(*value.text, 0, stop);
+  out.append(*end);
+  return in.finish(out);
+}
+
+Result<Value> wordcount(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'wordcount'", {}));
+  HUNCH_TRY(const Value text, in.str(value));
+  int64_t words = 0;
+  bool inside = false;
+  each_character(text.bytes(), [&](std::string_view, uint32_t code) {
+    words += is_word(code) && !inside;
+    inside = is_word(code);
+    return true;
+  });
+  return Value::of(words);
+}
+
+Result<Value> format(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Value text, in.str(value));
+  if (!args.positional.empty() && !args.named.empty())
+    return type_error("can't handle positional and keyword arguments at the same time");
+  if (args.named.empty()) {
+    HUNCH_TRY(const Value all, in.list({args.positional.begin(), args.positional.end()}, SequenceKind::Tuple));
+    return format_percent(in, *text.text, all);
+  }
+  DictBuilder names(in.heap());
+  for (const auto& [name, given] : args.named) HUNCH_OK(names.set(in.text(name, true), given));
+  HUNCH_TRY(const Value all, names.finish());
+  return format_percent(in, *text.text, all);
+}
+
+Result<Value> marked(In in, const Text& text) {
+  Text out = text;
+  out.markup = true;
+  return make_text(in.heap(), out);
+}
+
+Result<Value> safe(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'safe'", {}));
+  HUNCH_TRY(const Value text, in.str(value));
+  return marked(in, *text.text);
+}
+
+Result<Value> escape(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'escape'", {}));
+  HUNCH_TRY(const Value text, in.str(value));
+  if (text.text->markup) return text;
+  // Joining with a text that is marked already is what escapes.
+  HUNCH_TRY(const Value empty, marked(in, Text{.trusted = true}));
+  return in.arithmetic(Operator::Add, empty, text);
+}
+
+Result<Value> tojson(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params,
+            Params::bind(args, "the filter 'tojson'", {"ensure_ascii", "indent", "separators", "sort_keys"}));
+  JsonStyle style;
+  style.ascii = params.flag(0, false);
+  style.sort_keys = params.flag(3, false);
+  if (params[1] && !params[1]->is(Kind::None)) {
+    style.lines = true;
+    style.item_separator.assign(1, ',');
+    if (params[1]->is(Kind::String)) {
+      style.indent = params[1]->bytes();
+    } else {
+      HUNCH_TRY(const int64_t width, params.integer(1, 0));
+      if (width > int64_t(in.text_limit())) return type_error("the indent of 'tojson' is too wide");
+      style.indent.assign(size_t(std::max<int64_t>(0, width)), ' ');
+    }
+  }
+  if (params[2] && !params[2]->is(Kind::None)) {
+    HUNCH_TRY(const auto pair, in.iterate(*params[2]));
+    if (pair.size() != 2 || !pair[0].is(Kind::String) || !pair[1].is(Kind::String))
+      return type_error("'separators' of 'tojson' are two strings");
+    style.item_separator = pair[0].bytes();
+    style.key_separator = pair[1].bytes();
+  }
+  TextBuilder out(in.text_limit());
+  HUNCH_OK(append_json(value, style, 0, out));
+  return in.finish(out);
+}
+
+Result<Value> otherwise(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'default'", {"default_value", "boolean"}));
+  if (!value.is(Kind::Undefined) && !(params.flag(1, false) && !truth(value))) return value;
+  return params[0] ? *params[0] : in.text("", true);
+}
+
+Result<Value> attr(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'attr'", {"name"}));
+  HUNCH_TRY(const Text* name, params.text(0, nullptr));
+  if (!name) return type_error("the filter 'attr' needs a name");
+  // Attributes only: entries of a dict are none.
+  if (value.is(Kind::Dict) && !find_method(value, name->bytes)) return in.undefined("'dict object' has no such attribute");
+  return in.attribute(value, name->bytes);
+}
+
+Result<Value> urlencode(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'urlencode'", {}));
+  if (value.is(Kind::Dict) || value.is(Kind::Sequence))
+    return type_error("the filter 'urlencode' is supported for single values only");
+  HUNCH_TRY(const Value text, in.str(value));
+  std::string out;
+  for (const char c : text.bytes()) {
+    const bool plain = (c >= '0' && c <= '9') || (char(c | 0x20) >= 'a' && char(c | 0x20) <= 'z') ||
+                       std::string_view("_.-~/").find(c) != std::string_view::npos;
+    if (plain) out += c;
+    else out += fmt::format("%{:02X}", uint8_t(c));
+  }
+  HUNCH_OK(in.spend(1 + int64_t(out.size() / 64)));
+  return in.text(out);
+}
+
+}  // namespace filters
+}  // namespace hunch::jinja

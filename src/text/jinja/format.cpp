@@ -1,0 +1,368 @@
+// Python's two ways to format: "%d of %s" % values and "{} of {}".format(values).
+#include <fmt/format.h>
+#include <fmt/printf.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "text/excerpt.h"
+#include "text/jinja/interpreter.h"
+
+namespace hunch::jinja {
+namespace {
+
+constexpr int64_t kMaxWidth = 1'000'000;
+
+struct Spec {
+  bool minus = false, plus = false, space = false, zero = false, alternate = false, comma = false;
+  std::string fill = " ";
+  char align = 0, type = 0;
+  int64_t width = 0, precision = -1;
+};
+
+// Python's exponents have two digits at least, as C's.
+std::string real_text(double value, const Spec& spec, char type) {
+  if (std::isnan(value)) return type >= 'E' && type <= 'G' ? "NAN" : "nan";
+  const double size = std::fabs(value);
+  if (std::isinf(size)) return type >= 'E' && type <= 'G' ? "INF" : "inf";
+  const int precision = int(std::min<int64_t>(spec.precision < 0 ? 6 : spec.precision, 400));
+  switch (type) {
+    case 'e': return fmt::format("{:.{}e}", size, precision);
+    case 'E': return fmt::format("{:.{}E}", size, precision);
+    case 'g': return fmt::format("{:.{}g}", size, std::max(precision, 1));
+    case 'G': return fmt::format("{:.{}G}", size, std::max(precision, 1));
+    default: return fmt::format("{:.{}f}", size, precision);
+  }
+}
+
+std::string integer_text(uint64_t size, const Spec& spec, char type) {
+  switch (type) {
+    case 'x': return fmt::format("{}{:x}", spec.alternate ? "0x" : "", size);
+    case 'X': return fmt::format("{}{:X}", spec.alternate ? "0X" : "", size);
+    case 'o': return fmt::format("{}{:o}", spec.alternate ? "0o" : "", size);
+    case 'b': return fmt::format("{}{:b}", spec.alternate ? "0b" : "", size);
+    default: return std::to_string(size);
+  }
+}
+
+void add_commas(std::string& digits) {
+  size_t end = digits.find_first_not_of("0123456789");
+  if (end == std::string::npos) end = digits.size();
+  for (; end > 3; end -= 3) digits.insert(end - 3, 1, ',');
+}
+
+// A number with its sign, filled up to the width.
+void append_number(bool negative, std::string digits, const Spec& spec, TextBuilder& out) {
+  if (spec.comma) add_commas(digits);
+  const std::string sign = negative ? "-" : spec.plus ? "+" : spec.space ? " " : "";
+  const size_t length = sign.size() + digits.size();
+  const size_t missing = spec.width > int64_t(length) ? size_t(spec.width) - length : 0;
+  const char align = spec.align ? spec.align : spec.minus ? '<' : spec.zero ? '=' : '>';
+  const std::string fill = spec.zero && !spec.minus && !spec.align ? "0" : spec.fill;
+  const size_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
+  if (align == '=') out.append(sign, false);
+  for (size_t i = 0; i < before && !out.full(); ++i) out.append(fill, false);
+  if (align != '=') out.append(sign, false);
+  out.append(digits, false);
+  for (size_t i = before; i < missing && !out.full(); ++i) out.append(fill, false);
+}
+
+void append_padded(const Text& whole, const Spec& spec, char align, TextBuilder& out) {
+  int64_t length = whole.length();
+  size_t end = whole.bytes.size();
+  if (spec.precision >= 0 && spec.precision < length) {
+    end = whole.byte_of(spec.precision);
+    length = spec.precision;
+  }
+  const int64_t missing = std::max<int64_t>(0, spec.width - length);
+  const int64_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
+  for (int64_t i = 0; i < before && !out.full(); ++i) out.append(spec.fill, false);
+  out.append(whole, 0, end);
+  for (int64_t i = before; i < missing && !out.full(); ++i) out.append(spec.fill, false);
+}
+
+Result<int64_t> whole_number(const Value& value, char type) {
+  if (value.is_int()) return value.as_int();
+  if (value.is(Kind::Float) && std::fabs(value.real) < 9e18 && (type == 'd' || type == 'i' || type == 'u'))
+    return int64_t(value.real);
+  return type_error(fmt::format("%{} format: a number is required, not {}", type, type_name(value)));
+}
+
+Status append_integer(int64_t value, const Spec& spec, char type, TextBuilder& out) {
+  std::string digits = integer_text(value < 0 ? 0 - uint64_t(value) : uint64_t(value), spec, type);
+  if (spec.precision > int64_t(digits.size())) digits.insert(0, size_t(std::min(spec.precision, kMaxWidth)) - digits.size(), '0');
+  append_number(value < 0, std::move(digits), spec, out);
+  return {};
+}
+
+class Percent {
+ public:
+  Percent(Interpreter& in, const Text& format, const Value& arguments)
+      : in_(in), format_(format), bytes_(format.bytes), arguments_(arguments) {
+    if (arguments.is(Kind::Sequence) && arguments.sequence->kind == SequenceKind::Tuple) values_ = arguments.sequence->items;
+    else values_ = {&arguments_, 1};
+  }
+
+  Result<Value> run() {
+    TextBuilder out(in_.text_limit());
+    while (at_ < bytes_.size() && !out.full()) {
+      const size_t sign = std::min(bytes_.find('%', at_), bytes_.size());
+      out.append(format_, at_, sign);
+      at_ = sign + 1;
+      if (sign < bytes_.size()) HUNCH_OK(one(out));
+    }
+    // Whatever has elements counts as a mapping here, and a mapping need not be used.
+    const bool mapping =
+        arguments_.is(Kind::Dict) || arguments_.is(Kind::Undefined) ||
+        (arguments_.is(Kind::Sequence) && arguments_.sequence->indexable() && arguments_.sequence->kind != SequenceKind::Tuple);
+    if (next_ < values_.size() && !mapping && !out.full())
+      return type_error("not all arguments converted during string formatting");
+    return in_.finish(out);
+  }
+
+ private:
+  char peek() const { return at_ < bytes_.size() ? bytes_[at_] : '\0'; }
+
+  Result<Value> take() {
+    if (next_ >= values_.size()) return type_error("not enough arguments for format string");
+    return values_[next_++];
+  }
+  Result<int64_t> count() {
+    if (peek() == '*') {
+      ++at_;
+      HUNCH_TRY(const Value value, take());
+      if (!value.is_int()) return type_error("* wants int");
+      return std::clamp<int64_t>(value.as_int(), -kMaxWidth, kMaxWidth);
+    }
+    int64_t n = 0;
+    for (; peek() >= '0' && peek() <= '9' && n < kMaxWidth; ++at_) n = n * 10 + (peek() - '0');
+    return n;
+  }
+
+  Status one(TextBuilder& out) {
+    std::optional<Value> named;
+    if (peek() == '(') {
+      const size_t end = bytes_.find(')', at_);
+      if (end == std::string_view::npos) return type_error("incomplete format key");
+      if (!arguments_.is(Kind::Dict)) return type_error("format requires a mapping");
+      const std::string_view key = bytes_.substr(at_ + 1, end - at_ - 1);
+      const Value* found = arguments_.dict->find(key);
+      if (!found) return type_error(fmt::format("no value for the format key {}", excerpt(key)));
+      named = *found;
+      at_ = end + 1;
+    }
+    Spec spec;
+    for (bool more = true; more; at_ += more) {
+      const char c = peek();
+      if (c == '-') spec.minus = true;
+      else if (c == '+') spec.plus = true;
+      else if (c == ' ') spec.space = true;
+      else if (c == '0') spec.zero = true;
+      else if (c == '#') spec.alternate = true;
+      else more = false;
+    }
+    HUNCH_TRY(spec.width, count());
+    if (spec.width < 0) spec.width = -spec.width, spec.minus = true;
+    if (peek() == '.') {
+      ++at_;
+      HUNCH_TRY(spec.precision, count());
+      spec.precision = std::max<int64_t>(spec.precision, 0);
+    }
+    const char type = peek();
+    if (at_ >= bytes_.size()) return type_error("incomplete format");
+    ++at_;
+    if (type == '%') {
+      out.append("%", format_.trusted);
+      return {};
+    }
+    if (!named) { HUNCH_TRY(named, take()); }
+    switch (type) {
+      case 's':
+      case 'r': {
+        TextBuilder shown(in_.text_limit());
+        HUNCH_OK(type == 's' ? append_str(*named, shown) : append_repr(*named, shown));
+        append_padded(shown.finish(in_.heap()), spec, spec.minus ? '<' : '>', out);
+        return {};
+      }
+      case 'd':
+      case 'i':
+      case 'u':
+      case 'x':
+      case 'X':
+      case 'o': {
+        HUNCH_TRY(const int64_t value, whole_number(*named, type));
+        return append_integer(value, spec, type, out);
+      }
+      case 'e':
+      case 'E':
+      case 'f':
+      case 'F':
+      case 'g':
+      case 'G': {
+        if (!named->is_number()) return type_error(fmt::format("must be real number, not {}", type_name(*named)));
+        const double value = named->as_real();
+        append_number(std::signbit(value) && !std::isnan(value), real_text(value, spec, type), spec, out);
+        return {};
+      }
+      case 'c':
+        if (named->is(Kind::String) && named->text->length() == 1) {
+          append_padded(*named->text, spec, spec.minus ? '<' : '>', out);
+          return {};
+        }
+        return type_error("%c requires a character");
+      default: return type_error(fmt::format("unsupported format character '{}'", type));
+    }
+  }
+
+  Interpreter& in_;
+  const Text& format_;
+  std::string_view bytes_;
+  const Value arguments_;
+  std::span<const Value> values_;
+  size_t at_ = 0, next_ = 0;
+};
+
+Result<Spec> parse_spec(std::string_view text) {
+  Spec spec;
+  const auto is_align = [](char c) { return c == '<' || c == '>' || c == '^' || c == '='; };
+  size_t first = 1;
+  while (first < text.size() && (uint8_t(text[first]) & 0xC0) == 0x80) ++first;
+  if (first < text.size() && is_align(text[first])) {
+    spec.fill = std::string(text.substr(0, first));
+    spec.align = text[first];
+    text.remove_prefix(first + 1);
+  } else if (!text.empty() && is_align(text[0])) {
+    spec.align = text[0];
+    text.remove_prefix(1);
+  }
+  const auto skip = [&](char c) {
+    const bool is = !text.empty() && text[0] == c;
+    text.remove_prefix(is);
+    return is;
+  };
+  const auto number = [&] {
+    int64_t n = 0;
+    for (; !text.empty() && text[0] >= '0' && text[0] <= '9' && n < kMaxWidth; text.remove_prefix(1))
+      n = n * 10 + (text[0] - '0');
+    return n;
+  };
+  spec.plus = skip('+');
+  if (!spec.plus && !skip('-')) spec.space = skip(' ');
+  spec.alternate = skip('#');
+  if (skip('0') && !spec.align) spec.align = '=', spec.fill.assign(1, '0');
+  spec.width = number();
+  spec.comma = skip(',');
+  if (skip('.')) spec.precision = number();
+  if (!text.empty()) {
+    spec.type = text[0];
+    text.remove_prefix(1);
+  }
+  if (!text.empty()) return type_error("invalid format specifier");
+  return spec;
+}
+
+Status append_spec(Interpreter& in, const Value& value, std::string_view text, TextBuilder& out) {
+  HUNCH_TRY(Spec spec, parse_spec(text));
+  if (value.is(Kind::String)) {
+    if ((spec.type && spec.type != 's') || spec.align == '=' || spec.plus || spec.comma)
+      return type_error("this format code does not go with a string");
+    append_padded(*value.text, spec, spec.align ? spec.align : '<', out);
+    return {};
+  }
+  const bool whole = value.is_int() && std::string_view("bdoxXn").find(spec.type ? spec.type : 'd') != std::string_view::npos;
+  if (value.is(Kind::Bool) && text.empty()) return append_str(value, out);
+  if (whole && spec.precision < 0) return append_integer(value.as_int(), spec, spec.type == 'n' ? 'd' : spec.type, out);
+  if (value.is_number() && spec.type == '%') {
+    const double percent = value.as_real() * 100;
+    append_number(std::signbit(percent), real_text(percent, spec, 'f') + "%", spec, out);
+    return {};
+  }
+  if (value.is_number() && spec.type && std::string_view("eEfFgG").find(spec.type) != std::string_view::npos) {
+    const double real = value.as_real();
+    append_number(std::signbit(real) && !std::isnan(real), real_text(real, spec, spec.type), spec, out);
+    return {};
+  }
+  if (value.is(Kind::Float) && !spec.type && spec.precision < 0) {
+    append_number(std::signbit(value.real), python_float(std::fabs(value.real)), spec, out);
+    return {};
+  }
+  if (!text.empty())
+    return type_error(fmt::format("the format {} for a value of type {} is not supported", excerpt(text), type_name(value)));
+  (void)in;
+  return append_str(value, out);
+}
+
+}  // namespace
+
+Result<Value> format_percent(Interpreter& in, const Text& format, const Value& arguments) {
+  return Percent(in, format, arguments).run();
+}
+
+Result<Value> format_braces(Interpreter& in, const Value& format, const Arguments& args) {
+  const std::string_view bytes = format.bytes();
+  TextBuilder out(in.text_limit());
+  size_t automatic = 0;
+  bool numbered = false;
+  for (size_t at = 0; at < bytes.size() && !out.full();) {
+    const size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
+    out.append(*format.text, at, brace);
+    if (brace == bytes.size()) break;
+    if (brace + 1 < bytes.size() && bytes[brace + 1] == bytes[brace]) {
+      out.append(*format.text, brace, brace + 1);
+      at = brace + 2;
+      continue;
+    }
+    if (bytes[brace] == '}') return type_error("single '}' encountered in format string");
+    const size_t end = bytes.find_first_of("{}", brace + 1);
+    if (end == std::string_view::npos || bytes[end] == '{')
+      return type_error("nested or unclosed '{' in a format string is not supported");
+    std::string_view field = bytes.substr(brace + 1, end - brace - 1), spec;
+    if (const size_t colon = field.find(':'); colon != std::string_view::npos) {
+      spec = field.substr(colon + 1);
+      field = field.substr(0, colon);
+    }
+    char conversion = 0;
+    if (const size_t mark = field.find('!'); mark != std::string_view::npos) {
+      if (field.size() != mark + 2 || (field[mark + 1] != 'r' && field[mark + 1] != 's'))
+        return type_error("this conversion of a format string is not supported");
+      conversion = field[mark + 1];
+      field = field.substr(0, mark);
+    }
+    const size_t name_end = std::min(field.find_first_of(".["), field.size());
+    const std::string_view name = field.substr(0, name_end);
+    std::optional<Value> value;
+    size_t index = 0;
+    const auto read = std::from_chars(name.data(), name.data() + name.size(), index);
+    if (name.empty()) index = automatic++;
+    else numbered |= read.ptr == name.data() + name.size();
+    if (numbered && automatic > 0) return type_error("cannot mix numbered and unnumbered fields of a format string");
+    if (name.empty() || read.ptr == name.data() + name.size()) {
+      if (index < args.positional.size()) value = args.positional[index];
+    } else {
+      for (const auto& [known, given] : args.named)
+        if (known == name) value = given;
+    }
+    if (!value) return type_error(fmt::format("no argument for the format field {}", excerpt(field)));
+    for (std::string_view rest = field.substr(name_end); !rest.empty();) {
+      const bool dotted = rest[0] == '.';
+      const size_t stop = dotted ? std::min(rest.find_first_of(".[", 1), rest.size()) : rest.find(']');
+      if (stop == std::string_view::npos) return type_error("missing ']' in format string");
+      const std::string_view part = rest.substr(1, stop - 1);
+      int64_t place = 0;
+      const bool number =
+          !part.empty() && std::from_chars(part.data(), part.data() + part.size(), place).ptr == part.data() + part.size();
+      HUNCH_TRY(value, dotted ? in.attribute(*value, part) : in.item(*value, number ? Value::of(place) : in.text(part)));
+      rest = rest.substr(dotted ? stop : stop + 1);
+    }
+    if (conversion) {
+      TextBuilder shown(in.text_limit());
+      HUNCH_OK(conversion == 'r' ? append_repr(*value, shown) : append_str(*value, shown));
+      HUNCH_TRY(value, in.finish(shown));
+    }
+    HUNCH_OK(append_spec(in, *value, spec, out));
+    at = end + 1;
+  }
+  return in.finish(out);
+}
+
+}  // namespace hunch::jinja

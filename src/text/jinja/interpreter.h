@@ -1,0 +1,180 @@
+// Interpreter: walks a Program for one rendering. Called by ChatTemplate; filters, tests and methods get it to call back.
+#pragma once
+
+#include <chrono>
+#include <ctime>
+#include <initializer_list>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "text/jinja/heap.h"
+#include "text/jinja/program.h"
+#include "text/jinja/text.h"
+#include "text/jinja/value.h"
+
+namespace hunch::jinja {
+
+// Levels of statements and expressions within each other, macros' bodies included: about a MiB of stack.
+inline constexpr int kMaxRunDepth = 1000;
+
+struct Budget {
+  int64_t steps = 1'000'000;
+  std::chrono::milliseconds time{250};
+  size_t output_bytes = size_t(4) << 20;  // of the result, and of every string on the way
+  std::time_t now = 0;                    // what strftime_now shows, as local time
+};
+
+struct Arguments {
+  std::span<const Value> positional;
+  std::span<const std::pair<std::string_view, Value>> named;
+};
+
+// Variables of a body; looked up outwards.
+struct Scope {
+  Scope* parent = nullptr;
+  std::pmr::vector<std::pair<uint32_t, Value>> variables;
+};
+
+struct Namespace {
+  std::pmr::vector<std::pair<std::string_view, Value>> attributes;
+};
+
+struct Callable {
+  std::string_view name;
+  Function function = nullptr;  // of a global or a method, whose self is `self`
+  Value self;
+  const Macro* macro = nullptr;
+  Scope* closure = nullptr;
+};
+
+struct Loop {
+  const Stmt* stmt = nullptr;
+  Scope* outer = nullptr;
+  std::span<const Value> items;
+  mutable int64_t index = 0;  // from 0
+  int depth = 0;
+  mutable std::optional<Value> last_seen;  // of changed(): its arguments as a tuple
+};
+
+struct Cycler {
+  std::span<const Value> items;
+  size_t position = 0;
+  const Text* joiner = nullptr;  // then it is a joiner: nothing at the first call, later this
+};
+
+class Interpreter {
+ public:
+  Interpreter(const Program& program, Heap& heap, const Budget& budget);
+
+  void define(std::string_view name, const Value& value);  // a variable of the template
+  Status run(TextBuilder& out);
+  int line() const { return line_; }
+
+  // --- For filters, tests and methods.
+  Heap& heap() { return heap_; }
+  size_t text_limit() const { return budget_.output_bytes; }
+  std::time_t now() const { return budget_.now; }
+  // Counts work. Error: a limit is passed.
+  Status spend(int64_t steps);
+  // The finished text as a value. Error: the limit stopped its building.
+  Result<Value> finish(const TextBuilder& text);
+  Value text(std::string_view bytes, bool trusted = false) { return make_text(heap_, bytes, trusted); }
+  Value undefined(std::string_view hint) { return make_undefined(heap_, hint); }
+  Result<Value> list(const std::vector<Value>& items, SequenceKind kind = SequenceKind::List);
+  Result<std::span<const Value>> iterate(const Value& value);
+  Result<Value> attribute(const Value& object, std::string_view name);
+  Result<Value> item(const Value& object, const Value& index);
+  Result<Value> call(const Value& callee, const Arguments& args);
+  Result<bool> contains(const Value& container, const Value& item);
+  Result<Value> arithmetic(Operator op, const Value& a, const Value& b);
+  Result<Value> str(const Value& value);  // as str() and jinja's soft_str
+  Result<Value> slice(const Value& object, const Value& lower, const Value& upper, const Value& step);
+
+ private:
+  enum class Flow { Next, Break, Continue };
+
+  Result<Flow> run(Block block, Scope& scope, TextBuilder& out);
+  Result<Flow> run(const Stmt& stmt, Scope& scope, TextBuilder& out);
+  Result<Flow> run_for(const Stmt& stmt, Scope& outer, const Value& iterable, int depth, TextBuilder& out);
+  Status run_set(const Stmt& stmt, Scope& scope);
+  Result<Flow> run_captured(const Stmt& stmt, Scope& scope, TextBuilder& out);
+  Status run_call(const Stmt& stmt, Scope& scope, TextBuilder& out);
+  Status print(const Value& value, TextBuilder& out);
+  Status assign(const Target& target, const Value& value, Scope& scope);
+
+  Result<Value> eval(const Expr& expr, Scope& scope);
+  Result<Value> eval_name(const Expr& expr, Scope& scope);
+  Result<Value> eval_sequence(const Expr& expr, Scope& scope);
+  Result<Value> eval_dict(const Expr& expr, Scope& scope);
+  Result<Value> eval_item(const Expr& expr, Scope& scope);
+  Result<Value> eval_call(const Expr& expr, Scope& scope, const Value* caller = nullptr);
+  Result<Value> eval_function(const Expr& expr, Scope& scope);
+  Result<Value> eval_arith(const Expr& expr, Scope& scope);
+  Result<Value> eval_concat(const Expr& expr, Scope& scope);
+  Result<Value> eval_compare(const Expr& expr, Scope& scope);
+  Result<Value> eval_sign(const Expr& expr, Scope& scope);
+  Result<Value> eval_logic(const Expr& expr, Scope& scope);
+  struct Evaluated {
+    std::vector<Value> positional;
+    std::vector<std::pair<std::string_view, Value>> named;
+  };
+  Status eval_args(const CallArgs& args, Scope& scope, Evaluated& out);
+  Result<Value> call_macro(const Callable& callable, const Arguments& args);
+  Result<Value> loop_attribute(const Value& loop, std::string_view name);
+
+  Scope* inner(Scope* parent);
+  void set(Scope& scope, uint32_t id, const Value& value);
+  const Value* find(Scope& scope, uint32_t id) const;
+  std::optional<Value> global(std::string_view name);
+
+  const Program& program_;
+  Heap& heap_;
+  const Budget& budget_;
+  std::chrono::steady_clock::time_point deadline_;
+  int64_t steps_left_;
+  int until_clock_ = 0;
+  int depth_ = 0, line_ = 1;
+  Scope* root_;
+  std::vector<std::optional<Value>> root_values_;  // variables of root_ by id: it has many
+};
+
+// Positional and named arguments by the parameter's place. Null where absent.
+class Params {
+ public:
+  // `what` is for errors: "the filter 'join'".
+  static Result<Params> bind(const Arguments& args, std::string_view what, std::initializer_list<std::string_view> names);
+  const Value* operator[](size_t i) const { return values_[i]; }
+  bool flag(size_t i, bool otherwise) const { return values_[i] ? truth(*values_[i]) : otherwise; }
+  // Error: no integer. `none_too`: None stands for absent.
+  Result<int64_t> integer(size_t i, int64_t otherwise) const;
+  Result<const Text*> text(size_t i, const Text* otherwise) const;  // error: no string
+
+ private:
+  std::vector<const Value*> values_;
+  std::vector<std::string_view> names_;
+};
+
+// Methods of str, list, tuple and dict, by type and name; null: no such method here.
+Function find_method(const Value& object, std::string_view name);
+// Functions every template can call: range, namespace, raise_exception...
+Function find_global(std::string_view name);
+// "%d of %s" % arguments, and "{}".format(...).
+Result<Value> format_percent(Interpreter& in, const Text& format, const Value& arguments);
+Result<Value> format_braces(Interpreter& in, const Value& format, const Arguments& args);
+// json.dumps. `indent` negative: on one line.
+struct JsonStyle {
+  bool ascii = false, sort_keys = false, lines = false;
+  std::string indent, item_separator = ", ", key_separator = ": ";
+};
+Status append_json(const Value& value, const JsonStyle& style, int depth, TextBuilder& out);
+
+// The error of what a template may not do; kind Usage: a conversation caused it.
+Error type_error(std::string_view message);
+Error too_deep();
+
+}  // namespace hunch::jinja

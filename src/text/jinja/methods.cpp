@@ -1,0 +1,446 @@
+// Methods of Python's str, list, tuple and dict that templates may call. Those that change their object are not here.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "text/jinja/interpreter.h"
+#include "text/jinja/python_text.h"
+
+namespace hunch::jinja {
+namespace {
+
+using In = Interpreter&;
+using Args = const Arguments&;
+
+Result<Value> part(In in, const Value& self, size_t begin, size_t end) {
+  return make_text(in.heap(), part_of(*self.text, begin, end, in.heap()));
+}
+
+// Where a text's characters that are in `chars` (null: white space) end at its front and begin at its back.
+std::pair<size_t, size_t> stripped(const Text& text, const Text* chars, bool left, bool right) {
+  const std::string_view bytes = text.bytes;
+  size_t begin = 0, end = bytes.size();
+  if (!chars) {
+    if (left) begin = skip_space(bytes, 0);
+    if (right) end = std::max(begin, space_at_end(bytes));
+    return {begin, end};
+  }
+  const auto strips = [&](std::string_view character) { return chars->bytes.find(character) != std::string_view::npos; };
+  if (left)
+    each_character(bytes, [&](std::string_view character, uint32_t) {
+      if (!strips(character)) return false;
+      begin += character.size();
+      return true;
+    });
+  while (right && end > begin) {
+    size_t at = end - 1;
+    while (at > begin && (uint8_t(bytes[at]) & 0xC0) == 0x80) --at;
+    if (!strips(bytes.substr(at, end - at))) break;
+    end = at;
+  }
+  return {begin, end};
+}
+
+template <bool kLeft, bool kRight>
+Result<Value> strip(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "strip", {"chars"}));
+  const Text* chars = nullptr;
+  if (params[0] && !params[0]->is(Kind::None)) { HUNCH_TRY(chars, params.text(0, nullptr)); }
+  const auto [begin, end] = stripped(*self.text, chars, kLeft, kRight);
+  return part(in, self, begin, end);
+}
+
+template <Case kCase>
+Result<Value> cased(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "this method", {}));
+  HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 64)));
+  return in.text(with_case(self.bytes(), kCase), self.text->runs.empty() && self.text->trusted);
+}
+
+template <CharClass kClass>
+Result<Value> all_of(In, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "this method", {}));
+  return Value::of(is_all(self.bytes(), kClass));
+}
+
+// The part of the text that start and end (arguments 1 and 2) choose, as bytes.
+Result<std::pair<size_t, size_t>> window(const Value& self, const Params& params) {
+  const int64_t length = self.text->length();
+  int64_t bounds[2] = {0, length};
+  for (size_t i = 0; i < 2; ++i) {
+    if (!params[i + 1] || params[i + 1]->is(Kind::None)) continue;
+    HUNCH_TRY(bounds[i], params.integer(i + 1, 0));
+    if (bounds[i] < 0) bounds[i] = std::max<int64_t>(0, bounds[i] + length);
+  }
+  if (bounds[0] > length) return std::pair<size_t, size_t>(1, 0);  // nothing, not even the empty text
+  const size_t begin = self.text->byte_of(bounds[0]);
+  return std::pair<size_t, size_t>(begin, std::max(begin, self.text->byte_of(std::min(bounds[1], length))));
+}
+
+template <bool kStart>
+Result<Value> affix(In, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, kStart ? "startswith" : "endswith", {"prefix", "start", "end"}));
+  if (!params[0]) return type_error("startswith and endswith need an argument");
+  HUNCH_TRY(const auto bounds, window(self, params));
+  if (bounds.first > bounds.second) return Value::of(false);
+  const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
+  std::span<const Value> options(params[0], 1);
+  if (params[0]->is(Kind::Sequence) && params[0]->sequence->kind == SequenceKind::Tuple) options = params[0]->sequence->items;
+  for (const Value& option : options) {
+    if (!option.is(Kind::String))
+      return type_error(fmt::format("startswith and endswith take a str or a tuple of str, not {}", type_name(option)));
+    if (kStart ? text.starts_with(option.bytes()) : text.ends_with(option.bytes())) return Value::of(true);
+  }
+  return Value::of(false);
+}
+
+template <bool kFirst, bool kMust>
+Result<Value> find(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "find", {"sub", "start", "end"}));
+  HUNCH_TRY(const Text* wanted, params.text(0, nullptr));
+  if (!wanted) return type_error("find needs an argument");
+  HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 256)));
+  HUNCH_TRY(const auto bounds, window(self, params));
+  size_t at = std::string_view::npos;
+  if (bounds.first <= bounds.second) {
+    const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
+    at = kFirst ? text.find(wanted->bytes) : text.rfind(wanted->bytes);
+  }
+  if (at != std::string_view::npos) return Value::of(Text{.bytes = self.bytes().substr(0, bounds.first + at)}.length());
+  if (kMust) return type_error("substring not found");
+  return Value::of(int64_t(-1));
+}
+
+Result<Value> count(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "count", {"sub", "start", "end"}));
+  HUNCH_TRY(const Text* wanted, params.text(0, nullptr));
+  if (!wanted) return type_error("count needs an argument");
+  HUNCH_TRY(const auto bounds, window(self, params));
+  if (bounds.first > bounds.second) return Value::of(int64_t(0));
+  HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 64)));
+  const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
+  if (wanted->bytes.empty()) return Value::of(Text{.bytes = text}.length() + 1);
+  int64_t found = 0;
+  for (size_t at = 0; (at = text.find(wanted->bytes, at)) != std::string_view::npos; at += wanted->bytes.size()) ++found;
+  return Value::of(found);
+}
+
+template <bool kFromLeft>
+Result<Value> split(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "split", {"sep", "maxsplit"}));
+  const Text* separator = nullptr;
+  if (params[0] && !params[0]->is(Kind::None)) { HUNCH_TRY(separator, params.text(0, nullptr)); }
+  HUNCH_TRY(int64_t limit, params.integer(1, -1));
+  if (limit < 0) limit = INT64_MAX;
+  if (separator && separator->bytes.empty()) return type_error("empty separator");
+  const std::string_view text = self.bytes();
+  std::vector<std::pair<size_t, size_t>> parts;
+  if (separator && kFromLeft) {
+    size_t begin = 0;
+    for (size_t at; limit-- > 0 && (at = text.find(separator->bytes, begin)) != std::string_view::npos;
+         begin = at + separator->bytes.size())
+      parts.push_back({begin, at});
+    parts.push_back({begin, text.size()});
+  } else if (separator) {
+    size_t end = text.size();
+    while (limit-- > 0) {
+      const size_t at =
+          end < separator->bytes.size() ? std::string_view::npos : text.rfind(separator->bytes, end - separator->bytes.size());
+      if (at == std::string_view::npos) break;
+      parts.push_back({at + separator->bytes.size(), end});
+      end = at;
+    }
+    parts.push_back({0, end});
+    std::reverse(parts.begin(), parts.end());
+  } else if (kFromLeft) {
+    for (size_t at = skip_space(text, 0); at < text.size();) {
+      size_t end = at;
+      if (limit-- > 0)
+        each_character(text.substr(at), [&](std::string_view character, uint32_t code) {
+          if (is_space(code)) return false;
+          end += character.size();
+          return true;
+        });
+      else end = space_at_end(text);
+      parts.push_back({at, end});
+      at = skip_space(text, end);
+    }
+  } else {
+    for (size_t end = space_at_end(text); end > 0;) {
+      size_t begin = end;
+      while (limit > 0 && begin > 0) {
+        size_t at = begin - 1;
+        while (at > 0 && (uint8_t(text[at]) & 0xC0) == 0x80) --at;
+        if (is_space(utf8_step(text.substr(at, begin - at)).code)) break;
+        begin = at;
+      }
+      if (limit-- <= 0) begin = skip_space(text, 0);
+      parts.push_back({begin, end});
+      end = space_at_end(text.substr(0, begin));
+    }
+    std::reverse(parts.begin(), parts.end());
+  }
+  std::vector<Value> out;
+  out.reserve(parts.size());
+  HUNCH_OK(in.spend(int64_t(parts.size() + text.size() / 256)));
+  for (const auto& [begin, end] : parts) out.push_back(make_text(in.heap(), part_of(*self.text, begin, end, in.heap())));
+  return in.list(out);
+}
+
+Result<Value> splitlines(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "splitlines", {"keepends"}));
+  const bool keep = params.flag(0, false);
+  const std::string_view text = self.bytes();
+  HUNCH_OK(in.spend(1 + int64_t(text.size() / 64)));
+  std::vector<Value> out;
+  size_t begin = 0, at = 0;
+  const auto add = [&](size_t end) { out.push_back(make_text(in.heap(), part_of(*self.text, begin, end, in.heap()))); };
+  while (at < text.size()) {
+    const Utf8Step step = utf8_step(text.substr(at));
+    const uint32_t c = step.code;
+    size_t after = at + step.length;
+    if ((c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029) {
+      if (c == '\r' && after < text.size() && text[after] == '\n') ++after;
+      add(keep ? after : at);
+      begin = after;
+    }
+    at = after;
+  }
+  if (begin < text.size()) add(text.size());
+  return in.list(out);
+}
+
+Result<Value> replace(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "replace", {"old", "new", "count"}));
+  HUNCH_TRY(const Text* old_text, params.text(0, nullptr));
+  HUNCH_TRY(const Text* new_text, params.text(1, nullptr));
+  if (!old_text || !new_text) return type_error("replace needs two arguments");
+  HUNCH_TRY(int64_t limit, params.integer(2, -1));
+  if (limit < 0) limit = INT64_MAX;
+  const std::string_view text = self.bytes(), wanted = old_text->bytes;
+  TextBuilder out(in.text_limit());
+  size_t begin = 0;
+  if (wanted.empty()) {  // before every character and at the end
+    while (limit-- > 0 && !out.full()) {
+      out.append(*new_text);
+      if (begin == text.size()) return in.finish(out);
+      const size_t end = begin + utf8_step(text.substr(begin)).length;
+      out.append(*self.text, begin, end);
+      begin = end;
+    }
+  } else {
+    for (size_t at; limit-- > 0 && !out.full() && (at = text.find(wanted, begin)) != std::string_view::npos;
+         begin = at + wanted.size()) {
+      out.append(*self.text, begin, at);
+      out.append(*new_text);
+    }
+  }
+  out.append(*self.text, begin, text.size());
+  return in.finish(out);
+}
+
+Result<Value> join(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "join", {"iterable"}));
+  if (!params[0]) return type_error("join needs an argument");
+  HUNCH_TRY(const auto items, in.iterate(*params[0]));
+  TextBuilder out(in.text_limit());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].is(Kind::String))
+      return type_error(fmt::format("sequence item {}: expected str instance, {} found", i, type_name(items[i])));
+    if (i > 0) out.append(*self.text);
+    out.append(*items[i].text);
+  }
+  return in.finish(out);
+}
+
+template <bool kPrefix>
+Result<Value> remove_affix(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, kPrefix ? "removeprefix" : "removesuffix", {"affix"}));
+  HUNCH_TRY(const Text* text, params.text(0, nullptr));
+  if (!text) return type_error("removeprefix and removesuffix need an argument");
+  const std::string_view all = self.bytes();
+  if (kPrefix) return part(in, self, all.starts_with(text->bytes) ? text->bytes.size() : 0, all.size());
+  return part(in, self, 0, all.ends_with(text->bytes) ? all.size() - text->bytes.size() : all.size());
+}
+
+template <bool kFirst>
+Result<Value> partition(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "partition", {"sep"}));
+  HUNCH_TRY(const Text* text, params.text(0, nullptr));
+  if (!text || text->bytes.empty()) return type_error("empty separator");
+  const std::string_view all = self.bytes();
+  const size_t at = kFirst ? all.find(text->bytes) : all.rfind(text->bytes);
+  const Value empty = in.text("");
+  if (at == std::string_view::npos)
+    return in.list(kFirst ? std::vector<Value>{self, empty, empty} : std::vector<Value>{empty, empty, self}, SequenceKind::Tuple);
+  HUNCH_TRY(const Value before, part(in, self, 0, at));
+  HUNCH_TRY(const Value middle, part(in, self, at, at + text->bytes.size()));
+  HUNCH_TRY(const Value after, part(in, self, at + text->bytes.size(), all.size()));
+  return in.list({before, middle, after}, SequenceKind::Tuple);
+}
+
+// ljust, rjust, center, zfill: `kSide` -1 text at the left, 1 at the right, 0 in the middle.
+template <int kSide>
+Result<Value> justify(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "just", {"width", "fillchar"}));
+  if (!params[0]) return type_error("a width is needed");
+  HUNCH_TRY(const int64_t width, params.integer(0, 0));
+  const Text space{.bytes = " "};
+  HUNCH_TRY(const Text* fill, params.text(1, &space));
+  if (fill->length() != 1) return type_error("the fill character must be exactly one character long");
+  const int64_t missing = width - self.text->length();
+  if (missing <= 0) return self;
+  // CPython's odd rule for the middle.
+  const int64_t left = kSide < 0 ? 0 : kSide > 0 ? missing : missing / 2 + (missing & width & 1);
+  TextBuilder out(in.text_limit());
+  for (int64_t i = 0; i < left && !out.full(); ++i) out.append(*fill);
+  out.append(*self.text);
+  for (int64_t i = left; i < missing && !out.full(); ++i) out.append(*fill);
+  return in.finish(out);
+}
+
+Result<Value> zfill(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "zfill", {"width"}));
+  HUNCH_TRY(const int64_t width, params.integer(0, 0));
+  const std::string_view text = self.bytes();
+  const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+');
+  TextBuilder out(in.text_limit());
+  out.append(*self.text, 0, sign);
+  for (int64_t i = self.text->length(); i < width && !out.full(); ++i) out.append("0", false);
+  out.append(*self.text, sign, text.size());
+  return in.finish(out);
+}
+
+Result<Value> expandtabs(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "expandtabs", {"tabsize"}));
+  HUNCH_TRY(const int64_t tab, params.integer(0, 8));
+  TextBuilder out(in.text_limit());
+  int64_t column = 0;
+  size_t at = 0;
+  each_character(self.bytes(), [&](std::string_view character, uint32_t code) {
+    if (code == '\t') {
+      for (int64_t i = tab > 0 ? tab - column % tab : 0; i > 0 && !out.full(); --i, ++column) out.append(" ", false);
+    } else {
+      out.append(*self.text, at, at + character.size());
+      column = code == '\n' || code == '\r' ? 0 : column + 1;
+    }
+    at += character.size();
+    return !out.full();
+  });
+  return in.finish(out);
+}
+
+Result<Value> format(In in, const Value& self, Args args) { return format_braces(in, self, args); }
+
+// --- list and tuple.
+Result<Value> sequence_count(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "count", {"value"}));
+  if (!params[0]) return type_error("count needs an argument");
+  HUNCH_TRY(const auto items, in.iterate(self));
+  return Value::of(int64_t(std::count_if(items.begin(), items.end(), [&](const Value& v) { return equal(v, *params[0]); })));
+}
+
+Result<Value> sequence_index(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "index", {"value"}));
+  if (!params[0]) return type_error("index needs an argument");
+  HUNCH_TRY(const auto items, in.iterate(self));
+  for (size_t i = 0; i < items.size(); ++i)
+    if (equal(items[i], *params[0])) return Value::of(int64_t(i));
+  return type_error("the value is not in the list");
+}
+
+Result<Value> copy(In, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "copy", {}));
+  return self;
+}
+
+// --- dict.
+Result<Value> dict_get(In, const Value& self, Args args) {
+  if (!args.named.empty()) return type_error("get() takes no keyword arguments");
+  HUNCH_TRY(const Params params, Params::bind(args, "get", {"key", "default"}));
+  if (!params[0]) return type_error("get needs an argument");
+  HUNCH_TRY(const size_t hash, hash_of(*params[0]));
+  (void)hash;
+  const Value* found = self.dict->find(*params[0]);
+  return found ? *found : params[1] ? *params[1] : Value::none();
+}
+
+template <SequenceKind kKind>
+Result<Value> dict_view(In in, const Value& self, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "this method", {}));
+  std::vector<Value> out;
+  for (const auto& [key, value] : self.dict->entries) {
+    if (kKind == SequenceKind::Items) {
+      HUNCH_TRY(const Value pair, make_sequence(in.heap(), {key, value}, SequenceKind::Tuple));
+      out.push_back(pair);
+    } else {
+      out.push_back(kKind == SequenceKind::Keys ? key : value);
+    }
+  }
+  return in.list(out, kKind);
+}
+
+constexpr std::pair<std::string_view, Function> kText[] = {{"capitalize", cased<Case::Capital>},
+                                                           {"casefold", cased<Case::Lower>},
+                                                           {"center", justify<0>},
+                                                           {"count", count},
+                                                           {"endswith", affix<false>},
+                                                           {"expandtabs", expandtabs},
+                                                           {"find", find<true, false>},
+                                                           {"format", format},
+                                                           {"index", find<true, true>},
+                                                           {"isalnum", all_of<CharClass::Alnum>},
+                                                           {"isalpha", all_of<CharClass::Alpha>},
+                                                           {"isascii", all_of<CharClass::Ascii>},
+                                                           {"isdecimal", all_of<CharClass::Decimal>},
+                                                           {"isdigit", all_of<CharClass::Digit>},
+                                                           {"islower", all_of<CharClass::Lower>},
+                                                           {"isnumeric", all_of<CharClass::Numeric>},
+                                                           {"isspace", all_of<CharClass::Space>},
+                                                           {"isupper", all_of<CharClass::Upper>},
+                                                           {"join", join},
+                                                           {"ljust", justify<-1>},
+                                                           {"lower", cased<Case::Lower>},
+                                                           {"lstrip", strip<true, false>},
+                                                           {"partition", partition<true>},
+                                                           {"removeprefix", remove_affix<true>},
+                                                           {"removesuffix", remove_affix<false>},
+                                                           {"replace", replace},
+                                                           {"rfind", find<false, false>},
+                                                           {"rindex", find<false, true>},
+                                                           {"rjust", justify<1>},
+                                                           {"rpartition", partition<false>},
+                                                           {"rsplit", split<false>},
+                                                           {"rstrip", strip<false, true>},
+                                                           {"split", split<true>},
+                                                           {"splitlines", splitlines},
+                                                           {"startswith", affix<true>},
+                                                           {"strip", strip<true, true>},
+                                                           {"swapcase", cased<Case::Swapped>},
+                                                           {"title", cased<Case::Title>},
+                                                           {"upper", cased<Case::Upper>},
+                                                           {"zfill", zfill}};
+constexpr std::pair<std::string_view, Function> kSequence[] = {{"count", sequence_count}, {"index", sequence_index}};
+constexpr std::pair<std::string_view, Function> kDict[] = {{"get", dict_get},
+                                                           {"items", dict_view<SequenceKind::Items>},
+                                                           {"keys", dict_view<SequenceKind::Keys>},
+                                                           {"values", dict_view<SequenceKind::Values>},
+                                                           {"copy", copy}};
+
+Function look_up(std::span<const std::pair<std::string_view, Function>> table, std::string_view name) {
+  for (const auto& [known, function] : table)
+    if (known == name) return function;
+  return nullptr;
+}
+
+}  // namespace
+
+Function find_method(const Value& object, std::string_view name) {
+  if (object.is(Kind::String)) return look_up(kText, name);
+  if (object.is(Kind::Dict)) return look_up(kDict, name);
+  if (!object.is(Kind::Sequence) || !object.sequence->indexable()) return nullptr;
+  if (name == "copy" && object.sequence->kind == SequenceKind::List) return copy;
+  return look_up(kSequence, name);
+}
+
+}  // namespace hunch::jinja

@@ -1,0 +1,449 @@
+// See parser.h: expressions, one function for each level of precedence.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "text/excerpt.h"
+#include "text/jinja/parser.h"
+
+namespace hunch::jinja {
+
+Result<const Expr*> Parser::make(Expr expr) {
+  const auto higher = [&](const Expr* part) {
+    if (part) expr.height = std::max(expr.height, part->height + 1);
+  };
+  for (const Expr* part : expr.parts) higher(part);
+  for (const Operand& operand : expr.chain) higher(operand.right);
+  if (expr.args) {
+    for (const Expr* part : expr.args->positional) higher(part);
+    for (const Keyword& keyword : expr.args->named) higher(keyword.value);
+    higher(expr.args->list);
+    higher(expr.args->dict);
+  }
+  if (expr.height > kMaxDepth) return too_deep();
+  return static_cast<const Expr*>(heap_.make<Expr>(expr));
+}
+
+const Expr* Parser::literal(const Value& value) {
+  return heap_.make<Expr>(Expr{.kind = ExprKind::Literal, .line = current().line, .value = value});
+}
+
+Result<const Expr*> Parser::expression(bool with_ternary) { return with_ternary ? ternary() : either(); }
+
+// One expression, or a tuple if commas follow. `end`: a name that ends it too.
+Result<const Expr*> Parser::tuple(bool with_ternary, bool parentheses, std::string_view end) {
+  const int line = current().line;
+  std::vector<const Expr*> parts;
+  bool is_tuple = false;
+  while (true) {
+    if (!parts.empty()) HUNCH_OK(expect_op(","));
+    if (current().kind == TokenKind::VariableEnd || current().kind == TokenKind::BlockEnd || is_op(")") ||
+        (!end.empty() && is_name(end)))
+      break;
+    HUNCH_TRY(const Expr* part, expression(with_ternary));
+    parts.push_back(part);
+    if (!is_op(",")) break;
+    is_tuple = true;
+  }
+  if (!is_tuple && !parts.empty()) return parts[0];
+  if (!is_tuple && !parentheses) return unexpected("an expression");
+  return make(Expr{.kind = ExprKind::Tuple, .line = line, .parts = heap_.copy(parts)});
+}
+
+Result<const Expr*> Parser::ternary() {
+  const Deeper deeper(depth_);
+  if (depth_ > kMaxDepth) return too_deep();
+  const int line = current().line;
+  HUNCH_TRY(const Expr* then, either());
+  while (skip_name("if")) {
+    ++conditions_;
+    HUNCH_TRY(const Expr* test, either());
+    const Expr* otherwise = nullptr;
+    if (skip_name("else")) { HUNCH_TRY(otherwise, ternary()); }
+    --conditions_;
+    const std::vector<const Expr*> parts = {test, then, otherwise};
+    HUNCH_TRY(then, make(Expr{.kind = ExprKind::Ternary, .line = line, .parts = heap_.copy(parts)}));
+  }
+  return then;
+}
+
+Result<const Expr*> Parser::either() {
+  const int line = current().line;
+  HUNCH_TRY(const Expr* first, both());
+  if (!is_name("or")) return first;
+  std::vector<const Expr*> parts = {first};
+  while (skip_name("or")) {
+    HUNCH_TRY(const Expr* part, both());
+    parts.push_back(part);
+  }
+  return make(Expr{.kind = ExprKind::Or, .line = line, .parts = heap_.copy(parts)});
+}
+
+Result<const Expr*> Parser::both() {
+  const int line = current().line;
+  HUNCH_TRY(const Expr* first, negation());
+  if (!is_name("and")) return first;
+  std::vector<const Expr*> parts = {first};
+  while (skip_name("and")) {
+    HUNCH_TRY(const Expr* part, negation());
+    parts.push_back(part);
+  }
+  return make(Expr{.kind = ExprKind::And, .line = line, .parts = heap_.copy(parts)});
+}
+
+Result<const Expr*> Parser::negation() {
+  const Deeper deeper(depth_);
+  if (depth_ > kMaxDepth) return too_deep();
+  if (!is_name("not")) return comparison();
+  const int line = current().line;
+  next();
+  HUNCH_TRY(const Expr* inner, negation());
+  return make(Expr{.kind = ExprKind::Not, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner})});
+}
+
+Result<const Expr*> Parser::comparison() {
+  constexpr std::pair<std::string_view, Operator> kOps[] = {{"==", Operator::Eq}, {"!=", Operator::Ne}, {"<", Operator::Lt},
+                                                            {"<=", Operator::Le}, {">", Operator::Gt},  {">=", Operator::Ge}};
+  const int line = current().line;
+  HUNCH_TRY(const Expr* first, sum());
+  std::vector<Operand> chain;
+  while (true) {
+    std::optional<Operator> op;
+    for (const auto& [text, value] : kOps)
+      if (is_op(text)) op = value;
+    if (is_name("in")) op = Operator::In;
+    if (is_name("not") && ahead().kind == TokenKind::Name && ahead().text == "in") {
+      op = Operator::NotIn;
+      next();
+    }
+    if (!op) break;
+    next();
+    HUNCH_TRY(const Expr* right, sum());
+    chain.push_back({*op, right});
+  }
+  if (chain.empty()) return first;
+  return make(Expr{
+      .kind = ExprKind::Compare, .line = line, .parts = heap_.copy(std::vector<const Expr*>{first}), .chain = heap_.copy(chain)});
+}
+
+// A level of left-associative arithmetic over the level below, as one node however long.
+Result<const Expr*> Parser::arithmetic(ExprResult (Parser::*below)(),
+                                       std::span<const std::pair<std::string_view, Operator>> ops) {
+  const int line = current().line;
+  HUNCH_TRY(const Expr* first, (this->*below)());
+  std::vector<Operand> chain;
+  while (current().kind == TokenKind::Operator) {
+    const auto op = std::find_if(ops.begin(), ops.end(), [&](const auto& known) { return is_op(known.first); });
+    if (op == ops.end()) break;
+    next();
+    HUNCH_TRY(const Expr* right, (this->*below)());
+    chain.push_back({op->second, right});
+  }
+  if (chain.empty()) return first;
+  const auto parts = heap_.copy(std::vector<const Expr*>{first});
+  return make(Expr{.kind = ExprKind::Arith, .line = line, .parts = parts, .chain = heap_.copy(chain)});
+}
+
+Result<const Expr*> Parser::sum() {
+  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"+", Operator::Add}, {"-", Operator::Sub}};
+  return arithmetic(&Parser::concat, kOps);
+}
+
+Result<const Expr*> Parser::concat() {
+  const int line = current().line;
+  HUNCH_TRY(const Expr* first, product());
+  if (!is_op("~")) return first;
+  std::vector<const Expr*> parts = {first};
+  while (skip_op("~")) {
+    HUNCH_TRY(const Expr* part, product());
+    parts.push_back(part);
+  }
+  return make(Expr{.kind = ExprKind::Concat, .line = line, .parts = heap_.copy(parts)});
+}
+
+Result<const Expr*> Parser::product() {
+  static constexpr std::pair<std::string_view, Operator> kOps[] = {
+      {"*", Operator::Mul}, {"/", Operator::Div}, {"//", Operator::FloorDiv}, {"%", Operator::Mod}};
+  return arithmetic(&Parser::power, kOps);
+}
+
+// jinja2 has ** from left to right, unlike Python.
+Result<const Expr*> Parser::power() {
+  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"**", Operator::Pow}};
+  return arithmetic(&Parser::factor, kOps);
+}
+
+Result<const Expr*> Parser::unary(bool with_filter) {
+  const Deeper deeper(depth_);
+  if (depth_ > kMaxDepth) return too_deep();
+  const int line = current().line;
+  const Expr* node = nullptr;
+  if (is_op("-") || is_op("+")) {
+    const ExprKind kind = is_op("-") ? ExprKind::Negate : ExprKind::Plus;
+    next();
+    HUNCH_TRY(const Expr* inner, unary(false));
+    HUNCH_TRY(node, make(Expr{.kind = kind, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner})}));
+  } else {
+    HUNCH_TRY(node, primary());
+  }
+  HUNCH_TRY(node, postfix(node));
+  if (with_filter) return filters_and_tests(node);
+  return node;
+}
+
+Result<const Expr*> Parser::primary() {
+  const Token token = current();
+  if (token.kind == TokenKind::String) return string_literal();
+  if (token.kind == TokenKind::Integer || token.kind == TokenKind::Float) return number();
+  if (token.kind == TokenKind::Name) {
+    const std::string_view name = token.text;
+    if (name == "true" || name == "True" || name == "false" || name == "False" || name == "none" || name == "None") {
+      const char c = char(name[0] | 0x20);
+      const Expr* out = literal(c == 'n' ? Value::none() : Value::of(c == 't'));
+      next();
+      return out;
+    }
+    next();
+    const uint32_t id = id_of(name);
+    for (Macro* macro : macros_) {  // a macro takes what its body asks for
+      macro->uses_caller |= id == kCallerName;
+      macro->uses_varargs |= id == kVarargsName;
+      macro->uses_kwargs |= id == kKwargsName;
+    }
+    return make(Expr{.kind = ExprKind::Name, .line = token.line, .id = id, .text = name});
+  }
+  if (skip_op("(")) {
+    HUNCH_TRY(const Expr* inner, tuple(true, true));
+    HUNCH_OK(expect_op(")"));
+    return inner;
+  }
+  if (is_op("[")) return list();
+  if (is_op("{")) return dict();
+  return unexpected("an expression");
+}
+
+// Strings side by side are one.
+Result<const Expr*> Parser::string_literal() {
+  std::string_view text = current().text;
+  std::string joined;
+  const int line = current().line;
+  for (bool first = true; current().kind == TokenKind::String; first = false, next()) {
+    if (first) continue;
+    if (joined.empty()) joined = text;
+    joined += current().text;
+    text = joined;
+  }
+  if (!joined.empty()) text = heap_.copy(std::string_view(joined));
+  return make(Expr{.kind = ExprKind::Literal, .line = line, .value = make_text(heap_, Text{.bytes = text, .trusted = true})});
+}
+
+Result<const Expr*> Parser::number() {
+  std::string digits(current().text);
+  std::erase(digits, '_');
+  const char *begin = digits.data(), *end = begin + digits.size();
+  Value value;
+  if (current().kind == TokenKind::Float) {
+    double real = 0;
+    const auto read = std::from_chars(begin, end, real);
+    if (read.ec != std::errc()) return fail(fmt::format("the number {} is out of range", excerpt(digits, 30)));
+    value = Value::of(real);
+  } else {
+    int base = 10;
+    if (digits.size() > 2 && digits[0] == '0') {
+      const char letter = char(digits[1] | 0x20);
+      base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
+      if (base != 10) begin += 2;
+    }
+    int64_t integer = 0;
+    const auto read = std::from_chars(begin, end, integer, base);
+    if (read.ec != std::errc()) return fail(fmt::format("the integer {} has more than 64 bits", excerpt(digits, 30)));
+    value = Value::of(integer);
+  }
+  const Expr* out = literal(value);
+  next();
+  return out;
+}
+
+Result<const Expr*> Parser::list() {
+  const int line = current().line;
+  next();
+  std::vector<const Expr*> parts;
+  while (!is_op("]")) {
+    if (!parts.empty()) HUNCH_OK(expect_op(","));
+    if (is_op("]")) break;
+    HUNCH_TRY(const Expr* part, expression());
+    parts.push_back(part);
+  }
+  next();
+  return make(Expr{.kind = ExprKind::List, .line = line, .parts = heap_.copy(parts)});
+}
+
+Result<const Expr*> Parser::dict() {
+  const int line = current().line;
+  next();
+  std::vector<const Expr*> parts;  // key, value, key, ...
+  while (!is_op("}")) {
+    if (!parts.empty()) HUNCH_OK(expect_op(","));
+    if (is_op("}")) break;
+    HUNCH_TRY(const Expr* key, expression());
+    HUNCH_OK(expect_op(":"));
+    HUNCH_TRY(const Expr* value, expression());
+    parts.push_back(key);
+    parts.push_back(value);
+  }
+  next();
+  return make(Expr{.kind = ExprKind::Dict, .line = line, .parts = heap_.copy(parts)});
+}
+
+Result<const Expr*> Parser::postfix(const Expr* inner) {
+  while (is_op(".") || is_op("[") || is_op("(")) {
+    if (is_op("(")) {
+      HUNCH_TRY(inner, call(inner));
+    } else {
+      HUNCH_TRY(inner, subscript(inner));
+    }
+  }
+  return inner;
+}
+
+Result<const Expr*> Parser::filters_and_tests(const Expr* inner) {
+  while (true) {
+    if (is_op("|")) {
+      HUNCH_TRY(inner, filter(inner, false));
+    } else if (is_name("is")) {
+      HUNCH_TRY(inner, test(inner));
+    } else if (is_op("(")) {
+      HUNCH_TRY(inner, call(inner));
+    } else {
+      return inner;
+    }
+  }
+}
+
+Result<const Expr*> Parser::subscript(const Expr* inner) {
+  const int line = current().line;
+  if (skip_op(".")) {
+    const Token token = current();
+    if (token.kind == TokenKind::Integer) {
+      HUNCH_TRY(const Expr* index, number());
+      return make(Expr{.kind = ExprKind::Item, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner, index})});
+    }
+    HUNCH_TRY(const std::string_view name, expect_any_name());
+    const auto parts = heap_.copy(std::vector<const Expr*>{inner});
+    return make(Expr{.kind = ExprKind::Attribute, .line = line, .text = name, .parts = parts});
+  }
+  next();
+  std::vector<const Expr*> args;
+  while (!is_op("]")) {
+    if (!args.empty()) HUNCH_OK(expect_op(","));
+    HUNCH_TRY(const Expr* part, subscript_part());
+    args.push_back(part);
+  }
+  next();
+  if (args.empty()) return fail("expected an index between [ and ]");
+  const Expr* index = args[0];
+  if (args.size() > 1) { HUNCH_TRY(index, make(Expr{.kind = ExprKind::Tuple, .line = line, .parts = heap_.copy(args)})); }
+  return make(Expr{.kind = ExprKind::Item, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner, index})});
+}
+
+Result<const Expr*> Parser::subscript_part() {
+  const int line = current().line;
+  std::vector<const Expr*> bounds(3, nullptr);
+  if (!is_op(":")) {
+    HUNCH_TRY(bounds[0], expression());
+    if (!is_op(":")) return bounds[0];
+  }
+  for (size_t i = 1; i < 3 && skip_op(":"); ++i)
+    if (!is_op(":") && !is_op("]") && !is_op(",")) { HUNCH_TRY(bounds[i], expression()); }
+  return make(Expr{.kind = ExprKind::Slice, .line = line, .parts = heap_.copy(bounds)});
+}
+
+Result<const CallArgs*> Parser::call_args() {
+  HUNCH_OK(expect_op("("));
+  std::vector<const Expr*> positional;
+  std::vector<Keyword> named;
+  CallArgs args;
+  for (bool first = true; !is_op(")"); first = false) {
+    if (!first) {
+      HUNCH_OK(expect_op(","));
+      if (is_op(")")) break;
+    }
+    if (is_op("*") || is_op("**")) {
+      const bool list = is_op("*");
+      if (args.dict || (list && args.list)) return fail("invalid arguments of a call");
+      next();
+      HUNCH_TRY((list ? args.list : args.dict), expression());
+    } else if (current().kind == TokenKind::Name && ahead().kind == TokenKind::Operator && ahead().text == "=") {
+      if (args.dict) return fail("invalid arguments of a call");
+      const std::string_view name = current().text;
+      for (const Keyword& known : named)
+        if (known.name == name) return fail(fmt::format("keyword argument repeated: {}", name));
+      next();
+      next();
+      HUNCH_TRY(const Expr* value, expression());
+      named.push_back({name, value});
+    } else {
+      if (args.list || args.dict || !named.empty()) return fail("invalid arguments of a call");
+      HUNCH_TRY(const Expr* value, expression());
+      positional.push_back(value);
+    }
+  }
+  next();
+  args.positional = heap_.copy(positional);
+  args.named = heap_.copy(named);
+  return static_cast<const CallArgs*>(heap_.make<CallArgs>(args));
+}
+
+// One filter or a chain of them. What we lack is refused at once, but behind a condition only if it is reached.
+Result<const Expr*> Parser::filter(const Expr* inner, bool inline_start) {
+  while (inline_start || is_op("|")) {
+    if (!inline_start) next();
+    inline_start = false;
+    const int line = current().line;
+    HUNCH_TRY(const std::string_view name, expect_any_name());
+    const Function function = find_filter(name);
+    if (!function && conditions_ == 0) return at_line(line, fmt::format("the filter '{}' is not supported", name));
+    const CallArgs* args = nullptr;
+    if (is_op("(")) { HUNCH_TRY(args, call_args()); }
+    const auto parts = heap_.copy(std::vector<const Expr*>{inner});
+    HUNCH_TRY(
+        inner,
+        make(Expr{.kind = ExprKind::Filter, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
+  }
+  return inner;
+}
+
+Result<const Expr*> Parser::test(const Expr* inner) {
+  const int line = current().line;
+  next();  // "is"
+  const bool negated = skip_name("not");
+  HUNCH_TRY(const std::string_view name, expect_any_name());
+  const Function function = find_test(name);
+  if (!function && conditions_ == 0) return at_line(line, fmt::format("the test '{}' is not supported", name));
+  const CallArgs* args = nullptr;
+  const TokenKind kind = current().kind;
+  if (is_op("(")) {
+    HUNCH_TRY(args, call_args());
+  } else if (((kind == TokenKind::Name && !is_name("else") && !is_name("or") && !is_name("and")) || kind == TokenKind::String ||
+              kind == TokenKind::Integer || kind == TokenKind::Float || is_op("[") || is_op("{"))) {
+    if (is_name("is")) return fail("tests cannot be chained with 'is'");
+    HUNCH_TRY(const Expr* first, primary());
+    HUNCH_TRY(const Expr* arg, postfix(first));
+    args = heap_.make<CallArgs>(CallArgs{.positional = heap_.copy(std::vector<const Expr*>{arg})});
+  }
+  const auto parts = heap_.copy(std::vector<const Expr*>{inner});
+  HUNCH_TRY(const Expr* out,
+            make(Expr{.kind = ExprKind::Test, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
+  if (!negated) return out;
+  return make(Expr{.kind = ExprKind::Not, .line = line, .parts = heap_.copy(std::vector<const Expr*>{out})});
+}
+
+Result<const Expr*> Parser::call(const Expr* callee) {
+  const int line = current().line;
+  HUNCH_TRY(const CallArgs* args, call_args());
+  return make(Expr{.kind = ExprKind::Call, .line = line, .parts = heap_.copy(std::vector<const Expr*>{callee}), .args = args});
+}
+
+}  // namespace hunch::jinja

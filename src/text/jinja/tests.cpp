@@ -1,0 +1,153 @@
+// What may stand behind "is".
+#include <fmt/format.h>
+
+#include "text/jinja/interpreter.h"
+#include "text/jinja/python_text.h"
+
+namespace hunch::jinja {
+namespace {
+
+using In = Interpreter&;
+using Args = const Arguments&;
+
+// A test without arguments, by a condition on the value.
+template <bool (*kHolds)(const Value&)>
+Result<Value> simple(In, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "this test", {}));
+  return Value::of(kHolds(value));
+}
+
+bool boolean(const Value& v) { return v.is(Kind::Bool); }
+bool callable(const Value& v) {
+  return v.is(Kind::Callable) || v.is(Kind::Loop) || (v.is(Kind::Cycler) && v.cycler->joiner) || v.is(Kind::Undefined);
+}
+bool defined(const Value& v) { return !v.is(Kind::Undefined); }
+bool undefined(const Value& v) { return v.is(Kind::Undefined); }
+bool is_true(const Value& v) { return v.is(Kind::Bool) && v.boolean; }
+bool is_false(const Value& v) { return v.is(Kind::Bool) && !v.boolean; }
+bool real(const Value& v) { return v.is(Kind::Float); }
+bool integer(const Value& v) { return v.is(Kind::Int); }
+bool number(const Value& v) { return v.is_number(); }
+bool none(const Value& v) { return v.is(Kind::None); }
+bool string(const Value& v) { return v.is(Kind::String); }
+bool mapping(const Value& v) { return v.is(Kind::Dict); }
+bool escaped(const Value& v) { return v.is(Kind::String) && v.text->markup; }
+bool iterable(const Value& v) {
+  return v.is(Kind::String) || v.is(Kind::Sequence) || v.is(Kind::Dict) || v.is(Kind::Undefined) || v.is(Kind::Loop);
+}
+bool sequence(const Value& v) {
+  return v.is(Kind::String) || v.is(Kind::Dict) || v.is(Kind::Undefined) || (v.is(Kind::Sequence) && v.sequence->indexable());
+}
+
+template <bool kUpper>
+Result<Value> cased(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "this test", {}));
+  HUNCH_TRY(const Value text, in.str(value));
+  return Value::of(is_all(text.bytes(), kUpper ? CharClass::Upper : CharClass::Lower));
+}
+
+Result<Value> divides(In in, const Value& value, const Value& by, int64_t rest) {
+  HUNCH_TRY(const Value left, in.arithmetic(Operator::Mod, value, by));
+  return Value::of(equal(left, Value::of(rest)));
+}
+Result<Value> even(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the test 'even'", {}));
+  return divides(in, value, Value::of(int64_t(2)), 0);
+}
+Result<Value> odd(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the test 'odd'", {}));
+  return divides(in, value, Value::of(int64_t(2)), 1);
+}
+Result<Value> divisibleby(In in, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the test 'divisibleby'", {"num"}));
+  if (!params[0]) return type_error("the test 'divisibleby' needs a number");
+  return divides(in, value, *params[0], 0);
+}
+
+template <Operator kOp>
+Result<Value> compared(In, const Value& a, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "a comparing test", {"other"}));
+  if (!params[0]) return type_error("a comparing test needs an argument");
+  const Value& b = *params[0];
+  if (kOp == Operator::Eq || kOp == Operator::Ne) return Value::of(equal(a, b) == (kOp == Operator::Eq));
+  for (const Value* side : {&a, &b})
+    if (side->is(Kind::Undefined)) return type_error(side->hint ? side->hint->bytes : "a value is undefined");
+  const bool swapped = kOp == Operator::Gt || kOp == Operator::Le;
+  const auto before = swapped ? less(b, a) : less(a, b);
+  if (!before.ok()) return type_error(before.error().message);
+  return Value::of(before.value() != (kOp == Operator::Le || kOp == Operator::Ge));
+}
+
+Result<Value> in(In interpreter, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the test 'in'", {"seq"}));
+  if (!params[0]) return type_error("the test 'in' needs an argument");
+  HUNCH_TRY(const bool found, interpreter.contains(*params[0], value));
+  return Value::of(found);
+}
+
+Result<Value> sameas(In, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "the test 'sameas'", {"other"}));
+  if (!params[0]) return type_error("the test 'sameas' needs an argument");
+  const Value& other = *params[0];
+  if (value.kind != other.kind) return Value::of(false);
+  const bool object = value.is(Kind::Sequence) || value.is(Kind::Dict);
+  return Value::of(object ? value.sequence == other.sequence : equal(value, other));
+}
+
+template <Function (*kFind)(std::string_view)>
+Result<Value> known(In, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, Params::bind(args, "this test", {}));
+  HUNCH_TRY(const size_t hash, hash_of(value));
+  (void)hash;
+  return Value::of(value.is(Kind::String) && kFind(value.bytes()) != nullptr);
+}
+
+constexpr std::pair<std::string_view, Function> kTests[] = {{"!=", compared<Operator::Ne>},
+                                                            {"<", compared<Operator::Lt>},
+                                                            {"<=", compared<Operator::Le>},
+                                                            {"==", compared<Operator::Eq>},
+                                                            {">", compared<Operator::Gt>},
+                                                            {">=", compared<Operator::Ge>},
+                                                            {"boolean", simple<boolean>},
+                                                            {"callable", simple<callable>},
+                                                            {"defined", simple<defined>},
+                                                            {"divisibleby", divisibleby},
+                                                            {"eq", compared<Operator::Eq>},
+                                                            {"equalto", compared<Operator::Eq>},
+                                                            {"escaped", simple<escaped>},
+                                                            {"even", even},
+                                                            {"false", simple<is_false>},
+                                                            {"filter", known<find_filter>},
+                                                            {"float", simple<real>},
+                                                            {"ge", compared<Operator::Ge>},
+                                                            {"greaterthan", compared<Operator::Gt>},
+                                                            {"gt", compared<Operator::Gt>},
+                                                            {"in", in},
+                                                            {"integer", simple<integer>},
+                                                            {"iterable", simple<iterable>},
+                                                            {"le", compared<Operator::Le>},
+                                                            {"lessthan", compared<Operator::Lt>},
+                                                            {"lower", cased<false>},
+                                                            {"lt", compared<Operator::Lt>},
+                                                            {"mapping", simple<mapping>},
+                                                            {"ne", compared<Operator::Ne>},
+                                                            {"none", simple<none>},
+                                                            {"number", simple<number>},
+                                                            {"odd", odd},
+                                                            {"sameas", sameas},
+                                                            {"sequence", simple<sequence>},
+                                                            {"string", simple<string>},
+                                                            {"test", known<find_test>},
+                                                            {"true", simple<is_true>},
+                                                            {"undefined", simple<undefined>},
+                                                            {"upper", cased<true>}};
+
+}  // namespace
+
+Function find_test(std::string_view name) {
+  for (const auto& [known_name, function] : kTests)
+    if (known_name == name) return function;
+  return nullptr;
+}
+
+}  // namespace hunch::jinja
