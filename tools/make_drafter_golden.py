@@ -1,8 +1,8 @@
-"""Makes tests/data/drafters (tiny seeded random drafters in the layouts in which they are published, and their targets) and
-tests/data/golden/drafters.json (what tools/train's plain PyTorch computes for them: rows, chains, trees). No weights are kept but
+"""Makes models/tiny/drafters (tiny seeded random drafters in the layouts in which they are published, and their targets) and
+models/golden/drafters.json (what tools/train's plain PyTorch computes for them: rows, chains, trees). No weights are kept but
 the recipes (tiny_weights.py). tests/data/README.md says what the files mean.
 
-    python tools/make_drafter_golden.py --out tests/data
+    python tools/make_drafter_golden.py --out models
 
 Made with (pip): torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
 Computed on the CPU in fp32 from the stored weights. The target's class is first held against what transformers computed.
@@ -321,7 +321,7 @@ def draw(name, seed, folder):
 
 
 def keep(out, name, recipe, folder):
-    kept = f"{out}/drafters/{name}"
+    kept = f"{out}/tiny/drafters/{name}"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
     write_recipe(kept + "/weights.json", recipe, folder)
@@ -379,8 +379,8 @@ def check_target(out):
     """this oracle's Decoder computes what transformers does"""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("qwen3-tied", "llama"):
-            config = json.load(open(f"{out}/models/{name}/config.json"))
-            weights = recipe_weights(json.load(open(f"{out}/models/{name}/weights.json")))
+            config = json.load(open(f"{out}/tiny/folders/{name}/config.json"))
+            weights = recipe_weights(json.load(open(f"{out}/tiny/folders/{name}/weights.json")))
             json.dump(config, open(folder + "/config.json", "w"))
             tensors = {n: torch.from_numpy(x).bfloat16().float() for n, x in weights.items()}
             safetensors.torch.save_file(tensors, folder + "/model.safetensors")
@@ -392,7 +392,7 @@ def check_target(out):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--out", default="tests/data", help="folder that gets drafters/ and golden/drafters.json")
+    ap.add_argument("--out", default="models", help="folder that gets tiny/drafters/ and golden/drafters.json")
     args = ap.parse_args()
     torch.set_num_threads(1)
     contexts, drafters = {}, []

@@ -1,9 +1,9 @@
-"""Makes tests/data/models (tiny seeded random-weight models of every family, as folders and GGUF files) and tests/data/golden
+"""Makes models/tiny (tiny seeded random-weight models of every family, as folders and GGUF files) and models/golden
 (what transformers computes for them), so that the C++ tests need neither torch nor transformers. A folder keeps no weights but
 the recipe that they are drawn by (tiny_weights.py). GGUF files are kept whole, in models/tiny; their weights are torch's.
 tests/data/README.md says what the files mean; tests/golden reads them.
 
-    python tools/make_golden.py --out tests/data [--reference models/wren-34m/golden.json]
+    python tools/make_golden.py --out models [--reference models/wren-34m/golden.json]
 
 Made with (pip): torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 gguf==0.19.0 numpy==2.4.6
 Everything is computed on the CPU in fp32 from the stored (rounded, for GGUF dequantised) weights with eager attention. A run
@@ -454,7 +454,7 @@ def make_folder(name, out):
         write_folder(folder, c, weights, pre, {f["name"]: [row[0] for row in f["tensors"]] for f in recipe["files"]})
         check_model(name, load(folder), c, without)
         assert torch.equal(logits_of(load(folder), cases[0]["ids"]), logits_of(model, cases[0]["ids"])), name
-        kept = f"{out}/models/{name}"
+        kept = f"{out}/tiny/folders/{name}"
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
         write_recipe(kept + "/weights.json", recipe, folder)
@@ -463,7 +463,7 @@ def make_folder(name, out):
 
 def make_gguf(name, out):
     source, kind, changes, given = GGUFS[name]
-    path = f"{out}/../../models/tiny/{name}.gguf"
+    path = f"{out}/tiny/{name}.gguf"
     c, stored = (config_of(source), MODELS[source][1]) if given else (source, "F32")
     c = c | changes
     for seed in range(1, 200):
@@ -490,13 +490,13 @@ def compact_reference(path, out):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--out", default="tests/data", help="folder that gets models/ and golden/")
+    ap.add_argument("--out", default="models", help="folder that gets tiny/ and golden/")
     ap.add_argument("--reference", help="golden.json of the reference model, compacted into golden/")
     args = ap.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    os.makedirs(args.out + "/models", exist_ok=True)
+    os.makedirs(args.out + "/tiny/folders", exist_ok=True)
     os.makedirs(args.out + "/golden", exist_ok=True)
     for name in MODELS:
         make_folder(name, args.out)

@@ -1,8 +1,8 @@
 r"""Records queries, keys and the sets that the PyTorch oracle selects from them, for the C++ test that a policy's selected sets
-equal the oracle's, except at ties. Writes OUT/rounds.json and OUT/rounds.bin; tests/data/README.md gives the layout.
+equal the oracle's, except at ties. Writes OUT/rounds.json and OUT/rounds.bin; models/tiny/README.md gives the layout.
 
     python tools/record_selections.py --oracle vegas_ref.py --model models/wren-34m --prompts long_prompts.jsonl \
-        --out tests/data/selection
+        --out models/golden/selection
 
 Made with (pip): torch==2.15.0 safetensors==0.8.0 tokenizers==0.23.3
 The oracle decodes a short prompt in fp32 and speculates as the default policy does; the queries, keys and draft log-sum-exps of

@@ -1,5 +1,5 @@
-"""Weights that any machine makes again bit for bit, from a recipe in place of them: tests/data/models/NAME/weights.json, which
-tests/data/README.md describes. make_golden.py and make_drafter_golden.py draw by it here, the build in make_tiny_models.cpp; sums
+"""Weights that any machine makes again bit for bit, from a recipe in place of them: models/tiny/folders/NAME/weights.json, which
+models/tiny/README.md describes. make_golden.py and make_drafter_golden.py draw by it here, the build in make_tiny_models.cpp; sums
 over the files bind them.
 """
 import json

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 const Json& golden() {
   static const Json json = [] {
-    std::ifstream file(tree_path() + "/tests/data/golden/drafters.json");
+    std::ifstream file(tree_path() + "/models/golden/drafters.json");
     return Json::parse(file);
   }();
   return json;

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json golden(const std::string& name) {
-  std::ifstream file(std::string(HUNCH_TEST_DATA) + "/golden/" + name + ".json");
+  std::ifstream file(test::tree_path() + "/models/golden/" + name + ".json");
   HUNCH_CHECK(file.good());
   return Json::parse(file);
 }

@@ -1,5 +1,5 @@
 // The weights of the tiny models and drafters, which the build draws (tools/make_tiny_models.cpp), are those that transformers
-// and the oracle of drafters were given: equal CRC-32 sums in tests/data/{models,drafters}/NAME/weights.json, which were written
+// and the oracle of drafters were given: equal CRC-32 sums in models/tiny/{folders,drafters}/NAME/weights.json, which were written
 // together with the goldens.
 #include <gtest/gtest.h>
 
@@ -28,9 +28,9 @@ std::string contents(const std::string& path) {
 }
 
 TEST(TinyWeights, AreThoseThatTheGoldensWereMadeFrom) {
-  for (const char* kind : {"models", "drafters"}) {
+  for (const char* kind : {"folders", "drafters"}) {
     int recipes = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(test::tree_path() + "/tests/data/" + kind)) {
+    for (const auto& entry : std::filesystem::directory_iterator(test::tree_path() + "/models/tiny/" + kind)) {
       if (!std::filesystem::exists(entry.path() / "weights.json")) continue;
       const auto recipe = nlohmann::json::parse(contents(entry.path() / "weights.json"));
       ASSERT_FALSE(recipe["files"].empty());

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 class Recording {
  public:
   Recording() {
-    const std::string base = std::string(HUNCH_TEST_DATA) + "/selection/rounds";
+    const std::string base = test::tree_path() + "/models/golden/selection/rounds";
     std::ifstream text(base + ".json"), binary(base + ".bin", std::ios::binary);
     HUNCH_CHECK(text.good() && binary.good());
     json = Json::parse(text);

@@ -35,11 +35,11 @@ from methods import layer_shape  # noqa: E402
 from target import load_decoder  # noqa: E402
 from tiny_weights import recipe_weights  # noqa: E402
 
-RECIPES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tests", "data", "drafters")
+RECIPES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "models", "tiny", "drafters")
 
 
 def tiny_target(folder):
-    """tests/data/drafters/qwen3-deep, drawn"""
+    """models/tiny/drafters/qwen3-deep, drawn"""
     os.makedirs(folder)
     with open(os.path.join(RECIPES, "qwen3-deep", "weights.json")) as f:
         recipe = json.load(f)
