@@ -1,6 +1,6 @@
 """Makes models/tiny/drafters (tiny seeded random drafters in the layouts in which they are published, and their targets) and
 models/golden/drafters.json (what tools/train's plain PyTorch computes for them: rows, chains, trees). No weights are kept but
-the recipes (tiny_weights.py). tests/data/README.md says what the files mean.
+the recipes (tiny_weights.py). models/tiny/README.md says what the files mean.
 
     python tools/make_drafter_golden.py --out models
 

@@ -1,6 +1,6 @@
 // Learned drafters give the output of plain decoding: alone, in chains, grown trees and trees of a fixed shape, under every rule
 // that promises it; and in a crowd of different requests whose pages are far too few, with and without a prefix cache, in prompt
-// chunks of any size. A drafter joins by its line in kDrafters (tests/data/README.md says what lies in those folders).
+// chunks of any size. A drafter joins by its line in kDrafters (models/tiny/README.md says what lies in those folders).
 #include "methods.h"
 
 namespace hunch {

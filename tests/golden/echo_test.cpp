@@ -1,4 +1,4 @@
-// Learned drafters whose guesses are mostly right, and not always (tests/data/README.md, `echo`): what follows kept and dropped
+// Learned drafters whose guesses are mostly right, and not always (models/tiny/README.md, `echo`): what follows kept and dropped
 // guesses, chains and trees, leaves the stream of plain decoding as it is, and a drafter's own cache in step with it.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Logits and greedy tokens against what transformers computed (tests/data/README.md), for every tiny model, in files of every
+// Logits and greedy tokens against what transformers computed (models/tiny/README.md), for every tiny model, in files of every
 // encoding, and for the shipped model.
 //
 // Tolerances, for logits that reach about 10. With f32 KV and weights that are multiplied as they are, only the order of sums
