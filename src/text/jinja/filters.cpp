@@ -209,6 +209,7 @@ Result<Value> indent(In in, const Value& value, Args args) {
 
 Result<Value> truncate(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "the filter 'truncate'", {"length", "killwords", "end", "leeway"}));
+  if (value.is(Kind::Undefined)) return value;  // its length is 0
   if (!value.is(Kind::String)) return type_error(fmt::format("the filter 'truncate' takes a string, not {}", type_name(value)));
   HUNCH_TRY(const int64_t length, params.integer(0, 255));
   const Text dots{.bytes = "...", .trusted = true};
