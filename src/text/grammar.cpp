@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "text/grammar_check.h"
+#include "text/grammar_language.h"
 #include "text/json_guard.h"
 #include "text/tokenizer.h"
 
@@ -152,7 +153,9 @@ struct GrammarCompiler::Job {
     try {
       xgrammar::GrammarCompiler compiler(vocabulary.info, 1, false);
       const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
-      made = std::make_shared<const Compiled>(compile_now(compiler, wanted), json ? vocabulary.suspicious : nullptr);
+      auto compiled = compile_now(compiler, wanted);
+      if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
+      made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary.suspicious : nullptr);
       if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
     } catch (const std::exception& e) {
       failed = first_line(e.what());
