@@ -4,6 +4,8 @@
 
 #include <dlpack/dlpack.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <time.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <utility>
 
 #include "text/grammar_check.h"
+#include "text/grammar_language.h"
 #include "text/json_guard.h"
 #include "text/tokenizer.h"
 
@@ -46,6 +49,7 @@ using Kind = StructuredOutput::Kind;
 // White space between the parts of a JSON text. Without a bound a model may indent for ever.
 constexpr int kMostWhitespace = 20;
 constexpr size_t kMostStragglers = 2;
+constexpr double kMostWaiting = 20;  // times the limit, where the processor is somebody else's
 
 class Compiled final : public CompiledGrammar {
  public:
@@ -152,7 +156,9 @@ struct GrammarCompiler::Job {
     try {
       xgrammar::GrammarCompiler compiler(vocabulary.info, 1, false);
       const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
-      made = std::make_shared<const Compiled>(compile_now(compiler, wanted), json ? vocabulary.suspicious : nullptr);
+      auto compiled = compile_now(compiler, wanted);
+      if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
+      made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary.suspicious : nullptr);
       if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
     } catch (const std::exception& e) {
       failed = first_line(e.what());
@@ -164,9 +170,18 @@ struct GrammarCompiler::Job {
     done = true;
     ended.notify_all();
   }
-  bool wait(double seconds) {
+  // False: it has not ended. A busy machine makes a compilation slow, not complex: what counts is its own processor time.
+  bool wait(std::thread& worker, double seconds) {
+    clockid_t clock;
+    const bool clocked = pthread_getcpuclockid(worker.native_handle(), &clock) == 0;
     std::unique_lock lock(mutex);
-    return ended.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return done; });
+    for (double waited = 0, slice = std::min(seconds, 0.02); waited < kMostWaiting * seconds; waited += slice) {
+      if (ended.wait_for(lock, std::chrono::duration<double>(slice), [&] { return done; })) return true;
+      timespec used;
+      const bool known = clocked && clock_gettime(clock, &used) == 0;
+      if ((known ? double(used.tv_sec) + double(used.tv_nsec) * 1e-9 : waited) > seconds) return false;
+    }
+    return false;
   }
   bool is_done() {
     const std::lock_guard lock(mutex);
@@ -233,7 +248,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_l
   }
   const auto job = std::make_shared<Job>();
   std::thread worker([job, vocabulary = vocabulary_, wanted] { job->run(*vocabulary, wanted); });
-  if (!job->wait(limits_.seconds)) {
+  if (!job->wait(worker, limits_.seconds)) {
     const std::lock_guard lock(mutex_);
     stragglers_.push_back({job, std::move(worker)});
     return usage_error(fmt::format("{}: schema_too_complex: compiling it takes longer than {} s", name, limits_.seconds));

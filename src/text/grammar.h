@@ -32,7 +32,7 @@ class CompiledGrammar {
 
 // What compiling may cost. The defaults are what a server can bear per request.
 struct GrammarLimits {
-  double seconds = 1;                       // of compiling
+  double seconds = 1;                       // of compiling, processor time
   size_t grammar_bytes = size_t(64) << 20;  // of one compiled grammar
   size_t cache_bytes = size_t(256) << 20;   // of all that are kept
 };

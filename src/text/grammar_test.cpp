@@ -4,6 +4,7 @@
 #include <set>
 
 #include "text/grammar_check.h"
+#include "text/grammar_language.h"
 #include "text/test_data.h"
 
 namespace hunch {
@@ -198,6 +199,25 @@ TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
   // Examples are data, not schemas.
   EXPECT_EQ(error(Kind::JsonSchema, R"({"type": "object", "properties": {"not": {"type": "null"}}, "examples": [{"not": 1}]})"),
             "");
+}
+
+TEST_F(Grammars, RefuseWhatNeverComesToAnEnd) {
+  EXPECT_NE(error(Kind::Grammar, "root ::= \"a\" root"), "");
+  EXPECT_NE(error(Kind::Grammar, "root ::= x | \"b\" y\nx ::= \"(\" x \")\"\ny ::= [)] y \"|\" | x"), "");
+  EXPECT_NE(error(Kind::JsonSchema, R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})"), "");
+  EXPECT_EQ(error(Kind::Grammar, "root ::= x | \"b\" y\nx ::= \"(\" x \")\"\ny ::= [)] y \"|\" | x{0,2}"), "");
+  EXPECT_EQ(error(Kind::JsonSchema, R"({"type": "object", "properties": {"a": {"$ref": "#"}}})"), "");
+}
+
+TEST(Language, IsEmptyWhereRulesOnlyLeadToEachOther) {
+  EXPECT_TRUE(has_output("root ::= ((\"a\"))"));
+  EXPECT_TRUE(has_output("root ::= ((\"a\" root) | (b))\nb ::= ((\"x\" [^)\\]]* c)) (=(\"(\" root))\nc ::= (\"\" | (root))"));
+  EXPECT_TRUE(has_output("root ::= ((\"a\" root{0, 3}))"));
+  EXPECT_TRUE(has_output("root ::= Regex(\"a)|(b\", json_string=true) (=(\"x\"))"));
+  EXPECT_FALSE(has_output("root ::= ((\"a\" root{1, 3}))"));
+  EXPECT_FALSE(has_output("root ::= ((\"\\\")|\" root) | (b))\nb[lazy] ::= (([|)\\]] root)) (=(\"\"))"));
+  EXPECT_TRUE(has_output("")) << "what cannot be read is nobody's error";
+  EXPECT_TRUE(has_output("root ::= " + std::string(100000, '(')));
 }
 
 TEST_F(Grammars, RefuseReferencesThatLeadOutOrRound) {
