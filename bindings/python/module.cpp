@@ -243,7 +243,7 @@ void bind_engine(nb::module_& m) {
 NB_MODULE(_hunch, m) {
   using namespace hunch::python;
   m.doc() = "hunch's engine; see hunch.LLM for what programs use.";
-  m.attr("__version__") = HUNCH_VERSION;
+  m.attr("version") = HUNCH_VERSION;
   nb::set_leak_warnings(false);  // a forked child leaves its parent's engine alone, on purpose
   // Messages may quote bytes of a file that are no text.
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

@@ -8,7 +8,7 @@
 
 Names and arguments are vLLM's where vLLM has them; docs/python.md lists the differences.
 """
-from hunch._hunch import EngineStats, __version__
+from hunch._hunch import EngineStats, version as __version__
 from hunch.llm import LLM
 from hunch.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from hunch.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams

@@ -10,7 +10,7 @@ import os
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Union
+from typing import Any, Union
 
 from hunch import _hunch
 from hunch.outputs import CompletionOutput, RequestOutput, add_prompt_logprobs, completion, metrics_of
@@ -116,10 +116,11 @@ class LLM:
              speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
              priority: Sequence[int] | None = None) -> list[RequestOutput]:
         """Answers a conversation, a list of {"role", "content"}, or each of a list of conversations."""
-        messages = list(messages)
-        several = bool(messages) and not isinstance(messages[0], Mapping)
+        conversations: list = list(messages)
+        if conversations and isinstance(conversations[0], Mapping):
+            conversations = [conversations]
         jobs = []
-        for conversation, params in _pairs(messages if several else [messages], sampling_params):
+        for conversation, params in _pairs(conversations, sampling_params):
             ids, stop_ids = self._engine.encode_chat(turns_of(conversation))
             prompt = {"prompt": self._tokenizer.decode(ids, skip_special_tokens=False), "prompt_token_ids": ids}
             jobs.append(_Job(self, prompt, params, speculative_config, stop_ids))
@@ -254,18 +255,19 @@ class _Job:
         if not params.ignore_eos:
             self.request.stop_ids = [*self.request.stop_ids, *chat_stop_ids]
         self.request_id = str(next(llm._request_ids))
-        self.generations: list[_hunch.Generation | None] = [None] * params.n
+        self.generations: dict[int, _hunch.Generation] = {}  # by the sample's index
 
     def blank(self) -> RequestOutput:
         return RequestOutput(self.request_id, self.prompt, list(self.request.prompt), [CompletionOutput(0, "", [])])
 
     def output(self) -> RequestOutput:
-        out = self.blank()
-        out.outputs = [completion(i, g, self.tokenizer.text_of(g, self.params), self.params.logprobs is not None,
-                                  self.tokenizer.piece) for i, g in enumerate(self.generations)]
+        out, piece = self.blank(), self.tokenizer.piece
+        generations = [self.generations[i] for i in range(self.params.n)]
+        out.outputs = [completion(i, g, self.tokenizer.text_of(g, self.params), self.params.logprobs is not None, piece)
+                       for i, g in enumerate(generations)]
         if self.params.prompt_logprobs is not None:
-            add_prompt_logprobs(out, self.generations[0], self.tokenizer.piece)
-        out.finished, out.metrics = True, metrics_of(self.generations)
+            add_prompt_logprobs(out, generations[0], piece)
+        out.finished, out.metrics = True, metrics_of(generations)
         return out
 
 
@@ -287,7 +289,7 @@ def _prompt_list(prompts) -> list:
     return [prompts] if prompts and isinstance(prompts[0], numbers.Integral) else prompts
 
 
-def _pairs(prompts: list, params) -> list[tuple[object, SamplingParams]]:
+def _pairs(prompts: list, params) -> list[tuple[Any, SamplingParams]]:
     if params is None or isinstance(params, SamplingParams):
         return [(prompt, params or SamplingParams()) for prompt in prompts]
     params = list(params)

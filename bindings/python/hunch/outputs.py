@@ -71,7 +71,7 @@ class RequestOutput:
     prompt_logprobs_array: np.ndarray | None = field(default=None, compare=False)  # float32 [token]; the first is NaN
 
 
-def _table(tokens, values, top_ids, top_values, piece: Callable[[int], str]) -> list[dict[int, Logprob]]:
+def _table(tokens, values, top_ids, top_values, piece: Callable[[int], str | None]) -> list[dict[int, Logprob]]:
     out = []
     for i, (token, value) in enumerate(zip(tokens, values)):
         row = {}
@@ -85,7 +85,7 @@ def _table(tokens, values, top_ids, top_values, piece: Callable[[int], str]) -> 
 
 
 def completion(index: int, generation: _hunch.Generation, text: str, wants_logprobs: bool,
-               piece: Callable[[int], str]) -> CompletionOutput:
+               piece: Callable[[int], str | None]) -> CompletionOutput:
     out = CompletionOutput(index, text, generation.tokens)
     out.finish_reason = "abort" if generation.finish_reason == "interrupted" else generation.finish_reason
     out.stop_reason = generation.stopped_by or None
@@ -97,7 +97,7 @@ def completion(index: int, generation: _hunch.Generation, text: str, wants_logpr
     return out
 
 
-def add_prompt_logprobs(out: RequestOutput, generation: _hunch.Generation, piece: Callable[[int], str]) -> None:
+def add_prompt_logprobs(out: RequestOutput, generation: _hunch.Generation, piece: Callable[[int], str | None]) -> None:
     values = generation.prompt_logprobs
     out.prompt_logprobs_array = np.concatenate([np.full(1, np.nan, np.float32), values])
     out.prompt_logprobs = [None, *_table(out.prompt_token_ids[1:], values, *generation.prompt_top, piece)]

@@ -14,7 +14,9 @@ class Running:
     def __init__(self, stream: _hunch.Stream, blank: RequestOutput, params: SamplingParams, tokenizer: Tokenizer):
         self.stream, self.over = stream, False
         self._blank, self._params, self._tokenizer = blank, params, tokenizer
-        self._text, self._ids, self._logprobs = "", [], []
+        self._text = ""
+        self._ids: list[int] = []
+        self._logprobs: list[dict[int, Logprob]] = []
 
     def news(self, events: list[_hunch.TokenEvent]) -> Iterator[RequestOutput]:
         """What is to be yielded now that these tokens came; the last one is finished."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hunch import _hunch
@@ -106,12 +106,13 @@ class SamplingParams:
             raise ValueError("output_kind must be a RequestOutputKind")
 
 
-def _ids(name: str, values) -> list[int]:
-    out = list(values or [])
-    for value in out:
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not -(1 << 31) <= value < 1 << 31:
+def _ids(name: str, values: Iterable[object] | None) -> list[int]:
+    out = []
+    for value in () if values is None else values:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not -(1 << 31) <= int(value) < 1 << 31:
             raise ValueError(f"{name} must hold token ids, not {value!r}")
-    return [int(value) for value in out]
+        out.append(int(value))
+    return out
 
 
 def _texts(name: str, values) -> list[str]:

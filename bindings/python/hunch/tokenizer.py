@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from hunch import _hunch
+from hunch.sampling_params import SamplingParams
 
 
 class Tokenizer:
@@ -44,10 +46,13 @@ class Tokenizer:
         return self._engine.chat_template or None
 
     def piece(self, token: int) -> str | None:
-        """What one token says; a part of a character is U+FFFD."""
-        return self._engine.token_bytes(token).decode("utf-8", "replace")
+        """What one token says; a part of a character is U+FFFD. None: the model has no tokenizer."""
+        try:
+            return self._engine.token_bytes(token).decode("utf-8", "replace")
+        except ValueError:
+            return None
 
-    def text_of(self, generation: _hunch.Generation, params) -> str:
+    def text_of(self, generation: _hunch.Generation, params: SamplingParams) -> str:
         if not params.detokenize:
             return ""
         if params.skip_special_tokens:
@@ -64,7 +69,7 @@ def turns_of(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, str]]:
             raise ValueError(f'a message needs "role" and "content": {message!r}')
         content = message["content"]
         if not isinstance(content, str):
-            parts = list(content or [])
+            parts: list[Any] = list(content) if isinstance(content, Sequence) else [content]
             if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
                 raise ValueError('the content of a message must be a text or a list of {"type": "text", "text": ...}')
             content = "\n".join(str(part["text"]) for part in parts)
