@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "api/info_bodies.h"
-#include "server/page_files.h"
 #include "server/server.h"
 
 namespace hunch {
@@ -38,9 +37,8 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
     return error_reply(error);
   };
   if (match.status == 400) return refuse("bad_path", api_error(400, match.message));
-  // The page holds no secrets, and a browser cannot send a key before it has a page to ask for it.
-  const bool open = match.route == Route::Health || match.route == Route::Page || match.status == 204;
-  if (const auto error = access_.check(request, open)) return refuse(error->code, *error);
+  if (const auto error = access_.check(request, match.route == Route::Health || match.status == 204))
+    return refuse(error->code, *error);
   if (match.status == 204) {
     HttpReply reply{.status = 204, .headers = access_.cors_headers(request, true)};
     reply.headers.emplace_back("Allow", match.allow);
@@ -56,7 +54,7 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
                    (match.route == Route::Props && !options_.props);
   if (off) return refuse("route_off", api_error(501, "this server was started without this route"));
   const bool needs_models = match.route != Route::Health && match.route != Route::Metrics && match.route != Route::Version &&
-                            match.route != Route::Page && match.route != Route::OpenApi;
+                            match.route != Route::Root && match.route != Route::OpenApi;
   if (needs_models && state_ == State::Loading)
     return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
   if (!has_body(match.route)) return std::nullopt;
@@ -133,22 +131,6 @@ void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std
   requests_.emplace(request.get(), std::move(request));
 }
 
-// Everything that the page loads comes from here: it works without a network, and nothing else may run in it.
-HttpReply Server::page(std::string_view name) const {
-  for (const PageFile& file : page_files()) {
-    if (file.name != name) continue;
-    const bool css = name.ends_with(".css"), script = name.ends_with(".js");
-    return {.body = std::string(file.body),
-            .type = css      ? "text/css; charset=utf-8"
-                    : script ? "text/javascript; charset=utf-8"
-                             : "text/html; charset=utf-8",
-            .headers = {{"Content-Security-Policy", "default-src 'self'; img-src data:; frame-ancestors 'none'"},
-                        {"X-Content-Type-Options", "nosniff"},
-                        {"Cache-Control", "no-cache"}}};
-  }
-  return error_reply(api_error(404, "the page has no such file"));
-}
-
 HttpReply Server::answer(const RouteMatch& match) {
   switch (match.route) {
     case Route::Health: return health();
@@ -157,7 +139,6 @@ HttpReply Server::answer(const RouteMatch& match) {
     case Route::Model: return reply_of(model_body(models_, match.argument));
     case Route::Props: return reply_of(props_body(models_, "", options_.version));
     case Route::Slots: return {.body = slots_body(models_)};
-    case Route::Page: return page(match.argument);
     case Route::OpenApi: return {.body = openapi_body(options_.version)};
     default: return {.body = version_body(options_.version)};
   }

@@ -14,9 +14,7 @@ struct Entry {
 };
 
 constexpr Entry kRoutes[] = {
-    {"/", false, Route::Page},
-    {"/page.css", false, Route::Page},
-    {"/page.js", false, Route::Page},
+    {"/", false, Route::Root},
     {"/health", false, Route::Health},
     {"/v1/health", false, Route::Health},
     {"/metrics", false, Route::Metrics},
@@ -84,7 +82,6 @@ RouteMatch match_route(std::string_view method, std::string_view target) {
   bool post = false;
   for (const Entry& entry : kRoutes)
     if (entry.path == *path) match.route = entry.route, match.name = entry.path, post = entry.post;
-  if (match.route == Route::Page) match.argument = *path == "/" ? "index.html" : path->substr(1);
   if (match.route == Route::None && path->starts_with(kModelPrefix) && path->size() > kModelPrefix.size())
     match.route = Route::Model, match.name = "/v1/models/{model}", match.argument = path->substr(kModelPrefix.size());
   if (match.route == Route::None) {

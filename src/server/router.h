@@ -9,7 +9,7 @@ namespace hunch {
 
 enum class Route : uint8_t {
   None,
-  Page,  // argument: which file of it
+  Root,
   Health,
   Metrics,
   Version,
@@ -26,7 +26,7 @@ enum class Route : uint8_t {
 
 struct RouteMatch {
   Route route = Route::None;
-  std::string argument;        // of Model: its name; of Page: the file
+  std::string argument;        // of Model: its name
   std::string_view name;       // of the route, for logs: never what the client wrote
   int status = 0;              // 0: go on; 204: a pre-flight; else an error with this message
   std::string message, allow;  // allow: the methods that there are (405, 204)

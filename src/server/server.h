@@ -50,7 +50,6 @@ class Server final : private HttpHandler {
   void compute(std::shared_ptr<Exchange> exchange, Route route);
   void generate(std::shared_ptr<Exchange> exchange, Route route, const std::string& request_id);
   HttpReply health() const;
-  HttpReply page(std::string_view name) const;
   HttpReply metrics_text();
   bool overloaded() const;
   void tick();
