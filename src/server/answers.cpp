@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/info_bodies.h"
+#include "server/page_text.h"
 #include "server/server.h"
 
 namespace hunch {
@@ -25,6 +26,20 @@ HttpReply reply_of(const std::variant<std::string, ApiError>& outcome) {
   return {.body = std::get<std::string>(outcome)};
 }
 
+// The page may load its own files and ask its own server, and nobody may put it into a frame.
+HttpReply page_reply(PageFile file, std::string type) {
+  return {.body = std::string(page_text(file)),
+          .type = std::move(type),
+          .headers = {{"Content-Security-Policy", "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Cache-Control", "no-cache"}}};
+}
+
+// Needs no key: health for whoever watches, the page because it asks for the key itself.
+bool open_to_all(Route route) {
+  return route == Route::Health || route == Route::Page || route == Route::PageStyle || route == Route::PageScript;
+}
+
 bool generates(Route route) { return route == Route::Completions || route == Route::ChatCompletions; }
 bool has_body(Route route) { return generates(route) || route == Route::Tokenize || route == Route::Detokenize; }
 
@@ -37,7 +52,7 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
     return error_reply(error);
   };
   if (match.status == 400) return refuse("bad_path", api_error(400, match.message));
-  if (const auto error = access_.check(request, match.route == Route::Health || match.status == 204))
+  if (const auto error = access_.check(request, open_to_all(match.route) || match.status == 204))
     return refuse(error->code, *error);
   if (match.status == 204) {
     HttpReply reply{.status = 204, .headers = access_.cors_headers(request, true)};
@@ -53,8 +68,8 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
   const bool off = (match.route == Route::Metrics && !options_.metrics) || (match.route == Route::Slots && !options_.slots) ||
                    (match.route == Route::Props && !options_.props);
   if (off) return refuse("route_off", api_error(501, "this server was started without this route"));
-  const bool needs_models = match.route != Route::Health && match.route != Route::Metrics && match.route != Route::Version &&
-                            match.route != Route::Root && match.route != Route::OpenApi;
+  const bool needs_models = !open_to_all(match.route) && match.route != Route::Metrics && match.route != Route::Version &&
+                            match.route != Route::OpenApi;
   if (needs_models && state_ == State::Loading)
     return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
   if (!has_body(match.route)) return std::nullopt;
@@ -133,6 +148,9 @@ void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std
 
 HttpReply Server::answer(const RouteMatch& match) {
   switch (match.route) {
+    case Route::Page: return page_reply(PageFile::Page, "text/html; charset=utf-8");
+    case Route::PageStyle: return page_reply(PageFile::Style, "text/css; charset=utf-8");
+    case Route::PageScript: return page_reply(PageFile::Script, "text/javascript; charset=utf-8");
     case Route::Health: return health();
     case Route::Metrics: return metrics_text();
     case Route::Models: return {.body = models_body(models_)};

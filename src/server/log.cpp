@@ -15,6 +15,7 @@ namespace hunch {
 namespace {
 
 constexpr size_t kMostBytes = 1 << 20;  // that wait to be written
+constexpr int kPatienceMs = 500;         // with a full pipe
 constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
 
 void escape_into(std::string& out, std::string_view text) {
@@ -135,11 +136,12 @@ void Log::work() {
       if (fd >= 0 && fd_ >= 0) close(fd_);
       if (fd >= 0) fd_ = fd;
     }
+    bool stuck = closing;
     for (const std::string& line : lines) {
-      // At the end nobody waits for a reader that is stuck. Otherwise this thread does, and the queue is what is bounded.
+      // A reader that is stuck gets a moment, not this thread: whoever ends the server waits for it.
       pollfd ready{fd_, POLLOUT, 0};
-      if (fd_ < 0 || (closing && ::poll(&ready, 1, 100) != 1) || ::write(fd_, line.data(), line.size()) != ssize_t(line.size()))
-        ++dropped_;
+      stuck = fd_ < 0 || ::poll(&ready, 1, stuck ? 0 : kPatienceMs) != 1;
+      if (stuck || ::write(fd_, line.data(), line.size()) != ssize_t(line.size())) ++dropped_;
     }
     if (closing) return;
   }

@@ -143,6 +143,11 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
        [](auto& e) { return e.stats.requests_aborted; });
   each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.",
        [](auto& e) { return e.stats.drafts_dropped; });
+  each("hunch:compared_tokens_total", "counter", "Tokens of passes without a prompt's rows.",
+       [](auto& e) { return e.stats.compared_tokens; });
+  each("hunch:compared_seconds_total", "counter", "What they took.", [](auto& e) { return e.stats.compared_ms / 1e3; });
+  each("hunch:plain_seconds_total", "counter", "What plain decoding would have taken for them.",
+       [](auto& e) { return e.stats.compared_plain_ms / 1e3; });
   each("hunch:lossless", "gauge", "1: answers are those of the model alone, unless a request asks for less.",
        [](auto& e) { return int(e.lossless); });
   out.family("vllm:cache_config_info", "gauge", "The KV cache, as labels.");

@@ -14,7 +14,9 @@ struct Entry {
 };
 
 constexpr Entry kRoutes[] = {
-    {"/", false, Route::Root},
+    {"/", false, Route::Page},
+    {"/page.css", false, Route::PageStyle},
+    {"/page.js", false, Route::PageScript},
     {"/health", false, Route::Health},
     {"/v1/health", false, Route::Health},
     {"/metrics", false, Route::Metrics},

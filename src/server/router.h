@@ -9,7 +9,9 @@ namespace hunch {
 
 enum class Route : uint8_t {
   None,
-  Root,
+  Page,
+  PageStyle,
+  PageScript,
   Health,
   Metrics,
   Version,

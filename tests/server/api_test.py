@@ -101,11 +101,19 @@ class Answers(ServerTest):
         self.assertEqual([m["id"] for m in models["data"]], ["wren-34m"])
         self.assertEqual(json.loads(self.served.get("/v1/models/wren-34m")[2])["id"], "wren-34m")
         self.assertEqual(self.served.get("/v1/models/other")[0], 404)
-        for path in ("/version", "/props", "/slots", "/openapi.json", "/"):
+        for path in ("/version", "/props", "/slots", "/openapi.json"):
             status, headers, body = self.served.get(path)
             self.assertEqual((status, headers["Content-Type"]), (200, "application/json"), path)
             json.loads(body)
         self.assertNotIn(b"/models/wren", self.served.get("/v1/models")[2])
+
+    def test_the_chat_page_and_its_files_are_served_for_themselves_only(self):
+        for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
+            status, headers, body = self.served.get(path)
+            self.assertEqual((status, headers["Content-Type"]), (200, kind + "; charset=utf-8"))
+            self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
+            name = {"/": "index.html"}.get(path, path[1:])
+            self.assertEqual(body, (ROOT / "src/server/page" / name).read_bytes())
 
     def test_tokens_of_a_text_and_back(self):
         ids = self.served.post("/tokenize", {"content": PROMPT})[2]["tokens"]

@@ -219,6 +219,8 @@ class Life(unittest.TestCase):
                 text = read_all(s).decode()
             dropped = next(float(line.split()[1]) for line in text.splitlines() if line.startswith("hunch:log_lines_dropped_total "))
             self.assertGreater(dropped, 0)
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(15), 0)
         finally:
             process.kill()
             process.wait()

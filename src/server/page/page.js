@@ -224,9 +224,9 @@ async function start() {
     const models = (await get("v1/models")).data;
     $("model").replaceChildren(...models.map((model) => new Option(model.id)));
     const props = await get("props").catch(() => ({}));
-    const methods = props.speculation_methods || ["auto", "none", "self", "ngram", "suffix"];
+    const methods = ["auto", "none", "self", "ngram", "suffix", ...((props.speculation || {}).drafters || [])];
     $("method").replaceChildren(new Option("as the server says", ""), ...methods.map((name) => new Option(name)));
-    $("about").textContent = props.description || models.map((model) => model.id).join(", ");
+    $("about").textContent = props.engine || models.map((model) => model.id).join(", ");
   } catch (error) {
     $("about").textContent = error.message + ($("key").value ? "" : " (Settings has a field for the API key)");
   }
