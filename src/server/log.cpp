@@ -15,7 +15,7 @@ namespace hunch {
 namespace {
 
 constexpr size_t kMostBytes = 1 << 20;  // that wait to be written
-constexpr int kPatienceMs = 500;         // with a full pipe
+constexpr int kPatienceMs = 500;        // with a full pipe
 constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
 
 void escape_into(std::string& out, std::string_view text) {
