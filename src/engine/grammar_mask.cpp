@@ -3,10 +3,16 @@
 #include "engine/grammar_mask.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 
 namespace hunch {
+namespace {
+
+constexpr int kMostBeginnings = 64;
+
+}  // namespace
 
 GrammarMask::GrammarMask(const GrammarCompiler& compiler, std::shared_ptr<const CompiledGrammar> grammar, bool keep_going)
     : state_(std::move(grammar), compiler),
@@ -48,6 +54,12 @@ int GrammarMask::step(int place, int32_t token) {
 std::string GrammarMask::forced(int place, size_t most_bytes) {
   const std::lock_guard lock(mutex_);
   if (broken_ || !places_[size_t(place)].allowed) return {};
+  // The row behind this place needs its mask anyway. What is forced has only its own beginnings as tokens.
+  if (!places_[size_t(place)].filled) fill(place);
+  int allowed = 0;
+  for (size_t word = 0; word < num_words_ && allowed <= kMostBeginnings; ++word)
+    allowed += std::popcount(masks_[size_t(place)][word]);
+  if (allowed > kMostBeginnings) return {};
   go_to(place);
   return state_.forced(most_bytes);
 }

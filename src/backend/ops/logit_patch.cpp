@@ -24,13 +24,19 @@ void LogitPatch::ban(int32_t id) {
   if (!std::isnan(row_[size_t(id)])) row_[size_t(id)] = kBanned;
 }
 
+// Mostly whole words are allowed or banned; the loop over a banned one is a few vector instructions.
 void LogitPatch::keep_allowed(const TokenMask::Row& mask, int64_t vocab) {
   for (int64_t first = 0; first < vocab; first += 32) {
     const uint32_t word = mask.words[first / 32];
-    const int64_t end = std::min(first + 32, vocab);
     if (word == ~0u) continue;
-    for (int64_t id = first; id < end; ++id)
-      if (!(word >> (id - first) & 1)) ban(int32_t(id));
+    const int count = int(std::min<int64_t>(32, vocab - first));
+    float* const row = row_.data() + first;
+    if (word == 0 && count == 32) {
+      for (int i = 0; i < 32; ++i) row[i] = row[i] != row[i] ? row[i] : kBanned;
+    } else {
+      for (int i = 0; i < count; ++i)
+        if (!(word >> i & 1)) ban(int32_t(first + i));
+    }
   }
 }
 
