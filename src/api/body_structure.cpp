@@ -53,6 +53,7 @@ Status set_choice(std::string_view key, const element& v, BodyReader& in) {
 }  // namespace
 
 Status read_response_format(std::string_view key, const element& v, BodyReader& in) {
+  in.out.structure_key = key;
   std::string_view type;
   if (!v.is_object() || v["type"].get(type) != SUCCESS)
     return usage_error(fmt::format("\"{}\" must be an object with a \"type\": text, json_object or json_schema", key));
@@ -75,6 +76,7 @@ Status read_response_format(std::string_view key, const element& v, BodyReader& 
 }
 
 Status read_structured_outputs(std::string_view key, const element& v, BodyReader& in) {
+  in.out.structure_key = key;
   object fields;
   if (v.get(fields) != SUCCESS) return wanted(key, "an object", v);
   for (const auto& [name, value] : fields) {
@@ -99,6 +101,7 @@ Status read_structured_outputs(std::string_view key, const element& v, BodyReade
 }
 
 Status read_guided(std::string_view key, const element& v, BodyReader& in) {
+  in.out.structure_key = key;
   if (key == "guided_json" || key == "json_schema") return set_schema(key, v, in);
   if (key == "guided_choice") return set_choice(key, v, in);
   if (key == "grammar" && v.is_string() && std::string_view(v).empty()) return {};  // llama.cpp's own default

@@ -9,6 +9,7 @@
 #include "engine/plan.h"
 #include "engine/running.h"
 #include "engine/sampling_options.h"
+#include "text/grammar.h"
 
 namespace hunch {
 namespace {
@@ -150,6 +151,20 @@ class Preparer {
     const auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
                                    parts_.bits_per_weight());
     if (!plan.ok()) return plan.error();
+    at("");
+    return check_structure(request.structured);
+  }
+
+  // Compiled here, on a worker: the engine then finds it in its cache.
+  Status check_structure(const StructuredOutput& structured) {
+    if (structured.kind == StructuredOutput::Kind::None) return {};
+    at(body_.structure_key);
+    HUNCH_TRY(GrammarCompiler * compiler, parts_.grammars());
+    const auto compiled = compiler->compile(structured);
+    if (!compiled.ok()) {
+      if (compiled.error().message.find("schema_too_complex") != std::string::npos) fault_.code = "schema_too_complex";
+      return compiled.error();
+    }
     at("");
     return {};
   }
