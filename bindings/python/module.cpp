@@ -95,10 +95,30 @@ void bind_options(nb::module_& m) {
       .def_rw("ignore_eos", &Request::ignore_eos)
       .def_rw("stop_ids", &Request::stop_ids)
       .def_rw("stop", &Request::stop)
+      .def_rw("cache_salt", &Request::cache_salt)
+      .def_rw("skip_special_tokens", &Request::skip_special_tokens)
       .def_rw("priority", &Request::priority)
       .def_rw("sample_index", &Request::sample_index)
       .def_rw("sampling", &Request::sampling)
-      .def_rw("speculation", &Request::speculation);
+      .def_rw("speculation", &Request::speculation)
+      .def(
+          "constrain",
+          [](Request& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
+            using Kind = StructuredOutput::Kind;
+            const std::pair<std::string_view, Kind> kinds[] = {{"json", Kind::JsonSchema},
+                                                               {"json_object", Kind::JsonObject},
+                                                               {"regex", Kind::Regex},
+                                                               {"choice", Kind::Choice},
+                                                               {"grammar", Kind::Grammar}};
+            for (const auto& [name, value] : kinds)
+              if (name == kind) {
+                request.structured = {value, std::move(text), std::move(choices)};
+                return;
+              }
+            throw UsageError("unknown kind of structured output: " + kind);
+          },
+          "kind"_a, "text"_a = "", "choices"_a = std::vector<std::string>(),
+          "What the output must look like: json (text: a schema), json_object, regex, grammar, choice.");
 }
 
 void bind_results(nb::module_& m) {
@@ -120,6 +140,7 @@ void bind_results(nb::module_& m) {
       .def_ro("text", &Generation::text)
       .def_prop_ro("finish_reason", [](const Generation& g) { return std::string(finish_name(g.finish)); })
       .def_ro("stopped_by", &Generation::stopped_by)
+      .def_ro("stopped_by_id", &Generation::stopped_by_id)
       .def_prop_ro(
           "logprobs", [](const Generation& g) { return array(g.logprobs, {g.logprobs.size()}); }, nb::rv_policy::move)
       .def_prop_ro(

@@ -1,4 +1,6 @@
 """LLM.generate and LLM.chat: the same tokens as the program's, in vLLM's shapes; errors in the engine's words."""
+import json
+import re
 import unittest
 
 import numpy as np
@@ -106,6 +108,36 @@ class Generate(ShippedModel):
         allowed = encode("yes no", add_special_tokens=False)
         [out] = self.llm.generate(PROMPT, SamplingParams(max_tokens=8, allowed_token_ids=allowed, ignore_eos=True))
         self.assertLessEqual(set(out.outputs[0].token_ids), set(allowed))
+
+    def test_a_stop_id_is_the_reason_and_no_part_of_the_output(self):
+        [whole] = self.llm.generate(PROMPT, GREEDY)
+        stop = whole.outputs[0].token_ids[5]
+        [out] = self.llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, stop_token_ids=[stop]))
+        self.assertEqual((out.outputs[0].finish_reason, out.outputs[0].stop_reason), ("stop", stop))
+        self.assertNotIn(stop, out.outputs[0].token_ids)
+
+    def test_special_tokens_are_shown_where_asked_for(self):
+        special = self.llm.tokenizer.eos_token_id
+        shown, hidden = (self.llm.generate(PROMPT, SamplingParams(max_tokens=3, allowed_token_ids=[special], ignore_eos=True,
+                                                                  skip_special_tokens=skip))[0] for skip in (False, True))
+        self.assertEqual(shown.outputs[0].token_ids, [special] * 3)
+        self.assertEqual(shown.outputs[0].text, self.llm.tokenizer.decode([special] * 3, skip_special_tokens=False))
+        self.assertEqual(hidden.outputs[0].text, "")
+
+    def test_output_has_the_structure_that_was_asked_for(self):
+        schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2]}},
+                  "required": ["name", "age"], "additionalProperties": False}
+        for wanted, fits in (({"choice": ["port", "starboard"]}, lambda text: text in ("port", "starboard")),
+                             ({"regex": "[a-c]{3}-[0-9]{2}"}, lambda text: re.fullmatch("[a-c]{3}-[0-9]{2}", text)),
+                             ({"json": schema}, lambda text: set(json.loads(text)) == {"name", "age"}),
+                             ({"grammar": 'root ::= "aye" | "nay"'}, lambda text: text in ("aye", "nay"))):
+            params = SamplingParams(seed=4, max_tokens=200, structured_outputs=wanted)
+            [guessed] = self.llm.generate(PROMPT, params, speculative_config=SELF)
+            [plain] = self.llm.generate(PROMPT, params, speculative_config=PLAIN)
+            self.assertTrue(fits(guessed.outputs[0].text), guessed.outputs[0].text)
+            self.assertEqual(guessed.outputs[0].token_ids, plain.outputs[0].token_ids)
+        with self.assertRaises(ValueError):
+            self.llm.generate(PROMPT, SamplingParams(structured_outputs={"regex": "[a"}))
 
     def test_chat_answers_the_models_own_form(self):
         messages = [{"role": "user", "content": "Tell me a story."}]

@@ -252,6 +252,8 @@ class _Job:
         speculation = llm._speculation if speculative_config is None else engine.speculation(_config_text(speculative_config))
         seed = next(llm._seeds) if llm._seeds is not None else None
         self.request = request_of(params, ids, speculation, engine, seed)
+        if isinstance(prompt, Mapping):
+            self.request.cache_salt = str(prompt.get("cache_salt") or "")
         if not params.ignore_eos:
             self.request.stop_ids = [*self.request.stop_ids, *chat_stop_ids]
         self.request_id = str(next(llm._request_ids))
@@ -263,8 +265,7 @@ class _Job:
     def output(self) -> RequestOutput:
         out, piece = self.blank(), self.tokenizer.piece
         generations = [self.generations[i] for i in range(self.params.n)]
-        out.outputs = [completion(i, g, self.tokenizer.text_of(g, self.params), self.params.logprobs is not None, piece)
-                       for i, g in enumerate(generations)]
+        out.outputs = [completion(i, g, self.params, piece) for i, g in enumerate(generations)]
         if self.params.prompt_logprobs is not None:
             add_prompt_logprobs(out, generations[0], piece)
         out.finished, out.metrics = True, metrics_of(generations)

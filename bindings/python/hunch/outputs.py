@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hunch import _hunch
+from hunch.sampling_params import SamplingParams
 
 
 @dataclass
@@ -28,7 +29,7 @@ class CompletionOutput:
     top_token_ids: np.ndarray | None = field(default=None, compare=False)   # int32 [token][rank], likeliest first
     top_logprobs: np.ndarray | None = field(default=None, compare=False)    # float32 [token][rank]
     finish_reason: str | None = None               # "stop", "length", "abort"; None: it runs
-    stop_reason: str | int | None = None           # the stop text that ended it
+    stop_reason: str | int | None = None           # the stop text or the one of stop_token_ids that ended it
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -84,12 +85,14 @@ def _table(tokens, values, top_ids, top_values, piece: Callable[[int], str | Non
     return out
 
 
-def completion(index: int, generation: _hunch.Generation, text: str, wants_logprobs: bool,
+def completion(index: int, generation: _hunch.Generation, params: SamplingParams,
                piece: Callable[[int], str | None]) -> CompletionOutput:
-    out = CompletionOutput(index, text, generation.tokens)
+    out = CompletionOutput(index, generation.text if params.detokenize else "", generation.tokens)
     out.finish_reason = "abort" if generation.finish_reason == "interrupted" else generation.finish_reason
     out.stop_reason = generation.stopped_by or None
-    if wants_logprobs:
+    if generation.stopped_by_id in (params.stop_token_ids or ()):  # the model's own ends have no reason, as in vLLM
+        out.stop_reason = generation.stopped_by_id
+    if params.logprobs is not None:
         out.logprobs_array = generation.logprobs
         out.top_token_ids, out.top_logprobs = generation.top
         out.cumulative_logprob = float(out.logprobs_array.sum(dtype=np.float64))

@@ -47,14 +47,13 @@ class Running:
     def _end(self, kind: RequestOutputKind) -> RequestOutput:
         generation = self.stream.result()
         params, piece = self._params, self._tokenizer.piece
-        whole = self._tokenizer.text_of(generation, params)
         out = replace(self._blank, finished=True, metrics=metrics_of([generation]))
-        out.outputs = [completion(0, generation, whole, params.logprobs is not None, piece)]
+        out.outputs = [completion(0, generation, params, piece)]
         if params.prompt_logprobs is not None:
             add_prompt_logprobs(out, generation, piece)
         if kind is RequestOutputKind.DELTA:  # text that was held back: it might have become a stop text
             sample = out.outputs[0]
-            sample.text, sample.token_ids = whole[len(self._text):], []
+            sample.text, sample.token_ids = sample.text[len(self._text):], []
             if sample.logprobs is not None:
                 sample.logprobs = []
         return out

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,9 +154,23 @@ def request_of(params: SamplingParams, prompt: Sequence[int], speculation: _hunc
     out.stop = _texts("stop", params.stop)
     out.sampling = sampling_options(params, engine, seed)
     out.speculation = speculation
+    out.skip_special_tokens = bool(params.skip_special_tokens)
     if params.structured_outputs is not None:
-        raise ValueError("structured_outputs is not available: leave it out")
+        constrain(out, params.structured_outputs)
     return out
+
+
+def constrain(request: _hunch.Request, wanted: StructuredOutputsParams) -> None:
+    if wanted.json is not None:
+        request.constrain("json", wanted.json if isinstance(wanted.json, str) else json.dumps(wanted.json))
+    elif wanted.regex is not None:
+        request.constrain("regex", *_texts("regex", [wanted.regex]))
+    elif wanted.grammar is not None:
+        request.constrain("grammar", *_texts("grammar", [wanted.grammar]))
+    elif wanted.choice is not None:
+        request.constrain("choice", choices=_texts("choice", wanted.choice))
+    else:
+        request.constrain("json_object")
 
 
 def bad_word_ids(words: Sequence[str], engine: _hunch.Engine) -> list[list[int]]:

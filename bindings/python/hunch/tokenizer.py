@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hunch import _hunch
-from hunch.sampling_params import SamplingParams
 
 
 class Tokenizer:
@@ -51,14 +50,6 @@ class Tokenizer:
             return self._engine.token_bytes(token).decode("utf-8", "replace")
         except ValueError:
             return None
-
-    def text_of(self, generation: _hunch.Generation, params: SamplingParams) -> str:
-        if not params.detokenize:
-            return ""
-        if params.skip_special_tokens:
-            return generation.text
-        text = self._engine.decode(generation.tokens, False)
-        return text.split(generation.stopped_by)[0] if generation.stopped_by else text
 
 
 def turns_of(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, str]]:
