@@ -6,9 +6,11 @@
 
 #include <nanobind/nanobind.h>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"
+#include "text/chat_renderer.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -218,9 +220,19 @@ std::string EngineHandle::token_bytes(int32_t id) { return std::string(tokenizer
 
 std::optional<int32_t> EngineHandle::token_id(std::string_view text) { return tokenizer().token_id(text); }
 
-std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(const std::vector<ChatTurn>& turns) {
-  const ChatFormat format = unwrap(recognise_chat(engine().chat_template(), tokenizer()));
-  return {unwrap(hunch::encode_chat(format, tokenizer(), turns, true)), format.stop_ids};
+std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(const std::string& messages,
+                                                                                const std::string& tools,
+                                                                                const std::string& kwargs) {
+  using Json = nlohmann::ordered_json;
+  const ChatRenderer renderer = unwrap(ChatRenderer::make(engine().chat_template(), tokenizer()));
+  const Json turns = Json::parse(messages), functions = Json::parse(tools), variables = Json::parse(kwargs);
+  if (!variables.is_null()) {
+    if (const Status status = check_template_kwargs(variables); !status.ok()) raise(status.error());
+  }
+  ChatPrompt prompt = unwrap(renderer.render({.messages = &turns,
+                                              .tools = functions.is_null() ? nullptr : &functions,
+                                              .kwargs = variables.is_null() ? nullptr : &variables}));
+  return {std::move(prompt.ids), renderer.stop_ids()};
 }
 
 SpeculationOptions EngineHandle::speculation(const std::string& config) {

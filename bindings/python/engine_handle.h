@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "hunch/hunch.h"
-#include "text/chat.h"
 
 namespace hunch::python {
 
@@ -89,8 +88,10 @@ class EngineHandle {
   std::string decode(const std::vector<int32_t>& ids, bool skip_special);
   std::string token_bytes(int32_t id);
   std::optional<int32_t> token_id(std::string_view text);
-  // The ids of a chat, opened for the answer, and the ids that end an answer.
-  std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_chat(const std::vector<ChatTurn>& turns);
+  // The ids of a chat by the model's template, opened for the answer, and the ids that end an answer. All three are JSON: a list
+  // of messages, a list of tools or null, an object of the template's variables or null.
+  std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_chat(const std::string& messages, const std::string& tools,
+                                                                    const std::string& kwargs);
   // A speculative configuration (JSON) for requests, which can name only drafters that were loaded.
   SpeculationOptions speculation(const std::string& config);
 

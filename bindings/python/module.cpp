@@ -236,14 +236,8 @@ void bind_engine(nb::module_& m) {
           },
           "id"_a)
       .def("token_id", &EngineHandle::token_id, "text"_a)
-      .def(
-          "encode_chat",
-          [](EngineHandle& self, const std::vector<std::pair<std::string, std::string>>& messages) {
-            std::vector<ChatTurn> turns;
-            for (const auto& [role, content] : messages) turns.push_back({role, content});
-            return self.encode_chat(turns);
-          },
-          "messages"_a, "(role, content) pairs to ids; also the ids that end an answer.")
+      .def("encode_chat", &EngineHandle::encode_chat, "messages"_a, "tools"_a = "null", "kwargs"_a = "null",
+           "A conversation (all JSON) to ids by the model's template; also the ids that end an answer.")
       .def("speculation", &EngineHandle::speculation, "config"_a,
            "A speculative configuration (JSON) for this engine's requests, which can name only drafters that it loaded.")
       .def("stats", [](EngineHandle& self) { return self.engine().stats(); })

@@ -16,7 +16,7 @@ from hunch import _hunch
 from hunch.outputs import CompletionOutput, RequestOutput, add_prompt_logprobs, completion, metrics_of
 from hunch.running import Running
 from hunch.sampling_params import SamplingParams, request_of
-from hunch.tokenizer import Tokenizer, turns_of
+from hunch.tokenizer import Tokenizer, messages_json
 
 # A prompt: text, token ids, or vLLM's dictionaries of either.
 Prompt = Union[str, Sequence[int], Mapping[str, object]]
@@ -114,14 +114,17 @@ class LLM:
     def chat(self, messages: Messages | Iterable[Messages],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
              speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
-             priority: Sequence[int] | None = None) -> list[RequestOutput]:
-        """Answers a conversation, a list of {"role", "content"}, or each of a list of conversations."""
+             priority: Sequence[int] | None = None, tools: Sequence[Mapping[str, object]] | None = None,
+             chat_template_kwargs: Mapping[str, object] | None = None) -> list[RequestOutput]:
+        """Answers a conversation, a list of {"role", "content"}, or each of a list of conversations, written by the model's
+        template. tools: functions for the template, as OpenAI describes them."""
         conversations: list = list(messages)
         if conversations and isinstance(conversations[0], Mapping):
             conversations = [conversations]
         jobs = []
         for conversation, params in _pairs(conversations, sampling_params):
-            ids, stop_ids = self._engine.encode_chat(turns_of(conversation))
+            ids, stop_ids = self._engine.encode_chat(messages_json(conversation), json.dumps(tools),
+                                                     json.dumps(chat_template_kwargs))
             prompt = {"prompt": self._tokenizer.decode(ids, skip_special_tokens=False), "prompt_token_ids": ids}
             jobs.append(_Job(self, prompt, params, speculative_config, stop_ids))
         return self._run(jobs, priority)

@@ -1,6 +1,7 @@
 """The loaded model's tokenizer, with the calls of it that programs use. LLM.tokenizer is one."""
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,10 @@ class Tokenizer:
         ids = [token_ids] if isinstance(token_ids, int) else [int(i) for i in token_ids]
         return self._engine.decode(ids, skip_special_tokens)
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """Ids of a conversation, opened for the answer."""
-        return self._engine.encode_chat(turns_of(messages))[0]
+    def apply_chat_template(self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] | None = None,
+                            **kwargs: object) -> list[int]:
+        """Ids of a conversation by the model's template, opened for the answer; kwargs are variables of the template."""
+        return self._engine.encode_chat(messages_json(messages), json.dumps(tools), json.dumps(kwargs))[0]
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
         """The id of a token by its exact text."""
@@ -52,19 +54,19 @@ class Tokenizer:
             return None
 
 
-def turns_of(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, str]]:
-    """(role, content) pairs of vLLM's messages; a content may be a list of text parts."""
-    turns = []
+def messages_json(messages: Sequence[Mapping[str, object]]) -> str:
+    """vLLM's messages for a template: a content that is a list of text parts becomes one text."""
+    out = []
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
             raise ValueError(f'a message needs "role" and "content": {message!r}')
         content = message["content"]
-        if not isinstance(content, str):
+        if content is not None and not isinstance(content, str):
             parts: list[Any] = list(content) if isinstance(content, Sequence) else [content]
             if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
                 raise ValueError('the content of a message must be a text or a list of {"type": "text", "text": ...}')
             content = "\n".join(str(part["text"]) for part in parts)
         for text in (message["role"], content):
             str(text).encode()
-        turns.append((str(message["role"]), content))
-    return turns
+        out.append({**message, "role": str(message["role"]), "content": content})
+    return json.dumps(out)
