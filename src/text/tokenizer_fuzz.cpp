@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "text/byte_alphabet.h"
-#include "text/chat.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -54,12 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   hunch::round_trip(small, input);
   if (const auto made = hunch::Tokenizer::from_json(input); made.ok()) {
     (void)made.value().encode("The quick brown fox, 1234 <|im_start|> \xC3\xA9", {});
-    (void)hunch::recognise_chat(input, made.value());
   }
   (void)hunch::Tokenizer::from_json("{}", input);
-  if (const auto format = hunch::recognise_chat(input, small); format.ok()) {
-    const hunch::ChatTurn turns[] = {{"user", std::string(input)}};
-    (void)hunch::encode_chat(format.value(), small, turns, true);
-  }
   return 0;
 }
