@@ -308,7 +308,7 @@ def context_of(target):
 def draw(name, seed, folder):
     """the folder as the build completes it, and its recipe"""
     config, tensors, _, tokenizer, file = FOLDERS[name]
-    recipe = make_recipe(tensors, "BF16", 1, seed) | ({"rest": "../models/qwen3-tied"} if tokenizer else {})
+    recipe = make_recipe(tensors, "BF16", 1, seed) | ({"rest": "../folders/qwen3-tied"} if tokenizer else {})
     recipe["files"][0]["name"] = file
     weights = {n: torch.from_numpy(x) for n, x in recipe_weights(recipe).items()}
     weights = {n: t.bfloat16() if t.is_floating_point() else t for n, t in weights.items()}

@@ -45,6 +45,7 @@ struct EngineOptions {
   int max_num_seqs = 16;        // requests that run at once; more wait
   int max_num_batched_tokens = 0;        // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
   int max_waiting = 4096;                // requests that may wait; more are refused
+  std::string trace;                     // a file for what happens when, in Chrome's trace format; empty: none
   bool keep_costs = true;                // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
   bool prefix_caching = true;            // requests share the verified KV entries of equal beginnings
   std::vector<DrafterOptions> drafters;  // each of a method of its own; requests name the method

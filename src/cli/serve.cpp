@@ -85,6 +85,7 @@ struct Loaded {
 Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, const std::string& path, size_t nth, Loaded& out) {
   ModelFlags of_this = flags.model;
   of_this.model = path;
+  if (of_this.trace && nth > 0) *of_this.trace += fmt::format(".{}", nth + 1);  // a file for each model
   HUNCH_TRY(EngineOptions options, engine_options(of_this, &flags.speculation));
   apply_serving_flags(flags.serving, options);
   options.max_waiting = int(flags.serve.server.limits.max_queued);

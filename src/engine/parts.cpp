@@ -46,6 +46,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (options.max_draft < 1 || options.max_draft > defaults::kMostDrafts)
     return usage_error(fmt::format("max draft is {}; it must lie in [1, {}]", options.max_draft, defaults::kMostDrafts));
 
+  if (!options.trace.empty()) { HUNCH_TRY(parts->trace, Trace::open(options.trace)); }
   const auto* device = Register<Backend>::find(options.device);
   if (!device) return usage_error(fmt::format("unknown device '{}'; known: {}", options.device, Register<Backend>::names()));
   HUNCH_TRY(parts->backend, device->make({.threads = options.threads, .isa = options.isa}));

@@ -15,6 +15,7 @@
 #include "draft/vocab_map.h"
 #include "engine/drafting.h"
 #include "engine/scheduler.h"
+#include "engine/trace.h"
 #include "hunch/hunch.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_cache.h"
@@ -60,6 +61,7 @@ class EngineParts {
   std::span<Proposer* const> followers() const { return followers_; }
   std::vector<int> taps;  // layers whose outputs some of them read, ascending
   double load_ms = 0;
+  std::unique_ptr<Trace> trace;  // null: none is wanted
 
   int64_t page_bytes() const;  // of a page, the target's and all drafters'
   double bits_per_weight() const;

@@ -56,6 +56,7 @@ struct Service::Session : Running::Owner {
   std::unique_ptr<Running> running;
   Ending ending;
   double since_ms, first_ms = 0, last_ms = 0;
+  int64_t lane = 0;  // of the trace
   bool began = false;
   bool over = false;
 
@@ -172,11 +173,13 @@ bool Service::step_once() {
   const bool any = !plan.empty();
   if (any) {
     begin(plan);
+    const auto start = Trace::Clock::now();
     step_.run(plan);
     running_.clear();
     for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
     compare_with_plain();
     controller_.record(step_.report(), running_);
+    if (parts_.trace) trace_step(plan, start);
     for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
     for (const auto& chunk : plan.chunks) {
       if (parts_.options.progress && plan.decodes.empty() && plan.chunks.size() == 1)
@@ -208,12 +211,50 @@ void Service::compare_with_plain() {
   stats_.compared_ms += report.draft_ms + report.pass_ms + report.select_ms;
 }
 
+void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
+  Trace& trace = *parts_.trace;
+  const StepReport& report = step_.report();
+  double at = 0;
+  const auto part = [&](std::string_view name, double ms, const std::string& args) {
+    const auto from = start + std::chrono::duration_cast<Trace::Clock::duration>(std::chrono::duration<double, std::milli>(at));
+    if (ms > 0) trace.span(0, name, from, ms, args);
+    at += ms;
+  };
+  int64_t prompt_rows = 0;
+  for (const auto& chunk : plan.chunks) prompt_rows += chunk.rows;
+  part("draft", report.draft_ms, "");
+  part("pass", report.pass_ms,
+       fmt::format(R"("requests":{},"verify_rows":{},"prompt_rows":{},"entries":{})", report.decodes, report.verify_rows,
+                   prompt_rows, report.entries));
+  part("select", report.select_ms, fmt::format(R"("requests":{})", report.learning));
+  for (const auto& decode : plan.decodes) {
+    const Running& run = static_cast<const Running&>(*decode.who);
+    const int drafted = run.tree().size;
+    trace.span(static_cast<const Session*>(run.owner)->lane, drafted > 0 ? "round" : "token", start, at,
+               fmt::format(R"("drafter":"{}","drafted":{},"accepted":{},"tokens":{})",
+                           run.chosen < 0 ? "" : run.drafters[size_t(run.chosen)].name, drafted, run.emitted_drafts,
+                           run.sequence.len() - run.emitted_first));
+  }
+  for (const auto& chunk : plan.chunks)
+    trace.span(
+        static_cast<const Session*>(static_cast<const Running*>(chunk.who)->owner)->lane, "prompt", start, at,
+        fmt::format(R"("rows":{},"done":{},"of":{})", chunk.rows, chunk.who->sequence.committed_len, chunk.who->prefill_target));
+}
+
 // Who waited until now.
 void Service::begin(const StepPlan& plan) {
   for (const auto& chunk : plan.chunks) {
     Session& session = *static_cast<Session*>(static_cast<Running*>(chunk.who)->owner);
     if (std::exchange(session.began, true)) continue;
     session.running->stats.milliseconds.queued = now_ms() - session.since_ms;
+    if (!parts_.trace) continue;
+    session.lane = ++lanes_;
+    parts_.trace->lane(session.lane, fmt::format("request {}", session.lane));
+    const double waited = session.running->stats.milliseconds.queued;
+    parts_.trace->span(session.lane, "wait",
+                       Trace::Clock::now() -
+                           std::chrono::duration_cast<Trace::Clock::duration>(std::chrono::duration<double, std::milli>(waited)),
+                       waited, fmt::format(R"("prompt_tokens":{})", session.running->stats.prompt_tokens));
   }
 }
 

@@ -52,6 +52,7 @@ class Service {
   void end_cancelled();
   void collect(Running&);
   void compare_with_plain();
+  void trace_step(const StepPlan&, Trace::Clock::time_point start);
   void finish(Session&, Status failure);
   void update_stats(bool ran);
   void background();
@@ -59,6 +60,7 @@ class Service {
   EngineParts& parts_;
   Scheduler scheduler_;
   Step step_;
+  int64_t lanes_ = 0;  // of the trace, given to requests
   Controller controller_;
   std::vector<Running*> running_;  // scratch of a step
 

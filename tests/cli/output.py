@@ -196,3 +196,17 @@ def test_the_manual_names_every_command_and_flag(hunch):
         assert f"\n.B {name}\n" in plain, name
     assert "--speculative-config" in plain and ".SH HUNCH RUN" in plain, plain[:400]
     assert all(line.startswith((".TH", ".SH", ".TP", ".B ", ".nf", ".fi")) for line in page.out.splitlines() if line.startswith(".")), page
+
+
+def test_a_trace_holds_every_round_of_a_request(hunch):
+    path = os.path.join(hunch.folder, "trace.json")
+    j = hunch.run_json("-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "ngram", "--trace", path)
+    with open(path) as file:
+        events = [event for event in json.load(file) if event]
+    rounds = [e for e in events if e.get("name") in ("round", "token")]
+    assert sum(e["args"]["tokens"] for e in rounds) >= len(j["tokens"]) - 1, rounds
+    assert sum(e["args"]["accepted"] for e in rounds) >= j["accepted"], rounds
+    assert sum(e["args"]["rows"] for e in events if e.get("name") == "prompt") == j["prompt_tokens"], events
+    assert {e["name"] for e in events} >= {"thread_name", "wait", "pass"}, events
+    refused = hunch.run("-p", PROMPT, "-n", "1", "--trace", "/proc/none/trace.json")
+    assert refused.code == 1 and "cannot write the trace" in refused.err, refused
