@@ -15,6 +15,7 @@
 
 #include "api/json_text.h"
 #include "engine_handle.h"
+#include "text/tokenizer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
