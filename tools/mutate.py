@@ -22,6 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault('HUNCH_THIRD_PARTY', str(ROOT / 'build/third_party'))  # the scratch tree has none of its own
 BUILD = 'build/mutate'  # in the scratch folder, as deep as the presets' are: compilers see the same relative paths
+KINDS = ('.cpp', '.h', '.c', '.map', '.in', '.html', '.css', '.js')  # of files that the build reads
 
 
 class Mutant(NamedTuple):
@@ -489,7 +490,7 @@ def make_scratch(scratch: Path, suites):
     wanted = set()
     files = [ROOT / 'CMakeLists.txt', ROOT / 'tools/make_tiny_models.cpp']
     for folder in ['src', 'include', 'bindings'] + [f'tests/{suite}' for suite in suites]:
-        files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in ('.cpp', '.h', '.c', '.map')]
+        files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in KINDS]
     for file in files:
         relative = file.relative_to(ROOT)
         wanted.add(scratch / relative)
