@@ -491,6 +491,7 @@ def make_scratch(scratch: Path, suites):
     files = [ROOT / 'CMakeLists.txt', ROOT / 'tools/make_tiny_models.cpp']
     for folder in ['src', 'include', 'bindings'] + [f'tests/{suite}' for suite in suites]:
         files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in KINDS]
+    files += (ROOT / 'tests').glob('*/*.h')  # suites share some
     for file in files:
         relative = file.relative_to(ROOT)
         wanted.add(scratch / relative)
