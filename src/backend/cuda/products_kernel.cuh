@@ -576,7 +576,7 @@ struct PackActivations {
   int64_t x_stride, in_dim;
   int rows, x_blocks, parts;
 };
-__global__ void pack_activations_kernel(const PackActivations* args) {
+[[maybe_unused]] static __global__ void pack_activations_kernel(const PackActivations* args) {
   let_next_start();
   const PackActivations a = *args;
   wait_for_previous();
