@@ -19,7 +19,7 @@ inline constexpr int kMaxChoices = 256;        // n times prompts
 inline constexpr size_t kMaxBodyKeys = 1024;   // of a body, known ones and others
 inline constexpr size_t kMaxLogitBias = 1024;  // entries
 inline constexpr size_t kMaxIdList = 128;      // stop_token_ids
-inline constexpr size_t kMaxSaltBytes = 256, kMaxToolsBytes = size_t(1) << 20, kMaxTemplateBytes = size_t(64) << 10;
+inline constexpr size_t kMaxSaltBytes = 256, kMaxToolsBytes = size_t(1) << 20;
 
 // Batch: a line of a file, where an unknown key is an error; the others are HTTP bodies, where it is ignored.
 enum class BodyKind : uint8_t { Batch, Completions, Chat };

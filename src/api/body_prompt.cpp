@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/body_keys.h"
+#include "text/chat_renderer.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -14,13 +15,6 @@ using simdjson::SUCCESS;
 using simdjson::dom::array;
 using simdjson::dom::element;
 using simdjson::dom::object;
-
-constexpr int kMostKwargsDepth = 16;
-// What a template is given by its caller: a request may not pretend to be that.
-constexpr std::string_view kReserved[] = {
-    "messages",  "tools",    "documents",    "add_generation_prompt", "continue_final_message", "chat_template", "bos_token",
-    "eos_token", "tokenize", "conversation", "raise_exception",       "strftime_now",           "namespace",     "self",
-    "loop",      "range",    "caller"};
 
 Status take_prompt(std::string_view key, const element& v, Body& out) {
   Body::Prompt prompt;
@@ -156,19 +150,9 @@ Status read_template_kwargs(std::string_view key, const element& v, BodyReader& 
     kwargs["reasoning_effort"] = std::move(effort);
     return {};
   }
-  object fields;
-  if (v.get(fields) != SUCCESS) return wanted(key, "an object", v);
-  const std::string text = simdjson::minify(v);
-  if (text.size() > kMaxTemplateBytes)
-    return usage_error(fmt::format("\"{}\" has {} bytes; at most {} are allowed", key, text.size(), kMaxTemplateBytes));
-  simdjson::dom::parser parser;
-  if (const auto shallow = parse_json(parser, text, kMostKwargsDepth); !shallow.ok())
-    return usage_error(fmt::format("\"{}\": {}", key, shallow.error().message));
-  for (const auto& [name, value] : fields) {
-    if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved))
-      return usage_error(fmt::format("\"{}\": {} is a name of the template's own and cannot be set", key, excerpt(name)));
-    kwargs[std::string(name)] = copy_of(value);
-  }
+  const ordered_json said = copy_of(v);
+  HUNCH_OK(check_template_kwargs(said));
+  kwargs.update(said);
   return {};
 }
 

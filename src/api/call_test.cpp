@@ -199,7 +199,7 @@ TEST(Call, RefusesChatsThatCannotBeRead) {
       {R"("chat_template":"{{ x }}")", "chat_template", "not available"},
       {R"("tool_choice":"maybe")", "tool_choice", "none, auto, required"},
       {R"("tools":[{"type":"function"}])", "tools", "item 0"},
-      {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "template's own"},
+      {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "must not set"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs", "an object"},
   };
   for (const Case& c : cases) expect_refused(kChat, R"("messages":[{"role":"user","content":"x"}])", c);

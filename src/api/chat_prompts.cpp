@@ -29,10 +29,7 @@ ChatPrompts::ChatPrompts(Engine& engine, std::string_view chat_template, nlohman
 Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
   if (!renderer_) return usage_error(trouble_);
   nlohmann::ordered_json kwargs = kwargs_;
-  if (!body.template_kwargs.is_null()) {
-    HUNCH_OK(check_template_kwargs(body.template_kwargs));
-    kwargs.update(body.template_kwargs);
-  }
+  if (!body.template_kwargs.is_null()) kwargs.update(body.template_kwargs);  // checked where they were read
   HUNCH_TRY(ChatPrompt prompt, renderer_->render({.messages = &body.messages,
                                                   .tools = body.tools.is_null() ? nullptr : &body.tools,
                                                   .kwargs = &kwargs,

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/json_depth.h"
+#include "base/json_depth.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/quote.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/json_depth.h"
+#include "base/json_depth.h"
 #include "checkpoint/quote.h"
 
 namespace hunch {

@@ -8,6 +8,7 @@
 #include <array>
 #include <vector>
 
+#include "base/json_depth.h"
 #include "text/unicode.h"
 
 namespace hunch {
@@ -36,26 +37,6 @@ constexpr std::array kSingles = {"items", "additionalProperties", "unevaluatedPr
 
 Error refuse(std::string_view where, const std::string& why) {
   return usage_error(fmt::format("json_schema, at {}: {}", where.empty() ? "the root" : where, why));
-}
-
-// Nesting before anything is parsed: walking a parsed value recurses.
-bool nested_deeper_than(std::string_view text, int most) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > most) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
 }
 
 class SchemaCheck {
