@@ -48,7 +48,7 @@ std::string make_file(const Json& file, uint64_t seed, const std::string& weight
     const auto mean = tensor[2].get<int64_t>(), step = tensor[3].get<int64_t>();
     const std::string kind = tensor.size() > 4 ? tensor[4].get<std::string>() : "";
     const bool counted = kind == "I64" || kind == "BOOL";
-    const std::string dtype = counted ? kind : weights;
+    const std::string dtype = counted || kind == "U8" ? kind : weights;
     const uint64_t first = kind == "FROM" ? tensor[5].get<uint64_t>() : drawn;
     const int64_t diagonal = kind == "DIAG" ? tensor[5].get<int64_t>() : 0;
     const uint64_t columns = tensor[1].back();
@@ -58,6 +58,10 @@ std::string make_file(const Json& file, uint64_t seed, const std::string& weight
     for (uint64_t i = 0; i < count; ++i) {
       if (counted) {
         append_counted(data, dtype, int64_t(i), mean, step);
+        continue;
+      }
+      if (kind == "U8") {
+        append(data, uint8_t(mean + (noise(seed, first + i) + 2 * 0xFFFF) % step));
         continue;
       }
       const int64_t more = i / columns == i % columns ? diagonal : 0;

@@ -80,7 +80,10 @@ LAST = 'last[row] = int32_t(first_entry + offset_of(segment, row));'
 SAMPLED = '.leads = to.leads});\n  }'
 ROUTER, CPU_EXPERTS = 'src/backend/reference/experts.cpp', 'src/backend/cpu/experts.cpp'
 EXPERT_TENSORS = 'src/checkpoint/expert_tensors.cpp'
-EXPERTS = ('backend_test', 'Route.*:*Experts.*')
+NSA, CPU_NSA, NSA_BODY = 'src/backend/ops/nsa.cpp', 'src/backend/cpu/nsa.cpp', 'src/backend/cpu/nsa_body.h'
+NSA_RULES, NSA_KERNEL = ('backend_test', 'Nsa*'), ('backend_test', 'CpuNsa*')
+NSA_ROUNDS = ('conformance_suite', 'Models/Nsa.*')
+EXPERTS, SINKS = ('backend_test', 'Route.*:*Experts.*'), ('backend_test', 'CpuAttention.*Sink*')
 RULED = ('backend_test', '*Rules.*:LogitState.*')
 PATCH, SAMPLE, STATE = 'src/backend/ops/logit_patch.cpp', 'src/backend/reference/sample.cpp', 'src/backend/ops/logit_rules.cpp'
 NOISE, STOPS = 'src/backend/cpu/sample_body.h', 'src/text/stop_texts.cpp'
@@ -463,8 +466,29 @@ MUTANTS = [
            'std::min(bounds[size_t(d)], k[size_t(d)])', *POLICIES),
     Mutant('router: ties to the higher id', ROUTER, '!std::isnan(a) : a > b;', '!std::isnan(a) : a >= b;', *EXPERTS),
     Mutant('router: shares of the chosen in the order of choice', ROUTER, 'std::sort(ids.data, ids.data + k);', '', *EXPERTS),
-    Mutant('router: shares normalised whoever asks', ROUTER, 'if (!args.normalise) continue;', '', *EXPERTS),
-    Mutant('router: softmax over the chosen only', ROUTER, 'for (float& p : shares_) p /= sum;', '', *EXPERTS),
+    Mutant('router: shares normalised whoever asks', ROUTER, 'if (!args.normalise && !of_chosen) continue;', '', *EXPERTS),
+    Mutant('router: softmax over the chosen only', ROUTER, 'p = of_chosen ? p : p / sum;', 'p = p;', *EXPERTS),
+    Mutant('router: the chosen are those of the greatest shares of all', ROUTER, 'choose(of_chosen ? ', 'choose(n < 0 ? ', *EXPERTS),
+    Mutant('router: shares of the chosen that do not sum to one', ROUTER, '!args.normalise && !of_chosen', '!args.normalise', *EXPERTS),
+    Mutant('experts: a product without its bias', CPU_EXPERTS, 'expert.down, expert.down_bias,', 'expert.down, nullptr,', *EXPERTS),
+    Mutant('gates: no limit above', 'src/backend/cpu/rows_body.h', 'const F32 g = min(limit, gate)', 'const F32 g = gate', *EXPERTS),
+    Mutant('gates: no limit below', 'src/backend/cpu/rows_body.h', 'max(zero() - limit, min(limit, up))', 'min(limit, up)', *EXPERTS),
+    Mutant('gates: up without the one', 'src/backend/reference/norm.cpp', '(u + 1) * (g /', 'u * (g /', *EXPERTS),
+    Mutant('sink: not in the denominator', 'src/backend/reference/attention.cpp', 'double total = double(std::exp(sink - greatest));',
+           'double total = 0;', *SINKS),
+    Mutant('sink: not in the denominator of the vector kernels', 'src/backend/cpu/attention_body.h', 'sum = sum * rest[0] + added[0]', 'sum = sum * rest[0]',
+           *SINKS),
+    Mutant('sink: the one of another head', 'src/backend/cpu/attention.cpp', 'args.sinks + kv_head * group', 'args.sinks', *SINKS),
+    Mutant('MXFP4: neighbours the wrong way round', 'src/checkpoint/quantise.cpp', 'const int shift = i % 2 * 4;',
+           'const int shift = (1 - i % 2) * 4;', 'checkpoint_test', 'Quantise.*:SplitExperts.*'),
+    Mutant('MXFP4: a code of the table', 'src/backend/cpu/matmul_body.h', '16, 18, 20, 24, 12', '16, 18, 20, 22, 12', 'backend_test',
+           'Cpu/EveryEncoding.*mxfp4'),
+    Mutant('gpt-oss: the up rows for the gate rows', 'src/checkpoint/split_experts.cpp', '{"gate", "up"}', '{"up", "gate"}',
+           'checkpoint_test', 'SplitExperts.*'),
+    Mutant('gpt-oss: windows in the other layers', 'src/checkpoint/gguf_config.cpp', '= layer % 2 == 0;', '= layer % 2 == 1;', 'golden_suite',
+           '*gpt_oss_mxfp4_gguf'),
+    Mutant('statistics: experts of one request alone', STEP, 'stats.experts_read += report_.experts_read;', 'stats.experts_read += 1;',
+           'engine_test', 'Experts.*'),
     Mutant('experts: the share of another row', CPU_EXPERTS, 'const float share = pairs[i].share;', 'const float share = pairs[0].share;',
            *EXPERTS),
     Mutant('experts: rows that stand in order are taken for neighbours', CPU_EXPERTS, '&args.x(pairs[i].row, 0)',
@@ -472,6 +496,35 @@ MUTANTS = [
     Mutant('experts: several rows are multiplied where the first lies', CPU_EXPERTS, 'if (rows > 1) {', 'if (rows > 2) {', *EXPERTS),
     Mutant('experts: the up rows for the gate rows', EXPERT_TENSORS, 'part == 0 ? fmt::format', 'part == 1 ? fmt::format',
            'checkpoint_test', 'ExpertTensors.*'),
+    # Natively trained sparse attention: what is visible, chosen, owned.
+    Mutant('nsa: scores run the other way', NSA, 'const int64_t i = r * j + k, shared', 'const int64_t i = r * j - k, shared',
+           *NSA_RULES),
+    Mutant('nsa: the first blocks are not forced', NSA, 'j < s.init_blocks || ', '', *NSA_RULES),
+    Mutant('nsa: one local block more', NSA, 'own - j < s.local_blocks', 'own - j <= s.local_blocks', *NSA_RULES),
+    Mutant('nsa: of equal scores the higher block', NSA, '!(scores[j] > scores[chosen[count - 1]])',
+           '!(scores[j] >= scores[chosen[count - 1]])', *NSA_RULES),
+    Mutant('nsa: keys are turned forwards', NSA, 'turn(k_.data(), turns_.data() + m * dim_, dim_, true);',
+           'turn(k_.data(), turns_.data() + m * dim_, dim_, false);', *NSA_RULES),
+    Mutant('nsa: offsets are not rotated', NSA, 'turn(k, start_.data(), dim_, false);', '', *NSA_RULES),
+    Mutant('nsa: a window that leaves out the query', 'src/backend/reference/nsa.cpp', 'return e > position - s.window;',
+           'return e >= position - s.window;', *NSA_RULES),
+    Mutant('nsa: a row is seen a token late', CPU_NSA, 's.rows_of(run.last(item.first_row + r) + 1);',
+           's.rows_of(run.last(item.first_row + r));', *NSA_KERNEL),
+    Mutant('nsa: the window begins a key late', NSA_BODY, 'int64_t(item.query.last[row]) + 1 - item.window;',
+           'int64_t(item.query.last[row]) + 2 - item.window;', *NSA_KERNEL),
+    Mutant('nsa: entries behind the query are read', NSA_BODY, 'const int64_t end = item.query.last[row] + 1 - block_first;',
+           'const int64_t end = item.query.last[row] + 2 - block_first;', *NSA_KERNEL),
+    Mutant('nsa: owned rows are made of siblings', CPU_NSA, 'at = parents[size_t(at)], --m) entries[m]', 'at = at - 1, --m) entries[m]',
+           *NSA_KERNEL),
+    Mutant('nsa: a node sees rows of other branches', NSA_BODY, 'x >= 0; x = rows_.parents[x]) {\n      const int64_t place',
+           'x >= 0; x = x - 1) {\n      const int64_t place', *NSA_KERNEL),
+    Mutant('nsa: rows of rejected tokens stay', PASS, 'std::min(sequence.compressed_len, segment.first_position);',
+           'sequence.compressed_len;', *NSA_ROUNDS),
+    Mutant('nsa: rows of a tree are taken for a chain', PASS, 'segment.parents.empty() ? segment.num_rows : 0);',
+           'segment.num_rows);', *NSA_ROUNDS),
+    Mutant('nsa: a slot keeps the rows of another', 'src/engine/scheduler.cpp', '  sequence.compressed_len = 0;', '  ', *NSA_ROUNDS),
+    Mutant('nsa: compressors are quantised', 'src/checkpoint/convert_tensors.cpp', ' || tensor.name.find(".nsa_cmp_") != tensor.name.npos',
+           '', 'checkpoint_test', 'ConvertTest.*'),
     Mutant('experts: every layer has them', 'src/checkpoint/config.cpp', 's.expert_layer[layer.get<size_t>()] = 0;', '',
            'checkpoint_test', 'ExpertTensors.*'),
 ]
@@ -499,7 +552,7 @@ def make_scratch(scratch: Path, suites):
     for file in scratch.glob('src/**/*'):
         if file.is_file() and file not in wanted:
             file.unlink()
-    for link in ['tests/data', 'models']:
+    for link in ['models']:
         place = scratch / link
         if not place.is_symlink():
             place.parent.mkdir(parents=True, exist_ok=True)

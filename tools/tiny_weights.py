@@ -15,12 +15,12 @@ SUM_STD = math.sqrt((2**32 - 1) / 3)  # standard deviation of a sum of four unif
 def make_recipe(tensors, dtype, shards, seed):
     """`tensors`: name -> (shape, mean, standard deviation) and perhaps "DIAG", d or "FROM", n; or (shape, a, b, "I64" or "BOOL");
     dealt to the files in turn, in each in the order in which the package safetensors writes them: whole numbers, then the
-    weights, then truth values"""
-    names = sorted(tensors, key=lambda n: ({"I64": 0, "BOOL": 2}.get((*tensors[n], None)[3], 1), n))
+    weights, then bytes and truth values"""
+    names = sorted(tensors, key=lambda n: ({"I64": 0, "U8": 2, "BOOL": 3}.get((*tensors[n], None)[3], 1), n))
 
     def row(name):
         shape, mean, deviation, *kind = tensors[name]
-        if kind and kind[0] in COUNTED:
+        if kind and kind[0] in (*COUNTED, "U8"):
             return [name, list(shape), mean, deviation, *kind]
         return [name, list(shape), round(2**8 * mean), round(2**32 * deviation / SUM_STD), *kind]
 
@@ -41,7 +41,7 @@ def noise(seed, first, count):
 def recipe_weights(recipe):
     """name -> fp32 array, still to be rounded to the stored type; multiples of 2^-32, exact up to the rounding to fp32. Of whole
     numbers element n is floor(n a / b); of truth values, whether n is floor(m b / a) for some m. They draw nothing. "DIAG", d: d
-    2^-8 more where column and row are one. "FROM", n: drawn as elements n and further are, again."""
+    2^-8 more where column and row are one. "U8": a byte, the first number and what was drawn modulo the second. "FROM", n: drawn as elements n and further are, again."""
     weights, done = {}, 0
     for file in recipe["files"]:
         for name, shape, mean, step, *kind in file["tensors"]:
@@ -50,6 +50,11 @@ def recipe_weights(recipe):
                 weights[name] = n[:-1] // step if kind == ["I64"] else np.diff(-(-n // step)) > 0
                 continue
             again = kind and kind[0] == "FROM"
+            if kind == ["U8"]:
+                drawn = noise(recipe["seed"], done, math.prod(shape)) + 2 * 0xFFFF
+                weights[name] = (mean + drawn % step).astype(np.uint8).reshape(shape)
+                done += math.prod(shape)
+                continue
             x = (mean << 24) + step * noise(recipe["seed"], kind[1] if again else done, math.prod(shape))
             if kind and kind[0] == "DIAG":
                 x = (x.reshape(shape) + (kind[1] << 24) * np.eye(*shape, dtype=np.int64)).ravel()

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <span>
@@ -84,6 +85,24 @@ bool missing(const T* list, size_t count) {
   return count > 0 && !list;
 }
 
+hunch_status to_structure(const hunch_request& from, hunch::StructuredOutput& to, hunch_error* error) {
+  using Kind = hunch::StructuredOutput::Kind;
+  constexpr Kind kKinds[] = {Kind::None, Kind::JsonObject, Kind::JsonSchema, Kind::Regex, Kind::Choice, Kind::Grammar};
+  if (from.structure < 0 || from.structure >= int(std::size(kKinds))) return usage(error, "structure is no hunch_structure");
+  to.kind = kKinds[from.structure];
+  if (to.kind == Kind::Choice) {
+    if (!from.choices || from.num_choices == 0) return usage(error, "structure asks for choices, and there are none");
+    for (size_t i = 0; i < from.num_choices; ++i) {
+      if (!from.choices[i] || !*from.choices[i]) return usage(error, "a choice is NULL or empty");
+      to.choices.emplace_back(from.choices[i]);
+    }
+  } else if (to.kind != Kind::None && to.kind != Kind::JsonObject) {
+    if (!from.structure_text) return usage(error, "structure_text is NULL: the schema, expression or grammar");
+    to.text = from.structure_text;
+  }
+  return HUNCH_STATUS_OK;
+}
+
 hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_error* error) {
   if (missing(from.prompt, from.prompt_len)) return usage(error, "prompt is NULL and prompt_len is not 0");
   if (missing(from.stop_ids, from.num_stop_ids)) return usage(error, "stop_ids is NULL and num_stop_ids is not 0");
@@ -116,7 +135,7 @@ hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_err
   o.rule = text_or(from.rule, o.rule);
   o.num_tokens = from.num_draft_tokens;
   o.ratio = from.ratio;
-  return HUNCH_STATUS_OK;
+  return to_structure(from, to.structured, error);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/test_engines.h"
+#include "text/grammar.h"
 
 namespace hunch {
 namespace {
@@ -162,6 +163,12 @@ TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
   refused("stop is NULL");
   request_ = fine, request_.max_tokens = 0;
   refused("max tokens");
+  request_ = fine, request_.structure = 6;
+  refused("hunch_structure");
+  request_ = fine, request_.structure = HUNCH_STRUCTURE_REGEX;
+  refused("structure_text is NULL");
+  request_ = fine, request_.structure = HUNCH_STRUCTURE_CHOICE;
+  refused("choices");
 
   hunch_token token{};  // its size is not set
   request_ = fine;
@@ -212,6 +219,41 @@ TEST(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
   ASSERT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), back.data(), back.size(), &length, &error), HUNCH_STATUS_OK);
   EXPECT_EQ(back, text);
   EXPECT_EQ(hunch_tokenize(engine, "\xff", 1, 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_USAGE) << error.message;
+  EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK);
+}
+
+// Every kind of structure: what comes is what was asked for.
+TEST(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
+  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  hunch_error error;
+  hunch_engine_options options = tiny_options();
+  const std::string wren = test::wren_path();
+  options.model = wren.c_str();
+  hunch_engine* engine = nullptr;
+  ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
+  const int32_t prompt[] = {5, 6, 7};
+  const char* const choices[] = {"the sea", "a ship"};
+  const auto said = [&](hunch_structure structure, const char* text) {
+    hunch_request request;
+    hunch_request_init(&request);
+    request.prompt = prompt, request.prompt_len = 3, request.max_tokens = 40, request.temperature = 0;
+    request.structure = structure, request.structure_text = text;
+    request.choices = choices, request.num_choices = 2;
+    hunch_stream* stream = nullptr;
+    EXPECT_EQ(hunch_submit(engine, &request, &stream, &error), HUNCH_STATUS_OK) << error.message;
+    hunch_result result{};
+    result.size = sizeof result;
+    EXPECT_EQ(hunch_stream_result(stream, &result, &error), HUNCH_STATUS_OK) << error.message;
+    const std::string out(result.text, result.text_len);
+    hunch_stream_free(stream);
+    return out;
+  };
+  EXPECT_EQ(said(HUNCH_STRUCTURE_JSON_OBJECT, nullptr).substr(0, 1), "{");
+  EXPECT_EQ(said(HUNCH_STRUCTURE_JSON_SCHEMA, R"({"const":"yes"})"), "\"yes\"");
+  EXPECT_EQ(said(HUNCH_STRUCTURE_REGEX, "ab?c{3}").substr(0, 1), "a");
+  EXPECT_EQ(said(HUNCH_STRUCTURE_GRAMMAR, "root ::= \"sail\""), "sail");
+  const std::string chosen = said(HUNCH_STRUCTURE_CHOICE, nullptr);
+  EXPECT_TRUE(chosen == choices[0] || chosen == choices[1]) << chosen;
   EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK);
 }
 

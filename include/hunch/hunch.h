@@ -3,6 +3,7 @@
 // be called from any thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -186,6 +187,8 @@ struct Generation {
   std::vector<int64_t> drafted_by_position, accepted_by_position;  // [gamma]
   std::vector<DraftRound> draft_rounds;                            // [rounds]
   uint64_t kv_bytes_read = 0;                                      // during decoding: keys, values, scores, selected copies
+  int64_t steps = 0;                                               // of the engine in which it decoded
+  uint64_t experts_read = 0;  // distinct experts of every layer in those steps; 0: no experts
   Timings milliseconds;
   // What plain decoding would have taken for tokens that were made in passes of no prompt's rows, by the costs that this engine
   // has measured, in the company that the request had; and how many tokens those are (0: not known).
@@ -197,6 +200,7 @@ struct Generation {
   double tokens_per_second() const;                    // (tokens - 1) / time from the first to the last token
   double plain_tokens_per_second() const;              // of the same, decoded plainly; 0: not known
   double kv_bytes_per_token() const;
+  double experts_per_step() const;  // distinct experts, summed over layers, those that its company's rows went to included
 };
 
 // Whether an engine gets anywhere, for watchdogs: `beats` counts layers run and steps begun, whatever they are for. Busy without
@@ -204,6 +208,8 @@ struct Generation {
 struct Heartbeat {
   uint64_t beats = 0;
   bool busy = false;
+  bool lost = false;                   // its device failed: every request fails from now on
+  std::string_view doing = "nothing";  // the part of a step that it began last
 };
 
 // Called from the engine's thread when tokens or the end have come, once until the consumer has found the stream empty. Must
@@ -224,7 +230,15 @@ struct EngineStats {
   // Of steps without a prompt's rows: the tokens they made, what they took, and what plain decoding would have taken.
   int64_t compared_tokens = 0;
   double compared_ms = 0, compared_plain_ms = 0;
-  double draft_ms = 0, pass_ms = 0, select_ms = 0;                 // of all steps
+  double draft_ms = 0, pass_ms = 0, select_ms = 0;  // of all steps
+  int64_t corrupted = 0;                            // requests that ended because no valid logits came
+  // Steps by their tokens, prompt tokens read and tokens written: [i] of those with at most 2^i and more than 2^(i-1), the last
+  // of all above; and the tokens of all steps.
+  std::array<int64_t, 16> steps_by_tokens{};
+  int64_t step_tokens = 0;
+  // Over layers and segments of draft rows under a sparse policy: entries that they could choose from, and those they read.
+  int64_t entries_offered = 0, entries_selected = 0;
+  uint64_t experts_read = 0;                                       // distinct experts of every layer and pass
   std::vector<int64_t> drafted_by_position, accepted_by_position;  // of all requests that ended
   double prefix_hit_rate() const { return prefix_tokens_asked ? double(prefix_tokens_hit) / double(prefix_tokens_asked) : 0; }
 };
@@ -268,6 +282,7 @@ class Engine {
   std::string description() const;  // "wren-34m, qwen3, q8_0, 33.6 M parameters; cpu (avx512_bf16, 2 threads); kv bf16"
   std::string model_name() const;
   std::string chat_template() const;
+  std::string tool_template() const;  // for chats with tools; empty: chat_template() serves them too
   double load_milliseconds() const;
   EngineParts& parts();  // for bench, audit and tests inside the project
 

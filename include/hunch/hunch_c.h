@@ -79,6 +79,16 @@ HUNCH_API hunch_status hunch_tokenize(const hunch_engine* engine, const char* te
 HUNCH_API hunch_status hunch_detokenize(const hunch_engine* engine, const int32_t* ids, size_t count, char* text, size_t capacity,
                                         size_t* length, hunch_error* error);
 
+/* What the output must look like. */
+typedef enum hunch_structure {
+  HUNCH_STRUCTURE_NONE = 0,
+  HUNCH_STRUCTURE_JSON_OBJECT = 1, /* any JSON object */
+  HUNCH_STRUCTURE_JSON_SCHEMA = 2, /* structure_text: a JSON schema; its $ref may only point into itself */
+  HUNCH_STRUCTURE_REGEX = 3,       /* structure_text: an expression that the whole output matches */
+  HUNCH_STRUCTURE_CHOICE = 4,      /* one of the choices */
+  HUNCH_STRUCTURE_GRAMMAR = 5      /* structure_text: EBNF in llama.cpp's notation, whose first rule is root */
+} hunch_structure;
+
 typedef struct hunch_request {
   size_t size;
   const int32_t* prompt; /* token ids, at least one */
@@ -101,8 +111,11 @@ typedef struct hunch_request {
   const char* policy;       /* NULL: the default */
   const char* rule;         /* NULL: match when greedy or seeded, else ratio */
   int32_t num_draft_tokens; /* 0: the default */
-  int32_t reserved;
-  double ratio; /* 0: the default */
+  int32_t structure;        /* hunch_structure */
+  double ratio;             /* 0: the default */
+  const char* structure_text;
+  const char* const* choices;
+  size_t num_choices;
 } hunch_request;
 
 HUNCH_API void hunch_request_init(hunch_request* request);

@@ -42,7 +42,8 @@ nlohmann::ordered_json prompt_logprobs(const Generation& generation, const Token
 std::vector<ScoredToken> scored_prompt(const std::vector<int32_t>& prompt, const Generation& generation);
 std::vector<ScoredToken> scored_tokens(const Generation& generation);
 
-nlohmann::ordered_json usage_json(int64_t prompt, int64_t completion, int64_t cached);
+// `thoughts`: how many of the completion's tokens were; -1: not known yet.
+nlohmann::ordered_json usage_json(int64_t prompt, int64_t completion, int64_t cached, int64_t thoughts);
 // Of several generations: counts together, times the longest.
 nlohmann::ordered_json timings_json(std::span<const Generation* const> generations);
 nlohmann::ordered_json metrics_json(std::span<const Generation* const> generations, ApiLimits::SpeculationMetrics detail);

@@ -97,6 +97,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   bool lossless = true;
   for (const BatchSample& sample : samples) {
     const Generation& g = sample.generation;
+    all.steps += g.steps, all.experts_read += g.experts_read;
     all.rounds += g.rounds, all.drafted += g.drafted, all.accepted += g.accepted;
     decode = std::max(decode, g.milliseconds.first_to_last_token);
     steps += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1);
@@ -108,6 +109,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   out["tokens_per_second"] = decode > 0 ? ordered_json(double(steps) * 1e3 / decode) : ordered_json();
   out["mean_acceptance_length"] = all.mean_acceptance_length();
   out["rounds"] = all.rounds, out["drafted"] = all.drafted, out["accepted"] = all.accepted;
+  if (all.experts_read > 0) out["experts_read_per_step"] = all.experts_per_step();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule, out["gamma"] = first.gamma;
   out["lossless"] = lossless;
   out["seed"] = first.seed;

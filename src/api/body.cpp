@@ -238,6 +238,7 @@ const Key kKeys[] = {
     {"include_reasoning", HUNCH_VALUE(truth_value, include_reasoning), kChat},
     {"chat_template_kwargs", read_template_kwargs, kChat},
     {"reasoning_effort", read_template_kwargs, kChat},
+    {"chat_template", HUNCH_VALUE(text_value, chat_template), kChat},  // taken only where clients are trusted with it
     {"add_generation_prompt", HUNCH_VALUE(truth_value, add_generation_prompt), kChat},
     // For servers and their accounts: nothing here depends on them.
     {"user", ignore, kAll},
@@ -253,7 +254,6 @@ const Key kKeys[] = {
     {"functions", refuse, kAll},
     {"function_call", refuse, kHttp},
     {"prompt_embeds", refuse, kHttp},
-    {"chat_template", refuse, kChat},  // a program from a client
     {"continue_final_message", refuse, kChat},
     {"audio", refuse, kHttp},
     {"stream", refuse, kBatch},

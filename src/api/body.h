@@ -37,6 +37,7 @@ struct Body {
   nlohmann::ordered_json messages;
   std::vector<ChatTurn> turns;
   nlohmann::ordered_json tools, template_kwargs;  // null: none
+  std::string chat_template;                      // instead of the model's; empty: that
   bool add_generation_prompt = true;
   enum class ToolChoice : uint8_t { None, Auto, Required, Named } tool_choice = ToolChoice::Auto;
   bool tool_choice_said = false;

@@ -65,13 +65,13 @@ ordered_json Call::State::call_json(const ReplyDelta::Call& call, size_t choice,
 }
 
 ordered_json Call::State::usage_of(const std::vector<const Generation*>& generations) const {
-  int64_t completion = 0, cached = 0;
+  int64_t completion = 0, cached = 0, thoughts = 0;
   for (size_t i = 0; i < generations.size(); ++i) {
-    completion += int64_t(generations[i]->tokens.size());
+    completion += int64_t(generations[i]->tokens.size()), thoughts += thought_tokens(*generations[i]);
     // Prompts count once, however many samples were drawn from them.
     if (i % size_t(body.samples) == 0) cached += generations[i]->reused_tokens;
   }
-  return usage_json(prompt_tokens(), completion, cached);
+  return usage_json(prompt_tokens(), completion, cached, thoughts);
 }
 
 std::string Call::answer(const std::vector<Generation>& generations) {

@@ -5,6 +5,7 @@
 
 #include "api/api_testing.h"
 #include "engine/parts.h"
+#include "text/detokenizer.h"
 
 namespace hunch {
 namespace {
@@ -268,6 +269,8 @@ TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
   called.finish = said.finish = FinishReason::Stop;
   called.text = "<think>\nWell.\n</think>\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"it\"}}\n</tool_call>";
   said.text = "<think></think>Done.";
+  const Tokenizer& tokenizer = test::served_engine().tokenizer();
+  called.tokens = *tokenizer.encode(called.text, {.add_bos = false});
   const json a = json::parse(std::get<0>(parsed)->answer({called, said}));
   const json& first = a["choices"][0]["message"];
   EXPECT_EQ(first["reasoning_content"], "Well.");
@@ -275,7 +278,55 @@ TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
   EXPECT_EQ(first["tool_calls"][0]["function"]["arguments"], R"({"at": "it"})");
   EXPECT_EQ(a["choices"][0]["finish_reason"], "tool_calls");
   EXPECT_EQ(a["choices"][1]["message"]["content"], "Done.");
+  // Of its tokens those count that lie, wholly or in part, between the first mark's last byte and the second one's.
+  const size_t from = called.text.find(">"), to = called.text.find("</think>") + 8;
+  int64_t thoughts = 0;
+  size_t at = 0;
+  for (const int32_t id : called.tokens) {
+    const size_t begin = std::exchange(at, at + tokenizer.token_bytes(id).size());
+    thoughts += at > from && begin < to;
+  }
+  EXPECT_GT(thoughts, 3);
+  EXPECT_EQ(a["usage"]["completion_tokens_details"]["reasoning_tokens"], thoughts);
   EXPECT_EQ(a["choices"][1]["finish_reason"], "stop");
+}
+
+TEST(Templates, OfRequestsAreForThoseWhoAreTrusted) {
+  ServedModels models;
+  ASSERT_TRUE(models.add({.id = "m", .engine = &test::served_engine(), .trust_request_template = true}).ok());
+  const auto parsed = [&](const char* text) {
+    return Call::parse(kChat, json{{"messages", kHello}, {"chat_template", text}}.dump(), models, {});
+  };
+  const auto taken = parsed("Say: {{ messages[0]['role'] }}");
+  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(taken));
+  EXPECT_EQ(std::get<0>(taken)->request(0).prompt, *test::served_engine().tokenizer().encode("Say: user", {.add_bos = false}));
+  const std::string deep(3000, '[');
+  for (const std::string& bad :
+       {std::string("{% if %}"), "{{ " + deep + " }}", std::string("{% for i in range(10**12) %}{% endfor %}")}) {
+    const auto refused = parsed(bad.c_str());
+    ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << bad;
+    EXPECT_EQ(std::get<1>(refused).status, 400);
+    EXPECT_EQ(std::get<1>(refused).param, "chat_template");
+  }
+}
+
+TEST(Templates, ForToolsAreTheModelsOwn) {
+  Engine& engine = test::served_engine();
+  const json templates = json::array({{{"name", "default"}, {"template", engine.chat_template()}},
+                                      {{"name", "tool_use"}, {"template", "<tool_call> {{ tools[0]['function']['name'] }}"}}});
+  // As if its file had them.
+  std::string& named = const_cast<TokenizerSource&>(engine.parts().checkpoint->tokenizer()).tokenizer_config_json;
+  named = json{{"chat_template", templates}}.dump();
+  ServedModels models;
+  const bool added = models.add({.id = "m", .engine = &engine}).ok();
+  named.clear();
+  ASSERT_TRUE(added);
+  const auto prompt = [&](const json& body) {
+    const auto call = Call::parse(kChat, body.dump(), models, {});
+    return detokenize(engine.tokenizer(), std::get<0>(call)->request(0).prompt);
+  };
+  EXPECT_EQ(prompt({{"messages", kHello}, {"tools", tools()}}), "<tool_call> look");
+  EXPECT_EQ(prompt({{"messages", kHello}}).find("<tool_call>"), std::string::npos);
 }
 
 TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {

@@ -64,6 +64,7 @@ class FirstCallOnly final : public ReplyReader {
     reader_->finish(out);
     drop(out);
   }
+  bool thinking() const override { return reader_->thinking(); }
 
  private:
   static void drop(ReplyDelta& out) {
@@ -76,7 +77,7 @@ class FirstCallOnly final : public ReplyReader {
 
 Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
   if (!chat()) return {};
-  const std::string& source = models.chat(*served).source();
+  const std::string& source = models.chat(*served).source(!body.tools.is_null());
   reasoning_parser = served->reasoning_parser.empty() ? std::string(reasoning_parser_for(source)) : served->reasoning_parser;
   tool_parser = served->tool_parser.empty() ? std::string(tool_parser_for(source)) : served->tool_parser;
   const bool forced = body.tool_choice == ToolChoice::Required || body.tool_choice == ToolChoice::Named;
@@ -104,6 +105,21 @@ Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
   // Marks that are special tokens must leave text to be seen.
   if (!tool_parser.empty() || is_harmony(reasoning_parser)) body.request.skip_special_tokens = false;
   return {};
+}
+
+int64_t Call::State::thought_tokens(const Generation& g) const {
+  if (!chat() || reasoning_parser.empty() || !names.tokenizer) return 0;
+  const auto reader = make_reader();
+  if (!reader) return 0;
+  Detokenizer detokenizer(*names.tokenizer, prepared.request.skip_special_tokens);
+  int64_t count = 0;
+  ReplyDelta ignored;
+  for (const int32_t id : g.tokens) {
+    const bool before = reader->thinking();
+    reader->feed(detokenizer.feed(id), ignored);
+    count += before || reader->thinking();
+  }
+  return count;
 }
 
 std::unique_ptr<ReplyReader> Call::State::make_reader() const {

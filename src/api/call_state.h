@@ -57,7 +57,8 @@ struct Call::State {
   nlohmann::ordered_json head(std::string_view object) const;  // id, object, created, model
   nlohmann::ordered_json call_json(const ReplyDelta::Call& call, size_t choice, bool with_index) const;
   nlohmann::ordered_json message_json(const ReplyDelta& reply, size_t choice) const;
-  std::unique_ptr<ReplyReader> make_reader() const;  // null: all text is content
+  std::unique_ptr<ReplyReader> make_reader() const;            // null: all text is content
+  int64_t thought_tokens(const Generation& generation) const;  // of a chat's reply, marks included
   nlohmann::ordered_json usage_of(const std::vector<const Generation*>& generations) const;
 
  private:

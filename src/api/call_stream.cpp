@@ -83,7 +83,7 @@ class ChunkWriter {
   ordered_json usage_so_far() const {
     int64_t tokens = 0;
     for (const auto& c : s_.choices) tokens += c.tokens;
-    return usage_json(s_.prompt_tokens(), tokens, 0);
+    return usage_json(s_.prompt_tokens(), tokens, 0, -1);
   }
 
   ordered_json timings_so_far(size_t index) const {

@@ -1,6 +1,9 @@
 // What bodies are refused, how, and what is read from those that are not.
 #include "api/call.h"
 
+#include <tuple>
+#include <utility>
+
 #include "api/api_testing.h"
 
 namespace hunch {
@@ -323,6 +326,14 @@ TEST(Call, NumbersChoicesByPromptAndSample) {
   EXPECT_EQ(made->request(1).prompt, (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(made->request(2).prompt, std::vector<int32_t>{3});
   EXPECT_EQ(made->request(3).sample_index, 1u);
+}
+
+TEST(ApiError, KnowsTheEnginesWords) {
+  for (const auto& [word, status] :
+       {std::pair("grammar_dead_end", 400), std::pair("numerical_error", 500), std::pair("device_lost", 503)}) {
+    const ApiError error = api_error(Error{std::string(word) + ": why"});
+    EXPECT_EQ(std::tie(error.status, error.code), std::tuple(status, word));
+  }
 }
 
 TEST(ApiError, HasOpenAisShape) {

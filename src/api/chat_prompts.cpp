@@ -15,26 +15,40 @@ TemplateLimits limits_of(const Engine& engine) {
 
 }  // namespace
 
-ChatPrompts::ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs)
-    : source_(chat_template.empty() ? engine.chat_template() : std::string(chat_template)), kwargs_(std::move(kwargs)) {
-  if (!engine.parts().tokenizer) {
-    trouble_ = "this model has no tokenizer: use /v1/completions with token ids";
-    return;
+ChatPrompts::ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs, bool trust_bodies)
+    : engine_(engine), kwargs_(std::move(kwargs)), trust_bodies_(trust_bodies) {
+  plain_ = make_form(chat_template.empty() ? engine.chat_template() : std::string(chat_template));
+  if (chat_template.empty() && !engine.tool_template().empty()) tools_ = make_form(engine.tool_template());
+}
+
+ChatPrompts::Form ChatPrompts::make_form(std::string source) const {
+  Form out{.source = std::move(source)};
+  if (!engine_.parts().tokenizer) {
+    out.trouble = "this model has no tokenizer: use /v1/completions with token ids";
+    return out;
   }
-  auto renderer = ChatRenderer::make(source_, *engine.parts().tokenizer, limits_of(engine));
-  if (renderer.ok()) renderer_.emplace(std::move(renderer).value());
-  else trouble_ = renderer.error().message;
+  auto renderer = ChatRenderer::make(out.source, *engine_.parts().tokenizer, limits_of(engine_));
+  if (renderer.ok()) out.renderer.emplace(std::move(renderer).value());
+  else out.trouble = renderer.error().message;
+  return out;
 }
 
 Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
-  if (!renderer_) return usage_error(trouble_);
+  Form brought;
+  if (!body.chat_template.empty()) {
+    if (!trust_bodies_)
+      return usage_error("\"chat_template\" is not available: the server was started without --trust-request-chat-template");
+    brought = make_form(body.chat_template);
+  }
+  const Form& form = body.chat_template.empty() ? this->form(!body.tools.is_null()) : brought;
+  if (!form.renderer) return usage_error(form.trouble);
   nlohmann::ordered_json kwargs = kwargs_;
   if (!body.template_kwargs.is_null()) kwargs.update(body.template_kwargs);  // checked where they were read
-  HUNCH_TRY(ChatPrompt prompt, renderer_->render({.messages = &body.messages,
-                                                  .tools = body.tools.is_null() ? nullptr : &body.tools,
-                                                  .kwargs = &kwargs,
-                                                  .add_generation_prompt = body.add_generation_prompt}));
-  return Prompt{.ids = std::move(prompt.ids), .stop_ids = renderer_->stop_ids()};
+  HUNCH_TRY(ChatPrompt prompt, form.renderer->render({.messages = &body.messages,
+                                                      .tools = body.tools.is_null() ? nullptr : &body.tools,
+                                                      .kwargs = &kwargs,
+                                                      .add_generation_prompt = body.add_generation_prompt}));
+  return Prompt{.ids = std::move(prompt.ids), .stop_ids = form.renderer->stop_ids()};
 }
 
 }  // namespace hunch

@@ -16,9 +16,10 @@ namespace hunch {
 
 class ChatPrompts {
  public:
-  // `chat_template`: instead of the model's own; empty: that. `kwargs`: an object of variables that bodies may set anew. A model
-  // without a template that can be used is no error before a chat comes.
-  ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs = nlohmann::ordered_json::object());
+  // `chat_template`: instead of the model's own; empty: those. `kwargs`: an object of variables that bodies may set anew.
+  // `trust_bodies`: they may bring a template. A model without a template that can be used is no error before a chat comes.
+  ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs = nlohmann::ordered_json::object(),
+              bool trust_bodies = false);
 
   struct Prompt {
     std::vector<int32_t> ids;
@@ -28,15 +29,23 @@ class ChatPrompts {
   // the template refuses.
   Result<Prompt> encode(const Body& body) const;
 
-  // The template's text, for /props and to recognise how its model writes calls and thoughts.
-  const std::string& source() const { return source_; }
-  const std::string& trouble() const { return trouble_; }  // why chats are refused; empty: they are not
+  // The template's text, for /props and to recognise how its model writes calls and thoughts. Some models have one of its own
+  // for chats with tools.
+  const std::string& source(bool tools = false) const { return form(tools).source; }
+  const std::string& trouble() const { return plain_.trouble; }  // why chats are refused; empty: they are not
 
  private:
-  std::string source_;
+  struct Form {
+    std::string source, trouble;
+    std::optional<ChatRenderer> renderer;
+  };
+  Form make_form(std::string source) const;
+  const Form& form(bool tools) const { return tools && !tools_.source.empty() ? tools_ : plain_; }
+
+  Engine& engine_;
   nlohmann::ordered_json kwargs_;
-  std::optional<ChatRenderer> renderer_;
-  std::string trouble_;
+  bool trust_bodies_;
+  Form plain_, tools_;
 };
 
 }  // namespace hunch

@@ -79,6 +79,8 @@ std::variant<std::string, ApiError> props_body(const ServedModels& models, std::
   out["model_path"] = model.path;
   out["modalities"] = {{"vision", false}, {"audio", false}};
   out["chat_template"] = models.chat(model).source();
+  if (const std::string& tools = models.chat(model).source(true); tools != out["chat_template"])
+    out["chat_template_tool_use"] = tools;
   out["bos_token"] = token_text(parts, parts.tokenizer ? parts.tokenizer->bos_id() : std::nullopt);
   const bool ends = parts.tokenizer && !parts.tokenizer->eos_ids().empty();
   out["eos_token"] = token_text(parts, ends ? std::optional(parts.tokenizer->eos_ids()[0]) : std::nullopt);

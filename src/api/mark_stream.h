@@ -1,11 +1,13 @@
 // MarkStream: text as it comes, cut at the marks that a chat format sets ("<think>", "<|message|>"). Gives out what lies before a
-// mark as soon as no mark can begin in it. Used by the readers of replies.
+// mark as soon as no mark can begin in it. MarkedReader: a reader of replies that goes by it.
 #pragma once
 
 #include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "api/reply_reader.h"
 
 namespace hunch {
 
@@ -45,6 +47,23 @@ class MarkStream {
  private:
   std::string text_;
   size_t at_ = 0;
+};
+
+class MarkedReader : public ReplyReader {
+ public:
+  void feed(std::string_view text, ReplyDelta& out) final {
+    in_.feed(text);
+    read(false, out);
+  }
+  void finish(ReplyDelta& out) final {
+    read(true, out);
+    close(out);
+  }
+
+ protected:
+  virtual void read(bool last, ReplyDelta& out) = 0;  // what in_ has; `last`: nothing follows
+  virtual void close(ReplyDelta& out) = 0;            // after the last read
+  MarkStream in_;
 };
 
 }  // namespace hunch

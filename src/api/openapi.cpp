@@ -1,5 +1,5 @@
-// The description of all routes in OpenAPI 3.1, for clients and testers that are made from it. Compact: it is written for
-// programs. A test holds it against the table of keys.
+// The description of all routes in OpenAPI 3.1, for clients and testers that are made from it. A test holds it against the table
+// of keys.
 #include <nlohmann/json.hpp>
 
 #include "api/info_bodies.h"
@@ -8,167 +8,165 @@
 namespace hunch {
 namespace {
 
-// clang-format off
-constexpr std::string_view kDescription =
-R"__({"openapi":"3.1.0","info":{"title":"hunch","version":"VERSION","license":{"name":"Apache-2.0"}},"paths":{)__"
-R"__("/v1/completions":{"post":{"summary":"Continues prompts","requestBody":{"required":true,"content":{"application/json":)__"
-R"__({"schema":{"$ref":"#/components/schemas/Completion"}}}},"responses":{"200":{"description":"the answer","content":{)__"
-R"__("application/json":{"schema":{"$ref":"#/components/schemas/Object"}},"text/event-stream":{"schema":{"type":"string"}}})__"
-R"__(},"400":{"$ref":"#/components/responses/Error"},"401":{"$ref":"#/components/responses/Error"},"408":{"$ref":)__"
-R"__("#/components/responses/Error"},"413":{"$ref":"#/components/responses/Error"},"429":{"$ref":)__"
-R"__("#/components/responses/Error"},"500":{"$ref":"#/components/responses/Error"},"503":{"$ref":)__"
-R"__("#/components/responses/Error"},"404":{"$ref":"#/components/responses/Error"},"415":{"$ref":)__"
-R"__("#/components/responses/Error"},"501":{"$ref":"#/components/responses/Error"}}}},"/v1/chat/completions":{"post":{)__"
-R"__("summary":"Answers a chat","requestBody":{"required":true,"content":{"application/json":{"schema":{"$ref":)__"
-R"__("#/components/schemas/Chat"}}}},"responses":{"200":{"description":"the answer","content":{"application/json":{"schema")__"
-R"__(:{"$ref":"#/components/schemas/Object"}},"text/event-stream":{"schema":{"type":"string"}}}},"400":{"$ref":)__"
-R"__("#/components/responses/Error"},"401":{"$ref":"#/components/responses/Error"},"408":{"$ref":)__"
-R"__("#/components/responses/Error"},"413":{"$ref":"#/components/responses/Error"},"429":{"$ref":)__"
-R"__("#/components/responses/Error"},"500":{"$ref":"#/components/responses/Error"},"503":{"$ref":)__"
-R"__("#/components/responses/Error"},"404":{"$ref":"#/components/responses/Error"},"415":{"$ref":)__"
-R"__("#/components/responses/Error"},"501":{"$ref":"#/components/responses/Error"}}}},"/tokenize":{"post":{"summary":)__"
-R"__("A text or a chat as token ids","requestBody":{"required":true,"content":{"application/json":{"schema":{"$ref":)__"
-R"__("#/components/schemas/Tokenize"}}}},"responses":{"200":{"description":"the answer","content":{"application/json":{)__"
-R"__("schema":{"$ref":"#/components/schemas/Object"}}}},"400":{"$ref":"#/components/responses/Error"},"401":{"$ref":)__"
-R"__("#/components/responses/Error"},"408":{"$ref":"#/components/responses/Error"},"413":{"$ref":)__"
-R"__("#/components/responses/Error"},"429":{"$ref":"#/components/responses/Error"},"500":{"$ref":)__"
-R"__("#/components/responses/Error"},"503":{"$ref":"#/components/responses/Error"},"404":{"$ref":)__"
-R"__("#/components/responses/Error"},"415":{"$ref":"#/components/responses/Error"}}}},"/detokenize":{"post":{"summary":)__"
-R"__("Token ids as text","requestBody":{"required":true,"content":{"application/json":{"schema":{"$ref":)__"
-R"__("#/components/schemas/Detokenize"}}}},"responses":{"200":{"description":"the answer","content":{"application/json":{)__"
-R"__("schema":{"$ref":"#/components/schemas/Object"}}}},"400":{"$ref":"#/components/responses/Error"},"401":{"$ref":)__"
-R"__("#/components/responses/Error"},"408":{"$ref":"#/components/responses/Error"},"413":{"$ref":)__"
-R"__("#/components/responses/Error"},"429":{"$ref":"#/components/responses/Error"},"500":{"$ref":)__"
-R"__("#/components/responses/Error"},"503":{"$ref":"#/components/responses/Error"},"404":{"$ref":)__"
-R"__("#/components/responses/Error"},"415":{"$ref":"#/components/responses/Error"}}}},"/v1/models":{"get":{"summary":)__"
-R"__("The models that are served","responses":{"200":{"description":"the answer","content":{"application/json":{"schema":{)__"
-R"__("$ref":"#/components/schemas/Object"}}}},"401":{"$ref":"#/components/responses/Error"}}}},"/v1/models/{id}":{"get":{)__"
-R"__("summary":"One of them","responses":{"200":{"description":"the answer","content":{"application/json":{"schema":{"$ref")__"
-R"__(:"#/components/schemas/Object"}}}},"401":{"$ref":"#/components/responses/Error"},"404":{"$ref":)__"
-R"__("#/components/responses/Error"}},"parameters":[{"name":"id","in":"path","required":true,"schema":{"type":"string"}}]}})__"
-R"__(,"/health":{"get":{"summary":"Whether requests would be answered; needs no key","security":[],"responses":{"200":{)__"
-R"__("description":"ready","content":{"application/json":{"schema":{"$ref":"#/components/schemas/Object"}}}},"503":{"$ref":)__"
-R"__("#/components/responses/Error"}}}},"/metrics":{"get":{"summary":"Prometheus metrics","responses":{"200":{"description")__"
-R"__(:"the answer","content":{"text/plain":{"schema":{"type":"string"}}}},"401":{"$ref":"#/components/responses/Error"}}}},)__"
-R"__("/version":{"get":{"summary":"The program's version","responses":{"200":{"description":"the answer","content":{)__"
-R"__("application/json":{"schema":{"$ref":"#/components/schemas/Object"}}}},"401":{"$ref":"#/components/responses/Error"}}})__"
-R"__(},"/props":{"get":{"summary":"Defaults and properties of a model","responses":{"200":{"description":"the answer",)__"
-R"__("content":{"application/json":{"schema":{"$ref":"#/components/schemas/Object"}}}},"401":{"$ref":)__"
-R"__("#/components/responses/Error"}}}},"/slots":{"get":{"summary":"Seats of requests","responses":{"200":{"description":)__"
-R"__("the answer","content":{"application/json":{"schema":{"$ref":"#/components/schemas/List"}}}},"401":{"$ref":)__"
-R"__("#/components/responses/Error"}}}},"/openapi.json":{"get":{"summary":"This description","responses":{"200":{)__"
-R"__("description":"the answer","content":{"application/json":{"schema":{"$ref":"#/components/schemas/Object"}}}},"401":{)__"
-R"__("$ref":"#/components/responses/Error"}}}}},"security":[{},{"key":[]}],"components":{"securitySchemes":{"key":{"type":)__"
-R"__("http","scheme":"bearer"}},"responses":{"Error":{"description":"why not","content":{"application/json":{"schema":{)__"
-R"__("$ref":"#/components/schemas/Error"}}}}},"schemas":{"Object":{"type":"object"},"List":{"type":"array"},"Error":{"type")__"
-R"__(:"object","required":["error"],"properties":{"error":{"type":"object","required":["message","type","param","code"],)__"
-R"__("properties":{"message":{"type":"string"},"type":{"type":"string"},"param":{"type":["string","null"]},"code":{"type":[)__"
-R"__("string","integer"]}}}}},"Completion":{"type":"object","required":["prompt"],"properties":{"prompt":{"anyOf":[{"type":)__"
-R"__("string","minLength":1},{"type":"array","minItems":1,"maxItems":256,"items":{"type":"string","minLength":1}},{"type":)__"
-R"__("array","minItems":1,"items":{"type":"integer","minimum":0}},{"type":"array","minItems":1,"maxItems":256,"items":{)__"
-R"__("type":"array","minItems":1,"items":{"type":"integer","minimum":0}}}]},"echo":{"type":["boolean","null"]},"logprobs":{)__"
-R"__("type":["integer","null"],"minimum":0,"maximum":20},"model":{"type":["string","null"],"description":)__"
-R"__("a served name; absent: the first model"},"max_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776})__"
-R"__(,"max_completion_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776,"description":)__"
-R"__("wins over max_tokens"},"n_predict":{"type":["integer","null"],"minimum":-1,"maximum":1099511627776},"temperature":{)__"
-R"__("type":["number","null"],"minimum":0,"maximum":100},"top_p":{"type":["number","null"],"exclusiveMinimum":0,"maximum":1)__"
-R"__(},"top_k":{"type":["integer","null"],"minimum":-1,"maximum":1073741824,"description":"-1 and 0: all"},"min_p":{"type":)__"
-R"__(["number","null"],"minimum":0,"maximum":1},"seed":{"type":["integer","null"],"minimum":-9223372036854775808,"maximum":)__"
-R"__(9223372036854775807,"description":"-1: random"},"n":{"type":["integer","null"],"minimum":1,"maximum":64},"best_of":{)__"
-R"__("type":["integer","null"],"minimum":1,"maximum":64,"description":"must equal n"},"stop":{"anyOf":[{"type":"string",)__"
-R"__("minLength":1},{"type":"array","items":{"type":"string","minLength":1},"maxItems":32},{"type":"null"}]},)__"
-R"__("stop_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0},"maxItems":128},"ignore_eos":{"type":)__"
-R"__(["boolean","null"]},"min_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776},"n_probs":{"type":[)__"
-R"__("integer","null"],"minimum":0,"maximum":20},"top_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20},)__"
-R"__("prompt_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20,"description":"not with stream"},)__"
-R"__("presence_penalty":{"type":["number","null"],"minimum":-2,"maximum":2},"frequency_penalty":{"type":["number","null"],)__"
-R"__("minimum":-2,"maximum":2},"repetition_penalty":{"type":["number","null"],"exclusiveMinimum":0,"maximum":100},)__"
-R"__("repeat_penalty":{"type":["number","null"],"exclusiveMinimum":0,"maximum":100},"logit_bias":{"type":["object","null"],)__"
-R"__("maxProperties":1024,"propertyNames":{"pattern":"^[0-9]+$"},"additionalProperties":{"type":"number","minimum":-100,)__"
-R"__("maximum":100}},"bad_words":{"anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string",)__"
-R"__("minLength":1},"maxItems":128},{"type":"null"}]},"allowed_token_ids":{"type":["array","null"],"items":{"type":)__"
-R"__("integer","minimum":0}},"priority":{"type":["integer","null"],"minimum":-1073741824,"maximum":1073741824,"description")__"
-R"__(:"lower runs first"},"cache_prompt":{"type":["boolean","null"]},"cache_salt":{"type":["string","null"],"maxLength":256)__"
-R"__(},"skip_special_tokens":{"type":["boolean","null"]},"add_special_tokens":{"type":["boolean","null"]},)__"
-R"__("truncate_prompt_tokens":{"type":["integer","null"],"minimum":1,"maximum":1073741824},"include_stop_str_in_output":{)__"
-R"__("type":["boolean","null"]},"speculative_config":{"anyOf":[{"type":"object"},{"type":"string"},{"const":false},{"type":)__"
-R"__("null"}],"description":"keys of --speculative-config; \"off\" or a method; \"lossless\": \"required\""},"lossless":{)__"
-R"__("enum":["required","any",true,false,null]},"response_format":{"anyOf":[{"type":"object","required":["type"],)__"
-R"__("properties":{"type":{"enum":["text","json_object","json_schema"]},"json_schema":{"type":"object"},"schema":{}}},{)__"
-R"__("type":"null"}]},"structured_outputs":{"type":["object","null"],"properties":{"json":{},"regex":{"type":["string",)__"
-R"__("null"]},"choice":{},"grammar":{"type":["string","null"]},"json_object":{"type":["boolean","null"]}}},"guided_json":{})__"
-R"__(,"guided_regex":{"type":["string","null"],"minLength":1},"guided_choice":{"anyOf":[{"type":"string","minLength":1},{)__"
-R"__("type":"array","items":{"type":"string","minLength":1},"maxItems":10000},{"type":"null"}]},"guided_grammar":{"type":[)__"
-R"__("string","null"],"minLength":1},"json_schema":{},"grammar":{"type":["string","null"]},"stream":{"type":["boolean",)__"
-R"__("null"]},"stream_options":{"type":["object","null"],"properties":{"include_usage":{"type":["boolean","null"]},)__"
-R"__("continuous_usage_stats":{"type":["boolean","null"]}}},"timings_per_token":{"type":["boolean","null"]},"return_tokens")__"
-R"__(:{"type":["boolean","null"]},"return_token_ids":{"type":["boolean","null"]},"return_token_sources":{"type":["boolean","null"]},"return_tokens_as_token_ids":{"type":[)__"
-R"__("boolean","null"]},"request_id":{"type":["string","null"],"maxLength":128},"id_slot":{"type":["integer","null"],)__"
-R"__("minimum":-1,"maximum":1073741824},"timeout":{"type":["number","null"],"exclusiveMinimum":0,"maximum":86400}}},"Chat":)__"
-R"__({"type":"object","required":["messages"],"properties":{"messages":{"type":"array","minItems":1,"items":{"type":)__"
-R"__("object","required":["role"],"properties":{"role":{"enum":["system","developer","user","assistant","tool"]},"content":)__"
-R"__({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],"properties":{"type":{)__"
-R"__("const":"text"},"text":{"type":"string"}}}},{"type":"null"}]},"tool_calls":{},"tool_call_id":{},"name":{},)__"
-R"__("reasoning_content":{}}}},"logprobs":{"type":["boolean","null"]},"tools":{"type":["array","null"],"items":{"type":)__"
-R"__("object","required":["type","function"],"properties":{"type":{"const":"function"},"function":{"type":"object",)__"
-R"__("required":["name"],"properties":{"name":{"type":"string","minLength":1},"description":{},"parameters":{}}}}},)__"
-R"__("maxItems":128},"tool_choice":{"anyOf":[{"enum":["none","auto","required",null]},{"type":"object"}]},)__"
-R"__("parallel_tool_calls":{"type":["boolean","null"]},"include_reasoning":{"type":["boolean","null"]},)__"
-R"__("chat_template_kwargs":{"type":["object","null"]},"reasoning_effort":{"type":["string","null"]},"add_generation_prompt":{"type":["boolean","null"]},"model":{"type":["string","null"],"description":"a served name; absent: the first model"},)__"
-R"__("max_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776},"max_completion_tokens":{"type":[)__"
-R"__("integer","null"],"minimum":0,"maximum":1099511627776,"description":"wins over max_tokens"},"n_predict":{"type":[)__"
-R"__("integer","null"],"minimum":-1,"maximum":1099511627776},"temperature":{"type":["number","null"],"minimum":0,"maximum":)__"
-R"__(100},"top_p":{"type":["number","null"],"exclusiveMinimum":0,"maximum":1},"top_k":{"type":["integer","null"],"minimum":)__"
-R"__(-1,"maximum":1073741824,"description":"-1 and 0: all"},"min_p":{"type":["number","null"],"minimum":0,"maximum":1},)__"
-R"__("seed":{"type":["integer","null"],"minimum":-9223372036854775808,"maximum":9223372036854775807,"description":)__"
-R"__("-1: random"},"n":{"type":["integer","null"],"minimum":1,"maximum":64},"best_of":{"type":["integer","null"],"minimum":)__"
-R"__(1,"maximum":64,"description":"must equal n"},"stop":{"anyOf":[{"type":"string","minLength":1},{"type":"array","items":)__"
-R"__({"type":"string","minLength":1},"maxItems":32},{"type":"null"}]},"stop_token_ids":{"type":["array","null"],"items":{)__"
-R"__("type":"integer","minimum":0},"maxItems":128},"ignore_eos":{"type":["boolean","null"]},"min_tokens":{"type":["integer")__"
-R"__(,"null"],"minimum":0,"maximum":1099511627776},"n_probs":{"type":["integer","null"],"minimum":0,"maximum":20},)__"
-R"__("top_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20},"prompt_logprobs":{"type":["integer","null"],)__"
-R"__("minimum":0,"maximum":20,"description":"not with stream"},"presence_penalty":{"type":["number","null"],"minimum":-2,)__"
-R"__("maximum":2},"frequency_penalty":{"type":["number","null"],"minimum":-2,"maximum":2},"repetition_penalty":{"type":[)__"
-R"__("number","null"],"exclusiveMinimum":0,"maximum":100},"repeat_penalty":{"type":["number","null"],"exclusiveMinimum":0,)__"
-R"__("maximum":100},"logit_bias":{"type":["object","null"],"maxProperties":1024,"propertyNames":{"pattern":"^[0-9]+$"},)__"
-R"__("additionalProperties":{"type":"number","minimum":-100,"maximum":100}},"bad_words":{"anyOf":[{"type":"string",)__"
-R"__("minLength":1},{"type":"array","items":{"type":"string","minLength":1},"maxItems":128},{"type":"null"}]},)__"
-R"__("allowed_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0}},"priority":{"type":["integer",)__"
-R"__("null"],"minimum":-1073741824,"maximum":1073741824,"description":"lower runs first"},"cache_prompt":{"type":["boolean")__"
-R"__(,"null"]},"cache_salt":{"type":["string","null"],"maxLength":256},"skip_special_tokens":{"type":["boolean","null"]},)__"
-R"__("add_special_tokens":{"type":["boolean","null"]},"truncate_prompt_tokens":{"type":["integer","null"],"minimum":1,)__"
-R"__("maximum":1073741824},"include_stop_str_in_output":{"type":["boolean","null"]},"speculative_config":{"anyOf":[{"type":)__"
-R"__("object"},{"type":"string"},{"const":false},{"type":"null"}],"description":)__"
-R"__("keys of --speculative-config; \"off\" or a method; \"lossless\": \"required\""},"lossless":{"enum":["required","any",)__"
-R"__(true,false,null]},"response_format":{"anyOf":[{"type":"object","required":["type"],"properties":{"type":{"enum":[)__"
-R"__("text","json_object","json_schema"]},"json_schema":{"type":"object"},"schema":{}}},{"type":"null"}]},)__"
-R"__("structured_outputs":{"type":["object","null"],"properties":{"json":{},"regex":{"type":["string","null"]},"choice":{},)__"
-R"__("grammar":{"type":["string","null"]},"json_object":{"type":["boolean","null"]}}},"guided_json":{},"guided_regex":{)__"
-R"__("type":["string","null"],"minLength":1},"guided_choice":{"anyOf":[{"type":"string","minLength":1},{"type":"array",)__"
-R"__("items":{"type":"string","minLength":1},"maxItems":10000},{"type":"null"}]},"guided_grammar":{"type":["string","null"])__"
-R"__(,"minLength":1},"json_schema":{},"grammar":{"type":["string","null"]},"stream":{"type":["boolean","null"]},)__"
-R"__("stream_options":{"type":["object","null"],"properties":{"include_usage":{"type":["boolean","null"]},)__"
-R"__("continuous_usage_stats":{"type":["boolean","null"]}}},"timings_per_token":{"type":["boolean","null"]},"return_tokens")__"
-R"__(:{"type":["boolean","null"]},"return_token_ids":{"type":["boolean","null"]},"return_token_sources":{"type":["boolean","null"]},"return_tokens_as_token_ids":{"type":[)__"
-R"__("boolean","null"]},"request_id":{"type":["string","null"],"maxLength":128},"id_slot":{"type":["integer","null"],)__"
-R"__("minimum":-1,"maximum":1073741824},"timeout":{"type":["number","null"],"exclusiveMinimum":0,"maximum":86400}}},)__"
-R"__("Tokenize":{"type":"object","properties":{"model":{"type":["string","null"]},"content":{"type":["string","null"]},)__"
-R"__("add_special":{"type":["boolean","null"]},"parse_special":{"type":["boolean","null"]},"with_pieces":{"type":["boolean")__"
-R"__(,"null"]},"prompt":{"type":["string","null"]},"messages":{"type":"array","items":{"type":"object","required":["role"],)__"
-R"__("properties":{"role":{"enum":["system","developer","user","assistant","tool"]},"content":{"anyOf":[{"type":"string"},{)__"
-R"__("type":"array","items":{"type":"object","required":["type","text"],"properties":{"type":{"const":"text"},"text":{)__"
-R"__("type":"string"}}}},{"type":"null"}]},"tool_calls":{},"tool_call_id":{},"name":{},"reasoning_content":{}}}},)__"
-R"__("add_special_tokens":{"type":["boolean","null"]},"return_token_strs":{"type":["boolean","null"]}}},"Detokenize":{)__"
-R"__("type":"object","required":["tokens"],"properties":{"model":{"type":["string","null"]},"tokens":{"type":["array",)__"
-R"__("null"],"items":{"type":"integer","minimum":0}}}}}}})__";
-// clang-format on
+using nlohmann::ordered_json;
+
+// The keys of both kinds of requests for text, but the switches.
+constexpr std::string_view kBoth = R"({
+"model":{"type":["string","null"],"description":"a served name; absent: the first model"},
+"max_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776},
+"max_completion_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776,"description":"wins over max_tokens"},
+"n_predict":{"type":["integer","null"],"minimum":-1,"maximum":1099511627776},
+"temperature":{"type":["number","null"],"minimum":0,"maximum":100},
+"top_p":{"type":["number","null"],"exclusiveMinimum":0,"maximum":1},
+"top_k":{"type":["integer","null"],"minimum":-1,"maximum":1073741824,"description":"-1 and 0: all"},
+"min_p":{"type":["number","null"],"minimum":0,"maximum":1},
+"seed":{"type":["integer","null"],"minimum":-9223372036854775808,"maximum":9223372036854775807,"description":"-1: random"},
+"n":{"type":["integer","null"],"minimum":1,"maximum":64},
+"best_of":{"type":["integer","null"],"minimum":1,"maximum":64,"description":"must equal n"},
+"stop":{"anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string","minLength":1},"maxItems":32},
+  {"type":"null"}]},
+"stop_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0},"maxItems":128},
+"min_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776},
+"n_probs":{"type":["integer","null"],"minimum":0,"maximum":20},
+"top_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20},
+"prompt_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20,"description":"not with stream"},
+"presence_penalty":{"type":["number","null"],"minimum":-2,"maximum":2},
+"frequency_penalty":{"type":["number","null"],"minimum":-2,"maximum":2},
+"repetition_penalty":{"type":["number","null"],"exclusiveMinimum":0,"maximum":100},
+"repeat_penalty":{"type":["number","null"],"exclusiveMinimum":0,"maximum":100},
+"logit_bias":{"type":["object","null"],"maxProperties":1024,"propertyNames":{"pattern":"^[0-9]+$"},
+  "additionalProperties":{"type":"number","minimum":-100,"maximum":100}},
+"bad_words":{"anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string","minLength":1},"maxItems":128},
+  {"type":"null"}]},
+"allowed_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0}},
+"priority":{"type":["integer","null"],"minimum":-1073741824,"maximum":1073741824,"description":"lower runs first"},
+"cache_salt":{"type":["string","null"],"maxLength":256},
+"truncate_prompt_tokens":{"type":["integer","null"],"minimum":1,"maximum":1073741824},
+"speculative_config":{"anyOf":[{"type":"object"},{"type":"string"},{"const":false},{"type":"null"}],
+  "description":"keys of --speculative-config; \"off\" or a method; \"lossless\": \"required\""},
+"lossless":{"enum":["required","any",true,false,null]},
+"response_format":{"anyOf":[{"type":"object","required":["type"],"properties":{
+  "type":{"enum":["text","json_object","json_schema"]},"json_schema":{"type":"object"},"schema":{}}},{"type":"null"}]},
+"structured_outputs":{"type":["object","null"],"properties":{"json":{},"regex":{"type":["string","null"]},"choice":{},
+  "grammar":{"type":["string","null"]},"json_object":{"type":["boolean","null"]}}},
+"guided_json":{},
+"guided_regex":{"type":["string","null"],"minLength":1},
+"guided_choice":{"anyOf":[{"type":"string","minLength":1},
+  {"type":"array","items":{"type":"string","minLength":1},"maxItems":10000},{"type":"null"}]},
+"guided_grammar":{"type":["string","null"],"minLength":1},
+"json_schema":{},
+"grammar":{"type":["string","null"]},
+"stream_options":{"type":["object","null"],"properties":{"include_usage":{"type":["boolean","null"]},
+  "continuous_usage_stats":{"type":["boolean","null"]}}},
+"request_id":{"type":["string","null"],"maxLength":128},
+"id_slot":{"type":["integer","null"],"minimum":-1,"maximum":1073741824},
+"timeout":{"type":["number","null"],"exclusiveMinimum":0,"maximum":86400}})";
+
+constexpr std::string_view kCompletion = R"({
+"prompt":{"anyOf":[{"type":"string","minLength":1},
+  {"type":"array","minItems":1,"maxItems":256,"items":{"type":"string","minLength":1}},
+  {"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},
+  {"type":"array","minItems":1,"maxItems":256,"items":{"type":"array","minItems":1,"items":{"type":"integer","minimum":0}}}]},
+"logprobs":{"type":["integer","null"],"minimum":0,"maximum":20}})";
+
+constexpr std::string_view kChat = R"({
+"messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],"properties":{
+  "role":{"enum":["system","developer","user","assistant","tool"]},
+  "content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],"properties":{
+    "type":{"const":"text"},"text":{"type":"string"}}}},{"type":"null"}]},
+  "tool_calls":{},"tool_call_id":{},"name":{},"reasoning_content":{}}}},
+"tools":{"type":["array","null"],"items":{"type":"object","required":["type","function"],"properties":{
+  "type":{"const":"function"},"function":{"type":"object","required":["name"],"properties":{
+    "name":{"type":"string","minLength":1},"description":{},"parameters":{}}}}},"maxItems":128},
+"tool_choice":{"anyOf":[{"enum":["none","auto","required",null]},{"type":"object"}]},
+"chat_template":{"type":["string","null"],"description":"taken by servers that trust their clients' templates"},
+"chat_template_kwargs":{"type":["object","null"]},
+"reasoning_effort":{"type":["string","null"]}})";
+
+constexpr std::string_view kAnswers = R"({"Object":{"type":"object"},"List":{"type":"array"},
+"Error":{"type":"object","required":["error"],"properties":{"error":{"type":"object",
+  "required":["message","type","param","code"],"properties":{"message":{"type":"string"},"type":{"type":"string"},
+  "param":{"type":["string","null"]},"code":{"type":["string","integer"]}}}}},
+"Answer":{"type":"object","required":["id","object","created","model","choices","usage","timings","metrics"],"properties":{
+  "object":{"enum":["text_completion","chat.completion"]},"choices":{"type":"array","minItems":1,"items":{"type":"object",
+    "required":["index","finish_reason"],"properties":{"finish_reason":{"enum":["stop","length","tool_calls"]}}}},
+  "usage":{"type":"object","required":["prompt_tokens","completion_tokens","total_tokens"]}}}})";
+
+void add_switches(ordered_json& properties, std::initializer_list<const char*> names) {
+  for (const char* name : names) properties[name] = {{"type", {"boolean", "null"}}};
+}
+
+ordered_json body(std::string_view own, std::initializer_list<const char*> switches, const char* required) {
+  ordered_json properties = ordered_json::parse(own);
+  add_switches(properties, switches);
+  properties.update(ordered_json::parse(kBoth));
+  add_switches(properties,
+               {"ignore_eos", "cache_prompt", "skip_special_tokens", "add_special_tokens", "include_stop_str_in_output", "stream",
+                "timings_per_token", "return_tokens", "return_token_ids", "return_token_sources", "return_tokens_as_token_ids"});
+  return {{"type", "object"}, {"required", {required}}, {"properties", std::move(properties)}};
+}
+
+ordered_json schemas() {
+  ordered_json out = ordered_json::parse(kAnswers);
+  out["Completion"] = body(kCompletion, {"echo"}, "prompt");
+  out["Chat"] = body(kChat, {"logprobs", "parallel_tool_calls", "include_reasoning", "add_generation_prompt"}, "messages");
+  const ordered_json text{{"type", {"string", "null"}}};
+  ordered_json tokenize{{"model", text}, {"content", text}, {"prompt", text}};
+  add_switches(tokenize, {"add_special", "parse_special", "with_pieces", "add_special_tokens", "return_token_strs"});
+  tokenize["messages"] = out["Chat"]["properties"]["messages"];
+  out["Tokenize"] = {{"type", "object"}, {"properties", std::move(tokenize)}};
+  out["Detokenize"] = {
+      {"type", "object"},
+      {"required", {"tokens"}},
+      {"properties", {{"model", text}, {"tokens", {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 0}}}}}}}};
+  return out;
+}
+
+ordered_json reference(const std::string& to) { return {{"$ref", "#/components/" + to}}; }
+
+// One route. `asks`: the schema of its body; empty: it has none. `answer`: a schema; empty: plain text.
+ordered_json route(const char* summary, const std::string& asks, const std::string& answer, std::initializer_list<int> errors) {
+  ordered_json out{{"summary", summary}}, content;
+  if (!asks.empty())
+    out["requestBody"] = {{"required", true}, {"content", {{"application/json", {{"schema", reference("schemas/" + asks)}}}}}};
+  const ordered_json text{{"schema", {{"type", "string"}}}};
+  if (answer.empty()) content["text/plain"] = text;
+  else content["application/json"] = {{"schema", reference("schemas/" + answer)}};
+  if (answer == "Answer") content["text/event-stream"] = text;
+  out["responses"]["200"] = {{"description", "the answer"}, {"content", std::move(content)}};
+  for (const int status : errors) out["responses"][std::to_string(status)] = reference("responses/Error");
+  return out;
+}
 
 }  // namespace
 
 std::string openapi_body(std::string_view version) {
-  auto description = nlohmann::ordered_json::parse(kDescription);
-  description["info"]["version"] = version;
-  return json_line(description);
+  ordered_json out{{"openapi", "3.1.0"},
+                   {"info", {{"title", "hunch"}, {"version", version}, {"license", {{"name", "Apache-2.0"}}}}}};
+  ordered_json& paths = out["paths"];
+  const auto errors = {400, 401, 404, 408, 413, 415, 429, 500, 501, 503, 504};
+  paths["/v1/completions"]["post"] = route("Continues prompts", "Completion", "Answer", errors);
+  paths["/v1/chat/completions"]["post"] = route("Answers a chat", "Chat", "Answer", errors);
+  paths["/tokenize"]["post"] = route("A text or a chat as token ids", "Tokenize", "Object", errors);
+  paths["/detokenize"]["post"] = route("Token ids as text", "Detokenize", "Object", errors);
+  paths["/v1/models"]["get"] = route("The models that are served", "", "Object", {401, 503});
+  paths["/v1/models/{id}"]["get"] = route("One of them", "", "Object", {400, 401, 404, 503});
+  paths["/v1/models/{id}"]["get"]["parameters"] =
+      ordered_json::parse(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
+  paths["/health"]["get"] = route("Whether requests would be answered; needs no key", "", "Object", {503});
+  paths["/health"]["get"]["security"] = ordered_json::array();
+  paths["/metrics"]["get"] = route("Prometheus metrics", "", "", {401, 501});
+  paths["/version"]["get"] = route("The program's version", "", "Object", {401});
+  paths["/props"]["get"] = route("Defaults and properties of a model", "", "Object", {401, 501, 503});
+  paths["/slots"]["get"] = route("Seats of requests", "", "List", {401, 501, 503});
+  paths["/openapi.json"]["get"] = route("This description", "", "Object", {401});
+  out["security"] = ordered_json::parse(R"([{},{"key":[]}])");
+  ordered_json& components = out["components"];
+  components["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
+  components["responses"]["Error"] = {{"description", "why not"},
+                                      {"content", {{"application/json", {{"schema", reference("schemas/Error")}}}}}};
+  components["schemas"] = schemas();
+  return json_line(out);
 }
 
 }  // namespace hunch

@@ -37,7 +37,7 @@ class Preparer {
     HUNCH_OK(speculation(request));
     HUNCH_OK(words(request));
     if (body_.input == Body::Input::Chat) {
-      at("messages");
+      at(body_.chat_template.empty() ? "messages" : "chat_template");
       HUNCH_TRY(ChatPrompts::Prompt prompt, chat.encode(body_));
       // A base model may not know its own template's end mark as an end of text.
       if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), prompt.stop_ids.begin(), prompt.stop_ids.end());

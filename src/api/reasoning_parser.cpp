@@ -37,26 +37,18 @@ class Trimmed {
 };
 
 // <think>thoughts</think>words. Only thoughts at the beginning count: later the marks are words.
-class ThinkReader final : public ReplyReader {
+class ThinkReader final : public MarkedReader {
  public:
   ThinkReader(bool thinking, std::unique_ptr<ReplyReader> content)
       : content_(std::move(content)), state_(thinking ? State::Thinking : State::Before) {}
 
-  void feed(std::string_view text, ReplyDelta& out) override {
-    in_.feed(text);
-    read(false, out);
-  }
-  void finish(ReplyDelta& out) override {
-    read(true, out);
-    if (state_ == State::Before) say(before_, out);
-    if (content_) content_->finish(out);
-  }
+  bool thinking() const override { return state_ == State::Thinking; }
 
  private:
   enum class State { Before, Thinking, Behind, Saying };
   static constexpr std::string_view kOpen[] = {"<think>"}, kClose[] = {"</think>"};
 
-  void read(bool last, ReplyDelta& out) {
+  void read(bool last, ReplyDelta& out) override {
     if (state_ == State::Before) {
       const size_t known = before_.size();  // to be blank: this is looked at once, or a text of blanks would cost its square
       const int mark = in_.take(kOpen, last, before_);
@@ -87,13 +79,16 @@ class ThinkReader final : public ReplyReader {
       say(words, out);
     }
   }
+  void close(ReplyDelta& out) override {
+    if (state_ == State::Before) say(before_, out);
+    if (content_) content_->finish(out);
+  }
   void say(std::string_view words, ReplyDelta& out) {
     if (content_) content_->feed(words, out);
     else out.content += words;
   }
 
   std::unique_ptr<ReplyReader> content_;
-  MarkStream in_;
   State state_;
   std::string before_;
   Trimmed thoughts_;
@@ -101,17 +96,9 @@ class ThinkReader final : public ReplyReader {
 
 // Harmony: messages of <|start|>role<|channel|>channel to=recipient <|constrain|>form<|message|>text<|end|>. The prompt ends
 // behind the first role.
-class HarmonyReader final : public ReplyReader {
+class HarmonyReader final : public MarkedReader {
  public:
-  void feed(std::string_view text, ReplyDelta& out) override {
-    in_.feed(text);
-    read(false, out);
-  }
-  void finish(ReplyDelta& out) override {
-    read(true, out);
-    // A reply that never opened a message is said as it is.
-    if (!in_message_ && !any_message_) out.content += header_;
-  }
+  bool thinking() const override { return in_message_ && thinking_; }
 
  private:
   enum Mark : int { kStart, kChannel, kConstrain, kMessage, kEnd, kReturn, kCall };
@@ -119,7 +106,11 @@ class HarmonyReader final : public ReplyReader {
                                                           "<|end|>",   "<|return|>",  "<|call|>"};
   static constexpr size_t kMostHeaderBytes = 1024;
 
-  void read(bool last, ReplyDelta& out) {
+  void close(ReplyDelta& out) override {
+    // A reply that never opened a message is said as it is.
+    if (!in_message_ && !any_message_) out.content += header_;
+  }
+  void read(bool last, ReplyDelta& out) override {
     for (;;) {
       std::string text;
       const int mark = in_.take(kMarks, last, text);
@@ -128,7 +119,7 @@ class HarmonyReader final : public ReplyReader {
       if (mark < 0) return;
       if (mark == kMessage && !in_message_) open_message(out);
       else if (mark == kEnd || mark == kReturn || mark == kCall || mark == kStart) in_message_ = false, header_.clear();
-      else if (mark == kChannel && in_message_) in_message_ = false, header_ = "\n";
+      else if (mark == kChannel && in_message_) in_message_ = false, header_.assign(1, '\n');
       else if (!in_message_) header_ += '\n';  // between role, channel and form
     }
   }
@@ -155,7 +146,6 @@ class HarmonyReader final : public ReplyReader {
     }
   }
 
-  MarkStream in_;
   std::string header_, recipient_;
   bool in_message_ = false, any_message_ = false, thinking_ = false;
   size_t next_call_ = 0;

@@ -28,6 +28,8 @@ class ReplyReader {
   virtual void feed(std::string_view text, ReplyDelta& out) = 0;
   // Nothing follows: appends what was held back.
   virtual void finish(ReplyDelta& out) = 0;
+  // Whether what was fed last is thought, or its marks.
+  virtual bool thinking() const { return false; }
 };
 
 }  // namespace hunch

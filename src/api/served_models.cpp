@@ -34,7 +34,7 @@ Status ServedModels::add(ServedModel model) {
   if (!model.reasoning_parser.empty() && !is_reasoning_parser(model.reasoning_parser))
     return usage_error(
         fmt::format("there is no reasoning parser {}; there are {}", excerpt(model.reasoning_parser), reasoning_parser_names()));
-  ChatPrompts chat(*model.engine, model.chat_template, model.chat_template_kwargs);
+  ChatPrompts chat(*model.engine, model.chat_template, model.chat_template_kwargs, model.trust_request_template);
   if (!model.chat_template.empty() && !chat.trouble().empty()) return usage_error(chat.trouble());
   entries_.push_back(std::make_unique<Entry>(Entry{std::move(model), std::move(chat)}));
   return {};

@@ -26,8 +26,9 @@ struct ServedModel {
   std::string path;                  // for /props; empty: not told
   std::string chat_template;         // instead of the model's own; empty: that
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
-  std::string tool_parser;       // a name of tool_parser.h; empty: by the chat template, where that is known
-  std::string reasoning_parser;  // a name of reasoning_parser.h; empty: by the chat template; "none": off
+  bool trust_request_template = false;  // bodies may bring a template
+  std::string tool_parser;              // a name of tool_parser.h; empty: by the chat template, where that is known
+  std::string reasoning_parser;         // a name of reasoning_parser.h; empty: by the chat template; "none": off
 };
 
 class ServedModels {

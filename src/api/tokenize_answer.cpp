@@ -106,7 +106,7 @@ Result<std::string> tokenize(const Asked& asked, const ServedModels& models, Bod
     Body body;
     BodyReader in{BodyKind::Chat, body, fault};
     HUNCH_OK(read_fields(fields, in));
-    fault.param = "messages";
+    fault.param = body.chat_template.empty() ? "messages" : "chat_template";
     HUNCH_TRY(ChatPrompts::Prompt prompt, models.chat(*asked.model).encode(body));
     ids = std::move(prompt.ids);
   } else if (fields["prompt"].get(v) == SUCCESS && !v.is_null()) {

@@ -61,21 +61,13 @@ class OneCall {
 };
 
 // <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them, between words.
-class HermesReader final : public ReplyReader {
- public:
-  void feed(std::string_view text, ReplyDelta& out) override {
-    in_.feed(text);
-    read(false, out);
-  }
-  void finish(ReplyDelta& out) override {
-    read(true, out);
-    if (call_) end_call(out);
-  }
-
- private:
+class HermesReader final : public MarkedReader {
   static constexpr std::string_view kOpen[] = {"<tool_call>"}, kClose[] = {"</tool_call>"};
 
-  void read(bool last, ReplyDelta& out) {
+  void close(ReplyDelta& out) override {
+    if (call_) end_call(out);
+  }
+  void read(bool last, ReplyDelta& out) override {
     for (;;) {
       if (call_) {
         in_.skip(call_->feed(in_.rest(), out));
@@ -125,7 +117,6 @@ class HermesReader final : public ReplyReader {
     blanks_ = words.substr(behind);
   }
 
-  MarkStream in_;
   std::optional<OneCall> call_;
   size_t index_ = 0;
   bool closing_ = false, was_call_ = false, after_call_ = false;
@@ -133,24 +124,18 @@ class HermesReader final : public ReplyReader {
 };
 
 // Calls without marks around them: one object after the other, between separators; anything else makes the rest content.
-class BareReader final : public ReplyReader {
+class BareReader final : public MarkedReader {
  public:
   // `names`: what makes an object a call; empty: any name.
   BareReader(std::string_view separators, std::string_view tag, std::vector<std::string> names)
       : separators_(separators), tag_(tag), names_(std::move(names)) {}
 
-  void feed(std::string_view text, ReplyDelta& out) override {
-    in_.feed(text);
-    read(false, out);
-  }
-  void finish(ReplyDelta& out) override {
-    read(true, out);
+ private:
+  void close(ReplyDelta& out) override {
     if (call_) call_->finish(std::exchange(between_, {}), out);
     else out.content += index_ == 0 ? between_ : "";
   }
-
- private:
-  void read(bool last, ReplyDelta& out) {
+  void read(bool last, ReplyDelta& out) override {
     for (;;) {
       const std::string_view rest = in_.rest();
       if (words_) {
@@ -186,7 +171,6 @@ class BareReader final : public ReplyReader {
 
   const std::string_view separators_, tag_;
   const std::vector<std::string> names_;
-  MarkStream in_;
   std::optional<OneCall> call_;
   size_t index_ = 0;
   bool words_ = false;

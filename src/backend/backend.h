@@ -15,6 +15,7 @@
 #include "backend/ops/log_probs.h"
 #include "backend/ops/matmul.h"
 #include "backend/ops/norm.h"
+#include "backend/ops/nsa.h"
 #include "backend/ops/rope.h"
 #include "backend/ops/sample.h"
 #include "backend/ops/top_k.h"
@@ -117,6 +118,15 @@ class Backend {
   virtual bool has_experts() const { return false; }
   virtual void route(const RouteArgs&) { HUNCH_CHECK(has_experts()); }
   virtual void experts(const ExpertsArgs&) { HUNCH_CHECK(has_experts()); }
+  // Natively trained sparse attention; false: likewise.
+  virtual bool has_nsa() const { return false; }
+  virtual bool nsa_reads(DType) const { return true; }  // of a store of that type
+  virtual void compress_kv(const CompressKvArgs&) { HUNCH_CHECK(has_nsa()); }
+  virtual void nsa_attention(const NsaAttentionArgs&) { HUNCH_CHECK(has_nsa()); }
+
+  // What a model's forward pass calls for and the ops of this backend do not do, for a message ("attention sinks"); empty:
+  // nothing.
+  virtual std::string lacks(const Checkpoint&) const { return {}; }
 
   // Ops of the body are one unit of work: a device replays the same sequence of ops as one graph. Nothing in it waits.
   virtual void replay(const std::function<void()>& body) { body(); }

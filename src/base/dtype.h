@@ -1,5 +1,6 @@
 // Element encodings of tensors and KV rows, with their block geometry (GGUF's names and layouts for the quantised ones; FP8 is
-// what Hugging Face folders publish, its scales are a tensor of their own: WeightScales of checkpoint/checkpoint.h).
+// what Hugging Face folders publish, its scales are a tensor of their own: WeightScales of checkpoint/checkpoint.h). MXFP4: Open
+// Compute Project, Microscaling Formats v1.0, of weights only.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 
 namespace hunch {
 
-enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, F8_E4M3 };
-inline constexpr int kNumDTypes = 9;
+enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, F8_E4M3, MXFP4 };
+inline constexpr int kNumDTypes = 10;
 
 struct DTypeInfo {
   std::string_view name;  // as the command line takes and prints it
@@ -29,9 +30,13 @@ constexpr DTypeInfo dtype_info(DType t) {
     case DType::Q5_K: return {"q5_k", 256, 176};  // as Q4_K, with 32 bytes of fifth bits before the nibbles
     case DType::Q6_K: return {"q6_k", 256, 210};  // 128 low nibbles, 64 high bits, int8 scales[16], f16 d; w = d sc (q - 32)
     case DType::F8_E4M3: return {"fp8", 1, 1};    // sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7f is NaN
+    case DType::MXFP4: return {"mxfp4", 32, 17};  // u8 e, nibbles as Q4_0; w = 2^(e - 128) kMxfp4Doubled[code]
   }
   return {"?", 1, 0};
 }
+
+// Twice the values of E2M1, by code: sign, 2 bits of exponent, 1 of mantissa.
+inline constexpr int kMxfp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 constexpr std::optional<DType> dtype_named(std::string_view name) {
   for (int i = 0; i < kNumDTypes; ++i)

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "checkpoint/config.h"
+#include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 
 namespace hunch {
@@ -42,7 +43,17 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
       add("attn_k_norm.weight", {s.head_dim}, false);
     }
     add("attn_output.weight", {s.hidden, q_width}, true);
+    if (s.nsa.used()) {
+      const NsaShape& n = s.nsa;
+      add("nsa_gate.weight", {3 * s.heads, s.hidden}, true);
+      for (const char* name : {"nsa_cmp_k.weight", "nsa_cmp_v.weight"}) {
+        if (n.kind == NsaShape::Kind::Weighted) add(name, {s.kv_heads, n.cmp_len}, false);
+        if (n.kind == NsaShape::Kind::Linear) add(name, {s.kv_heads, int64_t(n.cmp_len) * s.head_dim, s.head_dim}, false);
+      }
+      if (n.block_positions) add("nsa_cmp_pe.weight", {s.kv_heads, n.cmp_len, s.head_dim}, false);
+    }
     if (s.output_bias) add("attn_output.bias", {s.hidden}, false);
+    if (s.attention_sinks) add("attn_sinks.weight", {s.heads}, false);
     add("ffn_norm.weight", {s.hidden}, false);
     const auto add_ffn = [&](std::string_view of, int64_t width) {
       add(fmt::format("ffn_gate{}.weight", of), {width, s.hidden}, true);
@@ -54,6 +65,12 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
       continue;
     }
     add("ffn_gate_inp.weight", {s.num_experts, s.hidden}, true);
+    if (s.expert_bias) {
+      add("ffn_gate_inp.bias", {s.num_experts}, false);
+      add("ffn_gate_exps.bias", {s.num_experts, s.expert_ffn}, false);
+      add("ffn_up_exps.bias", {s.num_experts, s.expert_ffn}, false);
+      add("ffn_down_exps.bias", {s.num_experts, s.hidden}, false);
+    }
     for (int expert = 0; expert < s.num_experts; ++expert) add_ffn(fmt::format(".{}", expert), s.expert_ffn);
   }
   out.push_back({"output_norm.weight", {{s.hidden}, false}});
@@ -89,6 +106,8 @@ Status check_shape(const ModelShape& s, std::string_view source) {
     if (s.experts_per_token < 1 || s.experts_per_token > s.num_experts)
       return Error{fmt::format("{}: a token goes to {} experts, the model has {}", source, s.experts_per_token, s.num_experts)};
     if (s.expert_ffn < 1 || s.expert_ffn > kMostHidden) return out_of_range("width of an expert", s.expert_ffn, 1, kMostHidden);
+    if (!(s.gate_limit >= 0 && s.gate_limit <= 1e6)) return out_of_range("limit of the gates", s.gate_limit, 0, 1e6);
+    if (!(s.gate_alpha > 0 && s.gate_alpha <= 1e3)) return out_of_range("alpha of the gates", s.gate_alpha, "above 0", 1e3);
     if (s.expert_layer.size() != size_t(s.layers))
       return Error{fmt::format("{}: {} layers are said to have experts or not, the model has {}", source, s.expert_layer.size(),
                                s.layers)};
@@ -128,6 +147,7 @@ Status check_shape(const ModelShape& s, std::string_view source) {
   if (!s.window_layer.empty() && s.window_layer.size() != size_t(s.layers))
     return Error{
         fmt::format("{}: attention types of {} layers given, the model has {}", source, s.window_layer.size(), s.layers)};
+  HUNCH_OK(check_nsa(s, source));
   for (const int32_t id : s.eos_ids)
     if (id < 0 || id >= s.vocab_size) return out_of_range("end-of-text token id", id, 0, s.vocab_size - 1);
   return {};

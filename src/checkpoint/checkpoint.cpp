@@ -15,8 +15,10 @@
 #include "checkpoint/gguf.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/split_experts.h"
 
 namespace hunch {
 namespace {
@@ -48,7 +50,7 @@ class OpenedCheckpoint final : public Checkpoint {
   // `entry` lies in `file`. Kernels load whole elements: data that its file does not align (old safetensors, GGUF with a small
   // alignment) is copied once.
   void add(std::string name, TensorEntry entry, Bytes file) {
-    const size_t grain = entry.dtype == DType::F32 ? 4 : entry.dtype == DType::F8_E4M3 ? 1 : 2;
+    const size_t grain = entry.dtype == DType::F32 ? 4 : entry.dtype == DType::F8_E4M3 || entry.dtype == DType::MXFP4 ? 1 : 2;
     const std::byte* data = file.data() + entry.offset;
     if (reinterpret_cast<uintptr_t>(data) % grain != 0) {
       copies_.push_back(std::make_unique<std::byte[]>(entry.bytes));
@@ -64,6 +66,11 @@ class OpenedCheckpoint final : public Checkpoint {
     for (NamedEntry& part : parts) add(std::move(part.name), std::move(part.entry), file);
     if (parts.empty()) add(std::move(name), std::move(entry), file);
     return {};
+  }
+
+  // Codes, scales or biases of experts that are put together in finish().
+  Status add_split(std::string name, TensorEntry entry, Bytes file, std::string_view source) {
+    return split_.add(std::move(name), std::move(entry), file, source);
   }
 
   // Scales of the FP8 matrix `weight`, in any order with it, from any file.
@@ -88,6 +95,7 @@ class OpenedCheckpoint final : public Checkpoint {
 
   // After the last add: the index, and the check that the tensors are the shape's.
   Status finish(std::string_view source, bool vocab_only = false) {
+    HUNCH_OK(split_.join(shape(), source, tensors_));
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (!index_.emplace(tensors_[i].name, i).second)
         return Error{fmt::format("{}: tensor {} appears twice", source, quote(tensors_[i].name))};
@@ -129,6 +137,7 @@ class OpenedCheckpoint final : public Checkpoint {
   std::string_view format_;
   std::vector<MappedFile> files_;
   std::vector<std::unique_ptr<std::byte[]>> copies_;
+  SplitExperts split_;
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
   std::map<std::string, Scales, std::less<>> scales_;   // by the canonical name of the matrix
@@ -143,7 +152,14 @@ Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string
   HUNCH_TRY(ModelDescription description, describe_gguf(file, vocab_only));
   auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "gguf");
   out->count_file(bytes);
-  for (const TensorEntry& entry : file.tensors()) HUNCH_OK(out->add_parts(entry.name, entry, bytes, name));
+  for (const TensorEntry& entry : file.tensors()) {
+    std::string canonical = entry.name;
+    // gpt-oss files name the norm in front of the experts after where it stands.
+    constexpr std::string_view kNorm = ".post_attention_norm.weight";
+    if (out->shape().family == "gpt_oss" && canonical.ends_with(kNorm))
+      canonical.replace(canonical.size() - kNorm.size(), kNorm.size(), ".ffn_norm.weight");
+    HUNCH_OK(out->add_parts(std::move(canonical), entry, bytes, name));
+  }
   HUNCH_OK(out->finish(name, vocab_only));
   return out;
 }
@@ -158,7 +174,7 @@ bool is_prediction_module(std::string_view name, const ModelShape& shape) {
 
 // All tensors of one shard; their names as the file spells them go to `names`, to check the index against.
 Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, std::vector<std::string>* names) {
-  HUNCH_TRY(auto entries, parse_safetensors(bytes, path));
+  HUNCH_TRY(auto entries, parse_safetensors(bytes, path, IntegerTensors::Read));
   out.count_file(bytes);
   for (TensorEntry& entry : entries) {
     if (names) names->push_back(entry.name);
@@ -169,10 +185,22 @@ Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, st
       HUNCH_OK(out.add_kv_scale(fp8, entry, bytes, path));
       continue;
     }
-    auto canonical = canonical_name(fp8.part == Fp8Part::Scale ? fp8.weight : entry.name);
+    const std::string_view spelt = fp8.part == Fp8Part::Scale ? std::string_view(fp8.weight) : std::string_view(entry.name);
+    auto canonical = out.shape().nsa.used() ? nsa_canonical_name(spelt) : canonical_name(spelt);
     if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
     // A tied head is the embedding; files that also store it store it twice.
     if (canonical->empty() || (*canonical == "output.weight" && out.shape().tied_head)) continue;
+    if (out.shape().family == "gpt_oss" && canonical->ends_with("_exps.weight"))
+      return Error{
+          fmt::format("{}: tensor {}: experts of gpt-oss are read as MXFP4 (blocks and scales), not widened: use the "
+                      "original folder or a GGUF file",
+                      path, quote(entry.name))};
+    if (SplitExperts::takes(*canonical)) {
+      HUNCH_OK(out.add_split(std::move(*canonical), std::move(entry), bytes, path));
+      continue;
+    }
+    if (entry.integer != IntegerType::None)
+      return Error{fmt::format("{}: tensor {} holds whole numbers, which no part of this model does", path, quote(entry.name))};
     if (fp8.part == Fp8Part::Scale) HUNCH_OK(out.add_scales(std::move(*canonical), std::move(entry), bytes, path));
     else HUNCH_OK(out.add_parts(std::move(*canonical), std::move(entry), bytes, path));
   }
@@ -204,7 +232,7 @@ Result<std::unique_ptr<Checkpoint>> open_folder(const std::string& folder, const
 Result<std::unique_ptr<Checkpoint>> open_safetensors_file(const std::string& path) {
   {  // errors of the file itself come before those of its folder
     HUNCH_TRY(const MappedFile file, MappedFile::open(path));
-    HUNCH_OK(parse_safetensors(file.bytes(), path));
+    HUNCH_OK(parse_safetensors(file.bytes(), path, IntegerTensors::Read));
   }
   const std::string parent = fs::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
   std::error_code ignored;

@@ -25,6 +25,13 @@ struct WeightScales {
   int64_t rows = 0, columns = 0;
 };
 
+// Blocks of MXFP4 as Hugging Face publishes them: codes and scales apart, neighbours of a row in one byte (the first in the low
+// nibble). Row r of the matrix is row r * step of the codes (Tensor::data) and of the scales. No scales: GGUF's blocks.
+struct SplitBlocks {
+  const std::byte* scales = nullptr;  // one for 32 elements of a row
+  int64_t step = 1;                   // 2: rows of two matrices take turns
+};
+
 // A borrowed tensor; rows of `shape.back()` elements, slowest axis first ([out][in] for a matrix).
 struct Tensor {
   std::string name;  // canonical: GGUF's ("blk.3.attn_q.weight", "token_embd.weight", "output_norm.weight", "output.weight")
@@ -34,6 +41,7 @@ struct Tensor {
   size_t bytes = 0;
   uint64_t seed = 0;    // data null: random values, made by the backend (random_checkpoint.h)
   WeightScales scales;  // F8_E4M3
+  SplitBlocks split;    // MXFP4; a kernel wants pack_blocks() of checkpoint/quantise.h
 };
 
 // Defaults a model brings along (generation_config.json, GGUF `general.sampling.*`); absent keys are the caller's defaults.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_depth.h"
+#include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 
 namespace hunch {
@@ -136,7 +137,8 @@ Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shap
 Status read_rope(const Fields& config, ModelShape& shape) {
   HUNCH_TRY(const Fields parameters, config.object("rope_parameters"));  // newer files: theta and scaling in one object
   HUNCH_TRY(const Fields scaling, config.object("rope_scaling"));
-  HUNCH_TRY(const double outer_theta, config.number("rope_theta", 10000));
+  const bool gpt_oss = shape.family == "gpt_oss";
+  HUNCH_TRY(const double outer_theta, config.number("rope_theta", gpt_oss ? 150000 : 10000));
   HUNCH_TRY(const double scaling_theta, scaling.number("rope_theta", outer_theta));
   HUNCH_TRY(shape.rope_theta, parameters.number("rope_theta", scaling_theta));
   for (const Fields* fields : {&config, &parameters, &scaling}) {
@@ -144,6 +146,8 @@ Status read_rope(const Fields& config, ModelShape& shape) {
     if (partial != 1) return fields->wrong("partial_rotary_factor", "only 1 is supported");
   }
   HUNCH_TRY(shape.rope_scaling, rope_scaling_of(parameters.empty() ? scaling : parameters, shape));
+  if (gpt_oss && parameters.empty() && scaling.empty())
+    shape.rope_scaling = {.kind = RopeScaling::Kind::Yarn, .factor = 32, .original_context = 4096, .truncate = false};
   // Yarn files give the context before extension; the model was trained for the extended one.
   const RopeScaling& r = shape.rope_scaling;
   if (r.kind == RopeScaling::Kind::Yarn && r.factor >= 1 && r.original_context >= 1 && r.original_context * r.factor < (1 << 27))
@@ -159,6 +163,12 @@ Status read_windows(const Fields& config, ModelShape& shape) {
     HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 4096));
     return {};
   }
+  if (shape.family == "gpt_oss") {
+    HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 128));
+    shape.window_layer.resize(size_t(shape.layers));
+    for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer % 2 == 0;
+    return {};
+  }
   HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
   if (!qwen || !used) return {};
   HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", 4096));
@@ -171,7 +181,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
 
 Status read_layer_types(const Fields& config, ModelShape& shape) {
   const Json* types = config.find("layer_types");
-  if (!types || (shape.family != "qwen2" && shape.family != "qwen3")) return {};
+  if (!types || (shape.family != "qwen2" && shape.family != "qwen3" && shape.family != "gpt_oss")) return {};
   if (!types->is_array() || types->size() != size_t(shape.layers))
     return config.wrong("layer_types", fmt::format("must be a list of {} strings", shape.layers));
   std::vector<uint8_t> windowed;
@@ -181,7 +191,8 @@ Status read_layer_types(const Fields& config, ModelShape& shape) {
     windowed.push_back(type == "sliding_attention");
   }
   const bool any = std::find(windowed.begin(), windowed.end(), 1) != windowed.end();
-  if (any && !shape.sliding_window) return config.wrong("layer_types", "names sliding_attention, but use_sliding_window is off");
+  if (any && !shape.sliding_window)
+    return config.wrong("layer_types", "names sliding_attention, but there is no sliding_window, or use_sliding_window is off");
   if (shape.sliding_window) shape.window_layer = windowed;
   return {};
 }
@@ -191,11 +202,12 @@ Status refuse_unsupported(const Fields& config, bool experts_allowed) {
   HUNCH_TRY(const bool mlp_bias, config.boolean("mlp_bias", false));
   if (mlp_bias) return config.wrong("mlp_bias", "biases in the feed-forward block are not supported");
   HUNCH_TRY(const std::string act, config.text("hidden_act"));
-  if (!act.empty() && act != "silu") return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
+  if (!act.empty() && act != "silu" && act != "swish")
+    return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     HUNCH_TRY(const int64_t experts, config.integer(key, 0));
     if (experts > 0 && (!experts_allowed || key == std::string_view("n_routed_experts")))
-      return config.wrong(key, "experts are supported in qwen3_moe only");
+      return config.wrong(key, "experts are supported in qwen3_moe and gpt_oss only");
   }
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "embedding_multiplier"})
     if (config.find(key)) return config.wrong(key, "not supported in this architecture");
@@ -246,11 +258,12 @@ Result<Fp8Scales> read_compressed(const Fields& config) {
 }
 
 // Quantised folders: FP8 weights; everything else is refused by name.
-Result<Fp8Scales> read_quantisation(const Fields& config) {
+Result<Fp8Scales> read_quantisation(const Fields& config, const ModelShape& shape) {
   if (!config.find("quantization_config")) return Fp8Scales::None;
   HUNCH_TRY(const Fields quantised, config.object("quantization_config"));
   HUNCH_TRY(const std::string method, quantised.text("quant_method"));
   if (method == "compressed-tensors") return read_compressed(quantised);
+  if (method == "mxfp4" && shape.family == "gpt_oss") return Fp8Scales::None;  // of experts; the tensors say so themselves
   if (method != "fp8")
     return quantised.wrong("quant_method",
                            fmt::format("{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
@@ -289,42 +302,84 @@ Status read_experts(const Fields& config, ModelShape& s) {
   return {};
 }
 
+// gpt-oss: experts in every layer, what is left out is transformers'.
+Status read_gpt_oss(const Fields& config, ModelShape& s) {
+  HUNCH_TRY(s.num_experts, config.small_integer("num_local_experts", 128));
+  HUNCH_TRY(s.experts_per_token,
+            config.small_integer(config.find("experts_per_token") ? "experts_per_token" : "num_experts_per_tok", 4));
+  HUNCH_TRY(s.gate_limit, config.number("swiglu_limit", 7.0));
+  HUNCH_TRY(s.gate_alpha, config.number("swiglu_alpha", 1.702));
+  s.expert_ffn = s.ffn;
+  s.expert_layer.assign(size_t(s.layers), 1);
+  s.attention_sinks = s.shares_of_chosen = s.expert_bias = true;
+  return {};
+}
+
+// fla's own layout of config.json has other words for some keys, and a width of the feed-forward block that may be derived.
+Status read_fla_sizes(const Fields& config, ModelShape& s) {
+  HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
+  HUNCH_TRY(s.heads, config.small_integer("num_heads"));
+  HUNCH_TRY(s.kv_heads, config.small_integer("num_kv_heads", s.heads));
+  HUNCH_TRY(s.norm_eps, config.number("norm_eps", 1e-6));
+  HUNCH_TRY(s.qkv_bias, config.boolean("qkv_bias", false));
+  HUNCH_TRY(const bool elementwise, config.boolean("elementwise_affine", true));
+  if (!elementwise) return config.wrong("elementwise_affine", "norms without weights are not supported");
+  if (config.find("intermediate_size")) return {};
+  HUNCH_TRY(const int ratio, config.small_integer("hidden_ratio", 4));
+  if (s.hidden < 1 || s.hidden > 1 << 20 || ratio < 1 || ratio > 64) return config.wrong("hidden_ratio", "out of range");
+  s.ffn = (s.hidden * ratio * 2 / 3 + 255) / 256 * 256;
+  return {};
+}
+
 Result<ModelShape> read_shape(const Fields& config) {
   ModelShape s;
   HUNCH_TRY(s.family, config.text("model_type"));
   if (s.family.empty()) return config.wrong("model_type", "missing");
+  if (s.family == "llama-nsa") s.family = "nsa";
   if (std::find(kFamilies.begin(), kFamilies.end(), s.family) == kFamilies.end())
     return config.wrong("model_type",
                         fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
-  HUNCH_OK(refuse_unsupported(config, s.family == "qwen3_moe"));
+  const bool gpt_oss = s.family == "gpt_oss";
+  HUNCH_OK(refuse_unsupported(config, s.family == "qwen3_moe" || gpt_oss));
   const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
-             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3";
+             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3", nsa = s.family == "nsa";
+  const bool fla = nsa && !config.find("num_attention_heads") && config.find("num_heads");
   HUNCH_TRY(s.name, config.text("_name_or_path"));
   s.name.erase(0, s.name.rfind('/') + 1);  // the rest says where somebody's disk had it
   HUNCH_TRY(s.vocab_size, config.integer("vocab_size"));
   HUNCH_TRY(s.hidden, config.integer("hidden_size"));
-  HUNCH_TRY(s.ffn, config.integer("intermediate_size", moe ? std::optional<int64_t>(6144) : std::nullopt));
+  HUNCH_TRY(s.ffn, config.integer("intermediate_size", moe   ? std::optional<int64_t>(6144)
+                                                       : fla ? std::optional<int64_t>(0)
+                                                             : std::nullopt));
   HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
   HUNCH_TRY(s.prediction_layers, config.small_integer("num_nextn_predict_layers", 0));
   if (s.prediction_layers < 0 || s.prediction_layers > 16)
     return config.wrong("num_nextn_predict_layers", fmt::format("{}, possible are 0 to 16", s.prediction_layers));
-  HUNCH_TRY(s.heads, config.small_integer("num_attention_heads"));
+  HUNCH_TRY(s.heads, config.small_integer(fla ? "num_heads" : "num_attention_heads"));
   if (s.layers < 1 || s.layers > 1024)
     return config.wrong("num_hidden_layers", fmt::format("{}, possible are 1 to 1024", s.layers));
   if (s.heads < 1) return config.wrong("num_attention_heads", "must be at least 1");
-  HUNCH_TRY(s.kv_heads, config.small_integer("num_key_value_heads", llama ? s.heads : mistral ? 8 : moe ? 4 : 32));
-  if (!config.find("head_dim") && !qwen3 && s.hidden % s.heads != 0)
+  HUNCH_TRY(s.kv_heads, config.small_integer("num_key_value_heads", llama || nsa         ? s.heads
+                                                                    : mistral || gpt_oss ? 8
+                                                                    : moe                ? 4
+                                                                                         : 32));
+  if (!config.find("head_dim") && !qwen3 && !gpt_oss && s.hidden % s.heads != 0)
     return config.wrong("hidden_size", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
-  HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : s.hidden / s.heads));
+  HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : gpt_oss ? 64 : s.hidden / s.heads));
   s.rope_dim = s.head_dim;
-  HUNCH_TRY(s.context_len, config.small_integer("max_position_embeddings", llama ? 2048 : mistral ? 131072 : 32768));
-  HUNCH_TRY(s.norm_eps, config.number("rms_norm_eps", 1e-6));
+  HUNCH_TRY(s.context_len, config.small_integer("max_position_embeddings", llama || nsa         ? 2048
+                                                                           : mistral || gpt_oss ? 131072
+                                                                                                : 32768));
+  HUNCH_TRY(s.norm_eps, config.number("rms_norm_eps", gpt_oss ? 1e-5 : 1e-6));
   HUNCH_TRY(s.tied_head, config.boolean("tie_word_embeddings", false));
-  HUNCH_TRY(const bool attention_bias, config.boolean("attention_bias", false));
-  s.qkv_bias = qwen2 || ((llama || qwen3 || moe) && attention_bias);
-  s.output_bias = (llama || qwen3 || moe) && attention_bias;
+  HUNCH_TRY(const bool attention_bias, config.boolean("attention_bias", gpt_oss));
+  if (nsa && attention_bias) return config.wrong("attention_bias", "biases are not part of this architecture");
+  s.qkv_bias = qwen2 || (!mistral && attention_bias);
+  s.output_bias = !mistral && !qwen2 && attention_bias;
+  if (fla) HUNCH_OK(read_fla_sizes(config, s));
   s.qk_norm = qwen3 || moe;
   if (moe) HUNCH_OK(read_experts(config, s));
+  if (gpt_oss) HUNCH_OK(read_gpt_oss(config, s));
   HUNCH_OK(read_rope(config, s));
   HUNCH_OK(read_windows(config, s));
   HUNCH_OK(read_layer_types(config, s));
@@ -343,16 +398,20 @@ Result<SamplingDefaults> read_sampling(const Fields& generation) {
   return out;
 }
 
-// A string, or a list of named templates of which "default" counts.
+const std::string* named_template(const Json& list, std::string_view name) {
+  if (list.is_array())
+    for (const Json& entry : list)
+      if (entry.is_object() && entry.value("name", Json()) == name && entry.contains("template") && entry["template"].is_string())
+        return entry["template"].get_ptr<const std::string*>();
+  return nullptr;
+}
+
+// A string, or a list of named templates of which "default" counts; tool_template() finds one more.
 Result<std::string> chat_template_of(const Fields& tokenizer_config) {
   const Json* value = tokenizer_config.find("chat_template");
   if (!value) return std::string();
   if (value->is_string()) return value->get<std::string>();
-  if (value->is_array())
-    for (const Json& entry : *value)
-      if (entry.is_object() && entry.value("name", Json()) == "default" && entry.contains("template") &&
-          entry["template"].is_string())
-        return entry["template"].get<std::string>();
+  if (const std::string* found = named_template(*value, "default")) return *found;
   return tokenizer_config.wrong("chat_template", "must be a string or a list of templates with one named default");
 }
 
@@ -376,6 +435,15 @@ std::optional<int32_t> named_eos(const Fields& tokenizer_config, const Fields& s
 
 }  // namespace
 
+std::string tool_template(const TokenizerSource& tokenizer) {
+  const Json config = Json::parse(tokenizer.tokenizer_config_json, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains("chat_template")) return {};
+  const std::string* plain = named_template(config["chat_template"], "default");
+  const std::string* tools = named_template(config["chat_template"], "tool_use");
+  // A file chat_template.jinja stands for the whole list.
+  return plain && tools && *plain == tokenizer.chat_template ? *tools : "";
+}
+
 Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view folder) {
   const auto in = [&](const char* file) { return fmt::format("{}/{}", folder, file); };
   ModelDescription out;
@@ -383,7 +451,11 @@ Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view fol
   HUNCH_TRY(const Fields generation, Fields::parse(texts.generation_config, in("generation_config.json")));
   HUNCH_TRY(const Fields tokenizer_config, Fields::parse(texts.tokenizer_config, in("tokenizer_config.json")));
   HUNCH_TRY(out.shape, read_shape(config));
-  HUNCH_TRY(out.fp8, read_quantisation(config));
+  if (out.shape.family == "nsa") {
+    HUNCH_TRY(const JsonConfig keys, JsonConfig::parse(texts.config, in("config.json")));
+    HUNCH_TRY(out.shape.nsa, read_nsa(keys));
+  }
+  HUNCH_TRY(out.fp8, read_quantisation(config, out.shape));
   HUNCH_TRY(out.shape.eos_ids, token_ids(generation, "eos_token_id"));
   if (out.shape.eos_ids.empty()) { HUNCH_TRY(out.shape.eos_ids, token_ids(config, "eos_token_id")); }
   HUNCH_TRY(const Fields special_tokens, Fields::parse(texts.special_tokens_map, in("special_tokens_map.json")));

@@ -15,8 +15,8 @@
 namespace hunch {
 
 // Architectures by the name that config.json's model_type and GGUF's general.architecture use (mistral is llama in GGUF,
-// qwen3_moe is qwen3moe).
-inline constexpr std::array<std::string_view, 5> kFamilies{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"};
+// qwen3_moe is qwen3moe, gpt_oss is gpt-oss; llama-nsa of config.json is nsa).
+inline constexpr std::array<std::string_view, 7> kFamilies{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "nsa"};
 
 // What a folder describes besides its weights. Texts of absent files are empty.
 struct FolderTexts {
@@ -35,6 +35,9 @@ Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view fol
 
 // `vocab_only`: architecture keys may be absent. rope_factors is filled from the tensor rope_freqs.weight.
 Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only);
+
+// The template named tool_use that stands beside the default one, for chats with tools; empty: there is none.
+std::string tool_template(const TokenizerSource& tokenizer);
 
 // Ranges and divisibility; `source` stands in messages. The names in messages are ModelShape's.
 Status check_shape(const ModelShape& shape, std::string_view source);

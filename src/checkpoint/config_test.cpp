@@ -44,9 +44,9 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
   for (const auto family : kFamilies) {
     const ModelShape s = shape_of(tiny::config(std::string(family)));
     EXPECT_EQ(s.family, family);
-    EXPECT_EQ(s.qkv_bias, family == "qwen2");
+    EXPECT_EQ(s.qkv_bias, family == "qwen2" || family == "gpt_oss");
     EXPECT_EQ(s.qk_norm, family.starts_with("qwen3"));
-    EXPECT_EQ(s.output_bias, false);
+    EXPECT_EQ(s.output_bias, family == "gpt_oss");
     EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
   }
   const ModelShape biased = shape_of(with(tiny::config("llama"), "attention_bias", true));
@@ -58,8 +58,8 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
 
 TEST(Config, RefusesWhatItCannotComputeByName) {
   const std::pair<Json, const char*> cases[] = {
-      {with(tiny::config("llama"), "model_type", "gpt_oss"),
-       "unknown architecture gpt_oss; known are llama, mistral, qwen2, qwen3, qwen3_moe"},
+      {with(tiny::config("llama"), "model_type", "gemma"),
+       "unknown architecture gemma; known are llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa"},
       {without(tiny::config("llama"), "model_type"), "model_type: missing"},
       {with(tiny::config("llama"), "quantization_config", Json::object()), "quantization_config"},
       {with(tiny::config("llama"), "mlp_bias", true), "mlp_bias"},
@@ -178,13 +178,15 @@ TEST(Config, ChatTemplateFileWinsOverTheConfig) {
   FolderTexts texts;
   texts.config = tiny::config("qwen3").dump();
   texts.tokenizer_config =
-      R"({"chat_template":[{"name":"tool","template":"T"},{"name":"default","template":"D"}],"add_bos_token":true})";
+      R"({"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}],"add_bos_token":true})";
   auto d = describe_folder(texts, "m");
   ASSERT_TRUE(d.ok()) << d.error().message;
   EXPECT_EQ(d->tokenizer.chat_template, "D");
+  EXPECT_EQ(tool_template(d->tokenizer), "T");
   EXPECT_EQ(d->tokenizer.add_bos, true);
   texts.chat_template = "J";
   EXPECT_EQ(describe_folder(texts, "m")->tokenizer.chat_template, "J");
+  EXPECT_EQ(tool_template(describe_folder(texts, "m")->tokenizer), "") << "a file serves all chats";
 }
 
 TEST(Config, NamedEndTokenServesFoldersWithoutIds) {

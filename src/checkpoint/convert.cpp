@@ -9,9 +9,11 @@
 #include <numbers>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/config.h"
 #include "checkpoint/convert_tensors.h"
 #include "checkpoint/gguf_writer.h"
 #include "checkpoint/mapped_file.h"
+#include "checkpoint/nsa_config.h"
 #include "checkpoint/quantise.h"
 #include "checkpoint/tokenizer_keys.h"
 
@@ -20,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Keys of a Hugging Face model. `arch`: llama, qwen2 or qwen3.
+// Keys of a Hugging Face model. `arch`: llama, qwen2, qwen3 or nsa.
 Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) {
   const auto key = [&](std::string_view name) { return fmt::format("{}.{}", arch, name); };
   out.add_u32(key("vocab_size"), uint32_t(s.vocab_size));
@@ -39,6 +41,7 @@ Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) 
     out.add_u32(key("attention.sliding_window"), uint32_t(s.sliding_window));
     if (!s.window_layer.empty()) out.add_bools(key("attention.sliding_window_pattern"), s.window_layer);
   }
+  if (s.nsa.used()) add_nsa(out, s.nsa);
   const RopeScaling& r = s.rope_scaling;
   if (r.kind == RopeScaling::Kind::Linear) {
     out.add_text(key("rope.scaling.type"), "linear");
@@ -74,6 +77,8 @@ Status add_tokenizer(GgufWriter& out, const Checkpoint& in, std::string_view sou
   if (tokenizer.padding_id) out.add_u32("tokenizer.ggml.padding_token_id", uint32_t(*tokenizer.padding_id));
   if (t.add_bos) out.add_bool("tokenizer.ggml.add_bos_token", *t.add_bos);
   if (!t.chat_template.empty()) out.add_text("tokenizer.chat_template", t.chat_template);
+  if (const std::string tools = tool_template(in.tokenizer()); !tools.empty())
+    out.add_text("tokenizer.chat_template.tool_use", tools);
   return {};
 }
 
@@ -137,7 +142,7 @@ std::vector<float> llama3_factors(const ModelShape& s) {
 
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
                                           const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
-  if (!can_quantise(type) || type == DType::F8_E4M3)
+  if (!can_quantise(type) || type == DType::F8_E4M3 || type == DType::MXFP4)
     return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(in));
   HUNCH_OK(check_destination(in, out));
@@ -147,8 +152,8 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
         fmt::format("{}: models with experts ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};
   const bool from_folder = checkpoint->format() != "gguf";
   const bool permute = from_folder && (shape.family == "llama" || shape.family == "mistral");
-  if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3 && !permute)
-    return Error{fmt::format("{}: rope scaling llama3 can be written for llama and mistral only", in)};
+  if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3 && !permute && shape.family != "nsa")
+    return Error{fmt::format("{}: rope scaling llama3 can be written for llama, mistral and nsa only", in)};
 
   GgufWriter writer;
   HUNCH_OK(from_folder ? add_folder_keys(writer, *checkpoint, in) : copy_gguf_keys(writer, in));

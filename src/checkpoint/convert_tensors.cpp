@@ -38,7 +38,8 @@ float most_of(DType type) {
     case DType::Q4_K:
     case DType::Q5_K:
     case DType::Q6_K:
-    case DType::F8_E4M3: break;
+    case DType::F8_E4M3:
+    case DType::MXFP4: break;
   }
   return kMostF16 * 8;
 }
@@ -108,13 +109,14 @@ uint32_t file_type_of(DType type) {
     case DType::Q5_K: return 16;
     case DType::Q6_K: return 18;
     case DType::BF16: return 32;
-    case DType::F8_E4M3: break;  // not an encoding of GGUF
+    case DType::F8_E4M3:       // not an encoding of GGUF
+    case DType::MXFP4: break;  // not written
   }
   return 0;
 }
 
 DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& notes) {
-  if (tensor.shape.size() < 2) return DType::F32;
+  if (tensor.shape.size() < 2 || tensor.name.find(".nsa_cmp_") != tensor.name.npos) return DType::F32;
   const int64_t row = tensor.shape.back();
   const auto fits = [&](DType type) { return row % dtype_info(type).block == 0; };
   if (fits(asked)) return asked;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/config.h"
 #include "checkpoint/tiny_model.h"
 
 namespace hunch {
@@ -26,7 +27,8 @@ class ConvertTest : public testing::Test {
   void put_model(const std::string& family, nlohmann::json config = nullptr) {
     put("config.json", (config.is_null() ? tiny::config(family) : config).dump());
     put("tokenizer.json", tiny::tokenizer().dump());
-    put("tokenizer_config.json", R"({"pad_token":"<|end|>","chat_template":"T"})");
+    put("tokenizer_config.json",
+        R"({"pad_token":"<|end|>","chat_template":[{"name":"default","template":"T"},{"name":"tool_use","template":"U"}]})");
     put("generation_config.json", R"({"eos_token_id":[30,3],"temperature":0.7,"top_k":20})");
     const auto bytes = tiny::safetensors(tiny::folder_tensors(family));
     std::ofstream(folder_ + "/model.safetensors")
@@ -64,6 +66,29 @@ TEST_F(ConvertTest, RefusesModelsWithExpertsByName) {
   EXPECT_FALSE(fs::exists(out_));
 }
 
+// Compressors decide what is read: they stay as exact as a GGUF file can be.
+TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
+  nlohmann::json config = tiny::config("nsa");
+  config["nsa"]["window_counts_self"] = false;
+  put_model("nsa", config);
+  auto original = Checkpoint::open(folder_);
+  ASSERT_TRUE(original.ok()) << original.error().message;
+  const auto c = converted(DType::Q8_0);
+  ASSERT_TRUE(c);
+  const NsaShape &a = c->shape().nsa, &b = (*original)->shape().nsa;
+  EXPECT_EQ(c->shape().family, "nsa");
+  EXPECT_EQ(b.window, 25);
+  EXPECT_EQ(std::tie(a.variant, a.kind, a.cmp_len, a.cmp_stride, a.rope_before, a.block_positions, a.sel_block, a.sel_count,
+                     a.init_blocks, a.local_blocks, a.window),
+            std::tie(b.variant, b.kind, b.cmp_len, b.cmp_stride, b.rope_before, b.block_positions, b.sel_block, b.sel_count,
+                     b.init_blocks, b.local_blocks, b.window));
+  for (const char* name : {"blk.1.nsa_cmp_k.weight", "blk.1.nsa_cmp_v.weight", "blk.1.nsa_cmp_pe.weight"}) {
+    ASSERT_NE(c->find(name), nullptr) << name;
+    EXPECT_EQ(values_of(*c->find(name)), values_of(*(*original)->find(name))) << name;
+  }
+  EXPECT_EQ(c->find("blk.0.nsa_gate.weight")->dtype, DType::Q8_0);
+}
+
 TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   put_model("qwen3");
   const auto c = converted(DType::Q8_0);
@@ -85,6 +110,7 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   EXPECT_EQ(t.merges[0], "a b");
   EXPECT_EQ(t.add_bos, false);
   EXPECT_EQ(t.chat_template, "T");
+  EXPECT_EQ(tool_template(t), "U");
   for (const Tensor& tensor : c->tensors())
     EXPECT_EQ(tensor.dtype, tensor.shape.size() > 1 ? DType::Q8_0 : DType::F32) << tensor.name;
 }

@@ -65,7 +65,9 @@ Status DrafterFile::index_names() {
   for (size_t i = 0; i < items_.size(); ++i) {
     const Tensor& tensor = items_[i].tensor;
     if (!index_.emplace(tensor.name, i).second) return wrong(tensor.name, "appears twice");
-    if (tensor.dtype == DType::F8_E4M3) return wrong(tensor.name, "fp8 is read in models, not in drafters: use its original");
+    if (tensor.dtype == DType::F8_E4M3 || tensor.dtype == DType::MXFP4)
+      return wrong(tensor.name,
+                   fmt::format("{} is read in models, not in drafters: use its original", dtype_info(tensor.dtype).name));
   }
   return {};
 }

@@ -145,7 +145,8 @@ Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name, IntegerT
                                                   "",        "Q8_1",   "Q2_K",    "Q3_K",  "",       "",      "",      "Q8_K",
                                                   "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"};
     const std::string_view known = type < std::size(kKnown) && !kKnown[type].empty() ? kKnown[type] : "unknown";
-    return fail(fmt::format("type {} ({}) is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K and Q6_K are", type, known));
+    return fail(
+        fmt::format("type {} ({}) is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K and MXFP4 are", type, known));
   }
   entry.dtype = *dtype;
   const DTypeInfo info = dtype_info(*dtype);
@@ -222,6 +223,7 @@ uint32_t ggml_type_of(DType dtype) {
     case DType::Q5_K: return 13;
     case DType::Q6_K: return 14;
     case DType::BF16: return 30;
+    case DType::MXFP4: return 39;
     case DType::F8_E4M3: break;
   }
   return kNoGgmlType;

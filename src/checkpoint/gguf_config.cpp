@@ -6,15 +6,17 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/config.h"
+#include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {
 
 constexpr size_t kMostTemplateBytes = 1 << 20;
-constexpr std::string_view kGgufQwen3Moe = "qwen3moe";
+constexpr std::string_view kGgufQwen3Moe = "qwen3moe", kGgufGptOss = "gpt-oss";
 
 // Accessors for "{arch}.name".
 class ArchKeys {
@@ -57,9 +59,23 @@ Status read_experts(const ArchKeys& keys, ModelShape& s) {
   return {};
 }
 
+// gpt-oss: what no key says is what the models were published with.
+Status read_gpt_oss(const ArchKeys& keys, ModelShape& s) {
+  HUNCH_OK(read_experts(keys, s));
+  s.norm_expert_shares = false;
+  s.gate_limit = 7, s.gate_alpha = 1.702;
+  s.attention_sinks = s.shares_of_chosen = s.expert_bias = true;
+  s.rope_scaling.truncate = false;
+  if (s.sliding_window == 0) return keys.wrong("attention.sliding_window", "missing");
+  if (!s.window_layer.empty()) return {};
+  s.window_layer.resize(size_t(s.layers));
+  for (int layer = 0; layer < s.layers; ++layer) s.window_layer[size_t(layer)] = layer % 2 == 0;
+  return {};
+}
+
 Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
   HUNCH_TRY(const int64_t experts, keys.integer("expert_count", 0));
-  if (experts != 0 && !experts_allowed) return keys.wrong("expert_count", "experts are supported in qwen3moe only");
+  if (experts != 0 && !experts_allowed) return keys.wrong("expert_count", "experts are supported in qwen3moe and gpt-oss only");
   // Neutral values are 0 (off) and 1 (a factor); anything else changes results.
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
                            "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
@@ -141,14 +157,14 @@ Status read_rope_factors(const GgufFile& file, ModelShape& shape) {
 
 Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t num_tokens) {
   const ArchKeys keys(file, arch);
-  const bool moe = arch == kGgufQwen3Moe;
-  HUNCH_OK(refuse_unsupported(keys, moe));
+  const bool moe = arch == kGgufQwen3Moe, gpt_oss = arch == kGgufGptOss;
+  HUNCH_OK(refuse_unsupported(keys, moe || gpt_oss));
   ModelShape s;
-  s.family = moe ? "qwen3_moe" : arch;
+  s.family = moe ? "qwen3_moe" : gpt_oss ? "gpt_oss" : arch;
   HUNCH_TRY(const auto name, file.text("general.name"));
   s.name = name.value_or("");
   HUNCH_TRY(s.hidden, keys.count("embedding_length", 1));
-  HUNCH_TRY(s.ffn, keys.count("feed_forward_length", 1, moe ? std::optional<int64_t>(1) : std::nullopt));
+  HUNCH_TRY(s.ffn, keys.count("feed_forward_length", 1, moe || gpt_oss ? std::optional<int64_t>(1) : std::nullopt));
   HUNCH_TRY(s.layers, keys.count("block_count", 1));
   if (s.layers > 1024) return keys.wrong("block_count", fmt::format("{}, possible are 1 to 1024", s.layers));
   HUNCH_TRY(s.heads, keys.count("attention.head_count", 1));
@@ -177,6 +193,8 @@ Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t nu
   s.output_bias = find_tensor(file, "blk.0.attn_output.bias");
   s.qk_norm = arch == "qwen3" || moe;
   if (moe) HUNCH_OK(read_experts(keys, s));
+  if (gpt_oss) HUNCH_OK(read_gpt_oss(keys, s));
+  if (arch == "nsa") { HUNCH_TRY(s.nsa, read_nsa(file)); }
 
   const TensorEntry* embedding = find_tensor(file, "token_embd.weight");
   HUNCH_TRY(s.vocab_size, keys.integer("vocab_size", num_tokens ? num_tokens : embedding ? embedding->shape[0] : 0));
@@ -206,10 +224,20 @@ Result<TokenizerSource> read_tokenizer(const GgufFile& file) {
   HUNCH_TRY(t.bos_id, token_id(file, "tokenizer.ggml.bos_token_id", t.tokens.size()));
   HUNCH_TRY(t.eos_id, token_id(file, "tokenizer.ggml.eos_token_id", t.tokens.size()));
   HUNCH_TRY(t.add_bos, file.boolean("tokenizer.ggml.add_bos_token"));
-  HUNCH_TRY(const auto chat, file.text("tokenizer.chat_template"));
-  if (chat && chat->size() > kMostTemplateBytes)
-    return file.wrong("tokenizer.chat_template", fmt::format("{} bytes, at most {}", chat->size(), kMostTemplateBytes));
-  t.chat_template = chat.value_or("");
+  const auto chat_template = [&](const char* key) -> Result<std::string> {
+    HUNCH_TRY(const auto text, file.text(key));
+    if (text && text->size() > kMostTemplateBytes)
+      return file.wrong(key, fmt::format("{} bytes, at most {}", text->size(), kMostTemplateBytes));
+    return std::string(text.value_or(""));
+  };
+  HUNCH_TRY(t.chat_template, chat_template("tokenizer.chat_template"));
+  HUNCH_TRY(const std::string tools, chat_template("tokenizer.chat_template.tool_use"));
+  using Json = nlohmann::json;
+  if (!tools.empty())  // as a folder says it
+    t.tokenizer_config_json =
+        Json{{"chat_template",
+              Json::array({{{"name", "default"}, {"template", t.chat_template}}, {{"name", "tool_use"}, {"template", tools}}})}}
+            .dump(-1, ' ', false, Json::error_handler_t::replace);
   return t;
 }
 
@@ -270,12 +298,13 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
     HUNCH_OK(check_tokenizer(out.tokenizer, out.shape, file.file_name()));
     return out;
   }
-  // Not architectures of GGUF files: mistral is written as llama, qwen3_moe has a spelling of its own.
-  const bool known = std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe;
-  if (!known || *arch == "mistral" || *arch == "qwen3_moe")
-    return file.wrong(
-        "general.architecture",
-        fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe", quote(*arch)));
+  // Not architectures of GGUF files: mistral is written as llama, qwen3_moe and gpt_oss have spellings of their own.
+  const bool known =
+      std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe || *arch == kGgufGptOss;
+  if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss")
+    return file.wrong("general.architecture",
+                      fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, nsa",
+                                  quote(*arch)));
   if (file.tensors().empty()) return Error{fmt::format("{}: holds no tensors (a vocabulary-only file)", file.file_name())};
   HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), int64_t(out.tokenizer.tokens.size())));
   out.shape.eos_ids = eos_ids;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/half.h"
@@ -53,6 +54,16 @@ void dequantise_q4_0(const std::byte* in, float* out) {
   for (int i = 0; i < 16; ++i) {
     out[i] = d * float(int(u8(in[2 + i]) & 15) - 8);
     out[i + 16] = d * float(int(u8(in[2 + i]) >> 4) - 8);
+  }
+}
+
+float mxfp4_scale(std::byte e) { return std::ldexp(1.0f, int(u8(e)) - 128); }
+
+void dequantise_mxfp4(const std::byte* in, float* out) {
+  const float d = mxfp4_scale(in[0]);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * float(kMxfp4Doubled[u8(in[1 + i]) & 15]);
+    out[i + 16] = d * float(kMxfp4Doubled[u8(in[1 + i]) >> 4]);
   }
 }
 
@@ -115,6 +126,21 @@ void quantise_q4_0(const float* in, std::byte* out) {
     return std::isfinite(inverse) ? uint8_t(std::clamp(std::trunc(x * inverse + 8.5f), 0.f, 15.f)) : uint8_t(8);
   };
   for (int i = 0; i < 16; ++i) out[2 + i] = std::byte(code(in[i]) | code(in[i + 16]) << 4);
+}
+
+// The exponent puts the greatest magnitude between 4 and 8: what is past 6 becomes that. Ties to the code that comes first.
+void quantise_mxfp4(const float* in, std::byte* out) {
+  float most = 0;
+  for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(in[i]));
+  out[0] = std::byte(most > 0 ? std::clamp(int(std::floor(std::log2(most))) + 125, 0, 254) : 0);
+  const float d = mxfp4_scale(out[0]);
+  const auto code = [&](float x) {
+    int best = 0;
+    for (int c = 1; c < 16; ++c)
+      if (std::fabs(d * float(kMxfp4Doubled[c]) - x) < std::fabs(d * float(kMxfp4Doubled[best]) - x)) best = c;
+    return best;
+  };
+  for (int i = 0; i < 16; ++i) out[1 + i] = std::byte(code(in[i]) | code(in[i + 16]) << 4);
 }
 
 // x is approximated by scale * code - min with codes 0..15 and min >= 0.
@@ -243,17 +269,41 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
     if (dtype == DType::Q4_K) dequantise_q4_k(in, out);
     if (dtype == DType::Q5_K) dequantise_q5_k(in, out);
     if (dtype == DType::Q6_K) dequantise_q6_k(in, out);
+    if (dtype == DType::MXFP4) dequantise_mxfp4(in, out);
   }
 }
 
 void dequantise_row(const Tensor& matrix, int64_t row, float* out) {
   const int64_t columns = matrix.shape.back();
+  if (matrix.split.scales) {
+    std::vector<std::byte> blocks(dtype_bytes(matrix.dtype, size_t(columns)));
+    pack_blocks(matrix, row, blocks.data());
+    return dequantise_row(matrix.dtype, blocks.data(), out, columns);
+  }
   dequantise_row(matrix.dtype, matrix.data + size_t(row) * dtype_bytes(matrix.dtype, size_t(columns)), out, columns);
   const WeightScales& s = matrix.scales;
   if (!s.values) return;
   const float* scale = s.values + row / s.rows * ((columns + s.columns - 1) / s.columns);
   for (int64_t first = 0; first < columns; first += s.columns, ++scale)
     for (int64_t i = first; i < std::min(columns, first + s.columns); ++i) out[i] = *scale * out[i];
+}
+
+void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out) {
+  const int64_t columns = matrix.shape.back();
+  if (!matrix.split.scales) {
+    const size_t bytes = dtype_bytes(matrix.dtype, size_t(columns));
+    std::memcpy(out, matrix.data + size_t(row) * bytes, bytes);
+    return;
+  }
+  const std::byte *codes = matrix.data + row * matrix.split.step * (columns / 2),
+                  *scales = matrix.split.scales + row * matrix.split.step * (columns / 32);
+  for (int64_t b = 0; b < columns / 32; ++b, codes += 16, out += 17) {
+    out[0] = scales[b];
+    for (int i = 0; i < 16; ++i) {  // elements i and i + 16 out of pairs 2j, 2j + 1
+      const int shift = i % 2 * 4;
+      out[1 + i] = std::byte((u8(codes[i / 2]) >> shift & 15) | (u8(codes[8 + i / 2]) >> shift & 15) << 4);
+    }
+  }
 }
 
 bool can_quantise(DType dtype) { return dtype != DType::Q5_K && dtype != DType::Q6_K; }
@@ -278,6 +328,7 @@ void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
     if (dtype == DType::Q8_0) quantise_q8_0(in, out);
     if (dtype == DType::Q4_0) quantise_q4_0(in, out);
     if (dtype == DType::Q4_K) quantise_q4_k(in, out);
+    if (dtype == DType::MXFP4) quantise_mxfp4(in, out);
   }
 }
 

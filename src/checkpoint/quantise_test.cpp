@@ -1,4 +1,4 @@
-// Encodings against blocks recorded with the gguf package (tests/data/checkpoint/make_blocks.py), and the quality of Q4_K.
+// Encodings against blocks recorded with the gguf package (models/golden/make_blocks.py), and the quality of Q4_K.
 #include "checkpoint/quantise.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::vector<std::byte> from_hex(const std::string& hex) {
   return out;
 }
 
-nlohmann::json recorded() { return nlohmann::json::parse(std::ifstream(HUNCH_TEST_DATA "/checkpoint/blocks.json")); }
+nlohmann::json recorded() { return nlohmann::json::parse(std::ifstream(HUNCH_ROOT "/models/golden/blocks.json")); }
 
 double relative_rms(const std::vector<float>& x, DType dtype) {
   std::vector<std::byte> packed(dtype_bytes(dtype, x.size()));
@@ -126,8 +126,62 @@ TEST(Quantise, RowsOfFp8TakeTheScaleOfTheirBlock) {
   }
 }
 
+// E2M1 codes and E8M0 scales by their definition (OCP Microscaling Formats v1.0): every byte under scales from end to end.
+TEST(Quantise, Mxfp4CodesAreTheirDefinition) {
+  for (const int scale : {0, 1, 127, 128, 254})
+    for (int byte = 0; byte < 256; ++byte) {
+      std::byte block[17];
+      std::fill_n(block + 1, 16, std::byte(byte)), block[0] = std::byte(scale);
+      float out[32];
+      dequantise_row(DType::MXFP4, block, out, 32);
+      for (int i = 0; i < 32; ++i) {
+        const int code = byte >> (i < 16 ? 0 : 4) & 15, exponent = code >> 1 & 3, mantissa = code & 1;
+        const double value = exponent == 0 ? mantissa * 0.5 : std::ldexp(1 + mantissa * 0.5, exponent - 1);
+        EXPECT_EQ(out[i], float(std::ldexp(code & 8 ? -value : value, scale - 127))) << scale << " " << byte << " " << i;
+      }
+    }
+}
+
+TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
+  const float row[] = {6, -6, 0.2f, 0.3f, 0.74f, 0.76f, 2.4f, 2.6f, 3.4f, 3.6f, 4.9f, 5.1f, -0.3f, 0, 1.24f, 1.26f};
+  const float want[] = {6, -6, 0, 0.5f, 0.5f, 1, 2, 3, 3, 4, 4, 6, -0.5f, 0, 1, 1.5f};
+  for (const float unit : {1.0f, 0x1p-20f, 0x1p30f}) {
+    std::vector<float> x(32), back(32);
+    for (size_t i = 0; i < 32; ++i) x[i] = unit * row[i % 16];
+    std::byte block[17];
+    quantise_row(DType::MXFP4, x.data(), block, 32);
+    dequantise_row(DType::MXFP4, block, back.data(), 32);
+    for (size_t i = 0; i < 32; ++i) EXPECT_EQ(back[i], unit * want[i % 16]) << unit << " " << i;
+  }
+}
+
+// Codes and scales apart, rows of two matrices in turns, neighbours in a byte: the blocks that GGUF would have.
+TEST(Quantise, SplitBlocksReadLikeBlocks) {
+  constexpr int64_t kRows = 3, kColumns = 96;
+  std::vector<std::byte> codes(2 * kRows * kColumns / 2), scales(2 * kRows * kColumns / 32);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = std::byte(uint8_t(i * 37 + i / 7));
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = std::byte(uint8_t(120 + i));
+  for (const int64_t second : {0, 1}) {
+    Tensor matrix{.dtype = DType::MXFP4, .shape = {kRows, kColumns}, .data = codes.data() + second * kColumns / 2};
+    matrix.split = {scales.data() + second * kColumns / 32, 2};
+    for (int64_t row = 0; row < kRows; ++row) {
+      std::vector<float> got(kColumns), again(kColumns);
+      dequantise_row(matrix, row, got.data());
+      for (int64_t i = 0; i < kColumns; ++i) {
+        const size_t at = size_t(2 * row + second);
+        const int code = int(codes[at * kColumns / 2 + size_t(i / 2)]) >> (i % 2 * 4) & 15;
+        EXPECT_EQ(got[size_t(i)], std::ldexp(float(kMxfp4Doubled[code]), int(scales[at * kColumns / 32 + size_t(i / 32)]) - 128));
+      }
+      std::vector<std::byte> blocks(dtype_bytes(DType::MXFP4, kColumns));
+      pack_blocks(matrix, row, blocks.data());
+      dequantise_row(DType::MXFP4, blocks.data(), again.data(), kColumns);
+      EXPECT_EQ(got, again);
+    }
+  }
+}
+
 TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
-  for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_K})
+  for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::MXFP4})
     for (const float scale : {0.f, 1e-42f, 1e-38f, 1e-20f}) {
       std::vector<float> x = tiny::values(256, 9);
       for (float& value : x) value *= scale;

@@ -72,6 +72,15 @@ class RandomCheckpoint final : public Checkpoint {
       part("attn_norm.weight", {s.hidden}), part("ffn_norm.weight", {s.hidden});
       part("attn_q.weight", {q, s.hidden}), part("attn_k.weight", {kv, s.hidden}), part("attn_v.weight", {kv, s.hidden});
       part("attn_output.weight", {s.hidden, q});
+      if (s.nsa.used()) {
+        const NsaShape& n = s.nsa;
+        part("nsa_gate.weight", {3 * s.heads, s.hidden});
+        for (const char* name : {"nsa_cmp_k.weight", "nsa_cmp_v.weight"}) {
+          if (n.kind == NsaShape::Kind::Weighted) part(name, {s.kv_heads, n.cmp_len});
+          if (n.kind == NsaShape::Kind::Linear) part(name, {s.kv_heads, int64_t(n.cmp_len) * s.head_dim, s.head_dim});
+        }
+        if (n.block_positions) part("nsa_cmp_pe.weight", {s.kv_heads, n.cmp_len, s.head_dim});
+      }
       const auto ffn = [&](const std::string& of, int64_t width) {
         part(fmt::format("ffn_gate{}.weight", of), {width, s.hidden});
         part(fmt::format("ffn_up{}.weight", of), {width, s.hidden});
@@ -83,6 +92,10 @@ class RandomCheckpoint final : public Checkpoint {
       if (s.qk_norm) part("attn_q_norm.weight", {s.head_dim}), part("attn_k_norm.weight", {s.head_dim});
       if (s.qkv_bias) part("attn_q.bias", {q}), part("attn_k.bias", {kv}), part("attn_v.bias", {kv});
       if (s.output_bias) part("attn_output.bias", {s.hidden});
+      if (s.attention_sinks) part("attn_sinks.weight", {s.heads});
+      if (!s.expert_bias) continue;
+      part("ffn_gate_inp.bias", {s.num_experts}), part("ffn_down_exps.bias", {s.num_experts, s.hidden});
+      part("ffn_gate_exps.bias", {s.num_experts, s.expert_ffn}), part("ffn_up_exps.bias", {s.num_experts, s.expert_ffn});
     }
     for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
   }
@@ -103,11 +116,13 @@ class RandomCheckpoint final : public Checkpoint {
 
  private:
   void add(std::string name, std::vector<int64_t> shape) {
-    const bool exact = shape.size() == 1 || name.ends_with("ffn_gate_inp.weight");  // routers stay in fp32, as in GGUF files
+    // Routers and compressors stay in fp32, as in GGUF files.
+    const bool exact = shape.size() == 1 || name.ends_with("ffn_gate_inp.weight") || name.ends_with(".bias") ||
+                       name.find(".nsa_cmp_") != name.npos;
     Tensor tensor{.name = std::move(name), .dtype = exact ? DType::F32 : dtype_, .shape = std::move(shape)};
     tensor.seed = seed_ * 0x9e3779b97f4a7c15ull + tensors_.size() + 1;
     tensor.bytes = dtype_bytes(tensor.dtype, size_t(tensor.shape.back()));
-    if (tensor.shape.size() > 1) tensor.bytes *= size_t(tensor.shape.front());
+    for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) tensor.bytes *= size_t(tensor.shape[i]);
     tensors_.push_back(std::move(tensor));
   }
 

@@ -152,7 +152,8 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   };
   static constexpr std::array<Pair, 3> kOutside{
       {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
-  static constexpr std::array<Pair, 14> kInside{{{"self_attn.q_proj", "attn_q"},
+  static constexpr std::array<Pair, 16> kInside{{{"self_attn.q_proj", "attn_q"},
+                                                 {"self_attn.sinks", "attn_sinks"},
                                                  {"self_attn.k_proj", "attn_k"},
                                                  {"self_attn.v_proj", "attn_v"},
                                                  {"self_attn.o_proj", "attn_output"},
@@ -162,19 +163,28 @@ Result<std::string> canonical_name(std::string_view hf_name) {
                                                  {"mlp.up_proj", "ffn_up"},
                                                  {"mlp.down_proj", "ffn_down"},
                                                  {"mlp.gate", "ffn_gate_inp"},
+                                                 {"mlp.router", "ffn_gate_inp"},
                                                  {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
                                                  {"mlp.experts.down_proj", "ffn_down_exps"},
                                                  {"input_layernorm", "attn_norm"},
                                                  {"post_attention_layernorm", "ffn_norm"}}};
-  const Error unknown{fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3 or qwen3_moe)", quote(hf_name))};
+  const Error unknown{
+      fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe or gpt_oss)", quote(hf_name))};
   if (hf_name.ends_with("rotary_emb.inv_freq")) return std::string();  // derived from rope_theta, old checkpoints store it
 
   // Tensors of all experts are parameters of their own, without the suffix of a linear layer.
-  const bool bare = hf_name.ends_with(".experts.gate_up_proj") || hf_name.ends_with(".experts.down_proj");
-  const size_t dot = bare ? hf_name.size() : hf_name.rfind('.');
-  if (dot == hf_name.npos) return unknown;
-  const std::string_view stem = hf_name.substr(0, dot), suffix = bare ? ".weight" : hf_name.substr(dot);
-  if (suffix != ".weight" && suffix != ".bias") return unknown;
+  bool bare = false;
+  std::string_view stem = hf_name, suffix;
+  for (const std::string_view name : {".experts.gate_up_proj", ".experts.down_proj", ".self_attn.sinks"})
+    for (const Pair& end : {Pair{"", ".weight"}, Pair{"_bias", ".bias"}, Pair{"_blocks", ".blocks"}, Pair{"_scales", ".scales"}})
+      if (hf_name.ends_with(end.hf) && hf_name.substr(0, hf_name.size() - end.hf.size()).ends_with(name))
+        bare = true, stem = hf_name.substr(0, hf_name.size() - end.hf.size()), suffix = end.canonical;
+  if (!bare) {
+    const size_t dot = hf_name.rfind('.');
+    if (dot == hf_name.npos) return unknown;
+    stem = hf_name.substr(0, dot), suffix = hf_name.substr(dot);
+    if (suffix != ".weight" && suffix != ".bias") return unknown;
+  }
   for (const auto& [hf, canonical] : kOutside)
     if (stem == hf) return fmt::format("{}{}", canonical, suffix);
 

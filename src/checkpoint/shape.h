@@ -21,8 +21,25 @@ struct RopeScaling {
 // Which two elements of a head rotate together.
 enum class RopePairs { Halves /* i and i + D/2: Hugging Face, GGUF qwen2/qwen3 */, Neighbours /* 2i and 2i + 1: GGUF llama */ };
 
+// Natively trained sparse attention (docs/nsa.md): a query reads compressed rows, chosen blocks and a window of one K and V, each
+// with a soft maximum of its own, mixed by gates. Compressed row i stands for the tokens [i cmp_stride, i cmp_stride + cmp_len).
+struct NsaShape {
+  enum class Kind : uint8_t { Mean, Weighted, Linear } kind = Kind::Weighted;  // how cmp_len rows become one
+  std::string variant;  // "std" or "fla", whose names and defaults the file has; empty: the model has ordinary attention
+  int cmp_len = 0, cmp_stride = 0;
+  bool rope_before = false;      // rotated keys are compressed; else unrotated ones, and the result rotated as token i cmp_stride
+  bool block_positions = false;  // a learned offset for each of the cmp_len keys is added before
+  int sel_block = 0, sel_count = 0;       // tokens of a block; blocks that a query reads, the forced ones included
+  int init_blocks = 0, local_blocks = 0;  // forced: the first, and the last up to the query's own
+  int window = 0;                         // keys, the query's own included; 0: no such branch
+
+  bool used() const { return !variant.empty(); }
+  // Compressed rows of `tokens` tokens: those whose last token is among them.
+  int64_t rows_of(int64_t tokens) const { return tokens < cmp_len ? 0 : (tokens - cmp_len) / cmp_stride + 1; }
+};
+
 struct ModelShape {
-  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3, qwen3_moe
+  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa
   std::string name;    // free text from the file, may be empty
   int64_t vocab_size = 0, hidden = 0, ffn = 0;
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -38,13 +55,19 @@ struct ModelShape {
   int prediction_layers = 0;          // MTP layers behind the model's own in the file; not part of the model
   bool tied_head = false;             // no output matrix of its own
   bool qkv_bias = false, output_bias = false, qk_norm = false;
+  bool attention_sinks = false;  // a learned logit of every head and layer that takes weight and has no value
   std::vector<int32_t> eos_ids;  // end of generation, from generation_config/config or GGUF keys
 
   // Mixture of experts: a router sends a row to the `experts_per_token` of `num_experts` small feed-forward blocks.
   int num_experts = 0, experts_per_token = 0;  // 0: no layer has experts
   int64_t expert_ffn = 0;                      // width of one; `ffn` is that of the layers without
   bool norm_expert_shares = false;             // the chosen experts' shares are divided by their sum
+  bool shares_of_chosen = false;               // they are the softmax over the chosen experts' logits, not over all
+  bool expert_bias = false;                    // router and experts have biases
+  double gate_limit = 0, gate_alpha = 1;       // of the experts' gates (GateClamp of backend/ops/norm.h); 0: plain
   std::vector<uint8_t> expert_layer;           // [layers] 1 where the feed-forward block is one of experts; empty: nowhere
+
+  NsaShape nsa;  // of all layers
 
   int window_of(int layer) const { return window_layer.empty() || window_layer[size_t(layer)] ? sliding_window : 0; }
   bool has_experts(int layer) const { return !expert_layer.empty() && expert_layer[size_t(layer)]; }

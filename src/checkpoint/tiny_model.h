@@ -43,6 +43,8 @@ inline nlohmann::json config(const std::string& family) {
                 {"moe_intermediate_size", kExpertFfn},
                 {"norm_topk_prob", true},
                 {"mlp_only_layers", {0}}});
+  if (family == "nsa")
+    out["nsa"] = {{"variant", "std"}, {"cmp_len", 8}, {"cmp_stride", 4}, {"sel_block", 16}, {"sel_count", 4}, {"window", 24}};
   return out;
 }
 
@@ -65,6 +67,12 @@ inline std::vector<NamedShape> folder_tensors(const std::string& family) {
     if (family == "qwen3" || family == "qwen3_moe") {
       add("self_attn.q_norm.weight", {kHeadDim});
       add("self_attn.k_norm.weight", {kHeadDim});
+    }
+    if (family == "nsa") {
+      add("self_attn.g_proj.weight", {3 * kHeads, kHidden});
+      add("self_attn.compress_key", {kKvHeads, 8});
+      add("self_attn.compress_value", {kKvHeads, 8});
+      add("self_attn.intra_block_pe", {kKvHeads, 8, kHeadDim});
     }
     add("self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim});
     add("post_attention_layernorm.weight", {kHidden});

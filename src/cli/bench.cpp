@@ -339,6 +339,7 @@ class LlamaBench {
                           {"same_tokens_as_plain", equal},
                           {"acceptance_by_position", sums.acceptance_by_position()},
                           {"milliseconds", time_split(sums)}};
+    if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     print_row(bench_row(fields_, test, samples, extra));
     return {};
   }
@@ -429,6 +430,7 @@ Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
 void add_counts(const Generation& g, Generation& sums) {
   sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;
   sums.lossless = sums.lossless && g.lossless;
+  sums.steps += g.steps, sums.experts_read += g.experts_read;
   sums.rounds += g.rounds, sums.drafted += g.drafted, sums.accepted += g.accepted;
   const size_t positions = std::max(sums.drafted_by_position.size(), g.drafted_by_position.size());
   sums.drafted_by_position.resize(positions), sums.accepted_by_position.resize(positions);

@@ -208,6 +208,7 @@ class BatchBench {
                           {"first_token_ms_most", first.empty() ? 0 : first.back()},
                           {"decode_ts_per_request", mean_and_deviation(each).mean},
                           {"decode_ts", mean_and_deviation(decodes).mean}};
+    if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (!gains.empty()) {
       extra["mean_acceptance_length"] = sums.mean_acceptance_length();
       extra["speedup"] = mean_and_deviation(gains).mean;

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "api/nearest.h"
 #include "text/excerpt.h"
@@ -134,7 +136,35 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
   return taken;
 }
 
-Status FlagSet::parse(std::span<const std::string> arguments) {
+// vLLM's dotted form of flags that take JSON: "--speculative-config.method ngram" is one key of it. All keys of a flag become one
+// value, behind the rest.
+std::vector<std::string> FlagSet::without_dots(std::span<const std::string> arguments) const {
+  std::vector<std::string> out;
+  std::map<std::string, nlohmann::ordered_json> whole;
+  for (size_t at = 0; at < arguments.size(); ++at) {
+    const std::string& argument = arguments[at];
+    if (argument == "--") return {arguments.begin(), arguments.end()};
+    const size_t equals = std::min(argument.find('='), argument.size()), dot = argument.find('.');
+    const std::string_view name = std::string_view(argument).substr(0, std::min(dot, argument.size()));
+    const bool dotted = dot < equals && (name.ends_with("-config") || name.ends_with("-kwargs")) && arity(name) == Arity::One;
+    if (!dotted || (equals == argument.size() && at + 1 == arguments.size())) {
+      out.push_back(argument);
+      continue;
+    }
+    const std::string text = equals < argument.size() ? argument.substr(equals + 1) : arguments[++at];
+    const auto value = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    whole[argument.substr(0, dot)][argument.substr(dot + 1, equals - dot - 1)] =
+        value.is_discarded() ? nlohmann::ordered_json(text) : value;
+  }
+  for (const auto& [name, value] : whole) {
+    out.push_back(name);
+    out.push_back(value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  }
+  return out;
+}
+
+Status FlagSet::parse(std::span<const std::string> given) {
+  const std::vector<std::string> arguments = without_dots(given);
   size_t next_positional = 0;
   bool flags_ended = false;
   for (size_t at = 0; at < arguments.size();) {

@@ -78,6 +78,7 @@ class FlagSet {
   };
 
   const Flag* find(std::string_view name) const;
+  std::vector<std::string> without_dots(std::span<const std::string> arguments) const;
   // Handles the argument at `at` and returns how many arguments it took.
   Result<size_t> take(std::span<const std::string> arguments, size_t at);
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "api/nearest.h"
 #include "cli/request_flags.h"
 
@@ -116,7 +118,33 @@ TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
   ASSERT_TRUE(harmless.status.ok()) << harmless.message();
   EXPECT_EQ(harmless.set.ignored(), (std::vector<std::string>{"-ngl", "-fa", "-b", "-ub", "--mlock", "--no-mmap"}));
   EXPECT_NE(Parsed({"--samplers", "top_k"}).message().find("the order of processing is the same everywhere"), std::string::npos);
-  EXPECT_EQ(Parsed({"--repeat-penalty", "1.1"}).message(), "--repeat-penalty: not available yet; leave it out or at 1");
+  EXPECT_EQ(Parsed({"--typical", "0.9"}).message(), "--typical: not available yet; leave it out or at 1");
+}
+
+TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {
+  const Parsed dotted({"--speculative-config.method", "ngram", "-n", "3", "--speculative-config.num_speculative_tokens=4"});
+  ASSERT_TRUE(dotted.status.ok()) << dotted.message();
+  EXPECT_EQ(dotted.speculation.config, R"({"method":"ngram","num_speculative_tokens":4})");
+  EXPECT_EQ(dotted.sampling.max_tokens, 3);
+  EXPECT_NE(Parsed({"--speculative-config.method"}).message().find("unknown flag"), std::string::npos);
+  const Parsed sglang({"--speculative-algorithm", "NGRAM", "--speculative-num-steps", "5", "--kv-cache-dtype", "auto"});
+  ASSERT_TRUE(sglang.status.ok()) << sglang.message();
+  const auto options = resolve_speculation(sglang.speculation);
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(std::tie(options.value().proposer, options.value().num_tokens), std::tuple("ngram", 5));
+  EXPECT_EQ(sglang.model.key_dtype, std::nullopt);
+}
+
+TEST(Flags, TakesPenaltiesAndBiases) {
+  const Parsed p({"--repeat-penalty", "1.1", "--presence-penalty", "0.5", "--frequency-penalty", "-1", "-l", "5+1.5", "-l", "7-2",
+                  "-l", "9-inf", "--temp", "0"});
+  ASSERT_TRUE(p.status.ok()) << p.message();
+  const SamplingOptions s = request_of(p.sampling, {}).sampling;
+  EXPECT_EQ(std::tie(s.repetition_penalty, s.presence_penalty, s.frequency_penalty), std::tuple(1.1, 0.5, -1.0));
+  EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{5, 1.5f}, {7, -2}, {9, -100}}));
+  EXPECT_EQ(s.temperature, 0);
+  for (const char* bad : {"", "x+1", "5", "5+", "5*2", "-5+1"}) EXPECT_FALSE(Parsed({"-l", bad}).status.ok()) << bad;
+  EXPECT_FALSE(Parsed({"--repeat-penalty", "0"}).status.ok());
 }
 
 TEST(Flags, WantsOneTypeForKeysAndValues) {

@@ -27,9 +27,36 @@ void add_foreign_flags(FlagSet& set) {
   set.ignore({"-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"}, A::One);
   set.ignore({"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"},
              A::One);
-  set.ignore({"--prio",      "--poll",      "--numa",       "-np",         "--parallel",      "-C",     "--cpu-mask",
-              "-Cr",         "--cpu-range", "-lv",          "--verbosity", "--repeat-last-n", "--keep", "-lm",
-              "--load-mode", "-sm",         "--split-mode", "-mg",         "--main-gpu",      "-ts",    "--tensor-split"},
+  set.ignore({"--prio",
+              "--poll",
+              "--numa",
+              "-np",
+              "--parallel",
+              "-C",
+              "--cpu-mask",
+              "-Cr",
+              "--cpu-range",
+              "-lv",
+              "--verbosity",
+              "--repeat-last-n",
+              "--keep",
+              "-lm",
+              "--load-mode",
+              "-sm",
+              "--split-mode",
+              "-mg",
+              "--main-gpu",
+              "-ts",
+              "--tensor-split",
+              "-fit",
+              "-fitt",
+              "-fitc",
+              "--spec-draft-sampling"},
+             A::One);
+  // SGLang's: of memory, and of guesses, which change no text.
+  set.ignore({"--mem-fraction-static", "--speculative-num-draft-tokens", "--speculative-ngram-max-match-window-size",
+              "--speculative-ngram-min-match-window-size", "--speculative-ngram-max-bfs-breadth",
+              "--speculative-ngram-min-bfs-breadth", "--speculative-ngram-branch-length", "--speculative-ngram-capacity"},
              A::One);
   set.ignore({"-fa", "--flash-attn"}, A::Optional, {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"});
   set.ignore({"--mlock",
@@ -56,7 +83,9 @@ void add_foreign_flags(FlagSet& set) {
               "--no-escape",
               "-st",
               "--single-turn",
-              "--no-context-shift"},
+              "--no-context-shift",
+              "--spec-default",
+              "--enable-deterministic-inference"},
              A::None);
 
   set.refuse({"--samplers", "--sampler-seq", "--sampling-seq"}, kOrder);
@@ -65,17 +94,17 @@ void add_foreign_flags(FlagSet& set) {
   set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
   set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
   set.refuse({"--chat-template", "--chat-template-file", "--chat-template-kwargs"}, "this command writes no conversations");
-  set.refuse({"-l", "--logit-bias", "--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling",
-              "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
+  set.refuse({"--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling", "--rope-scale",
+              "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
              "not available yet");
   set.refuse({"-dev", "--list-devices"}, "use --device cpu or --device reference");
   set.refuse({"--spec-draft-n-min", "--draft-min", "--spec-draft-p-min", "--draft-p-min", "--spec-draft-p-split", "-lcs", "-lcd"},
              "not available yet; --draft N sets how many tokens are guessed");
-  only_neutral(set, {"--repeat-penalty", "--typical", "--typical-p", "--dynatemp-exp"}, 1);
-  only_neutral(
-      set,
-      {"--presence-penalty", "--frequency-penalty", "--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range"},
-      0);
+  only_neutral(set,
+               {"--typical", "--typical-p", "--dynatemp-exp", "--speculative-accept-threshold-single",
+                "--speculative-accept-threshold-acc"},
+               1);
+  only_neutral(set, {"--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range"}, 0);
   only_neutral(set, {"--top-nsigma", "--top-n-sigma"}, -1);
 }
 

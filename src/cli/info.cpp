@@ -49,6 +49,9 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     out["expert_ffn"] = s.expert_ffn;
     out["expert_layers"] = std::count(s.expert_layer.begin(), s.expert_layer.end(), 1);
   }
+  if (s.nsa.used())
+    out["nsa"] = {{"variant", s.nsa.variant},     {"cmp_len", s.nsa.cmp_len},     {"cmp_stride", s.nsa.cmp_stride},
+                  {"sel_block", s.nsa.sel_block}, {"sel_count", s.nsa.sel_count}, {"window", s.nsa.window}};
   out["layers"] = s.layers;
   out["heads"] = s.heads;
   out["kv_heads"] = s.kv_heads;
@@ -82,6 +85,12 @@ std::string info_text(const ordered_json& j) {
     line("experts",
          fmt::format("{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
                      whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"].get<double>())));
+  if (j.contains("nsa")) {
+    const auto of = [&](const char* key) { return j["nsa"][key].get<int>(); };
+    line("sparse attention",
+         fmt::format("variant {}: rows of {} tokens every {}, {} blocks of {}, window {}", j["nsa"]["variant"].get<std::string>(),
+                     of("cmp_len"), of("cmp_stride"), of("sel_count"), of("sel_block"), of("window")));
+  }
   line("vocabulary",
        fmt::format("{} tokens{}", whole("vocab_size"), j["tied_head"].get<bool>() ? ", embedding and head tied" : ""));
   line("context", fmt::format("{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),

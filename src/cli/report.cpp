@@ -54,6 +54,7 @@ ordered_json report_json(const Report& report) {
   out["mean_acceptance_length"] = g.mean_acceptance_length();
   out["acceptance_by_position"] = g.acceptance_by_position();
   out["kv_bytes_read_per_token"] = g.kv_bytes_per_token();
+  if (g.experts_read > 0) out["experts_read_per_step"] = g.experts_per_step();
   if (!g.warning.empty()) out["warning"] = g.warning;
   out["lossless"] = g.lossless;
   out["milliseconds"] = {{"load", g.milliseconds.load},     {"prefill", g.milliseconds.prefill},
@@ -106,6 +107,7 @@ std::string report_text(const Report& report, const Paint& paint) {
   line("KV read per token", plain > 0
                                 ? fmt::format("{} (plain decoding: {})", bytes_text(g.kv_bytes_per_token()), bytes_text(plain))
                                 : bytes_text(g.kv_bytes_per_token()));
+  if (g.experts_read > 0) line("experts read per step", fmt::format("{:.1f}, over all layers", g.experts_per_step()));
   line("lossless", g.lossless ? lossless_text(g) : paint.red(lossless_text(g)));
   line("seed", fmt::format("{}", g.seed));
   if (speculated) {

@@ -39,6 +39,14 @@ TEST(Report, JsonIsOneLineWithEveryPromisedField) {
     EXPECT_TRUE(j["milliseconds"][part].is_number()) << part;
 }
 
+TEST(Report, ExpertsAreSpokenOfWhereThereAreAny) {
+  Generation g = speculated();
+  EXPECT_FALSE(nlohmann::json::parse(json_line(report_json({g, "", "m", 0, 0}))).contains("experts_read_per_step"));
+  g.steps = 4, g.experts_read = 50;
+  EXPECT_EQ(nlohmann::json::parse(json_line(report_json({g, "", "m", 0, 0})))["experts_read_per_step"], 12.5);
+  EXPECT_NE(report_text({g, "", "m", 0, 0}, Paint{}).find("12.5, over all layers"), std::string::npos);
+}
+
 TEST(Report, JsonSurvivesBytesThatAreNoText) {
   const Generation g = speculated();
   const auto j = nlohmann::json::parse(json_line(report_json({g, "a\xffz", "m", 0, 0})));

@@ -88,7 +88,8 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.value(
       {"--kv-type", "--kv-cache-dtype"}, "TYPE", "type of the KV cache: f32, f16, bf16, q8_0 or fp8 (default: the device's)",
       [&flags](std::string_view flag, std::string_view v) -> Status {
-        HUNCH_TRY(flags.key_dtype, parse_kv_dtype(flag, v));
+        flags.key_dtype.reset();  // vLLM's auto: the device's
+        if (v != "auto") { HUNCH_TRY(flags.key_dtype, parse_kv_dtype(flag, v)); }
         flags.value_dtype = flags.key_dtype;
         return {};
       },
@@ -140,6 +141,29 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
     HUNCH_TRY(flags.seed, parse_seed(flag, v));
     return {};
   });
+  const auto penalty = [&set](std::vector<std::string_view> names, std::string help, Range range, double& target) {
+    set.value(
+        std::move(names), "X", std::move(help),
+        [&target, range](std::string_view flag, std::string_view v) -> Status {
+          HUNCH_TRY(target, parse_number(flag, v, range));
+          return {};
+        },
+        1);
+  };
+  penalty({"--repeat-penalty", "--repetition-penalty"}, "of tokens that the text has, prompt included (default: 1, none)",
+          {0, 100, true}, flags.rules.repetition_penalty);
+  penalty({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
+  penalty({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
+  set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              const size_t sign = std::min(v.find_first_of("+-", 1), v.size());
+              HUNCH_TRY(const int64_t id, parse_whole(flag, v.substr(0, sign), {0, double(1 << 30)}));
+              // llama.cpp's "15043-inf" bans.
+              const std::string_view bias = v.substr(sign + (v.substr(sign).starts_with('+') ? 1 : 0));
+              HUNCH_TRY(const double b, bias == "-inf" ? Result<double>(-100.0) : parse_number(flag, bias, {-100, 100}));
+              flags.rules.logit_bias.emplace_back(int32_t(id), float(b));
+              return {};
+            });
   set.toggle({"--ignore-eos"}, "go on past the model's end of text", [&flags] { flags.ignore_eos = true; });
   set.group("Structure of the output");
   add_structured_flags(set, flags.structured);
@@ -185,6 +209,7 @@ Request request_of(const SamplingFlags& sampling, const SpeculationOptions& spec
   Request request;
   request.max_tokens = sampling.max_tokens.value_or(-1);
   request.ignore_eos = sampling.ignore_eos;
+  request.sampling = sampling.rules;
   request.sampling.temperature = sampling.temperature;
   request.sampling.top_p = sampling.top_p;
   request.sampling.min_p = sampling.min_p;

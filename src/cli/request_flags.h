@@ -44,6 +44,7 @@ struct SamplingFlags {
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
   bool ignore_eos = false;
+  SamplingOptions rules;  // penalties and biases; the rest of it stands above
   StructuredOutput structured;
 };
 

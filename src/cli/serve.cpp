@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 
@@ -102,6 +103,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   model.path = std::filesystem::path(path).filename();  // where it lies is nobody else's business
   HUNCH_TRY(model.chat_template, template_of(flags.serve.chat_template));
   HUNCH_TRY(model.chat_template_kwargs, chat_template_kwargs(flags.serve.chat_template));
+  model.trust_request_template = flags.serve.trust_request_template;
   model.tool_parser = flags.serve.tool_parser, model.reasoning_parser = flags.serve.reasoning_parser;
   note(fmt::format("{}: {}", model.id, engine->description()));
   const std::string id = model.id;
@@ -142,7 +144,9 @@ int serve(AllFlags& flags, const FlagSet& set) {
   server.ready();
   if (!server_options.api_keys.empty()) note("--api-key is visible to this machine's users; --api-key-file is not");
   if (!write_stdout(fmt::format("listening on {}\n", server.url()))) note(fmt::format("listening on {}", server.url()));
-  return server.wait();
+  const int code = server.wait();
+  if (code == kExitBroken) std::_Exit(code);  // a lost device gives nothing back, and may never answer
+  return code;
 }
 
 }  // namespace

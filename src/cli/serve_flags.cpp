@@ -64,7 +64,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.whole({"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers,
             1);
   set.text({"--config"}, "FILE", "settings as JSON or YAML; the environment and the command line win over it", flags.config);
-  set.toggle({"--metrics"}, "answer /metrics (default)", [&server] { server.metrics = true; });
+  set.toggle({"--metrics", "--enable-metrics"}, "answer /metrics (default)", [&server] { server.metrics = true; });
   set.toggle({"--no-metrics"}, "do not", [&server] { server.metrics = false; });
   set.toggle({"--slots"}, "answer /slots (default)", [&server] { server.slots = true; });
   set.toggle({"--no-slots"}, "do not", [&server] { server.slots = false; });
@@ -82,6 +82,8 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
         return {};
       },
       1);
+  set.toggle({"--no-core-dumps"}, "what clients say reaches no core dump and no debugger",
+             [&server] { server.core_dumps = false; });
   set.group("Answers");
   set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage", [&server] { server.api.force_usage = true; });
   set.value({"--per-request-spec-decode-metrics"}, "WHAT", "speculation in answers: none, summary (default) or detailed",
@@ -93,6 +95,8 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
               return {};
             });
   add_chat_template_flags(set, flags.chat_template);
+  set.toggle({"--trust-request-chat-template", "--trust-request-template"}, "requests may bring a chat template of their own",
+             [&flags] { flags.trust_request_template = true; });
   set.value({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)",
             text_into(flags.tool_parser));
   set.value({"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)",
@@ -125,7 +129,9 @@ void add_foreign_server_flags(FlagSet& set) {
               "--log-colors",
               "--reasoning-format",
               "--reasoning-budget",
-              "--max-num-queued-tokens"},
+              "--max-num-queued-tokens",
+              "--model-impl",
+              "--revision"},
              A::One);
   set.ignore({"--enforce-eager",
               "--no-enforce-eager",
@@ -147,7 +153,9 @@ void add_foreign_server_flags(FlagSet& set) {
               "--log-prefix",
               "--log-timestamps",
               "--async-scheduling",
-              "--no-cache-prompt"},
+              "--no-cache-prompt",
+              "--disable-fastapi-docs",
+              "--enable-server-load-tracking"},
              A::None);
   const auto only_one = [&set](std::vector<std::string_view> names) {
     set.value(
@@ -163,7 +171,8 @@ void add_foreign_server_flags(FlagSet& set) {
              "the server speaks plain HTTP; put a proxy in front of it for TLS");
   set.refuse({"--trust-remote-code"}, "code of models is never run; leave it out");
   set.refuse({"--quantization", "-q"}, "weights are served as the file has them; hunch quantize makes another file");
-  set.refuse({"--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"}, "not available");
+  set.refuse({"--kv-offloading-size", "--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"},
+             "not available");
 }
 
 }  // namespace hunch

@@ -17,6 +17,7 @@ struct ServeFlags {
   std::optional<std::string> model, config;
   ChatTemplateFlags chat_template;
   std::string tool_parser, reasoning_parser;
+  bool trust_request_template = false;
   std::optional<int64_t> port, workers;
   bool print_limits = false;
 };

@@ -4,8 +4,14 @@ namespace hunch {
 
 void add_serving_flags(FlagSet& set, ServingFlags& flags) {
   set.group("Requests at once");
-  set.whole({"--max-num-seqs", "-np", "--parallel"}, "requests that run at once, 1..4096 (default: 16); more wait", {1, 4096},
-            flags.max_num_seqs, 2);
+  set.value(
+      {"--max-num-seqs", "-np", "--parallel"}, "N", "requests that run at once, 1..4096 (default, and -1: 16); more wait",
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        flags.max_num_seqs.reset();
+        if (v != "-1") { HUNCH_TRY(flags.max_num_seqs, parse_whole(flag, v, {1, 4096})); }
+        return {};
+      },
+      2);
   set.whole({"--max-num-batched-tokens", "-b", "--batch-size"}, "tokens of one pass, all requests together (default: what suits)",
             {1, 1 << 20}, flags.max_num_batched_tokens, 2);
   set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)",

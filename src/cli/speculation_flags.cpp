@@ -2,7 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace hunch {
+namespace {
+
+// SGLang's words for methods; any other text stays as it is.
+std::string_view sglang_method(std::string_view text) {
+  static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"EAGLE", "eagle"}, {"EAGLE3", "eagle3"}, {"NEXTN", "mtp"}, {"STANDALONE", "draft_model"}, {"NGRAM", "ngram"}};
+  for (const auto& [word, method] : kWords)
+    if (text == word) return method;
+  return text;
+}
+
+}  // namespace
 
 void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
   set.group("Speculation (checked also where --spec is none)");
@@ -11,11 +25,12 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
     const SpeculationSetting& setting = settings[i];
     std::vector<std::string_view> names{setting.flag};
     if (setting.flag == "--draft")  // what llama.cpp called it over the years
-      names.insert(names.end(), {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens"});
-    if (setting.flag == "--spec") names.push_back("--spec-type");
+      names.insert(names.end(),
+                   {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens", "--speculative-num-steps"});
+    if (setting.flag == "--spec") names.insert(names.end(), {"--spec-type", "--speculative-algorithm"});
     if (setting.flag == "--tree-top-k") names.push_back("--speculative-eagle-topk");
     auto store = [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
-      HUNCH_TRY(SettingValue parsed, parse_setting(setting, flag, value));
+      HUNCH_TRY(SettingValue parsed, parse_setting(setting, flag, sglang_method(value)));
       flags.flags[i] = std::move(parsed);
       return {};
     };

@@ -35,6 +35,10 @@ DepthBench::~DepthBench() { sequence_.pages.release_past(0, *parts_.pool); }
 Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t depth, const RequestPlan& plan) {
   if (depth + plan.gamma + 1 > parts.context_len)
     return Error{fmt::format("a depth of {} tokens does not fit the context of {}", depth, parts.context_len)};
+  if (parts.model->shape().nsa.used())
+    return usage_error(
+        "this bench times drafts over selected entries, and a model with natively trained sparse attention (nsa) "
+        "makes none: time whole requests by hunch bench rounds or hunch bench batch");
   auto bench = std::unique_ptr<DepthBench>(new DepthBench(parts, plan));
   HUNCH_TRY(bench->policy_, Register<SparsePolicy>::find(plan.policy_name)->make(parts.policy_setup(plan.policy, plan.gamma, 1)));
   if (plan.draft_weights) { HUNCH_TRY(bench->draft_weights_, parts.draft_weights(*plan.draft_weights)); }

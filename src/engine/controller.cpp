@@ -117,6 +117,7 @@ RequestView Controller::view_of(const Running& who) const {
                    .room = std::min(kMaxPlannedDraft, who.most_depth()),
                    .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
                    .prepared = who.prepared ? kSelf : -1};
+  if (parts_.model->shape().nsa.used()) view.arms &= ~(1u << kSelf);  // its attention is sparse already
   const DraftTree& found = who.drafters[kLookup].tree;
   view.found[kLookup] = {.length = found.size, .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.worth))))};
   return view;

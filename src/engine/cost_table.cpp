@@ -24,7 +24,7 @@ constexpr double kNoise = 0.06;          // of one pass on a machine that does o
 // Variance that estimates regain per pass, so that they follow neighbours who take bandwidth and give it back.
 constexpr double kTermDrift = 1e-5, kSpeedDrift = 1e-4, kNodeDrift = 5e-5;
 constexpr double kClip = 2.5;       // deviations beyond which a time counts as an outlier
-constexpr double kLimit = 12;       // |log| of a saved estimate
+constexpr double kLimit = 30;       // |log| of an estimate; a device reads an entry in 1e-6 ms, exp(-14)
 constexpr double kEntryUnit = 512;  // the entry axis is log2(1 + entries / this): its first node is "no cache to speak of"
 constexpr int kVersion = 1;
 
@@ -153,11 +153,41 @@ Status PassModel::from_json(const json& in) {
   return {};
 }
 
+namespace {
+
+// A pass is read out of memory or, small, it is the starts of its kernels, a dozen a layer. 160 rows hide behind weights.
+PassModel::Terms device_terms(double weights, double entry, int layers) {
+  return {.fixed = layers * 0.03,
+          .sequence = 0.002,
+          .weights = weights,
+          .weight_row = weights / 160,
+          .entry = entry,
+          .entry_row = entry / 40};
+}
+
+}  // namespace
+
 CostTable::CostTable(const CostPriors& priors) : verify({}) {
   // Arithmetic is guessed low on purpose (eight rows hide behind the cache they read): what looks cheap is tried and corrected,
   // what looks dear would never be measured.
   const double ms_per_byte = 1e3 / priors.bytes_per_second;
   const double weights = priors.weight_bytes * ms_per_byte, entry = priors.kv_bytes_per_token * ms_per_byte;
+  if (priors.device_layers > 0) {
+    verify = PassModel(device_terms(weights, entry, priors.device_layers));
+    for (const CostPriors::Draft& draft : priors.drafts) {
+      const double kv = draft.kv_bytes_per_token > 0 ? draft.kv_bytes_per_token * ms_per_byte : entry;
+      drafts.push_back(
+          {draft.name,
+           PassModel(device_terms(draft.weight_bytes * ms_per_byte, kv, draft.layers ? draft.layers : priors.device_layers)),
+           PassModel({.fixed = 0.05,
+                      .sequence = 0.005,
+                      .weights = 1e-3,
+                      .weight_row = 1e-4,
+                      .entry = entry / 10,
+                      .entry_row = entry / 100})});
+    }
+    return;
+  }
   verify = PassModel(
       {.fixed = 0.02, .sequence = 0.01, .weights = weights, .weight_row = weights / 16, .entry = entry, .entry_row = entry / 7});
   for (const CostPriors::Draft& draft : priors.drafts) {

@@ -69,10 +69,12 @@ class PassModel {
 struct CostPriors {
   double weight_bytes = 35e6, kv_bytes_per_token = 8192;
   double bytes_per_second = 40e9;
+  int device_layers = 0;  // of the model where a pass is kernels of a device, with much arithmetic to a byte; 0: a CPU
   struct Draft {
     std::string name;  // "q4_0@0.03": tells a saved table's models apart
     double weight_bytes = 19e6;
     double kv_bytes_per_token = 0;  // 0: as the target
+    int layers = 0;                 // 0: as the target
   };
   std::vector<Draft> drafts;  // the kinds of draft pass
 };

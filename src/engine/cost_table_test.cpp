@@ -18,6 +18,25 @@ double measured(double rows, double context) {  // plain 5.4 ms at 28K, eight ro
   return 0.5 + context * 1.7e-4 * (rows <= 4 ? 1 + 0.02 * (rows - 1) : 1.06 + 0.14 * (rows - 4));
 }
 
+// What looks dear is never tried: on a device rows beside one another must look as cheap as they are there.
+TEST(CostTable, ExpectsRowsToHideBehindMemoryOnADevice) {
+  for (const CostPriors& priors : {CostPriors{.weight_bytes = 16e9, .kv_bytes_per_token = 147456, .device_layers = 36},
+                                   CostPriors{.weight_bytes = 36e6, .kv_bytes_per_token = 8192, .device_layers = 8}})
+    for (const int sequences : {1, 8, 32}) {
+      CostPriors device = priors;
+      device.bytes_per_second = 3e12, device.drafts = {{.name = "q4_0@0.03", .weight_bytes = priors.weight_bytes / 4}};
+      CostTable table(device);
+      const double entries = 10000.0 * sequences;
+      // A pass that took what was expected teaches nothing new, however small the terms are.
+      const PassShape plain{.rows = double(sequences), .sequences = sequences, .entries = entries};
+      table.verify.record(plain, 0.95 * table.verify.ms(plain));
+      PassShape verify = plain, draft = plain;
+      verify.rows *= 8, draft.entries *= 0.03;
+      EXPECT_LT(table.verify.ms(verify), 2.6 * table.verify.ms(plain)) << sequences;
+      EXPECT_LT(table.drafts[0].step.ms(draft), 1.01 * table.verify.ms(plain)) << sequences;
+    }
+}
+
 TEST(CostTable, LearnsPassesThatItsPriorMissesByAFactor) {
   CostTable table({.weight_bytes = 35e6, .bytes_per_second = 8e9});
   for (int i = 0; i < 40; ++i)

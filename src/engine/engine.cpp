@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "checkpoint/config.h"
 #include "engine/parts.h"
 #include "engine/service.h"
 #include "hunch/hunch.h"
@@ -76,6 +77,8 @@ double Generation::plain_tokens_per_second() const {
   return plain_milliseconds > 0 ? double(plain_tokens) * 1e3 / plain_milliseconds : 0.0;
 }
 
+double Generation::experts_per_step() const { return steps > 0 ? double(experts_read) / double(steps) : 0.0; }
+
 double Generation::kv_bytes_per_token() const {
   return tokens.size() < 2 ? 0.0 : double(kv_bytes_read) / double(tokens.size() - 1);
 }
@@ -125,6 +128,7 @@ const Tokenizer& Engine::tokenizer() const { return *parts_->tokenizer; }
 int64_t Engine::context_len() const { return parts_->context_len; }
 std::string Engine::model_name() const { return parts_->model->shape().name; }
 std::string Engine::chat_template() const { return parts_->checkpoint->tokenizer().chat_template; }
+std::string Engine::tool_template() const { return hunch::tool_template(parts_->checkpoint->tokenizer()); }
 double Engine::load_milliseconds() const { return parts_->load_ms; }
 EngineParts& Engine::parts() { return *parts_; }
 

@@ -40,13 +40,16 @@ CostPriors cost_priors(EngineParts& parts, const RequestPlan& plan) {
   const double draft_bits = !plan.draft_weights ? bits : *plan.draft_weights == DType::Q4_0 ? 4.5 : 8.5;
   const double element = double(kv_row_bytes(parts.geometry.dtype, parts.geometry.head_dim)) / parts.geometry.head_dim;
   CostPriors out;
+  if (parts.backend->asynchronous()) out.bytes_per_second = 3e12, out.device_layers = int(shape.layers);
   out.weight_bytes = bytes;
   out.kv_bytes_per_token = 2.0 * double(shape.layers) * double(shape.kv_heads) * double(shape.head_dim) * element;
+  // Compressed rows grow with the context, all else that sparse attention reads does not.
+  if (shape.nsa.used()) out.kv_bytes_per_token /= shape.nsa.cmp_stride;
   out.drafts = {{draft_kind_name(plan), bits > 0 ? bytes * std::min(1.0, draft_bits / bits) : bytes}};
   for (const EngineParts::Learned& drafter : parts.learned) {
     const auto kv = drafter.proposer->needs().kv;
     out.drafts.push_back({drafter.name, double(drafter.proposer->weight_bytes()),
-                          kv ? 2.0 * kv->layers * kv->kv_heads * kv->head_dim * element : 1.0});
+                          kv ? 2.0 * kv->layers * kv->kv_heads * kv->head_dim * element : 1.0, kv ? std::max(1, kv->layers) : 1});
   }
   return out;
 }

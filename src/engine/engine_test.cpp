@@ -356,6 +356,18 @@ TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
   EXPECT_NE(run.tokens, test::plain_stream(*engine, r)) << "this model forgets";
 }
 
+TEST(Experts, ThatAStepReadsAreCounted) {
+  auto engine = test::load({.model = test::tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
+  Request request = test::request(test::random_prompt(60, 256, 1), 20);
+  const Generation plain = test::generate(*engine, request);
+  EXPECT_GT(plain.steps, 0);
+  EXPECT_EQ(plain.experts_per_step(), 6);  // two layers with experts, three of each
+  request.speculation.proposer = "self";
+  const Generation drafted = test::generate(*engine, request);
+  EXPECT_GT(drafted.experts_per_step(), 6);
+  EXPECT_GT(engine->stats().experts_read, plain.experts_read + drafted.experts_read);  // the prompts' as well
+}
+
 TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
   auto engine = load();
   Request sparse = request(200, 20), full = request(200, 20);

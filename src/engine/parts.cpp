@@ -71,6 +71,12 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
     return usage_error(fmt::format("KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim,
                                    shape.head_dim));
+  if (shape.nsa.used() && (kv_dtype == DType::Q8_0 || kv_dtype == DType::F8_E4M3))
+    return usage_error(
+        "a model with natively trained sparse attention keeps K and V as bf16, f16 or f32: choose one of these by "
+        "--kv-type");
+  if (shape.nsa.used() && !parts->backend->nsa_reads(kv_dtype))
+    return usage_error("natively trained sparse attention runs on this device with --kv-type bf16 alone");
   parts->geometry = {.dtype = kv_dtype,
                      .layers = shape.layers,
                      .kv_heads = shape.kv_heads,
@@ -79,9 +85,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   HUNCH_OK(parts->load_drafters());
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());
-  parts->pass.emplace(
-      *parts->backend, parts->model->shape(), *parts->store,
-      PassLimits{.max_rows = int(parts->limits.rows), .max_segments = options.max_num_seqs, .context_len = parts->context_len});
+  parts->pass.emplace(*parts->backend, parts->model->shape(), *parts->store,
+                      PassLimits{.max_rows = int(parts->limits.rows),
+                                 .max_segments = options.max_num_seqs,
+                                 .context_len = parts->context_len,
+                                 .compressed = parts->compressed.get()});
   parts->load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return parts;
 }
@@ -188,7 +196,12 @@ Status EngineParts::plan_memory() {
     context_len = std::min(context_len, affordable * kPageLen);
     num_pages = std::min(num_pages * options.max_num_seqs, affordable);
   }
-  const double needed = double(num_pages) * double(page_bytes), memory = double(backend->memory_bytes());
+  const NsaShape& nsa = model->shape().nsa;
+  const int64_t compressed_pages =
+      nsa.used() ? std::max<int64_t>(1, pages_of(nsa.rows_of(context_len))) * options.max_num_seqs : 0;
+  const double needed =
+      double(num_pages) * double(page_bytes) + double(compressed_pages) * double(backend->kv_page_bytes(geometry));
+  const double memory = double(backend->memory_bytes());
   if (needed > 0.9 * memory)
     return Error{
         fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c or --kv-memory, "
@@ -197,6 +210,14 @@ Status EngineParts::plan_memory() {
   store = backend->make_kv_store(geometry, num_pages);
   if (!store)
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
+  if (nsa.used()) {
+    compressed = backend->make_kv_store(geometry, compressed_pages);
+    if (!compressed)
+      return Error{
+          fmt::format("the compressed rows of {} sequences of {} tokens cannot be allocated; lower -c or the number of "
+                      "sequences",
+                      options.max_num_seqs, context_len)};
+  }
   pool.emplace(num_pages);
   for (Proposer* proposer : followers_) {
     const Needs needs = proposer->needs();

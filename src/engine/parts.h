@@ -42,6 +42,7 @@ class EngineParts {
   KvGeometry geometry;
   int64_t context_len = 0;
   std::unique_ptr<KvStore> store;
+  std::unique_ptr<KvStore> compressed;  // rows of sparse attention, as many pages for every slot; null: the model has none
   std::optional<PagePool> pool;
   std::optional<Pass> pass;
   std::optional<PrefixCache> prefix_cache;

@@ -172,6 +172,7 @@ bool Scheduler::admit_next() {
   free_slots_.pop_back();
   sequence.pages.adopt(shared);
   sequence.committed_len = found, who.published = {.entries = found};
+  sequence.compressed_len = 0;  // the slot is another's past
   if (sequence.len() == sequence.prompt_len) who.found = found;
   stats_.prefix_asked += look ? who.prefill_target : 0;
   stats_.prefix_found += found;

@@ -1,8 +1,10 @@
 #include "engine/service.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 #include "engine/sampling_options.h"
@@ -56,6 +58,9 @@ struct Service::Session : Running::Owner {
   std::unique_ptr<Running> running;
   Ending ending;
   double since_ms, first_ms = 0, last_ms = 0;
+  struct Counts {
+    int64_t tokens = 0, rounds = 0, drafted = 0, accepted = 0;
+  } counted;         // what the engine's totals hold of it
   int64_t lane = 0;  // of the trace
   bool began = false;
   bool over = false;
@@ -88,6 +93,10 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
                                            parts_.model->shape().layers, parts_.bits_per_weight()));
+  if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
+    std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
+    plan.draft_weights.reset();
+  }
   if (plan.planned)
     for (const EngineParts::Learned& drafter : parts_.learned) {
       if (plan.drafters.size() == size_t(kMaxArms)) break;
@@ -141,6 +150,7 @@ void Service::run_in_background() {
 }
 
 void Service::background() {
+  pthread_setname_np(pthread_self(), "hunch engine");
   for (;;) {
     bool ran;
     {
@@ -177,7 +187,7 @@ bool Service::step_once() {
     step_.run(plan);
     running_.clear();
     for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
-    compare_with_plain();
+    count_step(plan);
     controller_.record(step_.report(), running_);
     if (parts_.trace) trace_step(plan, start);
     for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
@@ -192,19 +202,28 @@ bool Service::step_once() {
   return any;
 }
 
-// What the step that just ran took beside what plain decoding would have: for its requests, and in all.
-void Service::compare_with_plain() {
+// The step that just ran: its tokens, and what it took beside what plain decoding would have, for its requests and in all.
+void Service::count_step(const StepPlan& plan) {
   const StepReport& report = step_.report();
   const double plain = controller_.plain_ms(report);
-  int64_t made = 0;
+  int64_t made = 0, step_tokens = 0;
   double plain_all = 0;
+  for (const auto& chunk : plan.chunks) {
+    const Running& run = static_cast<const Running&>(*chunk.who);
+    step_tokens += chunk.rows + run.sequence.len() - run.emitted_first;
+  }
   for (Running* run : running_) {
     const int64_t tokens = run->sequence.len() - run->emitted_first;
+    step_tokens += tokens;
     if (plain <= 0 || !run->failure.ok()) continue;
     run->stats.plain_tokens += tokens, run->stats.plain_milliseconds += plain * double(tokens);
     made += tokens, plain_all += plain * double(tokens) / double(running_.size());
   }
   const std::lock_guard lock(mutex_);
+  stats_.step_tokens += step_tokens;
+  const size_t power = size_t(std::bit_width(uint64_t(std::max<int64_t>(1, step_tokens) - 1)));
+  ++stats_.steps_by_tokens[std::min(power, stats_.steps_by_tokens.size() - 1)];
+  stats_.experts_read += report.experts_read;
   stats_.draft_ms += report.draft_ms, stats_.pass_ms += report.pass_ms, stats_.select_ms += report.select_ms;
   if (made == 0) return;
   stats_.compared_tokens += made, stats_.compared_plain_ms += plain_all;
@@ -352,7 +371,17 @@ void Service::collect(Running& run) {
   }
   scheduler_.committed(run);
   if (session.over) finish(session, {});
-  else session.channel->tell();
+  else count(session), session.channel->tell();
+}
+
+// Into the totals: what a request has written and guessed since it was counted last.
+void Service::count(Session& session) {
+  const Generation& run = session.running->stats;
+  const Session::Counts now{int64_t(run.tokens.size()), run.rounds, run.drafted, run.accepted};
+  const Session::Counts then = std::exchange(session.counted, now);
+  const std::lock_guard lock(mutex_);
+  stats_.generated_tokens += now.tokens - then.tokens, stats_.rounds += now.rounds - then.rounds;
+  stats_.drafted += now.drafted - then.drafted, stats_.accepted += now.accepted - then.accepted;
 }
 
 void Service::finish(Session& session, Status failure) {
@@ -365,13 +394,13 @@ void Service::finish(Session& session, Status failure) {
   out.finish = session.ending.reason();
   out.stopped_by = session.ending.stopped_by(), out.stopped_by_id = session.ending.stopped_by_id();
   watch_acceptance(parts_, run);
+  count(session);
   out.milliseconds.first_to_last_token = session.last_ms - session.first_ms;
   {
     const std::lock_guard lock(mutex_);
     ++(session.channel->cancelled ? stats_.requests_aborted : stats_.requests_finished);
-    stats_.generated_tokens += int64_t(out.tokens.size());
     stats_.prompt_tokens += out.prompt_tokens;
-    stats_.rounds += out.rounds, stats_.drafted += out.drafted, stats_.accepted += out.accepted;
+    stats_.corrupted += !failure.ok() && failure.error().message.starts_with("numerical_error");
     add_to(stats_.drafted_by_position, out.drafted_by_position), add_to(stats_.accepted_by_position, out.accepted_by_position);
   }
   update_stats(false);  // whoever sees the end of the stream sees that its pages are free
@@ -389,11 +418,15 @@ void Service::update_stats(bool ran) {
   stats_.kv_pages_used = stats_.kv_pages_total - parts_.pool->num_free();
   stats_.prefix_tokens_asked = scheduled.prefix_asked, stats_.prefix_tokens_hit = scheduled.prefix_found;
   stats_.preemptions = scheduled.preemptions, stats_.drafts_dropped = scheduled.drafts_dropped;
+  stats_.entries_offered = parts_.pass->entries_offered(), stats_.entries_selected = parts_.pass->entries_selected();
   stats_.passes += ran;
 }
 
 Heartbeat Service::heartbeat() const {
-  return {steps_.load(std::memory_order_relaxed) + parts_.pass->layers_run(), busy_.load(std::memory_order_relaxed)};
+  return {.beats = steps_.load(std::memory_order_relaxed) + parts_.pass->layers_run(),
+          .busy = busy_.load(std::memory_order_relaxed),
+          .lost = step_.device_lost(),
+          .doing = step_.doing()};
 }
 
 EngineStats Service::stats() const {

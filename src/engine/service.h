@@ -51,8 +51,9 @@ class Service {
   void open_session(Order&&);
   void end_cancelled();
   void collect(Running&);
-  void compare_with_plain();
+  void count_step(const StepPlan&);
   void trace_step(const StepPlan&, Trace::Clock::time_point start);
+  void count(Session&);
   void finish(Session&, Status failure);
   void update_stats(bool ran);
   void background();

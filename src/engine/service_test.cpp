@@ -4,7 +4,9 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <thread>
+#include <tuple>
 
 #include "engine/channel.h"
 #include "engine/test_engines.h"
@@ -282,6 +284,31 @@ TEST(Service, PlainDecodingTakesWhatPlainDecodingTakes) {
   EXPECT_EQ(stats.compared_tokens, first.value().plain_tokens + second.value().plain_tokens);
   EXPECT_GT(stats.compared_plain_ms, 0);
   EXPECT_GE(stats.pass_ms, stats.compared_ms - stats.draft_ms - stats.select_ms);
+}
+
+TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
+  const auto engine = test::load(tiny(2));
+  Request request = ask(8, 350, 100);
+  request.speculation.proposer = "self";
+  request.speculation.ratio = 0.2;
+  const auto stream = submit(*engine, request);
+  // Nobody takes the tokens, so that it cannot end.
+  while (engine->stats().generated_tokens < 5) std::this_thread::yield();
+  EXPECT_GE(engine->stats().rounds, 1);
+  EXPECT_EQ(engine->stats().requests_finished, 0);
+  while (stream->next()) {}
+  const auto outcome = stream->result();
+  ASSERT_TRUE(outcome.ok());
+  while (engine->heartbeat().busy) std::this_thread::yield();
+  const Generation& generation = outcome.value();
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.generated_tokens, 350);
+  EXPECT_EQ(stats.step_tokens, 100 + 350);
+  EXPECT_EQ(std::accumulate(stats.steps_by_tokens.begin(), stats.steps_by_tokens.end(), int64_t(0)), stats.passes);
+  EXPECT_EQ(stats.steps_by_tokens[7], 1) << "the prompt and its token: more than 64, at most 128";
+  EXPECT_EQ(std::tie(stats.rounds, stats.drafted, stats.accepted),
+            std::tie(generation.rounds, generation.drafted, generation.accepted));
+  EXPECT_NEAR(double(stats.entries_selected) / double(stats.entries_offered), 0.2, 0.02);
 }
 
 TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {

@@ -28,7 +28,7 @@ class Stopwatch {
 
 Error numerical_error(int64_t position) {
   return Error{fmt::format(
-      "numerical error: the model has no valid logits for the token at position {}; its weights may hold NaN or infinity",
+      "numerical_error: the model has no valid logits for the token at position {}; its weights may hold NaN or infinity",
       position)};
 }
 
@@ -113,23 +113,28 @@ void Step::prepare(const Running& who) {
 void Step::run(const StepPlan& plan) {
   report_.drafted.clear();
   report_ = {.drafted = std::move(report_.drafted)};
-  const uint64_t bytes_before = kv_bytes(*parts_.backend);
+  const uint64_t bytes_before = kv_bytes(*parts_.backend), experts_before = parts_.backend->counters().experts_read;
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
     who.emitted_first = who.sequence.len(), who.emitted_drafts = 0;
   }
   for (const auto& chunk : plan.chunks) running(chunk).emitted_first = running(chunk).sequence.len();
 
+  doing_ = "drafting";
   propose(plan);
+  doing_ = "the pass over prompts and guesses";
   forward(plan);
+  doing_ = "handing out tokens";
 
   const uint64_t shared =
       (kv_bytes(*parts_.backend) - bytes_before) / std::max<size_t>(1, plan.decodes.size() + plan.chunks.size());
+  report_.experts_read = parts_.backend->counters().experts_read - experts_before;
   for (const auto& decode : plan.decodes) {
     Generation& stats = running(decode).stats;
     stats.milliseconds.draft += report_.draft_ms, stats.milliseconds.verify += report_.pass_ms,
         stats.milliseconds.select += report_.select_ms;
     stats.kv_bytes_read += shared;
+    ++stats.steps, stats.experts_read += report_.experts_read;
   }
   for (const auto& chunk : plan.chunks) running(chunk).stats.milliseconds.prefill += report_.pass_ms;
 }
@@ -289,7 +294,9 @@ void Step::forward(const StepPlan& plan) {
       if (ends_prompt(chunk)) sample_first(running(chunk), first_answer_row(i), hidden.slice(first + chunk.rows - 1, 1));
       first += chunk.rows;
     }
+    doing_ = "waiting for the device";
     if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
+    doing_ = "deciding what stays";
     first = 0;
     for (Running* who : verified_) {
       const int64_t next = first + who->tree().size + 1;
@@ -304,6 +311,7 @@ void Step::forward(const StepPlan& plan) {
       first += chunk.rows;
     }
   }
+  doing_ = "showing drafters what stayed";
   follow(plan, hidden);
   const double select = parts_.pass->take_select_ms();
   report_.select_ms += select;
@@ -351,7 +359,9 @@ Error Step::nothing_chosen(const Running& who, int64_t position) {
 }
 
 // The device failed: nothing of this step is known.
-void Step::fail_all(const StepPlan& plan, const Error& error) {
+void Step::fail_all(const StepPlan& plan, const Error& why) {
+  device_lost_ = true;
+  const Error error{"device_lost: " + why.message};
   for (const auto& decode : plan.decodes) running(decode).failure = error;
   for (const auto& chunk : plan.chunks) running(chunk).failure = error;
 }

@@ -2,6 +2,7 @@
 // trees; a prompt chunk is a request whose rows want no answer yet. Everything it uses is made before the first step.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -49,6 +50,7 @@ struct StepReport {
   double draft_ms = 0, pass_ms = 0, select_ms = 0;  // pass: sampling and acceptance included, choosing and copying entries not
   int decodes = 0, verify_rows = 0, learning = 0;   // requests, their rows, how many of them learned a selection
   int64_t entries = 0;                              // read by the requests that decoded
+  uint64_t experts_read = 0;                        // distinct experts of every layer, of drafts and of the pass
   int chunks = 0;                                   // of prompts in the pass
   struct Drafted {
     const Proposer* by = nullptr;
@@ -71,6 +73,9 @@ class Step {
   void run(const StepPlan&);
 
   const StepReport& report() const { return report_; }
+  // For watchdogs; any thread.
+  std::string_view doing() const { return doing_.load(std::memory_order_relaxed); }
+  bool device_lost() const { return device_lost_; }
 
   // Between the drafts and the pass, and after a request's commit (poison tests); null in production.
   std::function<void(Running&)> after_drafts, after_commit;
@@ -108,6 +113,8 @@ class Step {
   std::vector<Segment> segments_;
   StepReport report_;
   LogitPatch patch_;  // of nothing_chosen
+  std::atomic<const char*> doing_{"nothing"};
+  std::atomic<bool> device_lost_{false};
 };
 
 }  // namespace hunch

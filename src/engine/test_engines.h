@@ -33,8 +33,15 @@ inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 
 // Every family, form of attention and rope scaling that the tree has a tiny model of.
 inline const std::vector<std::string>& tiny_models() {
-  static const std::vector<std::string> names{"qwen3-tied",   "qwen3-untied", "qwen2-tied", "qwen2-window", "llama",
-                                              "llama-llama3", "llama-linear", "llama-yarn", "mistral",      "qwen3-moe"};
+  static const std::vector<std::string> names{"qwen3-tied", "qwen3-untied", "qwen2-tied",   "qwen2-window",
+                                              "llama",      "llama-llama3", "llama-linear", "llama-yarn",
+                                              "mistral",    "qwen3-moe",    "gpt-oss"};
+  return names;
+}
+
+// Those with natively trained sparse attention: as trained by weights, by a linear map, and with plain means.
+inline const std::vector<std::string>& nsa_models() {
+  static const std::vector<std::string> names{"nsa-std", "nsa-linear", "nsa-fla"};
   return names;
 }
 

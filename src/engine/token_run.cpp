@@ -28,6 +28,7 @@ void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
           {.layer = layer, .k = part, .v = part, .kv = {parts.store.get(), sequence.pages.view()}, .first_entry = first});
     }
   (void)parts.backend->synchronize();  // the rows are needed until then
+  sequence.compressed_len = 0;
 }
 
 TokenRun::TokenRun(EngineParts& parts) : parts_(parts) {

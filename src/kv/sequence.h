@@ -22,6 +22,9 @@ struct Sequence {
   int64_t prompt_len = 0;
   int64_t committed_len = 0;  // entries whose K and V are final
   int64_t max_len = 0;        // tokens it may reach: context or prompt + max_tokens
+  // Sparse attention: how many of its first tokens have their compressed rows made, in its slot. Kept by Pass; 0 makes all of
+  // them again, which costs time only: they follow from K and V as stored.
+  mutable int64_t compressed_len = 0;
   PageTable pages;
   NoiseKey noise;
   SamplingParams sampling;

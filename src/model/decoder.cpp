@@ -16,6 +16,12 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
     return Error{fmt::format("{}: mixtures of experts do not run on {} yet; use --device cpu, or a model without experts",
                              shape.family, setup.backend->description())};
 
+  if (const std::string lacking = setup.backend->lacks(*setup.checkpoint); !lacking.empty())
+    return Error{fmt::format("{}: {} has no {} yet; use --device cpu", shape.family, setup.backend->description(), lacking)};
+  if (shape.nsa.used() && !setup.backend->has_nsa())
+    return Error{fmt::format("{}: natively trained sparse attention does not run on {} yet; use --device cpu", shape.family,
+                             setup.backend->description())};
+
   auto model = std::unique_ptr<Decoder>(new Decoder);
   model->shape_ = shape;
   model->rope_ = RopeTable(*setup.backend, shape);
@@ -39,8 +45,10 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
     a.k_bias = load.vector(name("attn_k.bias"));
     a.v_bias = load.vector(name("attn_v.bias"));
     a.o_bias = load.vector(name("attn_output.bias"));
+    a.sinks = load.vector(name("attn_sinks.weight"));
     a.q = load.matrix(name("attn_q.weight")), a.k = load.matrix(name("attn_k.weight")), a.v = load.matrix(name("attn_v.weight"));
     a.o = load.matrix(name("attn_output.weight"));
+    if (shape.nsa.used()) a.nsa = load_nsa(*setup.backend, load, shape, i);
     layer.ffn = load_feed_forward(load, shape, i);
     HUNCH_OK(load.status());
     HUNCH_CHECK(a.complete() && layer.ffn.complete());

@@ -4,16 +4,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "checkpoint/quantise.h"
 #include "model/rope_frequencies.h"
 
 namespace hunch {
 
+std::vector<float> WeightLoader::values(const std::string& name) {
+  const Tensor* tensor = find_(name);
+  if (!tensor) return {};
+  size_t count = 1;
+  for (const int64_t extent : tensor->shape) count *= size_t(extent);
+  std::vector<float> out(count, 1.0f / float(tensor->shape.back()));
+  if (tensor->data) dequantise_row(tensor->dtype, tensor->data, out.data(), int64_t(count));
+  return out;
+}
+
 Buffer WeightLoader::vector(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return {};
-  row_.resize(size_t(tensor->shape.back()));
+  row_.resize(size_t(std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t(1), std::multiplies<>())));
   if (!tensor->data) std::fill(row_.begin(), row_.end(), name.ends_with("norm.weight") ? 1.0f : 0.0f);
   else dequantise_row(tensor->dtype, tensor->data, row_.data(), int64_t(row_.size()));
   return backend_.constant(row_);
@@ -82,7 +93,8 @@ Status WeightLoader::status() const {
 // True if converted_ now holds the tensor in the wanted encoding.
 bool WeightLoader::requantise(const Tensor& tensor) {
   const auto type = requantise_;
-  if (!type || tensor.dtype == *type || tensor.shape.back() % dtype_info(*type).block != 0) return false;
+  if (!type || tensor.dtype == *type || tensor.dtype == DType::MXFP4 || tensor.shape.back() % dtype_info(*type).block != 0)
+    return false;
   convert(tensor, *type);
   return true;
 }
@@ -125,6 +137,15 @@ FeedForwardWeights load_feed_forward(WeightLoader& load, const ModelShape& shape
   ExpertWeights& e = *out.experts;
   e.router = load.exact_matrix(fmt::format("blk.{}.ffn_gate_inp.weight", layer));
   e.per_row = shape.experts_per_token, e.normalise = shape.norm_expert_shares;
+  e.routing = shape.shares_of_chosen ? Routing::SoftmaxOfChosen : Routing::Softmax;
+  e.clamp = {float(shape.gate_limit), float(shape.gate_alpha)};
+  e.router_bias = load.vector(fmt::format("blk.{}.ffn_gate_inp.bias", layer));
+  e.gate_bias = load.vector(fmt::format("blk.{}.ffn_gate_exps.bias", layer));
+  e.up_bias = load.vector(fmt::format("blk.{}.ffn_up_exps.bias", layer));
+  e.down_bias = load.vector(fmt::format("blk.{}.ffn_down_exps.bias", layer));
+  const auto row_of = [](const Buffer& all, int64_t row, int64_t width) {
+    return floats(all) ? floats(all) + row * width : nullptr;
+  };
   const size_t before = load.bytes();
   for (int id = 0; id < shape.num_experts; ++id) {
     const auto part = [&](const char* name) {
@@ -132,6 +153,8 @@ FeedForwardWeights load_feed_forward(WeightLoader& load, const ModelShape& shape
     };
     Expert expert;  // in this order: neighbours in memory are read one after the other
     expert.gate = part("ffn_gate"), expert.up = part("ffn_up"), expert.down = part("ffn_down");
+    expert.gate_bias = row_of(e.gate_bias, id, shape.expert_ffn), expert.up_bias = row_of(e.up_bias, id, shape.expert_ffn);
+    expert.down_bias = row_of(e.down_bias, id, shape.hidden);
     e.all.push_back(expert);
   }
   e.bytes = load.bytes() - before;
@@ -144,6 +167,7 @@ BlockScratch::BlockScratch(Arena& arena, const ModelShape& shape, int64_t rows) 
   k = arena.take<float>(rows, kv_dim);
   v = arena.take<float>(rows, kv_dim);
   mixed = arena.take<float>(rows, attention_dim);
+  if (shape.nsa.used()) branches = arena.take<float>(rows, 3 * shape.heads);
   gate = arena.take<float>(rows, shape.widest_ffn());
   up = arena.take<float>(rows, shape.widest_ffn());
   if (shape.num_experts > 0) {
@@ -185,11 +209,15 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
                        .eps = shape.norm_eps,
                        .cos_sin = s.cos_sin,
                        .pairs = shape.rope_pairs});
+  if (w.nsa) multiply(backend, in, *w.nsa->gate, {}, s.branches);
   pass.attend(layer, {.q = heads(s.q, shape.heads),
                       .k = heads(s.k, shape.kv_heads),
                       .v = heads(s.v, shape.kv_heads),
                       .out = heads(s.mixed, shape.heads),
-                      .scale = 1.0f / std::sqrt(float(dim))});
+                      .scale = 1.0f / std::sqrt(float(dim)),
+                      .sinks = floats(w.sinks),
+                      .nsa = w.nsa ? w.nsa->layer() : NsaLayer{},
+                      .gates = s.branches});
   if (w.gate) {  // the queries are spent: their place is free
     multiply(backend, in, *w.gate, {}, s.q);
     backend.gate({.gate = s.q, .up = s.mixed, .out = s.mixed, .sigmoid = true});
@@ -202,12 +230,14 @@ void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s
   const int64_t rows = in.extent[0], width = w.experts ? w.experts->all.front().gate->out_dim : w.gate->out_dim;
   const View<float, 2> gate(s.gate.data, rows, width), up(s.up.data, rows, width);
   if (w.experts) {
-    multiply(backend, in, *w.experts->router, {}, s.logits);
-    backend.route({.logits = s.logits, .normalise = w.experts->normalise, .ids = s.ids, .shares = s.shares});
+    multiply(backend, in, *w.experts->router, w.experts->router_bias, s.logits);
+    backend.route(
+        {.logits = s.logits, .routing = w.experts->routing, .normalise = w.experts->normalise, .ids = s.ids, .shares = s.shares});
     backend.experts({.x = in,
                      .ids = s.ids,
                      .shares = s.shares,
                      .experts = w.experts->all,
+                     .clamp = w.experts->clamp,
                      .out = x,
                      .gate = gate,
                      .up = up,

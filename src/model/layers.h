@@ -25,7 +25,9 @@ class WeightLoader {
   WeightLoader(Backend& backend, Find find, std::optional<DType> requantise = {})
       : backend_(backend), find_(std::move(find)), requantise_(requantise) {}
 
-  Buffer vector(const std::string& name);  // fp32; empty if the file has none
+  Buffer vector(const std::string& name);  // fp32, a matrix row by row; empty if the file has none
+  // All elements, fp32; empty if the file has none. Random tensors: what makes rows that are summed with them their mean.
+  std::vector<float> values(const std::string& name);
   std::unique_ptr<Weight> matrix(const std::string& name);
   // As the file has it, or in fp32 where that is in fewer than 16 bits: for products whose result decides something.
   std::unique_ptr<Weight> exact_matrix(const std::string& name);
@@ -50,11 +52,24 @@ class WeightLoader {
   Tensor converted_;
 };
 
+// Natively trained sparse attention (backend/ops/nsa.h): its gates, and how it compresses.
+struct NsaWeights {
+  NsaShape shape;
+  std::unique_ptr<Weight> gate;         // [3 heads][hidden], row 3 head + branch
+  Buffer key, value, offset, inv_freq;  // as NsaLayer wants them
+  float magnitude = 1;
+
+  NsaLayer layer() const { return {&shape, floats(key), floats(value), floats(offset), floats(inv_freq), magnitude}; }
+};
+std::unique_ptr<NsaWeights> load_nsa(Backend&, WeightLoader&, const ModelShape&, int layer);
+
 struct AttentionWeights {
   std::unique_ptr<Weight> q, k, v, o;  // [heads head_dim][in], [kv_heads head_dim][in] twice, [hidden][heads head_dim]
   Buffer q_bias, k_bias, v_bias, o_bias;
-  Buffer q_norm, k_norm;         // fp32 [head_dim]; empty: no norm of heads
-  std::unique_ptr<Weight> gate;  // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
+  Buffer q_norm, k_norm;            // fp32 [head_dim]; empty: no norm of heads
+  Buffer sinks;                     // fp32 [heads]; empty: none (AttentionArgs)
+  std::unique_ptr<Weight> gate;     // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
+  std::unique_ptr<NsaWeights> nsa;  // null: ordinary attention
 
   bool complete() const { return q && k && v && o; }
 };
@@ -64,9 +79,13 @@ struct ExpertWeights {
   std::unique_ptr<Weight> router;              // [experts][hidden]
   std::vector<std::unique_ptr<Weight>> owned;  // gate, up and down of each
   std::vector<Expert> all;                     // by id
-  int per_row = 0;                             // experts that a row goes to
-  bool normalise = false;                      // their shares sum to 1
-  size_t bytes = 0;                            // of all experts, the router not included
+  Buffer router_bias;                          // [experts]; empty: none
+  Buffer gate_bias, up_bias, down_bias;        // [experts][width] twice, [experts][hidden]; empty: none
+  Routing routing = Routing::Softmax;
+  GateClamp clamp;
+  int per_row = 0;         // experts that a row goes to
+  bool normalise = false;  // their shares sum to 1
+  size_t bytes = 0;        // of all experts, the router not included
 
   bool complete() const;
 };
@@ -87,6 +106,7 @@ FeedForwardWeights load_feed_forward(WeightLoader&, const ModelShape&, int layer
 struct BlockScratch {
   BlockScratch(Arena&, const ModelShape&, int64_t rows);
   View<float, 2> q, k, v, mixed;     // [rows][heads head_dim], kv: [rows][kv_heads head_dim], attention's output
+  View<float, 2> branches;           // [rows][3 heads], gates of sparse attention; only where a model has it
   View<float, 2> gate, up;           // [rows][the widest block], used by as many columns as a block has
   View<float, 2> logits, shares;     // of the router: [rows][experts], [rows][experts per row]
   View<int32_t, 2> ids;              // [rows][experts per row]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 namespace hunch {
@@ -11,7 +12,8 @@ namespace {
 size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
   const int64_t attention = int64_t(shape.heads) * shape.head_dim, kv = int64_t(shape.kv_heads) * shape.head_dim;
   const int64_t experts = shape.num_experts > 0 ? 2 * shape.hidden + shape.num_experts + 2 * shape.experts_per_token : 0;
-  const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.widest_ffn() + shape.head_dim + experts;
+  const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.widest_ffn() + shape.head_dim + experts +
+                                 (shape.nsa.used() ? 3 * int64_t(shape.heads) + 16 : 0);
   return size_t(floats_per_row + limits.floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
 }
 
@@ -36,6 +38,10 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
                              size_t(limits.context_len) * sizeof(float));
   segments_.reserve(size_t(limits.max_segments));
   runs_.reserve(size_t(limits.max_segments));
+  if (!limits.compressed) return;
+  compressed_pages_.resize(size_t(limits.compressed->num_pages));
+  std::iota(compressed_pages_.begin(), compressed_pages_.end(), 0);
+  compressing_.reserve(size_t(limits.max_segments)), nsa_runs_.reserve(size_t(limits.max_segments));
 }
 
 void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, const Taps& taps) {
@@ -50,6 +56,22 @@ void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, 
       positions_[size_t(num_rows_++)] = int32_t(segment.first_position + offset_of(segment, row));
   }
   HUNCH_CHECK(ids.extent[0] == num_rows_);
+  compressing_.clear();
+  if (limits_.compressed)
+    for (const Segment& segment : segments_) compressing_.push_back(compressing(segment));
+}
+
+// Rows that end in tokens of this pass are always made anew: what the last one made of them may have been rejected. Those of a
+// tree are not made here, its nodes own them; the pass that follows makes what became final.
+Pass::Compressing Pass::compressing(const Segment& segment) const {
+  const Sequence& sequence = *segment.sequence;
+  const int64_t pages = limits_.compressed->num_pages / limits_.max_segments;
+  const int64_t known = std::min(sequence.compressed_len, segment.first_position);
+  sequence.compressed_len = segment.first_position + (segment.parents.empty() ? segment.num_rows : 0);
+  Compressing out{.first = shape_.nsa.rows_of(known), .last = shape_.nsa.rows_of(sequence.compressed_len)};
+  HUNCH_CHECK(sequence.slot >= 0 && sequence.slot < limits_.max_segments && out.last <= pages * kPageLen);
+  out.pages = View<const int32_t, 1>(compressed_pages_.data() + sequence.slot * pages, pages);
+  return out;
 }
 
 PassInfo Pass::info_of(const Segment& segment) const {
@@ -75,8 +97,10 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   int64_t first_entry = segment.first_position;
   if (segment.policy && segment.phase == Segment::Phase::Draft) {
     const Selection selection = segment.policy->select(
-        layer, {.q = args.q.slice(first_row, segment.num_rows), .scale = args.scale, .kv = own}, info_of(segment));
+        layer, {.q = args.q.slice(first_row, segment.num_rows), .scale = args.scale, .kv = own, .sinks = args.sinks},
+        info_of(segment));
     if (selection.grain == Selection::Grain::Token) {
+      entries_offered_ += selection.tail_first, entries_selected_ += selection.prefix;
       first_entry = selection.entry_of(segment.first_position);
       if (selection.index.data) {
         run.index = selection.index, run.tail_first = selection.tail_first;
@@ -112,7 +136,39 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
                 .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
 }
 
+// Store K and V, compress, attend: no policy selects, the model does.
+void Pass::attend_sparsely(int layer, const Attend& args) {
+  HUNCH_CHECK(limits_.compressed);
+  nsa_runs_.clear();
+  int64_t first_row = 0;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    HUNCH_CHECK(!segment.policy && segment.phase != Segment::Phase::Draft && segment.first == 0);
+    const KvRef kv{&store_, segment.sequence->pages.view()}, rows{limits_.compressed, compressing_[i].pages};
+    backend_.store_kv({.layer = layer,
+                       .k = args.k.slice(first_row, segment.num_rows),
+                       .v = args.v.slice(first_row, segment.num_rows),
+                       .kv = kv,
+                       .first_entry = segment.first_position});
+    backend_.compress_kv(
+        {.layer = layer, .nsa = args.nsa, .kv = kv, .rows = rows, .first = compressing_[i].first, .last = compressing_[i].last});
+    NsaRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = kv, .rows = rows};
+    run.last = positions().slice(first_row, segment.num_rows);
+    run.tree.parents = segment.parents, run.tree.first_entry = segment.first_position;
+    nsa_runs_.push_back(run);
+    first_row += segment.num_rows;
+  }
+  backend_.nsa_attention({.layer = layer,
+                          .nsa = args.nsa,
+                          .scale = args.scale,
+                          .q = args.q,
+                          .gates = args.gates,
+                          .out = args.out,
+                          .runs = nsa_runs_});
+}
+
 void Pass::attend(int layer, const Attend& args) {
+  if (args.nsa.shape) return attend_sparsely(layer, args);
   runs_.clear();
   int64_t first_row = 0;
   for (const Segment& segment : segments_) {
@@ -126,7 +182,8 @@ void Pass::attend(int layer, const Attend& args) {
     if (segment.policy && !info.draft && info.num_rows > 0) request_scores(layer, segment, info, runs_[i]);
   }
   auto lse = lse_.view<float>(num_rows_, shape_.heads);
-  backend_.attention({.layer = layer, .scale = args.scale, .q = args.q, .out = args.out, .lse = lse, .runs = runs_});
+  backend_.attention(
+      {.layer = layer, .scale = args.scale, .q = args.q, .out = args.out, .lse = lse, .sinks = args.sinks, .runs = runs_});
 
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];

@@ -38,6 +38,8 @@ struct PassLimits {
   int max_rows = 512, max_segments = 1;
   int64_t context_len = 0;     // scores of that many entries per KV head and segment
   int64_t floats_per_row = 0;  // of scratch, beyond what a decoder needs
+  // Sparse attention: compressed rows, num_pages / max_segments pages for the sequence of each slot.
+  KvStore* compressed = nullptr;
 };
 
 // Hidden states of a pass that somebody wants: the residual stream behind some layers, ascending, side by side.
@@ -66,6 +68,9 @@ class Pass {
     View<const float, 3> k, v;  // [row][kv_head][head_dim]
     View<float, 3> out;         // [row][head][head_dim]
     float scale = 1;
+    const float* sinks = nullptr;  // [head] (AttentionArgs)
+    NsaLayer nsa = {};             // shape null: ordinary attention
+    View<const float, 2> gates;    // [row][3 heads] of sparse attention
   };
   void attend(int layer, const Attend&);
 
@@ -74,10 +79,20 @@ class Pass {
   // Calls of layer_output() so far; any thread may ask.
   uint64_t layers_run() const { return layers_run_.load(std::memory_order_relaxed); }
 
+  // Over draft segments and layers that a policy chose for: entries that it chose from, and chose. The steps' thread.
+  int64_t entries_offered() const { return entries_offered_; }
+  int64_t entries_selected() const { return entries_selected_; }
   // Time spent learning (scores excepted: they are part of attention) since the last call.
   double take_select_ms();
 
  private:
+  // Sparse attention: the compressed rows of a sequence that a pass makes, in every layer.
+  struct Compressing {
+    int64_t first = 0, last = 0;
+    View<const int32_t, 1> pages;
+  };
+  Compressing compressing(const Segment&) const;
+  void attend_sparsely(int layer, const Attend&);
   PassInfo info_of(const Segment&) const;
   AttentionRun run_of(int layer, const Segment&, int64_t first_row, const Attend&);
   void request_scores(int layer, const Segment&, const PassInfo&, AttentionRun&);
@@ -95,8 +110,12 @@ class Pass {
   Taps taps_;
   std::vector<Segment> segments_;
   std::vector<AttentionRun> runs_;
+  std::vector<int32_t> compressed_pages_;  // all there are, a stretch for each slot
+  std::vector<Compressing> compressing_;
+  std::vector<NsaRun> nsa_runs_;
   int64_t num_rows_ = 0;
   double select_ms_ = 0;
+  int64_t entries_offered_ = 0, entries_selected_ = 0;
   std::atomic<uint64_t> layers_run_{0};
 };
 

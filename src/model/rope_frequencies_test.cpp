@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
@@ -60,6 +61,23 @@ TEST(RopeFrequencies, YarnBlendsByDimensionAndScalesTheMagnitude) {
   EXPECT_FLOAT_EQ(rope.magnitude, 1.1386294f);  // 0.1 ln 4 + 1
   s.rope_scaling.attention_factor = 1.5;
   EXPECT_FLOAT_EQ(rope_frequencies(s).magnitude, 1.5f);
+}
+
+// gpt-oss: the correction range 8.093 to 17.398 is not rounded, cosine and sine are 1.34657 times themselves.
+TEST(RopeFrequencies, YarnWithoutRoundingKeepsItsRange) {
+  ModelShape s = shape(64, 150000);
+  s.rope_scaling = {.kind = RopeScaling::Kind::Yarn,
+                    .factor = 32,
+                    .original_context = 4096,
+                    .beta_fast = 32,
+                    .beta_slow = 1,
+                    .truncate = false};
+  const RopeFrequencies rope = rope_frequencies(s);
+  EXPECT_NEAR(rope.magnitude, 1.34657, 1e-5);
+  for (int i = 0; i < 32; ++i) {
+    const double plain = std::pow(150000, -i / 32.0), ramp = std::clamp((i - 8.0928) / (17.3980 - 8.0928), 0.0, 1.0);
+    EXPECT_NEAR(rope.inv_freq[size_t(i)], plain / 32 * ramp + plain * (1 - ramp), 2e-5 * plain) << i;
+  }
 }
 
 TEST(RopeFrequencies, FactorsOfTheFileDivideEachFrequency) {

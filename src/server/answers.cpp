@@ -181,6 +181,7 @@ HttpReply Server::health() const {
     return error_reply(api_error(503, std::move(message), std::move(code), 1));
   };
   if (state_ == State::Loading) return bad("the models are being loaded", "loading");
+  if (device_lost()) return bad("a device was lost: the server ends to be started anew", "device_lost");
   if (state_ == State::Draining) return bad("the server is being shut down", "server_shutdown");
   const double stuck = watchdog_->stuck_seconds();
   if (stuck >= options_.limits.stuck_after)

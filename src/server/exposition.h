@@ -14,6 +14,9 @@ namespace hunch {
 class Histogram {
  public:
   explicit Histogram(std::span<const double> bounds) : bounds_(bounds.begin(), bounds.end()), counts_(bounds.size() + 1) {}
+  // One that was counted elsewhere: a count for each interval and one above all bounds.
+  Histogram(std::span<const double> bounds, std::span<const int64_t> counts, double sum)
+      : bounds_(bounds.begin(), bounds.end()), counts_(counts.begin(), counts.end()), sum_(sum) {}
   void observe(double value, int64_t times = 1);
   double sum() const { return sum_; }
   const std::vector<double>& bounds() const { return bounds_; }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <tuple>
 
 namespace hunch {
 namespace {
@@ -18,6 +20,8 @@ constexpr double kRequest[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40
 constexpr double kTokens[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
                               2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 constexpr double kChoices[] = {1, 2, 5, 10, 20};
+constexpr double kStepTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};  // EngineStats
+static_assert(std::size(kStepTokens) + 1 == std::tuple_size_v<decltype(EngineStats::steps_by_tokens)>);
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
 
@@ -99,6 +103,16 @@ void Metrics::finished(size_t model, const FinishedChoice& choice) {
   add(m.drafted_at, g.drafted_by_position), add(m.accepted_at, g.accepted_by_position);
 }
 
+void Metrics::interval_over(size_t model, const EngineStats& now) {
+  Model& m = models_[model];
+  const int64_t rounds = now.rounds - m.then.rounds, drafted = now.drafted - m.then.drafted;
+  const int64_t accepted = now.accepted - m.then.accepted;
+  m.accept_length = rounds > 0 ? 1 + double(accepted) / double(rounds) : 0;
+  m.accept_rate = drafted > 0 ? double(accepted) / double(drafted) : 0;
+  m.drafts_a_round = rounds > 0 ? double(drafted) / double(rounds) : 0;
+  m.then = now;
+}
+
 void Metrics::refused(std::string_view reason) {
   const auto found = refusals_.find(reason);
   if (found != refusals_.end()) ++found->second;
@@ -133,6 +147,12 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
   each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", [](auto& e) { return e.stats.prefix_tokens_hit; });
   each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.",
        [](auto& e) { return e.stats.preemptions; });
+  each("vllm:corrupted_requests_total", "counter", "Requests that ended because no valid logits came.",
+       [](auto& e) { return e.stats.corrupted; });
+  out.family("vllm:iteration_tokens_total", "histogram", "Tokens of a step: of prompts read, and written.");
+  for (size_t i = 0; i < models_.size(); ++i)
+    out.histogram({{"model_name", models_[i].name}, {"engine", "0"}},
+                  Histogram(kStepTokens, engines[i].stats.steps_by_tokens, double(engines[i].stats.step_tokens)));
   each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
   each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
   each("llamacpp:n_decode_total", "counter", "Passes of the model.", [](auto& e) { return e.stats.passes; });
@@ -141,8 +161,13 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
        [](auto& e) { return e.stats.kv_pages_cached; });
   each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.",
        [](auto& e) { return e.stats.requests_aborted; });
+  each("hunch:selectable_entries_total", "counter", "KV entries that drafts could choose from, over layers.",
+       [](auto& e) { return e.stats.entries_offered; });
+  each("hunch:selected_entries_total", "counter", "Those they read.", [](auto& e) { return e.stats.entries_selected; });
   each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.",
        [](auto& e) { return e.stats.drafts_dropped; });
+  each("hunch:experts_read_total", "counter", "Distinct experts read, of every layer and pass; 0: the model has none.",
+       [](auto& e) { return e.stats.experts_read; });
   each("hunch:compared_tokens_total", "counter", "Tokens of passes without a prompt's rows.",
        [](auto& e) { return e.stats.compared_tokens; });
   each("hunch:compared_seconds_total", "counter", "What they took.", [](auto& e) { return e.stats.compared_ms / 1e3; });
@@ -210,6 +235,13 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
       for (size_t i = 0; i < m.accepted_at.size(); ++i)
         out.value({{"model_name", m.name}, {"engine", "0"}, {"position", whole(double(i))}}, double(m.accepted_at[i]));
   }
+  const auto of_interval = [&](std::string_view name, std::string_view help, auto member) {
+    out.family(name, "gauge", help);
+    for (const Model& m : models_) out.value({{"model_name", m.name}}, m.*member);
+  };
+  of_interval("sglang:spec_accept_length", "Tokens a round with guesses, over the last ten seconds.", &Model::accept_length);
+  of_interval("sglang:spec_accept_rate", "Share of guesses that were right, over the last ten seconds.", &Model::accept_rate);
+  of_interval("sglang:spec_num_draft_tokens", "Guesses a round, over the last ten seconds.", &Model::drafts_a_round);
   out.family("hunch:drafted_tokens_per_pos_total", "counter", "Tokens guessed, by position.");
   for (const Model& m : models_)
     for (size_t i = 0; i < m.drafted_at.size(); ++i)

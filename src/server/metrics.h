@@ -30,6 +30,8 @@ class Metrics {
   void tokens_came(size_t model, int64_t tokens, double seconds_since_last);  // for inter-token latency
   void finished(size_t model, const FinishedChoice& choice);
   void unknown_fields(size_t model, int fields);  // of a body, which were ignored
+  // To be told every ten seconds, for the gauges of the last interval.
+  void interval_over(size_t model, const EngineStats& now);
   // A request that was not run. Reasons are words of the source.
   void refused(std::string_view reason);
   void answered(int status);
@@ -59,6 +61,8 @@ class Metrics {
     std::vector<int64_t> drafted_at, accepted_at;
     int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, lossy = 0, failed = 0, unknown = 0;
     double prefill_ms = 0, draft_ms = 0, verify_ms = 0, select_ms = 0, kv_bytes = 0, longest_queue = 0;
+    EngineStats then;  // at the end of the last interval
+    double accept_length = 0, accept_rate = 0, drafts_a_round = 0;
     Histogram first_token, inter_token, total, queued, prefill, decode, inference, prompt, generation, choices, max_tokens;
   };
   void write_engine(Exposition& out, const std::vector<EngineNow>& engines) const;

@@ -54,6 +54,7 @@ struct ServerOptions {
   std::vector<std::string> cors_origins;   // besides the same origin; "*": all
   std::vector<std::string> allowed_hosts;  // besides this machine's own names, where the server is bound to loopback
   int workers = 2;                         // threads that read and check requests
+  bool core_dumps = true;                  // false: neither dumps nor debuggers see what clients said
   bool metrics = true, slots = true, props = true;
   std::string log_file;  // empty: stderr
   bool log_json = false;

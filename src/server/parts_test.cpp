@@ -1,6 +1,10 @@
-// The parts of the server that need no socket: routes, keys, who may ask, log lines, metrics text, limits, the watchdog's clock.
+// The parts of the server that need no socket: routes, keys, who may ask, log lines, metrics text, limits, the watchdog's clock,
+// stacks.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -13,6 +17,7 @@
 #include "server/options.h"
 #include "server/router.h"
 #include "server/sha256.h"
+#include "server/stacks.h"
 #include "server/watchdog.h"
 #include "server/worker_pool.h"
 
@@ -166,6 +171,12 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
   metrics.refused("queue_full");
   Metrics::EngineNow engine{.lossless = false};
   engine.stats.running = 2;
+  engine.stats.steps_by_tokens[0] = 5, engine.stats.steps_by_tokens[15] = 1, engine.stats.step_tokens = 20005;
+  engine.stats.rounds = 10, engine.stats.drafted = 40, engine.stats.accepted = 10;
+  metrics.interval_over(0, engine.stats);
+  engine.stats.rounds = 14, engine.stats.drafted = 48, engine.stats.accepted = 16;
+  metrics.interval_over(0, engine.stats);
+  engine.stats.corrupted = 1;
   const std::string text = metrics.text({engine}, {});
   for (const char* line :
        {"vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2\n",
@@ -175,7 +186,13 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
         "hunch:drafted_tokens_per_pos_total{model_name=\"m\",position=\"1\"} 2\n",
         "hunch:accepted_tokens_by_drafter_total{model_name=\"m\",drafter=\"suffix\"} 1\n",
         "hunch:lossy_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "hunch:lossless{model_name=\"m\",engine=\"0\"} 0\n",
-        "hunch:failed_choices_total{model_name=\"m\",engine=\"0\"} 1\n", "vllm:admission_rejections_total 1\n",
+        "vllm:corrupted_requests_total{model_name=\"m\",engine=\"0\"} 1\n",
+        "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"16384\"} 5\n",
+        "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 6\n",
+        "vllm:iteration_tokens_total_sum{model_name=\"m\",engine=\"0\"} 20005\n",
+        "sglang:spec_accept_length{model_name=\"m\"} 2.5\n", "sglang:spec_accept_rate{model_name=\"m\"} 0.75\n",
+        "sglang:spec_num_draft_tokens{model_name=\"m\"} 2\n", "hunch:failed_choices_total{model_name=\"m\",engine=\"0\"} 1\n",
+        "vllm:admission_rejections_total 1\n",
         "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.04\"} 1\n"})
     EXPECT_NE(text.find(line), text.npos) << line;
 }
@@ -223,6 +240,26 @@ TEST(Watchdog, TellsOfAStuckEngineOnceAndOfLifeOnlyBefore) {
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   EXPECT_EQ(alive, alive_then);
   EXPECT_EQ(dead, 1);
+}
+
+TEST(Stacks, OfAllThreadsAreToldAlsoOfThoseThatWait) {
+  prepare_thread_stacks();
+  std::mutex gate;
+  gate.lock();
+  std::atomic<int> id = 0;
+  std::thread waiting([&] {
+    id = int(gettid());
+    const std::lock_guard lock(gate);
+  });
+  while (id == 0) std::this_thread::yield();
+  const auto stacks = thread_stacks();
+  gate.unlock();
+  waiting.join();
+  for (const int one : {int(gettid()), id.load()}) {
+    const auto at = std::find_if(stacks.begin(), stacks.end(), [&](const ThreadStack& stack) { return stack.id == one; });
+    ASSERT_NE(at, stacks.end());
+    EXPECT_NE(at->frames, "");
+  }
 }
 
 TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {

@@ -2,6 +2,7 @@
 #include "server/server.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -9,12 +10,12 @@
 #include <vector>
 
 #include "server/notify.h"
+#include "server/stacks.h"
 
 namespace hunch {
 namespace {
 
-constexpr int kExitStuck = 70;  // EX_SOFTWARE: the supervisor is to start it anew
-constexpr double kTickSeconds = 0.2;
+constexpr double kTickSeconds = 0.2, kIntervalSeconds = 10;
 constexpr double kUnwind = 10;  // seconds that requests which were cut off may take to let go of the engine
 
 double seconds_since(Generating::Clock::time_point then) {
@@ -48,6 +49,8 @@ Status Server::start() {
     return status;
   }
   std::signal(SIGPIPE, SIG_IGN);
+  prepare_thread_stacks();
+  if (!options_.core_dumps) prctl(PR_SET_DUMPABLE, 0);
   HttpHandler& handler = *this;
   loop_.on_signals({SIGTERM, SIGINT, SIGHUP, SIGUSR1}, [this](int signal) { on_signal(signal); });
   http_ = std::make_unique<HttpServer>(loop_, handler, options_.limits);
@@ -78,10 +81,10 @@ void Server::ready() {
   };
   auto on_dead = [this](double stuck) {
     log_.write(Log::Failure, "an engine shows no sign of life: the process ends for its supervisor to start it anew",
-               {{"seconds", stuck}, {"exit_code", int64_t(kExitStuck)}});
-    loop_.post([this] { dump_state(); });
+               {{"seconds", stuck}, {"exit_code", int64_t(kExitBroken)}});
+    dump_threads();
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // for the log
-    _exit(kExitStuck);
+    _exit(kExitBroken);
   };
   loop_.post([this, names = std::move(names), looks = std::move(looks), on_alive, on_dead] {
     if (state_ != State::Loading) return;
@@ -110,21 +113,25 @@ void Server::on_signal(int signal) {
     else log_.write(Log::Info, "log and keys opened again");
   } else if (signal == SIGUSR1) {
     dump_state();
+    if (state_ != State::Loading) dump_threads();
+  } else if (state_ == State::Ready) {
+    log_.write(Log::Info, "draining: no new requests; a second signal ends at once",
+               {{"requests", int64_t(requests_.size())}, {"seconds", options_.limits.shutdown_timeout}});
+    drain(signal == SIGTERM ? 0 : 128 + signal);
   } else {
-    begin_drain(signal);
+    stop_at_once(signal);
   }
 }
 
-void Server::begin_drain(int signal) {
-  if (state_ == State::Ready) {
-    state_ = State::Draining;
-    drain_began_ = Generating::Clock::now();
-    exit_code_ = signal == SIGTERM ? 0 : 128 + signal;
-    notify_service_manager("STOPPING=1");
-    log_.write(Log::Info, "draining: no new requests; a second signal ends at once",
-               {{"requests", int64_t(requests_.size())}, {"seconds", options_.limits.shutdown_timeout}});
-    return tick();
-  }
+void Server::drain(int exit_code) {
+  state_ = State::Draining;
+  drain_began_ = Generating::Clock::now();
+  exit_code_ = exit_code;
+  notify_service_manager("STOPPING=1");
+  tick();
+}
+
+void Server::stop_at_once(int signal) {
   // A second signal, or one while the models load, which nothing can interrupt.
   log_.write(Log::Warning, "stopped at once", {{"signal", int64_t(signal)}});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for the log
@@ -137,6 +144,13 @@ void Server::tick() {
   std::vector<std::shared_ptr<Generating>> all;
   for (const auto& [key, request] : requests_) all.push_back(request);
   for (const auto& request : all) request->tick(now);
+  if (state_ == State::Ready && double(ticks_ % uint64_t(kIntervalSeconds / kTickSeconds)) == 0)
+    for (size_t i = 0; i < models_.size(); ++i) metrics_->interval_over(i, models_.at(i).engine->stats());
+  if (state_ == State::Ready && device_lost()) {
+    log_.write(Log::Failure, "a device was lost: the process ends for its supervisor to start it anew",
+               {{"exit_code", int64_t(kExitBroken)}});
+    return drain(kExitBroken);
+  }
   if (state_ != State::Draining) return;
   const double since = seconds_since(drain_began_);
   if (since >= options_.limits.shutdown_timeout && !std::exchange(cut_off_, true))
@@ -148,11 +162,28 @@ void Server::tick() {
   if (since >= options_.limits.shutdown_timeout + kUnwind) leave(exit_code_);
 }
 
+bool Server::device_lost() const {
+  for (size_t i = 0; i < models_.size(); ++i)
+    if (models_.at(i).engine->heartbeat().lost) return true;
+  return false;
+}
+
 void Server::leave(int code) {
   exit_code_ = code;
   log_.write(Log::Info, "stopped", {{"exit_code", int64_t(code)}});
   http_->stop_listening();
   loop_.stop();
+}
+
+// From any thread, also where an engine holds what others wait for.
+void Server::dump_threads() {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const Heartbeat now = models_.at(i).engine->heartbeat();
+    log_.write(Log::Info, "heartbeat",
+               {{"model", models_.at(i).id}, {"busy", int64_t(now.busy)}, {"doing", now.doing}, {"beats", int64_t(now.beats)}});
+  }
+  for (const ThreadStack& thread : thread_stacks())
+    log_.write(Log::Info, "thread", {{"id", int64_t(thread.id)}, {"name", thread.name}, {"frames", thread.frames}});
 }
 
 void Server::dump_state() {
@@ -170,8 +201,7 @@ void Server::dump_state() {
                 {"waiting", int64_t(s.waiting)},
                 {"kv_pages_used", s.kv_pages_used},
                 {"kv_pages_total", s.kv_pages_total},
-                {"passes", s.passes},
-                {"beats", int64_t(models_.at(i).engine->heartbeat().beats)}});
+                {"passes", s.passes}});
   }
 }
 

@@ -23,6 +23,8 @@
 
 namespace hunch {
 
+constexpr int kExitBroken = 70;  // EX_SOFTWARE, of a stuck engine or a lost device: the supervisor is to start it anew
+
 class Server final : private HttpHandler {
  public:
   // `models` is empty until ready(); both outlive the server.
@@ -34,7 +36,7 @@ class Server final : private HttpHandler {
   const std::string& url() const { return socket_.url; }
   // The models are there and will not change.
   void ready();
-  // Until a signal has ended it. The exit code: 0 after SIGTERM, 130 after SIGINT.
+  // Until a signal or a lost device has ended it. The exit code: 0 after SIGTERM, 130 after SIGINT, 70 after a loss.
   int wait();
 
  private:
@@ -54,8 +56,11 @@ class Server final : private HttpHandler {
   bool overloaded() const;
   void tick();
   void on_signal(int signal);
-  void begin_drain(int signal);
+  void drain(int exit_code);
+  void stop_at_once(int signal);
+  bool device_lost() const;
   void dump_state();
+  void dump_threads();
   void leave(int code);
 
   const ServerOptions& options_;

@@ -65,7 +65,8 @@ struct PassInfo {
 struct DraftQueries {
   View<const float, 3> q;  // [rows][head][head_dim]; data null: nothing is about to read, select() answers as it last did
   float scale = 1;
-  KvRef kv;  // the sequence's own entries, these rows' included
+  KvRef kv;                      // the sequence's own entries, these rows' included
+  const float* sinks = nullptr;  // of the layer (AttentionArgs)
 };
 
 // What a policy wants of a pass that reads all. Rows are those of PassInfo.

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Marks = std::vector<std::pair<std::string, std::string>>;
 
-const std::filesystem::path kData = std::filesystem::path(HUNCH_TEST_DATA) / "text";
+const std::filesystem::path kData = std::filesystem::path(HUNCH_ROOT) / "models/golden/text";
 
 // Slow machines and sanitizers are not what these tests are about.
 TemplateLimits patient() { return {.time = std::chrono::minutes(10)}; }
@@ -57,7 +57,7 @@ std::string trusted_part(std::string_view source, const Json& variables, const M
 
 class TemplateGolden : public testing::Test {
  protected:
-  const Json golden_ = Json::parse(read(kData / "templates.json"));
+  const Json golden_ = Json::parse(read(std::filesystem::path(HUNCH_ROOT) / "models/golden/text/templates.json"));
 };
 
 TEST_F(TemplateGolden, ConversationsRenderAsJinja2DoesInThePublishedConstructs) {

@@ -1,4 +1,5 @@
-// Every line of tests/data/text/lines.json against what the PyPI package `tokenizers` made of it (tools/make_text_golden.py).
+// Every line of models/golden/text/lines.json against what the PyPI package `tokenizers` made of it
+// (models/golden/make_text_golden.py).
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -32,7 +33,7 @@ class Golden : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Golden, IdsEqualThoseOfHuggingFaceOnEveryLine) {
-  ASSERT_GE(lines_.size(), 2000u);
+  ASSERT_GE(lines_.size(), 1300u);
   const std::string sums = golden_["crcs"];
   for (size_t i = 0; i < lines_.size(); ++i) {
     const uint32_t parsed = uint32_t(std::stoul(sums.substr(6 * i, 6), nullptr, 16));

@@ -13,6 +13,11 @@ namespace {
 
 #define HUNCH_SPACES R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
 
+// Words of o200k: upper case before lower case, contractions at their end.
+#define HUNCH_CASED \
+  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)" \
+  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|)"
+
 struct Pattern {
   PreFamily family;
   std::string_view published, ours;
@@ -32,8 +37,12 @@ constexpr Pattern kPatterns[] = {
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES
      R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
+    {PreFamily::O200k, HUNCH_CASED R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     HUNCH_CASED R"( ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n/]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES
+                 R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
 };
 
+#undef HUNCH_CASED
 #undef HUNCH_SPACES
 
 // qwen2: Hugging Face's tokenizers of the family apply NFC, GGUF has no key for it and llama.cpp does not do it. The model was
@@ -48,6 +57,7 @@ constexpr GgufPre kGgufPres[] = {
     {"llama-v3", PreFamily::Llama3, false, true, true},
     {"qwen2", PreFamily::Qwen2, true, false, false},
     {"deepseek-r1-qwen", PreFamily::Qwen2, false, false, false},
+    {"gpt-4o", PreFamily::O200k, false, false, false},
 };
 
 // The patterns need a handful of frames and, for white space, as many steps as the run is long. The limits hold without JIT too.

@@ -12,7 +12,7 @@
 
 namespace hunch {
 
-enum class PreFamily { Gpt2, Llama3, Qwen2 };
+enum class PreFamily { Gpt2, Llama3, Qwen2, O200k };
 
 // The family that publishes exactly this regular expression in tokenizer.json.
 std::optional<PreFamily> pre_family_of_pattern(std::string_view pattern);

@@ -1,5 +1,5 @@
-// Reading tests/data/text/, for the tests of this folder only. The vocabulary of "wren" stands in the shipped model and is read
-// from there by these few lines, since this folder does not see checkpoint/'s reader.
+// Reading models/golden/text/, for the tests of this folder only. The vocabulary of "wren" stands in the
+// shipped model and is read from there by these few lines, since this folder does not see checkpoint/'s reader.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ inline std::vector<std::string> shipped_strings(const std::string& key) {
 }
 
 inline std::string read_data(const std::string& name) {
-  std::ifstream file(HUNCH_TEST_DATA "/text/" + name, std::ios::binary);
+  std::ifstream file(HUNCH_ROOT "/models/golden/text/" + name, std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   std::stringstream text;
   text << file.rdbuf();

@@ -173,7 +173,7 @@ TEST(Tokenizer, RefusesHostileJsonQuickly) {
   file["model"]["vocab"][std::string(50'000'000, 'x')] = 700;
   expect_refusal(file, "longer than");
   EXPECT_NE(error_of(Tokenizer::from_json(std::string(100'000'000, ' '))).find("larger than"), std::string::npos);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));  // under sanitizers; a tenth of it without
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // seconds under sanitizers, fewer without
 }
 
 TEST(Tokenizer, SaysAtWhichByteTheTextStopsBeingUtf8) {

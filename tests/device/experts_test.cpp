@@ -4,6 +4,7 @@
 #include "backend/reference/reference_backend.h"
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/tiny_model.h"
+#include "engine/test_engines.h"
 #include "model/model.h"
 
 namespace hunch {
@@ -13,6 +14,14 @@ class NoExperts final : public ReferenceBackend {
  public:
   std::string description() const override { return "a device"; }
   bool has_experts() const override { return false; }
+};
+
+class NoSinks final : public ReferenceBackend {
+ public:
+  std::string description() const override { return "a device"; }
+  std::string lacks(const Checkpoint& checkpoint) const override {
+    return checkpoint.shape().attention_sinks ? "attention sinks" : "";
+  }
 };
 
 struct Opened {
@@ -33,6 +42,15 @@ TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().message,
             "qwen3_moe: mixtures of experts do not run on a device yet; use --device cpu, or a model without experts");
+}
+
+TEST(ExpertModels, NameWhatABackendLacks) {
+  auto checkpoint = Checkpoint::open(test::tiny_path("gpt-oss"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  NoSinks backend;
+  auto model = Register<Model>::find("gpt_oss")->make({.backend = &backend, .checkpoint = checkpoint->get()});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().message, "gpt_oss: a device has no attention sinks yet; use --device cpu");
 }
 
 TEST(ExpertModels, CountTheExpertsThatOneRowReads) {

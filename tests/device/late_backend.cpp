@@ -3,6 +3,7 @@
 // place. It fails on demand.
 #include "late_backend.h"
 
+#include <atomic>
 #include <functional>
 #include <vector>
 
@@ -43,7 +44,7 @@ class LateBackend final : public ReferenceBackend {
     return {};
   }
 
-  int64_t waits_left = -1;  // until the one that fails; -1: none does
+  std::atomic<int64_t> waits_left = -1;  // until the one that fails; -1: none does
 
   void matmul(const MatmulArgs& a) override {
     later([this, a = a, products = taken(a.products)]() mutable {

@@ -1,8 +1,13 @@
 // A device that is lost in the middle of requests: each ends with its message, so does every later one, and nobody waits forever.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "../conformance/equality.h"
 #include "../conformance/methods.h"
 #include "engine/token_run.h"
 #include "late_backend.h"
+#include "server/server.h"
 
 namespace hunch {
 namespace {
@@ -56,6 +61,62 @@ TEST(LostDevice, EndsACrowdAndWhoComesLater) {
     ASSERT_FALSE(later.ok());
     EXPECT_NE(later.error().message.find(kLost), std::string::npos) << later.error().message;
   }
+}
+
+// Sends a request to a port of this machine; everything that comes until the server closes is behind it.
+class Client {
+ public:
+  Client(int port, const std::string& request) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET, to.sin_port = htons(uint16_t(port)), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{.tv_sec = 20,
+                           .tv_usec = 0};  // a server that has stopped may leave a socket open until it is destroyed
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0;
+    if (connected_) (void)!write(fd_, request.data(), request.size());
+  }
+  ~Client() { close(fd_); }
+  std::string answer() {
+    std::string all;
+    char piece[4096];
+    for (ssize_t n; connected_ && (n = read(fd_, piece, sizeof piece)) > 0;) all.append(piece, size_t(n));
+    return all;
+  }
+
+ private:
+  int fd_;
+  bool connected_ = false;
+};
+
+TEST(LostDevice, EndsTheServerWhichSaysSoToAllBefore) {
+  auto engine = test::load(tiny(2));
+  ServedModels models;
+  ASSERT_TRUE(models.add({.id = "m", .engine = engine.get()}).ok());
+  ServerOptions options;
+  options.port = 0, options.log_level = Log::Failure + 1;
+  Server server(options, models);
+  ASSERT_TRUE(server.start().ok());
+  server.ready();
+  const int port = std::stoi(server.url().substr(server.url().rfind(':') + 1));
+  const auto health = [&] {
+    return Client(port, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").answer();
+  };
+  while (health().find(" 200 ") == std::string::npos) std::this_thread::yield();
+  const auto ask = [&](bool stream) {
+    const std::string body = fmt::format(R"({{"prompt":[5,6,7],"max_tokens":200,"ignore_eos":true,"stream":{}}})", stream);
+    return Client(port, fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n"
+                                    "Connection: close\r\n\r\n{}",
+                                    body.size(), body));
+  };
+  Client streaming = ask(true), whole = ask(false);
+  while (engine->stats().generated_tokens < 6 || engine->stats().running < 2) std::this_thread::yield();
+  test::lose_late_device(*engine->parts().backend, 2);
+  EXPECT_NE(streaming.answer().find(R"("code":"device_lost")"), std::string::npos);
+  EXPECT_EQ(health().find(" 200 "), std::string::npos) << "from then on until it is gone it never says that all is well";
+  const std::string refused = whole.answer();
+  EXPECT_NE(refused.find(" 503 "), std::string::npos) << refused;
+  EXPECT_NE(refused.find("device_lost"), std::string::npos) << refused;
+  EXPECT_EQ(server.wait(), kExitBroken);
 }
 
 TEST(LostDevice, ShowsInTheStatusOfARunOfTokens) {

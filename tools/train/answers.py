@@ -45,21 +45,23 @@ def chosen(logits, temperatures, generator):
 def answer(target, prompts, count, temperatures, generator):
     """prompts [batch][rows] -> the next `count` tokens of each; end of text does not stop them"""
     s, (batch, rows), device = target.s, prompts.shape, prompts.device
+    hot = torch.tensor(temperatures, device=device)[:, None] if any(temperatures) else None
+    choice = lambda logits, some: chosen(logits, None if hot is None else hot[some], generator)
+    if hasattr(target, "answer"):
+        return target.answer(prompts, count, choice)
     shape = (batch, s.kv_heads, rows + count, s.head_dim)
     dtype = target.head.dtype
     kept = [[torch.empty(shape, dtype=dtype, device=device) for _ in "kv"] for _ in range(s.layers)]
-    hot = torch.tensor(temperatures, device=device)[:, None]
-    hot = None if not any(temperatures) else hot
     out = torch.empty(batch, count, dtype=torch.long, device=device)
     at_once = max(1, PREFILL // rows)
     for a in range(0, batch, at_once):
         some = slice(a, min(batch, a + at_once))
         hidden, _ = target(prompts[some], Mask(), caches=[Room(k[some], v[some], 0) for k, v in kept])
-        out[some, 0] = chosen(target.logits(hidden[:, -1]), None if hot is None else hot[some], generator)
+        out[some, 0] = choice(target.logits(hidden[:, -1]), some)
     rooms = [Room(k, v, rows) for k, v in kept]
     for i in range(1, count):
         hidden, _ = target(out[:, i - 1 : i], Mask(), caches=rooms)
-        out[:, i] = chosen(target.logits(hidden[:, -1]), hot, generator)
+        out[:, i] = choice(target.logits(hidden[:, -1]), slice(None))
     return out
 
 

@@ -1,5 +1,5 @@
-"""The model whose drafts are trained: Llama, Qwen2 or Qwen3 from a Hugging Face folder, with what drafters read of it: the
-residual stream after chosen layers (taps, before any norm) and the hidden state after the last norm. Also a draft model's class.
+"""The model whose drafts are trained: Llama, Qwen2, Qwen3 or NSA (nsa_model.py) from a Hugging Face folder, with what drafters
+read of it: the residual stream after chosen layers (taps, before any norm) and the hidden state after the last norm. Also a draft model's class.
 """
 
 import glob
@@ -9,6 +9,7 @@ import os
 import safetensors.torch
 import torch
 from layers import Block, Cache, Mask, Norm, Shape, rope_tables
+from nsa_model import Nsa
 from torch import nn
 
 
@@ -80,7 +81,7 @@ def read_tensors(folder, pattern="*.safetensors"):
 def load_decoder(folder, dtype=torch.float32):
     """A folder's model. Tensors of multi-token prediction, which a target's folder may hold too, are left out."""
     config = read_config(folder)
-    decoder, weights = Decoder(config), read_tensors(folder)
+    decoder, weights = (Nsa if config["model_type"] == "nsa" else Decoder)(config), read_tensors(folder)
     extra = (f"model.layers.{decoder.s.layers}.", "mtp.")
     weights = {n: t for n, t in weights.items() if not n.startswith(extra)}
     if decoder.s.tied:

@@ -142,6 +142,7 @@ AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, in
     item.lse = &args.lse(row, kv_head * group);
     item.lse_row_stride = args.lse.stride[0], item.lse_head_stride = args.lse.stride[1];
   }
+  if (args.sinks) item.sinks = args.sinks + kv_head * group;
   if (unit.rows_per_item == 0 && unit.num_splits > 1) {  // one split: the item's result is the result
     item.partial_split_stride = num_rows * group * state_len(item.keys.padded_dim);
     item.partial = static_cast<float*>(partials_.data()) + unit.partial_offset +

@@ -79,16 +79,28 @@ static void fold_state(float* total, const float* part, int padded_dim) {
   total[padded_dim + 1] = sums[0];
 }
 
+// A sink joins the sum of a row whose splits are all folded: returns what the accumulators are to be multiplied with, 1 over the
+// sum being part of it. `maximum` and `sum` become those with the sink.
+static float close_sum(const AttendItem& item, int head, float& maximum, float& sum) {
+  if (!item.sinks) return 1.0f / sum;
+  const float sink = item.sinks[head] * (1 / kLn2), most = sink > maximum ? sink : maximum;
+  alignas(64) float rest[kLanes], added[kLanes];
+  store(rest, exp2_nonpositive(set1(maximum - most))), store(added, exp2_nonpositive(set1(sink - most)));
+  sum = sum * rest[0] + added[0], maximum = most;
+  return rest[0] / sum;
+}
+
 // The state of a row whose splits are all folded, to its output.
 static void write_row(const AttendItem& item, int row, int head, const float* state) {
   const int head_dim = item.keys.head_dim, padded_dim = item.keys.padded_dim;
   float* out = item.out + row * item.out_row_stride + head * item.out_head_stride;
-  const F32 inverse = set1(1.0f / state[padded_dim + 1]);
+  float maximum = state[padded_dim], sum = state[padded_dim + 1];
+  const F32 inverse = set1(close_sum(item, head, maximum, sum));
   for (int d = 0; d < head_dim; d += kLanes)
     store_first(out + d, load(state + d) * inverse, head_dim - d < kLanes ? head_dim - d : kLanes);
   if (!item.lse) return;
   alignas(64) float lse[kLanes];
-  store(lse, fma(set1(state[padded_dim]), set1(kLn2), log(set1(state[padded_dim + 1]))));
+  store(lse, fma(set1(maximum), set1(kLn2), log(set1(sum))));
   item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = lse[0];
 }
 
@@ -97,7 +109,8 @@ static void write_nothing(const AttendItem& item, int row) {
   for (int head = 0; head < item.rows.group; ++head) {
     float* out = item.out + row * item.out_row_stride + head * item.out_head_stride;
     for (int d = 0; d < item.keys.head_dim; ++d) out[d] = 0;
-    if (item.lse) item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = -__builtin_inff();
+    if (item.lse)
+      item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = item.sinks ? item.sinks[head] : -__builtin_inff();
   }
 }
 

@@ -62,6 +62,7 @@ struct AttendItem {
   int64_t out_row_stride = 0, out_head_stride = 0;
   float* lse = nullptr;  // [row][head of the group], may be null
   int64_t lse_row_stride = 0, lse_head_stride = 1;
+  const float* sinks = nullptr;  // [head of the group], may be null
   ScoreSink scores;
   std::byte* scratch = nullptr;  // attend_scratch_bytes()
 };

@@ -49,6 +49,46 @@ TEST(CpuAttention, EqualsReferenceWithinWindows) {
       }
 }
 
+// Sinks far below, about and far above what the keys say; rows in one split and in several, cut by rows and by splits.
+TEST(CpuAttention, EqualsReferenceWithSinks) {
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes)
+      for (int64_t len : {1, 70, 1025, 2200})
+        for (const int64_t rows : {1, 5, 100}) {
+          if (rows > len) continue;
+          const KvShape shape{dtype, 2, 2, 32};
+          for (const int window : {0, 65}) {
+            AttendRequest request = chunk(shape, len - rows, rows, 5, window);
+            request.sinks = {-200, 0.5f, 3, 60};
+            expect_reference(isa, 2, shape, len, request);
+          }
+        }
+}
+
+TEST(CpuAttention, ASinkTakesItsShareOfTheWeight) {
+  for (const std::string& isa : all_backends()) {
+    const auto backend = make_backend(isa, 1);
+    const KvShape shape{DType::F32, 1, 3, 16};
+    const KvCase kv(*backend, shape, 9);
+    AttendRequest request = chunk(shape, 4, 1, 5, 1);  // one entry: its share is a sigmoid
+    const AttendResult plain = attend_one(*backend, kv, request);
+    request.sinks = {plain.lse[0] - 1, plain.lse[1] + 2, 1e4f};
+    const AttendResult with = attend_one(*backend, kv, request);
+    for (size_t head = 0; head < 3; ++head) {
+      const double share = 1 / (1 + std::exp(double(request.sinks[head]) - double(plain.lse[head])));
+      for (size_t d = 0; d < 16; ++d)
+        EXPECT_NEAR(with.out[head * 16 + d], share * double(plain.out[head * 16 + d]), 2e-6) << isa << " head " << head;
+      const double lse = std::max(double(request.sinks[head]), double(plain.lse[head])) +
+                         std::log1p(std::exp(-std::abs(double(request.sinks[head]) - double(plain.lse[head]))));
+      EXPECT_NEAR(with.lse[head], lse, 1e-6 * (1 + std::abs(lse))) << isa;
+    }
+    request.first = 5;  // nothing is left to read
+    const AttendResult nothing = attend_one(*backend, kv, request);
+    for (const float x : nothing.out) EXPECT_EQ(x, 0);
+    for (size_t head = 0; head < 3; ++head) EXPECT_EQ(nothing.lse[head], request.sinks[head]) << isa;
+  }
+}
+
 TEST(CpuAttention, ReadsWideHeadsAndManyRows) {
   for (const std::string& isa : available_isas()) {
     const KvShape wide{DType::BF16, 1, 1, 512}, odd{DType::F16, 1, 3, 48}, seven{DType::BF16, 1, 7, 64};

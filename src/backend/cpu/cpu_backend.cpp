@@ -22,6 +22,7 @@ CpuBackend::CpuBackend(const KernelTable& kernels, int threads)
       matmul_(threads_, kernels.matmul),
       experts_(threads_, matmul_, kernels.rows),
       attention_(threads_, kernels.attention),
+      nsa_(threads_, kernels.nsa, kernels.attention),
       sampler_(threads_, kernels.rows),
       log_probs_(threads_, kernels.rows) {}
 
@@ -90,6 +91,10 @@ void CpuBackend::attention(const AttentionArgs& args) {
   counters_.kv_bytes += attention_.attention(args);
   for (const AttentionRun& run : args.runs) counters_.score_bytes += bytes_of(run.scores);
 }
+
+void CpuBackend::compress_kv(const CompressKvArgs& args) { counters_.kv_bytes += nsa_.compress(args); }
+
+void CpuBackend::nsa_attention(const NsaAttentionArgs& args) { counters_.kv_bytes += nsa_.attention(args); }
 
 void CpuBackend::score_keys(const ScoreKeysArgs& args) {
   counters_.kv_bytes += attention_.score_keys(args);

@@ -10,6 +10,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/log_probs.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/nsa.h"
 #include "backend/cpu/sampler.h"
 #include "backend/cpu/threads.h"
 #include "backend/reference/reference_backend.h"
@@ -48,6 +49,8 @@ class CpuBackend final : public ReferenceBackend {
   void sample(const SampleArgs& args) override;
   void log_probs(const LogProbsArgs& args) override;
   void experts(const ExpertsArgs& args) override;
+  void compress_kv(const CompressKvArgs& args) override;
+  void nsa_attention(const NsaAttentionArgs& args) override;
 
  private:
   const KernelTable& kernels_;
@@ -55,6 +58,7 @@ class CpuBackend final : public ReferenceBackend {
   CpuMatmul matmul_;
   CpuExperts experts_;
   CpuAttention attention_;
+  CpuNsa nsa_;
   CpuSampler sampler_;
   CpuLogProbs log_probs_;
 };

@@ -57,10 +57,10 @@ CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {
     }
     const auto gate = args.gate.slice(0, rows), up = args.up.slice(0, rows), product = args.product.slice(0, rows);
     const Expert& expert = args.experts[e];
-    const Product both[] = {{expert.gate, nullptr, gate}, {expert.up, nullptr, up}};
+    const Product both[] = {{expert.gate, expert.gate_bias, gate}, {expert.up, expert.up_bias, up}};
     read.bytes += matmul_.matmul({.x = x, .products = both});
-    gate_rows(threads_, kernels_, {.gate = gate, .up = up, .out = gate});
-    const Product down[] = {{expert.down, nullptr, product}};
+    gate_rows(threads_, kernels_, {.gate = gate, .up = up, .out = gate, .clamp = args.clamp});
+    const Product down[] = {{expert.down, expert.down_bias, product}};
     read.bytes += matmul_.matmul({.x = gate, .products = down});
     each(threads_, rows, [&](int64_t i, int) {
       const float share = pairs[i].share;

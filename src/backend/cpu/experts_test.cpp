@@ -44,8 +44,20 @@ struct Experts {
     const Tensor tensor{.dtype = dtype, .shape = {rows, columns}, .data = bytes.data(), .bytes = bytes.size()};
     return owned.emplace_back(backend.load_weight(tensor)).get();
   }
+  // As gpt-oss has them: biases of every product, gates that some values are past the limit of.
+  void add_biases() {
+    biases = gaussian(kExperts * (2 * kWidth + kHidden), 77);
+    clamp = {0.5f, 1.702f};
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const float* own = biases.data() + e * (2 * kWidth + kHidden);
+      Expert& expert = experts[size_t(e)];
+      expert.gate_bias = own, expert.up_bias = own + kWidth, expert.down_bias = own + 2 * kWidth;
+    }
+  }
   std::vector<std::unique_ptr<Weight>> owned;
   std::vector<Expert> experts;
+  std::vector<float> biases;
+  GateClamp clamp;
 };
 
 // Which experts the rows go to; expert 5 gets none, expert 0 nearly all.
@@ -82,6 +94,7 @@ std::vector<float> run(Backend& backend, const Experts& experts, const Route& ro
                    .ids = View<const int32_t, 2>(ids.data(), n, kPerRow),
                    .shares = View<const float, 2>(shares.data(), n, kPerRow),
                    .experts = experts.experts,
+                   .clamp = experts.clamp,
                    .out = View<float, 2>(out.data(), n, kHidden),
                    .gate = View<float, 2>(gate.data(), n, kWidth),
                    .up = View<float, 2>(up.data(), n, kWidth),
@@ -96,16 +109,19 @@ std::vector<int64_t> range(int64_t first, int64_t count) {
   return out;
 }
 
-constexpr DType kTypes[] = {DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0};
+constexpr DType kTypes[] = {DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0, DType::MXFP4};
 
 TEST(CpuExperts, AreNearThePlainLoopsAndReadTheSameExperts) {
   const Route route;
   for (const DType dtype : kTypes) {
     ReferenceBackend reference;
-    const Experts exact(reference, dtype);
+    Experts exact(reference, dtype);
+    const bool biases = dtype == DType::MXFP4 || dtype == DType::BF16;
+    if (biases) exact.add_biases();
     for (const std::string& isa : available_isas()) {
       const auto cpu = make_cpu(isa, 2);
-      const Experts experts(*cpu, dtype);
+      Experts experts(*cpu, dtype);
+      if (biases) experts.add_biases();
       for (const int64_t count : {int64_t(1), int64_t(2), int64_t(9), kRows}) {
         const uint64_t before = cpu->counters().experts_read, before_exact = reference.counters().experts_read;
         const auto got = run(*cpu, experts, route, range(0, count)), want = run(reference, exact, route, range(0, count));
@@ -129,7 +145,8 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
       std::vector<float> whole;
       for (const int threads : {1, 3}) {
         const auto backend = make_backend(name, threads);
-        const Experts experts(*backend, dtype);
+        Experts experts(*backend, dtype);
+        if (dtype == DType::MXFP4) experts.add_biases();
         const auto all = run(*backend, experts, route, range(0, kRows));
         if (whole.empty()) whole = all;
         ASSERT_EQ(std::memcmp(all.data(), whole.data(), all.size() * sizeof(float)), 0) << name << " " << threads << " threads";

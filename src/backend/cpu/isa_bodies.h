@@ -10,6 +10,7 @@
 #include "backend/cpu/store_kv_body.h"
 #include "backend/cpu/attention_tree_body.h"
 #include "backend/cpu/attention_body.h"
+#include "backend/cpu/nsa_body.h"
 #include "backend/cpu/gather_body.h"
 #include "backend/cpu/bounds_body.h"
 #include "backend/cpu/gather_codes_body.h"
@@ -25,6 +26,7 @@ static KernelTable make_kernels(const char* name) {
   KernelTable table;
   table.isa = name;
   table.attention = attention_kernels();
+  table.nsa = nsa_kernels();
   table.gather = gather_kernels();
   table.bounds = bounds_kernels();
   table.top_k = top_k_kernels();

@@ -8,6 +8,7 @@
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/bounds_kernels.h"
 #include "backend/cpu/gather_kernels.h"
+#include "backend/cpu/nsa_kernels.h"
 #include "backend/cpu/top_k_kernels.h"
 #include "base/result.h"
 #if __has_include("backend/cpu/matmul_kernels.h")
@@ -22,6 +23,7 @@ namespace hunch {
 struct KernelTable {
   const char* isa = "";  // as --isa takes and prints it
   AttentionKernels attention;
+  NsaKernels nsa;
   GatherKernels gather;
   BoundsKernels bounds;
   TopKKernels top_k;

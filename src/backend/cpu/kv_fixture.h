@@ -88,6 +88,7 @@ struct AttendRequest {
   std::vector<int32_t> parents;  // of a tree
   int tree_first = 0;
   int64_t tree_entry = 0;
+  std::vector<float> sinks;  // [head]; empty: none; those of a pass are the first request's
 };
 
 // Queries that are exact in bf16, so that the products of every KV type are those of the reference.
@@ -136,6 +137,7 @@ inline std::vector<AttendResult> attend_together(Backend& backend, const std::ve
   args.out = View<float, 3>(out.data(), rows, shape.heads(), shape.head_dim);
   args.lse = View<float, 2>(lse.data(), rows, shape.heads());
   args.runs = runs;
+  if (!requests[0].sinks.empty()) args.sinks = requests[0].sinks.data();
   backend.attention(args);
   std::vector<AttendResult> results;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -157,7 +159,7 @@ inline AttendResult attend_one(Backend& backend, const KvCase& kv, const AttendR
 // The rows [first, first + count) of a request as a request of their own.
 inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_t count, const KvShape& shape) {
   AttendRequest part;
-  part.window = request.window, part.first = request.first;
+  part.window = request.window, part.first = request.first, part.sinks = request.sinks;
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
   const int64_t width = int64_t(shape.heads()) * shape.head_dim;

@@ -51,6 +51,7 @@ static void quantise_row(const float* x, int64_t k, ActivationBlock* out) {
     out->scale_sum = out->scale * float(total);
     out->minus_128_sum = -128 * total;
     out->minus_8_sum = -8 * total;
+    out->minus_12_sum = -12 * total;
     out->minus_32_half[0] = -32 * sum_low;
     out->minus_32_half[1] = -32 * sum_high;
   }
@@ -63,6 +64,7 @@ inline constexpr int kStepBytes = 4 * kPanelColumns, kPairBytes = 2 * kPanelColu
 constexpr bool has_super_block(DType t) { return t == DType::Q4_K || t == DType::Q5_K || t == DType::Q6_K; }
 constexpr bool has_minimum(DType t) { return t == DType::Q4_K || t == DType::Q5_K; }
 constexpr int high_bits(DType t) { return t == DType::Q5_K ? 1 : t == DType::Q6_K ? 2 : 0; }  // of a code, above its nibble
+constexpr bool has_table(DType t) { return t == DType::MXFP4; }  // codes are numbers of a table, not themselves factors
 constexpr int block_bytes(DType t) { return (t == DType::Q8_0 ? 8 : 4 + high_bits(t)) * kStepBytes + kPairBytes; }
 
 // The integer an accumulator of `act` starts at: minus the codes' offset times the sum of the activations.
@@ -70,6 +72,7 @@ template <DType T>
 HUNCH_SIMD I32 first_sum(const ActivationBlock& act, int half) {
   if constexpr (T == DType::Q8_0) return set1_i32(act.minus_128_sum);
   if constexpr (T == DType::Q4_0) return set1_i32(act.minus_8_sum);
+  if constexpr (T == DType::MXFP4) return set1_i32(act.minus_12_sum);
   if constexpr (T == DType::Q6_K) return set1_i32(act.minus_32_half[half]);
   return zero_i32();
 }
@@ -102,6 +105,9 @@ HUNCH_SIMD void dot_codes8(I32 (&acc)[R][2], const std::byte* codes, const Activ
   }
 }
 
+// kMxfp4Doubled with 12 added: factors without a sign.
+alignas(16) inline constexpr uint8_t kMxfp4Factors[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 enum class Nibbles { Low, High, Both };  // of a block: inputs 0..15, 16..31, all
 
 // The bits above the nibbles of group kGroup, moved from where weights.h puts them to bit 4 of each byte.
@@ -128,11 +134,13 @@ HUNCH_SIMD void dot_nibbles(I32 (&acc)[R][2], const std::byte* codes, const Acti
   if constexpr (kWhich != Nibbles::High) {
     I32 low0 = w0 & nibble, low1 = w1 & nibble;
     if constexpr (high_bits(T) > 0) low0 = low0 | high_part<T, J>(codes, 0), low1 = low1 | high_part<T, J>(codes, 1);
+    if constexpr (has_table(T)) low0 = look_up(kMxfp4Factors, low0), low1 = look_up(kMxfp4Factors, low1);
     dot_group(acc, low0, low1, act, blocks, J);
   }
   if constexpr (kWhich != Nibbles::Low) {
     I32 high0 = shift_right<4>(w0) & nibble, high1 = shift_right<4>(w1) & nibble;
     if constexpr (high_bits(T) > 0) high0 = high0 | high_part<T, 4 + J>(codes, 0), high1 = high1 | high_part<T, 4 + J>(codes, 1);
+    if constexpr (has_table(T)) high0 = look_up(kMxfp4Factors, high0), high1 = look_up(kMxfp4Factors, high1);
     dot_group(acc, high0, high1, act, blocks, 4 + J);
   }
 }
@@ -176,6 +184,8 @@ HUNCH_SIMD void sum_quantised(Sums<R>& sums, const std::byte* p, int64_t blocks,
         if constexpr (has_super_block(T)) {
           scale = d[g] *
                   load_s8(reinterpret_cast<const int8_t*>(scales) + (T == DType::Q6_K ? kPanelColumns * half : 0) + kLanes * g);
+        } else if constexpr (T == DType::MXFP4) {
+          scale = load_bf16(reinterpret_cast<const uint16_t*>(scales) + kLanes * g);
         } else {
           scale = load_f16(reinterpret_cast<const uint16_t*>(scales) + kLanes * g);
         }
@@ -321,6 +331,7 @@ static MatmulKernels matmul_kernels() {
   table.panel[int(DType::Q5_K)] = panel<DType::Q5_K>;
   table.panel[int(DType::Q6_K)] = panel<DType::Q6_K>;
   table.panel[int(DType::F8_E4M3)] = panel<DType::F8_E4M3>;
+  table.panel[int(DType::MXFP4)] = panel<DType::MXFP4>;
   return table;
 }
 

@@ -22,7 +22,8 @@ struct alignas(64) ActivationBlock {
   int32_t minus_128_sum;     // where an accumulator starts whose codes are stored with 128 added (Q8_0)
   int32_t minus_8_sum;       // likewise Q4_0
   int32_t minus_32_half[2];  // likewise Q6_K, for inputs [0, 16) and [16, 32)
-  int32_t unused[2];
+  int32_t minus_12_sum;      // likewise MXFP4
+  int32_t unused;
 };
 static_assert(sizeof(ActivationBlock) == 64);
 

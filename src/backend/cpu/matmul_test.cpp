@@ -16,8 +16,8 @@
 namespace hunch {
 namespace {
 
-constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,   DType::Q4_0,
-                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3};
+constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,    DType::Q4_0,
+                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
 
 // A random matrix in the file's encoding; its storage is kept beside it.
 struct Matrix {

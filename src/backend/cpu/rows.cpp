@@ -32,8 +32,12 @@ void norm_rows(Threads& threads, const RowsKernels& kernels, const NormArgs& arg
 
 void gate_rows(Threads& threads, const RowsKernels& kernels, const GateArgs& args) {
   const int64_t n = args.gate.extent[1];
-  each_row(threads, args.gate.extent[0], 3 * n,
-           [&](int64_t r) { kernels.gate(&args.gate(r, 0), &args.up(r, 0), n, &args.out(r, 0)); });
+  const GateClamp& clamp = args.clamp;
+  each_row(threads, args.gate.extent[0], 3 * n, [&](int64_t r) {
+    const float *gate = &args.gate(r, 0), *up = &args.up(r, 0);
+    if (clamp.limit > 0) kernels.gate_clamped(gate, up, n, clamp.limit, clamp.alpha, &args.out(r, 0));
+    else kernels.gate(gate, up, n, &args.out(r, 0));
+  });
 }
 
 // cos and sin of the C library: once a pass, and the same bits as the reference.

@@ -39,6 +39,22 @@ static void gate_row(const float* gate, const float* up, int64_t n, float* out) 
   }
 }
 
+// A NaN stays one: min and max give their second operand then.
+HUNCH_SIMD F32 clamped(F32 gate, F32 up, F32 limit, F32 alpha) {
+  const F32 g = min(limit, gate), u = max(zero() - limit, min(limit, up));
+  return (u + set1(1.0f)) * (g / (set1(1.0f) + exp(zero() - alpha * g)));
+}
+
+static void gate_clamped_row(const float* gate, const float* up, int64_t n, float limit, float alpha, float* out) {
+  const F32 l = set1(limit), a = set1(alpha);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, clamped(load(gate + i), load(up + i), l, a));
+  if (i < n) {
+    const int rest = int(n - i);
+    store_first(out + i, clamped(load_first(gate + i, rest, zero()), load_first(up + i, rest, zero()), l, a), rest);
+  }
+}
+
 // Products and sums are rounded one by one, as in the reference: both give the same bits.
 static void rope_row(float* x, int64_t heads, int64_t head_stride, const float* cos_sin, int64_t half, bool neighbours) {
   constexpr int kMaxHalf = 256;
@@ -83,6 +99,7 @@ static RowsKernels rows_kernels() {
   RowsKernels table;
   table.norm = norm_row;
   table.gate = gate_row;
+  table.gate_clamped = gate_clamped_row;
   table.rope = rope_row;
   table.scan = scan_logits;
   table.collect = collect_ids;

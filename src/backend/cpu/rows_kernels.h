@@ -26,6 +26,8 @@ struct RowsKernels {
   // out = x / sqrt(mean(x^2) + eps) weight; out may be x.
   void (*norm)(const float* x, const float* weight, double eps, int64_t n, float* out) = nullptr;
   void (*gate)(const float* gate, const float* up, int64_t n, float* out) = nullptr;
+  // (min(max(up, -limit), limit) + 1) g / (1 + exp(-alpha g)), g = min(gate, limit)
+  void (*gate_clamped)(const float* gate, const float* up, int64_t n, float limit, float alpha, float* out) = nullptr;
   // Rotates `heads` heads that lie head_stride apart; cos_sin [half][2].
   void (*rope)(float* x, int64_t heads, int64_t head_stride, const float* cos_sin, int64_t half, bool neighbours) = nullptr;
 

@@ -195,6 +195,10 @@ HUNCH_SIMD I32 even_bytes(I32 a) {
   return {_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low)};
 }
 HUNCH_SIMD I32 odd_bytes(I32 a) { return {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)}; }
+HUNCH_SIMD I32 look_up(const uint8_t (&table)[16], I32 a) {
+  const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
+  return {_mm256_shuffle_epi8(both, a.lo), _mm256_shuffle_epi8(both, a.hi)};
+}
 HUNCH_SIMD I32 widen_s8(const void* p) {
   const auto* bytes = static_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(bytes)), _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes + 1))};

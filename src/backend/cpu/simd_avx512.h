@@ -146,6 +146,9 @@ HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {
 }
 HUNCH_SIMD I32 even_bytes(I32 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi16(0xff))}; }
 HUNCH_SIMD I32 odd_bytes(I32 a) { return {_mm512_srli_epi16(a.v, 8)}; }
+HUNCH_SIMD I32 look_up(const uint8_t (&table)[16], I32 a) {
+  return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), a.v)};
+}
 HUNCH_SIMD I32 widen_s8(const void* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
 HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return {_mm512_max_epu32(a.v, b.v)}; }
 HUNCH_SIMD uint32_t max_unsigned(I32 a) { return _mm512_reduce_max_epu32(a.v); }

@@ -193,6 +193,12 @@ HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {  // sums wrap as the registers of t
 }
 HUNCH_SIMD I32 even_bytes(I32 a) { return a & set1_i32(0x00ff00ff); }
 HUNCH_SIMD I32 odd_bytes(I32 a) { return shift_right<8>(a) & set1_i32(0x00ff00ff); }
+HUNCH_SIMD I32 look_up(const uint8_t (&table)[16], I32 a) {
+  uint8_t bytes[64];
+  __builtin_memcpy(bytes, &a, 64);
+  for (uint8_t& byte : bytes) byte = table[byte & 15];
+  return load_i32(bytes);
+}
 HUNCH_SIMD I32 widen_s8(const void* p) {
   I32 out;
   const auto* bytes = static_cast<const int8_t*>(p);

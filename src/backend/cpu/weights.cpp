@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/half.h"
+#include "checkpoint/quantise.h"
 
 namespace hunch {
 namespace {
@@ -67,6 +69,15 @@ void pack_q4_0(const std::byte* row, int c, int64_t k, std::byte* to) {
   for (int64_t b = 0; b < k / 32; ++b, row += 18, to += kBlock4) {
     for (int j = 0; j < 4; ++j) std::memcpy(to + j * kStep + 4 * c, row + 2 + 4 * j, 4);
     std::memcpy(to + 4 * kStep + 2 * c, row, 2);
+  }
+}
+
+// `row`: GGUF's blocks.
+void pack_mxfp4(const std::byte* row, int c, int64_t k, std::byte* to) {
+  for (int64_t b = 0; b < k / 32; ++b, row += 17, to += kBlock4) {
+    for (int j = 0; j < 4; ++j) std::memcpy(to + j * kStep + 4 * c, row + 1 + 4 * j, 4);
+    const uint16_t d = f32_to_bf16(std::ldexp(1.0f, int(row[0]) - 128));
+    std::memcpy(to + 4 * kStep + 2 * c, &d, 2);
   }
 }
 
@@ -189,7 +200,8 @@ size_t panel_bytes(DType dtype, int64_t k) {
     case DType::F16:
     case DType::BF16: return size_t(k) * kPanelColumns * 2;
     case DType::Q8_0: return size_t(k / 32) * kBlock8;
-    case DType::Q4_0: return size_t(k / 32) * kBlock4;
+    case DType::Q4_0:
+    case DType::MXFP4: return size_t(k / 32) * kBlock4;
     case DType::Q4_K: return size_t(k / 256) * kSuper4;
     case DType::Q5_K: return size_t(k / 256) * kSuper5;
     case DType::Q6_K: return size_t(k / 256) * kSuper6;
@@ -209,6 +221,11 @@ void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* pan
   if (dtype == DType::F32) return pack_elements<uint32_t>(rows, columns, k, panel);
   if (dtype == DType::F8_E4M3) return pack_f8(matrix, first, columns, panel);
   if (dtype == DType::F16 || dtype == DType::BF16) return pack_elements<uint16_t>(rows, columns, k, panel);
+  if (dtype == DType::MXFP4) {
+    std::vector<std::byte> blocks(dtype_bytes(dtype, size_t(k)));
+    for (int c = 0; c < columns; ++c) pack_blocks(matrix, first + c, blocks.data()), pack_mxfp4(blocks.data(), c, k, panel);
+    return;
+  }
   const auto pack = dtype == DType::Q8_0   ? pack_q8_0
                     : dtype == DType::Q4_0 ? pack_q4_0
                     : dtype == DType::Q4_K ? pack_with_minimum<false>
@@ -238,6 +255,12 @@ void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float*
       for (int64_t b = 0; b < k / 32; ++b, panel += kBlock4, out += 32) {
         const float d = load_f16(panel + 4 * kStep + 2 * c);
         for (int i = 0; i < 32; ++i) out[i] = d * float(code4(panel, c, i) - 8);
+      }
+      return;
+    case DType::MXFP4:
+      for (int64_t b = 0; b < k / 32; ++b, panel += kBlock4, out += 32) {
+        const float d = bf16_to_f32(load_u16(panel + 4 * kStep + 2 * c));
+        for (int i = 0; i < 32; ++i) out[i] = d * float(kMxfp4Doubled[code4(panel, c, i)]);
       }
       return;
     case DType::Q4_K: return unpack_with_minimum<false>(panel, c, k, out);

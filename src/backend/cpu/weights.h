@@ -9,6 +9,7 @@
 //   Q5_K            [k/256] { as Q4_K, behind the codes of a block: high [1][128], bit g of a byte: group g of 4 inputs }   22.5
 //   / 32 Q6_K            [k/256] { f16 d[32]; [8] { codes as Q4_0; high [2][128]; int8 scale[2 halves][32] } }        26.25 / 32
 //                   high: bits 2g, 2g + 1 of a byte are of inputs 4g.., in the second vector pair of 16 + 4g..
+//   MXFP4           [k/32] { codes as Q4_0; bf16 d[32] = 2^(e - 128), which f16 cannot hold }                     18 / 32
 //   F8_E4M3         [k/128, the last one may be short] { f32 scale[32]; codes [128][32] }, whole cache lines            1.03 / 1
 //                   scale: 2^8 times the scale of 128 inputs of a column (load_f8 of simd.h); NaN if a code of them is NaN
 // Columns past out_dim are zero.

@@ -78,8 +78,10 @@ struct AttentionItemDevice {
   int32_t clean_begin = 0, clean_end = 0;                // entries that every row of the group reads there
   int32_t leaf_begin = 0, leaf_end = 0, leaf_block = 0;  // of the group's tree paths, and the first block read along them
   int32_t end_entry = 0;                                 // past what any row reads
-  int32_t rows[2] = {0, 0};                              // packed rows of each tile of the group
-  int64_t partial[2] = {0, 0};                           // offset of the first partial of each tile, in floats
+  int32_t part =
+      0;  // of those paths (1: the first), with the split's other entries for all rows; rows on them are stored. 0: all
+  int32_t rows[2] = {0, 0};     // packed rows of each tile of the group
+  int64_t partial[2] = {0, 0};  // offset of the first partial of each tile, in floats
 };
 
 // The partials of one M tile of one KV head, in order.

@@ -125,12 +125,12 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
   __device__ __forceinline__ void store_split(const AttentionItemDevice& item, int of_item, bool last, const State& state,
                                               State& folded) const {
     if (!item.fold) {
-      store_partial(item.partial[0] + of_item * partial_floats(rows_in_tile_, D), state);
+      store_partial(item, item.partial[0] + of_item * partial_floats(rows_in_tile_, D), state);
       return;
     }
     if (of_item == 0) folded = state;
     else fold(folded, state);
-    if (last) store_partial(item.partial[0], folded);
+    if (last) store_partial(item, item.partial[0], folded);
   }
   __device__ __forceinline__ static void fold(State& folded, const State& state) {
 #pragma unroll
@@ -251,13 +251,13 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
       if (state.top[c] == kNothingRead) state.top[c] = -INFINITY;
   }
 
-  __device__ __forceinline__ void store_partial(int64_t offset, const State& state) const {
+  __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, const State& state) const {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
     const uint64_t policy = policy_keep();  // the kernel that combines them reads them soon
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      if (column(c) >= rows) continue;
+      if (column(c) >= rows || !Base::stores(item, leaf()[column(c)])) continue;
       float* row = to + column(c) * D + key(0);  // the thread's dimensions stand where its keys do
 #pragma unroll
       for (int n = 0; n < kParts * 2; ++n)

@@ -42,7 +42,7 @@ class AttentionConsumer {
       tile_ = rows_in_tile_ == 0 ? 0 : kPaired ? item.mgroup * 2 + consumer_ : item.mgroup;
       clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
       sink_ = rows_in_tile_ == 0 ? ScoreSink::None : ScoreSink(uniform(int(run.sink)));
-      scored_end_ = sink_ == ScoreSink::None ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
+      scored_end_ = sink_ == ScoreSink::None || item.part > 1 ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
       gathered_ = run.index != nullptr;
       weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
       if (sink_ != ScoreSink::Rows)
@@ -185,6 +185,10 @@ class AttentionConsumer {
                                                int leaf_of_tile) {
     const int oldest = max(run.first, run.window ? newest + 1 - run.window : 0);
     return entry >= oldest && entry <= newest && (leaf_of_tile < 0 || leaf_of_tile == leaf_of_row);
+  }
+  // Whether the item's partial of a row is its own to store: others have the rows on other paths.
+  __device__ __forceinline__ static bool stores(const AttentionItemDevice& item, int leaf_of_row) {
+    return item.part == 0 || (leaf_of_row >= item.leaf_begin && leaf_of_row < item.leaf_end);
   }
   __device__ __forceinline__ bool is_bad(int e) const { return found_[e / 16] >> (e % 16 * 2) & 1; }
   __device__ __forceinline__ float combined(float a, float b) const {

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
       const float* q = a.q + (run.first_row + row) * a.q_row + (item.kv_head * a.group + head) * a.q_head;
       const int last = run.last[row], first = max(run.first, run.window ? last + 1 - run.window : 0);
       const int own_leaf = run.leaf_of_row ? run.leaf_of_row[row] : -1;
+      if (item.part && (own_leaf < item.leaf_begin || own_leaf >= item.leaf_end)) continue;  // another item's
       float super_top = -INFINITY, super_total = 0;
       for (int d = lane; d < dim; d += 32) super[d] = 0;
       for (int split = item.first_split; split < item.first_split + item.num_splits; ++split) {

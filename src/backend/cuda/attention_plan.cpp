@@ -67,6 +67,7 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   if (!run.parents.empty()) {
     plan_paths(plan, run, first, last_row + 1, plan.leaf_of_row[size_t(run_index)], group);
     item.block_end = std::min(item.block_end, item.leaf_block);
+    group.path_split = item.leaf_block / run.split_blocks;
   }
   return group;
 }
@@ -74,7 +75,8 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
 // The splits [begin, end) of one M group and KV head, appended as items; slots of partials are taken in order.
 class Cutter {
  public:
-  Cutter(AttentionPlan& plan, int head_dim) : plan_(plan), head_dim_(head_dim) {}
+  // most_parts: items that share a split's paths.
+  Cutter(AttentionPlan& plan, int head_dim, int most_parts) : plan_(plan), head_dim_(head_dim), most_parts_(most_parts) {}
   // Starts the units of a group: its tiles' partials follow each other tile by tile, so their number must be known.
   void add(const Group& group, int kv_head, int begin, int end, AttentionUnitDevice* const units[2]) {
     for (int split = begin; split < end;) {
@@ -82,21 +84,38 @@ class Cutter {
       item.kv_head = kv_head, item.first_split = split;
       item.fold = split % kSuperSplits == 0 || split == group.first_split;
       const int super_end = (split / kSuperSplits + 1) * kSuperSplits;
-      item.num_splits = std::min(end, super_end) - split;
+      const bool of_paths = split >= group.path_split;
+      item.num_splits = of_paths ? 1 : std::min({end, super_end, group.path_split}) - split;
       const int slots = item.fold ? 1 : item.num_splits;
       for (int t = 0; t < group.tiles && head_dim_ > 0; ++t) {
         item.partial[t] = plan_.partial_floats;
         plan_.partial_floats += slots * partial_floats(item.rows[t], head_dim_);
         plan_.slots.push_back({units[t], item.partial[t], slots, int(plan_.slots.size()), item.fold != 0});
       }
-      plan_.items.push_back(item);
+      if (of_paths) add_paths(item);
+      else plan_.items.push_back(item);
       split += item.num_splits;
     }
   }
 
  private:
+  // A path is a chain of tiles of its own, and rows on one wait for nobody on another: they are dealt out.
+  void add_paths(AttentionItemDevice item) {
+    const int first = item.leaf_begin, paths = item.leaf_end - first, begin = item.first_split * item.split_blocks;
+    // A part stores its rows after its last tile, so each must have one: the entries before the tree, or any of its paths.
+    bool all_have_tiles = std::max(item.block_begin, begin) < std::min(item.block_end, begin + item.split_blocks);
+    if (!all_have_tiles)
+      all_have_tiles = std::all_of(plan_.leaves.begin() + first, plan_.leaves.begin() + item.leaf_end,
+                                   [&](const LeafDevice& leaf) { return leaf.end_block > std::max(begin, item.leaf_block); });
+    const int parts = all_have_tiles ? std::min(paths, most_parts_) : 1;
+    for (int i = 0; i < parts; ++i) {
+      item.part = parts > 1 ? i + 1 : 0;
+      item.leaf_begin = first + paths * i / parts, item.leaf_end = first + paths * (i + 1) / parts;
+      plan_.path_items.push_back(item);
+    }
+  }
   AttentionPlan& plan_;
-  int head_dim_;
+  int head_dim_, most_parts_;
 };
 
 }  // namespace
@@ -111,7 +130,7 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
                     int workers) {
   plan.items.clear(), plan.worker_items.clear(), plan.units.clear(), plan.run_units.clear(), plan.run_tiles.clear();
   plan.supers.clear(), plan.slot_partial.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
-  plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear();
+  plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear(), plan.path_items.clear();
   plan.partial_floats = 0, plan.reread = false, plan.tiles_per_group = paired ? 2 : 1;
   auto& groups = plan.groups;
   auto& run_groups = plan.run_groups;
@@ -125,7 +144,10 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     run_groups.push_back({int(groups.size()), int(groups.size()) + mgroups});
     for (int m = 0; m < mgroups; ++m) { groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group)); }
   }
-  Cutter cutter(plan, head_dim);
+  int trees = 0;  // with a KV head each
+  for (const Group& group : groups)
+    if (group.path_split != kFarFuture) trees += runs[size_t(group.item.run)].kv_heads;
+  Cutter cutter(plan, head_dim, std::max(1, workers / std::max(1, trees)));
   const auto add = [&](const Group& group, int kv_head, int begin, int end) {
     const int r = group.item.run,
               unit = plan.run_units[size_t(r)] + kv_head * plan.run_tiles[size_t(r)] + group.item.mgroup * plan.tiles_per_group;
@@ -178,6 +200,8 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
       }
     }
   while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
+  // First of what is left for all: they take longest.
+  plan.items.insert(plan.items.begin() + plan.worker_items.back(), plan.path_items.begin(), plan.path_items.end());
   // Slots of a unit lie in one stretch, in the order of splits, and so do its supers; partials may lie anywhere.
   std::sort(plan.slots.begin(), plan.slots.end(),
             [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });

@@ -63,6 +63,7 @@ struct PlannedRun {
 struct PlannedGroup {
   AttentionItemDevice item;  // all but the splits and the KV head
   int first_split = 0, end_split = 0;
+  int path_split = kFarFuture;  // the first that holds a part of the tree
   int tiles = 0;
 };
 // Partials of a tile that one item leaves.
@@ -91,6 +92,7 @@ struct AttentionPlan {
   std::vector<PlannedGroup> groups;
   std::vector<std::pair<int, int>> run_groups;  // first and end, by run
   std::vector<PlannedSlots> slots;
+  std::vector<AttentionItemDevice> path_items;
   std::vector<int32_t> leaf;
 };
 

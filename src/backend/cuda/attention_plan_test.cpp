@@ -149,5 +149,50 @@ TEST(AttentionPlan, GivesARowOfATreeThePathOfOneLeafBelowIt) {
   }
 }
 
+// Every row of a tree is stored by one item a split, whose paths it stands on, and every item that stores none of a split's rows
+// knows it.
+TEST(AttentionPlan, DealsOutThePathsOfATree) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 40; ++i) {
+    const bool paired = i % 2;
+    PlannedRun run;
+    run.kv_heads = 1 + int(random() % 8), run.tree_entry = i % 4 ? int64_t(random() % 5000) : 1022;
+    if (i % 8 == 4) run.first = 1024;  // some rows read nothing
+    const int rows = paired ? 64 : 12;
+    for (int row = 0; row < rows; ++row) {
+      const int parent = row == 0 ? -1 : int(random() % uint32_t(row));
+      run.parents.push_back(parent), run.rows.push_back(row);
+      run.last.push_back(parent < 0 ? int32_t(run.tree_entry) : run.last[size_t(parent)] + 1);
+    }
+    AttentionPlan plan;
+    plan_attention(plan, std::vector<PlannedRun>{run}, 4, 64, paired, 132);
+    std::map<std::pair<int, int>, std::vector<int>> stored;  // by KV head and row: splits
+    size_t parts = 0;
+    for (const AttentionItemDevice& item : plan.items) {
+      parts += item.part > 0;
+      if (item.first_split * kSplitBlocks + kSplitBlocks <= item.leaf_block) { ASSERT_EQ(item.part, 0); }
+      const int begin_block = item.first_split * kSplitBlocks;
+      bool has_tile = std::max(item.block_begin, begin_block) < item.block_end;
+      for (int leaf = item.leaf_begin; leaf < item.leaf_end; ++leaf)
+        has_tile = has_tile || plan.leaves[size_t(leaf)].end_block > std::max(begin_block, item.leaf_block);
+      ASSERT_TRUE(has_tile) << "split " << item.first_split;
+      const int begin = item.mgroup * plan.tiles_per_group * kTileRows / 4, end = begin + (item.rows[0] + item.rows[1]) / 4;
+      for (int row = begin; row < end; ++row) {
+        const int leaf = plan.leaf_of_row[0][size_t(row)];
+        if (item.part && (leaf < item.leaf_begin || leaf >= item.leaf_end)) continue;
+        for (int split = 0; split < item.num_splits; ++split) stored[{item.kv_head, row}].push_back(item.first_split + split);
+      }
+    }
+    if (run.first == 0) { EXPECT_GT(parts, size_t(run.kv_heads)); }
+    ASSERT_EQ(stored.size(), size_t(run.kv_heads * rows));
+    for (auto& [row, splits] : stored) {
+      std::sort(splits.begin(), splits.end());
+      for (size_t s = 1; s < splits.size(); ++s) ASSERT_EQ(splits[s], splits[s - 1] + 1);
+      ASSERT_EQ(splits[0], run.first / kSplitEntries);
+      EXPECT_GT((splits.back() + 1) * kSplitEntries, run.last[size_t(row.second)]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hunch

@@ -89,7 +89,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
       if (!begins) continue;
       end_split(state, added);
       const int of_item = tile.split - item.first_split;
-      store_partial(base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, state);
+      store_partial(item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, state);
     }
   }
   // Scores without attention.
@@ -190,7 +190,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
 
   // Stores the state of a split, or, `onto` what the thread has stored there before, of the splits so far: there are no registers
   // for both.
-  __device__ __forceinline__ void store_partial(int64_t offset, bool onto, const State& state) const {
+  __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto,
+                                                const State& state) const {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
     float2 before[2];
@@ -201,7 +202,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
     __syncwarp();  // all lanes of a row have read its state
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (my_row(half) >= rows) continue;
+      if (my_row(half) >= rows || !Base::stores(item, leaf_[half])) continue;
       auto* row = reinterpret_cast<float2*>(to + my_row(half) * D + lane_ % 4 * 2);
       const MergeWeights w = onto ? merge_weights(before[half].x, state.top[half]) : MergeWeights{0, 1, state.top[half]};
       if (lane_ % 4 == 0)

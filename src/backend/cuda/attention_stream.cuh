@@ -73,7 +73,7 @@ class Tiles {
   __device__ __forceinline__ void begin_split(int which) {
     split = which, leaf = -1, begin_ = which * item_.split_blocks;
     next_block_ = max(item_.block_begin, begin_), last_ = min(item_.block_end, begin_ + item_.split_blocks);
-    next_leaf_ = item_.leaf_begin;
+    next_leaf_ = begin_ + item_.split_blocks > item_.leaf_block ? item_.leaf_begin : item_.leaf_end;
   }
   const AttentionItemDevice& item_;
   const LeafDevice* leaves_;

@@ -305,6 +305,27 @@ void CudaBackend::grow_tree(const GrowTreeArgs& args) { enqueue_grow_tree(next_o
 
 void CudaBackend::choose_nodes(const ChooseNodesArgs& args) { enqueue_choose_nodes(next_op(), args); }
 
+std::string CudaBackend::lacks(const Checkpoint& checkpoint) const {
+  const ModelShape& shape = checkpoint.shape();
+  const auto in_mxfp4 = [](const Tensor& tensor) { return tensor.dtype == DType::MXFP4; };
+  std::string out;
+  const auto add = [&](bool asked, const char* what) {
+    if (asked) out += fmt::format("{}{}", out.empty() ? "" : ", ", what);
+  };
+  add(shape.attention_sinks, "attention sinks");
+  if (shape.nsa.used()) {
+    const std::string lacking = nsa_lacks(shape.nsa, shape.heads, shape.kv_heads, shape.head_dim);
+    add(!lacking.empty(), lacking.c_str());
+  }
+  add(shape.expert_bias || shape.shares_of_chosen || shape.gate_limit > 0, "experts with biases and clamped gates");
+  add(std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(), in_mxfp4), "MXFP4 weights");
+  return out;
+}
+
+void CudaBackend::compress_kv(const CompressKvArgs& args) { nsa_.compress(args); }
+
+void CudaBackend::nsa_attention(const NsaAttentionArgs& args) { nsa_.enqueue(next_op(), args); }
+
 void CudaBackend::route(const RouteArgs& args) { enqueue_route(next_op(), args); }
 
 void CudaBackend::experts(const ExpertsArgs& args) {
@@ -332,6 +353,7 @@ std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
   add("products", bench_products);
   add("experts", bench_experts);
   add("rows", bench_rows);
+  if (std::strcmp(filter.c_str(), "nsa") == 0) add("nsa", bench_nsa);  // a long table of its own
   return rows;
 }
 

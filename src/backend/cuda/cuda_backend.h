@@ -13,6 +13,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/commands.h"
 #include "backend/cuda/host_ops.h"
+#include "backend/cuda/nsa.h"
 #include "backend/ops/logit_patch.h"
 
 namespace hunch {
@@ -64,6 +65,11 @@ class CudaBackend final : public Backend {
   void grow_tree(const GrowTreeArgs& args) override;
   void choose_nodes(const ChooseNodesArgs& args) override;
   bool has_experts() const override { return true; }
+  std::string lacks(const Checkpoint&) const override;
+  bool has_nsa() const override { return is_hopper(); }
+  bool nsa_reads(DType kv) const override { return kv == DType::BF16; }
+  void compress_kv(const CompressKvArgs&) override;
+  void nsa_attention(const NsaAttentionArgs&) override;
   void route(const RouteArgs& args) override;
   void experts(const ExpertsArgs& args) override;
 
@@ -82,6 +88,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Commands> commands_;
   CudaAttention attention_;
+  CudaNsa nsa_;
   HostOps host_;
   uint64_t chosen_bytes_ = 0;                                // scores that choices read
   Buffer experts_read_, experts_seen_;                       // ExpertsRead: device memory; what the host sees of it

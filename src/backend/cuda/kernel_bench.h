@@ -25,6 +25,7 @@ KernelRow bench_scores_stream(Commands&, int64_t bytes, std::string name);
 std::vector<KernelRow> bench_attention(Commands&);  // dense, verify with scores, selected, prefill
 std::vector<KernelRow> bench_products(Commands&);   // few rows, many rows, every encoding
 std::vector<KernelRow> bench_experts(Commands&);    // of a layer, few rows and many
+std::vector<KernelRow> bench_nsa(Commands&);        // sparse branches, rows apart and in groups
 std::vector<KernelRow> bench_top_k(Commands&);      // selection, few sets and many
 std::vector<KernelRow> bench_rows(Commands&);       // those, sampling, norms
 

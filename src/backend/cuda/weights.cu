@@ -215,6 +215,7 @@ void pack(DType dtype, const Source& source, const CudaWeight& weight, int first
     case DType::Q5_K: return run.template operator()<DType::Q5_K>();
     case DType::Q6_K: return run.template operator()<DType::Q6_K>();
     case DType::F8_E4M3: return run.template operator()<DType::F8_E4M3>();
+    case DType::MXFP4: HUNCH_CHECK(false);  // refused before (CudaBackend::lacks)
   }
 }
 

@@ -50,6 +50,7 @@ constexpr RecordShape record_shape(DType t) {
     case DType::Q4_K: return {128, 4864, 0, 4096, 4608};
     case DType::Q5_K: return {128, 5888, 4096, 5120, 5632};
     case DType::Q6_K: return {128, 6784, 4096, 6144, 6656};
+    case DType::MXFP4: break;
   }
   return {};
 }

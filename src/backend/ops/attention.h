@@ -2,6 +2,9 @@
 //
 //   out[r][h] = sum_j softmax_j(scale q[r][h] . k[j]) v[j]   over the entries j in (last[r] - window, last[r]], j >= first
 //
+// With sinks a query head h has one more logit, sinks[h], that has no value: it takes part in the softmax (and in the
+// log-sum-exp) once a row, whatever the row reads (gpt-oss; Xiao et al., 2024, learn such entries in place of finding them).
+//
 // Row invariance (ARCHITECTURE.md, decision 2): a row's bits depend on its query, its entries and their indices only. Keys are
 // split at fixed multiples of kSplitLen entries, a split is folded block by block in ascending order (blocks of kPageLen), and
 // split results are merged in a fixed order. K and V are read as stored. A masked entry is skipped or replaced after
@@ -55,7 +58,8 @@ struct AttentionRun {
   TreeRows tree;
   int window = 0;  // 0: everything
   // Entries before it do not exist for any row: never part of a result, whatever they hold. A row left without an entry
-  // (last < first) gets zeros and the log-sum-exp -inf. Above 0 neither with scores nor with a selection read in place.
+  // (last < first) gets zeros and the log-sum-exp -inf, or that of its sink. Above 0 neither with scores nor with a selection
+  // read in place.
   int64_t first = 0;
   // A selection read in place: the run's entry e is kv's entry index(set, e) for e < count = index.extent[1], and kv's entry
   // tail_first + (e - count) from there on; `last`, windows and splits speak of the run's entries. Data null: entries are kv's.
@@ -76,9 +80,10 @@ inline bool first_allowed(const AttentionRun& run) {
 struct AttentionArgs {
   int layer = 0;
   float scale = 1;
-  View<const float, 3> q;  // [row][head][head_dim]
-  View<float, 3> out;      // [row][head][head_dim]
-  View<float, 2> lse;      // [row][head] natural log-sum-exp of scale q.k over the row's entries; data null: not wanted
+  View<const float, 3> q;        // [row][head][head_dim]
+  View<float, 3> out;            // [row][head][head_dim]
+  View<float, 2> lse;            // [row][head] natural log-sum-exp of scale q.k over the row's entries; data null: not wanted
+  const float* sinks = nullptr;  // [head] fp32 logits, not scaled; null: none
   std::span<const AttentionRun> runs;
 };
 

@@ -1,19 +1,26 @@
 // Mixtures of experts: which experts a row goes to, and their gated feed-forward blocks. Sparsely-gated layers: Shazeer et al.,
-// 2017; the form of Qwen3-MoE.
+// 2017; the forms of Qwen3-MoE and of gpt-oss.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "backend/ops/matmul.h"
+#include "backend/ops/norm.h"
 #include "tensor/view.h"
 
 namespace hunch {
 
-// For each row: shares p = softmax(logits) over all experts in fp32; the k greatest, ties to the lower id, NaN ranks lowest;
-// ascending ids with their shares, which with `normalise` are divided by their sum (taken in the order of ids).
+enum class Routing : uint8_t {
+  Softmax,          // shares p = softmax(logits) over all experts in fp32; the k greatest p
+  SoftmaxOfChosen,  // the k greatest logits; shares are the softmax over these
+};
+
+// For each row: k experts as `routing` says, ties to the lower id, NaN ranks lowest; ascending ids with their shares, which with
+// `normalise` are divided by their sum (taken in the order of ids, as all sums over the chosen).
 struct RouteArgs {
   View<const float, 2> logits;  // [rows][experts]
+  Routing routing = Routing::Softmax;
   bool normalise = false;
   View<int32_t, 2> ids;   // [rows][k], 1 <= k <= experts
   View<float, 2> shares;  // [rows][k]
@@ -21,10 +28,11 @@ struct RouteArgs {
 
 struct Expert {
   const Weight *gate = nullptr, *up = nullptr, *down = nullptr;  // [width][hidden] twice, [hidden][width]; alike for all experts
+  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;  // [width] twice, [hidden]; all or none
 };
 
 // out[r] += shares[r][0] y[r][ids[r][0]], then += shares[r][1] y[r][ids[r][1]], ... in fp32 and in the ascending order of ids,
-// y[r][e] = down_e(silu(gate_e x[r]) * up_e x[r]).
+// y[r][e] = down_e(silu(gate_e x[r]) * up_e x[r]), with biases added to the three products and the gate that `clamp` says.
 // Row invariance: a row of `out` has the same bits whichever other rows share the call and its experts. An expert's weights are
 // read once for all its rows, those of experts without rows not at all (BackendCounters::experts_read).
 struct ExpertsArgs {
@@ -32,6 +40,7 @@ struct ExpertsArgs {
   View<const int32_t, 2> ids;  // [rows][k], ascending in a row
   View<const float, 2> shares;
   std::span<const Expert> experts;
+  GateClamp clamp = {};
   View<float, 2> out;                // [rows][hidden]
   View<float, 2> gate, up;           // scratch, [rows][width]
   View<float, 2> gathered, product;  // scratch, [rows][hidden]

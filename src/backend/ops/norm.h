@@ -13,6 +13,12 @@ struct NormArgs {
   View<float, 2> out;
 };
 
+// With a limit, a gate is g sigmoid(alpha g) (u + 1) of g = min(gate, limit), u = up clamped to [-limit, limit] (gpt-oss).
+struct GateClamp {
+  float limit = 0;  // 0: the plain gate
+  float alpha = 1;
+};
+
 // out = silu(gate) * up, silu(a) = a / (1 + exp(-a)); with `sigmoid` out = up / (1 + exp(-gate)). `out` may be `gate` or `up`;
 // rows of `up` may have stride 0.
 struct GateArgs {
@@ -20,6 +26,7 @@ struct GateArgs {
   View<float, 2> out;
   bool sigmoid = false;
   bool accumulate = false;  // out +=
+  GateClamp clamp = {};     // neither with `sigmoid` nor with `accumulate`
 };
 
 }  // namespace hunch

@@ -56,11 +56,11 @@ std::vector<int64_t> stored(const AttentionRun& run, int kv_head, std::vector<in
   return entries;
 }
 
-// One row of one head; returns the log-sum-exp.
-float attend_row(const float* q, float scale, const Entries& entries, const std::vector<int64_t>& read,
+// One row of one head; `sink`: a logit without a value, -inf: none. Returns the log-sum-exp.
+float attend_row(const float* q, float scale, const Entries& entries, const std::vector<int64_t>& read, float sink,
                  std::vector<float>& logits, std::vector<double>& sums, float* out) {
   logits.resize(read.size());
-  float greatest = -std::numeric_limits<float>::infinity();
+  float greatest = sink;
   if (read.empty()) {
     std::fill(out, out + entries.head_dim, 0.0f);
     return greatest;
@@ -69,7 +69,7 @@ float attend_row(const float* q, float scale, const Entries& entries, const std:
     logits[i] = scaled_dot(scale, q, entries.key(read[i]), entries.head_dim);
     greatest = std::max(greatest, logits[i]);
   }
-  double total = 0;
+  double total = double(std::exp(sink - greatest));
   sums.assign(size_t(entries.head_dim), 0);
   for (size_t i = 0; i < read.size(); ++i) {
     const float weight = std::exp(logits[i] - greatest);
@@ -140,8 +140,9 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
       const Entries entries(run.kv, args.layer, kv_head, std::min(first, end), end);
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)], logits,
-                                       sums, &args.out(run.first_row + row, head, 0));
+          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)],
+                                       args.sinks ? args.sinks[head] : -std::numeric_limits<float>::infinity(), logits, sums,
+                                       &args.out(run.first_row + row, head, 0));
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }
       }

@@ -31,6 +31,7 @@ void choose(std::span<const float> p, View<int32_t, 1> ids) {
 }  // namespace
 
 void ReferenceBackend::route(const RouteArgs& args) {
+  const bool of_chosen = args.routing == Routing::SoftmaxOfChosen;
   const int64_t n = args.logits.extent[1], k = args.ids.extent[1];
   HUNCH_CHECK(k >= 1 && k <= n && args.shares.extent[1] == k);
   shares_.resize(size_t(n));  // grows with the first pass, then stays
@@ -39,11 +40,11 @@ void ReferenceBackend::route(const RouteArgs& args) {
     const float greatest = *std::max_element(logits, logits + n);
     float sum = 0;
     for (int64_t e = 0; e < n; ++e) sum += shares_[size_t(e)] = std::exp(logits[e] - greatest);
-    for (float& p : shares_) p /= sum;
-    choose(shares_, args.ids[r]);
+    for (float& p : shares_) p = of_chosen ? p : p / sum;
+    choose(of_chosen ? std::span(logits, size_t(n)) : std::span<const float>(shares_), args.ids[r]);
     float chosen = 0;
     for (int64_t slot = 0; slot < k; ++slot) chosen += args.shares(r, slot) = shares_[size_t(args.ids(r, slot))];
-    if (!args.normalise) continue;
+    if (!args.normalise && !of_chosen) continue;
     for (int64_t slot = 0; slot < k; ++slot) args.shares(r, slot) /= chosen;
   }
 }
@@ -59,12 +60,16 @@ void ReferenceBackend::experts(const ExpertsArgs& args) {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t slot = 0; slot < k; ++slot) {
         if (args.ids(r, slot) != int32_t(e)) continue;
+        const Expert& expert = args.experts[e];
         for (int64_t i = 0; i < gate.out_dim; ++i) {
-          const float a = dot(&args.x(r, 0), gate.row(i), hidden);
-          args.gate(r, i) = a / (1 + std::exp(-a)) * dot(&args.x(r, 0), up.row(i), hidden);
+          args.gate(r, i) = dot(&args.x(r, 0), gate.row(i), hidden) + (expert.gate_bias ? expert.gate_bias[i] : 0.0f);
+          args.up(r, i) = dot(&args.x(r, 0), up.row(i), hidden) + (expert.up_bias ? expert.up_bias[i] : 0.0f);
         }
+        const auto gated = args.gate.slice(r, 1);
+        ReferenceBackend::gate({.gate = gated, .up = args.up.slice(r, 1), .out = gated, .clamp = args.clamp});
         for (int64_t i = 0; i < hidden; ++i)
-          args.out(r, i) += args.shares(r, slot) * dot(&args.gate(r, 0), down.row(i), down.in_dim);
+          args.out(r, i) += args.shares(r, slot) *
+                            (dot(&args.gate(r, 0), down.row(i), down.in_dim) + (expert.down_bias ? expert.down_bias[i] : 0.0f));
         read = true;
       }
     if (!read) continue;

@@ -17,10 +17,11 @@ struct Routed {
   std::vector<float> shares;
 };
 
-Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1) {
+Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
   backend.route({.logits = View<const float, 2>(logits.data(), rows, int64_t(logits.size()) / rows),
+                 .routing = routing,
                  .normalise = normalise,
                  .ids = View<int32_t, 2>(out.ids.data(), rows, k),
                  .shares = View<float, 2>(out.shares.data(), rows, k)});
@@ -48,6 +49,19 @@ TEST(Route, TiesGoToTheLowerIdAndNanRanksLowest) {
   EXPECT_EQ(route({-2, -1, 5}, 3, false).ids, (Ids{0, 1, 2}));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const int32_t id : route({1, nan, 2, nan}, 2, true).ids) EXPECT_TRUE(id >= 0 && id < 4);
+}
+
+TEST(Route, SharesOfTheChosenAreTheSoftmaxOverThemAlone) {
+  const float two = std::log(2.0f), four = std::log(4.0f);
+  const Routed chosen = route({four, -two, two, 0}, 2, false, 1, Routing::SoftmaxOfChosen);
+  EXPECT_EQ(chosen.ids, (Ids{0, 2}));
+  EXPECT_FLOAT_EQ(chosen.shares[0], 2 / 3.0f);
+  EXPECT_FLOAT_EQ(chosen.shares[1], 1 / 3.0f);
+  EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{0, 1, 3}));
+  // By logits: their softmax over all would not tell the second from the third.
+  EXPECT_EQ(route({0, -300, -200}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{0, 2}));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(route({nan, 1, nan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{1, 3}));
 }
 
 TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
@@ -83,6 +97,35 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
   EXPECT_FLOAT_EQ(out[3], 40);
   EXPECT_EQ(backend.counters().experts_read, 2u);  // the third is left alone
   EXPECT_EQ(backend.counters().weight_bytes, 2 * 6 * sizeof(float));
+}
+
+TEST(Experts, ClampGatesAndAddBiasesBeforeTheShare) {
+  ReferenceBackend backend;
+  const std::vector<float> one{1}, half{0.5f};
+  Tensor tensor;
+  tensor.shape = {1, 1}, tensor.data = reinterpret_cast<const std::byte*>(one.data()), tensor.bytes = sizeof(float);
+  const auto unit = backend.load_weight(tensor);
+  const std::vector<float> gate_bias{0.25f}, up_bias{-1}, down_bias{3};
+  const Expert experts[] = {{unit.get(), unit.get(), unit.get(), gate_bias.data(), up_bias.data(), down_bias.data()}};
+  constexpr float kLimit = 2, kAlpha = 1.5f;
+  for (const float x : {0.5f, 1.75f, 9.0f, -9.0f}) {
+    const float g = std::min(x + 0.25f, kLimit), u = std::min(std::max(x - 1, -kLimit), kLimit);
+    const float want = 10 + 0.5f * ((u + 1) * g / (1 + std::exp(-kAlpha * g)) + 3);
+    const int32_t id = 0;
+    float out = 10, scratch[4];
+    const auto cell = [](auto* at) { return View<std::remove_pointer_t<decltype(at)>, 2>(at, 1, 1); };
+    backend.experts({.x = cell(&x),
+                     .ids = cell(&id),
+                     .shares = cell(half.data()),
+                     .experts = experts,
+                     .clamp = {kLimit, kAlpha},
+                     .out = cell(&out),
+                     .gate = cell(scratch),
+                     .up = cell(scratch + 1),
+                     .gathered = cell(scratch + 2),
+                     .product = cell(scratch + 3)});
+    EXPECT_FLOAT_EQ(out, want) << x;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "backend/ops/norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "backend/reference/reference_backend.h"
@@ -19,6 +20,14 @@ void ReferenceBackend::norm(const NormArgs& args) {
 }
 
 void ReferenceBackend::gate(const GateArgs& args) {
+  if (const float limit = args.clamp.limit; limit > 0) {
+    for (int64_t r = 0; r < args.gate.extent[0]; ++r)
+      for (int64_t i = 0; i < args.gate.extent[1]; ++i) {
+        const float g = std::min(args.gate(r, i), limit), u = std::clamp(args.up(r, i), -limit, limit);
+        args.out(r, i) = (u + 1) * (g / (1 + std::exp(-args.clamp.alpha * g)));
+      }
+    return;
+  }
   for (int64_t r = 0; r < args.gate.extent[0]; ++r) {
     for (int64_t i = 0; i < args.gate.extent[1]; ++i) {
       const float a = args.gate(r, i);

@@ -81,6 +81,9 @@ class ReferenceBackend : public Backend {
   bool has_experts() const override { return true; }
   void route(const RouteArgs& args) override;
   void experts(const ExpertsArgs& args) override;
+  bool has_nsa() const override { return true; }
+  void compress_kv(const CompressKvArgs& args) override;
+  void nsa_attention(const NsaAttentionArgs& args) override;
 
   // 0.98^steps with the bits that every backend's top_k uses.
   static float dilation_factor(int steps);

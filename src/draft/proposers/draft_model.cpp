@@ -45,6 +45,8 @@ Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup)
   const std::string& name = setup.draft_model->shape().family;
   const auto* family = Register<Model>::find(name);
   if (!family) return Error{fmt::format("draft model: unknown architecture '{}'; known: {}", name, Register<Model>::names())};
+  if (setup.draft_model->shape().nsa.used())
+    return Error{"draft model: one with natively trained sparse attention cannot draft; use a model of another architecture"};
   auto net = std::make_unique<DraftModel>();
   HUNCH_TRY(net->model_, family->make({.backend = setup.backend, .checkpoint = setup.draft_model}));
   const int64_t columns = net->shape().vocab_size, target_columns = setup.target->shape().vocab_size;

@@ -380,6 +380,10 @@ class Self final : public Proposer {
 };
 
 Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {
+  if (setup.target->shape().nsa.used())
+    return usage_error(
+        "methods self and cascade draft over selected entries, and a model with natively trained sparse attention "
+        "reads few anyway: use suffix, ngram or a loaded drafter");
   std::unique_ptr<Proposer> lookup;
   if (const std::string& name = setup.options.self_lookup; !name.empty()) {
     const auto* part = name == "ngram" || name == "suffix" ? Register<Proposer>::find(name) : nullptr;

@@ -4,7 +4,7 @@
 //
 // A step costs what it committed: complete suffixes enter the request's tree one by one, the unfinished ones at its end are
 // counted from the tokens themselves when asked for. Outputs enter the shared tree when their request closes and leave it oldest
-// first, by number and by bytes.
+// first, by number and by bytes. On a device, whose host's cores have nothing else to do, requests are looked up side by side.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +12,10 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include "base/workers.h"
 #include "draft/proposer.h"
 #include "draft/suffix_guess.h"
 
@@ -25,22 +27,26 @@ class OwnTokens {
  public:
   void open(const Sequence& sequence, int depth) {
     depth_ = depth;
+    shares_ = sequence.cache_salt.empty();
     // What a preempted request said before it was closed is among the outputs already.
     said_from_ = std::max(sequence.prompt_len, sequence.len());
     complete_ = 0;
     tree_.reserve(std::max(sequence.max_len, sequence.len()));
     tree_.clear();
-    extend(sequence);
+    append(sequence);
   }
   void close() {
     tree_.release();
     said_from_ = std::numeric_limits<int64_t>::max();
   }
 
-  void extend(const Sequence& sequence) {
+  void append(const Sequence& sequence) {
     const int64_t len = std::min(sequence.len(), tree_.capacity());
     while (int64_t(tree_.end()) < len) tree_.append(sequence.tokens[size_t(tree_.end())]);
-    for (; complete_ + depth_ <= len; ++complete_) tree_.insert(uint32_t(complete_), depth_);
+  }
+  void extend(const Sequence& sequence) {
+    append(sequence);
+    for (; complete_ + depth_ <= int64_t(tree_.end()); ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
   SuffixGuess guess(const Sequence& sequence, const SuffixSearch& search) const {
     const std::span<const int32_t> tokens(sequence.tokens);
@@ -49,11 +55,14 @@ class OwnTokens {
   }
   // The output since open.
   int64_t said_from() const { return said_from_; }
+  // Requests with a salt keep to themselves: guesses and their timing would tell others what they said.
+  bool shares() const { return shares_; }
   const SuffixTree& tree() const { return tree_; }
 
  private:
   SuffixTree tree_;
   int depth_ = 1;
+  bool shares_ = true;
   int64_t complete_ = 0;  // suffixes in the tree
   int64_t said_from_ = std::numeric_limits<int64_t>::max();
 };
@@ -104,56 +113,71 @@ class Suffix final : public Proposer {
   explicit Suffix(const Setup& setup)
       : options_(setup.options),
         slots_(size_t(setup.max_sequences)),
-        outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {}
+        outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {
+    if (setup.backend && setup.backend->asynchronous() && setup.max_sequences > 1)
+      helpers_.emplace(std::min(kMostThreads, setup.max_sequences));
+  }
 
   void open(const Sequence& sequence) override { at(sequence.slot).open(sequence, options_.suffix_depth); }
 
   void propose(std::span<const DraftTask> tasks) override {
-    for (const DraftTask& task : tasks) {
-      const Sequence& sequence = *task.sequence;
-      DraftTree& tree = *task.tree;
-      tree.size = 0, tree.law = DraftLaw::Point;
-      if (task.limits.max_tokens <= 0) continue;
-      OwnTokens& own = at(sequence.slot);
-      own.extend(sequence);
-      const SuffixSearch search{.depth = options_.suffix_depth,
-                                .factor = options_.suffix_factor,
-                                .offset = options_.suffix_offset,
-                                .min_probability = options_.suffix_min_probability,
-                                .branch = task.limits.may_branch,
-                                .max_tokens = task.limits.max_tokens,
-                                .max_depth = task.limits.longest()};
-      const std::span<const int32_t> tokens(sequence.tokens);
-      const auto context = tokens.last(std::min(tokens.size(), size_t(options_.suffix_depth)));
-      SuffixGuess best = own.guess(sequence, search);
-      const SuffixGuess others = guess_by_suffix(outputs_.tree(), {}, context, search);
-      if (others.score > best.score) best = others;
-      tree.size = best.size;
-      tree.worth = best.score;
-      for (int node = 0; node < best.size; ++node) {
-        tree.parents[size_t(node)] = best.parents[size_t(node)];
-        tree.tokens(node) = best.tokens[size_t(node)];
-      }
+    if (helpers_ && tasks.size() > 1) {
+      helpers_->run(int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); });
+    } else {
+      for (const DraftTask& task : tasks) look_up(task);
     }
   }
 
-  void observe(const Sequence& sequence, const Verdict&) override { at(sequence.slot).extend(sequence); }
+  // Its suffixes enter the tree when somebody asks.
+  void observe(const Sequence& sequence, const Verdict&) override { at(sequence.slot).append(sequence); }
 
   void close(Slot slot) override {
     OwnTokens& own = at(slot);
-    outputs_.add(own.tree(), own.said_from());
+    if (own.shares()) outputs_.add(own.tree(), own.said_from());
     own.close();
   }
 
  private:
+  static constexpr int kMostThreads = 8;
+
   OwnTokens& at(Slot slot) {
     HUNCH_CHECK(slot >= 0 && size_t(slot) < slots_.size());
     return slots_[size_t(slot)];
   }
 
+  // Writes the task's tree and its own slot, nothing else.
+  void look_up(const DraftTask& task) {
+    const Sequence& sequence = *task.sequence;
+    DraftTree& tree = *task.tree;
+    tree.size = 0, tree.law = DraftLaw::Point;
+    if (task.limits.max_tokens <= 0) return;
+    OwnTokens& own = at(sequence.slot);
+    own.extend(sequence);
+    const SuffixSearch search{.depth = options_.suffix_depth,
+                              .factor = options_.suffix_factor,
+                              .offset = options_.suffix_offset,
+                              .min_probability = options_.suffix_min_probability,
+                              .branch = task.limits.may_branch,
+                              .max_tokens = task.limits.max_tokens,
+                              .max_depth = task.limits.longest()};
+    const std::span<const int32_t> tokens(sequence.tokens);
+    const auto context = tokens.last(std::min(tokens.size(), size_t(options_.suffix_depth)));
+    SuffixGuess best = own.guess(sequence, search);
+    if (own.shares())
+      if (const SuffixGuess others = guess_by_suffix(outputs_.tree(), {}, context, search); others.score > best.score)
+        best = others;
+    tree.size = best.size;
+    tree.worth = best.score;
+    for (int node = 0; node < best.size; ++node) {
+      tree.parents[size_t(node)] = best.parents[size_t(node)];
+      tree.tokens(node) = best.tokens[size_t(node)];
+    }
+  }
+
   ProposerOptions options_;
   std::vector<OwnTokens> slots_;
   Outputs outputs_;
+  std::optional<Workers> helpers_;
 };
 
 Result<std::unique_ptr<Proposer>> make_suffix(const Proposer::Setup& setup) {

@@ -147,6 +147,26 @@ TEST(Suffix, BranchesAreWorthAtLeastAChain) {
   EXPECT_GT(wider, 50);
 }
 
+TEST(Suffix, KeepsRequestsWithASaltToThemselves) {
+  auto suffix = make_proposer("suffix", {.suffix_factor = 4}, 2);
+  const auto say = [&](Tokens prompt, const char* salt, const Tokens& output) {
+    Sequence sequence = sequence_of(std::move(prompt), 0);
+    sequence.cache_salt = salt;
+    suffix->open(sequence);
+    const Tokens got = draft(*suffix, sequence, 2);
+    sequence.tokens.insert(sequence.tokens.end(), output.begin(), output.end());
+    suffix->observe(sequence, {});
+    suffix->close(0);
+    return got;
+  };
+  say({1}, "a", {21, 22, 23});
+  say({1}, "", {31, 32, 33});
+  EXPECT_EQ(say({22}, "", {}), Tokens{}) << "others do not see what it said";
+  EXPECT_EQ(say({32}, "a", {}), Tokens{}) << "nor it what others said";
+  EXPECT_EQ(say({32}, "", {}), Tokens{33});
+  EXPECT_EQ(say({41, 42, 41}, "a", {}), (Tokens{42, 41})) << "its own tokens it knows";
+}
+
 TEST(Suffix, NeverLearnsPromptsOrAPreemptedOutputTwice) {
   auto suffix = make_proposer("suffix", {.suffix_factor = 4}, 3);
   Sequence first = sequence_of({1, 2, 3, 4, 5, 6}, 0);

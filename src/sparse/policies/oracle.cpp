@@ -66,6 +66,7 @@ class Oracle final : public SparsePolicy {
                         .q = drafts.q,
                         .out = out_.view<float>(rows, heads_, geometry_.head_dim),
                         .lse = lse,
+                        .sinks = drafts.sinks,
                         .runs = std::span(&run, 1)});
     return lse;
   }

@@ -1,0 +1,150 @@
+// Shared by the tests of natively trained sparse attention: a sequence with its compressed rows, and one pass over it.
+#pragma once
+
+#include "backend/cpu/kv_fixture.h"
+#include "backend/ops/nsa.h"
+
+namespace hunch {
+
+inline NsaShape nsa_std(int len, int stride, int block, int count, int window, NsaShape::Kind kind = NsaShape::Kind::Weighted) {
+  NsaShape s;
+  s.variant = "std", s.kind = kind;
+  s.cmp_len = len, s.cmp_stride = stride, s.sel_block = block, s.sel_count = count;
+  s.init_blocks = 1, s.local_blocks = 2, s.window = window;
+  return s;
+}
+inline NsaShape nsa_fla(int block, int count, int window) {
+  NsaShape s;
+  s.variant = "fla", s.kind = NsaShape::Kind::Mean, s.rope_before = true;
+  s.cmp_len = s.cmp_stride = s.sel_block = block, s.sel_count = count;
+  s.local_blocks = 1, s.window = window;
+  return s;
+}
+
+// Weights of a compressor, of a size that keeps compressed rows like others.
+struct NsaValues {
+  NsaValues(const NsaShape& nsa, const KvShape& shape) : nsa(nsa) {
+    const bool linear = nsa.kind == NsaShape::Kind::Linear;
+    const size_t rows = size_t(shape.kv_heads * nsa.cmp_len), dim = size_t(shape.head_dim);
+    const size_t count = linear ? rows * dim * dim : rows;
+    const float scale = linear ? 1 / std::sqrt(float(nsa.cmp_len) * float(dim)) : 1 / std::sqrt(float(nsa.cmp_len));
+    key = random_floats(count, 41, scale), value = random_floats(count, 42, scale);
+    if (nsa.kind == NsaShape::Kind::Mean) key.assign(count, 1 / float(nsa.cmp_len)), value = key;
+    else offset = random_floats(size_t(shape.kv_heads) * dim, 43, 0.5f);
+    for (size_t i = 0; i < dim / 2; ++i) inv_freq.push_back(std::pow(500.0f, -float(i) / float(dim / 2)));
+  }
+  NsaLayer layer() const {
+    return {&nsa, key.data(), value.data(), offset.empty() ? nullptr : offset.data(), inv_freq.data(), 1.25f};
+  }
+  NsaShape nsa;
+  std::vector<float> key, value, offset, inv_freq;
+};
+
+// At most kNsaRoom tokens may follow the `len` that are stored (KvCase has pages for 128 more).
+inline constexpr int64_t kNsaRoom = 128;
+struct NsaCase {
+  NsaCase(Backend& backend, const NsaShape& nsa, const KvShape& shape, int64_t len)
+      : kv(backend, shape, len, 1), values(nsa, shape), backend(backend) {
+    const int64_t pages = nsa.rows_of(len + kNsaRoom) / kPageLen + 1;
+    rows = backend.make_kv_store(geometry_of(shape), pages);
+    table.resize(size_t(pages));
+    for (size_t i = 0; i < table.size(); ++i) table[i] = int32_t(table.size() - 1 - i);
+    rows->poison(row_pages(), 0, pages * kPageLen);
+    compress(0, len);
+  }
+  View<const int32_t, 1> row_pages() const { return View<const int32_t, 1>(table.data(), table.size()); }
+  KvRef row_ref() const { return {rows.get(), row_pages()}; }
+  // Rows that end in the tokens [first, last).
+  void compress(int64_t first, int64_t last) {
+    backend.compress_kv({.layer = 0,
+                         .nsa = values.layer(),
+                         .kv = kv.ref(),
+                         .rows = row_ref(),
+                         .first = values.nsa.rows_of(first),
+                         .last = values.nsa.rows_of(last)});
+  }
+
+  KvCase kv;
+  NsaValues values;
+  std::unique_ptr<KvStore> rows;
+  std::vector<int32_t> table;
+  Backend& backend;
+};
+
+struct NsaRequest {
+  std::vector<int32_t> last;
+  std::vector<float> q, gates;
+  std::vector<int32_t> parents;
+  int tree_first = 0;
+  int64_t tree_entry = 0;
+  std::vector<int32_t> given;  // [row][kv_head][sel_count]; empty: the op chooses
+};
+struct NsaResult {
+  std::vector<float> out;
+  std::vector<int32_t> chosen;
+};
+
+inline NsaRequest nsa_request(const KvShape& shape, std::vector<int32_t> last, uint32_t seed = 9) {
+  NsaRequest request;
+  request.q = random_queries(shape, int64_t(last.size()), seed);
+  request.gates = random_floats(last.size() * size_t(3 * shape.heads()), seed + 1);
+  request.last = std::move(last);
+  return request;
+}
+inline NsaRequest nsa_rows_of(const NsaRequest& request, size_t first, size_t count, const KvShape& shape) {
+  NsaRequest part;
+  const size_t width = size_t(shape.heads() * shape.head_dim), gates = size_t(3 * shape.heads());
+  part.last.assign(request.last.begin() + int64_t(first), request.last.begin() + int64_t(first + count));
+  part.q.assign(request.q.begin() + int64_t(first * width), request.q.begin() + int64_t((first + count) * width));
+  part.gates.assign(request.gates.begin() + int64_t(first * gates), request.gates.begin() + int64_t((first + count) * gates));
+  part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
+  return part;
+}
+
+// Several sequences in one pass.
+inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& cases, const std::vector<NsaRequest>& requests) {
+  const KvShape& shape = cases[0]->kv.shape;
+  const int64_t n = cases[0]->values.nsa.sel_count;
+  std::vector<float> q, gates;
+  std::vector<int32_t> chosen;
+  std::vector<NsaRun> runs;
+  int64_t rows = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const NsaRequest& r = requests[i];
+    NsaRun run{.first_row = rows, .num_rows = int64_t(r.last.size()), .kv = cases[i]->kv.ref(), .rows = cases[i]->row_ref()};
+    run.last = View<const int32_t, 1>(r.last.data(), r.last.size());
+    run.tree = {r.parents, r.tree_first, r.tree_entry};
+    runs.push_back(run);
+    rows += run.num_rows;
+    q.insert(q.end(), r.q.begin(), r.q.end()), gates.insert(gates.end(), r.gates.begin(), r.gates.end());
+    chosen.insert(chosen.end(), r.given.begin(), r.given.end());
+  }
+  const bool given = !chosen.empty();
+  chosen.resize(size_t(rows * shape.kv_heads * n), -77);
+  std::vector<float> out(q.size(), -77.0f);
+  NsaAttentionArgs args;
+  args.nsa = cases[0]->values.layer();
+  args.scale = 1 / std::sqrt(float(shape.head_dim));
+  args.q = View<const float, 3>(q.data(), rows, shape.heads(), shape.head_dim);
+  args.gates = View<const float, 2>(gates.data(), rows, 3 * shape.heads());
+  args.out = View<float, 3>(out.data(), rows, shape.heads(), shape.head_dim);
+  args.chosen = View<int32_t, 3>(chosen.data(), rows, shape.kv_heads, n);
+  args.given = given;
+  args.runs = runs;
+  cases[0]->backend.nsa_attention(args);
+  std::vector<NsaResult> results;
+  const int64_t width = int64_t(shape.heads()) * shape.head_dim, list = shape.kv_heads * n;
+  for (const NsaRun& run : runs)
+    results.push_back({{out.begin() + run.first_row * width, out.begin() + (run.first_row + run.num_rows) * width},
+                       {chosen.begin() + run.first_row * list, chosen.begin() + (run.first_row + run.num_rows) * list}});
+  return results;
+}
+inline NsaResult nsa_one(const NsaCase& c, const NsaRequest& request) { return nsa_together({&c}, {request})[0]; }
+
+inline std::string name_of(const NsaShape& s) {
+  return s.variant + " kind " + std::to_string(int(s.kind)) + " " + std::to_string(s.cmp_len) + "/" +
+         std::to_string(s.cmp_stride) + "/" + std::to_string(s.sel_block) + " n " + std::to_string(s.sel_count) + " window " +
+         std::to_string(s.window);
+}
+
+}  // namespace hunch

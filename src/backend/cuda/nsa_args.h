@@ -1,0 +1,78 @@
+// What the kernels of natively trained sparse attention read (Yuan et al. 2025, "Native Sparse Attention"; the grouping of rows
+// after SSV, section 4): written by nsa.cu on the host, copied to the device with the list.
+//
+// Order of arithmetic, the same for a row in any company: every branch (compressed entries, selected blocks, window) is cut into
+// tiles that start at fixed places; tile t belongs to chain t % kNsaChains, which folds its tiles in ascending order with an
+// online softmax; four chains next to each other are folded left to right, and so are the eight results. What a row does not read
+// leaves its state bit for bit as it was. So groups of any size, of rows in any order, give a row the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kv_store.h"
+
+namespace hunch {
+
+inline constexpr int kNsaBlocks = 8;       // of a cluster, which has a group of rows of one KV head
+inline constexpr int kNsaBlockChains = 4;  // a team's each: a warp for every 16 packed rows
+inline constexpr int kNsaChains = kNsaBlocks * kNsaBlockChains;
+inline constexpr int kNsaTile = 64;                       // keys of a tile of compressed entries and of the window
+inline constexpr int kNsaPacked = 64;                     // rows of a group times query heads of a KV head, at most
+inline constexpr int kNsaMostGrouped = 16;                // rows of a group
+inline constexpr int kNsaMostPicks = 32;                  // blocks that a row selects
+inline constexpr int kNsaMostBlocks = kNsaChains * 1024;  // selection blocks of a context
+inline constexpr int kNsaMostOwned = 16;                  // compressed entries that a path completes
+enum NsaBranch : int32_t { kNsaCompressed = 1, kNsaSelected = 2, kNsaWindow = 4 };
+
+struct NsaDevice {
+  KvPlane raw, compressed;  // bf16; raw keys with their positions in
+  const int32_t *raw_pages = nullptr, *compressed_pages = nullptr;
+  const float* q = nullptr;      // [row][head][head_dim]
+  const float* gates = nullptr;  // [row][3 head + branch], before the sigmoid
+  float* out = nullptr;          // [row][head][head_dim]
+  int64_t q_row = 0, q_head = 0, gates_row = 0, out_row = 0, out_head = 0;
+  int32_t rows = 0, grouped = 1, group = 1, group_shift = 0, kv_heads = 1;
+  const int32_t* order = nullptr;      // [rows] the row at a place of the grouping
+  const int32_t* positions = nullptr;  // [row]
+  // Entries and compressed entries in the caches; what lies behind them is reached along the paths of a tree (0: a chain).
+  int32_t entries = 0, compressed_entries = 0;
+  int32_t num_paths = 1, path_stride = 1;
+  const int32_t* path_of_row = nullptr;  // [row]
+  const int32_t* path_rows = nullptr;    // [path][path_stride] the row at depth 0, 1, ...; -1 behind the last
+  // Of the i-th that a path completes, -1: none, in `owned`: [kv_head][num_owned][K | V].
+  const std::byte* owned = nullptr;
+  int32_t num_owned = 0;
+  const int32_t* path_compressed = nullptr;  // [path][kNsaMostOwned]
+  int32_t cmp_len = 32, cmp_stride = 16, sel_count = 16, init_blocks = 1, local_blocks = 2, window = 512;
+  float scale_log2 = 0;
+  int32_t branches = 7;     // of the kernel
+  int32_t choose = 1;       // the kernel of compressed entries goes on to select blocks
+  int32_t shared = 0;       // one row of a group selects for all, beside every row's forced blocks
+  int32_t from_memory = 0;  // compressed entries have been attended to: see `compressed_out`
+  int32_t apart = 0;        // branches go to memory one by one, not mixed
+  float *compressed_out = nullptr, *selected_out = nullptr, *window_out = nullptr;  // [row][head][head_dim]
+  float* pooled = nullptr;  // [row][kv_head][pooled_stride] weights of compressed entries, summed over the heads of a KV head
+  int64_t pooled_stride = 0;
+  int32_t* index = nullptr;  // [row][kv_head][sel_count] ascending; -1 behind the last
+};
+
+// A compressed entry to be made: of entries [index stride, + cmp_len), or of those listed (a path of a tree).
+struct NsaCompressDevice {
+  int32_t run = 0, index = 0;
+  int32_t listed = -1;  // first of its places in `places`; -1: as they come
+  int32_t to = 0;       // stored entry of the run's compressed cache; where listed, in the run's `owned`
+};
+struct NsaCompressLaunch {
+  const NsaDevice* runs = nullptr;
+  const NsaCompressDevice* jobs = nullptr;
+  const int32_t* places = nullptr;
+  int32_t num_jobs = 0, linear = 0, rotates = 0;
+  const float *key = nullptr, *value = nullptr, *key_offset = nullptr, *inv_freq = nullptr;  // NsaLayer
+  float magnitude = 1;
+};
+
+struct NsaLaunch {
+  const NsaDevice* runs = nullptr;  // one a y of the grid
+};
+
+}  // namespace hunch

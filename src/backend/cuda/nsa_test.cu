@@ -1,0 +1,442 @@
+// Natively trained sparse attention on the device: the values of plain loops, and a row's bits in any group, order and tree.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "backend/cuda/nsa_fixture.h"
+#include "backend/ops/nsa.h"
+
+namespace hunch {
+namespace {
+
+using test::DeviceArray;
+using test::NsaQuestion;
+using test::NsaStore;
+
+struct Answer {
+  std::vector<float> out;
+  std::vector<int32_t> chosen;
+  bool operator==(const Answer& o) const {
+    return chosen == o.chosen && std::memcmp(out.data(), o.out.data(), out.size() * sizeof(float)) == 0;
+  }
+  Answer row(int row, int rows) const {
+    const size_t o = out.size() / size_t(rows), c = chosen.size() / size_t(rows);
+    return {{out.begin() + row * int64_t(o), out.begin() + (row + 1) * int64_t(o)},
+            {chosen.begin() + row * int64_t(c), chosen.begin() + (row + 1) * int64_t(c)}};
+  }
+};
+
+class Bench {
+ public:
+  Bench() : commands_(Commands::make().value()) {}
+  Answer ask(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& settings,
+             const NsaGrouping& grouping = {}) {
+    const int64_t rows = int64_t(x.positions.size()), sets = rows * x.kv_heads * settings.sel_count;
+    DeviceArray<float> q(x.q), gates(x.gates), out(x.q.size());
+    DeviceArray<int32_t> chosen(x.chosen.empty() ? std::vector<int32_t>(size_t(sets), -7) : x.chosen);
+    NsaRows run;
+    run.raw = raw.plane, run.compressed = compressed.plane, run.raw_pages = raw.table(),
+    run.compressed_pages = compressed.table();
+    run.q = View<const float, 3>(q.data(), rows, x.heads, x.dim),
+    run.gates = View<const float, 2>(gates.data(), rows, 3 * x.heads);
+    run.out = View<float, 3>(out.data(), rows, x.heads, x.dim);
+    run.positions = x.positions, run.parents = x.parents;
+    DeviceArray<uint16_t> owned(x.owned_rows);
+    if (!x.parents.empty()) {
+      run.owned = x.owned, run.num_owned = int(rows);
+      run.owned_rows = reinterpret_cast<const std::byte*>(owned.data());
+    }
+    run.chosen = chosen.data(), run.given = !x.chosen.empty();
+    nsa_.enqueue(*commands_, settings, 1 / std::sqrt(float(x.dim)), std::span<const NsaRows>(&run, 1), grouping);
+    EXPECT_TRUE(commands_->wait().ok());
+    return {out.get(), chosen.get()};
+  }
+
+ private:
+  std::unique_ptr<Commands> commands_;
+  CudaNsa nsa_;
+};
+
+int visible(const NsaShape& s, int position) {
+  return position + 1 < s.cmp_len ? 0 : (position + 1 - s.cmp_len) / s.cmp_stride + 1;
+}
+
+// Rows at the end of a chain of `entries` entries before them.
+NsaQuestion chain(int heads, int kv_heads, int dim, const NsaShape& s, int entries, int rows, uint32_t seed) {
+  NsaQuestion x{heads, dim, kv_heads, {}, {}, {}, {}, {}, {}, {}};
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  for (int i = 0; i < rows * heads * dim; ++i) x.q.push_back(1.5f * normal(random));
+  for (int i = 0; i < rows * heads * 3; ++i) x.gates.push_back(normal(random));
+  for (int row = 0; row < rows; ++row) x.positions.push_back(entries + row);
+  return x;
+}
+// The row alone, what stands before it in the cache.
+NsaQuestion alone(const NsaQuestion& x, const NsaShape& s, int row) {
+  NsaQuestion one = chain(x.heads, x.kv_heads, x.dim, s, x.positions[size_t(row)], 1, 1);
+  one.q.assign(x.q.begin() + row * x.heads * x.dim, x.q.begin() + (row + 1) * x.heads * x.dim);
+  one.gates.assign(x.gates.begin() + row * x.heads * 3, x.gates.begin() + (row + 1) * x.heads * 3);
+  return one;
+}
+
+double bf16(float x) { return double(bf16_to_f32(f32_to_bf16(x))); }
+
+// The definition, in doubles, of one row of a chain; `blocks` as the device chose them. Returns the most that a block left out
+// would have been better than one that was chosen.
+double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& s, int row, const int32_t* chosen,
+                 std::vector<double>& out) {
+  const int group = x.heads / x.kv_heads, position = x.positions[size_t(row)], newest = position / s.sel_block;
+  const double scale = 1 / std::sqrt(double(x.dim));
+  out.assign(size_t(x.heads * x.dim), 0);
+  double worst = 0;
+  for (int kv = 0; kv < x.kv_heads; ++kv) {
+    const int entries = visible(s, position);
+    std::vector<double> pooled(size_t(entries), 0);
+    const auto attend = [&](int head, NsaStore& store, int branch, const std::vector<int>& at, std::vector<double>* weights) {
+      if (at.empty()) return;
+      std::vector<double> p;
+      double top = -1e300, total = 0;
+      for (const int entry : at) {
+        double dot = 0;
+        for (int d = 0; d < x.dim; ++d)
+          dot += bf16(x.q[size_t((row * x.heads + head) * x.dim + d)]) * double(bf16_to_f32(store.entry(kv, entry, 0)[d]));
+        p.push_back(dot * scale), top = std::max(top, p.back());
+      }
+      for (double& w : p) w = std::exp(w - top), total += w;
+      const double gate = 1 / (1 + std::exp(-double(x.gates[size_t((row * x.heads + head) * 3 + branch)])));
+      for (size_t i = 0; i < at.size(); ++i) {
+        if (weights) (*weights)[i] += p[i] / total;
+        for (int d = 0; d < x.dim; ++d)
+          out[size_t(head * x.dim + d)] += gate * p[i] / total * double(bf16_to_f32(store.entry(kv, at[i], 1)[d]));
+      }
+    };
+    std::vector<int> all, selected, window;
+    for (int i = 0; i < entries; ++i) all.push_back(i);
+    for (int g = 0; g < group; ++g) attend(kv * group + g, compressed, 0, all, &pooled);
+    std::vector<double> scores;
+    for (int block = 0; block <= newest; ++block) {
+      double score = 0;
+      for (int m = 0; m < s.cmp_len / s.cmp_stride; ++m)
+        for (int u = 0; u < s.sel_block / s.cmp_stride; ++u) {
+          const int entry = s.sel_block / s.cmp_stride * block + m + u - (s.cmp_len / s.cmp_stride - 1);
+          if (entry >= 0 && entry < entries) score += pooled[size_t(entry)];
+        }
+      scores.push_back(block < s.init_blocks || newest - block < s.local_blocks ? 1e300 : score);
+    }
+    const int32_t* mine = chosen + (row * x.kv_heads + kv) * s.sel_count;
+    const int picks = std::min(s.sel_count, newest + 1);
+    std::vector<bool> is_chosen(size_t(newest + 1), false);
+    double least = 1e300, best_left = 0;
+    for (int i = 0; i < s.sel_count; ++i) {
+      if (i >= picks) {
+        EXPECT_EQ(mine[i], -1);
+        continue;
+      }
+      EXPECT_TRUE(mine[i] >= 0 && mine[i] <= newest && (i == 0 || mine[i] > mine[i - 1])) << "row " << row << " pick " << i;
+      if (mine[i] < 0 || mine[i] > newest) return 1e9;
+      is_chosen[size_t(mine[i])] = true, least = std::min(least, scores[size_t(mine[i])]);
+      for (int e = mine[i] * s.sel_block; e < (mine[i] + 1) * s.sel_block && e <= position; ++e) selected.push_back(e);
+    }
+    for (int block = 0; block <= newest; ++block)
+      if (!is_chosen[size_t(block)]) best_left = std::max(best_left, scores[size_t(block)]);
+    worst = std::max(worst, best_left - least);
+    for (int e = std::max(0, position - s.window + 1); e <= position && s.window > 0; ++e) window.push_back(e);
+    for (int g = 0; g < group; ++g) {
+      attend(kv * group + g, raw, 1, selected, nullptr);
+      attend(kv * group + g, raw, 2, window, nullptr);
+    }
+  }
+  return worst;
+}
+
+struct Case {
+  int heads, kv_heads, dim;
+  NsaShape settings;
+};
+const NsaShape kUsual{.variant = "std",
+                      .cmp_len = 32,
+                      .cmp_stride = 16,
+                      .sel_block = 64,
+                      .sel_count = 16,
+                      .init_blocks = 1,
+                      .local_blocks = 2,
+                      .window = 512};
+NsaShape changed(auto change) {
+  NsaShape shape = kUsual;
+  change(shape);
+  return shape;
+}
+const Case kCases[] = {
+    {8, 2, 64, kUsual},
+    {16, 1, 64,
+     changed([](NsaShape& s) { s.cmp_len = s.sel_block = 16, s.init_blocks = 0, s.local_blocks = 1, s.window = 128; })},
+    {4, 2, 128, changed([](NsaShape& s) { s.sel_count = 8, s.window = 128; })},
+    {8, 2, 64, changed([](NsaShape& s) { s.cmp_len = 16, s.cmp_stride = 8, s.sel_block = 32, s.window = 128; })},
+    {3, 1, 64, changed([](NsaShape& s) { s.sel_count = 4, s.window = 0; })},
+};
+
+TEST(CudaNsa, HasTheValuesOfPlainLoops) {
+  HUNCH_NEEDS_HOPPER();
+  Bench bench;
+  for (const Case& c : kCases)
+    for (const int entries : {0, 1, 14, 31, 47, 63, 64, 127, 700, 5000}) {
+      const int rows = 5;
+      NsaStore raw(c.kv_heads, c.dim, entries + rows, 1),
+          compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
+      raw.show(), compressed.show();
+      const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 3);
+      const Answer got = bench.ask(raw, compressed, x, c.settings);
+      for (int row = 0; row < rows; ++row) {
+        std::vector<double> want;
+        EXPECT_LT(plain_row(raw, compressed, x, c.settings, row, got.chosen.data(), want), 1e-4) << entries << " row " << row;
+        for (size_t i = 0; i < want.size(); ++i)
+          ASSERT_NEAR(got.out[size_t(row) * want.size() + i], want[i], 0.02)
+              << entries << " entries, row " << row << ", element " << i << ", heads of " << c.dim;
+      }
+    }
+}
+
+TEST(CudaNsa, GivesARowTheSameBitsInAnyGroupAndOrder) {
+  HUNCH_NEEDS_HOPPER();
+  Bench bench;
+  std::mt19937 random(4);
+  for (const Case& c : kCases)
+    for (const int entries : {5, 60, 1000, 9000}) {
+      const int rows = 21;
+      NsaStore raw(c.kv_heads, c.dim, entries + rows, 1),
+          compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
+      raw.show(), compressed.show();
+      const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
+      const Answer one = bench.ask(raw, compressed, x, c.settings, {.rows = 1});
+      EXPECT_TRUE(bench.ask(raw, compressed, x, c.settings, {.rows = 1, .apart = true}) == one);
+      std::vector<int32_t> order;
+      for (int row = 0; row < rows; ++row) order.push_back(row);
+      for (const int grouped : {2, 3, 4, 8, 16}) {
+        EXPECT_TRUE(bench.ask(raw, compressed, x, c.settings, {.rows = grouped}) == one) << grouped << " rows, " << entries;
+        std::shuffle(order.begin(), order.end(), random);
+        EXPECT_TRUE(bench.ask(raw, compressed, x, c.settings, {.rows = grouped, .order = order}) == one)
+            << grouped << " shuffled";
+      }
+      for (int row = 0; row < rows; row += 4)
+        EXPECT_TRUE(bench.ask(raw, compressed, alone(x, c.settings, row), c.settings) == one.row(row, rows))
+            << row << ' ' << entries;
+      NsaQuestion given = x;
+      given.chosen = one.chosen;
+      EXPECT_TRUE(bench.ask(raw, compressed, given, c.settings) == one) << "given, " << entries;
+    }
+}
+
+// A row that shares another's choice reads that and what it always reads: those at hand, so that given the union is the same.
+TEST(CudaNsa, SharesTheChoiceOfTheLongestPrefix) {
+  HUNCH_NEEDS_HOPPER();
+  Bench bench;
+  const Case& c = kCases[0];
+  const int entries = 6000, rows = 8;
+  NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
+  raw.show(), compressed.show();
+  NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
+  const Answer exact = bench.ask(raw, compressed, x, c.settings),
+               shared = bench.ask(raw, compressed, x, c.settings, {.shared = true});
+  const size_t set = size_t(c.kv_heads * c.settings.sel_count), last = size_t(rows - 1) * set;
+  ASSERT_TRUE(std::equal(exact.chosen.begin() + int64_t(last), exact.chosen.end(), shared.chosen.begin() + int64_t(last)));
+  EXPECT_TRUE(shared.row(rows - 1, rows) == exact.row(rows - 1, rows));
+  EXPECT_FALSE(shared.out == exact.out);
+  x.chosen.assign(exact.chosen.size(), 0);
+  for (size_t i = 0; i < x.chosen.size(); ++i) x.chosen[i] = exact.chosen[last + i % set];
+  EXPECT_EQ(bench.ask(raw, compressed, x, c.settings).out, shared.out);  // all rows stand in one block, which the set has
+}
+
+TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
+  HUNCH_NEEDS_HOPPER();
+  Bench bench;
+  std::mt19937 random(7);
+  for (const Case& c : kCases)
+    for (const int entries : {13, 58, 1020, 4090}) {
+      const NsaShape& s = c.settings;
+      const int rows = 20;
+      NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
+      NsaStore owned(c.kv_heads, c.dim, rows, 3);  // what rows complete, wherever they stand
+      NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, s, entries, rows, 9);
+      x.parents.assign(size_t(rows), -1), x.owned.assign(size_t(rows), -1);
+      for (int row = 1; row < rows; ++row) {
+        const int parent = int(random() % uint32_t(row));
+        x.parents[size_t(row)] = parent, x.positions[size_t(row)] = x.positions[size_t(parent)] + 1;
+      }
+      for (int row = 0; row < rows; ++row)  // any row's compressed entry, in a place of its own
+        if (visible(s, x.positions[size_t(row)]) > visible(s, x.positions[size_t(row)] - 1)) x.owned[size_t(row)] = row;
+      for (int kv = 0; kv < c.kv_heads; ++kv)
+        for (int row = 0; row < rows; ++row)
+          for (int part = 0; part < 2; ++part)
+            x.owned_rows.insert(x.owned_rows.end(), owned.entry(kv, row, part), owned.entry(kv, row, part) + c.dim);
+      raw.show(), compressed.show();
+      const Answer tree = bench.ask(raw, compressed, x, s);
+      EXPECT_TRUE(bench.ask(raw, compressed, x, s, {.rows = 1}) == tree) << entries;
+      for (int row = 0; row < rows; row += 3) {
+        NsaStore chain_raw = NsaStore(c.kv_heads, c.dim, entries + rows, 1),
+                 chain_compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
+        for (int at = row; at >= 0; at = x.parents[size_t(at)])
+          for (int kv = 0; kv < c.kv_heads; ++kv)
+            for (int part = 0; part < 2; ++part) {
+              std::copy_n(raw.entry(kv, entries + at, part), c.dim, chain_raw.entry(kv, x.positions[size_t(at)], part));
+              if (x.owned[size_t(at)] >= 0)
+                std::copy_n(owned.entry(kv, at, part), c.dim,
+                            chain_compressed.entry(kv, visible(s, x.positions[size_t(at)]) - 1, part));
+            }
+        chain_raw.show(), chain_compressed.show();
+        EXPECT_TRUE(bench.ask(chain_raw, chain_compressed, alone(x, s, row), s) == tree.row(row, rows))
+            << "row " << row << " behind " << entries;
+      }
+    }
+}
+
+// The ops over stores of the backend: what is compressed is what Compressor makes of the same entries, and a tree's rows get the
+// bits of their paths, entries that nodes own included.
+class Stores {
+ public:
+  Stores(Commands& commands, const Case& c, int64_t entries)
+      : geometry_{.dtype = DType::BF16, .layers = 2, .kv_heads = c.kv_heads, .head_dim = c.dim} {
+    const int64_t num_pages = (entries + kPageLen - 1) / kPageLen;
+    raw = CudaKvStore::make(commands, geometry_, num_pages), rows = CudaKvStore::make(commands, geometry_, num_pages);
+    for (int32_t page = int32_t(num_pages); page-- > 0;) pages_.push_back(page);
+    std::vector<float> inv_freq;
+    for (int i = 0; i < c.dim / 2; ++i) inv_freq.push_back(float(std::pow(10000.0, -2.0 * i / c.dim)));
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal(0, 1);
+    const auto floats = [&](int64_t n, float scale) {
+      std::vector<float> x;
+      for (int64_t i = 0; i < n; ++i) x.push_back(scale * normal(random));
+      return x;
+    };
+    const bool linear = c.settings.kind == NsaShape::Kind::Linear;
+    const int64_t weights = c.kv_heads * c.settings.cmp_len * (linear ? int64_t(c.dim) * c.dim : 1);
+    key = floats(weights, linear ? 0.02f : 0.2f), value = floats(weights, linear ? 0.02f : 0.2f),
+    offset = floats(c.kv_heads * c.dim, 0.5f);
+    frequencies = inv_freq;
+    device_key = std::make_unique<DeviceArray<float>>(key), device_value = std::make_unique<DeviceArray<float>>(value);
+    device_offset = std::make_unique<DeviceArray<float>>(offset),
+    device_frequencies = std::make_unique<DeviceArray<float>>(frequencies);
+    on_host = {&c.settings, key.data(), value.data(), offset.data(), frequencies.data(), 1.2f};
+    on_device = {&c.settings, device_key->data(), device_value->data(), device_offset->data(), device_frequencies->data(), 1.2f};
+  }
+  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(pages_.data(), int64_t(pages_.size())); }
+  // Entries of layer 1: [entry][kv_head][K, V].
+  void set(int64_t entry, const std::vector<float>& kv) {
+    const KvPlane plane = static_cast<CudaKvStore&>(*raw).plane(1);
+    std::vector<uint16_t> row;
+    for (int head = 0; head < geometry_.kv_heads; ++head) {
+      row.clear();
+      for (int i = 0; i < 2 * geometry_.head_dim; ++i) row.push_back(f32_to_bf16(kv[size_t(head * 2 * geometry_.head_dim + i)]));
+      std::byte* to = plane.keys + head * plane.head_bytes + pages_[size_t(entry / kPageLen)] * plane.chunk_bytes +
+                      entry % kPageLen * 4 * geometry_.head_dim;
+      HUNCH_CUDA_CHECK(copy_to_device(to, row.data(), row.size() * sizeof(uint16_t)));
+    }
+  }
+  std::unique_ptr<KvStore> raw, rows;
+  NsaLayer on_host, on_device;
+
+ private:
+  KvGeometry geometry_;
+  std::vector<int32_t> pages_;
+  std::vector<float> key, value, offset, frequencies;
+  std::unique_ptr<DeviceArray<float>> device_key, device_value, device_offset, device_frequencies;
+};
+
+std::vector<float> entry_of(const Case& c, uint32_t token, int64_t position) {
+  std::mt19937 random(token * 7919 + uint32_t(position));
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> x;
+  for (int i = 0; i < c.kv_heads * 2 * c.dim; ++i) x.push_back(normal(random));
+  return x;
+}
+
+std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, const Case& c, const std::vector<float>& q,
+                          const std::vector<int32_t>& positions, const std::vector<int32_t>& parents, int64_t known) {
+  const int64_t rows = int64_t(positions.size()), before = parents.empty() ? positions.back() + 1 : positions[0];
+  DeviceArray<float> device_q(q), gates(std::vector<float>(size_t(rows * c.heads * 3), 0.3f)), out(q.size());
+  const KvRef kv{stores.raw.get(), stores.pages()}, compressed{stores.rows.get(), stores.pages()};
+  nsa.compress({.layer = 1,
+                .nsa = stores.on_device,
+                .kv = kv,
+                .rows = compressed,
+                .first = c.settings.rows_of(known),
+                .last = c.settings.rows_of(before)});
+  NsaRun run{.num_rows = rows, .kv = kv, .rows = compressed};
+  run.last = View<const int32_t, 1>(positions.data(), rows), run.tree.parents = parents, run.tree.first_entry = positions[0];
+  NsaAttentionArgs args{.layer = 1, .nsa = stores.on_device, .scale = 1 / std::sqrt(float(c.dim))};
+  args.q = View<const float, 3>(device_q.data(), rows, c.heads, c.dim),
+  args.gates = View<const float, 2>(gates.data(), rows, 3 * c.heads);
+  args.out = View<float, 3>(out.data(), rows, c.heads, c.dim), args.runs = std::span<const NsaRun>(&run, 1);
+  nsa.enqueue(commands, args);
+  EXPECT_TRUE(commands.wait().ok());
+  return out.get();
+}
+
+TEST(CudaNsaOps, CompressAsTheHostDoes) {
+  HUNCH_NEEDS_HOPPER();
+  auto commands = Commands::make().value();
+  CudaNsa nsa;
+  for (Case c : kCases)
+    for (const auto kind : {NsaShape::Kind::Weighted, NsaShape::Kind::Linear})
+      for (const bool before : {false, true}) {
+        c.settings.kind = kind, c.settings.rope_before = before;
+        const int64_t entries = 700;
+        Stores stores(*commands, c, entries);
+        for (int64_t e = 0; e < entries; ++e) stores.set(e, entry_of(c, 1, e));
+        std::vector<float> q(size_t(c.heads * c.dim), 0.1f);
+        attend(*commands, nsa, stores, c, q, {int32_t(entries - 1)}, {}, 0);
+        Compressor compressor;
+        compressor.use(stores.on_host, c.dim);
+        std::vector<float> k(static_cast<size_t>(c.dim)), v = k, got_k = k, got_v = k;
+        for (int64_t i = 0; i < c.settings.rows_of(entries); ++i)
+          for (int head = 0; head < c.kv_heads; ++head) {
+            std::vector<int64_t> list;
+            for (int m = 0; m < c.settings.cmp_len; ++m) list.push_back(i * c.settings.cmp_stride + m);
+            compressor.row(*stores.raw, 1, head, stores.pages(), list, i, k.data(), v.data());
+            stores.rows->read(1, head, stores.pages(), i, got_k.data(), got_v.data());
+            for (size_t d = 0; d < k.size(); ++d) {
+              ASSERT_NEAR(got_k[d], k[d], 0.005 * std::abs(k[d]) + 1e-4)
+                  << "row " << i << ", K " << d << (before ? ", rotated" : "");
+              ASSERT_NEAR(got_v[d], v[d], 0.005 * std::abs(v[d]) + 1e-4) << "row " << i << ", V " << d;
+            }
+          }
+      }
+}
+
+TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
+  HUNCH_NEEDS_HOPPER();
+  auto commands = Commands::make().value();
+  CudaNsa nsa;
+  std::mt19937 random(6);
+  for (const Case& c : kCases)
+    for (const int entries : {9, 60, 500}) {
+      const int rows = 24;
+      Stores stores(*commands, c, entries + rows + 1);
+      for (int64_t e = 0; e < entries; ++e) stores.set(e, entry_of(c, 0, e));
+      std::vector<int32_t> parents{-1}, positions{entries};
+      for (int row = 1; row < rows; ++row) {
+        parents.push_back(std::max(0, row - 1 - int(random() % 3)));
+        positions.push_back(positions[size_t(parents.back())] + 1);
+      }
+      for (int row = 0; row < rows; ++row) stores.set(entries + row, entry_of(c, uint32_t(row), positions[size_t(row)]));
+      std::vector<float> q;
+      std::normal_distribution<float> normal(0, 1);
+      for (int i = 0; i < rows * c.heads * c.dim; ++i) q.push_back(normal(random));
+      const std::vector<float> tree = attend(*commands, nsa, stores, c, q, positions, parents, 0);
+      const size_t width = size_t(c.heads * c.dim);
+      for (int row = 0; row < rows; row += 5) {
+        Stores path(*commands, c, entries + rows + 1);
+        for (int64_t e = 0; e < entries; ++e) path.set(e, entry_of(c, 0, e));
+        for (int at = row; at >= 0; at = parents[size_t(at)])
+          path.set(positions[size_t(at)], entry_of(c, uint32_t(at), positions[size_t(at)]));
+        const std::vector<float> own(q.begin() + int64_t(size_t(row) * width), q.begin() + int64_t(size_t(row + 1) * width));
+        const std::vector<float> alone = attend(*commands, nsa, path, c, own, {positions[size_t(row)]}, {}, 0);
+        EXPECT_EQ(std::memcmp(alone.data(), &tree[size_t(row) * width], width * sizeof(float)), 0)
+            << "row " << row << " behind " << entries;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,396 @@
+// A team's part in natively trained sparse attention: tiles of keys and values through its own shared memory, an online softmax
+// over them for up to 64 packed rows, 16 a warp (mma.sync), and how states of several teams become one. Layouts of operands: PTX
+// ISA, mma.m16n8k16 and ldmatrix.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "backend/cuda/attention_ptx.cuh"
+#include "backend/cuda/nsa_args.h"
+#include "backend/cuda/ptx.h"
+
+namespace hunch {
+
+constexpr float kNsaLog2E = 1.44269504088896340736f;
+
+enum NsaKnown { kNsaPosition, kNsaPath };  // of the group's rows, in shared memory
+
+// Shared memory of a block for kPacked rows; behind it a word for every selection block of its chains.
+template <int D, int kPacked>
+struct NsaShared {
+  static constexpr int kHalfBytes = kNsaTile * D * 2;  // K or V of a tile
+  static constexpr bool kAhead = D == 64;              // the next tile's keys come while this one is looked at: there is room
+  static constexpr int kTeamBytes = (kAhead ? 3 : 2) * kHalfBytes;  // K of this tile, of the next, V of this
+  static constexpr int kResultFloats = kPacked * (D + 2);           // sums, then greatest logit and total of every row
+  static constexpr int kTilesAt = 0, kQueries = kNsaBlockChains * kTeamBytes, kResults = kQueries + kPacked * D * 2;
+  static constexpr int kLse = kResults + 3 * kResultFloats * 4, kRows = kLse + kPacked * 4;
+  static constexpr int kOwners = kRows + 2 * kNsaMostGrouped * 4;
+  static_assert(kResultFloats * 4 <= kTeamBytes);  // a team's partial lies where its tiles were
+};
+
+// Where 16 bytes of a row of D lie, so that eight rows' are in different banks.
+template <int D>
+__device__ __forceinline__ uint32_t nsa_chunk(int row, int chunk) {
+  return uint32_t(row * D * 2 + (chunk ^ row % 8) * 16);
+}
+__device__ __forceinline__ uint32_t nsa_pack(float a, float b) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void copy_16_or_zeros(uint32_t to, const void* from, bool stands) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(stands ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+struct NsaTileRef {
+  NsaBranch branch = kNsaSelected;
+  int tile = 0, path = -1;  // path: where places behind the cache lie; -1: there are none
+  uint32_t rows = 0;        // of the group, a bit each: those that read it
+};
+
+// A row over some tiles, and what it and others come to, folded left to right.
+struct NsaMerged {
+  float4 sums = make_float4(0, 0, 0, 0);
+  float top = -INFINITY, total = 0;
+  __device__ __forceinline__ void add(float4 x, float2 state) {
+    const float after = fmaxf(top, state.x), base = after == -INFINITY ? 0.0f : after;
+    const float a = exp2_fast(top - base), b = exp2_fast(state.x - base);
+    sums.x = fmaf(sums.x, a, x.x * b), sums.y = fmaf(sums.y, a, x.y * b);
+    sums.z = fmaf(sums.z, a, x.z * b), sums.w = fmaf(sums.w, a, x.w * b);
+    total = fmaf(total, a, state.y * b), top = after;
+  }
+};
+
+// Of a warp's 16 packed rows, as the tensor cores leave them: o[8 columns].
+template <int D>
+struct NsaState {
+  float o[D / 8][4], top[2], total[2];
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[n][i] = 0;
+    top[0] = top[1] = -INFINITY, total[0] = total[1] = 0;
+  }
+  // sums: [packed row][D], states [packed row][2]; place: of the first of the 16.
+  __device__ __forceinline__ void store(float* sums, float* states, int place, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = total[h];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int row = place + lane / 4 + 8 * h;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+        *reinterpret_cast<float2*>(sums + row * D + n * 8 + lane % 4 * 2) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
+      if (lane % 4 == 0) *reinterpret_cast<float2*>(states + row * 2) = make_float2(top[h], sum);
+    }
+  }
+};
+
+template <int D, int kPacked>
+class NsaChain {
+ public:
+  using Shared = NsaShared<D, kPacked>;
+  static constexpr int kTiles = kPacked / 16;
+
+  __device__ __forceinline__ NsaChain(const NsaDevice& args, char* memory, int kv_head)
+      : a_(args), memory_(memory), kv_head_(kv_head), lane_(int(threadIdx.x) % 32) {
+    team_ = int(threadIdx.x) / 32 / kTiles, m_ = int(threadIdx.x) / 32 % kTiles;
+    shared_ = shared_address(memory);
+    mine_ = shared_ + Shared::kTilesAt + uint32_t(team_ * Shared::kTeamBytes);
+  }
+  __device__ __forceinline__ int team() const { return team_; }  // of the block's
+  // The team meets; what its warps have copied and await_copies() waited for is there for all.
+  __device__ __forceinline__ void meet() const {
+    if constexpr (kTiles == 1) __syncwarp();
+    else named_barrier(1 + team_, 32 * kTiles);
+  }
+  __device__ __forceinline__ void store(NsaState<D>& state) const {  // as the team's partial
+    meet();
+    auto* sums = reinterpret_cast<float*>(memory_ + Shared::kTilesAt + team_ * Shared::kTeamBytes);
+    state.store(sums, sums + kPacked * D, m_ * 16, lane_);
+  }
+  __device__ __forceinline__ int* known(NsaKnown what) const {
+    return reinterpret_cast<int*>(memory_ + Shared::kRows) + what * kNsaMostGrouped;
+  }
+  // Compressed entries that a row at this place reads.
+  __device__ __forceinline__ int visible(int position) const {
+    return position + 1 < a_.cmp_len ? 0 : (position + 1 - a_.cmp_len) / a_.cmp_stride + 1;
+  }
+
+  // Folds tiles into the state, the next one's keys on their way meanwhile.
+  template <int kKeys, class Tiles>
+  __device__ __forceinline__ void fold(Tiles tiles, NsaState<D>& state) {
+    NsaTileRef tile, next;
+    constexpr bool kAhead = Shared::kAhead;
+    uint32_t keys = mine_, other = kAhead ? mine_ + Shared::kHalfBytes : mine_;
+    const uint32_t values = mine_ + (kAhead ? 2 : 1) * Shared::kHalfBytes;
+    bool has = false;
+    while (true) {
+      const bool more = tiles.next(next);
+      int rows[2] = {-1, -1};
+      if (more) {
+        locate<kKeys>(next, rows);
+        if (kAhead) load<kKeys>(next, rows, 0, other);
+      }
+      end_copies();
+      if (has) {
+        fold_tile<kKeys>(tile, keys, values, state);
+        meet();
+      }
+      if (!more) return;
+      if (!kAhead) {
+        load<kKeys>(next, rows, 0, other);
+        end_copies();
+      }
+      load<kKeys>(next, rows, 1, values);
+      end_copies();
+      tile = next, has = true;
+      const uint32_t was = keys;
+      keys = other, other = was;
+    }
+  }
+
+  // Weights of compressed entries, given their rows' log-sum-exp (base 2), summed over the heads of a KV head.
+  template <class Tiles>
+  __device__ __forceinline__ void pool(Tiles tiles, const float* lse, int first) {
+    NsaTileRef tile, next;
+    uint32_t keys = mine_, other = mine_ + Shared::kHalfBytes;
+    bool has = false;
+    while (true) {
+      const bool more = tiles.next(next);
+      if (more) {
+        int rows[2];
+        locate<kNsaTile>(next, rows);
+        load<kNsaTile>(next, rows, 0, other);
+      }
+      end_copies();
+      if (has) {
+        await_copies<1>();
+        meet();
+        if (reads_any(tile)) pool_tile(tile, keys, lse, first);
+        meet();
+      }
+      if (!more) return;
+      tile = next, has = true;
+      const uint32_t was = keys;
+      keys = other, other = was;
+    }
+  }
+
+ private:
+  // Where keys lane and lane + 32 of the tile are stored; -1: nowhere; below: -2 - i, the i-th of those that paths own.
+  template <int kKeys>
+  __device__ __forceinline__ void locate(const NsaTileRef& t, int (&rows)[2]) const {
+    const bool compressed = t.branch == kNsaCompressed;
+    const int stored_end = compressed ? a_.compressed_entries : a_.entries;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int entry = t.tile * kKeys + h * 32 + lane_, owned = -1;
+      const int behind = entry - stored_end;
+      if (behind >= 0) {
+        entry = -1;
+        if (t.path >= 0 && compressed && behind < kNsaMostOwned) owned = a_.path_compressed[t.path * kNsaMostOwned + behind];
+        if (t.path >= 0 && !compressed && behind < a_.path_stride) {
+          const int row = a_.path_rows[t.path * a_.path_stride + behind];
+          if (row >= 0) entry = stored_end + row;
+        }
+      }
+      const int32_t* pages = compressed ? a_.compressed_pages : a_.raw_pages;
+      rows[h] = h * 32 + lane_ >= kKeys ? -1
+                : entry >= 0            ? pages[entry / kPageLen] * kPageLen + entry % kPageLen
+                : owned >= 0            ? -2 - owned
+                                        : -1;
+    }
+  }
+  // K (part 0) or V of the tile; zeros where nothing is stored.
+  template <int kKeys>
+  __device__ __forceinline__ void load(const NsaTileRef& t, const int (&rows)[2], int part, uint32_t to) const {
+    const KvPlane& plane = t.branch == kNsaCompressed ? a_.compressed : a_.raw;
+    const std::byte* head = plane.keys + kv_head_ * plane.head_bytes + part * D * 2;
+    constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;  // keys
+#pragma unroll 2
+    for (int i = 0; i < (kKeys + kAtOnce * kTiles - 1) / (kAtOnce * kTiles); ++i) {
+      const int first = (i * kTiles + m_) * kAtOnce, key = first + lane_ / kChunks, chunk = lane_ % kChunks;
+      if (first >= kKeys) break;
+      const int row = __shfl_sync(~0u, first < 32 ? rows[0] : rows[1], key % 32);
+      const std::byte* from = head + int64_t(max(row, 0)) * (D * 4);
+      if (row < -1) from = a_.owned + (int64_t(kv_head_) * a_.num_owned - 2 - row) * (D * 4) + part * D * 2;
+      copy_16_or_zeros(to + nsa_chunk<D>(key, chunk), from + chunk * 16, row != -1);
+    }
+  }
+
+  // S of 16 packed rows: s[8 keys][4].
+  template <int kKeys>
+  __device__ __forceinline__ void make_scores(uint32_t keys, float (&s)[kKeys / 8][4]) const {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      uint32_t q[4];
+      load_matrices(q, shared_ + Shared::kQueries + nsa_chunk<D>(m_ * 16 + lane_ % 16, 2 * k + lane_ / 16));
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32_t b[4];
+        load_matrices(b, keys + nsa_chunk<D>(n * 16 + lane_ / 16 * 8 + lane_ % 8, 2 * k + lane_ / 8 % 2));
+        multiply(s[2 * n], q, b[0], b[1]);
+        multiply(s[2 * n + 1], q, b[2], b[3]);
+      }
+    }
+  }
+  // The first and the last key of the tile that a packed row reads.
+  struct Reach {
+    int first, last;
+  };
+  template <int kKeys>
+  __device__ __forceinline__ Reach reach(const NsaTileRef& t, int place) const {
+    const int of_group = place >> a_.group_shift, head = place & ((1 << a_.group_shift) - 1);
+    if (head >= a_.group || !(t.rows >> of_group & 1)) return {0, -1};
+    const int position = known(kNsaPosition)[of_group], begin = t.tile * kKeys;
+    if (t.branch == kNsaCompressed) return {0, visible(position) - 1 - begin};
+    return {t.branch == kNsaWindow ? position - a_.window + 1 - begin : 0, position - begin};
+  }
+  __device__ __forceinline__ bool reads_any(const NsaTileRef& t) const {  // of the warp's rows
+    const int first = m_ * 16 >> a_.group_shift, last = (m_ * 16 + 15) >> a_.group_shift;
+    return (t.rows >> first & ((2u << (last - first)) - 1)) != 0;
+  }
+
+  template <int kKeys>
+  __device__ __forceinline__ void fold_tile(const NsaTileRef& t, uint32_t keys, uint32_t values, NsaState<D>& state) const {
+    const bool reads_it = reads_any(t);
+    float s[kKeys / 8][4];
+    await_copies<2>();  // but its values and the next keys
+    meet();
+    if (reads_it) {
+      make_scores<kKeys>(keys, s);
+      weigh<kKeys>(t, s, state);
+    }
+    await_copies<1>();
+    meet();
+    if (!reads_it) return;
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      const uint32_t p[4] = {nsa_pack(s[2 * k][0], s[2 * k][1]), nsa_pack(s[2 * k][2], s[2 * k][3]),
+                             nsa_pack(s[2 * k + 1][0], s[2 * k + 1][1]), nsa_pack(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+      for (int n = 0; n < D / 16; ++n) {
+        uint32_t b[4];
+        load_transposed(b, values + nsa_chunk<D>(k * 16 + lane_ / 8 % 2 * 8 + lane_ % 8, 2 * n + lane_ / 16));
+        multiply(state.o[2 * n], p, b[0], b[1]);
+        multiply(state.o[2 * n + 1], p, b[2], b[3]);
+      }
+    }
+  }
+  // Scores to weights; the state's references follow.
+  template <int kKeys>
+  __device__ __forceinline__ void weigh(const NsaTileRef& t, float (&s)[kKeys / 8][4], NsaState<D>& state) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Reach reads = reach<kKeys>(t, m_ * 16 + lane_ / 4 + 8 * h);
+      float most = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = n * 8 + lane_ % 4 * 2 + i;
+          float& x = s[n][2 * h + i];
+          x = key >= reads.first && key <= reads.last ? x * a_.scale_log2 : -INFINITY;
+          most = fmaxf(most, x);
+        }
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      const float before = state.top[h], after = fmaxf(before, most), base = after == -INFINITY ? 0.0f : after;
+      const float alpha = exp2_fast(before - base);
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = s[n][2 * h + i];
+          x = exp2_fast(x - base);
+          added += x;
+        }
+      state.top[h] = after, state.total[h] = fmaf(state.total[h], alpha, added);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) state.o[n][2 * h] *= alpha, state.o[n][2 * h + 1] *= alpha;
+    }
+  }
+
+  __device__ __forceinline__ void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse, int first) const {
+    float s[kNsaTile / 8][4];
+    make_scores<kNsaTile>(keys, s);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int place = m_ * 16 + lane_ / 4 + 8 * h;
+      const Reach reads = reach<kNsaTile>(t, place);
+      const float minus = -lse[place];
+#pragma unroll
+      for (int n = 0; n < kNsaTile / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = n * 8 + lane_ % 4 * 2 + i;
+          float& x = s[n][2 * h + i];
+          x = key <= reads.last ? exp2_fast(fmaf(x, a_.scale_log2, minus)) : 0.0f;
+        }
+    }
+    add_heads(s);
+    store_pooled(t, s, first);
+  }
+  // Heads of a KV head stand in neighbouring rows: in lanes 4, 8 and 16 apart, then in the tile's halves.
+  __device__ __forceinline__ void add_heads(float (&s)[kNsaTile / 8][4]) const {
+    for (int step = 0; step < min(a_.group_shift, 3); ++step)
+#pragma unroll
+      for (int n = 0; n < kNsaTile / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] += __shfl_xor_sync(~0u, s[n][i], 4 << step);
+    if (a_.group_shift > 3)
+#pragma unroll
+      for (int n = 0; n < kNsaTile / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) s[n][i] += s[n][i + 2];
+  }
+  __device__ __forceinline__ void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4], int first) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int place = m_ * 16 + lane_ / 4 + 8 * h, of_group = place >> a_.group_shift;
+      if ((place & ((1 << a_.group_shift) - 1)) != 0 || !(t.rows >> of_group & 1)) continue;
+      float* to = a_.pooled + (int64_t(a_.order[first + of_group]) * a_.kv_heads + kv_head_) * a_.pooled_stride;
+#pragma unroll
+      for (int n = 0; n < kNsaTile / 8; ++n)
+        __stcg(reinterpret_cast<float2*>(to + t.tile * kNsaTile + n * 8 + lane_ % 4 * 2),
+               make_float2(s[n][2 * h], s[n][2 * h + 1]));
+    }
+  }
+
+  const NsaDevice& a_;
+  char* memory_;
+  uint32_t shared_, mine_;
+  int kv_head_, lane_, team_, m_;
+};
+
+}  // namespace hunch

@@ -1,0 +1,43 @@
+// The experts of gpt-oss folders, which keep MXFP4 codes and their scales in tensors of their own, and the rows of gate and up of
+// all experts in turns: "blk.3.ffn_gate_up_exps.{blocks,scales,bias}" and "blk.3.ffn_down_exps.{blocks,scales}" become the names
+// of expert_tensors.h. Used by Checkpoint::open. Codes stay where they are (SplitBlocks); biases are copied.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_entry.h"
+
+namespace hunch {
+
+class SplitExperts {
+ public:
+  static bool takes(std::string_view canonical_name);
+  // In any order and from any file, which stays mapped; `source` stands in messages.
+  Status add(std::string name, TensorEntry entry, std::span<const std::byte> file, std::string_view source);
+  // Appends what the tensors make: matrices expert by expert, fp32 biases. An error where one lacks its other half, or where
+  // type or shape are not what the model calls for. The tensors are valid as long as this object.
+  Status join(const ModelShape& shape, std::string_view source, std::vector<Tensor>& out);
+
+ private:
+  struct Part {
+    TensorEntry entry;
+    const std::byte* data = nullptr;
+  };
+  Status join_matrices(const ModelShape&, const std::string& stem, const Part& blocks, std::string_view source,
+                       std::vector<Tensor>& out);
+  Status join_bias(const ModelShape&, const std::string& stem, const Part& bias, std::string_view source,
+                   std::vector<Tensor>& out);
+
+  std::map<std::string, Part, std::less<>> parts_;
+  std::vector<std::unique_ptr<float[]>> biases_;
+};
+
+}  // namespace hunch

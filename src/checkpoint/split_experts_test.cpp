@@ -1,0 +1,184 @@
+// The experts of gpt-oss folders: codes and scales apart, gate and up in turns, and what does not fit.
+#include "checkpoint/split_experts.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/quantise.h"
+#include "checkpoint/tiny_model.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kHidden = 64, kWidth = 32, kExperts = 3;
+
+nlohmann::json gpt_oss_config() {
+  nlohmann::json out = tiny::config("gpt_oss");
+  out.update({{"hidden_size", kHidden},
+              {"intermediate_size", kWidth},
+              {"num_hidden_layers", 1},
+              {"num_local_experts", kExperts},
+              {"num_experts_per_tok", 2},
+              {"sliding_window", 16},
+              {"quantization_config", {{"quant_method", "mxfp4"}}}});
+  return out;
+}
+
+struct Entry {
+  std::string name, dtype;
+  tiny::Shape shape;
+};
+
+std::vector<Entry> entries() {
+  const std::string a = "model.layers.0.self_attn.", m = "model.layers.0.mlp.";
+  std::vector<Entry> out{{"model.embed_tokens.weight", "F32", {tiny::kVocab, kHidden}},
+                         {"model.norm.weight", "F32", {kHidden}},
+                         {"lm_head.weight", "F32", {tiny::kVocab, kHidden}},
+                         {"model.layers.0.input_layernorm.weight", "F32", {kHidden}},
+                         {"model.layers.0.post_attention_layernorm.weight", "F32", {kHidden}},
+                         {a + "sinks", "F32", {tiny::kHeads}},
+                         {m + "router.weight", "F32", {kExperts, kHidden}},
+                         {m + "router.bias", "F32", {kExperts}}};
+  const int64_t q = tiny::kHeads * tiny::kHeadDim, kv = tiny::kKvHeads * tiny::kHeadDim;
+  const auto linear = [&](const char* name, int64_t rows, int64_t columns) {
+    out.push_back({a + name + "_proj.weight", "F32", {rows, columns}}), out.push_back({a + name + "_proj.bias", "F32", {rows}});
+  };
+  linear("q", q, kHidden), linear("k", kv, kHidden), linear("v", kv, kHidden), linear("o", kHidden, q);
+  const auto experts = [&](const std::string& name, int64_t rows, int64_t columns) {
+    out.push_back({m + "experts." + name + "_blocks", "U8", {kExperts, rows, columns / 32, 16}});
+    out.push_back({m + "experts." + name + "_scales", "U8", {kExperts, rows, columns / 32}});
+    out.push_back({m + "experts." + name + "_bias", "F32", {kExperts, rows}});
+  };
+  experts("gate_up_proj", 2 * kWidth, kHidden), experts("down_proj", kHidden, kWidth);
+  return out;
+}
+
+// Every byte is the low one of its place in the data section times 7: codes and scales that differ.
+tiny::Bytes file_of(const std::vector<Entry>& entries) {
+  Json header;
+  size_t at = 0;
+  for (const Entry& entry : entries) {
+    const size_t bytes = tiny::elements(entry.shape) * (entry.dtype == "U8" ? 1 : entry.dtype == "I64" ? 8 : 4);
+    header[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  tiny::Bytes out = tiny::safetensors(text, at);
+  for (size_t i = 0; i < at; ++i) out[8 + text.size() + i] = std::byte(uint8_t(i * 7));
+  return out;
+}
+
+size_t start_of(const tiny::Bytes& file, const std::string& name) {
+  uint64_t header = 0;
+  std::memcpy(&header, file.data(), 8);
+  const Json json =
+      Json::parse(reinterpret_cast<const char*>(file.data()) + 8, reinterpret_cast<const char*>(file.data()) + 8 + header);
+  return 8 + header + json[name]["data_offsets"][0].get<size_t>();
+}
+
+TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
+  const tiny::Bytes file = file_of(entries());
+  auto opened = open_safetensors_bytes(file, {.config = gpt_oss_config().dump()}, "m");
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const Checkpoint& c = **opened;
+  const std::string at = "model.layers.0.mlp.experts.";
+  struct Kind {
+    std::string ours, theirs;
+    int64_t rows, columns, step, part;
+  };
+  for (const Kind& kind : {Kind{"gate", "gate_up", kWidth, kHidden, 2, 0}, Kind{"up", "gate_up", kWidth, kHidden, 2, 1},
+                           Kind{"down", "down", kHidden, kWidth, 1, 0}}) {
+    const std::byte *codes = file.data() + start_of(file, at + kind.theirs + "_proj_blocks"),
+                    *scales = file.data() + start_of(file, at + kind.theirs + "_proj_scales");
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const Tensor* tensor = c.find(fmt::format("blk.0.ffn_{}.{}.weight", kind.ours, e));
+      ASSERT_NE(tensor, nullptr);
+      EXPECT_EQ(tensor->dtype, DType::MXFP4);
+      EXPECT_EQ(tensor->shape, (std::vector<int64_t>{kind.rows, kind.columns}));
+      EXPECT_EQ(tensor->bytes, size_t(kind.rows * kind.columns / 32 * 17));
+      for (int64_t r = 0; r < kind.rows; ++r) {
+        const int64_t row = (e * kind.rows + r) * kind.step + kind.part;
+        std::vector<float> got(static_cast<size_t>(kind.columns));
+        dequantise_row(*tensor, r, got.data());
+        for (int64_t i = 0; i < kind.columns; ++i) {
+          const int code = int(codes[row * kind.columns / 2 + i / 2]) >> (i % 2 * 4) & 15;
+          const float want = std::ldexp(float(kMxfp4Doubled[code]), int(scales[row * kind.columns / 32 + i / 32]) - 128);
+          ASSERT_EQ(got[size_t(i)], want) << kind.ours << " " << e << " " << r << " " << i;
+        }
+      }
+    }
+  }
+  float turns[2 * kWidth];
+  std::memcpy(turns, file.data() + start_of(file, at + "gate_up_proj_bias") + sizeof turns, sizeof turns);  // of expert 1
+  for (const int part : {0, 1}) {
+    const Tensor* bias = c.find(part ? "blk.0.ffn_up_exps.bias" : "blk.0.ffn_gate_exps.bias");
+    ASSERT_NE(bias, nullptr);
+    for (int i = 0; i < kWidth; ++i)
+      EXPECT_EQ(std::memcmp(bias->data + (kWidth + i) * 4, &turns[2 * i + part], 4), 0) << part << " " << i;
+  }
+  EXPECT_NE(c.find("blk.0.ffn_down_exps.bias"), nullptr);
+  EXPECT_TRUE(c.shape().attention_sinks && c.shape().expert_bias && c.shape().shares_of_chosen);
+  EXPECT_EQ(c.shape().gate_limit, 7);
+  EXPECT_EQ(c.shape().window_of(0), 16);
+}
+
+TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
+  using Change = std::function<void(std::vector<Entry>&, nlohmann::json&)>;
+  const auto at = [](std::vector<Entry>& all, std::string_view end) -> Entry& {
+    return *std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.name.ends_with(end); });
+  };
+  const auto drop = [](std::vector<Entry>& all, std::string_view end) {
+    std::erase_if(all, [&](const Entry& e) { return e.name.ends_with(end); });
+  };
+  const std::pair<Change, const char*> cases[] = {
+      {[&](auto& t, auto&) { drop(t, "down_proj_scales"); }, "blk.0.ffn_down_exps.blocks lacks its scales"},
+      {[&](auto& t, auto&) { drop(t, "gate_up_proj_blocks"); }, "blk.0.ffn_gate_up_exps.scales lacks its blocks"},
+      {[&](auto& t, auto&) { drop(t, "gate_up_proj_blocks"), drop(t, "gate_up_proj_scales"); },
+       "missing tensor blk.0.ffn_gate.0.weight"},
+      {[&](auto& t, auto&) { drop(t, "gate_up_proj_bias"); }, "missing tensor blk.0.ffn_gate_exps.bias"},
+      {[&](auto& t, auto&) { drop(t, "sinks"); }, "missing tensor blk.0.attn_sinks.weight"},
+      {[&](auto& t, auto&) { at(t, "down_proj_blocks").shape[1] = 63; }, "has shape [3, 63, 1, 16], expected [3, 64, 1, 16]"},
+      {[&](auto& t, auto&) { at(t, "down_proj_scales").shape[2] = 2; }, "has shape [3, 64, 2], expected [3, 64, 1]"},
+      {[&](auto& t, auto&) { at(t, "gate_up_proj_bias").shape[1] = 63; }, "has shape [3, 63], expected [3, 64]"},
+      {[&](auto& t, auto&) { at(t, "down_proj_blocks").dtype = "F32"; }, "must hold U8"},
+      {[&](auto& t, auto&) { at(t, "gate_up_proj_bias").dtype = "U8"; }, "must hold BF16, F16 or F32"},
+      {[&](auto& t, auto&) { at(t, "router.bias").dtype = "I64"; }, "holds whole numbers"},
+      {[&](auto& t, auto&) { at(t, "down_proj_blocks").name = "model.layers.0.mlp.experts.down_proj"; }, "are read as MXFP4"},
+      {[&](auto& t, auto&) { at(t, "sinks").name = "model.layers.0.self_attn.sinks_blocks"; },
+       "missing tensor blk.0.attn_sinks.weight"},
+      {[&](auto&, auto& c) { c["intermediate_size"] = 40; }, "are no multiple of 32"},
+      {[&](auto&, auto& c) { c["swiglu_limit"] = -1; }, "limit of the gates is -1"},
+      {[&](auto&, auto& c) { c["quantization_config"]["quant_method"] = "awq"; }, "awq is not supported"},
+      {[&](auto&, auto& c) { c["num_local_experts"] = 0; }, "number of experts is 0"},
+      {[&](auto&, auto& c) { c["num_experts_per_tok"] = 9; }, "a token goes to 9 experts, the model has 3"},
+  };
+  for (const auto& [change, expected] : cases) {
+    auto tensors = entries();
+    auto config = gpt_oss_config();
+    change(tensors, config);
+    const tiny::Bytes file = file_of(tensors);
+    auto opened = open_safetensors_bytes(file, {.config = config.dump()}, "m");
+    ASSERT_FALSE(opened.ok()) << expected;
+    EXPECT_NE(opened.error().message.find(expected), std::string::npos) << expected << " in: " << opened.error().message;
+  }
+}
+
+TEST(SplitExperts, BelongToGptOssAlone) {
+  std::vector<Entry> tensors;
+  for (const auto& [name, shape] : tiny::folder_tensors("llama")) tensors.push_back({name, "F32", shape});
+  tensors.push_back({"model.layers.0.mlp.experts.down_proj_blocks", "U8", {3, 64, 1, 16}});
+  const tiny::Bytes file = file_of(tensors);
+  auto opened = open_safetensors_bytes(file, {.config = tiny::config("llama").dump()}, "m");
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(opened.error().message.find("belongs to experts, of which this model has none"), std::string::npos)
+      << opened.error().message;
+}
+
+}  // namespace
+}  // namespace hunch
