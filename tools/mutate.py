@@ -603,6 +603,7 @@ def main():
 
     start = time.monotonic()
     scratch = args.scratch.resolve()
+    os.environ['CCACHE_BASEDIR'] = str(scratch)  # as scripts/build sets it for the tree itself: the same relative paths
     programs = {m.program for m in mutants}
     make_scratch(scratch, sorted(p[:-len('_suite')] for p in programs if p.endswith('_suite')))
     if shutil.which('ninja') is None:
