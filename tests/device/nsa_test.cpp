@@ -1,0 +1,112 @@
+// A model with natively trained sparse attention on a device: the shipped one, whose heads and blocks the kernels have forms for.
+// Its streams are those of plain decoding under every way to draft, alone and in a crowd, and its numbers are near the CPU's.
+#include <algorithm>
+#include <cmath>
+
+#include "../conformance/methods.h"
+
+namespace hunch {
+namespace {
+
+class DeviceNsa : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto devices = test::accelerators();
+    if (std::find(devices.begin(), devices.end(), "cuda") == devices.end()) GTEST_SKIP() << "no device";
+  }
+  static EngineOptions options(const std::string& device = "cuda") {
+    const std::string model = test::tree_path() + "/models/wren-nsa-8m";
+    return {.model = model + ".gguf",
+            .device = device,
+            .kv_dtype = "bf16",
+            .context_len = 2048,
+            .drafters = {{.path = model + "-eagle3.gguf"}}};
+  }
+  static void set_method(Request& request, const char* proposer, int chain, int beside) {
+    request.speculation = {};
+    request.speculation.proposer = proposer;
+    request.speculation.num_tokens = chain, request.speculation.tree_tokens = beside;
+  }
+};
+
+struct Way {
+  const char* proposer;
+  int chain, beside;
+};
+constexpr Way kWays[] = {{"ngram", 5, 0}, {"suffix", 3, 6}, {"eagle3", 4, 0}, {"eagle3", 4, 12}, {"auto", 4, 7}};
+
+TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
+  int turn = 0;
+  int64_t accepted = 0, drafted = 0;
+  for (const int chunk : {512, 57}) {
+    EngineOptions with = options();
+    with.chunk_len = chunk;
+    auto engine = test::load(with);
+    Request request = test::request(test::copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
+    request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
+    const Generation plain = test::generate_plain(*engine, request);
+    for (const Way& way : kWays) {
+      set_method(request, way.proposer, way.chain, way.beside);
+      const Generation run = test::generate(*engine, request);
+      test::expect_same_output(run, plain, fmt::format("{}, {} beside a chain of {}", way.proposer, way.beside, way.chain));
+      accepted += run.accepted, drafted += run.drafted;
+    }
+    ++turn;
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_LT(accepted, drafted);
+}
+
+TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
+  EngineOptions roomy = options();
+  roomy.max_num_seqs = 1, roomy.prefix_caching = false;
+  auto alone = test::load(roomy);
+  EngineOptions tight = options();
+  tight.max_num_seqs = 5, tight.chunk_len = 77, tight.max_num_batched_tokens = 200;
+  tight.kv_memory_bytes = 40 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  auto crowded = test::load(tight);
+  std::vector<Generation> plain;
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 10; ++i) {
+    Request request = test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 80);
+    request.sampling.temperature = i % 3 ? 0.0 : 0.8;
+    plain.push_back(test::generate_plain(*alone, request));
+    const Way& way = kWays[size_t(i) % std::size(kWays)];
+    set_method(request, way.proposer, way.chain, way.beside);
+    request.priority = i % 3;
+    auto stream = crowded->submit(request);
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    streams.push_back(std::move(*stream));
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    auto run = streams[i]->result();
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    test::expect_same_output(*run, plain[i], fmt::format("request {}", i));
+  }
+  EXPECT_GT(crowded->stats().preemptions, 0);
+}
+
+TEST_F(DeviceNsa, LogProbabilitiesAreNearTheProcessors) {
+  std::vector<std::vector<float>> found;
+  for (const char* device : {"cpu", "cuda"}) {
+    auto engine = test::load(options(device));
+    Request request = test::request(test::copying_prompt(engine->tokenizer(), 1200, 5), 1);
+    request.sampling.prompt_logprobs = 0;
+    found.emplace_back();
+    for (const TokenLogprob& token : test::generate_plain(*engine, request).prompt_logprobs)
+      found.back().push_back(token.logprob);
+  }
+  ASSERT_EQ(found[0].size(), found[1].size());
+  ASSERT_GT(found[0].size(), 1000u);
+  double most = 0, sum = 0;  // rounding may send a row to another block, which moves it by a step
+  for (size_t i = 0; i < found[0].size(); ++i) {
+    const double difference = std::abs(double(found[0][i]) - double(found[1][i]));
+    most = std::max(most, difference), sum += difference;
+  }
+  std::printf("most %.4f, mean %.5f\n", most, sum / double(found[0].size()));
+  EXPECT_LT(most, 2.0);
+  EXPECT_LT(sum / double(found[0].size()), 0.03);
+}
+
+}  // namespace
+}  // namespace hunch
