@@ -21,8 +21,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools")
-sys.path[:0] = [TOOLS, os.path.join(TOOLS, "train")]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/train"))
 from drafters import Medusa  # noqa: E402
 from guess import Guesser  # noqa: E402
 from layers import Shape  # noqa: E402

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import tempfile
 from importlib.metadata import version
 
@@ -25,8 +24,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Q
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
-from tiny_weights import make_recipe, recipe_weights, write_recipe  # noqa: E402
+from tiny_weights import make_recipe, recipe_weights, write_recipe
 
 SHORT, LONG, BEYOND = 10, 80, 180  # prompt lengths; BEYOND only where rope scaling has an original context to pass
 NEW = 24  # greedy tokens

@@ -10,15 +10,13 @@ import argparse
 import json
 import math
 import os
-import sys
 import tempfile
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
-from tiny_weights import make_recipe, recipe_weights, write_recipe  # noqa: E402
+from tiny_weights import make_recipe, recipe_weights, write_recipe
 
 VOCAB, EOS, CHAT_END = 260, 257, 259
 LONG, NEW, MIN_MARGIN, MIN_DISTINCT = 200, 24, 0.02, 6

@@ -20,7 +20,7 @@ except ImportError as missing:
     sys.exit(0)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
+sys.path[:0] = [HERE, os.path.join(HERE, "../../models/golden")]
 import accept  # noqa: E402
 import answers  # noqa: E402
 import data  # noqa: E402

@@ -1,7 +1,7 @@
 r"""Records queries, keys and the sets that the PyTorch oracle selects from them, for the C++ test that a policy's selected sets
 equal the oracle's, except at ties. Writes OUT/rounds.json and OUT/rounds.bin; models/tiny/README.md gives the layout.
 
-    python tools/record_selections.py --oracle vegas_ref.py --model models/wren-34m --prompts long_prompts.jsonl \
+    python models/golden/record_selections.py --oracle vegas_ref.py --model models/wren-34m --prompts long_prompts.jsonl \
         --out models/golden/selection
 
 Made with (pip): torch==2.15.0 safetensors==0.8.0 tokenizers==0.23.3
