@@ -1,7 +1,7 @@
 // make_tiny_models RECIPES... OUT: writes the tiny models and drafters that the tests load, a folder OUT/NAME for each
-// RECIPES/NAME/weights.json, with what else lies beside the recipe. The build runs it. Same bytes as models/golden/tiny_weights.py on
-// every machine: no arithmetic here rounds, but for one conversion to fp32 and one to the stored type. models/tiny/README.md
-// gives the recipe's fields.
+// RECIPES/NAME/weights.json, with what else lies beside the recipe. The build runs it. Same bytes as
+// models/golden/tiny_weights.py on every machine: no arithmetic here rounds, but for one conversion to fp32 and one to the stored
+// type. models/tiny/README.md gives the recipe's fields.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -132,7 +132,8 @@ ordered_json route(const char* summary, const std::string& asks, const std::stri
   const ordered_json text{{"schema", {{"type", "string"}}}};
   if (answer.empty()) content["text/plain"] = text;
   else content["application/json"] = {{"schema", reference("schemas/" + answer)}};
-  if (answer == "Answer") content["text/event-stream"] = text;
+  if (answer == "Answer")  // of no type: validators look at each event
+    content["text/event-stream"] = {{"schema", {{"description", "events; their data is a chunk as JSON, at last [DONE]"}}}};
   out["responses"]["200"] = {{"description", "the answer"}, {"content", std::move(content)}};
   for (const int status : errors) out["responses"][std::to_string(status)] = reference("responses/Error");
   return out;
