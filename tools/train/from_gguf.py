@@ -1,6 +1,6 @@
 """A target folder (config.json, model.safetensors in bf16) of what a GGUF file holds, so that drafters are trained for the weights
-that run: python tools/train/from_gguf.py IN.gguf OUT. Reads F32, F16, BF16 and Q8_0 tensors of Qwen2 and Qwen3, and no
-tokenizer: training sees ids only.
+that run: python tools/train/from_gguf.py IN.gguf OUT. Reads F32, F16, BF16, Q8_0 and Q4_0 tensors of Qwen2 and Qwen3, and no
+tokenizer: training sees ids only. Of hunch's own drafters too: train.py --init goes on from them.
 """
 
 import json
@@ -55,7 +55,13 @@ def dequantised(raw, kind, count):
         blocks = raw[: 34 * count // 32].reshape(-1, 34)
         scales = blocks[:, :2].copy().view("<f2").astype(np.float32)
         return (scales * blocks[:, 2:].view(np.int8)).reshape(-1)
-    raise SystemExit(f"from_gguf: tensors of GGML type {kind} are not read here: start from F32, F16, BF16 or Q8_0")
+    if kind == 2:  # 16 bytes: code i in the low half of byte i, code 16 + i in the high half
+        blocks = raw[: 18 * count // 32].reshape(-1, 18)
+        scales, codes = blocks[:, :2].copy().view("<f2").astype(np.float32), blocks[:, 2:]
+        return (scales * (np.concatenate([codes & 15, codes >> 4], 1).astype(np.float32) - 8)).reshape(-1)
+    if kind in (24, 27):
+        return raw[: count * (8 if kind == 27 else 1)].view("<i8" if kind == 27 else "i1")
+    raise SystemExit(f"from_gguf: tensors of GGML type {kind} are not read here: start from F32, F16, BF16, Q8_0 or Q4_0")
 
 
 def read(path):
@@ -90,6 +96,12 @@ def hugging_face(name):
 def convert(path, folder):
     fields, tensors = read(path)
     kind = fields["general.architecture"]
+    if kind == "hunch-drafter":
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            f.write(fields["hunch.drafter.config"])
+        stored = {n: torch.from_numpy(x.copy()) for n, x in tensors.items()}
+        return safetensors.torch.save_file(stored, os.path.join(folder, "model.safetensors"), {"format": "pt"})
     if kind not in ("qwen2", "qwen3"):
         raise SystemExit(f"from_gguf: architecture {kind} is not read here (Llama's files hold turned rows): use its original folder")
     key = lambda name, *default: fields.get(f"{kind}.{name}", *default)

@@ -10,6 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 
+def q4(w):
+    """w as Q4_0 stores it (blocks of 32: code 0..15, value d (code - 8)); gradients pass as if it were w. d is rounded to bf16 too:
+    Q4_0 of a BF16 file of these values is these values."""
+    b = w.detach().reshape(-1, 32)
+    d = b.gather(1, b.abs().argmax(1, keepdim=True)) / -8
+    codes = (b * torch.where(d == 0, 0.0, 1 / d) + 8.5).trunc().clamp(0, 15)
+    return w + ((codes - 8) * d.bfloat16().half().float()).view_as(w) - w.detach()
+
+
 @dataclass
 class Shape:
     """The geometry of a Llama-like stack; `from_config` reads a Hugging Face config.json"""

@@ -15,7 +15,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from layers import Fast, Norm, Shape, rms, rope_tables, rotate
+from layers import Fast, Norm, Shape, q4, rms, rope_tables, rotate
 from torch import nn
 
 DENSE = 1 << 30  # a number of selected blocks that takes them all
@@ -195,15 +195,6 @@ def piece(f, kept={}):
     if f not in kept:
         kept[f] = torch.compile(f, dynamic=False)
     return kept[f]
-
-
-def q4(w):
-    """w as Q4_0 stores it (blocks of 32: code 0..15, value d (code - 8)); gradients pass as if it were w. d is rounded to bf16 too:
-    Q4_0 of a BF16 file of these values is these values."""
-    b = w.detach().reshape(-1, 32)
-    d = b.gather(1, b.abs().argmax(1, keepdim=True)) / -8
-    codes = (b * torch.where(d == 0, 0.0, 1 / d) + 8.5).trunc().clamp(0, 15)
-    return w + ((codes - 8) * d.bfloat16().half().float()).view_as(w) - w.detach()
 
 
 class Room:

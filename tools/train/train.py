@@ -17,13 +17,14 @@ import time
 import accept
 import data
 import torch
-from layers import Fast
+from layers import Fast, q4
 from layouts import read_drafter
 from losses import SoftCe, step_weights
 from methods import METHODS
 from target import load_decoder
 
 WARM_UP, LAST_RATE = 0.03, 0.05  # of the time; of the learning rate
+ROUNDED_FROM = 0.6  # of the time
 SAVE_EVERY, SHOW_EVERY = 60.0, 5.0  # seconds
 
 
@@ -56,6 +57,7 @@ def parse(arguments):
     ap.add_argument("--draft-heads", type=int, default=4)
     ap.add_argument("--attention", choices=("flex", "plain"), default="flex", help="on a GPU: compiled, or masks in memory")
     ap.add_argument("--no-compile", action="store_true", help="nothing else is compiled")
+    ap.add_argument("--round", action="store_true", help="at last with matrices as Q4_0 stores them, and written so")
     ap.add_argument("--seed", type=int, default=1)
     return ap.parse_args(arguments)
 
@@ -103,6 +105,7 @@ class Trainer:
         self.params = [p for p in self.drafter.parameters() if p.requires_grad]
         batch_tokens = o.batch_tokens or self.method.batch_tokens
         self.batches = data.Batches(self.tokens, train, o.row, batch_tokens, self.device, o.seed)
+        self.matrices = [p for p in self.params if o.round and p.ndim == 2 and p.shape[1] % 32 == 0]
         self.loss = SoftCe(compiled=self.cuda and not o.no_compile)
         self.optimizers = self.make_optimizers()
         self.step, self.before = 0, 0.0
@@ -136,8 +139,16 @@ class Trainer:
             self.step, self.before = state["step"], state["elapsed"]
             print(f"goes on after step {self.step}", flush=True)
 
-    def one(self, factor):
+    @torch.no_grad()
+    def put(self, values):
+        for p, value in zip(self.matrices, values):
+            p.copy_(value)
+
+    def one(self, factor, rounded):
         """-> loss, hits and guesses by depth, tokens; all but the last on the device, not waited for"""
+        kept = [p.detach().clone() for p in self.matrices] if rounded else []
+        if rounded:
+            self.put([q4(p.detach()) for p in self.matrices])
         ids, documents, labels = self.batches.batch(self.step)
         weights, exist = step_weights(documents, labels, self.method.steps, self.method.decay)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
@@ -150,6 +161,7 @@ class Trainer:
             )  # fmt: skip
             total = loss + (self.method.extra_loss(state, hidden, weights) if state is not None else 0.0)
         total.backward()
+        self.put(kept)
         torch.nn.utils.clip_grad_norm_(self.params, 0.5)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -165,7 +177,7 @@ class Trainer:
         shown = saved = time.time()
         sums, done, events, log = None, 0, [], open(os.path.join(self.o.out, "log.jsonl"), "a")
         while (fraction := clock.fraction(self.step)) < 1:
-            loss, hits, exist, count = self.one(rate(fraction))
+            loss, hits, exist, count = self.one(rate(fraction), fraction >= ROUNDED_FROM)
             now = [loss, torch.ones_like(loss), hits, exist]
             sums = now if sums is None else [a + b for a, b in zip(sums, now)]
             done += count
@@ -211,6 +223,7 @@ class Trainer:
         """writes the folder, reads it again and reports what that one accepts"""
         if sys.stdout.isatty():
             print()
+        self.put([q4(p.detach()) for p in self.matrices])
         self.method.write(self.drafter, self.o.out)
         drafter = read_drafter(self.o.out, self.target).to(self.device)
         rows = accept.report(self.method, drafter, self.tokens, self.held, self.device)
