@@ -66,7 +66,8 @@ class CudaBackend final : public Backend {
   void choose_nodes(const ChooseNodesArgs& args) override;
   bool has_experts() const override { return true; }
   std::string lacks(const Checkpoint&) const override;
-  bool has_nsa() const override { return is_hopper(); }
+  // The ops are there and tested alone. Whole engines failed their first run on a device (docs/nsa.md), so none is offered.
+  bool has_nsa() const override { return false; }
   bool nsa_reads(DType kv) const override { return kv == DType::BF16; }
   void compress_kv(const CompressKvArgs&) override;
   void nsa_attention(const NsaAttentionArgs&) override;
