@@ -13,7 +13,7 @@ class DeviceNsa : public testing::Test {
   void SetUp() override {
     bool runs = false;
     if (const auto* cuda = Register<Backend>::find("cuda"))
-      if (const auto backend = cuda->make({}); backend.ok()) runs = (*backend)->has_nsa();
+      if (auto backend = cuda->make({}); backend.ok()) runs = (*backend)->has_nsa();
     if (!runs) GTEST_SKIP() << "no device that runs such models";
   }
   static EngineOptions options(const std::string& device = "cuda") {
