@@ -60,6 +60,7 @@ class EngineParts {
   std::vector<Learned> learned;
   Proposer* learned_named(const std::string& name) const;
   std::span<Proposer* const> followers() const { return followers_; }
+  std::optional<std::vector<int>> reuse_layers;  // that options.reuse_schedule names
   std::vector<int> taps;  // layers whose outputs some of them read, ascending
   double load_ms = 0;
   std::unique_ptr<Trace> trace;  // null: none is wanted

@@ -11,6 +11,7 @@
 #include "draft/proposer.h"
 #include "draft/static_tree.h"
 #include "hunch/hunch.h"
+#include "model/index_sharing.h"
 #include "sparse/policy.h"
 
 namespace hunch {
@@ -31,6 +32,8 @@ struct RequestPlan {
   StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
+  IndexSharing sharing;         // of rows that decode; what approximation says of it
+  Approximation approximation;  // any(): whatever it decodes is lossy
   std::optional<DType> draft_weights;              // none: the target's own
   std::shared_ptr<const CompiledGrammar> grammar;  // null: none, or compiled when the request is opened
 };

@@ -27,6 +27,7 @@ Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& re
   sequence.sampling = plan.sampling;
   prefill_target = sequence.prompt_len;
   priority = request.priority;
+  if (plan.sharing.any()) sharing = &plan.sharing;
   // The log-probabilities of a prompt come from running all of it.
   use_cache = request.cache_prompt && plan.prompt_logprobs < 0;
 }
@@ -54,7 +55,8 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
     made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
   }
   // What decoding unverified leaves behind is not what others may build on.
-  if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
+  if (plan.approximation.any()) made->exact_len = made->sequence.prompt_len;  // prompts are read exactly
+  else if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 
   const size_t gamma = made->drafting() ? size_t(plan.gamma) : 0;
   made->row_parents.reserve(size_t(std::max(plan.nodes, plan.planned_nodes)) + 1);
@@ -100,6 +102,7 @@ void Running::unseated() {
 }
 
 Guarantee Running::guarantee() const {
+  if (plan.approximation.any()) return Guarantee::Lossy;
   if (!drafting()) return Guarantee::Stream;
   return plan.verify ? rule->guarantee() : policy->unverified();
 }

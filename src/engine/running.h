@@ -59,6 +59,7 @@ class Running final : public Scheduled {
   KeyedChance chance;
   std::vector<Drafter> drafters;
   SparsePolicy* policy = nullptr;  // null: no drafter reads a selection
+  const IndexSharing* sharing = nullptr;  // of the next round; null: rows choose for themselves
 
   // The round in the works, as decided before it.
   int chosen = -1;                   // of drafters; -1: no guesses

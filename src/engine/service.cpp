@@ -7,6 +7,7 @@
 #include <bit>
 #include <chrono>
 
+#include "engine/approximation.h"
 #include "engine/sampling_options.h"
 
 namespace hunch {
@@ -93,6 +94,7 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
                                            parts_.model->shape().layers, parts_.bits_per_weight()));
+  HUNCH_OK(plan_approximation(request.speculation, parts_, plan));
   if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
     std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
     plan.draft_weights.reset();
@@ -319,6 +321,7 @@ void Service::open_session(Order&& order) {
   stats.gamma = run.drafting() ? run.plan.gamma : 0;
   stats.seed = run.plan.noise.seed;
   stats.lossless = run.guarantee() != Guarantee::Lossy;
+  stats.approximation = run.plan.approximation;
   stats.milliseconds.load = parts_.load_ms;
   step_.prepare(run);
   scheduler_.add(run);
