@@ -109,7 +109,8 @@ struct SpeculationOptions {
   std::vector<std::vector<int>> token_tree;  // one list of ranks for each node, parents first; empty: none
   bool verify = true;                        // false: emit drafts unverified. Lossy, and labelled so
   // Natively trained sparse attention: how exactly rows that decode choose their blocks (docs/nsa.md). strict; or lossy, and
-  // labelled so: reuse (some layers take the choice of the one before), approx (rows of a round share one in groups), approx-reuse.
+  // labelled so: reuse (some layers take the choice of the one before), approx (rows of a round share one in groups),
+  // approx-reuse.
   std::string precision_class = "strict";
   int group_rows = 4;             // approx: rows of a group, at most
   std::string traversal = "bfs";  // approx: the order in which a tree's rows are grouped, bfs or dfs

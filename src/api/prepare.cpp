@@ -153,9 +153,10 @@ class Preparer {
     at("speculative_config");
     HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
     auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
-                                   parts_.bits_per_weight());
+                             parts_.bits_per_weight());
     if (!plan.ok()) return plan.error();
     HUNCH_OK(plan_approximation(request.speculation, parts_, *plan));
+    HUNCH_OK(plan_profiled(parts_, *plan));
     at("");
     return check_structure(request.structured);
   }

@@ -33,7 +33,7 @@ std::vector<std::string_view> registered() {
 
 std::vector<std::string_view> methods() {
   std::vector<std::string_view> names = registered<Proposer>();
-  names.insert(names.begin(), "auto");
+  names.insert(names.begin(), "auto"), names.emplace_back("profile");
   for (const std::string_view method : kDrafterMethods)
     if (std::find(names.begin(), names.end(), method) == names.end()) names.push_back(method);
   std::sort(names.begin() + 1, names.end());
@@ -59,7 +59,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "method",
        "METHOD",
        "who guesses: auto (default: whatever pays, nothing included), none, self (the same model over a few per cent of its KV "
-       "cache), ngram or suffix (what followed before), cascade; with --model-draft its method",
+       "cache), ngram or suffix (what followed before), cascade; with --model-draft its method; profile (with --strategies)",
        Kind::Choice,
        methods(),
        {},
@@ -293,7 +293,8 @@ const std::vector<SpeculationSetting>& speculation_settings() {
       {"--precision-class",
        "precision_class",
        "CLASS",
-       "models with natively trained sparse attention: strict (default); LOSSY: reuse (layers take the choice of the one before), "
+       "models with natively trained sparse attention: strict (default); LOSSY: reuse (layers take the choice of the one "
+       "before), "
        "approx (rows of a round share one), approx-reuse",
        Kind::Choice,
        precision_classes(),

@@ -395,7 +395,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
 int llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
   FlagSet set(
-      "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven] [flags]",
+      "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven|ssv] [flags]",
       "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
       "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
       "(acceptance over a file of prompts); each has its own --help.");
@@ -472,6 +472,7 @@ int bench_command(Arguments arguments) {
     if (arguments[0] == "prefill") return bench_prefill_command(arguments.subspan(1));
     if (arguments[0] == "rounds") return bench_rounds_command(arguments.subspan(1));
     if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
+    if (arguments[0] == "ssv") return bench_ssv_command(arguments.subspan(1));
   }
   // --only was this command's own before `passes` had a name.
   for (const std::string& argument : arguments)

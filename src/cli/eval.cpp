@@ -155,7 +155,8 @@ class Eval {
       if (approximation.any()) row["approx"] = approximation_json(approximation);
       emit(row, fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context,
                             found, asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
-                            policy.empty() ? "plain" : policy, lossless               ? ""
+                            policy.empty() ? "plain" : policy,
+                            lossless              ? ""
                             : approximation.any() ? ", LOSSY: precision class " + approximation.precision_class
                                                   : ", LOSSY: guesses were not checked"));
     }

@@ -71,6 +71,7 @@ ordered_json report_json(const Report& report) {
   out["rule"] = g.rule;
   if (report.ratio > 0) out["ratio"] = report.ratio;
   out["gamma"] = g.gamma;
+  if (g.proposer == "profile") out["strategy_changes"] = g.strategy_changes;
   out["rounds"] = g.rounds;
   out["draft_passes"] = g.draft_passes;
   out["drafted"] = g.drafted;

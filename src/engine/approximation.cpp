@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/parts.h"
+#include "engine/strategy_profile.h"
 
 namespace hunch {
 namespace {
@@ -66,6 +67,8 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
     HUNCH_TRY(a.reuse_layers, reuse_layers_of(o.reuse_layers, shape.layers));
   } else if (parts.reuse_layers) {
     a.reuse_layers = *parts.reuse_layers;
+  } else if (plan.profiled && parts.strategies) {
+    a.reuse_layers = parts.strategies->reuse_layers;
   } else {
     return usage_error(
         fmt::format("precision class {} needs to know which layers reuse a choice: name a file of hunch tune "
@@ -74,6 +77,25 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
   }
   plan.sharing.reused.assign(size_t(shape.layers), 0);
   for (const int layer : a.reuse_layers) plan.sharing.reused[size_t(layer)] = 1;
+  return {};
+}
+
+Status plan_profiled(const EngineParts& parts, RequestPlan& plan) {
+  if (!plan.profiled) return {};
+  if (!parts.strategies)
+    return usage_error("method profile needs ranked strategies: name a file of hunch tune --profile by --strategies");
+  const StrategyProfile& all = *parts.strategies;
+  const std::string& wanted = plan.approximation.precision_class;
+  if (!all.row_for(wanted, 0))
+    return usage_error(
+        fmt::format("{} has no strategies of precision class {}: hunch tune --profile makes them, with reuse where "
+                    "--reuse-schedule names the layers",
+                    parts.options.strategies, wanted));
+  HUNCH_OK(check_drafter(all.drafter, parts.options.drafters));
+  plan.drafters = {all.drafter};
+  plan.approximation.group_rows = 1;  // as the strategies say, from round to round
+  plan.gamma = std::max(1, std::min(all.most_depth(), parts.options.max_draft));
+  plan.nodes = std::max(plan.gamma, std::min(all.most_nodes(), parts.options.max_draft));
   return {};
 }
 

@@ -19,6 +19,10 @@ Result<std::vector<int>> reuse_layers_of(std::string_view text, int layers);
 // without natively trained sparse attention, reuse without layers to reuse.
 Status plan_approximation(const SpeculationOptions&, const EngineParts&, RequestPlan&);
 
+// Method profile: the drafter and the size of what it may guess, of all strategies that were loaded. After plan_approximation().
+// Errors: none were loaded, not this class, its drafter is not there.
+Status plan_profiled(const EngineParts&, RequestPlan&);
+
 // A pass ran `rows` rows of a request: who chose for them.
 void count_choices(const IndexSharing*, int layers, int rows, Approximation&);
 

@@ -8,7 +8,7 @@
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
-#include "engine/reuse_schedule.h"
+#include "engine/strategy_profile.h"
 #include "engine/vocab_match.h"
 
 namespace hunch {
@@ -32,6 +32,7 @@ Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
 
 }  // namespace
 
+EngineParts::EngineParts() = default;
 EngineParts::~EngineParts() {
   if (backend) (void)backend->synchronize();
 }
@@ -71,6 +72,10 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (!options.reuse_schedule.empty()) {
     HUNCH_TRY(const ReuseSchedule schedule, ReuseSchedule::load(options.reuse_schedule, identity_of(*parts->checkpoint)));
     parts->reuse_layers = schedule.layers();
+  }
+  if (!options.strategies.empty()) {
+    HUNCH_TRY(StrategyProfile loaded, StrategyProfile::load(options.strategies, identity_of(*parts->checkpoint)));
+    parts->strategies = std::make_unique<const StrategyProfile>(std::move(loaded));
   }
 
   HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));

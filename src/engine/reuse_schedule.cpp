@@ -80,7 +80,7 @@ std::vector<int> ReuseSchedule::layers() const {
 }
 
 std::string ReuseSchedule::to_json() const {
-  json out = {{"version", kVersion}, {"model", identity_json(model)}, {"tokens", tokens},    {"loss", loss},
+  json out = {{"version", kVersion}, {"model", identity_json(model)}, {"tokens", tokens},      {"loss", loss},
               {"budget", budget},    {"reuse_layers", layers()},      {"steps", json::array()}};
   for (const Step& s : steps) out["steps"].push_back({{"layer", s.layer}, {"loss", s.loss}});
   return out.dump();
@@ -123,8 +123,9 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
                                       const std::function<bool(int, int)>& progress) {
   const int layers = parts.model->shape().layers;
   if (!parts.model->shape().nsa.used())
-    return usage_error(fmt::format("reuse layers are for models with natively trained sparse attention, and this one ({}) has none",
-                                   parts.model->shape().family));
+    return usage_error(
+        fmt::format("reuse layers are for models with natively trained sparse attention, and this one ({}) has none",
+                    parts.model->shape().family));
   int64_t most = 0, tokens = 0;
   for (const auto& text : texts) {
     if (int64_t(text.size()) < scored + 2)

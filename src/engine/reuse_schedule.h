@@ -1,5 +1,6 @@
-// ReuseSchedule: which layers of a model with natively trained sparse attention take the choice of the layer before them, found by
-// greedy calibration without training (IndexCache, algorithm 1; SSV, section 5.2) and kept in a small file that names its model.
+// ReuseSchedule: which layers of a model with natively trained sparse attention take the choice of the layer before them, found
+// by greedy calibration without training (IndexCache, algorithm 1; SSV, section 5.2) and kept in a small file that names its
+// model.
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,7 @@ Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& re
   prefill_target = sequence.prompt_len;
   priority = request.priority;
   if (plan.sharing.any()) sharing = &plan.sharing;
+  profiled_ = plan.sharing;
   // The log-probabilities of a prompt come from running all of it.
   use_cache = request.cache_prompt && plan.prompt_logprobs < 0;
 }
@@ -114,6 +115,26 @@ void Running::decide_as_asked() {
   learns = policy != nullptr;
   stop_below = 0;
   looked_up = false;
+}
+
+void Running::decide_as_profiled() {
+  const auto* row = parts_.strategies->row_for(plan.approximation.precision_class, sequence.committed_len);
+  if (row != guard_.row()) guard_.enter(*row);
+  const RankedStrategy& now = guard_.now();
+  decide_as_asked();
+  want_depth = std::min(want_depth, now.depth), want_drafts = std::min(want_drafts, now.nodes);
+  branch = branch && now.nodes > now.depth, top_k = now.top_k;
+  if (!branch) want_drafts = std::min(want_drafts, want_depth);
+  if (want_drafts == 0) chosen = -1;
+  if (!plan.approximation.any()) return;
+  profiled_.group_rows = now.group_rows, profiled_.depth_first = now.depth_first;
+  sharing = profiled_.any() ? &profiled_ : nullptr;
+  stats.approximation.group_rows = std::max(stats.approximation.group_rows, now.group_rows);
+}
+
+void Running::record_profiled(double ms) {
+  if (guard_.row() && failure.ok()) guard_.record(emitted_drafts, ms);
+  stats.strategy_changes = guard_.changes();
 }
 
 GrammarMask* Running::grammar() const {

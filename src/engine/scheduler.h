@@ -35,7 +35,7 @@ struct Scheduled {
   int64_t found = 0;       // entries that the prefix cache had when it was first seated
   bool use_cache = true;
   int64_t exact_len = INT64_MAX;  // entries past it are not what a pass over the tokens would leave: the cache never gets them
-  bool paused = false;  // runs no rows until it is cleared; keeps seat and pages while nobody else wants them
+  bool paused = false;            // runs no rows until it is cleared; keeps seat and pages while nobody else wants them
   bool seated_now = false;
 
   bool prefilling() const { return sequence.committed_len < prefill_target; }
