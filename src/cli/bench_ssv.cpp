@@ -6,16 +6,13 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/random.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/approximation.h"
-#include "engine/parts.h"
 #include "engine/token_run.h"
-#include "text/detokenizer.h"
 
 namespace hunch {
 namespace {
@@ -54,7 +51,7 @@ class SsvBench {
     if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
     std::string text = engine_.description() + "\n";
     for (const auto& [name, title] : {std::pair("classes", "Precision classes"), std::pair("sweep", "Rows that share a choice"),
-                                      std::pair("choosing", "Attention of one layer, ms")}) {
+                                      std::pair("choosing", "Verify passes, ms; the share that choosing takes")}) {
       BenchTable table{name, title, {}, ""};
       for (ordered_json row : out_[name]) {
         row.erase("approx");
@@ -159,61 +156,30 @@ class SsvBench {
     out_[section].push_back(std::move(row));
   }
 
-  // One layer over noise, `rows` of a chain: choosing only, choosing and reading, reading what was given.
+  // Verify passes of a chain over noise, each layer choosing, and all but the first reusing that choice: what choosing takes.
   Status time_choosing(int64_t depth, int64_t rows) {
-    EngineParts& parts = engine_.parts();
-    const ModelShape& shape = parts.model->shape();
-    parts.forget_prefixes();
-    Sequence sequence;
-    sequence.pages = PageTable(parts.context_len);
-    if (!sequence.pages.grow_to(depth + rows, *parts.pool)) return Error{"no KV pages left"};
-    fill_entries(parts, sequence, depth + rows);
-    const int64_t compressed = shape.nsa.rows_of(depth + rows), pages = compressed / kPageLen + 1;
-    std::vector<int32_t> numbers(static_cast<size_t>(pages)), last(static_cast<size_t>(rows));
-    for (int64_t i = 0; i < pages; ++i) numbers[size_t(i)] = int32_t(i);
-    for (int64_t i = 0; i < rows; ++i) last[size_t(i)] = int32_t(depth + i);
-    const KvRef kept{parts.compressed.get(), View<const int32_t, 1>(numbers.data(), pages)};
-    const auto noise = [&](int64_t n) {
-      Buffer memory = parts.backend->allocate(size_t(n) * sizeof(float), Memory::Shared);
-      for (int64_t i = 0; i < n; ++i)
-        memory.view<float>(n)(i) =
-            float(int32_t(noise_bits({.seed = 5}, NoiseStream::Target, uint32_t(n), uint32_t(i)))) * 0x1p-31f;
-      return memory;
-    };
-    const Buffer k = noise(compressed * shape.kv_heads * shape.head_dim), v = noise(compressed * shape.kv_heads * shape.head_dim);
-    const auto all = [&](const Buffer& b) { return b.view<const float>(compressed, shape.kv_heads, shape.head_dim); };
-    parts.backend->store_kv({.layer = 0, .k = all(k), .v = all(v), .kv = kept, .first_entry = 0});
-    const Buffer q = noise(rows * shape.heads * shape.head_dim), gates = noise(rows * shape.heads * 3);
-    const Buffer answer = noise(rows * shape.heads * shape.head_dim);
-    const Buffer chosen = parts.backend->allocate(size_t(rows * shape.kv_heads * shape.nsa.sel_count) * sizeof(int32_t));
-    NsaRun run{.num_rows = rows, .kv = {parts.store.get(), sequence.pages.view()}, .rows = kept};
-    run.last = View<const int32_t, 1>(last.data(), rows);
-    NsaAttentionArgs args{.nsa = {.shape = &shape.nsa}, .scale = 0.1f};
-    args.q = q.view<const float>(rows, shape.heads, shape.head_dim), args.gates = gates.view<const float>(rows, shape.heads * 3);
-    args.chosen = chosen.view<int32_t>(rows, shape.kv_heads, shape.nsa.sel_count), args.runs = std::span(&run, 1);
-    const auto time = [&](bool reads, bool given) {
-      args.out = reads ? answer.view<float>(rows, shape.heads, shape.head_dim) : View<float, 3>{};
-      args.given = given;
-      std::vector<double> ms;
-      for (int64_t i = 0; i < flags_.repeats + 2; ++i) {
-        const auto start = Clock::now();
-        parts.backend->nsa_attention(args);
-        (void)parts.backend->synchronize();
-        ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-      }
-      std::nth_element(ms.begin(), ms.begin() + ptrdiff_t(ms.size() / 2), ms.end());
-      return ms[ms.size() / 2];
-    };
-    const double both = time(true, false), choosing = time(false, false), given = time(true, true);
+    const int layers = engine_.parts().model->shape().layers;
+    IndexSharing reuse{.reused = std::vector<uint8_t>(size_t(layers), 1)};
+    reuse.reused[0] = 0;
+    HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), depth + rows));
+    run->fill(depth);
+    const std::vector<int32_t> tokens(size_t(rows), 1);
+    std::vector<double> ms[2];
+    for (int64_t i = -2; i < 2 * flags_.repeats; ++i) {  // in turn, so that both meet the same neighbours
+      run->share(i % 2 ? &reuse : nullptr);
+      const auto start = Clock::now();
+      run->feed(tokens, int(rows), TokenRun::Logits::None);
+      if (i >= 0) ms[i % 2].push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+      run->rewind(depth);
+    }
+    for (auto& times : ms) std::sort(times.begin(), times.end());
+    const double own = ms[0][ms[0].size() / 2], reused = ms[1][ms[1].size() / 2];
     out_["choosing"].push_back({{"context", depth},
                                 {"rows", rows},
-                                {"attention_ms", both},
-                                {"given_ms", given},
-                                {"routing_ms", choosing},
-                                {"choice_share", both > 0 ? std::max(0.0, 1 - given / both) : 0},
-                                {"routing_share", both > 0 ? choosing / both : 0}});
-    sequence.pages.release_past(0, *parts.pool);
-    return {};
+                                {"pass_ms", own},
+                                {"reusing_pass_ms", reused},
+                                {"choosing_share", std::max(0.0, (own - reused) / own * layers / std::max(1, layers - 1))}});
+    return run->status();
   }
 
   Engine& engine_;
