@@ -131,7 +131,8 @@ TEST(SpeculationFlags, TakesPrecisionClassesByFlagAndKey) {
   const SpeculationOptions typed =
       resolve({"--precision-class", "approx-reuse", "--group-rows", "8", "--traversal", "dfs", "--reuse-set", "3,1"}).options;
   const SpeculationOptions keyed =
-      config(R"({"method":"ngram","precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[3,1]})").options;
+      config(R"({"method":"ngram","precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[3,1]})")
+          .options;
   for (const SpeculationOptions& o : {typed, keyed}) {
     EXPECT_EQ(o.precision_class, "approx-reuse");
     EXPECT_EQ(o.group_rows, 8);

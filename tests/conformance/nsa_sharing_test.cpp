@@ -154,8 +154,9 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
     const Asked& chose = calls[i - 1];
     ASSERT_FALSE(chose.given || chose.reads);
     ASSERT_EQ(chose.rows.size(), 1u);
-    const size_t deepest = size_t(std::max_element(read.positions.begin(), read.positions.end()) - read.positions.begin());
-    EXPECT_EQ(chose.rows[0], read.rows[deepest]);
+    const size_t deepest = size_t(std::find(read.rows.begin(), read.rows.end(), chose.rows[0]) - read.rows.begin());
+    ASSERT_LT(deepest, read.rows.size());
+    EXPECT_EQ(read.positions[deepest], *std::max_element(read.positions.begin(), read.positions.end()));
     ++groups;
     for (size_t row = 0; row < read.rows.size(); ++row, ++rows)
       for (size_t head = 0; head < read.read[row].size(); ++head) {
@@ -173,6 +174,22 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   EXPECT_GT(groups, 0);
   EXPECT_GT(rows, 2 * groups);
   EXPECT_GT(foreign, 0);
+
+  // A layer that reuses reads, row by row, what the last layer chose that chooses; prompts always choose.
+  calls.clear();
+  kept_calls = &calls;
+  run_class(*engine, request, "reuse", all_layers_but_0(*engine), 1);
+  kept_calls = nullptr;
+  int64_t reused = 0;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_EQ(calls[i].given, calls[i].layer > 0 && calls[i].positions[0] >= 300);
+    if (!calls[i].given) continue;
+    const Asked& chose = calls[i - size_t(calls[i].layer)];
+    ASSERT_EQ(chose.layer, 0);
+    EXPECT_EQ(calls[i].read, chose.own);
+    reused += calls[i].read != calls[i].own;
+  }
+  EXPECT_GT(reused, 0);
 }
 
 // The prompt of a lossy request is read exactly and may be shared, what it decodes may not.
