@@ -133,8 +133,10 @@ class StrategyTrials {
 }  // namespace
 
 int tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& progress) {
-  const auto texts = sample_texts(engine, *flags.file, flags.most);
+  auto texts = sample_texts(engine, *flags.file, flags.most);
   if (!texts.ok()) return fail(texts.error());
+  for (auto& text : texts.value())  // the end is what is scored
+    if (int64_t(text.size()) > engine.context_len()) text.erase(text.begin(), text.end() - ptrdiff_t(engine.context_len()));
   const InterruptScope interrupts;
   auto found = calibrate_reuse(engine.parts(), texts.value(), flags.scored, [&](int done, int total) {
     progress.show("calibrating", done, total);
