@@ -82,6 +82,7 @@ ROUTER, CPU_EXPERTS = 'src/backend/reference/experts.cpp', 'src/backend/cpu/expe
 EXPERT_TENSORS = 'src/checkpoint/expert_tensors.cpp'
 NSA, CPU_NSA, NSA_BODY = 'src/backend/ops/nsa.cpp', 'src/backend/cpu/nsa.cpp', 'src/backend/cpu/nsa_body.h'
 NSA_RULES, NSA_KERNEL = ('backend_test', 'Nsa*'), ('backend_test', 'CpuNsa*')
+SHARE = 'src/model/index_sharing.cpp'
 NSA_ROUNDS = ('conformance_suite', 'Models/Nsa.*')
 EXPERTS, SINKS = ('backend_test', 'Route.*:*Experts.*'), ('backend_test', 'CpuAttention.*Sink*')
 RULED = ('backend_test', '*Rules.*:LogitState.*')
@@ -522,6 +523,14 @@ MUTANTS = [
            'sequence.compressed_len;', *NSA_ROUNDS),
     Mutant('nsa: rows of a tree are taken for a chain', PASS, 'segment.parents.empty() ? segment.num_rows : 0);',
            'segment.num_rows);', *NSA_ROUNDS),
+    Mutant('nsa: a group shares the blocks of its first row', SHARE, 'return positions(a) < positions(b);', 'return positions(a) > positions(b);',
+           'conformance_suite', 'Models/Sharing.OfOneGroup*'),
+    Mutant('nsa: a row of a group loses its own block', SHARE, 'j <= own; ++j) out[count++]', 'j < own; ++j) out[count++]', 'model_test',
+           'IndexSharing.*'),
+    Mutant('nsa: lossy entries reach the prefix cache', 'src/engine/scheduler.cpp', ' && who.sequence.committed_len <= who.exact_len', '',
+           'conformance_suite', 'Models/Sharing.LeavesNothing*'),
+    Mutant('nsa: a layer reuses what nobody chose', PASS, 'call(choosing_.own, kept ? chosen', 'call(choosing_.own, !kept ? chosen',
+           'conformance_suite', 'Models/Sharing.OfOneGroup*'),
     Mutant('nsa: a slot keeps the rows of another', 'src/engine/scheduler.cpp', '  sequence.compressed_len = 0;', '  ', *NSA_ROUNDS),
     Mutant('nsa: compressors are quantised', 'src/checkpoint/convert_tensors.cpp', ' || tensor.name.find(".nsa_cmp_") != tensor.name.npos',
            '', 'checkpoint_test', 'ConvertTest.*'),

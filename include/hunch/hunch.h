@@ -50,6 +50,9 @@ struct EngineOptions {
   bool keep_costs = true;                // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
   bool prefix_caching = true;            // requests share the verified KV entries of equal beginnings
   std::vector<DrafterOptions> drafters;  // each of a method of its own; requests name the method
+  // Of models with natively trained sparse attention, files of `hunch tune`: the layers that reuse another's choice
+  // (--reuse-layers), and ranked strategies for method profile (--profile); empty: none.
+  std::string reuse_schedule, strategies;
   Progress progress;
 };
 
@@ -70,8 +73,8 @@ struct SamplingOptions {
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
 // the Vegas release map to which field.
 struct SpeculationOptions {
-  // auto (the planner chooses per round, nothing included), none, self, a lookup (ngram, suffix, cascade), or the method of a
-  // drafter that was loaded
+  // auto (the planner chooses per round, nothing included), none, self, a lookup (ngram, suffix, cascade), the method of a
+  // drafter that was loaded, or profile (the ranked strategies of EngineOptions::strategies)
   std::string proposer = "auto";
   int num_tokens = 0;  // gamma: drafted tokens per round; 0: the default of the proposer
   // self, rule match: where a guess is unsure the second choice is tried too, up to so many tokens beside the chain; 0: chains.
@@ -105,6 +108,15 @@ struct SpeculationOptions {
   int tree_top_k = 0;
   std::vector<std::vector<int>> token_tree;  // one list of ranks for each node, parents first; empty: none
   bool verify = true;                        // false: emit drafts unverified. Lossy, and labelled so
+  // Natively trained sparse attention: how exactly rows that decode choose their blocks (docs/nsa.md). strict; or lossy, and
+  // labelled so: reuse (some layers take the choice of the one before), approx (rows of a round share one in groups),
+  // approx-reuse.
+  std::string precision_class = "strict";
+  int group_rows = 4;             // approx: rows of a group, at most
+  std::string traversal = "bfs";  // approx: the order in which a tree's rows are grouped, bfs or dfs
+  std::string reuse_layers;       // reuse: "3,5": these, counted from 0; "none"; empty: those of EngineOptions::reuse_schedule
+
+  bool lossless() const { return verify && precision_class == "strict"; }
 };
 
 // What the continuation must look like. One kind a request; the rest is ignored.
@@ -165,6 +177,18 @@ struct DraftRound {
   uint16_t drafted = 0, accepted = 0;  // tokens
 };
 
+// How a lossy answer of a model with natively trained sparse attention was made, as it ran.
+struct Approximation {
+  std::string precision_class = "strict";  // the class that was asked for; strict: nothing was approximated
+  int group_rows = 1;                      // most rows that may share a choice
+  std::string traversal;                   // in which order trees were grouped; empty: no groups
+  std::vector<int> reuse_layers;           // layers that take the choice of the one before
+  // Rows that decoded, counted in every layer: with a choice of their own, of another row, of another layer.
+  int64_t own_choices = 0, shared_choices = 0, reused_choices = 0;
+
+  bool any() const { return precision_class != "strict"; }
+};
+
 struct Generation {
   std::vector<int32_t> tokens;  // the continuation; an end-of-generation id that stopped it is not included
   std::string text;             // of those tokens, cut before a stop text
@@ -176,6 +200,8 @@ struct Generation {
   std::vector<TokenLogprob> prompt_logprobs;   // of prompt tokens 1.. (the first has none), if asked for
   std::vector<std::vector<TokenLogprob>> prompt_top;
   bool lossless = true;
+  Approximation approximation;
+  int strategy_changes = 0;  // method profile: how often the ranked strategy was given up for another
   std::string rule, policy, proposer;
   std::string warning;  // what its user should look into; empty: nothing
   uint64_t seed = 0;

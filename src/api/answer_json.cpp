@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/approximation.h"
 #include "text/unicode.h"
 
 namespace hunch {
@@ -193,7 +194,8 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   ordered_json out;
   const Generation& first = *generations.front();
   bool lossless = true;
-  for (const Generation* g : generations) lossless = lossless && g->lossless;
+  Approximation approximation;
+  for (const Generation* g : generations) lossless = lossless && g->lossless, add_choices(g->approximation, approximation);
   if (detail != Detail::None) out["speculative_decoding"] = speculation_json(generations, detail == Detail::Detailed);
   Generation all;  // sums, for the rates
   for (const Generation* g : generations) {
@@ -211,6 +213,7 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   out["plain_tokens_per_second"] = plain > 0 ? ordered_json(plain) : ordered_json();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule;
   out["lossless"] = lossless;
+  if (approximation.any()) out["approx"] = approximation_json(approximation);
   out["seed"] = first.seed;
   if (!first.warning.empty()) out["warning"] = first.warning;
   return out;

@@ -315,6 +315,11 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
   const auto refused = Call::parse(kText, R"({"prompt":"x","lossless":"required"})", lossy, {});
   ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
   EXPECT_EQ(std::get<ApiError>(refused).param, "lossless");
+  const auto approximate = Call::parse(
+      kText, R"({"prompt":"x","speculative_config":{"method":"suffix","precision_class":"approx","lossless":"required"}})", lossy,
+      {});
+  ASSERT_TRUE(std::holds_alternative<ApiError>(approximate));
+  EXPECT_NE(std::get<ApiError>(approximate).message.find("precision_class approx is lossy"), std::string::npos);
   const auto own = Call::parse(kText, R"({"prompt":"x","lossless":true,"speculative_config":"off"})", lossy, {});
   EXPECT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(own));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "api/speculation_settings.h"
+#include "engine/approximation.h"
 #include "engine/parts.h"
 #include "engine/plan.h"
 #include "engine/running.h"
@@ -67,8 +68,11 @@ class Preparer {
       if (!options.ok()) return as_key(options.error());
       request.speculation = std::move(*options);
     }
-    if (body_.lossless_required && !request.speculation.verify) {
+    if (body_.lossless_required && !request.speculation.lossless()) {
       at("lossless");
+      if (!body_.speculation.empty())
+        return usage_error(fmt::format("\"lossless\" is required, and precision_class {} is lossy: say strict",
+                                       request.speculation.precision_class));
       return usage_error("\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
     }
     return {};
@@ -148,9 +152,11 @@ class Preparer {
     }
     at("speculative_config");
     HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
-    const auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
-                                   parts_.bits_per_weight());
+    auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
+                             parts_.bits_per_weight());
     if (!plan.ok()) return plan.error();
+    HUNCH_OK(plan_approximation(request.speculation, parts_, *plan));
+    HUNCH_OK(plan_profiled(parts_, *plan));
     at("");
     return check_structure(request.structured);
   }

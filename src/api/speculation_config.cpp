@@ -83,6 +83,13 @@ Result<SettingValue> value_of(const SpeculationSetting& setting, const json& v) 
     for (const json& layer : v) list += layer.dump() + ",";
     return parse_setting(setting, name, list);
   }
+  if (setting.kind == SpeculationSetting::Kind::LayerList) {
+    if (v != "none" && !v.is_array())
+      return usage_error(fmt::format("{} must be a list of layers or \"none\", not {}", name, kind_name(v)));
+    std::string list;
+    for (const json& layer : v) list += (list.empty() ? "" : ",") + (layer.is_string() ? "" : layer.dump());
+    return parse_setting(setting, name, !v.is_array() || v.empty() ? "none" : list);
+  }
   if (setting.kind == SpeculationSetting::Kind::Tree) {
     if (!v.is_string() && !v.is_array())
       return usage_error(

@@ -13,6 +13,7 @@
 #include "checkpoint/drafter_method.h"
 #include "draft/proposer.h"
 #include "draft/static_tree.h"
+#include "engine/approximation.h"
 #include "model/skipped_layers.h"
 #include "sparse/policy.h"
 #include "text/excerpt.h"
@@ -32,7 +33,7 @@ std::vector<std::string_view> registered() {
 
 std::vector<std::string_view> methods() {
   std::vector<std::string_view> names = registered<Proposer>();
-  names.insert(names.begin(), "auto");
+  names.insert(names.begin(), "auto"), names.emplace_back("profile");
   for (const std::string_view method : kDrafterMethods)
     if (std::find(names.begin(), names.end(), method) == names.end()) names.push_back(method);
   std::sort(names.begin() + 1, names.end());
@@ -58,7 +59,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        "method",
        "METHOD",
        "who guesses: auto (default: whatever pays, nothing included), none, self (the same model over a few per cent of its KV "
-       "cache), ngram or suffix (what followed before), cascade; with --model-draft its method",
+       "cache), ngram or suffix (what followed before), cascade; with --model-draft its method; profile (with --strategies)",
        Kind::Choice,
        methods(),
        {},
@@ -289,6 +290,40 @@ const std::vector<SpeculationSetting>& speculation_settings() {
        {},
        {},
        [](const SettingValue& v, SpeculationOptions& o) { o.token_tree = *parse_token_tree("", word(v)); }},
+      {"--precision-class",
+       "precision_class",
+       "CLASS",
+       "models with natively trained sparse attention: strict (default); LOSSY: reuse (layers take the choice of the one "
+       "before), "
+       "approx (rows of a round share one), approx-reuse",
+       Kind::Choice,
+       precision_classes(),
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.precision_class = word(v); }},
+      {"--group-rows",
+       "group_rows",
+       "C",
+       "approx: rows of a round that share one choice (default 4)",
+       Kind::Whole,
+       {},
+       {1, 64},
+       [](const SettingValue& v, SpeculationOptions& o) { o.group_rows = whole(v); }},
+      {"--traversal",
+       "traversal",
+       "ORDER",
+       "approx: a tree's rows are grouped bfs, level by level (default), or dfs, along its paths",
+       Kind::Choice,
+       {"bfs", "dfs"},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.traversal = word(v); }},
+      {"--reuse-set",
+       "reuse_layers",
+       "LIST",
+       "reuse: the layers that take the choice of the one before, counted from 0 (3,5), or none; default: --reuse-schedule",
+       Kind::LayerList,
+       {},
+       {},
+       [](const SettingValue& v, SpeculationOptions& o) { o.reuse_layers = word(v); }},
       {"--draft-vocab",
        "draft_vocab_mode",
        "MODE",
@@ -328,6 +363,11 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
   }
   if (setting.kind == Kind::Layers) {  // how many layers there are is known when the request is planned
     if (auto form = skipped_layers(text, 1 << 20); !form.ok())
+      return usage_error(fmt::format("{}: {}", spelled_as, form.error().message));
+    return SettingValue(std::string(text));
+  }
+  if (setting.kind == Kind::LayerList) {  // likewise
+    if (const auto form = reuse_layers_of(text, 1 << 20); !form.ok())
       return usage_error(fmt::format("{}: {}", spelled_as, form.error().message));
     return SettingValue(std::string(text));
   }

@@ -20,8 +20,8 @@ using SettingValue = std::variant<std::string, double>;  // a choice, or a numbe
 
 // One thing that can be set, by a flag, by a key of the configuration, or by both if they agree.
 struct SpeculationSetting {
-  // Layers: a number of them, or a list; Tree: a list of lists of ranks; both kept as text.
-  enum class Kind { Choice, Whole, Number, Layers, Tree };
+  // Layers: a number of them, or a list; LayerList: a list or "none"; Tree: a list of lists of ranks; all kept as text.
+  enum class Kind { Choice, Whole, Number, Layers, LayerList, Tree };
   std::string_view flag, key, value_name, about;
   Kind kind;
   std::vector<std::string_view> choices;  // Choice
@@ -42,6 +42,7 @@ struct SpeculationFlags {
   // A request for an engine that runs: it can name what was loaded and nothing else. Null: what is named will be loaded.
   const std::vector<DrafterOptions>* loaded = nullptr;
   bool unverified = false;
+  std::string reuse_schedule, strategies;  // EngineOptions
 };
 
 struct SpeculativeConfig {

@@ -100,6 +100,9 @@ Result<Request> audit_request(const AuditFlags& flags) {
   HUNCH_TRY(SpeculationOptions speculation, resolve_speculation(flags.speculation));
   if (speculation.rule == "ratio")
     return usage_error("--rule ratio: audit compares streams, and only rule match promises equal ones; leave it out");
+  if (speculation.precision_class != "strict")
+    return usage_error(
+        fmt::format("--precision-class {}: audit compares lossless decoding; leave it out", speculation.precision_class));
   if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
   // A planner may find that nothing pays: there would be nothing to audit.

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
+#include "engine/approximation.h"
 #include "engine/parts.h"
 #include "engine/token_run.h"
 
@@ -225,6 +226,7 @@ class LlamaBench {
       for (const BenchTest& test : tests_at(depth))
         options.context_len = std::max(options.context_len, depth + test.tokens() + 1 + kSlack);
     HUNCH_TRY(options.drafters, resolve_drafters(flags_.speculation));
+    options.reuse_schedule = flags_.speculation.reuse_schedule, options.strategies = flags_.speculation.strategies;
     HUNCH_TRY(engine_, load_engine(options, progress_));
     fields_ = engine_fields(*engine_, setting.model, setting.batch, options.chunk_len);
     chunk_ = options.chunk_len;
@@ -340,6 +342,7 @@ class LlamaBench {
                           {"acceptance_by_position", sums.acceptance_by_position()},
                           {"milliseconds", time_split(sums)}};
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
+    if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     print_row(bench_row(fields_, test, samples, extra));
     return {};
   }
@@ -392,7 +395,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
 int llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
   FlagSet set(
-      "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven] [flags]",
+      "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven|ssv] [flags]",
       "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
       "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
       "(acceptance over a file of prompts); each has its own --help.");
@@ -430,6 +433,7 @@ Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
 void add_counts(const Generation& g, Generation& sums) {
   sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;
   sums.lossless = sums.lossless && g.lossless;
+  add_choices(g.approximation, sums.approximation);
   sums.steps += g.steps, sums.experts_read += g.experts_read;
   sums.rounds += g.rounds, sums.drafted += g.drafted, sums.accepted += g.accepted;
   const size_t positions = std::max(sums.drafted_by_position.size(), g.drafted_by_position.size());
@@ -468,6 +472,7 @@ int bench_command(Arguments arguments) {
     if (arguments[0] == "prefill") return bench_prefill_command(arguments.subspan(1));
     if (arguments[0] == "rounds") return bench_rounds_command(arguments.subspan(1));
     if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
+    if (arguments[0] == "ssv") return bench_ssv_command(arguments.subspan(1));
   }
   // --only was this command's own before `passes` had a name.
   for (const std::string& argument : arguments)

@@ -83,5 +83,6 @@ int bench_rounds_command(std::span<const std::string> arguments);
 int bench_kernels_command(std::span<const std::string> arguments);
 int bench_prefill_command(std::span<const std::string> arguments);
 int bench_passes_command(std::span<const std::string> arguments);
+int bench_ssv_command(std::span<const std::string> arguments);
 
 }  // namespace hunch

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
+#include "engine/approximation.h"
 #include "engine/parts.h"
 
 namespace hunch {
@@ -208,6 +209,7 @@ class BatchBench {
                           {"first_token_ms_most", first.empty() ? 0 : first.back()},
                           {"decode_ts_per_request", mean_and_deviation(each).mean},
                           {"decode_ts", mean_and_deviation(decodes).mean}};
+    if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (!gains.empty()) {
       extra["mean_acceptance_length"] = sums.mean_acceptance_length();

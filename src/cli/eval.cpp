@@ -13,6 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/request_flags.h"
+#include "engine/approximation.h"
 #include "engine/parts.h"
 #include "engine/token_run.h"
 #include "text/detokenizer.h"
@@ -111,6 +112,7 @@ class Eval {
       int asked = 0, found = 0;
       std::vector<int> found_at(3);
       bool lossless = true;
+      Approximation approximation;
       std::string policy, proposer;
       int64_t prompt_tokens = 0;
       const int64_t books = flags_.books.value_or(4);
@@ -132,6 +134,7 @@ class Eval {
           const bool right = book.questions[q].answered_by(answer);
           ++asked, found += right, found_at[std::min<size_t>(q, 2)] += right;
           lossless = lossless && g.lossless;
+          add_choices(g.approximation, approximation);
           policy = g.policy, proposer = g.proposer, prompt_tokens = std::max(prompt_tokens, g.prompt_tokens);
         }
       }
@@ -149,9 +152,13 @@ class Eval {
                   {"drafter", proposer},
                   {"policy", policy.empty() ? "none" : policy},
                   {"lossless", lossless && kv_is_exact(engine_)}});
+      if (approximation.any()) row["approx"] = approximation_json(approximation);
       emit(row, fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context,
                             found, asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
-                            policy.empty() ? "plain" : policy, lossless ? "" : ", LOSSY: guesses were not checked"));
+                            policy.empty() ? "plain" : policy,
+                            lossless              ? ""
+                            : approximation.any() ? ", LOSSY: precision class " + approximation.precision_class
+                                                  : ", LOSSY: guesses were not checked"));
     }
     return {};
   }

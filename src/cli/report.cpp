@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backend/ops/kv.h"
+#include "engine/approximation.h"
 #include "engine/defaults.h"
 
 namespace hunch {
@@ -30,6 +31,7 @@ std::string bytes_text(double bytes) {
 }
 
 std::string lossless_text(const Generation& g) {
+  if (g.approximation.any()) return fmt::format("LOSSY: precision class {}", g.approximation.precision_class);
   if (!g.lossless) return "LOSSY: guesses were not checked";
   if (g.proposer == "none" || g.proposer.empty()) return "yes, plain decoding";
   return g.rule == "ratio" ? "yes, the distribution of plain decoding" : "yes, the stream of plain decoding, bit for bit";
@@ -57,6 +59,7 @@ ordered_json report_json(const Report& report) {
   if (g.experts_read > 0) out["experts_read_per_step"] = g.experts_per_step();
   if (!g.warning.empty()) out["warning"] = g.warning;
   out["lossless"] = g.lossless;
+  if (g.approximation.any()) out["approx"] = approximation_json(g.approximation);
   out["milliseconds"] = {{"load", g.milliseconds.load},     {"prefill", g.milliseconds.prefill},
                          {"draft", g.milliseconds.draft},   {"verify", g.milliseconds.verify},
                          {"select", g.milliseconds.select}, {"decode", g.milliseconds.first_to_last_token}};
@@ -68,6 +71,7 @@ ordered_json report_json(const Report& report) {
   out["rule"] = g.rule;
   if (report.ratio > 0) out["ratio"] = report.ratio;
   out["gamma"] = g.gamma;
+  if (g.proposer == "profile") out["strategy_changes"] = g.strategy_changes;
   out["rounds"] = g.rounds;
   out["draft_passes"] = g.draft_passes;
   out["drafted"] = g.drafted;

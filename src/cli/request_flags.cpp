@@ -201,7 +201,10 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
   options.context_len = flags.context_len.value_or(0);
   options.kv_memory_bytes = flags.kv_memory_bytes;
   options.trace = flags.trace.value_or("");
-  if (speculation) { HUNCH_TRY(options.drafters, resolve_drafters(*speculation)); }
+  if (speculation) {
+    HUNCH_TRY(options.drafters, resolve_drafters(*speculation));
+    options.reuse_schedule = speculation->reuse_schedule, options.strategies = speculation->strategies;
+  }
   return options;
 }
 

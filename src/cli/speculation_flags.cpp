@@ -45,6 +45,12 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
         return {};
       },
       2);
+  set.value(
+      {"--reuse-schedule"}, "FILE", "what hunch tune --reuse-layers wrote: the layers of --precision-class reuse",
+      [&flags](std::string_view, std::string_view path) -> Status { return flags.reuse_schedule = std::string(path), Status(); });
+  set.value(
+      {"--strategies"}, "FILE", "what hunch tune --profile wrote: the ranked strategies of --spec profile",
+      [&flags](std::string_view, std::string_view path) -> Status { return flags.strategies = std::string(path), Status(); });
   set.toggle({"--unverified"},
              "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only",
              [&flags] { flags.unverified = true; });

@@ -127,6 +127,27 @@ TEST(SpeculationFlags, AnswersKnownForeignMethodsAndKeysByName) {
             std::string::npos);
 }
 
+TEST(SpeculationFlags, TakesPrecisionClassesByFlagAndKey) {
+  const SpeculationOptions typed =
+      resolve({"--precision-class", "approx-reuse", "--group-rows", "8", "--traversal", "dfs", "--reuse-set", "3,1"}).options;
+  const SpeculationOptions keyed =
+      config(R"({"method":"ngram","precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[3,1]})")
+          .options;
+  for (const SpeculationOptions& o : {typed, keyed}) {
+    EXPECT_EQ(o.precision_class, "approx-reuse");
+    EXPECT_EQ(o.group_rows, 8);
+    EXPECT_EQ(o.traversal, "dfs");
+    EXPECT_EQ(o.reuse_layers, "3,1");
+    EXPECT_FALSE(o.lossless());
+  }
+  EXPECT_EQ(config(R"({"method":"ngram","reuse_layers":[]})").options.reuse_layers, "none");
+  EXPECT_TRUE(resolve({"--spec", "ngram"}).options.lossless());
+  EXPECT_NE(config(R"({"method":"ngram","reuse_layers":[0]})").message.find("layer 0 always chooses"), std::string::npos);
+  EXPECT_NE(config(R"({"method":"ngram","reuse_layers":2})").message.find("must be a list of layers or \"none\""),
+            std::string::npos);
+  EXPECT_NE(resolve({"--precision-class", "lossy"}).message.find("strict, reuse, approx, approx-reuse"), std::string::npos);
+}
+
 TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
   EXPECT_EQ(config(R"({"method":"self","num_speculative_tokens":65})").message,
             "--speculative-config: \"num_speculative_tokens\" must be in 1..64, not \"65\"");
@@ -137,7 +158,7 @@ TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
   EXPECT_EQ(
       config(R"({"method":7})").message,
       "--speculative-config: \"method\" must be a string (auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
-      "self, suffix), not a number");
+      "profile, self, suffix), not a number");
   EXPECT_EQ(config(R"({"num_speculative_tokens":7})").message,
             "--speculative-config: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, "
             "cascade, none, and draft_model, medusa, eagle, eagle3, mtp with a \"model\"");

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
+#include "cli/tune.h"
 #include "engine/engine_costs.h"
 #include "engine/profile.h"
 
@@ -24,15 +25,6 @@ constexpr double kStable = 0.97;
 constexpr double kRatios[] = {0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.25};
 constexpr int kGammas[] = {2, 3, 4, 5, 6, 7, 8, 10, 12, 15};
 constexpr int kLong = 15;
-
-struct TuneFlags {
-  ModelFlags model;
-  SpeculationFlags speculation;
-  SamplingFlags sampling;
-  std::optional<std::string> file;
-  int64_t most = 4;
-  bool json = false;
-};
 
 // Every prompt with one setting: what it accepted and how long it took.
 struct Trial {
@@ -129,20 +121,9 @@ class Tune {
     return store(ratio, gamma, by_ratio[ratio]);
   }
 
-  // A JSON object a line with a "text", as bench accept reads; a file that is nothing of the kind is one prompt.
   Status read_prompts() {
-    HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
-    std::vector<std::string> texts;
-    for (size_t at = 0; at < text.size() && int64_t(texts.size()) < flags_.most;) {
-      const size_t end = std::min(text.find('\n', at), text.size());
-      const json object = json::parse(text.begin() + ptrdiff_t(at), text.begin() + ptrdiff_t(end), nullptr, false);
-      at = end + 1;
-      if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) continue;
-      texts.push_back(object["text"].get<std::string>());
-    }
-    if (texts.empty()) texts.push_back(text);
-    for (const std::string& t : texts) {
-      HUNCH_TRY(std::vector<int32_t> ids, engine_.tokenizer().encode(t));
+    HUNCH_TRY(auto texts, sample_texts(engine_, *flags_.file, flags_.most));
+    for (std::vector<int32_t>& ids : texts) {
       const int64_t room = engine_.context_len() - *flags_.sampling.max_tokens - kLong - 1;
       if (room < 1) return usage_error("the context has no room for a prompt: lower -n or raise -c");
       if (int64_t(ids.size()) > room) ids.erase(ids.begin(), ids.end() - ptrdiff_t(room));  // the end is what is continued
@@ -227,6 +208,22 @@ class Tune {
 
 }  // namespace
 
+Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std::string& path, int64_t most) {
+  HUNCH_TRY(const std::string text, read_text_file(path));
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < text.size() && int64_t(texts.size()) < most;) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const json object = json::parse(text.begin() + ptrdiff_t(at), text.begin() + ptrdiff_t(end), nullptr, false);
+    at = end + 1;
+    if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) continue;
+    texts.push_back(object["text"].get<std::string>());
+  }
+  if (texts.empty()) texts.push_back(text);
+  std::vector<std::vector<int32_t>> out;
+  for (const std::string& t : texts) { HUNCH_TRY(out.emplace_back(), engine.tokenizer().encode(t)); }
+  return out;
+}
+
 int tune_command(Arguments arguments) {
   TuneFlags flags;
   flags.sampling.max_tokens = 96;
@@ -243,12 +240,31 @@ int tune_command(Arguments arguments) {
               return {};
             });
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.group("Models with natively trained sparse attention");
+  set.toggle({"--reuse-layers"}, "instead: find the layers that may reuse the choice of the one before, for --reuse-schedule",
+             [&flags] { flags.reuse = true; });
+  set.toggle({"--profile"}, "instead: rank strategies by precision class and context, for --strategies",
+             [&flags] { flags.profile = true; });
+  set.text({"--out"}, "FILE", "where either goes (default: reuse.json, strategies.json)", flags.out);
+  set.value({"--score"}, "N", "--reuse-layers: tokens at the end of each text that are scored (default 256)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.scored, parse_whole(flag, v, {1, 1 << 20}));
+              return {};
+            });
+  set.value({"--loss-budget"}, "X", "--reuse-layers: share of the loss that reuse may add (default 0.005)",
+            [&flags](std::string_view flag, std::string_view v) -> Status {
+              HUNCH_TRY(flags.budget, parse_number(flag, v, {0, 10}));
+              return {};
+            });
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
   if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
   if (flags.sampling.max_tokens.value_or(0) < 8) return fail(usage_error("tuning needs runs of some length: -n 8 or more"));
+  if (flags.reuse && flags.profile)
+    return fail(usage_error("--reuse-layers and --profile are two runs: the first makes a file for the second"));
+  if (!flags.out) flags.out = flags.reuse ? "reuse.json" : "strategies.json";
   auto speculation = resolve_speculation(flags.speculation);
   if (!speculation.ok()) return fail(speculation.error());
   auto options = engine_options(flags.model, &flags.speculation);
@@ -256,6 +272,8 @@ int tune_command(Arguments arguments) {
   ProgressLine progress;
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());
+  if (flags.reuse) return tune_reuse_layers(**engine, flags, progress);
+  if (flags.profile) return tune_strategies(**engine, flags, *speculation, progress);
   return Tune(**engine, flags, *speculation, progress).run();
 }
 

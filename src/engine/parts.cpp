@@ -8,6 +8,7 @@
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
+#include "engine/strategy_profile.h"
 #include "engine/vocab_match.h"
 
 namespace hunch {
@@ -31,6 +32,7 @@ Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
 
 }  // namespace
 
+EngineParts::EngineParts() = default;
 EngineParts::~EngineParts() {
   if (backend) (void)backend->synchronize();
 }
@@ -66,6 +68,15 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   Model::Setup setup{.backend = parts->backend.get(), .checkpoint = parts->checkpoint.get()};
   if (options.progress) setup.progress = [&](int64_t done, int64_t total) { options.progress("loading", done, total); };
   HUNCH_TRY(parts->model, family->make(setup));
+
+  if (!options.reuse_schedule.empty()) {
+    HUNCH_TRY(const ReuseSchedule schedule, ReuseSchedule::load(options.reuse_schedule, identity_of(*parts->checkpoint)));
+    parts->reuse_layers = schedule.layers();
+  }
+  if (!options.strategies.empty()) {
+    HUNCH_TRY(StrategyProfile loaded, StrategyProfile::load(options.strategies, identity_of(*parts->checkpoint)));
+    parts->strategies = std::make_unique<const StrategyProfile>(std::move(loaded));
+  }
 
   HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
   if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)

@@ -26,9 +26,11 @@
 
 namespace hunch {
 
+struct StrategyProfile;  // engine/strategy_profile.h
+
 class EngineParts {
  public:
-  EngineParts() = default;
+  EngineParts();
   ~EngineParts();  // waits for the device: what is queued there reads memory that goes now
   EngineParts(const EngineParts&) = delete;
   EngineParts& operator=(const EngineParts&) = delete;
@@ -60,7 +62,9 @@ class EngineParts {
   std::vector<Learned> learned;
   Proposer* learned_named(const std::string& name) const;
   std::span<Proposer* const> followers() const { return followers_; }
-  std::vector<int> taps;  // layers whose outputs some of them read, ascending
+  std::optional<std::vector<int>> reuse_layers;       // that options.reuse_schedule names
+  std::unique_ptr<const StrategyProfile> strategies;  // of options.strategies; null: none
+  std::vector<int> taps;                              // layers whose outputs some of them read, ascending
   double load_ms = 0;
   std::unique_ptr<Trace> trace;  // null: none is wanted
 

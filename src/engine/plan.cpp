@@ -83,11 +83,13 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.rule = !o.rule.empty() ? o.rule : greedy || s.seed ? "match" : "ratio";
   plan.proposer = o.proposer;
   plan.planned = plan.proposer == "auto";
+  plan.profiled = plan.proposer == "profile";
   if (plan.planned) plan.drafters = auto_drafters();
+  else if (plan.profiled) plan.draft_weights.reset();
   else if (plan.proposer != "none") plan.drafters = {plan.proposer};
   plan.policy_name = o.policy;
   HUNCH_OK(check_part<AcceptanceRule>("rule", plan.rule));
-  if (plan.proposer != "auto" && !Register<Proposer>::find(plan.proposer))
+  if (!plan.planned && !plan.profiled && !Register<Proposer>::find(plan.proposer))
     return usage_error(fmt::format("unknown proposer '{}'; known: auto, {}", plan.proposer, Register<Proposer>::names()));
   HUNCH_OK(check_part<SparsePolicy>("policy", plan.policy_name));
 

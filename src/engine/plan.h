@@ -11,6 +11,7 @@
 #include "draft/proposer.h"
 #include "draft/static_tree.h"
 #include "hunch/hunch.h"
+#include "model/index_sharing.h"
 #include "sparse/policy.h"
 
 namespace hunch {
@@ -23,6 +24,7 @@ struct RequestPlan {
   std::string proposer, policy_name, rule;
   std::vector<std::string> drafters;  // the proposers it uses: none, one, or those that `auto` chooses from
   bool planned = false;               // method auto: the planner chooses among the drafters
+  bool profiled = false;              // method profile: by ranked strategies; who drafts, they say
   PolicyOptions policy;
   ProposerOptions proposing;
   int gamma = 0;          // deepest draft
@@ -31,6 +33,8 @@ struct RequestPlan {
   StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
+  IndexSharing sharing;                            // of rows that decode; what approximation says of it
+  Approximation approximation;                     // any(): whatever it decodes is lossy
   std::optional<DType> draft_weights;              // none: the target's own
   std::shared_ptr<const CompiledGrammar> grammar;  // null: none, or compiled when the request is opened
 };

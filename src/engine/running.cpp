@@ -27,6 +27,8 @@ Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& re
   sequence.sampling = plan.sampling;
   prefill_target = sequence.prompt_len;
   priority = request.priority;
+  if (plan.sharing.any()) sharing = &plan.sharing;
+  profiled_ = plan.sharing;
   // The log-probabilities of a prompt come from running all of it.
   use_cache = request.cache_prompt && plan.prompt_logprobs < 0;
 }
@@ -54,7 +56,8 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
     made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
   }
   // What decoding unverified leaves behind is not what others may build on.
-  if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
+  if (plan.approximation.any()) made->exact_len = made->sequence.prompt_len;  // prompts are read exactly
+  else if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 
   const size_t gamma = made->drafting() ? size_t(plan.gamma) : 0;
   made->row_parents.reserve(size_t(std::max(plan.nodes, plan.planned_nodes)) + 1);
@@ -100,6 +103,7 @@ void Running::unseated() {
 }
 
 Guarantee Running::guarantee() const {
+  if (plan.approximation.any()) return Guarantee::Lossy;
   if (!drafting()) return Guarantee::Stream;
   return plan.verify ? rule->guarantee() : policy->unverified();
 }
@@ -111,6 +115,26 @@ void Running::decide_as_asked() {
   learns = policy != nullptr;
   stop_below = 0;
   looked_up = false;
+}
+
+void Running::decide_as_profiled() {
+  const auto* row = parts_.strategies->row_for(plan.approximation.precision_class, sequence.committed_len);
+  if (row != guard_.row()) guard_.enter(*row);
+  const RankedStrategy& now = guard_.now();
+  decide_as_asked();
+  want_depth = std::min(want_depth, now.depth), want_drafts = std::min(want_drafts, now.nodes);
+  branch = branch && now.nodes > now.depth, top_k = now.top_k;
+  if (!branch) want_drafts = std::min(want_drafts, want_depth);
+  if (want_drafts == 0) chosen = -1;
+  if (!plan.approximation.any()) return;
+  profiled_.group_rows = now.group_rows, profiled_.depth_first = now.depth_first;
+  sharing = profiled_.any() ? &profiled_ : nullptr;
+  stats.approximation.group_rows = std::max(stats.approximation.group_rows, now.group_rows);
+}
+
+void Running::record_profiled(double ms) {
+  if (guard_.row() && failure.ok()) guard_.record(emitted_drafts, ms);
+  stats.strategy_changes = guard_.changes();
 }
 
 GrammarMask* Running::grammar() const {

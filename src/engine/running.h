@@ -12,6 +12,7 @@
 #include "engine/parts.h"
 #include "engine/plan.h"
 #include "engine/scheduler.h"
+#include "engine/strategy_profile.h"
 #include "hunch/hunch.h"
 
 namespace hunch {
@@ -40,6 +41,9 @@ class Running final : public Scheduled {
   bool may_branch() const;
   // Decides the round as the request says, with its only drafter: all the drafts that there is room for.
   void decide_as_asked();
+  // Method profile: as the strategy says that this request has come to; and what came of a round, which took `ms`.
+  void decide_as_profiled();
+  void record_profiled(double ms);
   bool drafting() const { return !drafters.empty(); }
   bool needs_probs() const { return rule->needs_q(); }
   GrammarMask* grammar() const;  // null: the output may be anything
@@ -58,7 +62,8 @@ class Running final : public Scheduled {
   std::unique_ptr<AcceptanceRule> rule;
   KeyedChance chance;
   std::vector<Drafter> drafters;
-  SparsePolicy* policy = nullptr;  // null: no drafter reads a selection
+  SparsePolicy* policy = nullptr;         // null: no drafter reads a selection
+  const IndexSharing* sharing = nullptr;  // of the next round; null: rows choose for themselves
 
   // The round in the works, as decided before it.
   int chosen = -1;                   // of drafters; -1: no guesses
@@ -98,6 +103,8 @@ class Running final : public Scheduled {
 
   EngineParts& parts_;
   DraftTree no_tree_;
+  StrategyGuard guard_;
+  IndexSharing profiled_;  // of the strategy at hand
 };
 
 }  // namespace hunch

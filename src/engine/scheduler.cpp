@@ -198,7 +198,7 @@ int64_t Scheduler::deal_drafts(int64_t rows) {
 }
 
 void Scheduler::committed(Scheduled& who) {
-  if (cache_ && who.use_cache) cache_->publish(who.sequence, who.published);
+  if (cache_ && who.use_cache && who.sequence.committed_len <= who.exact_len) cache_->publish(who.sequence, who.published);
 }
 
 }  // namespace hunch

@@ -34,7 +34,8 @@ struct Scheduled {
   int selecting_rows = 0;  // the last rows of its target run in one chunk; at most the limits' most_selecting()
   int64_t found = 0;       // entries that the prefix cache had when it was first seated
   bool use_cache = true;
-  bool paused = false;  // runs no rows until it is cleared; keeps seat and pages while nobody else wants them
+  int64_t exact_len = INT64_MAX;  // entries past it are not what a pass over the tokens would leave: the cache never gets them
+  bool paused = false;            // runs no rows until it is cleared; keeps seat and pages while nobody else wants them
   bool seated_now = false;
 
   bool prefilling() const { return sequence.committed_len < prefill_target; }

@@ -7,6 +7,7 @@
 #include <bit>
 #include <chrono>
 
+#include "engine/approximation.h"
 #include "engine/sampling_options.h"
 
 namespace hunch {
@@ -93,6 +94,8 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
   HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
                                            parts_.model->shape().layers, parts_.bits_per_weight()));
+  HUNCH_OK(plan_approximation(request.speculation, parts_, plan));
+  HUNCH_OK(plan_profiled(parts_, plan));
   if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
     std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
     plan.draft_weights.reset();
@@ -189,6 +192,9 @@ bool Service::step_once() {
     for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
     count_step(plan);
     controller_.record(step_.report(), running_);
+    for (Running* run : running_)  // what prompts beside it cost says nothing about a strategy
+      if (run->plan.profiled && plan.chunks.empty())
+        run->record_profiled(step_.report().draft_ms + step_.report().pass_ms + step_.report().select_ms);
     if (parts_.trace) trace_step(plan, start);
     for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
     for (const auto& chunk : plan.chunks) {
@@ -286,6 +292,7 @@ void Service::decide() {
     run.want_drafts = 0;
     if (!run.seated_now || run.prefilling() || run.paused) continue;
     if (run.plan.planned) running_.push_back(&run);
+    else if (run.plan.profiled) run.decide_as_profiled();
     else run.decide_as_asked();
   }
   controller_.decide(running_, step_);
@@ -319,6 +326,7 @@ void Service::open_session(Order&& order) {
   stats.gamma = run.drafting() ? run.plan.gamma : 0;
   stats.seed = run.plan.noise.seed;
   stats.lossless = run.guarantee() != Guarantee::Lossy;
+  stats.approximation = run.plan.approximation;
   stats.milliseconds.load = parts_.load_ms;
   step_.prepare(run);
   scheduler_.add(run);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/approximation.h"
 #include "engine/grammar_drafts.h"
 #include "engine/sampling_options.h"
 #include "engine/strategy.h"
@@ -254,8 +255,11 @@ void Step::forward(const StepPlan& plan) {
                          .first_position = who.sequence.committed_len,
                          .num_rows = who.tree().size + 1,
                          .policy = who.learns ? who.policy : nullptr,
-                         .parents = who.row_parents});
+                         .parents = who.row_parents,
+                         .sharing = who.sharing});
     verified_.push_back(&who);
+    if (who.plan.approximation.any())
+      count_choices(who.sharing, parts_.model->shape().layers, who.tree().size + 1, who.stats.approximation);
     report_.learning += who.learns && who.policy;
     report_.entries += who.sequence.committed_len;
   }

@@ -80,7 +80,8 @@ void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits w
     const Segment segment{.phase = rows > 1 ? Segment::Phase::Prefill : Segment::Phase::Verify,
                           .sequence = &sequence_,
                           .first_position = sequence_.committed_len,
-                          .num_rows = int(rows)};
+                          .num_rows = int(rows),
+                          .sharing = sharing_};
     parts_.pass->begin(ids, std::span(&segment, 1));
     parts_.model->forward(*parts_.pass, hidden);
     wait();  // before ids are written again

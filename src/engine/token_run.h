@@ -35,6 +35,9 @@ class TokenRun {
   // The first failure of the device; logits since then say nothing.
   const Status& status() const { return status_; }
 
+  // From here on rows choose their blocks as this says, which must outlive the run; null: exactly.
+  void share(const IndexSharing* sharing) { sharing_ = sharing; }
+
   int64_t len() const { return sequence_.committed_len; }
   // Forgets what stands behind entry `len`.
   void rewind(int64_t len);
@@ -49,6 +52,7 @@ class TokenRun {
   Buffer ids_, hidden_, logits_;
   int64_t max_len_ = 0;
   Status status_;
+  const IndexSharing* sharing_ = nullptr;
 };
 
 }  // namespace hunch

@@ -42,6 +42,12 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   compressed_pages_.resize(size_t(limits.compressed->num_pages));
   std::iota(compressed_pages_.begin(), compressed_pages_.end(), 0);
   compressing_.reserve(size_t(limits.max_segments)), nsa_runs_.reserve(size_t(limits.max_segments));
+  listed_shape_ = shape.nsa, listed_shape_.sel_count = shared_list_len(shape.nsa);
+  const size_t lists = rows * size_t(shape.kv_heads) * sizeof(int32_t);
+  chosen_ = backend.allocate(lists * size_t(shape.nsa.sel_count), Memory::Shared);
+  listed_ = backend.allocate(lists * size_t(listed_shape_.sel_count), Memory::Shared);
+  order_.reserve(rows);
+  for (auto* runs : {&choosing_.own, &choosing_.choosers, &choosing_.shared, &choosing_.reused}) runs->reserve(rows);
 }
 
 void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, const Taps& taps) {
@@ -136,10 +142,38 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
                 .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
 }
 
+// The runs that choose for the segment: one row of each group. A device takes trees as a whole.
+void Pass::share_choices(const Segment& segment, const NsaRun& run) {
+  if (backend_.asynchronous() && !segment.parents.empty()) return choosing_.choosers.push_back(run);
+  traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order_);
+  for (size_t at = 0; at < order_.size(); at += size_t(segment.sharing->group_rows)) {
+    const auto group = std::span(order_).subspan(at, std::min(order_.size() - at, size_t(segment.sharing->group_rows)));
+    const int row = chooser_of(group, run.last);
+    NsaRun one = run;
+    one.first_row = run.first_row + row, one.num_rows = 1, one.last = run.last.slice(row, 1), one.tree.first = row;
+    choosing_.choosers.push_back(one);
+  }
+}
+
+// Every row's list out of that of its group's chooser.
+void Pass::settle_shared(const Segment& segment, const NsaRun& run) {
+  const auto chosen = chosen_.view<int32_t>(limits_.max_rows, shape_.kv_heads, shape_.nsa.sel_count);
+  const auto listed = listed_.view<int32_t>(limits_.max_rows, shape_.kv_heads, listed_shape_.sel_count);
+  traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order_);
+  for (size_t at = 0; at < order_.size(); at += size_t(segment.sharing->group_rows)) {
+    const auto group = std::span(order_).subspan(at, std::min(order_.size() - at, size_t(segment.sharing->group_rows)));
+    const int64_t chooser = run.first_row + chooser_of(group, run.last);
+    for (const int row : group)
+      for (int head = 0; head < shape_.kv_heads; ++head)
+        take_shared(shape_.nsa, run.last(row), &chosen(chooser, head, 0), &listed(run.first_row + row, head, 0));
+  }
+}
+
 // Store K and V, compress, attend: no policy selects, the model does.
 void Pass::attend_sparsely(int layer, const Attend& args) {
   HUNCH_CHECK(limits_.compressed);
   nsa_runs_.clear();
+  for (auto* runs : {&choosing_.own, &choosing_.choosers, &choosing_.shared, &choosing_.reused}) runs->clear();
   int64_t first_row = 0;
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
@@ -157,14 +191,32 @@ void Pass::attend_sparsely(int layer, const Attend& args) {
     run.tree.parents = segment.parents, run.tree.first_entry = segment.first_position;
     nsa_runs_.push_back(run);
     first_row += segment.num_rows;
+    const IndexSharing* sharing = segment.sharing;
+    if (sharing && sharing->shares()) {
+      if (!sharing->reuses(layer)) share_choices(segment, run);
+      choosing_.shared.push_back(run);
+    } else {
+      (sharing && sharing->reuses(layer) ? choosing_.reused : choosing_.own).push_back(run);
+    }
   }
-  backend_.nsa_attention({.layer = layer,
-                          .nsa = args.nsa,
-                          .scale = args.scale,
-                          .q = args.q,
-                          .gates = args.gates,
-                          .out = args.out,
-                          .runs = nsa_runs_});
+  NsaAttentionArgs op{.layer = layer, .nsa = args.nsa, .scale = args.scale, .q = args.q, .gates = args.gates};
+  const auto call = [&](const std::vector<NsaRun>& runs, View<int32_t, 3> chosen, bool given, View<float, 3> out) {
+    op.runs = runs, op.chosen = chosen, op.given = given, op.out = out;
+    if (!runs.empty()) backend_.nsa_attention(op);
+  };
+  // Lists of a layer stay for those behind it that reuse them.
+  const auto chosen = chosen_.view<int32_t>(limits_.max_rows, shape_.kv_heads, shape_.nsa.sel_count);
+  const bool kept = std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.sharing; });
+  call(choosing_.own, kept ? chosen : View<int32_t, 3>{}, false, args.out);
+  call(choosing_.reused, chosen, true, args.out);
+  if (choosing_.shared.empty()) return;
+  call(choosing_.choosers, chosen, false, {});
+  if (!choosing_.choosers.empty()) (void)backend_.synchronize();  // a failure shows at the next step
+  for (size_t i = 0; i < segments_.size(); ++i)
+    if (const IndexSharing* sharing = segments_[i].sharing; sharing && sharing->shares() && !sharing->reuses(layer))
+      settle_shared(segments_[i], nsa_runs_[i]);
+  op.nsa.shape = &listed_shape_;
+  call(choosing_.shared, listed_.view<int32_t>(limits_.max_rows, shape_.kv_heads, listed_shape_.sel_count), true, args.out);
 }
 
 void Pass::attend(int layer, const Attend& args) {

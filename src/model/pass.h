@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "checkpoint/shape.h"
 #include "kv/sequence.h"
+#include "model/index_sharing.h"
 #include "sparse/policy.h"
 
 namespace hunch {
@@ -32,6 +33,7 @@ struct Segment {
   // Draft and verify: parent row of every row of the round, -1 for row 0 (empty: a chain). first_position is then that of the
   // round's row 0, a row's own is that plus its depth.
   std::span<const int32_t> parents;
+  const IndexSharing* sharing = nullptr;  // sparse attention; null: every row chooses for itself in every layer
 };
 
 struct PassLimits {
@@ -93,6 +95,12 @@ class Pass {
   };
   Compressing compressing(const Segment&) const;
   void attend_sparsely(int layer, const Attend&);
+  // Of attend_sparsely: how the rows of a pass come by their choice of blocks.
+  struct Choosing {
+    std::vector<NsaRun> own, choosers, shared, reused;  // choose and read; choose only; read choices of others, of other layers
+  };
+  void share_choices(const Segment&, const NsaRun&);
+  void settle_shared(const Segment&, const NsaRun&);
   PassInfo info_of(const Segment&) const;
   AttentionRun run_of(int layer, const Segment&, int64_t first_row, const Attend&);
   void request_scores(int layer, const Segment&, const PassInfo&, AttentionRun&);
@@ -113,6 +121,10 @@ class Pass {
   std::vector<int32_t> compressed_pages_;  // all there are, a stretch for each slot
   std::vector<Compressing> compressing_;
   std::vector<NsaRun> nsa_runs_;
+  Choosing choosing_;
+  Buffer chosen_, listed_;  // [max_rows][kv_head][sel_count], [max_rows][kv_head][shared_list_len()]
+  NsaShape listed_shape_;   // the model's, with lists of that length
+  std::vector<int> order_;
   int64_t num_rows_ = 0;
   double select_ms_ = 0;
   int64_t entries_offered_ = 0, entries_selected_ = 0;

@@ -118,7 +118,11 @@ void CpuNsa::plan(const NsaAttentionArgs& args) {
     const int group = int(args.q.extent[1]) / store.kv_heads;
     HUNCH_CHECK(group * store.kv_heads == args.q.extent[1] && args.q.extent[2] == store.head_dim && args.scale > 0);
     HUNCH_CHECK(kernels_.read[int(store.dtype)]);  // other types are refused when a model is loaded
-    if (is_tree(run)) {
+    // Runs of one tree stand behind each other.
+    const auto same_tree = [&](const NsaRun& other) {
+      return is_tree(other) && other.tree.parents.data() == run.tree.parents.data() && other.kv.pages.data == run.kv.pages.data;
+    };
+    if (is_tree(run) && (&run == args.runs.data() || !same_tree((&run)[-1]))) {
       if (trees_.size() == num_trees_) trees_.emplace_back();
       grow_tree(args, run, trees_[num_trees_++]);
     }
@@ -149,7 +153,7 @@ NsaItem CpuNsa::item_of(const NsaAttentionArgs& args, const Item& item, int32_t*
   }
   out.visible = visible;
   out.gates = &args.gates(row, 3 * head), out.gate_stride = args.gates.stride[0];
-  out.out = &args.out(row, head, 0);
+  out.out = args.out.data ? &args.out(row, head, 0) : nullptr;
   out.out_row_stride = args.out.stride[0], out.out_head_stride = args.out.stride[1];
   out.importance_stride = std::max<int64_t>(1, (most + kPageLen - 1) / kPageLen) * kPageLen;
   out.block_len = s.sel_block, out.window = s.window, out.most_chosen = s.sel_count;
@@ -206,6 +210,12 @@ void CpuNsa::run_item(const NsaAttentionArgs& args, const Item& which, std::byte
     for (int64_t block = std::max<int64_t>(0, position + 1 - s.window) / s.sel_block; block <= own; ++block)
       near[block] |= uint64_t(1) << row;
   }
+  const int64_t most = *std::max_element(visible, visible + rows);
+  const auto bytes_of = [&](int64_t entries) {
+    return size_t(entries) * 2 * kv_row_bytes(run.kv.store->dtype, item.keys.padded_dim);
+  };
+  bytes_ += bytes_of(most);
+  if (!item.out) return;
   int count = 0;
   for (int64_t block = 0; block < num_blocks; ++block) {
     if (!(chosen[block] | near[block])) continue;
@@ -214,8 +224,7 @@ void CpuNsa::run_item(const NsaAttentionArgs& args, const Item& which, std::byte
   }
   item.blocks = blocks, item.chosen = chosen, item.near = near, item.num_blocks = count;
   kernels_.read[type](item);
-  const int64_t most = *std::max_element(visible, visible + rows);
-  bytes_ += size_t(most + int64_t(count) * s.sel_block) * 2 * kv_row_bytes(run.kv.store->dtype, item.keys.padded_dim);
+  bytes_ += bytes_of(int64_t(count) * s.sel_block);
 }
 
 size_t CpuNsa::attention(const NsaAttentionArgs& args) {

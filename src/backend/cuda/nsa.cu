@@ -255,7 +255,7 @@ void CudaNsa::enqueue(Commands& commands, const NsaAttentionArgs& args) {
     rows.raw = kv_plane(run.kv, args.layer), rows.compressed = kv_plane(run.rows, args.layer);
     rows.raw_pages = run.kv.pages, rows.compressed_pages = run.rows.pages;
     rows.q = args.q.slice(run.first_row, run.num_rows), rows.gates = args.gates.slice(run.first_row, run.num_rows);
-    rows.out = args.out.slice(run.first_row, run.num_rows);
+    if (args.out.data) rows.out = args.out.slice(run.first_row, run.num_rows);
     HUNCH_CHECK(run.last.stride[0] == 1 || run.num_rows == 1);
     rows.positions = std::span(run.last.data, size_t(run.num_rows));
     if (args.chosen.data) rows.chosen = &args.chosen(run.first_row, 0, 0);
@@ -327,6 +327,7 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
     return;
   }
   run(true, [&](NsaDevice& d) { d.choose = !given; });
+  if (!runs[0].out.data) return;  // they wanted to choose only
   if (!grouping.apart) {
     run(false, [](NsaDevice& d) { d.branches = kNsaSelected | kNsaWindow, d.from_memory = 1; });
     return;

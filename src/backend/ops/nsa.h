@@ -60,7 +60,7 @@ struct NsaAttentionArgs {
   float scale = 1;
   View<const float, 3> q;      // [row][head][head_dim], rotated
   View<const float, 2> gates;  // [row][3 * head + branch], before the sigmoid; branches: compressed, chosen, window
-  View<float, 3> out;          // [row][head][head_dim]
+  View<float, 3> out;          // [row][head][head_dim]; data null: rows choose and read nothing
   std::span<const NsaRun> runs;
   // [row][kv_head][sel_count] blocks that the row reads, ascending, -1 behind the last. Data null: nobody wants to know. With
   // `given` they are read instead of made (a layer that reuses another's choice, or rows that share one): blocks past the row's

@@ -106,7 +106,7 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
         {.dtype = store.dtype, .layers = store.layers, .kv_heads = 1, .head_dim = dim, .scales = store.scales}, 1);
     const int32_t page = 0;
     const View<const int32_t, 1> rounded_pages(&page, 1);
-    std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
+    std::vector<float> k(static_cast<size_t>(dim)), v(k.size()), unread(k.size());
     for (int64_t row = 0; row < run.num_rows; ++row) {
       const int64_t position = run.last(row), own = position / s.sel_block, r = run.first_row + row;
       const auto path = path_of(run, row);
@@ -125,7 +125,7 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
         importance.assign(size_t(compressed.count()), 0.0f), scores.assign(size_t(own) + 1, 0.0f);
         const auto gate = [&](int head, int branch) { return sigmoid(args.gates(r, 3 * head + branch)); };
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-          float* out = &args.out(r, head, 0);
+          float* out = args.out.data ? &args.out(r, head, 0) : unread.data();
           std::fill(out, out + dim, 0.0f);
           add_branch(
               &args.q(r, head, 0), args.scale, compressed, gate(head, 0), [](int64_t) { return true; }, weights, out);
@@ -136,6 +136,7 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
           score_blocks(s, importance.data(), compressed.count(), own + 1, scores.data());
           choose_blocks(s, position, scores.data(), blocks);
         }
+        if (!args.out.data) continue;
         const auto is_chosen = [&](int64_t e) {
           return std::find(blocks, blocks + s.sel_count, e / s.sel_block) != blocks + s.sel_count;
         };

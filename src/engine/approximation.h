@@ -1,0 +1,34 @@
+// Approximation (hunch/hunch.h): what a request asks for, planned and counted, and how outputs say it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace hunch {
+
+class EngineParts;
+
+const std::vector<std::string_view>& precision_classes();  // strict first
+// "3,5" or "none" to layers, ascending. Errors: another form; layer 0, which has none before it; beyond `layers`.
+Result<std::vector<int>> reuse_layers_of(std::string_view text, int layers);
+
+// Fills plan.sharing and plan.approximation. Errors: unknown words, sizes out of range, a class other than strict for a model
+// without natively trained sparse attention, reuse without layers to reuse.
+Status plan_approximation(const SpeculationOptions&, const EngineParts&, RequestPlan&);
+
+// Method profile: the drafter and the size of what it may guess, of all strategies that were loaded. After plan_approximation().
+// Errors: none were loaded, not this class, its drafter is not there.
+Status plan_profiled(const EngineParts&, RequestPlan&);
+
+// A pass ran `rows` rows of a request: who chose for them.
+void count_choices(const IndexSharing*, int layers, int rows, Approximation&);
+
+// "approx" of every output: the class, the groups, the layers, and who chose for the rows. Only where any().
+nlohmann::ordered_json approximation_json(const Approximation&);
+// Into a sum over requests of one setting.
+void add_choices(const Approximation& from, Approximation& to);
+
+}  // namespace hunch
