@@ -48,6 +48,7 @@ struct EngineOptions {
   int max_waiting = 4096;                // requests that may wait; more are refused
   std::string trace;                     // a file for what happens when, in Chrome's trace format; empty: none
   bool keep_costs = true;                // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
+  std::string verify_calibration;        // a file of `hunch tune --calibrate-verify`, of this model; empty: none
   bool prefix_caching = true;            // requests share the verified KV entries of equal beginnings
   std::vector<DrafterOptions> drafters;  // each of a method of its own; requests name the method
   Progress progress;
@@ -65,6 +66,28 @@ struct SamplingOptions {
   int64_t min_tokens = 0;                             // no end before
   int logprobs = -1;                                  // log-probabilities of emitted tokens, and of this many others; -1: none
   int prompt_logprobs = -1;                           // the same for the prompt's tokens
+};
+
+// Sparse verification (docs/sparse-verification.md). LOSSY: the check itself leaves something out, so that the stream is no
+// longer the model's own. Off by default; every answer says what was left out (Approximation). Each of the three has its own
+// switch.
+struct SparseVerification {
+  bool on = false;
+  // Attention: behind dense_len entries a share `ratio` is read, in blocks that the round's first row chooses; 1: all.
+  double ratio = 0.1;
+  int64_t dense_len = 4096;
+  int block = 32;                          // entries
+  int sink_blocks = 1, recent_blocks = 0;  // always read; recent 0: max(2, ceil(rows / block) + 1)
+  std::string scope = "per_head";          // or joint: one budget for all KV heads of a layer
+  std::string group = "sum";               // or max: how the query heads of a KV head score a block
+  bool reuse_layers = false;               // layers behind a calibrated anchor read its blocks
+  // Feed-forward: channels below a threshold in every row of the round; or the threshold of a calibrated share. 0: off.
+  double channel_threshold = 0, channel_share = 0;
+  // Mixtures of experts: up to so many of a row's least experts are left out; 0: off.
+  int skip_experts = 0;
+  std::string expert_mode = "literal";  // or graded, tail_mass, union_aware
+  double expert_mass = 0.1;             // tail_mass, union_aware: share of a row's weights that may go
+  bool expert_renorm = false;           // shares of those that stay sum to what all had
 };
 
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
@@ -103,8 +126,10 @@ struct SpeculationOptions {
   // Learned drafters. The shape of their guesses: chains of num_tokens; or, with tree_tokens, trees of num_tokens + tree_tokens
   // nodes, grown by trying the tree_top_k likeliest tokens behind each of the best nodes (0: 10); or always the same tree.
   int tree_top_k = 0;
-  std::vector<std::vector<int>> token_tree;  // one list of ranks for each node, parents first; empty: none
-  bool verify = true;                        // false: emit drafts unverified. Lossy, and labelled so
+  std::vector<std::vector<int>> token_tree;            // one list of ranks for each node, parents first; empty: none
+  bool verify = true;                                  // false: emit drafts unverified. Lossy, and labelled so
+  SparseVerification sparse;                           // lossy as well
+  bool lossy() const { return !verify || sparse.on; }  // may say something else than the model
 };
 
 // What the continuation must look like. One kind a request; the rest is ignored.
@@ -165,6 +190,19 @@ struct DraftRound {
   uint16_t drafted = 0, accepted = 0;  // tokens
 };
 
+// What the passes that checked a request left out; all 0 where they were exact.
+struct Approximation {
+  int64_t since_token = -1;  // the first of `tokens` that came of such a pass; -1: none
+  int64_t passes = 0, rows = 0;
+  int64_t entries = 0, entries_read = 0;             // attention: over layers and KV heads that chose, tentative rows not counted
+  int64_t channels = 0, channels_skipped = 0;        // feed-forward: of layers and passes, skipped in all of a pass's rows
+  int64_t channel_rows = 0, channel_rows_below = 0;  // the same for every row alone: what the threshold would skip there
+  int64_t experts = 0, experts_skipped = 0;          // pairs of row and expert
+  std::vector<int> reuse_layers;                     // that read an anchor's blocks
+  SparseVerification asked;
+  void add(const Approximation&);  // counts together, since_token the least
+};
+
 struct Generation {
   std::vector<int32_t> tokens;  // the continuation; an end-of-generation id that stopped it is not included
   std::string text;             // of those tokens, cut before a stop text
@@ -176,6 +214,7 @@ struct Generation {
   std::vector<TokenLogprob> prompt_logprobs;   // of prompt tokens 1.. (the first has none), if asked for
   std::vector<std::vector<TokenLogprob>> prompt_top;
   bool lossless = true;
+  Approximation approximation;
   std::string rule, policy, proposer;
   std::string warning;  // what its user should look into; empty: nothing
   uint64_t seed = 0;

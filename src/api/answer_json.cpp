@@ -188,12 +188,37 @@ ordered_json speculation_json(std::span<const Generation* const> generations, bo
 
 }  // namespace
 
+ordered_json approx_json(const Approximation& a) {
+  if (a.passes == 0) return {};
+  const auto share = [](int64_t part, int64_t whole) { return whole > 0 ? double(part) / double(whole) : 0.0; };
+  const SparseVerification& s = a.asked;
+  ordered_json out = ordered_json::object();
+  if (a.entries > 0)
+    out["attention"] = {{"ratio", s.ratio},
+                        {"dense_len", s.dense_len},
+                        {"block", s.block},
+                        {"budget_scope", s.scope},
+                        {"sparsity", 1 - share(a.entries_read, a.entries)}};
+  if (a.channels > 0)
+    out["ffn"] = {{"threshold", s.channel_threshold},
+                  {"share", s.channel_share},
+                  {"union_sparsity", share(a.channels_skipped, a.channels)},
+                  {"row_sparsity", share(a.channel_rows_below, a.channel_rows)}};
+  if (a.experts > 0)
+    out["moe"] = {{"mode", s.expert_mode}, {"experts", s.skip_experts}, {"sparsity", share(a.experts_skipped, a.experts)}};
+  out["reuse_layers"] = a.reuse_layers;
+  out["since_token"] = a.since_token;
+  out["passes"] = a.passes, out["rows"] = a.rows;
+  return out;
+}
+
 ordered_json metrics_json(std::span<const Generation* const> generations, ApiLimits::SpeculationMetrics detail) {
   using Detail = ApiLimits::SpeculationMetrics;
   ordered_json out;
   const Generation& first = *generations.front();
   bool lossless = true;
-  for (const Generation* g : generations) lossless = lossless && g->lossless;
+  Approximation approximation;
+  for (const Generation* g : generations) lossless = lossless && g->lossless, approximation.add(g->approximation);
   if (detail != Detail::None) out["speculative_decoding"] = speculation_json(generations, detail == Detail::Detailed);
   Generation all;  // sums, for the rates
   for (const Generation* g : generations) {
@@ -211,6 +236,7 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   out["plain_tokens_per_second"] = plain > 0 ? ordered_json(plain) : ordered_json();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule;
   out["lossless"] = lossless;
+  if (approximation.passes > 0) out["approx"] = approx_json(approximation);
   out["seed"] = first.seed;
   if (!first.warning.empty()) out["warning"] = first.warning;
   return out;

@@ -48,6 +48,9 @@ nlohmann::ordered_json usage_json(int64_t prompt, int64_t completion, int64_t ca
 nlohmann::ordered_json timings_json(std::span<const Generation* const> generations);
 nlohmann::ordered_json metrics_json(std::span<const Generation* const> generations, ApiLimits::SpeculationMetrics detail);
 
+// What checks left out, as it was counted; null where nothing was.
+nlohmann::ordered_json approx_json(const Approximation&);
+
 // "stop", "length", and for a generation that was stopped from outside "length" too: its text goes no further.
 std::string_view openai_finish(FinishReason reason);
 

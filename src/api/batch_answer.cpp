@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/answer_json.h"
 #include "api/json_text.h"
 #include "text/detokenizer.h"
 
@@ -103,6 +104,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
     steps += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1);
     if (sample.first_token_ms >= 0) ttft = ttft < 0 ? sample.first_token_ms : std::min(ttft, sample.first_token_ms);
     lossless = lossless && g.lossless;
+    all.approximation.add(g.approximation);
   }
   ordered_json out;
   out["ttft_ms"] = ttft < 0 ? ordered_json() : ordered_json(ttft);
@@ -112,6 +114,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   if (all.experts_read > 0) out["experts_read_per_step"] = all.experts_per_step();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule, out["gamma"] = first.gamma;
   out["lossless"] = lossless;
+  if (all.approximation.passes > 0) out["approx"] = approx_json(all.approximation);
   out["seed"] = first.seed;
   return out;
 }

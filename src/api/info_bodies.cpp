@@ -89,7 +89,7 @@ std::variant<std::string, ApiError> props_body(const ServedModels& models, std::
   ordered_json drafters = ordered_json::array();
   for (const DrafterOptions& drafter : parts.options.drafters) drafters.push_back(drafter.method);
   out["speculation"] = {{"method", model.defaults.speculation.proposer},
-                        {"lossless", model.defaults.speculation.verify},
+                        {"lossless", !model.defaults.speculation.lossy()},
                         {"drafters", std::move(drafters)}};
   return json_line(out);
 }

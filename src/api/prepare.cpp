@@ -9,6 +9,7 @@
 #include "engine/plan.h"
 #include "engine/running.h"
 #include "engine/sampling_options.h"
+#include "engine/verify_check.h"
 #include "text/grammar.h"
 
 namespace hunch {
@@ -67,9 +68,13 @@ class Preparer {
       if (!options.ok()) return as_key(options.error());
       request.speculation = std::move(*options);
     }
-    if (body_.lossless_required && !request.speculation.verify) {
+    if (body_.lossless_required && request.speculation.lossy()) {
       at("lossless");
-      return usage_error("\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
+      return usage_error(
+          body_.speculation.empty()
+              ? "\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config"
+              : "\"lossless\" is required, and the speculative_config beside it asks for lossy checks (\"verify\": "
+                "\"sparse\"): leave one out");
     }
     return {};
   }
@@ -148,9 +153,10 @@ class Preparer {
     }
     at("speculative_config");
     HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
-    const auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
-                                   parts_.bits_per_weight());
+    auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
+                             parts_.bits_per_weight());
     if (!plan.ok()) return plan.error();
+    if (auto checks = hunch::check_options(parts_, plan->sparse); !checks.ok()) return checks.error();
     at("");
     return check_structure(request.structured);
   }

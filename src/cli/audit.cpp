@@ -101,6 +101,7 @@ Result<Request> audit_request(const AuditFlags& flags) {
   if (speculation.rule == "ratio")
     return usage_error("--rule ratio: audit compares streams, and only rule match promises equal ones; leave it out");
   if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
+  if (speculation.sparse.on) return usage_error("--verify sparse: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
   // A planner may find that nothing pays: there would be nothing to audit.
   if (speculation.proposer == "auto" || speculation.proposer == "none") speculation.proposer = "self";

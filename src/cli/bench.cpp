@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "api/answer_json.h"
 #include "base/random.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -340,6 +341,7 @@ class LlamaBench {
                           {"acceptance_by_position", sums.acceptance_by_position()},
                           {"milliseconds", time_split(sums)}};
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
+    if (sums.approximation.passes > 0) extra["approx"] = approx_json(sums.approximation);
     print_row(bench_row(fields_, test, samples, extra));
     return {};
   }
@@ -430,6 +432,7 @@ Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
 void add_counts(const Generation& g, Generation& sums) {
   sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;
   sums.lossless = sums.lossless && g.lossless;
+  sums.approximation.add(g.approximation);
   sums.steps += g.steps, sums.experts_read += g.experts_read;
   sums.rounds += g.rounds, sums.drafted += g.drafted, sums.accepted += g.accepted;
   const size_t positions = std::max(sums.drafted_by_position.size(), g.drafted_by_position.size());

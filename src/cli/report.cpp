@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "api/answer_json.h"
 #include "backend/ops/kv.h"
 #include "engine/defaults.h"
+#include "engine/verify_check.h"
 
 namespace hunch {
 namespace {
@@ -30,7 +32,7 @@ std::string bytes_text(double bytes) {
 }
 
 std::string lossless_text(const Generation& g) {
-  if (!g.lossless) return "LOSSY: guesses were not checked";
+  if (!g.lossless) return g.approximation.passes > 0 ? approximation_text(g.approximation) : "LOSSY: guesses were not checked";
   if (g.proposer == "none" || g.proposer.empty()) return "yes, plain decoding";
   return g.rule == "ratio" ? "yes, the distribution of plain decoding" : "yes, the stream of plain decoding, bit for bit";
 }
@@ -57,6 +59,7 @@ ordered_json report_json(const Report& report) {
   if (g.experts_read > 0) out["experts_read_per_step"] = g.experts_per_step();
   if (!g.warning.empty()) out["warning"] = g.warning;
   out["lossless"] = g.lossless;
+  if (g.approximation.passes > 0) out["approx"] = approx_json(g.approximation);
   out["milliseconds"] = {{"load", g.milliseconds.load},     {"prefill", g.milliseconds.prefill},
                          {"draft", g.milliseconds.draft},   {"verify", g.milliseconds.verify},
                          {"select", g.milliseconds.select}, {"decode", g.milliseconds.first_to_last_token}};

@@ -31,7 +31,8 @@ struct RequestPlan {
   StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
-  std::optional<DType> draft_weights;              // none: the target's own
+  SparseVerification sparse;           // its values were checked, not whether engine and model have it (verify_check.h)
+  std::optional<DType> draft_weights;  // none: the target's own
   std::shared_ptr<const CompiledGrammar> grammar;  // null: none, or compiled when the request is opened
 };
 

@@ -193,7 +193,7 @@ HttpReply Server::metrics_text() {
   std::vector<Metrics::EngineNow> engines;
   for (size_t i = 0; state_ != State::Loading && i < models_.size(); ++i) {
     const ServedModel& model = models_.at(i);
-    engines.push_back({.stats = model.engine->stats(), .lossless = model.defaults.speculation.verify});
+    engines.push_back({.stats = model.engine->stats(), .lossless = !model.defaults.speculation.lossy()});
   }
   const Metrics::ServerNow server{.connections = http_->num_connections(),
                                   .reading = int(workers_.waiting()),
