@@ -315,6 +315,9 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
   const auto refused = Call::parse(kText, R"({"prompt":"x","lossless":"required"})", lossy, {});
   ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
   EXPECT_EQ(std::get<ApiError>(refused).param, "lossless");
+  const auto sparse = Call::parse(kText, R"({"prompt":"x","lossless":true,"speculative_config":{"verify":"sparse"}})", lossy, {});
+  ASSERT_TRUE(std::holds_alternative<ApiError>(sparse));
+  EXPECT_NE(std::get<ApiError>(sparse).message.find("lossy checks"), std::string::npos);
   const auto own = Call::parse(kText, R"({"prompt":"x","lossless":true,"speculative_config":"off"})", lossy, {});
   EXPECT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(own));
 }

@@ -38,8 +38,9 @@ TEST(SparseVerification, ThatLeavesOutNothingIsExactBitForBit) {
     const auto plain = test::plain_stream(*engine, request);
     for (const char* proposer : {"none", "ngram"}) {
       request.speculation.proposer = proposer;
-      for (const SparseVerification& how : {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
-                                            SparseVerification{.ratio = 0.99, .dense_len = 0, .block = 200, .recent_blocks = 9}}) {
+      for (const SparseVerification& how :
+           {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
+            SparseVerification{.ratio = 0.99, .dense_len = 0, .block = 200, .recent_blocks = 9}}) {
         const Generation g = generate(*engine, sparse(request, how));
         EXPECT_EQ(g.tokens, plain) << name << " " << how.ratio;
         EXPECT_TRUE(g.lossless);
@@ -89,7 +90,8 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
   const Generation thin = generate(*dense, sparse(request, {.ratio = 1, .channel_threshold = 0.05}));
   EXPECT_FALSE(thin.lossless);
   EXPECT_GT(thin.approximation.channels_skipped, 0);
-  EXPECT_EQ(thin.approximation.channels_skipped, thin.approximation.channel_rows_below) << "one row a pass: the union is the row's";
+  EXPECT_EQ(thin.approximation.channels_skipped, thin.approximation.channel_rows_below)
+      << "one row a pass: the union is the row's";
   for (const char* name : {"qwen3-moe", "gpt-oss"}) {
     const auto engine = test::load({.model = test::tiny_path(name), .threads = 2, .context_len = 256});
     Request asked = test::request(test::random_prompt(60, int(engine->parts().model->shape().vocab_size), 5), 16);
