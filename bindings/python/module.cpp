@@ -13,7 +13,9 @@
 #include <limits>
 #include <memory>
 
+#include "api/answer_json.h"
 #include "api/json_text.h"
+#include "engine/approximation.h"
 #include "engine_handle.h"
 #include "text/tokenizer.h"
 
@@ -60,6 +62,7 @@ void bind_options(nb::module_& m) {
       .def_rw("max_num_batched_tokens", &EngineOptions::max_num_batched_tokens)
       .def_rw("max_waiting", &EngineOptions::max_waiting)
       .def_rw("prefix_caching", &EngineOptions::prefix_caching)
+      .def_rw("verify_calibration", &EngineOptions::verify_calibration)
       .def(
           "load_drafters", [](EngineOptions& options, const std::string& config) { options.drafters = drafters_of(config); },
           "config"_a, "Names the drafters of a speculative configuration (JSON), to be loaded with the engine.");
@@ -158,6 +161,8 @@ void bind_results(nb::module_& m) {
       .def_prop_ro(
           "prompt_top", [](const Generation& g) { return ranked(g.prompt_top); }, nb::rv_policy::move)
       .def_ro("lossless", &Generation::lossless)
+      .def_prop_ro("approx",
+                   [](const Generation& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; })
       .def_ro("rule", &Generation::rule)
       .def_ro("policy", &Generation::policy)
       .def_ro("proposer", &Generation::proposer)

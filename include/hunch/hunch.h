@@ -48,6 +48,7 @@ struct EngineOptions {
   int max_waiting = 4096;                // requests that may wait; more are refused
   std::string trace;                     // a file for what happens when, in Chrome's trace format; empty: none
   bool keep_costs = true;                // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
+  std::string verify_calibration;        // a file of `hunch tune --calibrate-verify`, of this model; empty: none
   bool prefix_caching = true;            // requests share the verified KV entries of equal beginnings
   std::vector<DrafterOptions> drafters;  // each of a method of its own; requests name the method
   // Of models with natively trained sparse attention, files of `hunch tune`: the layers that reuse another's choice
@@ -68,6 +69,28 @@ struct SamplingOptions {
   int64_t min_tokens = 0;                             // no end before
   int logprobs = -1;                                  // log-probabilities of emitted tokens, and of this many others; -1: none
   int prompt_logprobs = -1;                           // the same for the prompt's tokens
+};
+
+// Sparse verification (docs/sparse-verification.md). LOSSY: the check itself leaves something out, so that the stream is no
+// longer the model's own. Off by default; every answer says what was left out (Approximation). Each of the three has its own
+// switch.
+struct SparseVerification {
+  bool on = false;
+  // Attention: behind dense_len entries a share `ratio` is read, in blocks that the round's first row chooses; 1: all.
+  double ratio = 0.1;
+  int64_t dense_len = 4096;
+  int block = 32;                          // entries
+  int sink_blocks = 1, recent_blocks = 0;  // always read; recent 0: max(2, ceil(rows / block) + 1)
+  std::string scope = "per_head";          // or joint: one budget for all KV heads of a layer
+  std::string group = "sum";               // or max: how the query heads of a KV head score a block
+  bool reuse_layers = false;               // layers behind a calibrated anchor read its blocks
+  // Feed-forward: channels below a threshold in every row of the round; or the threshold of a calibrated share. 0: off.
+  double channel_threshold = 0, channel_share = 0;
+  // Mixtures of experts: up to so many of a row's least experts are left out; 0: off.
+  int skip_experts = 0;
+  std::string expert_mode = "literal";  // or graded, tail_mass, union_aware
+  double expert_mass = 0.1;             // tail_mass, union_aware: share of a row's weights that may go
+  bool expert_renorm = false;           // shares of those that stay sum to what all had
 };
 
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
@@ -116,7 +139,10 @@ struct SpeculationOptions {
   std::string traversal = "bfs";  // approx: the order in which a tree's rows are grouped, bfs or dfs
   std::string reuse_layers;       // reuse: "3,5": these, counted from 0; "none"; empty: those of EngineOptions::reuse_schedule
 
-  bool lossless() const { return verify && precision_class == "strict"; }
+  SparseVerification sparse;  // lossy as well
+
+  // False: may say something else than the model.
+  bool lossless() const { return verify && !sparse.on && precision_class == "strict"; }
 };
 
 // What the continuation must look like. One kind a request; the rest is ignored.
@@ -177,16 +203,26 @@ struct DraftRound {
   uint16_t drafted = 0, accepted = 0;  // tokens
 };
 
-// How a lossy answer of a model with natively trained sparse attention was made, as it ran.
+// What lossy passes left out, as they ran; any() is false where all were exact.
 struct Approximation {
-  std::string precision_class = "strict";  // the class that was asked for; strict: nothing was approximated
-  int group_rows = 1;                      // most rows that may share a choice
-  std::string traversal;                   // in which order trees were grouped; empty: no groups
-  std::vector<int> reuse_layers;           // layers that take the choice of the one before
-  // Rows that decoded, counted in every layer: with a choice of their own, of another row, of another layer.
+  int64_t since_token = -1;  // sparse verification: the first of `tokens` that came of such a pass; -1: none
+  int64_t passes = 0, rows = 0;
+  int64_t entries = 0, entries_read = 0;             // attention: over layers and KV heads that chose, tentative rows not counted
+  int64_t channels = 0, channels_skipped = 0;        // feed-forward: of layers and passes, skipped in all of a pass's rows
+  int64_t channel_rows = 0, channel_rows_below = 0;  // the same for every row alone: what the threshold would skip there
+  int64_t experts = 0, experts_skipped = 0;          // pairs of row and expert
+  SparseVerification asked;
+  // Of models with natively trained sparse attention: the class that was asked for, the most rows that may share a choice, in
+  // which order trees were grouped (empty: no groups), and rows that decoded, counted in every layer: with a choice of their own,
+  // of another row, of another layer.
+  std::string precision_class = "strict";
+  int group_rows = 1;
+  std::string traversal;
   int64_t own_choices = 0, shared_choices = 0, reused_choices = 0;
+  std::vector<int> reuse_layers;  // that take the blocks of one before
 
-  bool any() const { return precision_class != "strict"; }
+  bool any() const { return passes > 0 || precision_class != "strict"; }
+  void add(const Approximation&);  // counts together, since_token the least
 };
 
 struct Generation {

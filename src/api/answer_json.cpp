@@ -195,7 +195,7 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   const Generation& first = *generations.front();
   bool lossless = true;
   Approximation approximation;
-  for (const Generation* g : generations) lossless = lossless && g->lossless, add_choices(g->approximation, approximation);
+  for (const Generation* g : generations) lossless = lossless && g->lossless, approximation.add(g->approximation);
   if (detail != Detail::None) out["speculative_decoding"] = speculation_json(generations, detail == Detail::Detailed);
   Generation all;  // sums, for the rates
   for (const Generation* g : generations) {

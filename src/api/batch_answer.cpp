@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/answer_json.h"
 #include "api/json_text.h"
 #include "engine/approximation.h"
 #include "text/detokenizer.h"
@@ -104,7 +105,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
     steps += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1);
     if (sample.first_token_ms >= 0) ttft = ttft < 0 ? sample.first_token_ms : std::min(ttft, sample.first_token_ms);
     lossless = lossless && g.lossless;
-    add_choices(g.approximation, all.approximation);
+    all.approximation.add(g.approximation);
   }
   ordered_json out;
   out["ttft_ms"] = ttft < 0 ? ordered_json() : ordered_json(ttft);

@@ -319,7 +319,10 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
       kText, R"({"prompt":"x","speculative_config":{"method":"suffix","precision_class":"approx","lossless":"required"}})", lossy,
       {});
   ASSERT_TRUE(std::holds_alternative<ApiError>(approximate));
-  EXPECT_NE(std::get<ApiError>(approximate).message.find("precision_class approx is lossy"), std::string::npos);
+  EXPECT_NE(std::get<ApiError>(approximate).message.find("is lossy"), std::string::npos);
+  const auto sparse = Call::parse(kText, R"({"prompt":"x","lossless":true,"speculative_config":{"verify":"sparse"}})", lossy, {});
+  ASSERT_TRUE(std::holds_alternative<ApiError>(sparse));
+  EXPECT_NE(std::get<ApiError>(sparse).message.find("is lossy"), std::string::npos);
   const auto own = Call::parse(kText, R"({"prompt":"x","lossless":true,"speculative_config":"off"})", lossy, {});
   EXPECT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(own));
 }

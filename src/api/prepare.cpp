@@ -10,6 +10,7 @@
 #include "engine/plan.h"
 #include "engine/running.h"
 #include "engine/sampling_options.h"
+#include "engine/verify_check.h"
 #include "text/grammar.h"
 
 namespace hunch {
@@ -70,10 +71,12 @@ class Preparer {
     }
     if (body_.lossless_required && !request.speculation.lossless()) {
       at("lossless");
-      if (!body_.speculation.empty())
-        return usage_error(fmt::format("\"lossless\" is required, and precision_class {} is lossy: say strict",
-                                       request.speculation.precision_class));
-      return usage_error("\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
+      if (body_.speculation.empty())
+        return usage_error(
+            "\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
+      return usage_error(fmt::format(
+          "\"lossless\" is required, and {} is lossy: leave one out",
+          request.speculation.sparse.on ? "\"verify\": \"sparse\"" : "precision_class " + request.speculation.precision_class));
     }
     return {};
   }
@@ -157,6 +160,7 @@ class Preparer {
     if (!plan.ok()) return plan.error();
     HUNCH_OK(plan_approximation(request.speculation, parts_, *plan));
     HUNCH_OK(plan_profiled(parts_, *plan));
+    if (auto checks = hunch::check_options(parts_, plan->sparse); !checks.ok()) return checks.error();
     at("");
     return check_structure(request.structured);
   }

@@ -185,7 +185,9 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
       std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });
   if (config.model && sparse && !values.contains(0))
     return usage_error(fmt::format("{}: \"model\" beside keys of self: say which \"method\" is meant", kFlag));
-  if (!values.contains(0) && !config.model) {
+  const bool verify =
+      std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("verify"); });
+  if (!values.contains(0) && !config.model && !(verify && !sparse)) {
     if (!sparse)
       return usage_error(fmt::format(
           "{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, none, and {} "

@@ -104,6 +104,7 @@ Result<Request> audit_request(const AuditFlags& flags) {
     return usage_error(
         fmt::format("--precision-class {}: audit compares lossless decoding; leave it out", speculation.precision_class));
   if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
+  if (speculation.sparse.on) return usage_error("--verify sparse: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
   // A planner may find that nothing pays: there would be nothing to audit.
   if (speculation.proposer == "auto" || speculation.proposer == "none") speculation.proposer = "self";

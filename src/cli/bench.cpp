@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "api/answer_json.h"
 #include "base/random.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -433,7 +434,7 @@ Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
 void add_counts(const Generation& g, Generation& sums) {
   sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;
   sums.lossless = sums.lossless && g.lossless;
-  add_choices(g.approximation, sums.approximation);
+  sums.approximation.add(g.approximation);
   sums.steps += g.steps, sums.experts_read += g.experts_read;
   sums.rounds += g.rounds, sums.drafted += g.drafted, sums.accepted += g.accepted;
   const size_t positions = std::max(sums.drafted_by_position.size(), g.drafted_by_position.size());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "api/answer_json.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/commands.h"
@@ -211,6 +212,7 @@ class BatchBench {
                           {"decode_ts", mean_and_deviation(decodes).mean}};
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
+    if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (!gains.empty()) {
       extra["mean_acceptance_length"] = sums.mean_acceptance_length();
       extra["speedup"] = mean_and_deviation(gains).mean;

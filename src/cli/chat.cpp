@@ -103,7 +103,7 @@ class Chat {
                         kv_bytes_per_entry(engine_)};
     last_report_ = report_text(report, Paint{color_wanted(flags_.color, stderr_is_terminal())});
     if (!generation->warning.empty()) complain(generation->warning);
-    if (!generation->lossless) complain("LOSSY: this answer was not checked against the model");
+    if (!generation->lossless) complain(lossless_text(*generation) + "; plain decoding may say something else");
     if (flags_.stats) fmt::print(stderr, "{}", last_report_);
     return -1;
   }

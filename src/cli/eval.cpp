@@ -1,14 +1,16 @@
 // hunch eval: what a model and a setting are worth, not how fast they are. `eval perplexity FILE`: the perplexity of a text by
 // length of context. `eval lookup`: the share of facts that the model finds in a record book of a given length. Both name the KV
-// type and the policy; a setting that is not lossless says so.
+// type and the policy; a setting that is not lossless says so. `eval verify FILE`: what a sparse check changes (eval_verify.h).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "api/answer_json.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"
 #include "cli/demo_book.h"
+#include "cli/eval_verify.h"
 #include "cli/generating.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
@@ -16,6 +18,7 @@
 #include "engine/approximation.h"
 #include "engine/parts.h"
 #include "engine/token_run.h"
+#include "engine/verify_check.h"
 #include "text/detokenizer.h"
 
 namespace hunch {
@@ -28,7 +31,7 @@ struct EvalFlags {
   SpeculationFlags speculation;
   std::optional<std::string> file;
   std::vector<int64_t> contexts;
-  std::optional<int64_t> books, new_tokens, windows, seed;
+  std::optional<int64_t> books, new_tokens, windows, seed, rows, scored;
   bool json = false;
 };
 
@@ -105,6 +108,33 @@ class Eval {
     return {};
   }
 
+  Status verify() {
+    HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
+    HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
+    const int64_t most = std::min(int64_t(ids.size()), engine_.context_len());
+    for (int64_t context : contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most)) {
+      const VerifyEval how{.context = context,
+                           .scored = std::min(flags_.scored.value_or(128), context / 2),
+                           .rows = int(flags_.rows.value_or(8)),
+                           .windows = flags_.windows.value_or(4),
+                           .free_tokens = flags_.new_tokens.value_or(64)};
+      HUNCH_TRY(const ordered_json found, eval_verify(engine_, ids, speculation_, how, interrupts_.flag()));
+      if (found.is_null() || interrupts_.stopped()) return {};
+      ordered_json row = labels(engine_);
+      row.update({{"text", *flags_.file}});
+      row.update(found);
+      const bool lossless = row["lossless"].get<bool>();
+      emit(row,
+           fmt::format("context {:>6}  kl {:.5f} (exact KV {:.5f})  best token {:.2f} %  perplexity {:.4f} for {:.4f}  {:.0f} ms "
+                       "for {:.0f}; {}",
+                       context, row["kl"].get<double>(), row["exact_kv"]["kl"].get<double>(),
+                       100 * row["top1_agreement"].get<double>(), row["perplexity"].get<double>(),
+                       row["perplexity_exact"].get<double>(), row["ms"].get<double>(), row["ms_exact"].get<double>(),
+                       lossless ? "lossless here" : "LOSSY"));
+    }
+    return {};
+  }
+
   // Facts from the beginning, the middle and the end of a book; greedy answers.
   Status lookup() {
     const int64_t new_tokens = flags_.new_tokens.value_or(48);
@@ -134,7 +164,7 @@ class Eval {
           const bool right = book.questions[q].answered_by(answer);
           ++asked, found += right, found_at[std::min<size_t>(q, 2)] += right;
           lossless = lossless && g.lossless;
-          add_choices(g.approximation, approximation);
+          approximation.add(g.approximation);
           policy = g.policy, proposer = g.proposer, prompt_tokens = std::max(prompt_tokens, g.prompt_tokens);
         }
       }
@@ -157,7 +187,7 @@ class Eval {
                             found, asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
                             policy.empty() ? "plain" : policy,
                             lossless              ? ""
-                            : approximation.any() ? ", LOSSY: precision class " + approximation.precision_class
+                            : approximation.any() ? ", " + approximation_text(approximation)
                                                   : ", LOSSY: guesses were not checked"));
     }
     return {};
@@ -184,7 +214,7 @@ class Eval {
   InterruptScope interrupts_;
 };
 
-void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup) {
+void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
   set.group("What to measure");
   if (!lookup) set.positional("FILE", true, "the text", flags.file);
   set.value({"--contexts", "--context"}, "LIST",
@@ -196,6 +226,12 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup) {
     set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 48)", {1, 4096}, flags.new_tokens, 1);
     set.whole({"-s", "--seed"}, "seed of the first book (default 7)", {0, double(1LL << 53)}, flags.seed);
   } else {
+    if (verify) {
+      set.whole({"--rows-per-check"}, "rows of a check (default 8)", {1, 64}, flags.rows);
+      set.whole({"--scored"}, "tokens of a window, at its end, that are compared (default 128)", {2, 1 << 20}, flags.scored);
+      set.whole({"-n", "--n-predict"}, "tokens of greedy streams that are compared; 0: none (default 64)", {0, 4096},
+                flags.new_tokens, 1);
+    }
     set.whole({"--windows", "--chunks"}, "most windows of each length (default: all)", {1, 1 << 24}, flags.windows, 1);
   }
   set.toggle({"--json"}, "print a JSON object a row (JSON lines, as hunch report reads them)", [&flags] { flags.json = true; });
@@ -206,21 +242,28 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup) {
 int eval_command(Arguments arguments) {
   const bool lookup = !arguments.empty() && arguments[0] == "lookup";
   const bool perplexity = !arguments.empty() && arguments[0] == "perplexity";
-  if (!arguments.empty() && arguments[0] == "--flag-names") return print_and_exit_code("--help\nlookup\nperplexity\n");
-  if (!lookup && !perplexity && !arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h")
-    return fail(usage_error("name what to measure: hunch eval perplexity FILE, or hunch eval lookup"));
-  if (!lookup && !perplexity)
+  const bool verify = !arguments.empty() && arguments[0] == "verify";
+  if (!arguments.empty() && arguments[0] == "--flag-names") return print_and_exit_code("--help\nlookup\nperplexity\nverify\n");
+  if (!lookup && !perplexity && !verify && !arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h")
+    return fail(usage_error("name what to measure: hunch eval perplexity FILE, hunch eval lookup, or hunch eval verify FILE"));
+  if (!lookup && !perplexity && !verify)
     return print_and_exit_code(
         "usage: hunch eval perplexity FILE [flags]   perplexity of a text by length of context\n"
         "       hunch eval lookup [flags]            facts found in a record book, by its length\n"
+        "       hunch eval verify FILE [flags]       what --verify sparse changes, against the exact check\n"
         "each has its own --help\n");
   EvalFlags flags;
-  FlagSet set(lookup ? "hunch eval lookup [flags]" : "hunch eval perplexity FILE [flags]",
-              lookup ? "The share of facts that greedy answers find in a generated record book, by its length."
-                     : "The perplexity of a text by length of context: the second half of each window is scored.");
-  add_eval_flags(set, flags, lookup);
+  FlagSet set(lookup   ? "hunch eval lookup [flags]"
+              : verify ? "hunch eval verify FILE [flags]"
+                       : "hunch eval perplexity FILE [flags]",
+              verify
+                  ? "What a sparse check (--verify sparse, LOSSY) changes by length of context: KL, the best token, perplexity, "
+                    "greedy streams, time, against the exact check of the same model."
+              : lookup ? "The share of facts that greedy answers find in a generated record book, by its length."
+                       : "The perplexity of a text by length of context: the second half of each window is scored.");
+  add_eval_flags(set, flags, lookup, verify);
   add_model_flags(set, flags.model);
-  if (lookup) add_speculation_flags(set, flags.speculation);
+  if (lookup || verify) add_speculation_flags(set, flags.speculation);
   if (const Status status = set.parse(arguments.subspan(1)); !status.ok()) return fail(status.error());
   if (set.help_wanted()) return print_and_exit_code(set.help());
   auto speculation = resolve_speculation(flags.speculation);
@@ -231,7 +274,7 @@ int eval_command(Arguments arguments) {
   auto engine = load_engine(*options, progress);
   if (!engine.ok()) return fail(engine.error());
   Eval eval(**engine, flags, *speculation);
-  const Status status = lookup ? eval.lookup() : eval.perplexity();
+  const Status status = lookup ? eval.lookup() : verify ? eval.verify() : eval.perplexity();
   if (!status.ok()) return fail(status.error());
   return eval.exit_code();
 }

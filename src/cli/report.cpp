@@ -5,9 +5,11 @@
 
 #include <algorithm>
 
+#include "api/answer_json.h"
 #include "backend/ops/kv.h"
 #include "engine/approximation.h"
 #include "engine/defaults.h"
+#include "engine/verify_check.h"
 
 namespace hunch {
 namespace {
@@ -31,8 +33,7 @@ std::string bytes_text(double bytes) {
 }
 
 std::string lossless_text(const Generation& g) {
-  if (g.approximation.any()) return fmt::format("LOSSY: precision class {}", g.approximation.precision_class);
-  if (!g.lossless) return "LOSSY: guesses were not checked";
+  if (!g.lossless) return g.approximation.any() ? approximation_text(g.approximation) : "LOSSY: guesses were not checked";
   if (g.proposer == "none" || g.proposer.empty()) return "yes, plain decoding";
   return g.rule == "ratio" ? "yes, the distribution of plain decoding" : "yes, the stream of plain decoding, bit for bit";
 }

@@ -71,6 +71,8 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
       2);
   set.whole({"-t", "--threads"}, "threads, 1..1024 (default: all cores this process may use)", {1, 1024}, flags.threads);
   set.text({"--trace"}, "FILE", "what the engine does when, for chrome://tracing or ui.perfetto.dev", flags.trace);
+  set.text({"--verify-calibration"}, "FILE", "what --verify sparse knows of this model: a file of hunch tune --calibrate-verify",
+           flags.verify_calibration);
   set.value(
       {"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",
       "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
@@ -201,6 +203,7 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
   options.context_len = flags.context_len.value_or(0);
   options.kv_memory_bytes = flags.kv_memory_bytes;
   options.trace = flags.trace.value_or("");
+  options.verify_calibration = flags.verify_calibration.value_or("");
   if (speculation) {
     HUNCH_TRY(options.drafters, resolve_drafters(*speculation));
     options.reuse_schedule = speculation->reuse_schedule, options.strategies = speculation->strategies;

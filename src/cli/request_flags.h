@@ -24,7 +24,7 @@ struct ModelFlags {
   std::string device = "cpu", isa;
   std::optional<std::string> random;  // a known shape with random weights of random_type, in place of a model
   std::string random_type;
-  std::optional<std::string> trace;
+  std::optional<std::string> trace, verify_calibration;
 };
 
 struct ChatTemplateFlags {

@@ -54,11 +54,7 @@ int conclude(Engine& engine, const Settled& settled, const RunFlags& flags, cons
     if (!status.ok()) return fail(status.error());
   }
   if (!generation.warning.empty()) complain(generation.warning);
-  if (generation.approximation.any())
-    complain(fmt::format("LOSSY: precision class {}: plain decoding may say something else",
-                         generation.approximation.precision_class));
-  else if (!generation.lossless)
-    complain("LOSSY: this text was not checked against the model; plain decoding may say something else");
+  if (!generation.lossless) complain(lossless_text(generation) + "; plain decoding may say something else");
   if (flags.output.stats || interrupted_code != 0)
     fmt::print(stderr, "{}", report_text(report, Paint{color_wanted(flags.output.color, stderr_is_terminal())}));
   return interrupted_code;

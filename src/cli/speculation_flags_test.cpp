@@ -66,6 +66,28 @@ TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
   }
 }
 
+TEST(SpeculationFlags, SparseChecksByFlagAndByKey) {
+  const Outcome flags = resolve({"--verify", "sparse", "--verify-ratio", "0.2", "--verify-dense", "64", "--verify-scope", "joint",
+                                 "--verify-channels", "0.05", "--verify-experts", "2", "--verify-expert-mode", "tail_mass"});
+  const Outcome keys = config(R"({"verify": "sparse", "verify_attn_ratio": 0.2, "verify_attn_dense_len": 64,
+      "verify_attn_budget_scope": "joint", "verify_ffn_threshold": 0.05, "verify_experts": 2, "verify_expert_mode": "tail_mass"})");
+  for (const Outcome* o : {&flags, &keys}) {
+    EXPECT_EQ(o->message, "");
+    EXPECT_EQ(o->options.proposer, "auto");
+    const SparseVerification& s = o->options.sparse;
+    EXPECT_TRUE(s.on && !o->options.lossless());
+    EXPECT_EQ(s.ratio, 0.2);
+    EXPECT_EQ(s.dense_len, 64);
+    EXPECT_EQ(s.scope, "joint");
+    EXPECT_EQ(s.channel_threshold, 0.05);
+    EXPECT_EQ(s.skip_experts, 2);
+    EXPECT_EQ(s.expert_mode, "tail_mass");
+  }
+  EXPECT_TRUE(resolve({}).options.lossless());
+  EXPECT_EQ(resolve({"--verify-ratio", "0.2"}).notes,
+            std::vector<std::string>{"--verify-ratio has no effect without --verify sparse"});
+}
+
 TEST(SpeculationFlags, CheaperDraftsByFlagAndByKey) {
   const Outcome flags = resolve({"--skip-layers", "3,5", "--layer-step", "2", "--self-lookup", "ngram"});
   const Outcome keys = config(R"({"sparse_attn_skip_layers": [3, 5], "sparse_attn_layer_step": 2, "self_lookup": "ngram"})");

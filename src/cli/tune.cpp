@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cli/bench.h"
+#include "cli/calibrate.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
@@ -46,7 +47,7 @@ class Tune {
       : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
 
   int run() {
-    const Status status = search();
+    const Status status = flags_.calibration ? calibrate() : search();
     progress_.clear();
     if (interrupts_.stopped()) return complain("interrupted: nothing is stored"), interrupts_.exit_code();
     if (!status.ok()) return fail(status.error());
@@ -55,6 +56,14 @@ class Tune {
   }
 
  private:
+  Status calibrate() {
+    HUNCH_OK(read_prompts());
+    HUNCH_TRY(out_, calibrate_verify(engine_.parts(), prompts_, speculation_.sparse, int(flags_.rows.value_or(8)),
+                                     int(flags_.anchors.value_or(0)), *flags_.calibration, interrupts_.flag()));
+    say(fmt::format("stored: {}\n{}", *flags_.calibration, out_.dump()));
+    return {};
+  }
+
   Status search() {
     HUNCH_OK(read_prompts());
     HUNCH_TRY(const std::vector<Trial> first, trials(std::vector<Setting>(2)));  // the first warms up
@@ -239,6 +248,12 @@ int tune_command(Arguments arguments) {
               HUNCH_TRY(flags.most, parse_whole(flag, v, {1, 1000}));
               return {};
             });
+  set.text({"--calibrate-verify"}, "OUT",
+           "instead: what --verify sparse wants to know of the model (anchor layers, sizes of channels, thresholds of experts), "
+           "to OUT",
+           flags.calibration);
+  set.whole({"--anchors"}, "layers that may choose blocks when calibrating (default: half)", {1, 4096}, flags.anchors);
+  set.whole({"--rows-per-check"}, "rows of a check when calibrating (default 8)", {1, 64}, flags.rows);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
   set.group("Models with natively trained sparse attention");
   set.toggle({"--reuse-layers"}, "instead: find the layers that may reuse the choice of the one before, for --reuse-schedule",

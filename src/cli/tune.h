@@ -21,6 +21,8 @@ struct TuneFlags {
   int64_t most = 4, scored = 256;
   double budget = 0.005;
   bool json = false, reuse = false, profile = false;
+  std::optional<std::string> calibration;
+  std::optional<int64_t> anchors, rows;
 };
 
 // The "text" of a JSON object a line, `most` of them; a file that is nothing of the kind is one text.

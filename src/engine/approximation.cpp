@@ -105,17 +105,61 @@ void count_choices(const IndexSharing* sharing, int layers, int rows, Approximat
   out.reused_choices += rows * reused, out.own_choices += groups * choosing, out.shared_choices += (rows - groups) * choosing;
 }
 
+void Approximation::add(const Approximation& a) {
+  if (a.since_token >= 0) since_token = since_token < 0 ? a.since_token : std::min(since_token, a.since_token);
+  passes += a.passes, rows += a.rows, entries += a.entries, entries_read += a.entries_read;
+  channels += a.channels, channels_skipped += a.channels_skipped;
+  channel_rows += a.channel_rows, channel_rows_below += a.channel_rows_below;
+  experts += a.experts, experts_skipped += a.experts_skipped;
+  own_choices += a.own_choices, shared_choices += a.shared_choices, reused_choices += a.reused_choices;
+  if (!a.reuse_layers.empty()) reuse_layers = a.reuse_layers;
+  if (a.asked.on) asked = a.asked;
+  if (a.precision_class != "strict") precision_class = a.precision_class, group_rows = a.group_rows, traversal = a.traversal;
+}
+
 nlohmann::ordered_json approximation_json(const Approximation& a) {
-  nlohmann::ordered_json out{{"precision_class", a.precision_class}};
-  if (!a.traversal.empty()) out["group_rows"] = a.group_rows, out["traversal"] = a.traversal;
-  if (a.precision_class.ends_with("reuse")) out["reuse_layers"] = a.reuse_layers;
-  out["choices"] = {{"own", a.own_choices}, {"shared", a.shared_choices}, {"reused", a.reused_choices}};
+  if (!a.any()) return {};
+  const auto share = [](int64_t part, int64_t whole) { return whole > 0 ? double(part) / double(whole) : 0.0; };
+  auto out = nlohmann::ordered_json::object();
+  if (a.precision_class != "strict") {
+    out["precision_class"] = a.precision_class;
+    if (!a.traversal.empty()) out["group_rows"] = a.group_rows, out["traversal"] = a.traversal;
+    if (a.precision_class.ends_with("reuse")) out["reuse_layers"] = a.reuse_layers;
+    out["choices"] = {{"own", a.own_choices}, {"shared", a.shared_choices}, {"reused", a.reused_choices}};
+  }
+  if (a.passes == 0) return out;
+  const SparseVerification& s = a.asked;
+  if (a.entries > 0)
+    out["attention"] = {{"ratio", s.ratio},
+                        {"dense_len", s.dense_len},
+                        {"block", s.block},
+                        {"budget_scope", s.scope},
+                        {"sparsity", 1 - share(a.entries_read, a.entries)}};
+  if (a.channels > 0)
+    out["ffn"] = {{"threshold", s.channel_threshold},
+                  {"share", s.channel_share},
+                  {"union_sparsity", share(a.channels_skipped, a.channels)},
+                  {"row_sparsity", share(a.channel_rows_below, a.channel_rows)}};
+  if (a.experts > 0)
+    out["moe"] = {{"mode", s.expert_mode}, {"experts", s.skip_experts}, {"sparsity", share(a.experts_skipped, a.experts)}};
+  out["reuse_layers"] = a.reuse_layers;
+  out["since_token"] = a.since_token;
+  out["passes"] = a.passes, out["rows"] = a.rows;
   return out;
 }
 
-void add_choices(const Approximation& from, Approximation& to) {
-  const int64_t own = to.own_choices, shared = to.shared_choices, reused = to.reused_choices;
-  if (from.any()) to = from, to.own_choices += own, to.shared_choices += shared, to.reused_choices += reused;
+std::string approximation_text(const Approximation& a) {
+  if (a.precision_class != "strict") return fmt::format("LOSSY: precision class {}", a.precision_class);
+  std::string out;
+  const auto add = [&](std::string_view what, int64_t part, int64_t whole) {
+    if (part < whole)
+      out += fmt::format("{}{:.0f} % of {}", out.empty() ? "LOSSY: the check read " : ", ", 100.0 * double(part) / double(whole),
+                         what);
+  };
+  add("the entries", a.entries_read, a.entries);
+  add("the channels", a.channels - a.channels_skipped, a.channels);
+  add("the experts", a.experts - a.experts_skipped, a.experts);
+  return out;
 }
 
 }  // namespace hunch

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,9 +27,10 @@ Status plan_profiled(const EngineParts&, RequestPlan&);
 // A pass ran `rows` rows of a request: who chose for them.
 void count_choices(const IndexSharing*, int layers, int rows, Approximation&);
 
-// "approx" of every output: the class, the groups, the layers, and who chose for the rows. Only where any().
+// "approx" of every output: what was asked for, and who chose for the rows or what was left out, as it ran. Null: nothing was.
 nlohmann::ordered_json approximation_json(const Approximation&);
-// Into a sum over requests of one setting.
-void add_choices(const Approximation& from, Approximation& to);
+
+// "LOSSY: ..." in words; empty: nothing was left out.
+std::string approximation_text(const Approximation&);
 
 }  // namespace hunch

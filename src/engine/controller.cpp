@@ -117,7 +117,8 @@ RequestView Controller::view_of(const Running& who) const {
                    .room = std::min(kMaxPlannedDraft, who.most_depth()),
                    .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
                    .prepared = who.prepared ? kSelf : -1};
-  if (parts_.model->shape().nsa.used()) view.arms &= ~(1u << kSelf);  // its attention is sparse already
+  if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1))
+    view.arms &= ~(1u << kSelf);  // its attention is sparse already
   const DraftTree& found = who.drafters[kLookup].tree;
   view.found[kLookup] = {.length = found.size, .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.worth))))};
   return view;
@@ -182,7 +183,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
                        .accepted = who->emitted_drafts,
                        .stopped_early = who->chosen >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts});
   // Passes that a prompt's rows slowed down say nothing about decoding.
-  if (report.chunks > 0 || report.decodes == 0) return;
+  if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
   table_.verify.record(shape, report.pass_ms);

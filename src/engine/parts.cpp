@@ -9,6 +9,7 @@
 #include "engine/defaults.h"
 #include "engine/load_text.h"
 #include "engine/strategy_profile.h"
+#include "engine/verify_check.h"
 #include "engine/vocab_match.h"
 
 namespace hunch {
@@ -93,6 +94,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
                      .kv_heads = shape.kv_heads,
                      .head_dim = shape.head_dim,
                      .scales = parts->checkpoint->kv_scales()};
+  if (!options.verify_calibration.empty()) {
+    HUNCH_TRY(parts->calibration, VerifyCalibration::load(options.verify_calibration, verify_model_name(*parts), shape.layers));
+  }
   HUNCH_OK(parts->load_drafters());
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());

@@ -16,6 +16,7 @@
 #include "engine/drafting.h"
 #include "engine/scheduler.h"
 #include "engine/trace.h"
+#include "engine/verify_calibration.h"
 #include "hunch/hunch.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_cache.h"
@@ -66,7 +67,8 @@ class EngineParts {
   std::unique_ptr<const StrategyProfile> strategies;  // of options.strategies; null: none
   std::vector<int> taps;                              // layers whose outputs some of them read, ascending
   double load_ms = 0;
-  std::unique_ptr<Trace> trace;  // null: none is wanted
+  std::optional<VerifyCalibration> calibration;  // of sparse verification, where a file was named
+  std::unique_ptr<Trace> trace;                  // null: none is wanted
 
   int64_t page_bytes() const;  // of a page, the target's and all drafters'
   double bits_per_weight() const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -10,6 +11,7 @@
 #include "draft/proposer.h"
 #include "engine/controller.h"
 #include "engine/defaults.h"
+#include "engine/verify_check.h"
 #include "model/skipped_layers.h"
 
 namespace hunch {
@@ -158,6 +160,13 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.verify = o.verify;
   if (!plan.verify && (plan.proposer != "self" || plan.policy_name != "streamingllm"))
     return usage_error("unverified (lossy) decoding exists for proposer self with policy streamingllm only");
+  HUNCH_OK(check_sparse_values(o));
+  plan.sparse = o.sparse;
+  // self guesses by what a check of all entries learns.
+  if (plan.planned && o.sparse.on && o.sparse.ratio < 1) {
+    std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
+    plan.draft_weights.reset();
+  }
   if (!plan.verify && plan.logprobs >= 0)
     return usage_error("log-probabilities come from the checking pass; unverified (lossy) decoding has none");
   return plan;

@@ -33,9 +33,10 @@ struct RequestPlan {
   StaticTree token_tree;  // empty: none; else gamma is its depth, nodes its size
   int logprobs = -1, prompt_logprobs = -1;
   bool verify = true;
-  IndexSharing sharing;                            // of rows that decode; what approximation says of it
-  Approximation approximation;                     // any(): whatever it decodes is lossy
-  std::optional<DType> draft_weights;              // none: the target's own
+  SparseVerification sparse;           // its values were checked, not whether engine and model have it (verify_check.h)
+  IndexSharing sharing;                // of rows that decode; what approximation says of it
+  Approximation approximation;         // any(): whatever it decodes is lossy
+  std::optional<DType> draft_weights;  // none: the target's own
   std::shared_ptr<const CompiledGrammar> grammar;  // null: none, or compiled when the request is opened
 };
 

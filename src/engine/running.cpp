@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/sampling_options.h"
+#include "engine/verify_check.h"
 
 namespace hunch {
 
@@ -55,7 +56,11 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
     }
     made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
   }
-  // What decoding unverified leaves behind is not what others may build on.
+  if (plan.sparse.on) {
+    HUNCH_TRY(CheckOptions options, check_options(parts, plan.sparse));
+    made->check = make_check(parts, std::move(options));
+  }
+  // What lossy decoding leaves behind is not what others may build on.
   if (plan.approximation.any()) made->exact_len = made->sequence.prompt_len;  // prompts are read exactly
   else if (made->guarantee() == Guarantee::Lossy) made->use_cache = false;
 
@@ -94,6 +99,7 @@ Status Running::add_drafter(const std::string& name) {
 void Running::seated() {
   prepared = planned = false;
   if (policy) policy->open(sequence);
+  if (check) check->open(sequence);
   for (const Drafter& drafter : drafters) drafter.proposer->open(sequence);
 }
 
@@ -103,9 +109,19 @@ void Running::unseated() {
 }
 
 Guarantee Running::guarantee() const {
-  if (plan.approximation.any()) return Guarantee::Lossy;
+  if (check || plan.approximation.any()) return Guarantee::Lossy;
   if (!drafting()) return Guarantee::Stream;
   return plan.verify ? rule->guarantee() : policy->unverified();
+}
+
+bool Running::lossless() const {
+  if (drafting() && (plan.verify ? rule->guarantee() : policy->unverified()) == Guarantee::Lossy) return false;
+  return !check || check->counts().passes == 0;
+}
+
+void Running::label() {
+  stats.lossless = lossless();
+  if (check) describe(*check, plan.sparse, stats.approximation);
 }
 
 void Running::decide_as_asked() {

@@ -32,7 +32,10 @@ class Running final : public Scheduled {
   void seated() override;
   void unseated() override;
 
+  // What its settings promise, and whether what ran so far was exact: settings that may be lossy need not have been.
   Guarantee guarantee() const;
+  bool lossless() const;
+  void label();  // both into stats, with what was left out
   // Guesses on a path of the next round: they may not pass the end of the sequence, and d of them with a bonus are d + 1 tokens.
   int most_depth() const;
   // Guesses of the next round. A tree may have more of them than there are tokens to come: of a level one is kept. What bounds
@@ -64,6 +67,7 @@ class Running final : public Scheduled {
   std::vector<Drafter> drafters;
   SparsePolicy* policy = nullptr;         // null: no drafter reads a selection
   const IndexSharing* sharing = nullptr;  // of the next round; null: rows choose for themselves
+  std::unique_ptr<SparseCheck> check;     // null: its passes are exact
 
   // The round in the works, as decided before it.
   int chosen = -1;                   // of drafters; -1: no guesses

@@ -9,6 +9,7 @@
 
 #include "engine/approximation.h"
 #include "engine/sampling_options.h"
+#include "engine/verify_check.h"
 
 namespace hunch {
 namespace {
@@ -107,6 +108,8 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
     }
   // Trees of the planner's, unless the request has its own idea of them.
   if (plan.planned && plan.nodes == plan.gamma) plan.planned_nodes = controller_.tree_nodes();
+  HUNCH_TRY(const CheckOptions checking, check_options(parts_, plan.sparse));
+  (void)checking;  // made again when the request is opened
   HUNCH_OK(check_stop_texts(request.stop));
   HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
   (void)rules;  // made again when the request is opened; here it is only checked
@@ -325,8 +328,8 @@ void Service::open_session(Order&& order) {
   stats.policy = run.policy ? run.plan.policy_name : "";
   stats.gamma = run.drafting() ? run.plan.gamma : 0;
   stats.seed = run.plan.noise.seed;
-  stats.lossless = run.guarantee() != Guarantee::Lossy;
   stats.approximation = run.plan.approximation;
+  stats.lossless = run.lossless();
   stats.milliseconds.load = parts_.load_ms;
   step_.prepare(run);
   scheduler_.add(run);
@@ -397,6 +400,7 @@ void Service::finish(Session& session, Status failure) {
   Running& run = *session.running;
   scheduler_.remove(run);
   Generation& out = run.stats;
+  run.label();
   session.ending.flush();
   out.text = session.ending.text();
   out.finish = session.ending.reason();

@@ -256,12 +256,14 @@ void Step::forward(const StepPlan& plan) {
                          .num_rows = who.tree().size + 1,
                          .policy = who.learns ? who.policy : nullptr,
                          .parents = who.row_parents,
-                         .sharing = who.sharing});
+                         .sharing = who.sharing,
+                         .check = who.check.get()});
     verified_.push_back(&who);
     if (who.plan.approximation.any())
       count_choices(who.sharing, parts_.model->shape().layers, who.tree().size + 1, who.stats.approximation);
     report_.learning += who.learns && who.policy;
     report_.entries += who.sequence.committed_len;
+    report_.sparse |= who.check != nullptr;
   }
   verify_rows = rows;
   report_.decodes = int(verified_.size()), report_.verify_rows = int(rows), report_.chunks = int(plan.chunks.size());
@@ -434,6 +436,8 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
 void Step::settle(Running& who, int64_t first_row) {
   Sequence& sequence = who.sequence;
   const DraftTree& tree = who.tree();
+  if (who.check && who.check->end_pass(tree.size + 1) && who.stats.approximation.since_token < 0)
+    who.stats.approximation.since_token = sequence.len() - sequence.prompt_len;
   Verdict& verdict = who.verdict;
   SampledRows::Of target(rows_, first_row);
   who.rule->accept(tree, sequence.len(), target, who.chance, verdict);

@@ -52,6 +52,7 @@ struct StepReport {
   int64_t entries = 0;                              // read by the requests that decoded
   uint64_t experts_read = 0;                        // distinct experts of every layer, of drafts and of the pass
   int chunks = 0;                                   // of prompts in the pass
+  bool sparse = false;                              // some check left something out: it tells nothing of other passes
   struct Drafted {
     const Proposer* by = nullptr;
     double ms = 0;

@@ -68,7 +68,8 @@ void TokenRun::wait() {
   if (status_.ok()) status_ = done;
 }
 
-void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits) {
+void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits,
+                    SparseCheck* check) {
   HUNCH_CHECK(sequence_.committed_len + int64_t(tokens.size()) <= max_len_);
   const ModelShape& shape = parts_.model->shape();
   const int64_t most = std::clamp<int64_t>(rows_per_pass, 1, parts_.pass->max_rows());
@@ -77,13 +78,15 @@ void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits w
     auto ids = ids_.view<int32_t>(rows);
     std::copy_n(tokens.begin() + first, rows, ids.data);
     auto hidden = hidden_.view<float>(rows, shape.hidden);
-    const Segment segment{.phase = rows > 1 ? Segment::Phase::Prefill : Segment::Phase::Verify,
+    const Segment segment{.phase = rows > 1 && !check ? Segment::Phase::Prefill : Segment::Phase::Verify,
                           .sequence = &sequence_,
                           .first_position = sequence_.committed_len,
                           .num_rows = int(rows),
-                          .sharing = sharing_};
+                          .sharing = sharing_,
+                          .check = check};
     parts_.pass->begin(ids, std::span(&segment, 1));
     parts_.model->forward(*parts_.pass, hidden);
+    if (check) check->end_pass(int(rows));
     wait();  // before ids are written again
     sequence_.committed_len += rows;
     if (wanted == Logits::All) {

@@ -29,8 +29,11 @@ class TokenRun {
   enum class Logits { None, Last, All };
   // Logits [rows][vocab] of consecutive tokens, `first` being the place of row 0 in `tokens`; valid during the call.
   using OnLogits = std::function<void(int64_t first, View<const float, 2> logits)>;
-  // Runs `tokens` in passes of at most `rows_per_pass` rows (bounded by the engine's own limit).
-  void feed(std::span<const int32_t> tokens, int rows_per_pass, Logits, const OnLogits& = {});
+  // Runs `tokens` in passes of at most `rows_per_pass` rows (bounded by the engine's own limit). With a check each pass is one of
+  // verification; it leaves out what the check says, and what it stored stays.
+  void feed(std::span<const int32_t> tokens, int rows_per_pass, Logits, const OnLogits& = {}, SparseCheck* check = nullptr);
+  // What a check is opened with.
+  const Sequence& sequence() const { return sequence_; }
 
   // The first failure of the device; logits since then say nothing.
   const Status& status() const { return status_; }

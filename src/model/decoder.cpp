@@ -76,7 +76,9 @@ void Decoder::forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t
     backend.norm({.x = x, .weight = floats(layer.attention_norm), .eps = shape_.norm_eps, .out = normed});
     attend(pass, i, shape_, layer.attention, scratch, normed, x);
     backend.norm({.x = x, .weight = floats(layer.ffn_norm), .eps = shape_.norm_eps, .out = normed});
-    feed_forward(backend, layer.ffn, scratch, normed, x);
+    for (const Pass::Part& part : pass.parts())
+      feed_forward(backend, layer.ffn, scratch, normed.slice(part.first, part.rows), x.slice(part.first, part.rows), i,
+                   part.check);
     pass.layer_output(i, x);
   }
   backend.norm({.x = x, .weight = floats(output_norm_), .eps = shape_.norm_eps, .out = hidden});

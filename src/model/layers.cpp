@@ -226,16 +226,20 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
   backend.matmul({.x = s.mixed, .products = out, .accumulate = true});
 }
 
-void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x) {
+void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x,
+                  int layer, SparseCheck* check) {
   const int64_t rows = in.extent[0], width = w.experts ? w.experts->all.front().gate->out_dim : w.gate->out_dim;
   const View<float, 2> gate(s.gate.data, rows, width), up(s.up.data, rows, width);
   if (w.experts) {
-    multiply(backend, in, *w.experts->router, w.experts->router_bias, s.logits);
+    const auto logits = s.logits.slice(0, rows), shares = s.shares.slice(0, rows);
+    const auto ids = s.ids.slice(0, rows);
+    multiply(backend, in, *w.experts->router, w.experts->router_bias, logits);
     backend.route(
-        {.logits = s.logits, .routing = w.experts->routing, .normalise = w.experts->normalise, .ids = s.ids, .shares = s.shares});
+        {.logits = logits, .routing = w.experts->routing, .normalise = w.experts->normalise, .ids = ids, .shares = shares});
+    if (check && check->thins_experts()) check->thin_experts(layer, ids, shares);
     backend.experts({.x = in,
-                     .ids = s.ids,
-                     .shares = s.shares,
+                     .ids = ids,
+                     .shares = shares,
                      .experts = w.experts->all,
                      .clamp = w.experts->clamp,
                      .out = x,
@@ -247,6 +251,7 @@ void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s
   }
   const Product both[] = {{w.gate.get(), nullptr, gate}, {w.up.get(), nullptr, up}};
   backend.matmul({.x = in, .products = both});
+  if (check && check->thins_channels()) check->thin_channels(layer, gate);
   backend.gate({.gate = gate, .up = up, .out = gate});
   const Product down[] = {{w.down.get(), nullptr, x}};
   backend.matmul({.x = gate, .products = down, .accumulate = true});

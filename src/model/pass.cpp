@@ -37,7 +37,7 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   scores_ = backend.allocate(size_t(score_layers_) * size_t(limits.max_segments) * size_t(shape.kv_heads) *
                              size_t(limits.context_len) * sizeof(float));
   segments_.reserve(size_t(limits.max_segments));
-  runs_.reserve(size_t(limits.max_segments));
+  runs_.reserve(size_t(limits.max_segments)), parts_.reserve(size_t(limits.max_segments));
   if (!limits.compressed) return;
   compressed_pages_.resize(size_t(limits.compressed->num_pages));
   std::iota(compressed_pages_.begin(), compressed_pages_.end(), 0);
@@ -56,7 +56,12 @@ void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, 
   ids_ = ids, taps_ = taps;
   segments_.assign(segments.begin(), segments.end());
   num_rows_ = 0;
+  parts_.clear();
   for (const Segment& segment : segments_) {
+    SparseCheck* check =
+        segment.check && (segment.check->thins_channels() || segment.check->thins_experts()) ? segment.check : nullptr;
+    if (parts_.empty() || check || parts_.back().check) parts_.push_back({num_rows_, 0, check});
+    parts_.back().rows += segment.num_rows;
     HUNCH_CHECK(segment.num_rows > 0 && num_rows_ + segment.num_rows <= limits_.max_rows);
     for (int row = 0; row < segment.num_rows; ++row)
       positions_[size_t(num_rows_++)] = int32_t(segment.first_position + offset_of(segment, row));
@@ -100,13 +105,21 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   AttentionRun run{
       .first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer), .first = segment.first};
   HUNCH_CHECK(segment.first == 0 || !segment.policy);
+  HUNCH_CHECK(!segment.check || (segment.phase == Segment::Phase::Verify && segment.round_row == 0 && segment.first == 0));
   int64_t first_entry = segment.first_position;
-  if (segment.policy && segment.phase == Segment::Phase::Draft) {
-    const Selection selection = segment.policy->select(
-        layer, {.q = args.q.slice(first_row, segment.num_rows), .scale = args.scale, .kv = own, .sinks = args.sinks},
-        info_of(segment));
+  const auto q = args.q.slice(first_row, segment.num_rows);
+  const bool drafts = segment.policy && segment.phase == Segment::Phase::Draft;
+  if (drafts || segment.check) {
+    SparseCheck::Reading reading;
+    if (drafts)
+      reading.selection =
+          segment.policy->select(layer, {.q = q, .scale = args.scale, .kv = own, .sinks = args.sinks}, info_of(segment));
+    else reading = segment.check->select(layer, q, own, segment.first_position);
+    const Selection& selection = reading.selection;
+    run.head_first = reading.head_first;
     if (selection.grain == Selection::Grain::Token) {
-      entries_offered_ += selection.tail_first, entries_selected_ += selection.prefix;
+      HUNCH_CHECK(drafts || !segment.policy);  // what is learnt needs scores of all entries
+      if (drafts) entries_offered_ += selection.tail_first, entries_selected_ += selection.prefix;
       first_entry = selection.entry_of(segment.first_position);
       if (selection.index.data) {
         run.index = selection.index, run.tail_first = selection.tail_first;

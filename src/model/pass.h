@@ -12,6 +12,7 @@
 #include "kv/sequence.h"
 #include "model/index_sharing.h"
 #include "sparse/policy.h"
+#include "sparse/sparse_check.h"
 
 namespace hunch {
 
@@ -34,6 +35,7 @@ struct Segment {
   // round's row 0, a row's own is that plus its depth.
   std::span<const int32_t> parents;
   const IndexSharing* sharing = nullptr;  // sparse attention; null: every row chooses for itself in every layer
+  SparseCheck* check = nullptr;           // verify: leaves something out (LOSSY); null: exact
 };
 
 struct PassLimits {
@@ -63,6 +65,14 @@ class Pass {
   int max_rows() const { return limits_.max_rows; }
   View<const int32_t, 1> ids() const { return ids_; }
   View<const int32_t, 1> positions() const { return View<const int32_t, 1>(positions_.data(), num_rows_); }
+
+  // Rows that feed-forward blocks take together: those of a request whose check leaves channels or experts out, or all up to
+  // them.
+  struct Part {
+    int64_t first = 0, rows = 0;
+    SparseCheck* check = nullptr;
+  };
+  std::span<const Part> parts() const { return parts_; }
 
   // Store K and V, select, attend, learn: every method meets here.
   struct Attend {
@@ -117,6 +127,7 @@ class Pass {
   View<const int32_t, 1> ids_;
   Taps taps_;
   std::vector<Segment> segments_;
+  std::vector<Part> parts_;
   std::vector<AttentionRun> runs_;
   std::vector<int32_t> compressed_pages_;  // all there are, a stretch for each slot
   std::vector<Compressing> compressing_;

@@ -41,7 +41,7 @@ _ANSWERS = {"quantization": "the file says how its weights are stored; hunch qua
 def _check_others(others: Mapping[str, object]) -> None:
     known = [*_HARMLESS, "model", "speculative_config", "max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "seed",
              "dtype", "device", "threads", "isa", "kv_cache_dtype", "kv_cache_memory_bytes", "max_num_seqs",
-             "max_num_batched_tokens", "enable_prefix_caching"]
+             "max_num_batched_tokens", "enable_prefix_caching", "verify_calibration"]
     for name, value in others.items():
         if name not in _HARMLESS:
             near = difflib.get_close_matches(name, known, 1)
@@ -63,7 +63,8 @@ class LLM:
                  tensor_parallel_size: int = 1, gpu_memory_utilization: float | None = None, max_model_len: int | None = None,
                  seed: int | None = None, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
                  isa: str | None = None, kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
-                 max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True, **others):
+                 max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
+                 verify_calibration: str | os.PathLike | None = None, **others):
         _check_others(others)
         if tensor_parallel_size != 1:
             raise ValueError(f"tensor_parallel_size is {tensor_parallel_size}; it must be 1: a model runs on one device")
@@ -88,6 +89,7 @@ class LLM:
         options.max_num_seqs = max_num_seqs
         options.max_num_batched_tokens = max_num_batched_tokens or 0
         options.prefix_caching = enable_prefix_caching
+        options.verify_calibration = os.fspath(verify_calibration or "")
         config = _config_text(speculative_config)
         options.load_drafters(config)
         self._engine = _hunch.Engine(options)

@@ -1,6 +1,7 @@
 """What comes of a request, in vLLM's shapes, with log-probabilities as numpy arrays besides. Made by hunch/llm.py."""
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class RequestMetrics:
     kv_bytes_read_per_token: float
     seed: int                    # that the samples were drawn with
     warning: str = ""            # what its user should look into
+    approx: dict | None = None   # lossy checks: what the first such sample's left out
 
 
 @dataclass
@@ -117,4 +119,5 @@ def metrics_of(samples: list[_hunch.Generation]) -> RequestMetrics:
         generated_tokens=sum(len(g.tokens) for g in samples), tokens_per_second=first.tokens_per_second,
         plain_tokens_per_second=first.plain_tokens_per_second, prefill_ms=first.prefill_ms, decode_ms=first.decode_ms,
         kv_bytes_read_per_token=first.kv_bytes_read_per_token, seed=first.seed,
-        warning=next((g.warning for g in samples if g.warning), ""))
+        warning=next((g.warning for g in samples if g.warning), ""),
+        approx=next((json.loads(g.approx) for g in samples if g.approx), None))

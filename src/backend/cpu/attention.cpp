@@ -130,7 +130,7 @@ AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, in
   AttendItem item;
   item.keys = key_plane(run.kv, args.layer, kv_head);
   item.rows = query_rows(args.q, row, num_rows, kv_head, group, args.scale);
-  item.rows.last = &run.last(first_row), item.rows.window = run.window, item.rows.first = run.first;
+  item.rows.last = &run.last(first_row), item.rows.window = run.window, item.rows.first = first_of_head(run, kv_head);
   if (!run.tree.parents.empty()) {
     item.rows.parents = run.tree.parents.data();
     item.rows.tree_row = run.tree.first + int(first_row), item.rows.tree_entry = run.tree.first_entry;

@@ -30,15 +30,16 @@ void CpuExperts::sort(const ExpertsArgs& args) {
   pairs_.resize(std::max(pairs_.size(), size_t(rows * k)));
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t slot = 0; slot < k; ++slot) {
-      HUNCH_DCHECK(args.ids(r, slot) >= 0 && size_t(args.ids(r, slot)) < args.experts.size());
-      ++first_[size_t(args.ids(r, slot)) + 1];
+      HUNCH_DCHECK(args.ids(r, slot) < int32_t(args.experts.size()));
+      if (args.ids(r, slot) >= 0) ++first_[size_t(args.ids(r, slot)) + 1];
     }
   for (size_t e = 0; e < args.experts.size(); ++e) first_[e + 1] += first_[e];
+  const int64_t total = first_.back();
   for (int64_t r = rows - 1; r >= 0; --r)  // from the back: first_[e + 1] goes down to where the pairs of e begin
     for (int64_t slot = 0; slot < k; ++slot)
-      pairs_[size_t(--first_[size_t(args.ids(r, slot)) + 1])] = {int32_t(r), args.shares(r, slot)};
+      if (args.ids(r, slot) >= 0) pairs_[size_t(--first_[size_t(args.ids(r, slot)) + 1])] = {int32_t(r), args.shares(r, slot)};
   std::rotate(first_.begin(), first_.begin() + 1, first_.end());
-  first_.back() = rows * k;
+  first_.back() = total;
 }
 
 CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {

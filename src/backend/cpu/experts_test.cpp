@@ -137,6 +137,17 @@ TEST(CpuExperts, AreNearThePlainLoopsAndReadTheSameExperts) {
   }
 }
 
+TEST(CpuExperts, APlaceWithoutAnExpertAddsNothing) {
+  Route silent, none;
+  for (size_t i = 0; i < none.ids.size(); i += 3) silent.shares[i] = none.shares[i] = 0, none.ids[i] = -1;
+  ReferenceBackend reference;
+  const auto cpu = make_cpu("", 2);
+  for (Backend* backend : {static_cast<Backend*>(&reference), static_cast<Backend*>(cpu.get())}) {
+    const Experts experts(*backend, DType::F32);
+    EXPECT_EQ(run(*backend, experts, none, range(0, kRows)), run(*backend, experts, silent, range(0, kRows)));
+  }
+}
+
 TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
   const Route route;
   std::vector<std::string> backends = all_backends();

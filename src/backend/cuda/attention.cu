@@ -176,7 +176,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     HUNCH_CHECK(group * store.kv_heads == args.q.extent[1] && args.q.extent[2] == store.head_dim && args.scale > 0);
     PlannedRun& planned = planned_;
     planned.reset();
-    HUNCH_CHECK(first_allowed(run) && run.first < kFarFuture);
+    HUNCH_CHECK(first_allowed(run) && run.head_first.empty() && run.first < kFarFuture);
     planned.kv_heads = store.kv_heads, planned.window = run.window, planned.first = run.first;
     if (run.index.data) planned.split_blocks = kSelectedSplitBlocks;
     for (int64_t row = 0; row < run.num_rows; ++row) planned.rows.push_back(int32_t(row)), planned.last.push_back(run.last(row));

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -61,6 +62,9 @@ struct AttentionRun {
   // (last < first) gets zeros and the log-sum-exp -inf, or that of its sink. Above 0 neither with scores nor with a selection
   // read in place.
   int64_t first = 0;
+  // The same for each KV head alone, in place of `first`; empty: none. Lists of several lengths that end together (cpu,
+  // reference).
+  std::span<const int64_t> head_first;
   // A selection read in place: the run's entry e is kv's entry index(set, e) for e < count = index.extent[1], and kv's entry
   // tail_first + (e - count) from there on; `last`, windows and splits speak of the run's entries. Data null: entries are kv's.
   View<const int32_t, 2> index;  // [kv_heads or 1 (shared)][count], ascending
@@ -74,7 +78,11 @@ inline int64_t oldest_entry(const AttentionRun& run, int64_t last) {
 }
 // Whether `first` goes with what else the run asks for.
 inline bool first_allowed(const AttentionRun& run) {
-  return run.first == 0 || (run.first > 0 && !run.index.data && run.scores.metric == ScoreMetric::None);
+  return (run.first == 0 && run.head_first.empty()) ||
+         (run.first >= 0 && !run.index.data && run.scores.metric == ScoreMetric::None);
+}
+inline int64_t first_of_head(const AttentionRun& run, int kv_head) {
+  return run.head_first.empty() ? run.first : run.head_first[size_t(kv_head)];
 }
 
 struct AttentionArgs {

@@ -36,8 +36,8 @@ float scaled_dot(float scale, const float* q, const float* k, int64_t n) {
 
 // The entries that a row of a run reads, in the order of its tokens. In a tree the one at place first_entry + d is that of the
 // row's ancestor at depth d.
-std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row) {
-  const int64_t last = run.last(row), first = oldest_entry(run, last);
+std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row, int kv_head) {
+  const int64_t last = run.last(row), first = std::max(oldest_entry(run, last), first_of_head(run, kv_head));
   std::vector<int64_t> entries(size_t(std::max<int64_t>(0, last - first + 1)));
   std::iota(entries.begin(), entries.end(), first);
   if (run.tree.parents.empty()) return entries;
@@ -127,14 +127,14 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
     const int group = heads / run.kv.store->kv_heads;
     HUNCH_CHECK(first_allowed(run));
     HUNCH_CHECK(!run.index.data || run.index.extent[0] == 1 || run.index.extent[0] == run.kv.store->kv_heads);
-    std::set<int64_t> asked;
-    for (int64_t row = 0; row < run.num_rows; ++row)
-      for (int64_t e : entries_of(run, row)) asked.insert(e);
     for (int kv_head = 0; kv_head < run.kv.store->kv_heads; ++kv_head) {
+      std::set<int64_t> asked;
       std::vector<std::vector<int64_t>> read;
       int64_t first = std::numeric_limits<int64_t>::max(), end = 0;
       for (int64_t row = 0; row < run.num_rows; ++row) {
-        read.push_back(stored(run, kv_head, entries_of(run, row)));
+        const auto entries = entries_of(run, row, kv_head);
+        asked.insert(entries.begin(), entries.end());
+        read.push_back(stored(run, kv_head, entries));
         for (int64_t e : read.back()) first = std::min(first, e), end = std::max(end, e + 1);
       }
       const Entries entries(run.kv, args.layer, kv_head, std::min(first, end), end);

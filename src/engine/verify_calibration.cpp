@@ -1,0 +1,141 @@
+#include "engine/verify_calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "engine/cost_table.h"
+
+namespace hunch {
+namespace {
+
+using nlohmann::json;
+constexpr int kVersion = 1, kQuantiles = 19;
+
+bool numbers(const json& in, std::vector<std::vector<float>>& out, size_t layers) {
+  if (!in.is_array() || (!in.empty() && in.size() != layers)) return false;
+  for (const json& row : in) {
+    if (!row.is_array()) return false;
+    auto& values = out.emplace_back();
+    for (const json& x : row) {
+      if (!x.is_number() || !std::isfinite(x.get<double>())) return false;
+      values.push_back(float(x.get<double>()));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+CheckRecord make_record(int layers, int rows) {
+  CheckRecord out;
+  out.rows = rows, out.layers = layers;
+  out.jaccard.assign(size_t(layers) * size_t(layers), 0);
+  out.overlap.assign(size_t(rows), 0), out.overlap_pairs.assign(size_t(rows), 0);
+  out.channels.assign(size_t(layers), std::vector<int64_t>(CheckRecord::kBins));
+  out.ratios.resize(size_t(layers)), out.sets.resize(size_t(layers));
+  return out;
+}
+
+std::vector<int> choose_anchors(std::span<const double> similarity, int layers, int count, int most) {
+  const auto like = [&](int a, int b) { return similarity[size_t(a * layers + b)]; };
+  std::vector<int> order(size_t(layers) - 1);
+  std::iota(order.begin(), order.end(), 1);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return like(a, a - 1) < like(b, b - 1); });
+  std::vector<int> anchors{0};  // J(M_1, M_0) = 0 by definition: always the least
+  anchors.insert(anchors.end(), order.begin(), order.begin() + std::clamp(count - 1, 0, layers - 1));
+  std::sort(anchors.begin(), anchors.end());
+  // Little likeness to the layer before is not little likeness to the anchor that serves: long spans drift.
+  while (int(anchors.size()) < std::min(most, layers)) {
+    int worst = -1;
+    double least = kServed;
+    for (int layer = 0; layer < layers; ++layer) {
+      const int anchor = *(std::upper_bound(anchors.begin(), anchors.end(), layer) - 1);
+      if (anchor != layer && like(layer, anchor) < least) worst = layer, least = like(layer, anchor);
+    }
+    if (worst < 0) break;
+    anchors.insert(std::upper_bound(anchors.begin(), anchors.end(), worst), worst);
+  }
+  return anchors;
+}
+
+VerifyCalibration VerifyCalibration::of(const CheckRecord& record, std::string model, int anchors) {
+  VerifyCalibration out{.model = std::move(model), .layers = record.layers};
+  if (record.steps > 0) {
+    std::vector<double> similarity = record.jaccard;
+    for (double& j : similarity) j /= double(record.steps);
+    out.anchors = choose_anchors(similarity, record.layers, std::max(1, anchors / 2), anchors);
+  }
+  for (const auto& bins : record.channels) {
+    const int64_t all = std::accumulate(bins.begin(), bins.end(), int64_t(0));
+    auto& sizes = out.channel_sizes.emplace_back();
+    int64_t seen = 0;
+    for (size_t bin = 0; all > 0 && bin < bins.size(); ++bin) {
+      seen += bins[bin];
+      while (int(sizes.size()) < kQuantiles && seen * 20 >= all * int64_t(sizes.size() + 1))
+        sizes.push_back(std::exp2(float(bin + 1) / 8 - 24));
+    }
+  }
+  for (const auto& layer : record.ratios) {
+    auto& betas = out.expert_betas.emplace_back();
+    for (auto ratios : layer) {  // the median: half of the rows lie below
+      const auto middle = ratios.begin() + ptrdiff_t(ratios.size() / 2);
+      std::nth_element(ratios.begin(), middle, ratios.end());
+      betas.push_back(*middle);
+    }
+  }
+  return out;
+}
+
+std::string VerifyCalibration::to_json() const {
+  return json{{"kind", "hunch verify calibration"},
+              {"version", kVersion},
+              {"model", model},
+              {"layers", layers},
+              {"anchors", anchors},
+              {"channel_sizes", channel_sizes},
+              {"expert_betas", expert_betas}}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const std::string& model, int layers) {
+  std::string text;
+  bool found = false;
+  HUNCH_OK(read_cache_file(path, text, found));
+  if (!found) return usage_error(fmt::format("--verify-calibration: no such file: {}", path));
+  const json in = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Error damaged =
+      usage_error(fmt::format("--verify-calibration: {} is no calibration; hunch tune FILE --calibrate-verify makes one", path));
+  if (!in.is_object() || in.value("kind", json()) != "hunch verify calibration" || in.value("version", json()) != kVersion ||
+      !in.contains("model") || !in["model"].is_string() || !in.contains("layers") || !in.contains("anchors") ||
+      !in["anchors"].is_array() || !in.contains("channel_sizes") || !in.contains("expert_betas"))
+    return damaged;
+  VerifyCalibration out{.model = in["model"].get<std::string>(), .layers = layers};
+  if (out.model != model || in["layers"] != layers)
+    return usage_error(
+        fmt::format("--verify-calibration: {} is of the model {}, this is {}: make one with hunch tune FILE "
+                    "--calibrate-verify",
+                    path, out.model, model));
+  for (const json& layer : in["anchors"]) {
+    if (!layer.is_number_integer() || layer.get<int64_t>() < 0 || layer.get<int64_t>() >= layers) return damaged;
+    out.anchors.push_back(layer.get<int>());
+  }
+  if ((!out.anchors.empty() && out.anchors[0] != 0) || !std::is_sorted(out.anchors.begin(), out.anchors.end()) ||
+      !numbers(in["channel_sizes"], out.channel_sizes, size_t(layers)) ||
+      !numbers(in["expert_betas"], out.expert_betas, size_t(layers)))
+    return damaged;
+  return out;
+}
+
+Status VerifyCalibration::save(const std::string& path) const { return write_atomically(path, to_json() + "\n"); }
+
+float VerifyCalibration::channel_threshold(int layer, double share) const {
+  const auto& sizes = channel_sizes[size_t(layer)];
+  const int i = int(std::lround(share * 20)) - 1;
+  return i < 0 || i >= int(sizes.size()) ? 0 : sizes[size_t(i)];
+}
+
+}  // namespace hunch

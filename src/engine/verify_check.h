@@ -1,0 +1,27 @@
+// What a request's sparse verification means for the engine that is to run it: refusals, and the options of its SparseCheck.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/parts.h"
+#include "hunch/hunch.h"
+#include "sparse/sparse_check.h"
+
+namespace hunch {
+
+// Values alone. Errors (usage) name the setting, its value and what is allowed.
+Status check_sparse_values(const SpeculationOptions&);
+
+// Errors (usage): what this model or device does not have; a calibration is needed.
+Result<CheckOptions> check_options(const EngineParts&, const SparseVerification&);
+
+std::unique_ptr<SparseCheck> make_check(const EngineParts&, CheckOptions);
+
+// Who a calibration is of.
+std::string verify_model_name(const EngineParts&);
+
+// What it counted, into `out`; since_token is its owner's.
+void describe(const SparseCheck&, const SparseVerification& asked, Approximation& out);
+
+}  // namespace hunch

@@ -1,0 +1,195 @@
+// Sparse verification of whole engines: exact where nothing is left out, labelled where something is, apart from everybody else.
+#include "engine/verify_check.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/approximation.h"
+#include "engine/test_engines.h"
+
+namespace hunch {
+namespace {
+
+using test::generate;
+
+Request sparse(Request request, SparseVerification how) {
+  how.on = true;
+  request.speculation.sparse = how;
+  return request;
+}
+
+std::string refusal(Engine& engine, const Request& request) {
+  const auto generation = engine.generate(request);
+  return generation.ok() ? "" : generation.error().message;
+}
+
+// A calibration by which half of what it speaks of passes.
+VerifyCalibration made_up(Engine& engine) {
+  const ModelShape& shape = engine.parts().model->shape();
+  VerifyCalibration out{.model = verify_model_name(engine.parts()), .layers = shape.layers, .anchors = {0}};
+  out.channel_sizes.assign(size_t(shape.layers), std::vector<float>(19, 0.01f));
+  out.expert_betas.assign(size_t(shape.layers), std::vector<float>(size_t(std::max(1, shape.experts_per_token)), 2.0f));
+  return out;
+}
+
+TEST(SparseVerification, ThatLeavesOutNothingIsExactBitForBit) {
+  for (const std::string& name : test::tiny_models()) {
+    const auto engine = test::load({.model = test::tiny_path(name), .threads = 2, .context_len = 256});
+    const ModelShape& shape = engine->parts().model->shape();
+    Request request = test::request(test::random_prompt(120, int(shape.vocab_size), 3), 40);
+    const auto plain = test::plain_stream(*engine, request);
+    for (const char* proposer : {"none", "ngram"}) {
+      request.speculation.proposer = proposer;
+      for (const SparseVerification& how :
+           {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
+            SparseVerification{.ratio = 0.99, .dense_len = 0, .block = 200, .recent_blocks = 9}}) {
+        const Generation g = generate(*engine, sparse(request, how));
+        EXPECT_EQ(g.tokens, plain) << name << " " << how.ratio;
+        EXPECT_TRUE(g.lossless);
+        EXPECT_EQ(g.approximation.passes, 0);
+        EXPECT_EQ(g.approximation.since_token, -1);
+      }
+    }
+  }
+}
+
+TEST(SparseVerification, SaysWhatAttentionLeftOut) {
+  for (const char* device : {"reference", "cpu"})
+    for (const char* scope : {"per_head", "joint"}) {
+      const auto engine = test::load({.model = test::tiny_path("llama"), .device = device, .threads = 2, .context_len = 512});
+      const auto prompt = test::random_prompt(300, int(engine->parts().model->shape().vocab_size), 4);
+      const SparseVerification how{.ratio = 0.1, .dense_len = 64, .block = 16, .scope = scope};
+      for (const char* proposer : {"none", "ngram", "suffix", "auto"}) {
+        Request request = test::request(prompt, 24);
+        request.speculation.proposer = proposer;
+        const Generation g = generate(*engine, sparse(request, how));
+        EXPECT_EQ(g.tokens.size(), 24u);
+        EXPECT_FALSE(g.lossless);
+        const Approximation& a = g.approximation;
+        EXPECT_EQ(a.since_token, 1) << "the first came of the prompt's exact pass";
+        EXPECT_GT(a.passes, 0);
+        // (300 x 0.1 + 64 x 0.9) / 16 = 5.5 blocks of 19, and the last may be short.
+        EXPECT_NEAR(double(a.entries_read) / double(a.entries), 90.0 / 305, 0.06) << scope;
+        EXPECT_TRUE(approximation_text(a).starts_with("LOSSY: the check read ")) << approximation_text(a);
+      }
+    }
+}
+
+TEST(SparseVerification, LayersBehindAnAnchorReadItsBlocks) {
+  const auto engine = test::load({.model = test::tiny_path("llama"), .threads = 2, .context_len = 512});
+  const int layers = engine->parts().model->shape().layers;
+  const Request request = test::request(test::random_prompt(300, int(engine->parts().model->shape().vocab_size), 4), 8);
+  const SparseVerification how{.dense_len = 64, .block = 16, .reuse_layers = true};
+  EXPECT_NE(refusal(*engine, sparse(request, how)).find("--verify-reuse calibrated needs a calibration"), std::string::npos);
+  engine->parts().calibration = made_up(*engine);
+  const Generation g = generate(*engine, sparse(request, how));
+  EXPECT_EQ(int(g.approximation.reuse_layers.size()), layers - 1);
+}
+
+TEST(SparseVerification, LeavesOutChannelsAndExperts) {
+  const auto dense = test::load({.model = test::tiny_path("llama"), .threads = 2, .context_len = 256});
+  Request request = test::request(test::random_prompt(60, int(dense->parts().model->shape().vocab_size), 5), 16);
+  const Generation thin = generate(*dense, sparse(request, {.ratio = 1, .channel_threshold = 0.05}));
+  EXPECT_FALSE(thin.lossless);
+  EXPECT_GT(thin.approximation.channels_skipped, 0);
+  EXPECT_EQ(thin.approximation.channels_skipped, thin.approximation.channel_rows_below)
+      << "one row a pass: the union is the row's";
+  for (const char* name : {"qwen3-moe", "gpt-oss"}) {
+    const auto engine = test::load({.model = test::tiny_path(name), .threads = 2, .context_len = 256});
+    Request asked = test::request(test::random_prompt(60, int(engine->parts().model->shape().vocab_size), 5), 16);
+    const Generation plain = generate(*engine, asked);
+    for (const char* mode : {"literal", "graded"})
+      EXPECT_NE(refusal(*engine, sparse(asked, {.ratio = 1, .skip_experts = 1, .expert_mode = mode})).find("--calibrate-verify"),
+                std::string::npos);
+    engine->parts().calibration = made_up(*engine);
+    for (const char* mode : {"literal", "graded", "tail_mass", "union_aware"}) {
+      const Generation g =
+          generate(*engine, sparse(asked, {.ratio = 1, .skip_experts = 1, .expert_mode = mode, .expert_mass = 0.99}));
+      EXPECT_FALSE(g.lossless) << name << " " << mode;
+      EXPECT_GT(g.approximation.experts_skipped, 0);
+      EXPECT_LT(g.experts_read, plain.experts_read) << name << " " << mode;
+    }
+    const SparseVerification none{.ratio = 1, .skip_experts = 0, .expert_mode = "tail_mass", .expert_mass = 0.99};
+    EXPECT_EQ(generate(*engine, sparse(asked, none)).tokens, plain.tokens);
+  }
+}
+
+// Lossy K and V never serve an exact request, and an exact request beside a lossy one says what it says alone.
+TEST(SparseVerification, KeepsToItself) {
+  const auto engine = test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024});
+  const Request exact = test::request(test::copying_prompt(engine->tokenizer(), 500, 3), 24);
+  const auto expected = generate(*test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024}), exact).tokens;
+  const Request lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16, .channel_threshold = 0.05});
+  const Generation first = generate(*engine, lossy);
+  EXPECT_FALSE(first.lossless);
+  Request longer = exact;  // a next turn behind the lossy answer
+  longer.prompt.insert(longer.prompt.end(), first.tokens.begin(), first.tokens.end());
+  EXPECT_EQ(generate(*engine, longer).reused_tokens, 0) << "what the lossy request left behind";
+  const Generation after = generate(*engine, exact);
+  EXPECT_GT(after.reused_tokens, 0) << "of the exact one";
+  EXPECT_EQ(after.tokens, expected);
+  EXPECT_EQ(generate(*engine, lossy).reused_tokens, 0);
+  EXPECT_EQ(generate(*engine, lossy).tokens, first.tokens);
+
+  auto a = engine->submit(lossy), b = engine->submit(exact), c = engine->submit(lossy);
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+  auto beside = (*b)->result();
+  ASSERT_TRUE(beside.ok());
+  EXPECT_EQ(beside->tokens, expected);
+  EXPECT_TRUE(beside->lossless);
+}
+
+TEST(SparseVerification, RefusesWhatIsNotThere) {
+  const auto llama = test::load({.model = test::tiny_path("llama"), .threads = 1, .context_len = 128});
+  const auto nsa = test::load({.model = test::tiny_path("nsa-std"), .threads = 1, .context_len = 128});
+  const auto moe = test::load({.model = test::tiny_path("qwen3-moe"), .threads = 1, .context_len = 128});
+  Request request = test::request({1, 2, 3}, 4);
+  const auto expect = [&](Engine& engine, SparseVerification how, const char* part) {
+    EXPECT_NE(refusal(engine, sparse(request, how)).find(part), std::string::npos) << refusal(engine, sparse(request, how));
+  };
+  expect(*llama, {.ratio = 0}, "the ratio of entries is 0");
+  expect(*llama, {.block = 0}, "the block is 0");
+  expect(*llama, {.scope = "heads"}, "per_head or joint");
+  expect(*llama, {.channel_threshold = 0.1, .channel_share = 0.5}, "say one");
+  expect(*llama, {.channel_share = 0.5}, "--verify-channel-share needs a calibration");
+  expect(*llama, {.skip_experts = 1}, "has no experts");
+  expect(*moe, {.channel_threshold = 0.1}, "channels inside experts");
+  expect(*moe, {.skip_experts = 99}, "at most");
+  expect(*moe, {.skip_experts = 1, .expert_mode = "best"}, "tail_mass");
+  expect(*nsa, {}, "sparse as trained");
+  request.speculation.proposer = "self";
+  expect(*llama, {}, "method self guesses by what a check of all entries learns");
+  request.speculation.policy = "streamingllm", request.speculation.verify = false;
+  expect(*llama, {}, "unverified decoding checks nothing");
+}
+
+TEST(Anchors, AreTheLayersLeastLikeTheOneBefore) {
+  // Six layers whose neighbours' likeness is .9 .2 .8 .1 .9.
+  const double near[] = {0.9, 0.2, 0.8, 0.1, 0.9};
+  std::vector<double> likeness(36, 0.7);
+  for (int i = 0; i < 6; ++i) likeness[size_t(i * 7)] = 1;
+  for (int i = 0; i < 5; ++i) likeness[size_t(i * 6 + i + 1)] = likeness[size_t((i + 1) * 6 + i)] = near[i];
+  EXPECT_EQ(choose_anchors(likeness, 6, 1, 1), (std::vector<int>{0})) << "the first always";
+  EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (std::vector<int>{0, 2, 4}));
+  likeness[5 * 6 + 4] = 0.5;  // layer 5 drifted from the anchor that serves it
+  EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (std::vector<int>{0, 2, 4})) << "no more than asked for";
+  EXPECT_EQ(choose_anchors(likeness, 6, 3, 6), (std::vector<int>{0, 2, 4, 5}));
+  EXPECT_EQ(choose_anchors(likeness, 6, 9, 9).size(), 6u);
+}
+
+TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
+  const auto engine = test::load({.model = test::tiny_path("llama"), .threads = 1, .context_len = 128});
+  const std::string path = testing::TempDir() + "calibration.json";
+  ASSERT_TRUE(made_up(*engine).save(path).ok());
+  EngineOptions options{.model = test::tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
+  EXPECT_EQ(test::load(options)->parts().calibration->anchors, std::vector<int>{0});
+  options.model = test::tiny_path("qwen3-moe");
+  const auto refused = Engine::load(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find(verify_model_name(engine->parts())), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("qwen3_moe"), std::string::npos) << refused.error().message;
+  options.verify_calibration = test::tiny_path("llama") + "/config.json";
+  EXPECT_NE(Engine::load(options).error().message.find("is no calibration"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,109 @@
+// SparseCheck: what the verify passes of one request leave out ("Accelerate Speculative Decoding with Sparse Computation in
+// Verification"; docs/sparse-verification.md). LOSSY. One object a request: blocks of the cache (section 3.1) with sets reused by
+// layers (3.2), channels of the feed-forward block (3.3), experts (3.4); each is off unless asked for. It counts what it left
+// out: labels come from that. Host memory only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv/sequence.h"
+#include "sparse/block_choice.h"
+#include "sparse/expert_choice.h"
+#include "sparse/policy.h"
+
+namespace hunch {
+
+// What exact passes are watched for, to calibrate (engine/verify_calibration.h) and to measure.
+struct CheckRecord {
+  int rows = 0;  // of a step: sets are chosen for each row's query
+  // J[a][b] of layers: sums over steps of |A and B| / |A or B|, sets of all heads together.
+  int layers = 0;
+  std::vector<double> jaccard;
+  int64_t steps = 0;
+  // Pairs of rows of a step at a distance: shares of a row's set that the other has too.
+  std::vector<double> overlap, overlap_pairs;
+  // [layer] |silu(gate)| by size: bin i holds [2^(i/8 - 24), 2^((i+1)/8 - 24)).
+  static constexpr int kBins = 256;
+  std::vector<std::vector<int64_t>> channels;
+  // [layer][m - 1] the least-m-left-out share of a row's weights (expert_choice.h).
+  std::vector<std::vector<std::vector<float>>> ratios;
+  std::vector<std::vector<std::vector<int32_t>>> sets;  // of this step's row 0: [layer][kv_head]
+};
+
+struct CheckOptions {
+  std::optional<BlockBudget> attention;
+  std::vector<uint8_t> anchors;   // [layers] 1: chooses for itself; empty: all do
+  std::vector<float> thresholds;  // [layers] of channels; empty: all stay
+  std::optional<ExpertRule> experts;
+  CheckRecord* record = nullptr;  // watch only, leave nothing out
+};
+
+class SparseCheck {
+ public:
+  struct Setup {
+    Backend* backend = nullptr;
+    KvGeometry geometry;
+    std::vector<int> window;  // [layers] 0: reads all; other layers always read their window
+    int max_rows = 0;         // of a verify pass
+    CheckOptions options;
+  };
+  explicit SparseCheck(Setup);
+  SparseCheck(const SparseCheck&) = delete;
+  SparseCheck& operator=(const SparseCheck&) = delete;
+
+  // A slot got the sequence: memory for its longest state; nothing is known of it yet.
+  void open(const Sequence&);
+
+  // What the rows of a verify pass at first_position read in a layer; called after their K and V were stored. Grain::All: all.
+  struct Reading {
+    Selection selection;
+    std::span<const int64_t> head_first;  // AttentionRun
+  };
+  Reading select(int layer, View<const float, 3> q, const KvRef& own, int64_t first_position);  // q [rows][heads][head_dim]
+
+  bool thins_channels() const { return !options_.thresholds.empty() || options_.record; }
+  bool thins_experts() const { return options_.experts.has_value() || options_.record; }
+  // gate [rows][width] before its activation: channels whose silu is below the threshold in every row become 0.
+  void thin_channels(int layer, View<float, 2> gate);
+  void thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> shares);  // as routed; left out: id -1, share 0
+
+  // Counts since open() of the object; `rows` of passes that left something out, noted by end_pass().
+  struct Counts {
+    int64_t passes = 0, rows = 0, entries = 0, entries_read = 0, channels = 0, channels_skipped = 0, channel_rows = 0,
+            channel_rows_below = 0, experts = 0, experts_skipped = 0;
+  };
+  const Counts& counts() const { return counts_; }
+  // Whether the pass that ends now left something out.
+  bool end_pass(int rows);
+  std::vector<int> reuse_layers() const;
+  // Tests: the blocks that the last anchor chose, [kv_head].
+  const std::vector<std::vector<int32_t>>& kept() const { return kept_; }
+  size_t bytes() const;
+
+ private:
+  void choose(int layer, View<const float, 2> q, int64_t len, int rows);
+  void list_entries(int64_t full_blocks);
+  void watch_blocks(int layer, View<const float, 3> q, int64_t len);
+  bool chooses(int layer) const { return options_.anchors.empty() || options_.anchors[size_t(layer)]; }
+
+  Setup setup_;
+  CheckOptions& options_;
+  BlockMeans means_;
+  std::unique_ptr<KvStore> store_;  // compact: chosen entries, the rest of a block, the pass's rows
+  std::vector<int32_t> pages_;
+  std::vector<float> scores_;  // [kv_head][blocks]
+  int64_t most_blocks_ = 0, most_entries_ = 0;
+  std::vector<std::vector<int32_t>> kept_;
+  bool all_ = true;             // the last choice left nothing out
+  std::vector<int32_t> index_;  // [kv_head][width], lists end together
+  int64_t width_ = 0;
+  std::vector<int64_t> head_first_;
+  bool left_out_ = false;
+  Counts counts_;
+};
+
+}  // namespace hunch

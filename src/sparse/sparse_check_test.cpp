@@ -1,0 +1,138 @@
+// What a sparse check reads and leaves out: chosen blocks against a plain softmax over them, channels by their union.
+#include "sparse/sparse_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/random.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kHeads = 4, kKvHeads = 2, kDim = 16, kBlock = 8;
+
+struct Noise {
+  uint32_t n = 0;
+  float operator()() { return float(noise_bits({.seed = 11}, NoiseStream::Target, 0, n++)) * 0x1p-31f - 1; }
+};
+
+// Rows of a chain behind `len` entries, attended through a check; equal to a softmax over its blocks, what is left of the last
+// block and the chain so far.
+void expect_plain_softmax(const char* device, bool joint, int64_t len, int anchors_every) {
+  auto made = Register<Backend>::find(device)->make({.threads = 2});
+  ASSERT_TRUE(made.ok());
+  Backend& backend = **made;
+  constexpr int kRows = 3, kLayers = 4;
+  const KvGeometry geometry{DType::F32, kLayers, kKvHeads, kDim};
+  const int64_t num_pages = (len + kRows + kPageLen - 1) / kPageLen;
+  const auto store = backend.make_kv_store(geometry, num_pages);
+  PagePool pool(num_pages);
+  Sequence sequence;
+  sequence.max_len = len + kRows, sequence.committed_len = len, sequence.pages = PageTable(len + kRows);
+  ASSERT_TRUE(sequence.pages.grow_to(len + kRows, pool));
+  const KvRef own{store.get(), sequence.pages.view()};
+  Noise noise;
+  std::vector<float> k(size_t(len + kRows) * kKvHeads * kDim), v(k.size());
+  CheckOptions options{.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock, .joint = joint}};
+  if (anchors_every > 1)
+    for (int layer = 0; layer < kLayers; ++layer) options.anchors.push_back(layer % anchors_every == 0);
+  SparseCheck check({.backend = &backend, .geometry = geometry, .window = {0, 0, 0, 0}, .max_rows = kRows, .options = options});
+  check.open(sequence);
+  int64_t entries_read = 0;
+  std::vector<std::vector<int32_t>> before;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (float& x : k) x = noise();
+    for (float& x : v) x = noise();
+    const View<const float, 3> keys(k.data(), len + kRows, kKvHeads, kDim), values(v.data(), len + kRows, kKvHeads, kDim);
+    backend.store_kv({.layer = layer, .k = keys, .v = values, .kv = own});
+    std::vector<float> q(kRows * kHeads * kDim), out(q.size());
+    for (float& x : q) x = 4 * noise();
+    const View<const float, 3> queries(q.data(), kRows, kHeads, kDim);
+    const auto reading = check.select(layer, queries, own, len);
+    ASSERT_EQ(reading.selection.grain, Selection::Grain::Token);
+    if (layer % anchors_every != 0) { EXPECT_EQ(check.kept(), before); }
+    before = check.kept();
+    const int64_t first = reading.selection.entry_of(len);
+    backend.store_kv({.layer = layer,
+                      .k = keys.slice(len, kRows),
+                      .v = values.slice(len, kRows),
+                      .kv = reading.selection.kv,
+                      .first_entry = first});
+    std::vector<int32_t> last(kRows);
+    for (int r = 0; r < kRows; ++r) last[size_t(r)] = int32_t(first) + r;
+    AttentionRun run{.num_rows = kRows, .kv = reading.selection.kv, .last = View<const int32_t, 1>(last.data(), kRows)};
+    run.head_first = reading.head_first;
+    backend.attention({.layer = layer,
+                       .scale = 0.25f,
+                       .q = queries,
+                       .out = View<float, 3>(out.data(), kRows, kHeads, kDim),
+                       .runs = std::span(&run, 1)});
+    for (int r = 0; r < kRows; ++r)
+      for (int head = 0; head < kHeads; ++head) {
+        std::vector<int64_t> read;
+        for (const int32_t b : check.kept()[size_t(head / 2)])
+          for (int64_t e = b * kBlock; e < std::min<int64_t>((b + 1) * kBlock, len); ++e) read.push_back(e);
+        if (r == 0 && head % 2 == 0) entries_read += int64_t(read.size());
+        for (int i = 0; i <= r; ++i) read.push_back(len + i);
+        std::vector<double> sums(kDim);
+        double total = 0;
+        for (const int64_t e : read) {
+          double logit = 0;
+          for (int d = 0; d < kDim; ++d) logit += 0.25 * double(queries(r, head, d)) * double(keys(e, head / 2, d));
+          total += std::exp(logit);
+          for (int d = 0; d < kDim; ++d) sums[size_t(d)] += std::exp(logit) * double(values(e, head / 2, d));
+        }
+        for (int d = 0; d < kDim; ++d)
+          ASSERT_NEAR(out[size_t((r * kHeads + head) * kDim + d)], sums[size_t(d)] / total, 2e-4)
+              << device << " layer " << layer << " row " << r << " head " << head;
+      }
+  }
+  EXPECT_EQ(check.counts().entries, kLayers * kKvHeads * len);
+  EXPECT_EQ(check.counts().entries_read, entries_read);
+  EXPECT_TRUE(check.end_pass(kRows));
+  EXPECT_FALSE(check.end_pass(kRows)) << "nothing since";
+  EXPECT_EQ(check.counts().passes, 1);
+}
+
+TEST(SparseCheck, ReadsItsBlocksTheRestOfTheLastAndTheRowsOfTheStep) {
+  for (const char* device : {"reference", "cpu"})
+    for (const bool joint : {false, true})
+      for (const int64_t len : {120, 127, 200, 1500})
+        for (const int every : {1, 2}) expect_plain_softmax(device, joint, len, every);
+}
+
+SparseCheck check_of(Backend& backend, CheckOptions options) {
+  return SparseCheck({.backend = &backend,
+                      .geometry = {DType::F32, 2, kKvHeads, kDim},
+                      .window = {0, 0},
+                      .max_rows = 4,
+                      .options = std::move(options)});
+}
+
+TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
+  auto backend = Register<Backend>::find("reference")->make({});
+  SparseCheck check = check_of(**backend, {.thresholds = {0.05f, 0}});
+  const auto silu = [](float x) { return x / (1 + std::exp(-x)); };
+  //               small in both, in one,  in none, exactly at it, negative and small
+  std::vector<float> gate{0.01f, 0.02f, 1.0f, 0.5f, -0.05f,  //
+                          0.09f, 2.00f, 3.0f, 0.6f, -0.01f};
+  const std::vector<float> was = gate;
+  check.thin_channels(0, View<float, 2>(gate.data(), 2, 5));
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const bool small = std::fabs(silu(was[i % 5])) < 0.05f && std::fabs(silu(was[5 + i % 5])) < 0.05f;
+    EXPECT_EQ(gate[i], small ? 0.0f : was[i]) << i;
+  }
+  EXPECT_EQ(check.counts().channels, 5);
+  EXPECT_EQ(check.counts().channels_skipped, 2);
+  EXPECT_EQ(check.counts().channel_rows, 10);
+  EXPECT_EQ(check.counts().channel_rows_below, 5);
+  EXPECT_TRUE(check.end_pass(2));
+  gate = was;
+  check.thin_channels(1, View<float, 2>(gate.data(), 2, 5));
+  EXPECT_EQ(gate, was) << "a threshold of 0";
+  EXPECT_FALSE(check.end_pass(2));
+}
+
+}  // namespace
+}  // namespace hunch
