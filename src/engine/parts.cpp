@@ -100,12 +100,17 @@ Status EngineParts::load_drafters() {
     Learned made;
     const bool own = wanted.path.empty();  // the model's own checkpoint
     if (own) wanted.path = options.model;
-    auto file = DrafterFile::open(wanted.path, wanted.method);
-    if (own && !file.ok())
-      return usage_error(fmt::format("{} brings no prediction module for method {}; name a drafter by --model-draft",
-                                     options.model, wanted.method));
-    HUNCH_TRY(made.file, std::move(file));
-    made.name = wanted.method = made.file->method(), made.path = wanted.path;
+    if (own && wanted.method == "mtp" && model->shape().latent.used()) {
+      made.name = wanted.method;  // its checkpoint is open already, the module part of it
+    } else {
+      auto file = DrafterFile::open(wanted.path, wanted.method);
+      if (own && !file.ok())
+        return usage_error(fmt::format("{} brings no prediction module for method {}; name a drafter by --model-draft",
+                                       options.model, wanted.method));
+      HUNCH_TRY(made.file, std::move(file));
+      made.name = wanted.method = made.file->method();
+    }
+    made.path = wanted.path;
     if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
     const auto* entry = Register<Proposer>::find(made.name);
     if (!entry)
