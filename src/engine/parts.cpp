@@ -98,10 +98,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 Status EngineParts::load_drafters() {
   for (DrafterOptions& wanted : options.drafters) {
     Learned made;
-    const bool own = wanted.path.empty();  // the model's own checkpoint
+    const bool latent = model->shape().latent.used();
+    const bool own = wanted.path.empty() || (latent && wanted.path == options.model);  // the model's own checkpoint
     if (own) wanted.path = options.model;
-    if (own && wanted.method == "mtp" && model->shape().latent.used()) {
-      made.name = wanted.method;  // its checkpoint is open already, the module part of it
+    if (own && latent && (wanted.method.empty() || wanted.method == "mtp")) {
+      made.name = wanted.method = "mtp";  // its checkpoint is open already, the module part of it
     } else {
       auto file = DrafterFile::open(wanted.path, wanted.method);
       if (own && !file.ok())

@@ -137,7 +137,7 @@ class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(test::tiny_models()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
                          testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf",
-                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf"),
+                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
                          test_name);
 
 INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(test::nsa_models()), test_name);

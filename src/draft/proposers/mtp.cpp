@@ -84,6 +84,9 @@ class Mtp final : public DraftNet {
 
 // DeepSeek's own layout: a layer like the target's, behind its last, in the same checkpoint.
 Status Mtp::read_latent(const Proposer::Setup& setup) {
+  if (setup.file)
+    return usage_error(fmt::format("{}: models with latent attention take the prediction module from their own checkpoint: name none",
+                                   setup.file->path()));
   shape_ = target_->shape();
   const int layer = shape_.layers;
   shape_.layers = 1;
