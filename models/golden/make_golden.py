@@ -166,7 +166,8 @@ MODELS = {
 }  # fmt: skip
 ATTENDED = 0.5  # gain of a folder's output projections: with more, next to no draft survives that reads a few entries only
 
-# name: (folder whose config it takes or a config of its own, type of the matrices, changed config keys, seed if not searched)
+# name: (folder whose config it takes or a config of its own, type of the matrices, changed config keys, seed if not searched; of a config of its
+# own, where the search begins: with it `cpu`, which rounds rows to 8 bits, sends them to the same experts)
 BIG = dict(hidden=256, heads=4, head_dim=64, kv_heads=1, ffn=256, layers=1)  # K-quants need rows of 256
 GGUFS = {
     "llama-llama3-f16": ("llama-llama3", Q.F16, {}, 14),
@@ -178,7 +179,7 @@ GGUFS = {
     "gpt-oss-mxfp4": (config("gpt_oss", hidden=32, heads=4, ffn=32, theta=500.0, rope_scaling=YARN_WHOLE, **GPT_OSS | FEW_EXPERTS), Q.MXFP4, {}, None),
     # Maps of keys and of values apart, as llama.cpp's converter writes them; one mscale, all that its keys can say.
     "deepseek2-q8_0": (config("deepseek_v3", layers=2, tied=False, theta=500.0, rope_scaling=YARN_MSCALE | {"mscale": 0.7},
-                              **LATENT | DEEPSEEK_V3 | ROWS_OF_32), Q.Q8_0, {}, None),
+                              **LATENT | DEEPSEEK_V3 | ROWS_OF_32), Q.Q8_0, {}, 81),
 }
 
 
@@ -668,13 +669,14 @@ def make_folder(name, out):
 def make_gguf(name, out):
     source, kind, changes, given = GGUFS[name]
     path = f"{out}/tiny/{name}.gguf"
-    c, stored = (config_of(source), MODELS[source][1]) if given else (source, "F32")
+    named = isinstance(source, str)
+    c, stored = (config_of(source), MODELS[source][1]) if named else (source, "F32")
     c = c | changes
-    for seed in range(1, 200):
-        weights = {n: t.to(DTYPES[stored]) for n, t in gguf_weights(c, given or seed).items()}
+    for seed in range(1 if named else given or 1, 200):
+        weights = {n: t.to(DTYPES[stored]) for n, t in gguf_weights(c, given if named else seed).items()}
         decoded = write_gguf(path, name, c, weights, kind, "llama-bpe" if c["model_type"] == "llama" else "qwen2")
         model = model_of(c, decoded)
-        cases = record(model, c, seed if given else 1)
+        cases = record(model, c, seed if named else 1)
         if cases:
             break
     assert cases, name
