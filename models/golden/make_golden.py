@@ -161,7 +161,7 @@ MODELS = {
     "mistral": (config("mistral", ffn=32, tied=False, sliding_window=24), "BF16", 1, "llama-bpe", 1, {"sliding_window": None}),
     # Experts in MXFP4; limits of the gates that some of them reach.
     "gpt-oss": (config("gpt_oss", ffn=32, tied=False, theta=500.0, rope_scaling=YARN_WHOLE, **GPT_OSS), "BF16", 1, "qwen2", 13, {"swiglu_limit": 100.0}),
-    "deepseek-v3": (config("deepseek_v3", layers=3, tied=False, theta=500.0, rope_scaling=YARN_MSCALE, **LATENT, **DEEPSEEK_V3), "BF16", 1, "llama-bpe", 1, {"topk_group": 4}),
+    "deepseek-v3": (config("deepseek_v3", layers=3, tied=False, theta=500.0, rope_scaling=YARN_MSCALE, **LATENT, **DEEPSEEK_V3), "BF16", 1, "llama-bpe", 3, {"topk_group": 4}),
     "deepseek-v2-lite": (config("deepseek_v2", layers=2, tied=False, **LATENT, **DEEPSEEK_V2), "BF16", 1, "llama-bpe", 1, {"num_experts_per_tok": 1}),
 }  # fmt: skip
 ATTENDED = 0.5  # gain of a folder's output projections: with more, next to no draft survives that reads a few entries only
@@ -211,7 +211,7 @@ def tensors(c, attended, whole=False):
             t[a + ("q_b_proj" if rank else "q_proj") + ".weight"] = matrix(q, rank or hidden, 1.5)
             t[a + "kv_a_proj_with_mqa.weight"], t[a + "kv_a_layernorm.weight"] = matrix(latent + rope, hidden, 1.5), norm(latent)
             t[a + "kv_b_proj.weight"] = matrix(heads * per_head, latent, 1.2)
-            t[a + "o_proj.weight"] = matrix(hidden, heads * c["v_head_dim"], attended)
+            t[a + "o_proj.weight"] = matrix(hidden, heads * c["v_head_dim"], attended ** (1.5 if rank else 1))
         for name, rows, cols in (("q", q, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, q)) if not latent else ():
             t[a + name + "_proj.weight"] = matrix(rows, cols, {"q": 1.5, "k": 1.5, "v": 1.0, "o": attended}[name])
             if qkv_bias and (name != "o" or c.get("attention_bias")):

@@ -116,6 +116,7 @@ Status check_shape(const ModelShape& s, std::string_view source) {
   const auto out_of_range = [&](std::string_view name, auto value, auto least, auto most) {
     return Error{fmt::format("{}: {} is {}, possible are {} to {}", source, name, value, least, most)};
   };
+  HUNCH_OK(check_latent(s, source));  // first: what follows from its keys has other names
   struct Range {
     std::string_view name;
     int64_t value, least, most;
@@ -179,7 +180,6 @@ Status check_shape(const ModelShape& s, std::string_view source) {
     return Error{
         fmt::format("{}: attention types of {} layers given, the model has {}", source, s.window_layer.size(), s.layers)};
   HUNCH_OK(check_nsa(s, source));
-  HUNCH_OK(check_latent(s, source));
   for (const int32_t id : s.eos_ids)
     if (id < 0 || id >= s.vocab_size) return out_of_range("end-of-text token id", id, 0, s.vocab_size - 1);
   return {};

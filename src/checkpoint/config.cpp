@@ -344,7 +344,8 @@ Result<ModelShape> read_shape(const Fields& config) {
   const bool gpt_oss = s.family == "gpt_oss";
   HUNCH_OK(refuse_unsupported(config, s.family));
   const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
-             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3", nsa = s.family == "nsa", deepseek = is_deepseek(s.family);
+             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3", nsa = s.family == "nsa",
+             deepseek = is_deepseek(s.family);
   const bool fla = nsa && !config.find("num_attention_heads") && config.find("num_heads");
   HUNCH_TRY(s.name, config.text("_name_or_path"));
   s.name.erase(0, s.name.rfind('/') + 1);  // the rest says where somebody's disk had it

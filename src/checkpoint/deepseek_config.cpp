@@ -114,8 +114,8 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
   HUNCH_TRY(l.value, count("attention.value_length_mla", 1, plain_value));
   l.nope = head - l.rope;
   if (l.nope < 1 || l.value < 1)
-    return file.wrong(key("attention.key_length"), fmt::format("heads of {} and {} elements, {} of them rotated: widths are missing",
-                                                               head, l.value, l.rope));
+    return file.wrong(key("attention.key_length"),
+                      fmt::format("heads of {} and {} elements, {} of them rotated: widths are missing", head, l.value, l.rope));
   l.split = has("blk.0.attn_k_b.weight");
   s.rope_pairs = RopePairs::Neighbours;
   HUNCH_TRY(const auto multiplier, file.number(key("rope.scaling.yarn_log_multiplier")));  // 0.1 mscale_all_dim
@@ -156,7 +156,8 @@ Status check_latent(const ModelShape& s, std::string_view source) {
   }
   if (s.num_experts == 0) return {};
   if (s.num_experts % s.expert_groups != 0)
-    return wrong(fmt::format("n_routed_experts {} cannot be cut into {} groups (n_group) evenly", s.num_experts, s.expert_groups));
+    return wrong(
+        fmt::format("n_routed_experts {} cannot be cut into {} groups (n_group) evenly", s.num_experts, s.expert_groups));
   const int size = s.num_experts / s.expert_groups;
   if (s.groups_per_token > s.expert_groups)
     return wrong(fmt::format("topk_group {} of only {} groups (n_group)", s.groups_per_token, s.expert_groups));

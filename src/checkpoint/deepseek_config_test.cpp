@@ -49,15 +49,21 @@ TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
   EXPECT_EQ(s.share_scale, 2.5);
   EXPECT_FALSE(old.sigmoid_shares || old.norm_expert_shares || old.expert_groups != 1);  // greedy: groups do not count
   EXPECT_EQ(shape_of(with(v2(), "topk_method", "group_limited_greedy")).expert_groups, 2);
-  const ModelShape every_second = shape_of(with(with(with(v3(), "first_k_dense_replace", 0), "moe_layer_freq", 2), "num_hidden_layers", 4));
+  const ModelShape every_second =
+      shape_of(with(with(with(v3(), "first_k_dense_replace", 0), "moe_layer_freq", 2), "num_hidden_layers", 4));
   EXPECT_EQ(every_second.expert_layer, (std::vector<uint8_t>{1, 0, 1, 0}));
   EXPECT_EQ(shape_of(with(v3(), "first_k_dense_replace", 2)).num_experts, 0);
 }
 
 TEST(DeepSeekConfig, YarnScalesTheSoftmaxByTheSquareOfItsMscale) {
   const ModelShape s = shape_of(with(v3(), "rope_scaling",
-                                     {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}, {"beta_fast", 32},
-                                      {"beta_slow", 1}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}}));
+                                     {{"type", "yarn"},
+                                      {"factor", 40},
+                                      {"original_max_position_embeddings", 4096},
+                                      {"beta_fast", 32},
+                                      {"beta_slow", 1},
+                                      {"mscale", 1.0},
+                                      {"mscale_all_dim", 1.0}}));
   EXPECT_NEAR(s.latent.scale * std::sqrt(double(tiny::kNope + tiny::kRope)), 1.874, 1e-3);
   EXPECT_DOUBLE_EQ(s.rope_scaling.attention_factor, 1);
   EXPECT_EQ(s.context_len, 163840);
@@ -68,7 +74,8 @@ TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
       {with(v3(), "n_group", 3), "n_routed_experts 4 cannot be cut into 3 groups (n_group) evenly"},
       {with(v3(), "n_group", 4), "groups of 1 expert"},
       {with(v3(), "topk_group", 3), "topk_group 3 of only 2 groups"},
-      {with(v3(), "num_experts_per_tok", 3), "a token goes to 3 experts, but its 1 groups of 2 (topk_group, n_group) hold only 2"},
+      {with(v3(), "num_experts_per_tok", 3),
+       "a token goes to 3 experts, but its 1 groups of 2 (topk_group, n_group) hold only 2"},
       {with(v3(), "topk_method", "greedy"), "topk_method: greedy is not supported in deepseek_v3; noaux_tc is"},
       {with(v2(), "topk_method", "noaux_tc"), "not supported in deepseek_v2; greedy or group_limited_greedy is"},
       {with(v2(), "scoring_func", "sigmoid"), "scoring_func: sigmoid is not supported in deepseek_v2; softmax is"},

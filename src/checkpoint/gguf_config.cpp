@@ -76,7 +76,8 @@ Status read_gpt_oss(const ArchKeys& keys, ModelShape& s) {
 
 Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
   HUNCH_TRY(const int64_t experts, keys.integer("expert_count", 0));
-  if (experts != 0 && !experts_allowed) return keys.wrong("expert_count", "experts are supported in qwen3moe, gpt-oss and deepseek2 only");
+  if (experts != 0 && !experts_allowed)
+    return keys.wrong("expert_count", "experts are supported in qwen3moe, gpt-oss and deepseek2 only");
   // Neutral values are 0 (off) and 1 (a factor); anything else changes results.
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
                            "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
@@ -301,9 +302,8 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
     return out;
   }
   // Not architectures of GGUF files: mistral is written as llama, the others have spellings of their own.
-  const bool known =
-      std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe || *arch == kGgufGptOss ||
-      *arch == kGgufDeepSeek;
+  const bool known = std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe ||
+                     *arch == kGgufGptOss || *arch == kGgufDeepSeek;
   if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss" || is_deepseek(*arch))
     return file.wrong("general.architecture",
                       fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "

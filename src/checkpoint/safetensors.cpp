@@ -182,7 +182,8 @@ Result<std::string> canonical_name(std::string_view hf_name) {
                                                  {"input_layernorm", "attn_norm"},
                                                  {"post_attention_layernorm", "ffn_norm"}}};
   const Error unknown{
-      fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, deepseek_v2 or deepseek_v3)", quote(hf_name))};
+      fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, deepseek_v2 or deepseek_v3)",
+                  quote(hf_name))};
   if (hf_name.ends_with("rotary_emb.inv_freq")) return std::string();  // derived from rope_theta, old checkpoints store it
 
   // Tensors of all experts are parameters of their own, without the suffix of a linear layer.
@@ -209,7 +210,8 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   const size_t digits = size_t(end - rest.data());
   if (error != std::errc() || layer < 0 || digits >= rest.size() || rest[digits] != '.') return unknown;
   const std::string_view inside = rest.substr(digits + 1);
-  if (inside == "embed_tokens" || inside == "shared_head.head") return std::string();  // a prediction layer's copies of the model's
+  if (inside == "embed_tokens" || inside == "shared_head.head")
+    return std::string();  // a prediction layer's copies of the model's
   if (inside == "mlp.gate" && suffix == ".e_score_correction_bias") return fmt::format("blk.{}.exp_probs_b.bias", layer);
   for (const auto& [hf, canonical] : kInside)
     if (inside == hf) return fmt::format("blk.{}.{}{}", layer, canonical, suffix);

@@ -39,8 +39,8 @@ struct NsaShape {
   int64_t rows_of(int64_t tokens) const { return tokens < cmp_len ? 0 : (tokens - cmp_len) / cmp_stride + 1; }
 };
 
-// Multi-head latent attention (DeepSeek-V2, section 2.1). The cache keeps one row a token, [latent | rotated key], which is the key
-// and the value of a single KV head; per-head maps lead into the latent before attention and out of it behind.
+// Multi-head latent attention (DeepSeek-V2, section 2.1). The cache keeps one row a token, [latent | rotated key], which is the
+// key and the value of a single KV head; per-head maps lead into the latent before attention and out of it behind.
 inline constexpr int kMostLatentDim = 1024;  // of a cached row
 struct LatentShape {
   int kv_rank = 0;                    // elements of the latent; 0: the model has ordinary attention
@@ -83,8 +83,9 @@ struct ModelShape {
   bool sigmoid_shares = false;
   int expert_groups = 1, groups_per_token = 1;
   double share_scale = 1;
-  int64_t shared_ffn = 0;             // width of the block that every row goes to beside its experts; 0: none
-  std::vector<uint8_t> expert_layer;           // [layers and DeepSeek's MTP layers] 1 where the feed-forward block is one of experts; empty: nowhere
+  int64_t shared_ffn = 0;  // width of the block that every row goes to beside its experts; 0: none
+  std::vector<uint8_t>
+      expert_layer;  // [layers and DeepSeek's MTP layers] 1 where the feed-forward block is one of experts; empty: nowhere
 
   NsaShape nsa;  // of all layers
   LatentShape latent;

@@ -15,7 +15,7 @@ namespace hunch::tiny {
 
 inline constexpr int kVocab = 40, kHidden = 32, kFfn = 64, kLayers = 2, kHeads = 4, kKvHeads = 2, kHeadDim = 8;
 inline constexpr int kExperts = 4, kExpertsPerToken = 2, kExpertFfn = 16;  // of qwen3_moe and DeepSeek's, in their last layer
-inline constexpr int kQRank = 12, kKvRank = 16, kNope = 8, kRope = 4;  // of DeepSeek's
+inline constexpr int kQRank = 12, kKvRank = 16, kNope = 8, kRope = 4;      // of DeepSeek's
 
 using Bytes = std::vector<std::byte>;
 using Shape = std::vector<int64_t>;
@@ -45,10 +45,19 @@ inline nlohmann::json config(const std::string& family) {
                 {"norm_topk_prob", true},
                 {"mlp_only_layers", {0}}});
   if (family.starts_with("deepseek"))  // sigmoid and queries' latent in v3 alone; a dense layer, then experts
-    out.update({{"num_key_value_heads", kHeads}, {"q_lora_rank", family == "deepseek_v3" ? nlohmann::json(kQRank) : nullptr},
-                {"kv_lora_rank", kKvRank}, {"qk_nope_head_dim", kNope}, {"qk_rope_head_dim", kRope}, {"v_head_dim", kHeadDim},
-                {"n_routed_experts", kExperts}, {"num_experts_per_tok", kExpertsPerToken}, {"moe_intermediate_size", kExpertFfn},
-                {"n_shared_experts", 2}, {"first_k_dense_replace", 1}, {"n_group", 2}, {"topk_group", 1}});
+    out.update({{"num_key_value_heads", kHeads},
+                {"q_lora_rank", family == "deepseek_v3" ? nlohmann::json(kQRank) : nullptr},
+                {"kv_lora_rank", kKvRank},
+                {"qk_nope_head_dim", kNope},
+                {"qk_rope_head_dim", kRope},
+                {"v_head_dim", kHeadDim},
+                {"n_routed_experts", kExperts},
+                {"num_experts_per_tok", kExpertsPerToken},
+                {"moe_intermediate_size", kExpertFfn},
+                {"n_shared_experts", 2},
+                {"first_k_dense_replace", 1},
+                {"n_group", 2},
+                {"topk_group", 1}});
   if (family == "nsa")
     out["nsa"] = {{"variant", "std"}, {"cmp_len", 8}, {"cmp_stride", 4}, {"sel_block", 16}, {"sel_count", 4}, {"window", 24}};
   return out;

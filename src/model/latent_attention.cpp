@@ -88,8 +88,8 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
 
   const View<float, 2> values(scratch.raw.data, rows, heads * s.value);
   for (int64_t head = 0; head < heads; ++head)
-    multiply(backend, columns<const float>(scratch.mixed.data, rows, heads * dim, head * dim, s.kv_rank),
-             *w.value[size_t(head)], {}, columns(values.data, rows, heads * s.value, head * s.value, s.value));
+    multiply(backend, columns<const float>(scratch.mixed.data, rows, heads * dim, head * dim, s.kv_rank), *w.value[size_t(head)],
+             {}, columns(values.data, rows, heads * s.value, head * s.value, s.value));
   const Product out[] = {{weights.o.get(), nullptr, x}};
   backend.matmul({.x = values, .products = out, .accumulate = true});
 }

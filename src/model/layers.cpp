@@ -83,7 +83,8 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
   if (!tensor->data) {
     const DType dtype = requantise_.value_or(tensor->dtype);
     const bool fits = made.shape.back() % dtype_info(dtype).block == 0;
-    return count(backend_.random_weight(fits ? dtype : DType::F32, made.shape[0], made.shape[1], tensor->seed + uint64_t(first)), name);
+    return count(backend_.random_weight(fits ? dtype : DType::F32, made.shape[0], made.shape[1], tensor->seed + uint64_t(first)),
+                 name);
   }
   std::vector<std::byte> bytes;
   const bool whole = !tensor->scales.values && !tensor->split.scales;
@@ -177,9 +178,7 @@ FeedForwardWeights load_feed_forward(WeightLoader& load, const ModelShape& shape
   ExpertWeights& e = *out.experts;
   e.router = load.exact_matrix(fmt::format("blk.{}.ffn_gate_inp.weight", layer));
   e.per_row = shape.experts_per_token, e.normalise = shape.norm_expert_shares;
-  e.routing = shape.sigmoid_shares     ? Routing::Sigmoid
-              : shape.shares_of_chosen ? Routing::SoftmaxOfChosen
-                                       : Routing::Softmax;
+  e.routing = shape.sigmoid_shares ? Routing::Sigmoid : shape.shares_of_chosen ? Routing::SoftmaxOfChosen : Routing::Softmax;
   e.groups = shape.expert_groups, e.groups_kept = shape.groups_per_token, e.share_scale = float(shape.share_scale);
   e.choice_bias = load.vector(fmt::format("blk.{}.exp_probs_b.bias", layer));
   e.clamp = {float(shape.gate_limit), float(shape.gate_alpha)};

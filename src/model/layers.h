@@ -69,7 +69,7 @@ std::unique_ptr<NsaWeights> load_nsa(Backend&, WeightLoader&, const ModelShape&,
 // Latent attention (LatentShape).
 struct LatentWeights {
   LatentShape shape;
-  std::unique_ptr<Weight> q_down, q, kv_down;       // [q_rank][hidden] or null, [heads (nope + rope)][in], [kv_rank + rope][hidden]
+  std::unique_ptr<Weight> q_down, q, kv_down;  // [q_rank][hidden] or null, [heads (nope + rope)][in], [kv_rank + rope][hidden]
   std::vector<std::unique_ptr<Weight>> key, value;  // of each head: [kv_rank][nope], [value][kv_rank]
   Buffer q_norm, kv_norm;                           // fp32 [q_rank], [kv_rank]
 
@@ -81,10 +81,10 @@ std::unique_ptr<LatentWeights> load_latent(WeightLoader&, const ModelShape&, int
 struct AttentionWeights {
   std::unique_ptr<Weight> q, k, v, o;  // [heads head_dim][in], [kv_heads head_dim][in] twice, [hidden][heads head_dim]
   Buffer q_bias, k_bias, v_bias, o_bias;
-  Buffer q_norm, k_norm;            // fp32 [head_dim]; empty: no norm of heads
-  Buffer sinks;                     // fp32 [heads]; empty: none (AttentionArgs)
-  std::unique_ptr<Weight> gate;     // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
-  std::unique_ptr<NsaWeights> nsa;  // null: ordinary attention
+  Buffer q_norm, k_norm;                  // fp32 [head_dim]; empty: no norm of heads
+  Buffer sinks;                           // fp32 [heads]; empty: none (AttentionArgs)
+  std::unique_ptr<Weight> gate;           // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
+  std::unique_ptr<NsaWeights> nsa;        // null: ordinary attention
   std::unique_ptr<LatentWeights> latent;  // null: likewise; else in place of q, k and v
 
   bool complete() const { return o && (latent ? latent->complete() : q && k && v); }
@@ -114,7 +114,9 @@ struct FeedForwardWeights {
   std::unique_ptr<Weight> gate, up, down;  // [ffn][hidden] twice, [hidden][ffn]
   std::unique_ptr<ExpertWeights> experts;  // null: dense
 
-  bool complete() const { return gate || !experts ? gate && up && down && (!experts || experts->complete()) : experts->complete(); }
+  bool complete() const {
+    return gate || !experts ? gate && up && down && (!experts || experts->complete()) : experts->complete();
+  }
   // Of experts that a pass of one row does not read.
   size_t idle_bytes() const;
 };

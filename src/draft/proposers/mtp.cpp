@@ -1,5 +1,6 @@
 // mtp: the multi-token prediction module that some models bring in their own checkpoint (DeepSeek-V3, section 2.2; Qwen3-Next): a
-// whole decoder layer (of models with latent attention the target's kind of layer) over the embedding of a token beside the target's last hidden state of the position before.
+// whole decoder layer (of models with latent attention the target's kind of layer) over the embedding of a token beside the
+// target's last hidden state of the position before.
 //
 //   x = fc([norm(embedding) | norm(feature)]);  x += attention(norm(x));  x += mlp(norm(x));  y = norm(x);  logits = head(y)
 //
@@ -85,8 +86,8 @@ class Mtp final : public DraftNet {
 // DeepSeek's own layout: a layer like the target's, behind its last, in the same checkpoint.
 Status Mtp::read_latent(const Proposer::Setup& setup) {
   if (setup.file)
-    return usage_error(fmt::format("{}: models with latent attention take the prediction module from their own checkpoint: name none",
-                                   setup.file->path()));
+    return usage_error(fmt::format(
+        "{}: models with latent attention take the prediction module from their own checkpoint: name none", setup.file->path()));
   shape_ = target_->shape();
   const int layer = shape_.layers;
   shape_.layers = 1;

@@ -8,8 +8,8 @@ Result<std::unique_ptr<Model>> make_deepseek_v3(const Model::Setup& setup) {
   return Decoder::make(setup, {.qkv_bias_allowed = false, .qk_norm = false});
 }
 
-const Register<Model> deepseek_v3{"deepseek_v3", "DeepSeek-V3: latent attention, shared and routed experts chosen by sigmoid and bias",
-                                  make_deepseek_v3};
+const Register<Model> deepseek_v3{
+    "deepseek_v3", "DeepSeek-V3: latent attention, shared and routed experts chosen by sigmoid and bias", make_deepseek_v3};
 
 }  // namespace
 }  // namespace hunch
