@@ -164,7 +164,7 @@ Status check_latent(const ModelShape& s, std::string_view source) {
   if (s.expert_groups > 1 && s.sigmoid_shares && size < 2)
     return wrong(fmt::format("groups of {} expert: a group is judged by its two best, give each at least 2 (n_group {})", size,
                              s.expert_groups));
-  if (s.experts_per_token > s.groups_per_token * size)
+  if (s.expert_groups > 1 && s.experts_per_token > s.groups_per_token * size)
     return wrong(fmt::format("a token goes to {} experts, but its {} groups of {} (topk_group, n_group) hold only {}",
                              s.experts_per_token, s.groups_per_token, size, s.groups_per_token * size));
   if (!(s.share_scale > 0 && s.share_scale <= 1e4)) return wrong(fmt::format("routed_scaling_factor is {}", s.share_scale));

@@ -96,8 +96,10 @@ bool in_blocks(const std::string& name) {
 double tolerance(const std::string& name, const Place& place) {
   // Rounding could turn a choice of blocks, which moves logits by a step; it does not here: measured 0.11.
   if (name.starts_with("nsa-") && place.kv == "bf16") return 0.25;
+  // A row that goes to another group of experts moves logits further: measured 3.2.
+  if (name == "deepseek-v3" && (place.kv == "fp8" || place.kv == "q8_0")) return 3.5;
   // Each element of K and V to 1/16 of itself: measured 1.6 on the reference, 2.4 where rows go to another of four experts.
-  if (place.kv == "fp8") return name == "gpt-oss-mxfp4.gguf" ? 3 : name == "deepseek-v3" ? 2.5 : 2;
+  if (place.kv == "fp8") return name == "gpt-oss-mxfp4.gguf" ? 3 : 2;
   if (place.device == "cpu" && in_blocks(name)) return 0.6;
   // Rounding may send a row to another expert, which moves logits by a step: measured 0.134 with bf16, 0.46 with q8_0.
   if (name == "qwen3-moe" && place.kv != "f32" && place.kv != "f16") return place.kv == "bf16" ? 0.25 : 0.7;
