@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "checkpoint/config.h"
+#include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 
@@ -21,18 +22,41 @@ struct Need {
 };
 
 // Ordered, so that the first missing tensor in a message is the first of the model.
-std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
+// `predicts`: whether a prediction layer is in the file.
+template <class Predicts>
+std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s, Predicts&& predicts) {
   const int64_t q_width = int64_t(s.heads) * s.head_dim, kv_width = int64_t(s.kv_heads) * s.head_dim;
   std::vector<std::pair<std::string, Need>> out;
   out.push_back({"token_embd.weight", {{s.vocab_size, s.hidden}, true}});
-  for (int layer = 0; layer < s.layers; ++layer) {
+  for (int layer = 0; layer < s.layers + s.prediction_layers; ++layer) {
+    if (layer >= s.layers && !predicts(layer)) continue;
     const auto add = [&](std::string_view name, std::vector<int64_t> shape, bool matrix) {
       out.push_back({fmt::format("blk.{}.{}", layer, name), {std::move(shape), matrix}});
     };
     add("attn_norm.weight", {s.hidden}, false);
-    add("attn_q.weight", {q_width, s.hidden}, true);
-    add("attn_k.weight", {kv_width, s.hidden}, true);
-    add("attn_v.weight", {kv_width, s.hidden}, true);
+    if (s.latent.used()) {
+      const LatentShape& l = s.latent;
+      const int64_t queries = int64_t(s.heads) * (l.nope + l.rope);
+      if (l.q_rank > 0) {
+        add("attn_q_a.weight", {l.q_rank, s.hidden}, true);
+        add("attn_q_a_norm.weight", {l.q_rank}, false);
+        add("attn_q_b.weight", {queries, l.q_rank}, true);
+      } else {
+        add("attn_q.weight", {queries, s.hidden}, true);
+      }
+      add("attn_kv_a_mqa.weight", {l.kv_rank + l.rope, s.hidden}, true);
+      add("attn_kv_a_norm.weight", {l.kv_rank}, false);
+      if (l.split) {
+        add("attn_k_b.weight", {s.heads, l.kv_rank, l.nope}, true);
+        add("attn_v_b.weight", {s.heads, l.value, l.kv_rank}, true);
+      } else {
+        add("attn_kv_b.weight", {int64_t(s.heads) * (l.nope + l.value), l.kv_rank}, true);
+      }
+    } else {
+      add("attn_q.weight", {q_width, s.hidden}, true);
+      add("attn_k.weight", {kv_width, s.hidden}, true);
+      add("attn_v.weight", {kv_width, s.hidden}, true);
+    }
     if (s.qkv_bias) {
       add("attn_q.bias", {q_width}, false);
       add("attn_k.bias", {kv_width}, false);
@@ -42,7 +66,7 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
       add("attn_q_norm.weight", {s.head_dim}, false);
       add("attn_k_norm.weight", {s.head_dim}, false);
     }
-    add("attn_output.weight", {s.hidden, q_width}, true);
+    add("attn_output.weight", {s.hidden, s.attended()}, true);
     if (s.nsa.used()) {
       const NsaShape& n = s.nsa;
       add("nsa_gate.weight", {3 * s.heads, s.hidden}, true);
@@ -55,6 +79,11 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
     if (s.output_bias) add("attn_output.bias", {s.hidden}, false);
     if (s.attention_sinks) add("attn_sinks.weight", {s.heads}, false);
     add("ffn_norm.weight", {s.hidden}, false);
+    if (layer >= s.layers) {
+      add("nextn.eh_proj.weight", {s.hidden, 2 * s.hidden}, true);
+      for (const char* norm : {"nextn.enorm.weight", "nextn.hnorm.weight", "nextn.shared_head_norm.weight"})
+        add(norm, {s.hidden}, false);
+    }
     const auto add_ffn = [&](std::string_view of, int64_t width) {
       add(fmt::format("ffn_gate{}.weight", of), {width, s.hidden}, true);
       add(fmt::format("ffn_up{}.weight", of), {width, s.hidden}, true);
@@ -71,6 +100,8 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s) {
       add("ffn_up_exps.bias", {s.num_experts, s.expert_ffn}, false);
       add("ffn_down_exps.bias", {s.num_experts, s.hidden}, false);
     }
+    if (s.sigmoid_shares) add("exp_probs_b.bias", {s.num_experts}, false);
+    if (s.shared_ffn > 0) add_ffn("_shexp", s.shared_ffn);
     for (int expert = 0; expert < s.num_experts; ++expert) add_ffn(fmt::format(".{}", expert), s.expert_ffn);
   }
   out.push_back({"output_norm.weight", {{s.hidden}, false}});
@@ -85,6 +116,7 @@ Status check_shape(const ModelShape& s, std::string_view source) {
   const auto out_of_range = [&](std::string_view name, auto value, auto least, auto most) {
     return Error{fmt::format("{}: {} is {}, possible are {} to {}", source, name, value, least, most)};
   };
+  HUNCH_OK(check_latent(s, source));  // first: what follows from its keys has other names
   struct Range {
     std::string_view name;
     int64_t value, least, most;
@@ -95,7 +127,7 @@ Status check_shape(const ModelShape& s, std::string_view source) {
                           {"number of layers", s.layers, 1, 1024},
                           {"number of heads", s.heads, 1, 1024},
                           {"number of KV heads", s.kv_heads, 1, 1024},
-                          {"head size", s.head_dim, 2, 512},
+                          {"head size", s.head_dim, 2, s.latent.used() ? kMostLatentDim : 512},
                           {"context length", s.context_len, 1, 1 << 27},
                           {"sliding window", s.sliding_window, 0, 1 << 27}};
   for (const Range& r : ranges)
@@ -108,14 +140,14 @@ Status check_shape(const ModelShape& s, std::string_view source) {
     if (s.expert_ffn < 1 || s.expert_ffn > kMostHidden) return out_of_range("width of an expert", s.expert_ffn, 1, kMostHidden);
     if (!(s.gate_limit >= 0 && s.gate_limit <= 1e6)) return out_of_range("limit of the gates", s.gate_limit, 0, 1e6);
     if (!(s.gate_alpha > 0 && s.gate_alpha <= 1e3)) return out_of_range("alpha of the gates", s.gate_alpha, "above 0", 1e3);
-    if (s.expert_layer.size() != size_t(s.layers))
+    if (s.expert_layer.size() != size_t(s.layers + (s.latent.used() ? s.prediction_layers : 0)))
       return Error{fmt::format("{}: {} layers are said to have experts or not, the model has {}", source, s.expert_layer.size(),
                                s.layers)};
   }
   if (s.heads % s.kv_heads != 0)
     return Error{fmt::format("{}: {} heads cannot share {} KV heads evenly", source, s.heads, s.kv_heads)};
   if (s.head_dim % 2 != 0) return Error{fmt::format("{}: head size {} is odd", source, s.head_dim)};
-  if (s.rope_dim != s.head_dim)
+  if (s.rope_dim != s.head_dim && !s.latent.used())
     return Error{fmt::format("{}: {} of {} elements of a head are rotated; only whole heads are supported", source, s.rope_dim,
                              s.head_dim)};
   // Negated comparisons also catch NaN.
@@ -170,7 +202,9 @@ Status check_tokenizer(const TokenizerSource& t, const ModelShape& shape, std::s
 }
 
 Status check_tensors(const Checkpoint& checkpoint, std::string_view source) {
-  const auto needs = needs_of(checkpoint.shape());
+  const auto needs = needs_of(checkpoint.shape(), [&](int layer) {
+    return checkpoint.shape().latent.used() && checkpoint.find(fmt::format("blk.{}.nextn.eh_proj.weight", layer));
+  });
   const auto shape_text = [](const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
   std::unordered_map<std::string_view, const Need*> known;
   for (const auto& [name, need] : needs) {

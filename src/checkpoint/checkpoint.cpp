@@ -164,9 +164,11 @@ Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string
   return out;
 }
 
-// Layers that predict tokens behind the next one (MTP) stand beside the model's own: a drafter opens them (drafter_file.h).
+// Layers that predict tokens behind the next one (MTP) stand beside the model's own: a drafter opens them (drafter_file.h). Those
+// of DeepSeek are layers like the others, in FP8 like them, and read with them.
 bool is_prediction_module(std::string_view name, const ModelShape& shape) {
   if (name.starts_with("mtp.")) return true;
+  if (shape.latent.used()) return false;
   for (int layer = shape.layers; layer < shape.layers + shape.prediction_layers; ++layer)
     if (name.starts_with(fmt::format("model.layers.{}.", layer))) return true;
   return false;

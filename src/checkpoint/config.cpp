@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_depth.h"
+#include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 
@@ -198,7 +199,8 @@ Status read_layer_types(const Fields& config, ModelShape& shape) {
 }
 
 // What would change results and is not computed.
-Status refuse_unsupported(const Fields& config, bool experts_allowed) {
+Status refuse_unsupported(const Fields& config, std::string_view family) {
+  const bool experts_allowed = family == "qwen3_moe" || family == "gpt_oss" || is_deepseek(family);
   HUNCH_TRY(const bool mlp_bias, config.boolean("mlp_bias", false));
   if (mlp_bias) return config.wrong("mlp_bias", "biases in the feed-forward block are not supported");
   HUNCH_TRY(const std::string act, config.text("hidden_act"));
@@ -206,8 +208,8 @@ Status refuse_unsupported(const Fields& config, bool experts_allowed) {
     return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     HUNCH_TRY(const int64_t experts, config.integer(key, 0));
-    if (experts > 0 && (!experts_allowed || key == std::string_view("n_routed_experts")))
-      return config.wrong(key, "experts are supported in qwen3_moe and gpt_oss only");
+    if (experts > 0 && (!experts_allowed || (key == std::string_view("n_routed_experts")) != is_deepseek(family)))
+      return config.wrong(key, "experts are supported in qwen3_moe, gpt_oss, deepseek_v2 and deepseek_v3 only");
   }
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "embedding_multiplier"})
     if (config.find(key)) return config.wrong(key, "not supported in this architecture");
@@ -340,9 +342,10 @@ Result<ModelShape> read_shape(const Fields& config) {
     return config.wrong("model_type",
                         fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
   const bool gpt_oss = s.family == "gpt_oss";
-  HUNCH_OK(refuse_unsupported(config, s.family == "qwen3_moe" || gpt_oss));
+  HUNCH_OK(refuse_unsupported(config, s.family));
   const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
-             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3", nsa = s.family == "nsa";
+             moe = s.family == "qwen3_moe", qwen3 = s.family == "qwen3", nsa = s.family == "nsa",
+             deepseek = is_deepseek(s.family);
   const bool fla = nsa && !config.find("num_attention_heads") && config.find("num_heads");
   HUNCH_TRY(s.name, config.text("_name_or_path"));
   s.name.erase(0, s.name.rfind('/') + 1);  // the rest says where somebody's disk had it
@@ -363,12 +366,13 @@ Result<ModelShape> read_shape(const Fields& config) {
                                                                     : mistral || gpt_oss ? 8
                                                                     : moe                ? 4
                                                                                          : 32));
-  if (!config.find("head_dim") && !qwen3 && !gpt_oss && s.hidden % s.heads != 0)
+  if (!config.find("head_dim") && !qwen3 && !gpt_oss && !deepseek && s.hidden % s.heads != 0)
     return config.wrong("hidden_size", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
   HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : gpt_oss ? 64 : s.hidden / s.heads));
   s.rope_dim = s.head_dim;
   HUNCH_TRY(s.context_len, config.small_integer("max_position_embeddings", llama || nsa         ? 2048
                                                                            : mistral || gpt_oss ? 131072
+                                                                           : deepseek           ? 4096
                                                                                                 : 32768));
   HUNCH_TRY(s.norm_eps, config.number("rms_norm_eps", gpt_oss ? 1e-5 : 1e-6));
   HUNCH_TRY(s.tied_head, config.boolean("tie_word_embeddings", false));
@@ -454,6 +458,10 @@ Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view fol
   if (out.shape.family == "nsa") {
     HUNCH_TRY(const JsonConfig keys, JsonConfig::parse(texts.config, in("config.json")));
     HUNCH_TRY(out.shape.nsa, read_nsa(keys));
+  }
+  if (is_deepseek(out.shape.family)) {
+    HUNCH_TRY(const JsonConfig keys, JsonConfig::parse(texts.config, in("config.json")));
+    HUNCH_OK(read_deepseek(keys, out.shape));
   }
   HUNCH_TRY(out.fp8, read_quantisation(config, out.shape));
   HUNCH_TRY(out.shape.eos_ids, token_ids(generation, "eos_token_id"));

@@ -47,7 +47,7 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
     EXPECT_EQ(s.qkv_bias, family == "qwen2" || family == "gpt_oss");
     EXPECT_EQ(s.qk_norm, family.starts_with("qwen3"));
     EXPECT_EQ(s.output_bias, family == "gpt_oss");
-    EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
+    EXPECT_EQ(s.rope_pairs, family.starts_with("deepseek") ? RopePairs::Neighbours : RopePairs::Halves);
   }
   const ModelShape biased = shape_of(with(tiny::config("llama"), "attention_bias", true));
   EXPECT_TRUE(biased.qkv_bias && biased.output_bias);
@@ -59,7 +59,7 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
 TEST(Config, RefusesWhatItCannotComputeByName) {
   const std::pair<Json, const char*> cases[] = {
       {with(tiny::config("llama"), "model_type", "gemma"),
-       "unknown architecture gemma; known are llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa"},
+       "unknown architecture gemma; known are llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa, deepseek_v2, deepseek_v3"},
       {without(tiny::config("llama"), "model_type"), "model_type: missing"},
       {with(tiny::config("llama"), "quantization_config", Json::object()), "quantization_config"},
       {with(tiny::config("llama"), "mlp_bias", true), "mlp_bias"},

@@ -147,6 +147,9 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(in));
   HUNCH_OK(check_destination(in, out));
   const ModelShape& shape = checkpoint->shape();
+  if (shape.latent.used())
+    return Error{fmt::format("{}: models with latent attention ({}) cannot be written to GGUF yet; hunch runs them as they are",
+                             in, shape.family)};
   if (shape.num_experts > 0)
     return Error{
         fmt::format("{}: models with experts ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};

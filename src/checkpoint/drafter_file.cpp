@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "checkpoint/config.h"
+#include "checkpoint/deepseek_config.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/quote.h"
@@ -163,7 +164,12 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open(const std::string& path, 
 }
 
 bool is_learned_drafter(const std::string& path) {
-  if (const auto opened = DrafterFile::open(path); opened.ok()) return opened.value()->method() != "draft_model";
+  const auto whole_model = [](const JsonConfig& config) {  // whose prediction layer is read with it
+    const auto type = config.text("model_type");
+    return type.ok() && type.value() && is_deepseek(*type.value());
+  };
+  if (const auto opened = DrafterFile::open(path); opened.ok())
+    return opened.value()->method() != "draft_model" && !whole_model(opened.value()->config());
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
     const auto file = MappedFile::open(path);
@@ -176,7 +182,7 @@ bool is_learned_drafter(const std::string& path) {
   const auto text = read_text_file(path + "/config.json", kMostConfigBytes);
   if (!text.ok()) return false;
   const auto config = JsonConfig::parse(text.value(), path);
-  if (!config.ok()) return false;
+  if (!config.ok() || whole_model(config.value())) return false;
   const auto method = detect_drafter_method(config.value(), {});
   return method.ok() && method.value() && *method.value() != "draft_model";
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/config.h"
+#include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
 #include "checkpoint/quote.h"
 
@@ -16,7 +17,7 @@ namespace hunch {
 namespace {
 
 constexpr size_t kMostTemplateBytes = 1 << 20;
-constexpr std::string_view kGgufQwen3Moe = "qwen3moe", kGgufGptOss = "gpt-oss";
+constexpr std::string_view kGgufQwen3Moe = "qwen3moe", kGgufGptOss = "gpt-oss", kGgufDeepSeek = "deepseek2";
 
 // Accessors for "{arch}.name".
 class ArchKeys {
@@ -75,7 +76,8 @@ Status read_gpt_oss(const ArchKeys& keys, ModelShape& s) {
 
 Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
   HUNCH_TRY(const int64_t experts, keys.integer("expert_count", 0));
-  if (experts != 0 && !experts_allowed) return keys.wrong("expert_count", "experts are supported in qwen3moe and gpt-oss only");
+  if (experts != 0 && !experts_allowed)
+    return keys.wrong("expert_count", "experts are supported in qwen3moe, gpt-oss and deepseek2 only");
   // Neutral values are 0 (off) and 1 (a factor); anything else changes results.
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
                            "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
@@ -157,8 +159,8 @@ Status read_rope_factors(const GgufFile& file, ModelShape& shape) {
 
 Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t num_tokens) {
   const ArchKeys keys(file, arch);
-  const bool moe = arch == kGgufQwen3Moe, gpt_oss = arch == kGgufGptOss;
-  HUNCH_OK(refuse_unsupported(keys, moe || gpt_oss));
+  const bool moe = arch == kGgufQwen3Moe, gpt_oss = arch == kGgufGptOss, deepseek = arch == kGgufDeepSeek;
+  HUNCH_OK(refuse_unsupported(keys, moe || gpt_oss || deepseek));
   ModelShape s;
   s.family = moe ? "qwen3_moe" : gpt_oss ? "gpt_oss" : arch;
   HUNCH_TRY(const auto name, file.text("general.name"));
@@ -171,11 +173,11 @@ Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t nu
   HUNCH_TRY(s.kv_heads, keys.count("attention.head_count_kv", 1, s.heads));
   if (s.heads % s.kv_heads != 0)
     return keys.wrong("attention.head_count_kv", fmt::format("{} does not divide the {} heads", s.kv_heads, s.heads));
-  if (!keys.find("attention.key_length") && s.hidden % s.heads != 0)
+  if (!keys.find("attention.key_length") && !deepseek && s.hidden % s.heads != 0)
     return keys.wrong("embedding_length", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
   HUNCH_TRY(s.head_dim, keys.count("attention.key_length", 1, s.hidden / s.heads));
   HUNCH_TRY(const int value_dim, keys.count("attention.value_length", 1, s.head_dim));
-  if (value_dim != s.head_dim)
+  if (value_dim != s.head_dim && !deepseek)
     return keys.wrong("attention.value_length", fmt::format("{} differs from the key length {}", value_dim, s.head_dim));
   HUNCH_TRY(s.rope_dim, keys.count("rope.dimension_count", 1, s.head_dim));
   HUNCH_TRY(s.context_len, keys.count("context_length", 1));
@@ -194,6 +196,7 @@ Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t nu
   s.qk_norm = arch == "qwen3" || moe;
   if (moe) HUNCH_OK(read_experts(keys, s));
   if (gpt_oss) HUNCH_OK(read_gpt_oss(keys, s));
+  if (deepseek) HUNCH_OK(read_deepseek(file, s));
   if (arch == "nsa") { HUNCH_TRY(s.nsa, read_nsa(file)); }
 
   const TensorEntry* embedding = find_tensor(file, "token_embd.weight");
@@ -298,12 +301,13 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
     HUNCH_OK(check_tokenizer(out.tokenizer, out.shape, file.file_name()));
     return out;
   }
-  // Not architectures of GGUF files: mistral is written as llama, qwen3_moe and gpt_oss have spellings of their own.
-  const bool known =
-      std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe || *arch == kGgufGptOss;
-  if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss")
+  // Not architectures of GGUF files: mistral is written as llama, the others have spellings of their own.
+  const bool known = std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe ||
+                     *arch == kGgufGptOss || *arch == kGgufDeepSeek;
+  if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss" || is_deepseek(*arch))
     return file.wrong("general.architecture",
-                      fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, nsa",
+                      fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "
+                                  "deepseek2, nsa",
                                   quote(*arch)));
   if (file.tensors().empty()) return Error{fmt::format("{}: holds no tensors (a vocabulary-only file)", file.file_name())};
   HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), int64_t(out.tokenizer.tokens.size())));

@@ -3,12 +3,17 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 
 #include "checkpoint/expert_tensors.h"
 
 namespace hunch {
 
 namespace {
+
+bool is_prediction_tensor(std::string_view name, const ModelShape& shape) {
+  return shape.latent.used() && name.starts_with("blk.") && std::atoi(name.data() + 4) >= shape.layers;
+}
 
 uint64_t scale_bytes(const Tensor& tensor) {
   const WeightScales& s = tensor.scales;
@@ -29,6 +34,7 @@ ModelInfo describe(const Checkpoint& checkpoint) {
   const ModelShape& shape = checkpoint.shape();
   uint64_t expert_bytes = 0;
   for (const Tensor& tensor : checkpoint.tensors()) {
+    if (is_prediction_tensor(tensor.name, shape)) continue;  // not part of the model
     int64_t elements = 1;
     for (const int64_t extent : tensor.shape) elements *= extent;
     const uint64_t bytes = tensor.bytes + scale_bytes(tensor);

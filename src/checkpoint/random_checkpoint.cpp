@@ -70,8 +70,16 @@ class RandomCheckpoint final : public Checkpoint {
         add(fmt::format("blk.{}.{}", i, what), std::move(shape));
       };
       part("attn_norm.weight", {s.hidden}), part("ffn_norm.weight", {s.hidden});
-      part("attn_q.weight", {q, s.hidden}), part("attn_k.weight", {kv, s.hidden}), part("attn_v.weight", {kv, s.hidden});
-      part("attn_output.weight", {s.hidden, q});
+      if (const LatentShape& l = s.latent; l.used()) {
+        const int64_t queries = int64_t(s.heads) * (l.nope + l.rope);
+        if (l.q_rank > 0) part("attn_q_a.weight", {l.q_rank, s.hidden}), part("attn_q_a_norm.weight", {l.q_rank});
+        part(l.q_rank > 0 ? "attn_q_b.weight" : "attn_q.weight", {queries, l.q_rank > 0 ? l.q_rank : s.hidden});
+        part("attn_kv_a_mqa.weight", {l.kv_rank + l.rope, s.hidden}), part("attn_kv_a_norm.weight", {l.kv_rank});
+        part("attn_kv_b.weight", {int64_t(s.heads) * (l.nope + l.value), l.kv_rank});
+      } else {
+        part("attn_q.weight", {q, s.hidden}), part("attn_k.weight", {kv, s.hidden}), part("attn_v.weight", {kv, s.hidden});
+      }
+      part("attn_output.weight", {s.hidden, s.attended()});
       if (s.nsa.used()) {
         const NsaShape& n = s.nsa;
         part("nsa_gate.weight", {3 * s.heads, s.hidden});
@@ -88,6 +96,8 @@ class RandomCheckpoint final : public Checkpoint {
       };
       if (!s.has_experts(i)) ffn("", s.ffn);
       else part("ffn_gate_inp.weight", {s.num_experts, s.hidden});
+      if (s.has_experts(i) && s.shared_ffn > 0) ffn("_shexp", s.shared_ffn);
+      if (s.has_experts(i) && s.sigmoid_shares) part("exp_probs_b.bias", {s.num_experts});
       for (int e = 0; s.has_experts(i) && e < s.num_experts; ++e) ffn(fmt::format(".{}", e), s.expert_ffn);
       if (s.qk_norm) part("attn_q_norm.weight", {s.head_dim}), part("attn_k_norm.weight", {s.head_dim});
       if (s.qkv_bias) part("attn_q.bias", {q}), part("attn_k.bias", {kv}), part("attn_v.bias", {kv});

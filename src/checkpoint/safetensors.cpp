@@ -152,7 +152,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   };
   static constexpr std::array<Pair, 3> kOutside{
       {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
-  static constexpr std::array<Pair, 16> kInside{{{"self_attn.q_proj", "attn_q"},
+  static constexpr std::array<Pair, 29> kInside{{{"self_attn.q_proj", "attn_q"},
                                                  {"self_attn.sinks", "attn_sinks"},
                                                  {"self_attn.k_proj", "attn_k"},
                                                  {"self_attn.v_proj", "attn_v"},
@@ -166,10 +166,24 @@ Result<std::string> canonical_name(std::string_view hf_name) {
                                                  {"mlp.router", "ffn_gate_inp"},
                                                  {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
                                                  {"mlp.experts.down_proj", "ffn_down_exps"},
+                                                 {"self_attn.q_a_proj", "attn_q_a"},
+                                                 {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+                                                 {"self_attn.q_b_proj", "attn_q_b"},
+                                                 {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+                                                 {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+                                                 {"self_attn.kv_b_proj", "attn_kv_b"},
+                                                 {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+                                                 {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+                                                 {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+                                                 {"eh_proj", "nextn.eh_proj"},
+                                                 {"enorm", "nextn.enorm"},
+                                                 {"hnorm", "nextn.hnorm"},
+                                                 {"shared_head.norm", "nextn.shared_head_norm"},
                                                  {"input_layernorm", "attn_norm"},
                                                  {"post_attention_layernorm", "ffn_norm"}}};
   const Error unknown{
-      fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe or gpt_oss)", quote(hf_name))};
+      fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, deepseek_v2 or deepseek_v3)",
+                  quote(hf_name))};
   if (hf_name.ends_with("rotary_emb.inv_freq")) return std::string();  // derived from rope_theta, old checkpoints store it
 
   // Tensors of all experts are parameters of their own, without the suffix of a linear layer.
@@ -183,7 +197,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
     const size_t dot = hf_name.rfind('.');
     if (dot == hf_name.npos) return unknown;
     stem = hf_name.substr(0, dot), suffix = hf_name.substr(dot);
-    if (suffix != ".weight" && suffix != ".bias") return unknown;
+    if (suffix != ".weight" && suffix != ".bias" && suffix != ".e_score_correction_bias") return unknown;
   }
   for (const auto& [hf, canonical] : kOutside)
     if (stem == hf) return fmt::format("{}{}", canonical, suffix);
@@ -196,6 +210,9 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   const size_t digits = size_t(end - rest.data());
   if (error != std::errc() || layer < 0 || digits >= rest.size() || rest[digits] != '.') return unknown;
   const std::string_view inside = rest.substr(digits + 1);
+  if (inside == "embed_tokens" || inside == "shared_head.head")
+    return std::string();  // a prediction layer's copies of the model's
+  if (inside == "mlp.gate" && suffix == ".e_score_correction_bias") return fmt::format("blk.{}.exp_probs_b.bias", layer);
   for (const auto& [hf, canonical] : kInside)
     if (inside == hf) return fmt::format("blk.{}.{}{}", layer, canonical, suffix);
 

@@ -2,6 +2,7 @@
 // checkpoint/config.cpp, validated there (ranges, divisibility), read by model/families/ and by `hunch info`.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,8 +39,21 @@ struct NsaShape {
   int64_t rows_of(int64_t tokens) const { return tokens < cmp_len ? 0 : (tokens - cmp_len) / cmp_stride + 1; }
 };
 
+// Multi-head latent attention (DeepSeek-V2, section 2.1). The cache keeps one row a token, [latent | rotated key], which is the
+// key and the value of a single KV head; per-head maps lead into the latent before attention and out of it behind.
+inline constexpr int kMostLatentDim = 1024;  // of a cached row
+struct LatentShape {
+  int kv_rank = 0;                    // elements of the latent; 0: the model has ordinary attention
+  int q_rank = 0;                     // of the latent that queries are made of; 0: they are made of the layer's input
+  int nope = 0, rope = 0, value = 0;  // elements of a query head that are not rotated, and that are; of a value head
+  double scale = 0;                   // of q.k
+  bool split = false;                 // the file has the maps of keys and of values apart
+
+  bool used() const { return kv_rank > 0; }
+};
+
 struct ModelShape {
-  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa
+  std::string family;  // the stem of a file in model/families: llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa, deepseek_v3
   std::string name;    // free text from the file, may be empty
   int64_t vocab_size = 0, hidden = 0, ffn = 0;
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -48,7 +62,7 @@ struct ModelShape {
   double rope_theta = 10000;
   RopeScaling rope_scaling;
   RopePairs rope_pairs = RopePairs::Halves;
-  int rope_dim = 0;                   // rotated elements of a head; head_dim in all families here
+  int rope_dim = 0;                   // rotated elements of a head; head_dim unless attention is latent
   std::vector<float> rope_factors;    // GGUF llama3: `rope_freqs.weight`, divides each frequency; empty otherwise
   int sliding_window = 0;             // keys a row may look back over, its own included; 0: all
   std::vector<uint8_t> window_layer;  // [layers] 1 where sliding_window applies; empty: everywhere if sliding_window > 0
@@ -65,9 +79,16 @@ struct ModelShape {
   bool shares_of_chosen = false;               // they are the softmax over the chosen experts' logits, not over all
   bool expert_bias = false;                    // router and experts have biases
   double gate_limit = 0, gate_alpha = 1;       // of the experts' gates (GateClamp of backend/ops/norm.h); 0: plain
-  std::vector<uint8_t> expert_layer;           // [layers] 1 where the feed-forward block is one of experts; empty: nowhere
+  // DeepSeek's. Shares are sigmoids, experts are chosen with a bias; only those of the best groups can be; shares times a number.
+  bool sigmoid_shares = false;
+  int expert_groups = 1, groups_per_token = 1;
+  double share_scale = 1;
+  int64_t shared_ffn = 0;  // width of the block that every row goes to beside its experts; 0: none
+  std::vector<uint8_t>
+      expert_layer;  // [layers and DeepSeek's MTP layers] 1 where the feed-forward block is one of experts; empty: nowhere
 
   NsaShape nsa;  // of all layers
+  LatentShape latent;
 
   int window_of(int layer) const { return window_layer.empty() || window_layer[size_t(layer)] ? sliding_window : 0; }
   bool has_experts(int layer) const { return !expert_layer.empty() && expert_layer[size_t(layer)]; }
@@ -76,7 +97,8 @@ struct ModelShape {
       if (!experts) return true;
     return expert_layer.empty();
   }
-  int64_t widest_ffn() const { return has_dense_ffn() && ffn > expert_ffn ? ffn : expert_ffn; }
+  int64_t widest_ffn() const { return std::max({has_dense_ffn() ? ffn : 0, expert_ffn, shared_ffn}); }
+  int64_t attended() const { return int64_t(heads) * (latent.used() ? latent.value : head_dim); }  // what the output matrix takes
   int64_t kv_elements_per_token() const { return int64_t(2) * layers * kv_heads * head_dim; }
 };
 

@@ -14,7 +14,8 @@
 namespace hunch::tiny {
 
 inline constexpr int kVocab = 40, kHidden = 32, kFfn = 64, kLayers = 2, kHeads = 4, kKvHeads = 2, kHeadDim = 8;
-inline constexpr int kExperts = 4, kExpertsPerToken = 2, kExpertFfn = 16;  // of qwen3_moe, in its last layer
+inline constexpr int kExperts = 4, kExpertsPerToken = 2, kExpertFfn = 16;  // of qwen3_moe and DeepSeek's, in their last layer
+inline constexpr int kQRank = 12, kKvRank = 16, kNope = 8, kRope = 4;      // of DeepSeek's
 
 using Bytes = std::vector<std::byte>;
 using Shape = std::vector<int64_t>;
@@ -43,6 +44,20 @@ inline nlohmann::json config(const std::string& family) {
                 {"moe_intermediate_size", kExpertFfn},
                 {"norm_topk_prob", true},
                 {"mlp_only_layers", {0}}});
+  if (family.starts_with("deepseek"))  // sigmoid and queries' latent in v3 alone; a dense layer, then experts
+    out.update({{"num_key_value_heads", kHeads},
+                {"q_lora_rank", family == "deepseek_v3" ? nlohmann::json(kQRank) : nullptr},
+                {"kv_lora_rank", kKvRank},
+                {"qk_nope_head_dim", kNope},
+                {"qk_rope_head_dim", kRope},
+                {"v_head_dim", kHeadDim},
+                {"n_routed_experts", kExperts},
+                {"num_experts_per_tok", kExpertsPerToken},
+                {"moe_intermediate_size", kExpertFfn},
+                {"n_shared_experts", 2},
+                {"first_k_dense_replace", 1},
+                {"n_group", 2},
+                {"topk_group", 1}});
   if (family == "nsa")
     out["nsa"] = {{"variant", "std"}, {"cmp_len", 8}, {"cmp_stride", 4}, {"sel_block", 16}, {"sel_count", 4}, {"window", 24}};
   return out;
@@ -51,14 +66,24 @@ inline nlohmann::json config(const std::string& family) {
 // Hugging Face's tensors of a family.
 inline std::vector<NamedShape> folder_tensors(const std::string& family) {
   std::vector<NamedShape> out{{"model.embed_tokens.weight", {kVocab, kHidden}}};
+  const bool deepseek = family.starts_with("deepseek");
   for (int layer = 0; layer < kLayers; ++layer) {
     const auto add = [&](const char* name, Shape shape) {
       out.push_back({fmt::format("model.layers.{}.{}", layer, name), shape});
     };
     add("input_layernorm.weight", {kHidden});
-    add("self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden});
-    add("self_attn.k_proj.weight", {kKvHeads * kHeadDim, kHidden});
-    add("self_attn.v_proj.weight", {kKvHeads * kHeadDim, kHidden});
+    if (deepseek) {
+      const bool v3 = family == "deepseek_v3";
+      if (v3) add("self_attn.q_a_proj.weight", {kQRank, kHidden}), add("self_attn.q_a_layernorm.weight", {kQRank});
+      add(v3 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight", {kHeads * (kNope + kRope), v3 ? kQRank : kHidden});
+      add("self_attn.kv_a_proj_with_mqa.weight", {kKvRank + kRope, kHidden});
+      add("self_attn.kv_a_layernorm.weight", {kKvRank});
+      add("self_attn.kv_b_proj.weight", {kHeads * (kNope + kHeadDim), kKvRank});
+    } else {
+      add("self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden});
+      add("self_attn.k_proj.weight", {kKvHeads * kHeadDim, kHidden});
+      add("self_attn.v_proj.weight", {kKvHeads * kHeadDim, kHidden});
+    }
     if (family == "qwen2") {
       add("self_attn.q_proj.bias", {kHeads * kHeadDim});
       add("self_attn.k_proj.bias", {kKvHeads * kHeadDim});
@@ -76,8 +101,14 @@ inline std::vector<NamedShape> folder_tensors(const std::string& family) {
     }
     add("self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim});
     add("post_attention_layernorm.weight", {kHidden});
-    const bool experts = family == "qwen3_moe" && layer == kLayers - 1;
+    const bool experts = (family == "qwen3_moe" || deepseek) && layer == kLayers - 1;
     if (experts) add("mlp.gate.weight", {kExperts, kHidden});
+    if (experts && family == "deepseek_v3") add("mlp.gate.e_score_correction_bias", {kExperts});
+    if (experts && deepseek) {
+      add("mlp.shared_experts.gate_proj.weight", {2 * kExpertFfn, kHidden});
+      add("mlp.shared_experts.up_proj.weight", {2 * kExpertFfn, kHidden});
+      add("mlp.shared_experts.down_proj.weight", {kHidden, 2 * kExpertFfn});
+    }
     for (int e = 0; e < (experts ? kExperts : 1); ++e) {
       const std::string of = experts ? fmt::format("mlp.experts.{}.", e) : "mlp.";
       const int width = experts ? kExpertFfn : kFfn;

@@ -47,11 +47,18 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     out["experts"] = s.num_experts;
     out["experts_per_token"] = s.experts_per_token;
     out["expert_ffn"] = s.expert_ffn;
-    out["expert_layers"] = std::count(s.expert_layer.begin(), s.expert_layer.end(), 1);
+    out["expert_layers"] = std::count(s.expert_layer.begin(), s.expert_layer.begin() + s.layers, 1);
+    if (s.shared_ffn > 0) out["shared_ffn"] = s.shared_ffn;
   }
   if (s.nsa.used())
     out["nsa"] = {{"variant", s.nsa.variant},     {"cmp_len", s.nsa.cmp_len},     {"cmp_stride", s.nsa.cmp_stride},
                   {"sel_block", s.nsa.sel_block}, {"sel_count", s.nsa.sel_count}, {"window", s.nsa.window}};
+  if (s.latent.used())
+    out["latent"] = {{"kv_rank", s.latent.kv_rank},
+                     {"q_rank", s.latent.q_rank},
+                     {"nope", s.latent.nope},
+                     {"rope", s.latent.rope},
+                     {"value", s.latent.value}};
   out["layers"] = s.layers;
   out["heads"] = s.heads;
   out["kv_heads"] = s.kv_heads;
@@ -85,6 +92,11 @@ std::string info_text(const ordered_json& j) {
     line("experts",
          fmt::format("{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
                      whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"].get<double>())));
+  if (j.contains("latent")) {
+    const auto of = [&](const char* key) { return j["latent"][key].get<int>(); };
+    line("latent attention", fmt::format("rows of {} and {} rotated; heads of {} and {}, values of {}", of("kv_rank"), of("rope"),
+                                         of("nope"), of("rope"), of("value")));
+  }
   if (j.contains("nsa")) {
     const auto of = [&](const char* key) { return j["nsa"][key].get<int>(); };
     line("sparse attention",

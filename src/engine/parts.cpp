@@ -113,14 +113,20 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 Status EngineParts::load_drafters() {
   for (DrafterOptions& wanted : options.drafters) {
     Learned made;
-    const bool own = wanted.path.empty();  // the model's own checkpoint
+    const bool latent = model->shape().latent.used();
+    const bool own = wanted.path.empty() || (latent && wanted.path == options.model);  // the model's own checkpoint
     if (own) wanted.path = options.model;
-    auto file = DrafterFile::open(wanted.path, wanted.method);
-    if (own && !file.ok())
-      return usage_error(fmt::format("{} brings no prediction module for method {}; name a drafter by --model-draft",
-                                     options.model, wanted.method));
-    HUNCH_TRY(made.file, std::move(file));
-    made.name = wanted.method = made.file->method(), made.path = wanted.path;
+    if (own && latent && (wanted.method.empty() || wanted.method == "mtp")) {
+      made.name = wanted.method = "mtp";  // its checkpoint is open already, the module part of it
+    } else {
+      auto file = DrafterFile::open(wanted.path, wanted.method);
+      if (own && !file.ok())
+        return usage_error(fmt::format("{} brings no prediction module for method {}; name a drafter by --model-draft",
+                                       options.model, wanted.method));
+      HUNCH_TRY(made.file, std::move(file));
+      made.name = wanted.method = made.file->method();
+    }
+    made.path = wanted.path;
     if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
     const auto* entry = Register<Proposer>::find(made.name);
     if (!entry)

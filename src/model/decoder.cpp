@@ -46,7 +46,10 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
     a.v_bias = load.vector(name("attn_v.bias"));
     a.o_bias = load.vector(name("attn_output.bias"));
     a.sinks = load.vector(name("attn_sinks.weight"));
-    a.q = load.matrix(name("attn_q.weight")), a.k = load.matrix(name("attn_k.weight")), a.v = load.matrix(name("attn_v.weight"));
+    if (shape.latent.used()) a.latent = load_latent(load, shape, i);
+    else
+      a.q = load.matrix(name("attn_q.weight")), a.k = load.matrix(name("attn_k.weight")),
+      a.v = load.matrix(name("attn_v.weight"));
     a.o = load.matrix(name("attn_output.weight"));
     if (shape.nsa.used()) a.nsa = load_nsa(*setup.backend, load, shape, i);
     layer.ffn = load_feed_forward(load, shape, i);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "checkpoint/quantise.h"
+#include "model/latent_attention.h"
 #include "model/rope_frequencies.h"
 
 namespace hunch {
@@ -73,6 +74,44 @@ std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int6
   return count(std::move(weight), name);
 }
 
+std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t first, int64_t rows, bool transposed) {
+  const Tensor* tensor = find_(name);
+  if (!tensor) return nullptr;
+  const int64_t columns = tensor->shape.back();
+  Tensor made = *tensor;
+  made.shape = transposed ? std::vector<int64_t>{columns, rows} : std::vector<int64_t>{rows, columns};
+  if (!tensor->data) {
+    const DType dtype = requantise_.value_or(tensor->dtype);
+    const bool fits = made.shape.back() % dtype_info(dtype).block == 0;
+    return count(backend_.random_weight(fits ? dtype : DType::F32, made.shape[0], made.shape[1], tensor->seed + uint64_t(first)),
+                 name);
+  }
+  std::vector<std::byte> bytes;
+  const bool whole = !tensor->scales.values && !tensor->split.scales;
+  const size_t row_bytes = dtype_bytes(tensor->dtype, size_t(columns)), element = whole ? dtype_bytes(tensor->dtype, 1) : 0;
+  if (whole && !transposed) {
+    made.data = tensor->data + size_t(first) * row_bytes, made.bytes = size_t(rows) * row_bytes;
+  } else if (whole && dtype_info(tensor->dtype).block == 1) {
+    bytes.resize(size_t(rows) * row_bytes);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t column = 0; column < columns; ++column)
+        std::memcpy(bytes.data() + size_t(column * rows + row) * element,
+                    tensor->data + size_t(first + row) * row_bytes + size_t(column) * element, element);
+  } else {
+    made.dtype = DType::F32;
+    bytes.resize(size_t(rows * columns) * sizeof(float));
+    auto* to = reinterpret_cast<float*>(bytes.data());
+    std::vector<float> values(static_cast<size_t>(columns));
+    for (int64_t row = 0; row < rows; ++row) {
+      dequantise_row(*tensor, first + row, values.data());
+      for (int64_t column = 0; column < columns; ++column)
+        to[transposed ? column * rows + row : row * columns + column] = values[size_t(column)];
+    }
+  }
+  if (!bytes.empty()) made.data = bytes.data(), made.bytes = bytes.size(), made.scales = {}, made.split = {};
+  return count(backend_.load_weight(requantise(made) ? converted_ : made), name);
+}
+
 std::unique_ptr<Weight> WeightLoader::count(std::unique_ptr<Weight> weight, const std::string& name) {
   if (weight) bytes_ += weight->bytes;
   else if (left_out_.empty()) left_out_ = name;
@@ -127,17 +166,21 @@ size_t FeedForwardWeights::idle_bytes() const {
 
 FeedForwardWeights load_feed_forward(WeightLoader& load, const ModelShape& shape, int layer) {
   FeedForwardWeights out;
-  if (!shape.has_experts(layer)) {
-    out.gate = load.matrix(fmt::format("blk.{}.ffn_gate.weight", layer));
-    out.up = load.matrix(fmt::format("blk.{}.ffn_up.weight", layer));
-    out.down = load.matrix(fmt::format("blk.{}.ffn_down.weight", layer));
-    return out;
+  const bool experts = shape.has_experts(layer);
+  if (!experts || shape.shared_ffn > 0) {
+    const char* of = experts ? "_shexp" : "";
+    out.gate = load.matrix(fmt::format("blk.{}.ffn_gate{}.weight", layer, of));
+    out.up = load.matrix(fmt::format("blk.{}.ffn_up{}.weight", layer, of));
+    out.down = load.matrix(fmt::format("blk.{}.ffn_down{}.weight", layer, of));
   }
+  if (!experts) return out;
   out.experts = std::make_unique<ExpertWeights>();
   ExpertWeights& e = *out.experts;
   e.router = load.exact_matrix(fmt::format("blk.{}.ffn_gate_inp.weight", layer));
   e.per_row = shape.experts_per_token, e.normalise = shape.norm_expert_shares;
-  e.routing = shape.shares_of_chosen ? Routing::SoftmaxOfChosen : Routing::Softmax;
+  e.routing = shape.sigmoid_shares ? Routing::Sigmoid : shape.shares_of_chosen ? Routing::SoftmaxOfChosen : Routing::Softmax;
+  e.groups = shape.expert_groups, e.groups_kept = shape.groups_per_token, e.share_scale = float(shape.share_scale);
+  e.choice_bias = load.vector(fmt::format("blk.{}.exp_probs_b.bias", layer));
   e.clamp = {float(shape.gate_limit), float(shape.gate_alpha)};
   e.router_bias = load.vector(fmt::format("blk.{}.ffn_gate_inp.bias", layer));
   e.gate_bias = load.vector(fmt::format("blk.{}.ffn_gate_exps.bias", layer));
@@ -167,6 +210,11 @@ BlockScratch::BlockScratch(Arena& arena, const ModelShape& shape, int64_t rows) 
   k = arena.take<float>(rows, kv_dim);
   v = arena.take<float>(rows, kv_dim);
   mixed = arena.take<float>(rows, attention_dim);
+  if (shape.latent.used()) {
+    const LatentShape& l = shape.latent;
+    latent = arena.take<float>(rows, l.q_rank);
+    raw = arena.take<float>(rows, int64_t(shape.heads) * std::max(l.nope + l.rope, l.value));
+  }
   if (shape.nsa.used()) branches = arena.take<float>(rows, 3 * shape.heads);
   gate = arena.take<float>(rows, shape.widest_ffn());
   up = arena.take<float>(rows, shape.widest_ffn());
@@ -196,6 +244,7 @@ void RopeTable::angles(Pass& pass, const BlockScratch& scratch) const {
 
 void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeights& w, BlockScratch& s, View<const float, 2> in,
             View<float, 2> x) {
+  if (w.latent) return attend_latent(pass, layer, shape, w, s, in, x);
   Backend& backend = pass.backend();
   const int64_t rows = pass.num_rows(), dim = shape.head_dim;
   const auto heads = [&](View<float, 2> all, int64_t n) { return View<float, 3>(all.data, rows, n, dim); };
@@ -228,14 +277,22 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
 
 void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x,
                   int layer, SparseCheck* check) {
-  const int64_t rows = in.extent[0], width = w.experts ? w.experts->all.front().gate->out_dim : w.gate->out_dim;
-  const View<float, 2> gate(s.gate.data, rows, width), up(s.up.data, rows, width);
+  const int64_t rows = in.extent[0];
   if (w.experts) {
+    const int64_t width = w.experts->all.front().gate->out_dim;
+    const View<float, 2> gate(s.gate.data, rows, width), up(s.up.data, rows, width);
     const auto logits = s.logits.slice(0, rows), shares = s.shares.slice(0, rows);
     const auto ids = s.ids.slice(0, rows);
     multiply(backend, in, *w.experts->router, w.experts->router_bias, logits);
-    backend.route(
-        {.logits = logits, .routing = w.experts->routing, .normalise = w.experts->normalise, .ids = ids, .shares = shares});
+    backend.route({.logits = logits,
+                   .routing = w.experts->routing,
+                   .normalise = w.experts->normalise,
+                   .bias = floats(w.experts->choice_bias),
+                   .groups = w.experts->groups,
+                   .groups_kept = w.experts->groups_kept,
+                   .scale = w.experts->share_scale,
+                   .ids = ids,
+                   .shares = shares});
     if (check && check->thins_experts()) check->thin_experts(layer, ids, shares);
     backend.experts({.x = in,
                      .ids = ids,
@@ -247,8 +304,9 @@ void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s
                      .up = up,
                      .gathered = s.gathered,
                      .product = s.product});
-    return;
   }
+  if (!w.gate) return;
+  const View<float, 2> gate(s.gate.data, rows, w.gate->out_dim), up(s.up.data, rows, w.gate->out_dim);
   const Product both[] = {{w.gate.get(), nullptr, gate}, {w.up.get(), nullptr, up}};
   backend.matmul({.x = in, .products = both});
   if (check && check->thins_channels()) check->thin_channels(layer, gate);

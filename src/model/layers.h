@@ -33,6 +33,9 @@ class WeightLoader {
   std::unique_ptr<Weight> exact_matrix(const std::string& name);
   // Of a matrix whose rows alternate between two, `step` rows at a time: the first or the second.
   std::unique_ptr<Weight> every_second(const std::string& name, int64_t step, bool second);
+  // Rows [first, first + rows) of a tensor taken as rows of its last extent; transposed: a matrix of as many columns. In fp32
+  // where scales or blocks would not survive.
+  std::unique_ptr<Weight> part(const std::string& name, int64_t first, int64_t rows, bool transposed);
   size_t bytes() const { return bytes_; }  // that products with all matrices so far read
   // That every matrix found memory; names the first that did not.
   Status status() const;
@@ -63,15 +66,28 @@ struct NsaWeights {
 };
 std::unique_ptr<NsaWeights> load_nsa(Backend&, WeightLoader&, const ModelShape&, int layer);
 
+// Latent attention (LatentShape).
+struct LatentWeights {
+  LatentShape shape;
+  std::unique_ptr<Weight> q_down, q, kv_down;  // [q_rank][hidden] or null, [heads (nope + rope)][in], [kv_rank + rope][hidden]
+  std::vector<std::unique_ptr<Weight>> key, value;  // of each head: [kv_rank][nope], [value][kv_rank]
+  Buffer q_norm, kv_norm;                           // fp32 [q_rank], [kv_rank]
+
+  bool complete() const;
+};
+// Tensors of a model's layer "blk.N.", as its shape has them.
+std::unique_ptr<LatentWeights> load_latent(WeightLoader&, const ModelShape&, int layer);
+
 struct AttentionWeights {
   std::unique_ptr<Weight> q, k, v, o;  // [heads head_dim][in], [kv_heads head_dim][in] twice, [hidden][heads head_dim]
   Buffer q_bias, k_bias, v_bias, o_bias;
-  Buffer q_norm, k_norm;            // fp32 [head_dim]; empty: no norm of heads
-  Buffer sinks;                     // fp32 [heads]; empty: none (AttentionArgs)
-  std::unique_ptr<Weight> gate;     // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
-  std::unique_ptr<NsaWeights> nsa;  // null: ordinary attention
+  Buffer q_norm, k_norm;                  // fp32 [head_dim]; empty: no norm of heads
+  Buffer sinks;                           // fp32 [heads]; empty: none (AttentionArgs)
+  std::unique_ptr<Weight> gate;           // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
+  std::unique_ptr<NsaWeights> nsa;        // null: ordinary attention
+  std::unique_ptr<LatentWeights> latent;  // null: likewise; else in place of q, k and v
 
-  bool complete() const { return q && k && v && o; }
+  bool complete() const { return o && (latent ? latent->complete() : q && k && v); }
 };
 
 // A mixture of experts in place of one feed-forward block (backend/ops/experts.h).
@@ -81,7 +97,10 @@ struct ExpertWeights {
   std::vector<Expert> all;                     // by id
   Buffer router_bias;                          // [experts]; empty: none
   Buffer gate_bias, up_bias, down_bias;        // [experts][width] twice, [experts][hidden]; empty: none
+  Buffer choice_bias;                          // [experts] (RouteArgs::bias); empty: none
   Routing routing = Routing::Softmax;
+  int groups = 1, groups_kept = 1;
+  float share_scale = 1;
   GateClamp clamp;
   int per_row = 0;         // experts that a row goes to
   bool normalise = false;  // their shares sum to 1
@@ -90,12 +109,14 @@ struct ExpertWeights {
   bool complete() const;
 };
 
-// The feed-forward block of a layer: three matrices, or experts.
+// The feed-forward block of a layer: three matrices, or experts, or both (a block that every row goes to beside its experts).
 struct FeedForwardWeights {
   std::unique_ptr<Weight> gate, up, down;  // [ffn][hidden] twice, [hidden][ffn]
   std::unique_ptr<ExpertWeights> experts;  // null: dense
 
-  bool complete() const { return experts ? experts->complete() : gate && up && down; }
+  bool complete() const {
+    return gate || !experts ? gate && up && down && (!experts || experts->complete()) : experts->complete();
+  }
   // Of experts that a pass of one row does not read.
   size_t idle_bytes() const;
 };
@@ -106,6 +127,7 @@ FeedForwardWeights load_feed_forward(WeightLoader&, const ModelShape&, int layer
 struct BlockScratch {
   BlockScratch(Arena&, const ModelShape&, int64_t rows);
   View<float, 2> q, k, v, mixed;     // [rows][heads head_dim], kv: [rows][kv_heads head_dim], attention's output
+  View<float, 2> latent, raw;        // [rows][q_rank], [rows][heads widest of a query and a value head]; latent attention only
   View<float, 2> branches;           // [rows][3 heads], gates of sparse attention; only where a model has it
   View<float, 2> gate, up;           // [rows][the widest block], used by as many columns as a block has
   View<float, 2> logits, shares;     // of the router: [rows][experts], [rows][experts per row]
@@ -130,7 +152,7 @@ class RopeTable {
 // x += o(attention of `in`), in [rows][in]: normed rows, of whatever width q, k and v take.
 void attend(Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in,
             View<float, 2> x);
-// x += down(silu(gate(in)) * up(in)), or the sum over the experts that each row goes to; `check` leaves some of it out.
+// x += down(silu(gate(in)) * up(in)), or the sum over the experts that each row goes to, or both; `check` leaves some of it out.
 void feed_forward(Backend&, const FeedForwardWeights&, BlockScratch&, View<const float, 2> in, View<float, 2> x, int layer = 0,
                   SparseCheck* check = nullptr);
 

@@ -13,7 +13,8 @@ size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
   const int64_t attention = int64_t(shape.heads) * shape.head_dim, kv = int64_t(shape.kv_heads) * shape.head_dim;
   const int64_t experts = shape.num_experts > 0 ? 2 * shape.hidden + shape.num_experts + 2 * shape.experts_per_token : 0;
   const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.widest_ffn() + shape.head_dim + experts +
-                                 (shape.nsa.used() ? 3 * int64_t(shape.heads) + 16 : 0);
+                                 (shape.nsa.used() ? 3 * int64_t(shape.heads) + 16 : 0) + shape.latent.q_rank +
+                                 shape.heads * std::max(shape.latent.nope + shape.latent.rope, shape.latent.value);
   return size_t(floats_per_row + limits.floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
 }
 

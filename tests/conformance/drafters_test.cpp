@@ -13,7 +13,7 @@ struct Drafter {
 constexpr Drafter kDrafters[] = {
     {"medusa", "qwen3-deep", true}, {"medusa-vllm", "qwen3-deep", true},  {"eagle1", "qwen3-deep"},
     {"eagle3", "qwen3-deep"},       {"eagle3-speculators", "qwen3-deep"}, {"mtp-deepseek", "mtp-deepseek"},
-    {"mtp-qwen", "mtp-qwen"},       {"draft-llama", "qwen3-deep"}};
+    {"mtp-qwen", "mtp-qwen"},       {"draft-llama", "qwen3-deep"},        {"deepseek-v3", "deepseek-v3"}};
 
 class LearnedDrafter : public testing::TestWithParam<Drafter> {
  protected:

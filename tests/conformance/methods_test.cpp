@@ -41,6 +41,27 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
   }
 }
 
+// Rows of [latent | rotated key] serve as keys and as values (docs/decisions/2026-11-22-latent-attention.md).
+TEST(Methods, GiveThePlainStreamOverLatentAttention) {
+  int turn = 0;
+  std::map<std::string, int64_t> accepted;
+  for (const char* model : {"deepseek-v3", "deepseek-v2-lite"})
+    for (const char* device : {"reference", "cpu"}) {
+      auto engine = test::load(
+          {.model = test::tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
+      Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
+      const Generation plain = test::generate_plain(*engine, request);
+      for (const auto& method : kMethods) {
+        test::set_method(request, method, 1 + turn++ % 6);
+        const std::string what = fmt::format("{} {} {}", model, device, test::name_of(method));
+        const Generation run = test::generate(*engine, request);
+        test::expect_same_output(run, plain, what);
+        accepted[method.proposer] += run.accepted;
+      }
+    }
+  for (const char* proposer : {"ngram", "suffix", "cascade", "self"}) EXPECT_GE(accepted[proposer], 1) << proposer;
+}
+
 // A pool of seven pages for six requests that want four each. Counts the requests that an id ended.
 void expect_plain_outputs_in_a_crowd(const char* model, const char* device, const char* kv, bool caching, int turn,
                                      int& ended_by_id) {
@@ -106,6 +127,7 @@ TEST(Methods, GiveThePlainOutputsInACrowdWithFarTooFewPages) {
     }
   expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "bf16", true, turn, ended_by_id);
   expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "q8_0", false, turn + 1, ended_by_id);
+  expect_plain_outputs_in_a_crowd("deepseek-v3", "cpu", "f16", true, turn + 2, ended_by_id);
   EXPECT_GE(ended_by_id, 1) << "behind min tokens";
 }
 

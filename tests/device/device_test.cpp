@@ -227,7 +227,8 @@ TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
   if (!slow()) cases.push_back({test::wren_path(), 0.2, 0.04});
   // Rounding may send a row to another expert, which moves it by a step.
   for (const std::string& model : test::tiny_models())
-    cases.push_back({test::tiny_path(model), model == "qwen3-moe" ? 3.0 : 0.4, 0.05});
+    if (!model.starts_with("deepseek"))  // refused
+      cases.push_back({test::tiny_path(model), model == "qwen3-moe" ? 3.0 : 0.4, 0.05});
   for (const char* model : kEncoded) cases.push_back({test::tiny_path(model), 0.4, 0.05});
   for (const Case& c : cases) {
     std::vector<std::vector<float>> found;

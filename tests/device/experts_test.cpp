@@ -53,6 +53,23 @@ TEST(ExpertModels, NameWhatABackendLacks) {
   EXPECT_EQ(model.error().message, "gpt_oss: a device has no attention sinks yet; use --device cpu");
 }
 
+class NoLatent final : public ReferenceBackend {
+ public:
+  std::string description() const override { return "a device"; }
+  std::string lacks(const Checkpoint& checkpoint) const override {
+    return checkpoint.shape().latent.used() ? "latent attention (DeepSeek)" : "";
+  }
+};
+
+TEST(LatentModels, AreRefusedWhereTheyDoNotRun) {
+  auto checkpoint = Checkpoint::open(test::tiny_path("deepseek-v3"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  NoLatent backend;
+  auto model = Register<Model>::find("deepseek_v3")->make({.backend = &backend, .checkpoint = checkpoint->get()});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().message, "deepseek_v3: a device has no latent attention (DeepSeek) yet; use --device cpu");
+}
+
 TEST(ExpertModels, CountTheExpertsThatOneRowReads) {
   Opened opened;
   ReferenceBackend backend;

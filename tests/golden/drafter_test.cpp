@@ -92,6 +92,31 @@ TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
   }
 }
 
+// A prediction layer of DeepSeek's own kind, in the target's checkpoint: against transformers' layer, fed and recycled behind the
+// last norm (make_golden.py).
+TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
+  std::ifstream file(tree_path() + "/models/golden/deepseek-v3.json");
+  const Json data = Json::parse(file);
+  for (const char* device : {"reference", "cpu"}) {
+    EngineOptions options{.model = tiny_path("deepseek-v3"), .device = device, .threads = 2, .kv_dtype = "f32"};
+    options.drafters.push_back({.method = "mtp"});
+    const auto engine = load(options);
+    for (const Json& c : data["cases"]) {
+      const auto wanted = c["mtp"].get<std::vector<int32_t>>();
+      Request asked = request(c["ids"].get<std::vector<int32_t>>(), 20);
+      asked.speculation.proposer = "mtp", asked.speculation.num_tokens = int(wanted.size());
+      const auto run = make_step(*engine, asked);
+      std::vector<int32_t> drafted;
+      run->hot_loop().after_drafts = [&](Running& who) {
+        for (int node = 0; node < who.tree().size; ++node) drafted.push_back(who.tree().tokens(node));
+      };
+      ASSERT_TRUE(run->prefill(nullptr).ok());
+      ASSERT_TRUE(run->round().ok());
+      EXPECT_EQ(drafted, wanted) << device << " " << c["name"];
+    }
+  }
+}
+
 // Paths of a tree's nodes, as texts of token ids.
 std::set<std::string> paths(const std::vector<int32_t>& tokens, const std::vector<int>& parents, const std::vector<int>& which) {
   std::set<std::string> out;

@@ -63,15 +63,17 @@ class Fp8Model : public testing::Test {
   void SetUp() override { root_ = testing::TempDir() + "hunch_fp8_" + std::to_string(getpid()); }
   void TearDown() override { fs::remove_all(root_); }
 
-  // root/fp8 and root/f32: the shape of the tiny qwen3, wider, with random weights.
-  void make(const Kind& kind) {
+  // root/fp8 and root/f32: the shape of the tiny qwen3, or of DeepSeek-V3 with its prediction layer, wider, with random weights.
+  void make(const Kind& kind, bool deepseek = false) {
     for (const char* folder : {"/fp8", "/f32"}) {
       fs::create_directories(root_ + folder);
-      for (const auto& entry : fs::directory_iterator(test::tiny_path("qwen3-untied")))
+      for (const auto& entry : fs::directory_iterator(test::tiny_path(deepseek ? "deepseek-v3" : "qwen3-untied")))
         if (entry.path().extension() == ".json")
           fs::copy_file(entry, root_ + folder + "/" + entry.path().filename().string(), fs::copy_options::overwrite_existing);
       Json config = Json::parse(std::ifstream(root_ + folder + "/config.json"));
       config["hidden_size"] = kHidden, config["intermediate_size"] = kFfn;
+      // Heads of 80 + 72 rows of their two maps: most blocks of 128 belong to two heads.
+      if (deepseek) config.update({{"q_lora_rank", 136}, {"kv_lora_rank", 160}, {"qk_nope_head_dim", 80}, {"v_head_dim", 72}});
       if (folder == std::string("/fp8")) config["quantization_config"] = kind.config;
       std::ofstream(root_ + folder + "/config.json") << config;
     }
@@ -103,7 +105,28 @@ class Fp8Model : public testing::Test {
       coded.add(name + kind.suffix, "F32", shape, scales.data(), scales.size() * 4);
     };
     matrix("model.embed_tokens.weight", kVocab, kHidden, false);
-    for (int layer = 0; layer < 2; ++layer) {
+    for (int layer = 0; layer < (deepseek ? 4 : 0); ++layer) {
+      const std::string at = fmt::format("model.layers.{}.", layer), attention = at + "self_attn.", mlp = at + "mlp.";
+      vector(at + "input_layernorm.weight", kHidden), vector(at + "post_attention_layernorm.weight", kHidden);
+      matrix(attention + "q_a_proj.weight", 136, kHidden, true), vector(attention + "q_a_layernorm.weight", 136);
+      matrix(attention + "q_b_proj.weight", 4 * 88, 136, true);
+      matrix(attention + "kv_a_proj_with_mqa.weight", 168, kHidden, true), vector(attention + "kv_a_layernorm.weight", 160);
+      matrix(attention + "kv_b_proj.weight", 4 * 152, 160, true), matrix(attention + "o_proj.weight", kHidden, 4 * 72, true);
+      const auto block = [&](const std::string& of, int64_t width) {
+        matrix(of + "gate_proj.weight", width, kHidden, true), matrix(of + "up_proj.weight", width, kHidden, true);
+        matrix(of + "down_proj.weight", kHidden, width, true);
+      };
+      if (layer == 0) block(mlp, kFfn);
+      if (layer == 3) {
+        for (const char* norm : {"enorm", "hnorm", "shared_head.norm"}) vector(at + norm + ".weight", kHidden);
+        matrix(at + "eh_proj.weight", kHidden, 2 * kHidden, true);
+      }
+      if (layer == 0) continue;
+      matrix(mlp + "gate.weight", 8, kHidden, false), vector(mlp + "gate.e_score_correction_bias", 8);
+      block(mlp + "shared_experts.", 32);
+      for (int expert = 0; expert < 8; ++expert) block(fmt::format("{}experts.{}.", mlp, expert), 32);
+    }
+    for (int layer = 0; layer < (deepseek ? 0 : 2); ++layer) {
       const std::string at = fmt::format("model.layers.{}.", layer);
       vector(at + "input_layernorm.weight", kHidden), vector(at + "post_attention_layernorm.weight", kHidden);
       vector(at + "self_attn.q_norm.weight", 24), vector(at + "self_attn.k_norm.weight", 24);
@@ -184,6 +207,23 @@ TEST_F(Fp8Model, ScalesAnFp8CacheAsItsFilesSay) {
       request.speculation.proposer = "self", request.speculation.ratio = 0.3;
       EXPECT_EQ(test::generate(*engine, request).tokens, plain) << device << " " << kv;
     }
+}
+
+// The maps into the latent and out of it are cut from blocks that share scales; the prediction layer is in FP8 like the others.
+TEST_F(Fp8Model, MayHaveLatentAttention) {
+  make(kKinds[0], true);
+  const auto want = logits("/f32", "reference", "");
+  EXPECT_EQ(off(logits("/fp8", "reference", ""), want), 0);
+  for (const std::string& isa : test::available_isas()) EXPECT_LT(off(logits("/fp8", "cpu", isa), want), 2e-4) << isa;
+  EngineOptions options{.model = root_ + "/fp8", .threads = 1, .kv_dtype = "bf16", .context_len = 256};
+  options.drafters.push_back({.method = "mtp"});
+  auto engine = test::load(options);
+  Request request = test::request(test::random_prompt(60, kVocab, 5), 40);
+  const auto plain = test::plain_stream(*engine, request);
+  request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
+  EXPECT_EQ(test::generate(*engine, request).tokens, plain);
+  request.speculation = {.proposer = "mtp"};
+  EXPECT_EQ(test::generate(*engine, request).tokens, plain);
 }
 
 // Drafts read 4-bit copies, whose rows are made from FP8 rows; the stream is the plain one.

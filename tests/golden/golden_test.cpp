@@ -96,6 +96,8 @@ bool in_blocks(const std::string& name) {
 double tolerance(const std::string& name, const Place& place) {
   // Rounding could turn a choice of blocks, which moves logits by a step; it does not here: measured 0.11.
   if (name.starts_with("nsa-") && place.kv == "bf16") return 0.25;
+  // A row that goes to another group of experts moves logits further: measured 3.2.
+  if (name == "deepseek-v3" && (place.kv == "fp8" || place.kv == "q8_0")) return 3.5;
   // Each element of K and V to 1/16 of itself: measured 1.6 on the reference, 2.4 where rows go to another of four experts.
   if (place.kv == "fp8") return name == "gpt-oss-mxfp4.gguf" ? 3 : 2;
   if (place.device == "cpu" && in_blocks(name)) return 0.6;
@@ -137,7 +139,7 @@ class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(test::tiny_models()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
                          testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf",
-                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf"),
+                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
                          test_name);
 
 INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(test::nsa_models()), test_name);

@@ -313,6 +313,7 @@ std::string CudaBackend::lacks(const Checkpoint& checkpoint) const {
     if (asked) out += fmt::format("{}{}", out.empty() ? "" : ", ", what);
   };
   add(shape.attention_sinks, "attention sinks");
+  add(shape.latent.used(), "latent attention (DeepSeek)");
   if (shape.nsa.used()) {
     const std::string lacking = nsa_lacks(shape.nsa, shape.heads, shape.kv_heads, shape.head_dim);
     add(!lacking.empty(), lacking.c_str());

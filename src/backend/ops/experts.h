@@ -1,5 +1,5 @@
 // Mixtures of experts: which experts a row goes to, and their gated feed-forward blocks. Sparsely-gated layers: Shazeer et al.,
-// 2017; the forms of Qwen3-MoE and of gpt-oss.
+// 2017; the forms of Qwen3-MoE, of gpt-oss and of DeepSeek-V2 and V3.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,20 @@ namespace hunch {
 enum class Routing : uint8_t {
   Softmax,          // shares p = softmax(logits) over all experts in fp32; the k greatest p
   SoftmaxOfChosen,  // the k greatest logits; shares are the softmax over these
+  Sigmoid,          // shares p = sigmoid(logits); the k greatest p + bias (DeepSeek-V3, section 2.1.2)
 };
 
 // For each row: k experts as `routing` says, ties to the lower id, NaN ranks lowest; ascending ids with their shares, which with
-// `normalise` are divided by their sum (taken in the order of ids, as all sums over the chosen).
+// `normalise` are divided by their sum (taken in the order of ids, as all sums over the chosen), then times `scale`.
+// Group-limited: of `groups` equal stretches of experts the best `groups_kept` can be chosen from, ties to the lower group; a
+// group is as good as its greatest p, of Routing::Sigmoid as the sum of its two greatest p + bias.
 struct RouteArgs {
   View<const float, 2> logits;  // [rows][experts]
   Routing routing = Routing::Softmax;
   bool normalise = false;
+  const float* bias = nullptr;      // [experts], Sigmoid only; null: none
+  int groups = 1, groups_kept = 1;  // Softmax and Sigmoid; groups_kept of them hold at least k experts
+  float scale = 1;
   View<int32_t, 2> ids;   // [rows][k], 1 <= k <= experts
   View<float, 2> shares;  // [rows][k]
 };

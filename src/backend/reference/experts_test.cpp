@@ -64,6 +64,53 @@ TEST(Route, SharesOfTheChosenAreTheSoftmaxOverThemAlone) {
   EXPECT_EQ(route({nan, 1, nan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{1, 3}));
 }
 
+struct Groups {
+  int groups = 1, kept = 1;
+  float scale = 1;
+};
+Routed route_deepseek(const std::vector<float>& logits, const std::vector<float>& bias, int64_t k, Groups g,
+                      bool normalise = true) {
+  ReferenceBackend backend;
+  Routed out{std::vector<int32_t>(size_t(k), -1), std::vector<float>(size_t(k))};
+  backend.route({.logits = View<const float, 2>(logits.data(), 1, int64_t(logits.size())),
+                 .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
+                 .normalise = normalise,
+                 .bias = bias.empty() ? nullptr : bias.data(),
+                 .groups = g.groups,
+                 .groups_kept = g.kept,
+                 .scale = g.scale,
+                 .ids = View<int32_t, 2>(out.ids.data(), 1, k),
+                 .shares = View<float, 2>(out.shares.data(), 1, k)});
+  return out;
+}
+
+TEST(Route, TheBiasChoosesAndTheSigmoidShares) {
+  const float three = std::log(3.0f);  // sigmoids 0.75, 0.5, 0.5, 0.25
+  const Routed plain = route_deepseek({three, 0, 0, -three}, {0, 0, 0, 0}, 2, {.scale = 2.5f});
+  EXPECT_EQ(plain.ids, (Ids{0, 1}));  // the lower of two ties
+  EXPECT_FLOAT_EQ(plain.shares[0], 2.5f * 0.6f);
+  EXPECT_FLOAT_EQ(plain.shares[1], 2.5f * 0.4f);
+  const Routed biased = route_deepseek({three, 0, 0, -three}, {-1, 0, 0, 1}, 2, {}, false);
+  EXPECT_EQ(biased.ids, (Ids{1, 3}));
+  EXPECT_FLOAT_EQ(biased.shares[0], 0.5f);
+  EXPECT_FLOAT_EQ(biased.shares[1], 0.25f);
+}
+
+TEST(Route, GroupsAreAsGoodAsTheirTwoBestAndDroppedOnesAreNeverChosen) {
+  const float three = std::log(3.0f);
+  // Groups of two: 0.75 + 0.25, 0.5 + 0.5 (a tie, the lower stays), 0.75 + 0.5.
+  const std::vector<float> logits{three, -three, 0, 0, three, 0}, zero(6, 0.0f);
+  EXPECT_EQ(route_deepseek(logits, zero, 2, {3, 1}).ids, (Ids{4, 5}));
+  EXPECT_EQ(route_deepseek(logits, zero, 4, {3, 2}).ids, (Ids{0, 1, 4, 5}));
+  // What is kept may lie below zero: implementations that put zeros in place of dropped experts go wrong here.
+  EXPECT_EQ(route_deepseek(logits, {-3, -3, -3, -3, -2, -2}, 2, {3, 1}).ids, (Ids{4, 5}));
+  // By softmax a group is as good as its best alone.
+  EXPECT_EQ(route_deepseek({5, -9, 4, 4, 0, 0}, {}, 2, {3, 1}, false).ids, (Ids{0, 1}));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(route_deepseek({nan, nan, 0, nan, -1, -1}, zero, 2, {3, 1}).ids, (Ids{4, 5}));
+  for (const int32_t id : route_deepseek({nan, nan, nan, nan, nan, nan}, zero, 2, {3, 1}).ids) EXPECT_TRUE(id >= 0 && id < 2);
+}
+
 TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
   ReferenceBackend backend;
   std::vector<std::unique_ptr<Weight>> weights;

@@ -1,5 +1,6 @@
 // mtp: the multi-token prediction module that some models bring in their own checkpoint (DeepSeek-V3, section 2.2; Qwen3-Next): a
-// whole decoder layer over the embedding of a token beside the target's last hidden state of the position before.
+// whole decoder layer (of models with latent attention the target's kind of layer) over the embedding of a token beside the
+// target's last hidden state of the position before.
 //
 //   x = fc([norm(embedding) | norm(feature)]);  x += attention(norm(x));  x += mlp(norm(x));  y = norm(x);  logits = head(y)
 //
@@ -69,6 +70,7 @@ class Mtp final : public DraftNet {
 
  private:
   Status read(const Proposer::Setup& setup);
+  Status read_latent(const Proposer::Setup& setup);
 
   const Model* target_ = nullptr;
   ModelShape shape_;
@@ -81,7 +83,33 @@ class Mtp final : public DraftNet {
   FeedForwardWeights ffn_;
 };
 
+// DeepSeek's own layout: a layer like the target's, behind its last, in the same checkpoint.
+Status Mtp::read_latent(const Proposer::Setup& setup) {
+  if (setup.file)
+    return usage_error(fmt::format(
+        "{}: models with latent attention take the prediction module from their own checkpoint: name none", setup.file->path()));
+  shape_ = target_->shape();
+  const int layer = shape_.layers;
+  shape_.layers = 1;
+  WeightLoader load(*setup.backend, [&](const std::string& name) { return setup.checkpoint->find(name); });
+  const auto name = [layer](const char* part) { return fmt::format("blk.{}.{}.weight", layer, part); };
+  fuse_ = load.matrix(name("nextn.eh_proj"));
+  if (!fuse_)
+    return usage_error(
+        "method mtp: this model's checkpoint holds no prediction module (num_nextn_predict_layers, and a layer behind the last): "
+        "models with latent attention take it from nowhere else");
+  embedding_norm_ = load.vector(name("nextn.enorm")), feature_norm_ = load.vector(name("nextn.hnorm"));
+  output_norm_ = load.vector(name("nextn.shared_head_norm"));
+  attention_norm_ = load.vector(name("attn_norm")), ffn_norm_ = load.vector(name("ffn_norm"));
+  attention_.latent = load_latent(load, target_->shape(), layer);
+  attention_.o = load.matrix(name("attn_output"));
+  ffn_ = load_feed_forward(load, target_->shape(), layer);
+  bytes_ = load.bytes() - ffn_.idle_bytes();
+  return load.status();
+}
+
 Status Mtp::read(const Proposer::Setup& setup) {
+  if (target_->shape().latent.used()) return read_latent(setup);
   DrafterFile& file = *setup.file;
   const ModelShape& target = target_->shape();
   HUNCH_TRY(shape_, drafter_shape(file.config(), "", target));
@@ -120,7 +148,7 @@ Status Mtp::read(const Proposer::Setup& setup) {
 }
 
 Result<std::unique_ptr<Proposer>> Mtp::make(const Proposer::Setup& setup) {
-  if (!setup.file)
+  if (!setup.file && !setup.target->shape().latent.used())
     return usage_error(
         "method mtp needs a model with a prediction module (num_nextn_predict_layers, or tensors \"mtp.\"), or the "
         "module's folder by --model-draft");

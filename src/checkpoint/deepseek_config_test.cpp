@@ -1,0 +1,143 @@
+// DeepSeek's config.json: what follows from it, and what is refused by name; its tensors, a prediction layer among them.
+#include "checkpoint/deepseek_config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "checkpoint/config.h"
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/model_info.h"
+#include "checkpoint/tiny_model.h"
+
+namespace hunch {
+namespace {
+
+using Json = nlohmann::json;
+
+Json v3() { return tiny::config("deepseek_v3"); }
+Json v2() { return tiny::config("deepseek_v2"); }
+Json with(Json config, const char* key, Json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+Result<ModelDescription> describe(const Json& config) { return describe_folder({.config = config.dump()}, "m"); }
+ModelShape shape_of(const Json& config) {
+  auto description = describe(config);
+  EXPECT_TRUE(description.ok()) << description.error().message;
+  return description.ok() ? description->shape : ModelShape{};
+}
+
+TEST(DeepSeekConfig, TheCacheHasOneHeadOfLatentAndRotatedKey) {
+  const ModelShape s = shape_of(v3());
+  EXPECT_EQ(s.kv_heads, 1);
+  EXPECT_EQ(s.head_dim, tiny::kKvRank + tiny::kRope);
+  EXPECT_EQ(s.rope_dim, tiny::kRope);
+  EXPECT_EQ(s.attended(), tiny::kHeads * tiny::kHeadDim);
+  EXPECT_DOUBLE_EQ(s.latent.scale, 1 / std::sqrt(double(tiny::kNope + tiny::kRope)));
+  EXPECT_EQ(s.latent.q_rank, tiny::kQRank);
+  EXPECT_EQ(shape_of(v2()).latent.q_rank, 0);
+  EXPECT_EQ(shape_of(with(v3(), "rope_interleave", false)).rope_pairs, RopePairs::Halves);
+}
+
+TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
+  const ModelShape s = shape_of(v3()), old = shape_of(v2());
+  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
+  EXPECT_EQ(s.shared_ffn, 2 * tiny::kExpertFfn);
+  EXPECT_TRUE(s.sigmoid_shares && s.norm_expert_shares && s.expert_groups == 2 && s.groups_per_token == 1);
+  EXPECT_EQ(s.share_scale, 2.5);
+  EXPECT_FALSE(old.sigmoid_shares || old.norm_expert_shares || old.expert_groups != 1);  // greedy: groups do not count
+  EXPECT_EQ(shape_of(with(v2(), "topk_method", "group_limited_greedy")).expert_groups, 2);
+  const ModelShape every_second =
+      shape_of(with(with(with(v3(), "first_k_dense_replace", 0), "moe_layer_freq", 2), "num_hidden_layers", 4));
+  EXPECT_EQ(every_second.expert_layer, (std::vector<uint8_t>{1, 0, 1, 0}));
+  EXPECT_EQ(shape_of(with(v3(), "first_k_dense_replace", 2)).num_experts, 0);
+}
+
+TEST(DeepSeekConfig, YarnScalesTheSoftmaxByTheSquareOfItsMscale) {
+  const ModelShape s = shape_of(with(v3(), "rope_scaling",
+                                     {{"type", "yarn"},
+                                      {"factor", 40},
+                                      {"original_max_position_embeddings", 4096},
+                                      {"beta_fast", 32},
+                                      {"beta_slow", 1},
+                                      {"mscale", 1.0},
+                                      {"mscale_all_dim", 1.0}}));
+  EXPECT_NEAR(s.latent.scale * std::sqrt(double(tiny::kNope + tiny::kRope)), 1.874, 1e-3);
+  EXPECT_DOUBLE_EQ(s.rope_scaling.attention_factor, 1);
+  EXPECT_EQ(s.context_len, 163840);
+}
+
+TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
+  const std::pair<Json, const char*> cases[] = {
+      {with(v3(), "n_group", 3), "n_routed_experts 4 cannot be cut into 3 groups (n_group) evenly"},
+      {with(v3(), "n_group", 4), "groups of 1 expert"},
+      {with(v3(), "topk_group", 3), "topk_group 3 of only 2 groups"},
+      {with(v3(), "num_experts_per_tok", 3),
+       "a token goes to 3 experts, but its 1 groups of 2 (topk_group, n_group) hold only 2"},
+      {with(v3(), "topk_method", "greedy"), "topk_method: greedy is not supported in deepseek_v3; noaux_tc is"},
+      {with(v2(), "topk_method", "noaux_tc"), "not supported in deepseek_v2; greedy or group_limited_greedy is"},
+      {with(v2(), "scoring_func", "sigmoid"), "scoring_func: sigmoid is not supported in deepseek_v2; softmax is"},
+      {with(v2(), "norm_topk_prob", true), "norm_topk_prob: true is not supported in deepseek_v2"},
+      {with(v3(), "attention_bias", true), "attention_bias: biases"},
+      {with(v3(), "num_key_value_heads", 2), "num_key_value_heads: 2; latent attention has as many as query heads, 4"},
+      {with(v3(), "qk_rope_head_dim", 5), "qk_rope_head_dim 5 is odd"},
+      {with(v3(), "kv_lora_rank", 1022), "make cached rows of 1026, possible are up to 1024"},
+      {with(v3(), "kv_lora_rank", 0), "kv_lora_rank: 0 is out of range"},
+      {with(v3(), "moe_layer_freq", 0), "moe_layer_freq: 0 is out of range"},
+      {with(v3(), "routed_scaling_factor", -1), "routed_scaling_factor is -1"},
+      {with(tiny::config("qwen3"), "n_routed_experts", 4), "experts are supported in qwen3_moe, gpt_oss, deepseek_v2 and"},
+  };
+  for (const auto& [config, expected] : cases) {
+    auto description = describe(config);
+    const std::string message = description.ok() ? "accepted" : description.error().message;
+    EXPECT_NE(message.find(expected), std::string::npos) << expected << " in: " << message;
+    EXPECT_TRUE(message.starts_with("m/config.json: ")) << message;
+  }
+}
+
+std::string error_of(std::vector<tiny::NamedShape> tensors, const Json& config) {
+  const tiny::Bytes bytes = tiny::safetensors(tensors);
+  auto opened = open_safetensors_bytes(bytes, {.config = config.dump()}, "m");
+  return opened.ok() ? "accepted" : opened.error().message;
+}
+
+TEST(DeepSeekTensors, NameWhatIsMissingOrMisshapen) {
+  for (const char* part : {"self_attn.kv_b_proj.weight", "self_attn.q_a_layernorm.weight", "self_attn.kv_a_proj_with_mqa.weight",
+                           "mlp.gate.e_score_correction_bias", "mlp.shared_experts.up_proj.weight"}) {
+    auto tensors = tiny::folder_tensors("deepseek_v3");
+    const std::string name = fmt::format("model.layers.1.{}", part);
+    std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == name; });
+    EXPECT_TRUE(error_of(tensors, v3()).starts_with("m: missing tensor blk.1.")) << error_of(tensors, v3());
+  }
+  auto tensors = tiny::folder_tensors("deepseek_v3");
+  EXPECT_NE(error_of(tensors, with(v3(), "kv_lora_rank", 12)).find("has shape [20, 32], expected [16, 32]"), std::string::npos);
+}
+
+// A layer behind the last, whole or not there at all; its copies of embedding and head are not read.
+TEST(DeepSeekTensors, APredictionLayerIsReadWithTheModel) {
+  const Json config = with(v3(), "num_nextn_predict_layers", 1);
+  auto tensors = tiny::folder_tensors("deepseek_v3");
+  EXPECT_EQ(error_of(tensors, config), "accepted");  // written without it
+  const size_t own = tensors.size();
+  for (size_t i = 0; i < own; ++i)
+    if (const std::string last = "model.layers.1."; tensors[i].name.starts_with(last))
+      tensors.push_back({"model.layers.2." + tensors[i].name.substr(last.size()), tensors[i].shape});
+  for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
+    tensors.push_back({fmt::format("model.layers.2.{}.weight", norm), {tiny::kHidden}});
+  tensors.push_back({"model.layers.2.embed_tokens.weight", {tiny::kVocab, tiny::kHidden}});
+  tensors.push_back({"model.layers.2.shared_head.head.weight", {tiny::kVocab, tiny::kHidden}});
+  tensors.push_back({"model.layers.2.eh_proj.weight", {tiny::kHidden, 2 * tiny::kHidden}});
+  const tiny::Bytes bytes = tiny::safetensors(tensors), plain = tiny::safetensors(tiny::folder_tensors("deepseek_v3"));
+  auto opened = open_safetensors_bytes(bytes, {.config = config.dump()}, "m");
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_TRUE((*opened)->find("blk.2.nextn.eh_proj.weight") && (*opened)->find("blk.2.ffn_down.3.weight"));
+  auto without = open_safetensors_bytes(plain, {.config = v3().dump()}, "m");
+  EXPECT_EQ(describe(**opened).parameters, describe(**without).parameters);  // it is not part of the model
+  std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == "model.layers.2.self_attn.o_proj.weight"; });
+  EXPECT_NE(error_of(tensors, config).find("missing tensor blk.2.attn_output.weight"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hunch
