@@ -2,8 +2,8 @@
 """Writes a GGUF file with the shape of a known model and random weights, for timings against other engines.
 
   pip install gguf numpy
-  bench/peers/make_model.py .cache/llama-1b-q4_k_m.gguf --type q4_k_m
-  bench/peers/make_model.py .cache/llama-1b-q8_0.gguf --type q8_0 [--layers 16]
+  models/train/make_model.py .cache/llama-1b-q4_k_m.gguf --type q4_k_m
+  models/train/make_model.py .cache/llama-1b-q8_0.gguf --type q8_0 [--layers 16]
 
 The shape is that of Llama 3.2 1B (16 layers, hidden 2048, 32 heads, 8 KV heads, head 64, FFN 8192, vocabulary 128,256, tied), the
 tokenizer that of --tokenizer (the shipped model) with unused tokens behind it. Weights are random bytes of the encoding, their scales

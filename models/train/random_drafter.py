@@ -2,7 +2,7 @@
 """Writes an EAGLE-3 drafter of random weights for a target's shape, in the published layout: for times, which do not depend on
 what weights say (`hunch bench rounds --random SHAPE --model-draft OUT --spec eagle3`). Needs numpy.
 
-    tools/random_drafter.py qwen3-8b OUT [--draft-vocab 32000] [--layers 2,18,33]
+    models/train/random_drafter.py qwen3-8b OUT [--draft-vocab 32000] [--layers 2,18,33]
 """
 import argparse
 import json
