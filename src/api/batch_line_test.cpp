@@ -155,6 +155,13 @@ TEST(BatchAnswer, SumsWhatTheSamplesTook) {
   EXPECT_EQ(answer.find('\n'), std::string::npos);
   EXPECT_NE(answer.find(R"("usage":{"prompt_tokens":5,"completion_tokens":4,"total_tokens":9)"), std::string::npos) << answer;
   EXPECT_NE(answer.find(R"("index":1)"), std::string::npos);
+  EXPECT_EQ(answer.find("approx"), std::string::npos);
+  for (BatchSample& sample : samples)
+    sample.generation.lossless = false, sample.generation.approximation = {"approx", 4, "bfs", {}, 3, 9};
+  EXPECT_NE(batch_answer(line, samples, "m", nullptr)
+                .find(R"("lossless":false,"approx":{"precision_class":"approx","group_rows":4,"traversal":"bfs",)"
+                      R"("choices":{"own":6,"shared":18,"reused":0}})"),
+            std::string::npos);
 }
 
 }  // namespace
