@@ -157,7 +157,9 @@ TEST(BatchAnswer, SumsWhatTheSamplesTook) {
   EXPECT_NE(answer.find(R"("index":1)"), std::string::npos);
   EXPECT_EQ(answer.find("approx"), std::string::npos);
   for (BatchSample& sample : samples)
-    sample.generation.lossless = false, sample.generation.approximation = {"approx", 4, "bfs", {}, 3, 9};
+    sample.generation.lossless = false,
+    sample.generation.approximation = {
+        .precision_class = "approx", .group_rows = 4, .traversal = "bfs", .own_choices = 3, .shared_choices = 9};
   EXPECT_NE(batch_answer(line, samples, "m", nullptr)
                 .find(R"("lossless":false,"approx":{"precision_class":"approx","group_rows":4,"traversal":"bfs",)"
                       R"("choices":{"own":6,"shared":18,"reused":0}})"),

@@ -67,7 +67,9 @@ TEST(Report, SaysLossyOutLoud) {
   g.lossless = false;
   EXPECT_NE(report_text({g, "", "wren", 0.07, 10}, Paint{}).find("LOSSY"), std::string::npos);
   EXPECT_FALSE(report_json({g, "", "wren", 0.07, 10}).contains("approx"));
-  g.approximation = {"approx-reuse", 8, "dfs", {2, 3}, 5, 40, 90};
+  g.approximation = {.precision_class = "approx-reuse", .group_rows = 8, .traversal = "dfs"};
+  g.approximation.own_choices = 5, g.approximation.shared_choices = 40, g.approximation.reused_choices = 90;
+  g.approximation.reuse_layers = {2, 3};
   EXPECT_NE(report_text({g, "", "wren", 0.07, 10}, Paint{}).find("LOSSY: precision class approx-reuse"), std::string::npos);
   EXPECT_EQ(report_json({g, "", "wren", 0.07, 10})["approx"].dump(),
             R"({"precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[2,3],)"
