@@ -57,13 +57,19 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(static_cast<size_t>(k));
         std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
         std::vector<float> want(size_t(rows * out_stride), -1.0f);
-        enqueue_route(*commands, {strided<const float>(device.data(), rows, n, stride), Routing::Softmax, normalise,
-                                  strided(ids.data(), rows, k, out_stride), strided(shares.data(), rows, k, out_stride)});
-        enqueue_route(*commands, {strided<const float>(device.data() + 5 * stride, 1, n, stride), Routing::Softmax, normalise,
-                                  strided(id.data(), 1, k, k), strided(alone.data(), 1, k, k)});
+        enqueue_route(*commands, {.logits = strided<const float>(device.data(), rows, n, stride),
+                                  .normalise = normalise,
+                                  .ids = strided(ids.data(), rows, k, out_stride),
+                                  .shares = strided(shares.data(), rows, k, out_stride)});
+        enqueue_route(*commands, {.logits = strided<const float>(device.data() + 5 * stride, 1, n, stride),
+                                  .normalise = normalise,
+                                  .ids = strided(id.data(), 1, k, k),
+                                  .shares = strided(alone.data(), 1, k, k)});
         ASSERT_TRUE(commands->wait().ok());
-        reference.route({strided<const float>(logits.data(), rows, n, stride), Routing::Softmax, normalise,
-                         strided(want_ids.data(), rows, k, out_stride), strided(want.data(), rows, k, out_stride)});
+        reference.route({.logits = strided<const float>(logits.data(), rows, n, stride),
+                         .normalise = normalise,
+                         .ids = strided(want_ids.data(), rows, k, out_stride),
+                         .shares = strided(want.data(), rows, k, out_stride)});
         ASSERT_EQ(ids.get(), want_ids) << k << " of " << n;
         const std::vector<float> got = shares.get(), got_alone = alone.get();
         for (size_t i = 0; i < want.size(); ++i) {
