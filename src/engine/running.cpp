@@ -115,6 +115,7 @@ Guarantee Running::guarantee() const {
 }
 
 bool Running::lossless() const {
+  if (plan.approximation.any()) return false;
   if (drafting() && (plan.verify ? rule->guarantee() : policy->unverified()) == Guarantee::Lossy) return false;
   return !check || check->counts().passes == 0;
 }
