@@ -70,7 +70,7 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   std::vector<Generation> plain;
   std::vector<std::unique_ptr<TokenStream>> streams;
   for (int i = 0; i < 10; ++i) {
-    Request request = test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 80);
+    Request request = test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
     request.sampling.temperature = i % 3 ? 0.0 : 0.8;
     plain.push_back(test::generate_plain(*alone, request));
     const Way& way = kWays[size_t(i) % std::size(kWays)];

@@ -66,8 +66,7 @@ class CudaBackend final : public Backend {
   void choose_nodes(const ChooseNodesArgs& args) override;
   bool has_experts() const override { return true; }
   std::string lacks(const Checkpoint&) const override;
-  // The ops are there and tested alone. Whole engines failed their first run on a device (docs/nsa.md), so none is offered.
-  bool has_nsa() const override { return false; }
+  bool has_nsa() const override { return is_hopper(); }
   bool nsa_reads(DType kv) const override { return kv == DType::BF16; }
   void compress_kv(const CompressKvArgs&) override;
   void nsa_attention(const NsaAttentionArgs&) override;
