@@ -68,15 +68,18 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   tight.kv_memory_bytes = 40 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
   auto crowded = test::load(tight);
   std::vector<Generation> plain;
-  std::vector<std::unique_ptr<TokenStream>> streams;
+  std::vector<Request> requests;
   for (int i = 0; i < 10; ++i) {
-    Request request = test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
-    request.sampling.temperature = i % 3 ? 0.0 : 0.8;
-    plain.push_back(test::generate_plain(*alone, request));
+    requests.push_back(test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160));
+    requests.back().sampling.temperature = i % 3 ? 0.0 : 0.8;
+    plain.push_back(test::generate_plain(*alone, requests.back()));
+  }
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 10; ++i) {  // all at once, or a fast device is done with one before the next comes
     const Way& way = kWays[size_t(i) % std::size(kWays)];
-    set_method(request, way.proposer, way.chain, way.beside);
-    request.priority = i % 3;
-    auto stream = crowded->submit(request);
+    set_method(requests[size_t(i)], way.proposer, way.chain, way.beside);
+    requests[size_t(i)].priority = i % 3;
+    auto stream = crowded->submit(requests[size_t(i)]);
     ASSERT_TRUE(stream.ok()) << stream.error().message;
     streams.push_back(std::move(*stream));
   }

@@ -216,8 +216,8 @@ void CudaNsa::compress_kept(Commands& commands, const NsaAttentionArgs& args) {
   int64_t most_jobs = 0;
   // A layer may attend in several calls: what this one's runs do not read is left to those that do.
   std::erase_if(kept_, [&](const CompressKvArgs& kept) {
-    const auto run = std::find_if(args.runs.begin(), args.runs.end(),
-                                  [&](const NsaRun& r) { return r.kv.pages.data == kept.kv.pages.data; });
+    const auto run =
+        std::find_if(args.runs.begin(), args.runs.end(), [&](const NsaRun& r) { return r.kv.pages.data == kept.kv.pages.data; });
     if (run == args.runs.end()) return false;
     for (int64_t i = kept.first; i < kept.last; ++i)
       jobs_.push_back({.run = int32_t(run - args.runs.begin()), .index = int32_t(i), .to = int32_t(i)});
