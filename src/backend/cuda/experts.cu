@@ -223,7 +223,9 @@ __global__ void __launch_bounds__(128) expert_products_kernel(const ExpertProduc
 #pragma unroll
       for (int i = 0; i < 4; ++i) total[g][i] = split == 0 ? sums[g][i] : total[g][i] + sums[g][i];
   }
-  const float* const bias_of = a.biases ? a.biases[matrix * a.experts + used.x] : nullptr;
+  // Read again: sums leave no registers for what is needed at the end only.
+  const float* const bias_of =
+      args->biases ? args->biases[matrix * args->experts + __ldcg(&args->used[blockIdx.y].expert)] : nullptr;
   float bias[2] = {};
 #pragma unroll
   for (int below = 0; below < 2; ++below)
