@@ -310,7 +310,7 @@ TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
             ASSERT_TRUE(test::same_bits(alone.out.data(), &all.out[size_t(r) * width], width)) << shape.name() << " row " << r;
             ASSERT_TRUE(test::same_bits(alone.lse.data(), &all.lse[size_t(r) * heads], heads)) << shape.name() << " row " << r;
           }
-          if (len != 203) continue;
+          if (len != 203 || window > 0 || rows > 7) continue;
           request.index_sets = 1, request.tail_first = len - rows;
           for (int32_t e = 0; e < int32_t(len - rows); e += 3) request.index.push_back(e);
           for (int64_t r = 0; r < rows; ++r) request.last[size_t(r)] = int32_t(int64_t(request.index.size()) + r);
