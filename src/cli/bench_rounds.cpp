@@ -181,7 +181,7 @@ void add_random_flags(FlagSet& set, ModelFlags& flags) {
               flags.random = std::string(text);
               return {};
             });
-  set.value({"--random-type"}, "TYPE", "type of those weights (default bf16)",
+  set.value({"--random-type"}, "TYPE", "type of those weights (default bf16; experts of gpt-oss are MXFP4)",
             [&flags](std::string_view flag, std::string_view text) -> Status {
               static constexpr std::string_view kTypes[] = {"bf16", "f16", "q8_0", "q4_0"};
               HUNCH_TRY(flags.random_type, parse_choice(flag, text, kTypes));
