@@ -1,6 +1,6 @@
 // Commands: what ops ask of the device, as a list that runs later. An op appends kernels; a kernel's arguments lie in device
 // memory and are copied there once for the whole list. So a list that comes again with other arguments (same kernels, same grids,
-// same order) is the same CUDA graph: it is recorded the second time it is seen, and replayed from then on. Ops never launch
+// same order) is the same CUDA graph: it is recorded when it has come a few times, and replayed from then on. Ops never launch
 // anything themselves, never wait, and never read device memory on the host.
 //
 //   struct NormDevice { const float* x; float* out; int64_t n; };       // trivially copyable; pointers to device memory
