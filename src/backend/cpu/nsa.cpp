@@ -187,7 +187,7 @@ void CpuNsa::run_item(const NsaAttentionArgs& args, const Item& which, std::byte
   auto* visible = take<int32_t>(at, kNsaRows);
   NsaItem item = item_of(args, which, visible);
   const int64_t rows = which.num_rows, num_blocks = newest(run, which.first_row, rows) / s.sel_block + 1;
-  item.importance = take<float>(at, rows * item.importance_stride);
+  if (!args.given) item.importance = take<float>(at, rows * item.importance_stride);
   auto* scores = take<float>(at, num_blocks);
   auto* own_chosen = take<int32_t>(at, s.sel_count);
   auto* chosen = take<uint64_t>(at, num_blocks);

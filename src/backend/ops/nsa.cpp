@@ -91,12 +91,21 @@ void Compressor::row(KvStore& store, int layer, int kv_head, View<const int32_t,
 // Row i is cmp_len / cmp_stride strides long and block j sel_block / cmp_stride: with r j as the block's first stride, row r j +
 // k has as many strides in it as its own [k, k + c) has in [0, r).
 void score_blocks(const NsaShape& s, const float* p, int64_t rows, int64_t num_blocks, float* scores) {
-  const int64_t r = s.sel_block / s.cmp_stride, c = s.cmp_len / s.cmp_stride;
+  const int64_t r = s.sel_block / s.cmp_stride, c = s.cmp_len / s.cmp_stride, taps = r + c - 1;
+  const auto shared = [&](int64_t k) {
+    return float(std::min(k + 1, r) - std::max<int64_t>(k + 1 - c, 0));
+  };  // of row r j + 1 - c + k
+  constexpr int64_t kMost = 8;
+  float weights[kMost];
+  for (int64_t k = 0; k < std::min(taps, kMost); ++k) weights[k] = shared(k);
   for (int64_t j = 0; j < num_blocks; ++j) {
+    const int64_t first = r * j + 1 - c;
     float sum = 0;
-    for (int64_t k = 1 - c; k < r; ++k) {
-      const int64_t i = r * j + k, shared = std::min(k + c, r) - std::max<int64_t>(k, 0);
-      if (i >= 0 && i < rows) sum += float(shared) * p[i];
+    if (taps <= kMost && first >= 0 && first + taps <= rows) {
+      for (int64_t k = 0; k < taps; ++k) sum += weights[k] * p[first + k];
+    } else {
+      for (int64_t k = 0; k < taps; ++k)
+        if (first + k >= 0 && first + k < rows) sum += shared(k) * p[first + k];
     }
     scores[j] = sum;
   }
@@ -104,19 +113,24 @@ void score_blocks(const NsaShape& s, const float* p, int64_t rows, int64_t num_b
 
 void choose_blocks(const NsaShape& s, int64_t position, const float* scores, int32_t* chosen) {
   const int64_t own = position / s.sel_block, wanted = std::min<int64_t>(s.sel_count, own + 1);
-  const auto forced = [&](int64_t j) { return j < s.init_blocks || own - j < s.local_blocks; };
+  const int64_t local = std::max<int64_t>(own + 1 - s.local_blocks, std::min<int64_t>(s.init_blocks, own + 1));
   int64_t count = 0;
-  for (int64_t j = 0; j <= own && count < wanted; ++j)
-    if (forced(j)) chosen[count++] = int32_t(j);
+  for (int64_t j = 0; j < std::min<int64_t>(s.init_blocks, own + 1) && count < wanted; ++j) chosen[count++] = int32_t(j);
+  for (int64_t j = local; j <= own && count < wanted; ++j) chosen[count++] = int32_t(j);
   // The rest by score, the best first; among equals whoever came first, the lower block, stays in front.
   const int64_t first = count;
-  for (int64_t j = 0; j <= own; ++j) {
-    if (forced(j)) continue;
-    if (count == wanted && (first == wanted || !(scores[j] > scores[chosen[count - 1]]))) continue;
-    int64_t at = count < wanted ? count++ : count - 1;
+  const auto place = [&](int64_t j, int64_t at) {
     for (; at > first && scores[j] > scores[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
     chosen[at] = int32_t(j);
-  }
+  };
+  int64_t j = s.init_blocks;
+  for (; j < local && count < wanted; ++j) place(j, count++);
+  if (first < wanted)
+    for (float least = 0; j < local; ++j) {
+      least = scores[chosen[wanted - 1]];
+      for (; j < local && !(scores[j] > least); ++j) {}
+      if (j < local) place(j, wanted - 1);
+    }
   std::sort(chosen, chosen + count);
   std::fill(chosen + count, chosen + s.sel_count, -1);
 }
