@@ -30,104 +30,6 @@ struct NsaScratch {
   }
 };
 
-// out[r][entry] = q[r] . k[entry] for W tiles of 16 entries, dimensions ascending.
-template <class Kv, int R, int W>
-void nsa_scores(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, Ahead& ahead) {
-  constexpr int kPart = W < kWide ? W : kWide;
-  const int steps = padded_dim / Kv::kPerStep;
-  const size_t tile_bytes = size_t(steps) * Kv::kLineBytes, stride = ahead.stride;
-  const std::byte* ahead_at = ahead.at;
-  for (int tile = 0; tile < W; tile += kPart) {
-    const std::byte* line_at = keys + size_t(tile) * tile_bytes;
-    F32 sums[R][kPart];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) sums[r][t] = zero();
-    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes, ahead_at += stride) {
-      typename Kv::Line lines[kPart];
-      fetch_ahead(ahead_at, stride);
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const typename Kv::Wide f = Kv::widen(q[r] + step * Kv::kFactorsPerStep);
-#pragma GCC unroll 8
-        for (int t = 0; t < kPart; ++t) sums[r][t] = Kv::add_product(sums[r][t], lines[t], f);
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) store(out[r] + (tile + t) * kLanes, sums[r][t]);
-  }
-  ahead.moved_to(ahead_at);
-}
-
-template <class Kv, int W>
-void nsa_score_rows(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, int rows,
-                    Ahead& ahead) {
-  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile, out += kRowTile)
-    nsa_scores<Kv, kRowTile, W>(keys, padded_dim, q, out, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) nsa_scores<Kv, 3, W>(keys, padded_dim, q, out, ahead);
-    if (rows == 2) nsa_scores<Kv, 2, W>(keys, padded_dim, q, out, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) nsa_scores<Kv, 1, W>(keys, padded_dim, q, out, ahead);
-}
-
-// sums[r] += weights[r][e] values[e] for the entries e in [first, last) of a block, ascending; 16 V dimensions.
-template <class Kv, int R, int V>
-void nsa_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                float* const* states, int at, Ahead& ahead) {
-  F32 sums[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sums[r][v] = load(states[r] + at + v * kLanes);
-  constexpr int kPer = Kv::kPerStep;
-  const size_t step_bytes = size_t(padded_dim / kLanes) * Kv::kLineBytes;
-  const int begin = (first + kPer - 1) / kPer, end = last / kPer;
-  if (begin * kPer != first)
-    value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
-  const std::byte *lines_at = values + begin * step_bytes, *ahead_at = ahead.at;
-  const size_t stride = ahead.stride;
-  for (int step = begin; step < end; ++step, lines_at += step_bytes, ahead_at += stride) {
-    fetch_ahead(ahead_at, stride);
-    value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
-  }
-  ahead.moved_to(ahead_at);
-  if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(states[r] + at + v * kLanes, sums[r][v]);
-}
-
-template <class Kv, int R>
-void nsa_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                         float* const* states, Ahead& ahead) {
-  int at = 0;
-  for (; padded_dim - at >= kWide * kLanes; at += kWide * kLanes, values += kWide * Kv::kLineBytes)
-    nsa_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, at, ahead);
-  for (; at < padded_dim; at += kLanes, values += Kv::kLineBytes)
-    nsa_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, at, ahead);
-}
-
-template <class Kv>
-void nsa_value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
-                    float* const* states, Ahead& ahead) {
-  for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile)
-    nsa_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) nsa_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, ahead);
-    if (rows == 2) nsa_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) nsa_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, ahead);
-}
-
 // The blocks of a tree that differ from path to path: copies, changed where the next path differs.
 template <class Kv>
 class NsaPaths {
@@ -216,13 +118,15 @@ HUNCH_SIMD float nsa_gate(const NsaItem& item, int row, int head, int branch) {
   return lanes[0];
 }
 
-// Passes of register tiles over a block, for Ahead.
-HUNCH_SIMD int nsa_passes(int rows, int group) { return (rows * group + kRowTile - 1) / kRowTile; }
+// Steps of a kernel over a block that the rows of `mask` read, about: for NsaAhead.
+HUNCH_SIMD int nsa_steps(const NsaItem& item, uint64_t mask) {
+  return (__builtin_popcountll(mask) * item.query.group + kRowTile - 1) / kRowTile * (kBlockLen / 2);
+}
 
 // Logits of the rows `list` in W tiles of `keys`; of a row's first head they go to to(row), of the next ones a stride behind.
 template <class Kv, int W, class To>
 HUNCH_SIMD void nsa_score_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
-                               const std::byte* keys, Ahead& ahead, To to) {
+                               const std::byte* keys, NsaAhead& ahead, To to) {
   const int dim = item.keys.padded_dim, group = item.query.group;
   const typename Kv::Query* q[kQueryTile];
   float* out[kQueryTile];
@@ -245,7 +149,7 @@ HUNCH_SIMD void nsa_score_list(const NsaScratch<Kv>& scratch, const NsaItem& ite
 // factors.
 template <class Kv, class Range, class Weigh>
 HUNCH_SIMD void nsa_value_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
-                               const std::byte* values, Ahead& ahead, Range range, Weigh weigh) {
+                               const std::byte* values, NsaAhead& ahead, Range range, Weigh weigh) {
   const int dim = item.keys.padded_dim, group = item.query.group;
   float* states[kQueryTile];
   int held = 0, first = 0, last = 0;
@@ -283,14 +187,19 @@ void nsa_route(const NsaItem& item) {
     for (int row = 0; row < rows; ++row) mask |= uint64_t(item.visible[row] > page * kBlockLen) << row;
     return mask;
   };
-  // What follows a page's half, to be asked for meanwhile.
-  const auto follows = [&](int64_t page, bool values) -> const std::byte* {
-    if (page * kBlockLen >= most) page = 0, values = !values;
-    return page < item.num_row_pages && most > 0 ? chunk_at(item.rows, page) + (values ? half : 0) : nullptr;
+  // Asked for meanwhile: K and V of the next page; later, blocks of the window.
+  const auto after = [&](int64_t page, uint64_t mask) {
+    const bool is_there = (page + 1) * kBlockLen < most && page + 1 < item.num_row_pages;
+    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.rows, page + 1) : nullptr, half, half, nsa_steps(item, mask));
+  };
+  const auto of_window = [&](int64_t page, uint64_t mask) {
+    const int64_t first = int64_t(item.query.last[0]) + 1 - item.window, at = (first > 0 ? first / kBlockLen : 0) + page;
+    const bool is_there = at * kBlockLen <= item.query.last[0];
+    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.keys, at) : nullptr, half, half, nsa_steps(item, mask));
   };
   for (int64_t page = 0; page * kBlockLen < most; ++page) {
     const uint64_t mask = readers(page);
-    Ahead ahead = Ahead::over(item.scratch, follows(page + 1, false), half, nsa_passes(__builtin_popcountll(mask), group));
+    NsaAhead ahead = after(page, mask);
     each_group<Kv>(item, item.rows, paths, page, mask, [&](const int* list, int count, const std::byte* chunk) {
       nsa_score_list<Kv, kKeyTiles>(scratch, item, list, count, chunk, ahead, [&](int row) {
         return scratch.logits + int64_t(row) * group * scratch.stride + page * kBlockLen;
@@ -316,8 +225,7 @@ void nsa_route(const NsaItem& item) {
   if (!item.out) return;
   for (int64_t page = 0; page * kBlockLen < most; ++page) {
     const uint64_t mask = readers(page);
-    const std::byte* next = (page + 1) * kBlockLen < most ? follows(page + 1, true) : nullptr;
-    Ahead ahead = Ahead::over(item.scratch, next, half, nsa_passes(__builtin_popcountll(mask), group));
+    NsaAhead ahead = of_window(page, mask);
     each_group<Kv>(item, item.rows, paths, page, mask, [&](const int* list, int count, const std::byte* chunk) {
       nsa_value_list<Kv>(
           scratch, item, list, count, chunk + half, ahead,
@@ -364,26 +272,24 @@ void nsa_read_blocks(const NsaItem& item) {
                 begins > 0 ? int(begins) : 0,       left < kLen ? int(left) : kLen,
                 int64_t(scratch.count[row]) * kLen, near_at + block_first - window / kLen * kLen};
   };
-  // K (0) or V (1) of block i.
-  const auto part_of = [&](int i, int part) {
+  const auto keys_of = [&](int i) {
     const int64_t block = int64_t(item.blocks[i]) * W;
-    return chunk_at(item.keys, block / kKeyTiles) + (part ? item.keys.chunk_bytes / 2 : 0) +
-           size_t(block % kKeyTiles / W) * block_bytes;
+    return chunk_at(item.keys, block / kKeyTiles) + size_t(block % kKeyTiles / W) * block_bytes;
   };
-  // fn(i, page, mask, what to ask for) for every block.
-  const auto each_block = [&](int part, auto fn) {
+  // fn(block number, its rows and their chunk, what to ask for), once or more for every block.
+  const auto each_block = [&](bool ask, auto fn) {
     for (int row = 0; row < rows; ++row) scratch.count[row] = 0;
     for (int i = 0; i < item.num_blocks; ++i) {
       const uint64_t mask = item.chosen[i] | item.near[i];
-      const std::byte* next = i + 1 < item.num_blocks ? part_of(i + 1, part) : part == 0 ? part_of(0, 1) : nullptr;
-      Ahead ahead = Ahead::over(item.scratch, next, block_bytes, nsa_passes(__builtin_popcountll(mask), group));
+      const std::byte* next = ask && i + 1 < item.num_blocks ? keys_of(i + 1) : nullptr;
+      NsaAhead ahead = NsaAhead::over(item.scratch, next, block_bytes, item.keys.chunk_bytes / 2, nsa_steps(item, mask));
       each_group<Kv>(item, item.keys, paths, int64_t(item.blocks[i]) * W / kKeyTiles, mask,
                      [&](const int* list, int count, const std::byte* chunk) { fn(i, list, count, chunk, ahead); });
       for (uint64_t chosen = item.chosen[i]; chosen; chosen &= chosen - 1) ++scratch.count[__builtin_ctzll(chosen)];
     }
   };
 
-  each_block(0, [&](int i, const int* list, int count, const std::byte* chunk, Ahead& ahead) {
+  each_block(true, [&](int i, const int* list, int count, const std::byte* chunk, NsaAhead& ahead) {
     const auto logits_of = [&](int row) { return scratch.logits + int64_t(row) * group * scratch.stride; };
     nsa_score_list<Kv, W>(scratch, item, list, count, chunk + size_t(item.blocks[i] * W % kKeyTiles / W) * block_bytes, ahead,
                           [&](int row) {
@@ -416,7 +322,7 @@ void nsa_read_blocks(const NsaItem& item) {
       if (item.window > 0) shares[1] = nsa_softmax(logits + near_at, near_len, scale2) * nsa_gate(item, row, head, 2);
     }
 
-  each_block(1, [&](int i, const int* list, int count, const std::byte* chunk, Ahead& ahead) {
+  each_block(false, [&](int i, const int* list, int count, const std::byte* chunk, NsaAhead& ahead) {
     const int offset = item.blocks[i] * W % kKeyTiles * kLanes;
     Seen seen{};
     nsa_value_list<Kv>(
