@@ -174,8 +174,9 @@ int main(int argc, char** argv) {
     }
     std::sort(times.begin(), times.end());
     fmt::print(
-        "{:3} rows: {:8.3f} ms a layer (median {:.3f}, cpu {:.3f}), union {:.2f} of a list, {:6.1f} GB/s: {:.0f} % of the byte "
-        "bound\n",
+        "{:3} rows: {:.3f} ms a layer (median {:.3f}, cpu {:.3f}), union {:.2f} of a list, {:.1f} GB/s: {:.0f} % of the byte "
+        "bound,"
+        " {:.0f} GFLOP/s of processor time\n",
         count, times[0] / layers * 1e3, times[times.size() / 2] / layers * 1e3, cpu / layers * 1e3, unions / lists,
         bytes / times[0] / 1e9, 100 * bytes / times[0] / ceiling, flops / cpu / 1e9);
   }
