@@ -10,6 +10,7 @@
 #include "backend/cpu/store_kv_body.h"
 #include "backend/cpu/attention_tree_body.h"
 #include "backend/cpu/attention_body.h"
+#include "backend/cpu/nsa_block_body.h"
 #include "backend/cpu/nsa_body.h"
 #include "backend/cpu/gather_body.h"
 #include "backend/cpu/bounds_body.h"

@@ -14,6 +14,7 @@ namespace {
 
 // Query rows (rows times heads of a group) of an item: their logits and sums stay in the second-level cache.
 constexpr int64_t kItemQueryRows = 64;
+constexpr int64_t kLeastQueryRows = 16;  // with fewer, what rows share is read too often
 
 bool is_tree(const NsaRun& run) { return !run.tree.parents.empty(); }
 
@@ -126,7 +127,10 @@ void CpuNsa::plan(const NsaAttentionArgs& args) {
       if (trees_.size() == num_trees_) trees_.emplace_back();
       grow_tree(args, run, trees_[num_trees_++]);
     }
-    const int64_t most = std::clamp<int64_t>(kItemQueryRows / group, 1, kNsaRows);
+    // As many as fit; fewer where threads would be left without an item.
+    int64_t most = std::clamp<int64_t>(kItemQueryRows / group, 1, kNsaRows);
+    const int64_t all = run.num_rows * store.kv_heads * int64_t(args.runs.size()), each = (all - 1) / threads_.count() + 1;
+    most = std::min(most, std::max({each, int64_t(kLeastQueryRows / group), int64_t(1)}));
     for (int head = 0; head < store.kv_heads; ++head)
       for (int64_t row = 0; row < run.num_rows; row += most)
         items_.push_back({&run, num_trees_ - (is_tree(run) ? 1 : 0), head, row, std::min(most, run.num_rows - row)});
@@ -187,7 +191,7 @@ void CpuNsa::run_item(const NsaAttentionArgs& args, const Item& which, std::byte
   auto* visible = take<int32_t>(at, kNsaRows);
   NsaItem item = item_of(args, which, visible);
   const int64_t rows = which.num_rows, num_blocks = newest(run, which.first_row, rows) / s.sel_block + 1;
-  item.importance = take<float>(at, rows * item.importance_stride);
+  if (!args.given) item.importance = take<float>(at, rows * item.importance_stride);
   auto* scores = take<float>(at, num_blocks);
   auto* own_chosen = take<int32_t>(at, s.sel_count);
   auto* chosen = take<uint64_t>(at, num_blocks);

@@ -11,18 +11,17 @@ namespace hunch::HUNCH_ISA {
 template <class Kv>
 struct NsaScratch {
   typename Kv::Query* q;
-  float *sums, *logits, *scores;  // [query row][padded_dim], [query row][stride], [kQueryTile][64]
+  float *sums, *logits, *shares;  // [query row][padded_dim], [query row][stride], [query row][2]
   typename Kv::Factor* weights;   // [kQueryTile][64]
   int32_t* count;                 // [row] chosen blocks so far
   std::byte* paths;
   int64_t stride;
 
-  NsaScratch(const NsaItem& item) {
-    const int64_t query_rows = int64_t(item.query.num_rows) * item.query.group, read = nsa_read_stride(item);
-    stride = item.importance_stride > read ? item.importance_stride : read;
+  NsaScratch(const NsaItem& item) : stride(nsa_logit_stride(item)) {
+    const int64_t query_rows = int64_t(item.query.num_rows) * item.query.group;
     std::byte* at = item.scratch;
-    scores = AttendScratch<Kv>::take(at, kQueryTile * kBlockLen);
     weights = reinterpret_cast<typename Kv::Factor*>(AttendScratch<Kv>::take(at, kQueryTile * kBlockLen));
+    shares = AttendScratch<Kv>::take(at, (2 * query_rows + 15) / 16 * 16);
     q = reinterpret_cast<typename Kv::Query*>(AttendScratch<Kv>::take(at, query_rows * item.keys.padded_dim));
     sums = AttendScratch<Kv>::take(at, query_rows * item.keys.padded_dim);
     logits = AttendScratch<Kv>::take(at, query_rows * stride);
@@ -30,96 +29,6 @@ struct NsaScratch {
     paths = at;
   }
 };
-
-// out[r][entry] = q[r] . k[entry] for W tiles of 16 entries, dimensions ascending.
-template <class Kv, int R, int W>
-void nsa_scores(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out) {
-  constexpr int kPart = W < kWide ? W : kWide;
-  const int steps = padded_dim / Kv::kPerStep;
-  const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
-  for (int tile = 0; tile < W; tile += kPart) {
-    const std::byte* line_at = keys + size_t(tile) * tile_bytes;
-    F32 sums[R][kPart];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) sums[r][t] = zero();
-    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes) {
-      typename Kv::Line lines[kPart];
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const typename Kv::Wide f = Kv::widen(q[r] + step * Kv::kFactorsPerStep);
-#pragma GCC unroll 8
-        for (int t = 0; t < kPart; ++t) sums[r][t] = Kv::add_product(sums[r][t], lines[t], f);
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) store(out[r] + (tile + t) * kLanes, sums[r][t]);
-  }
-}
-
-template <class Kv, int W>
-void nsa_score_rows(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, int rows) {
-  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile, out += kRowTile)
-    nsa_scores<Kv, kRowTile, W>(keys, padded_dim, q, out);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) nsa_scores<Kv, 3, W>(keys, padded_dim, q, out);
-    if (rows == 2) nsa_scores<Kv, 2, W>(keys, padded_dim, q, out);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) nsa_scores<Kv, 1, W>(keys, padded_dim, q, out);
-}
-
-// sums[r] += weights[r][e] values[e] for the entries e in [first, last) of a block, ascending; 16 V dimensions.
-template <class Kv, int R, int V>
-void nsa_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                float* const* states, int at) {
-  F32 sums[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sums[r][v] = load(states[r] + at + v * kLanes);
-  constexpr int kPer = Kv::kPerStep;
-  const size_t step_bytes = size_t(padded_dim / kLanes) * Kv::kLineBytes;
-  const int begin = (first + kPer - 1) / kPer, end = last / kPer;
-  if (begin * kPer != first)
-    value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
-  const std::byte* lines_at = values + begin * step_bytes;
-  for (int step = begin; step < end; ++step, lines_at += step_bytes)
-    value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
-  if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(states[r] + at + v * kLanes, sums[r][v]);
-}
-
-template <class Kv, int R>
-void nsa_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                         float* const* states) {
-  int at = 0;
-  for (; padded_dim - at >= kWide * kLanes; at += kWide * kLanes, values += kWide * Kv::kLineBytes)
-    nsa_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, at);
-  for (; at < padded_dim; at += kLanes, values += Kv::kLineBytes)
-    nsa_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, at);
-}
-
-template <class Kv>
-void nsa_value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
-                    float* const* states) {
-  for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile)
-    nsa_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) nsa_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states);
-    if (rows == 2) nsa_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) nsa_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states);
-}
 
 // The blocks of a tree that differ from path to path: copies, changed where the next path differs.
 template <class Kv>
@@ -180,17 +89,18 @@ HUNCH_SIMD void each_group(const NsaItem& item, const KeyPlane& plane, NsaPaths<
 HUNCH_SIMD float nsa_softmax(float* logits, int64_t n, float scale2) {
   if (n == 0) return 0;
   const F32 never = set1(-__builtin_inff());
-  F32 greatest = never;
-  const int64_t vectors = (n + kLanes - 1) / kLanes;
-  for (int64_t i = 0; i < vectors; ++i) {
-    F32 s = load(logits + i * kLanes);
-    if ((i + 1) * kLanes > n) {
-      s = select(first_lanes(int(n - i * kLanes)), s, never);
-      store(logits + i * kLanes, s);
-    }
-    greatest = max(s, greatest);
+  const int64_t vectors = (n + kLanes - 1) / kLanes, whole = vectors / 4 * 4;
+  if (n % kLanes) {
+    float* last = logits + (vectors - 1) * kLanes;
+    store(last, select(first_lanes(int(n % kLanes)), load(last), never));
   }
-  const F32 c = set1(scale2), offset = set1(-(max_of(greatest) * scale2));
+  F32 most[4] = {never, never, never, never};
+  for (int64_t i = 0; i < whole; i += 4)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) most[j] = max(load(logits + (i + j) * kLanes), most[j]);
+  for (int64_t i = whole; i < vectors; ++i) most[0] = max(load(logits + i * kLanes), most[0]);
+  const float greatest = max_of(max(max(most[0], most[1]), max(most[2], most[3])));
+  const F32 c = set1(scale2), offset = set1(-(greatest * scale2));
   F32 sums = zero();
   for (int64_t i = 0; i < vectors; ++i) {
     const F32 p = exp2_nonpositive(fma(load(logits + i * kLanes), c, offset));
@@ -208,11 +118,56 @@ HUNCH_SIMD float nsa_gate(const NsaItem& item, int row, int head, int branch) {
   return lanes[0];
 }
 
-// Weights of one block, 64 floats, as factors.
-template <class Kv>
-HUNCH_SIMD void put_weights(const float* from, typename Kv::Factor* to) {
-#pragma GCC unroll 4
-  for (int t = 0; t < kKeyTiles; t += 2) Kv::put(to + t * kLanes, load(from + t * kLanes), load(from + (t + 1) * kLanes));
+// Steps of a kernel over a block that the rows of `mask` read, about: for NsaAhead.
+HUNCH_SIMD int nsa_steps(const NsaItem& item, uint64_t mask) {
+  return (__builtin_popcountll(mask) * item.query.group + kRowTile - 1) / kRowTile * (kBlockLen / 2);
+}
+
+// Logits of the rows `list` in W tiles of `keys`; of a row's first head they go to to(row), of the next ones a stride behind.
+template <class Kv, int W, class To>
+HUNCH_SIMD void nsa_score_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
+                               const std::byte* keys, NsaAhead& ahead, To to) {
+  const int dim = item.keys.padded_dim, group = item.query.group;
+  const typename Kv::Query* q[kQueryTile];
+  float* out[kQueryTile];
+  int held = 0;
+  for (int i = 0; i < count; ++i) {
+    const typename Kv::Query* query = scratch.q + int64_t(list[i]) * group * dim;
+    float* at = to(list[i]);
+    for (int head = 0; head < group; ++head, query += dim, at += scratch.stride) {
+      if (held == kQueryTile) {
+        nsa_score_rows<Kv, W>(keys, dim, q, out, held, ahead);
+        held = 0;
+      }
+      q[held] = query, out[held++] = at;
+    }
+  }
+  nsa_score_rows<Kv, W>(keys, dim, q, out, held, ahead);
+}
+
+// Adds a block's values to the rows `list`. range(row, first, end): its entries in the page; weigh(row, query row, to): 64
+// factors.
+template <class Kv, class Range, class Weigh>
+HUNCH_SIMD void nsa_value_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
+                               const std::byte* values, NsaAhead& ahead, Range range, Weigh weigh) {
+  const int dim = item.keys.padded_dim, group = item.query.group;
+  float* states[kQueryTile];
+  int held = 0, first = 0, last = 0;
+  for (int i = 0; i < count; ++i) {
+    int begin = 0, end = 0;
+    range(list[i], begin, end);
+    for (int head = 0; head < group; ++head) {
+      if (held == kQueryTile || (held > 0 && (begin != first || end != last))) {
+        nsa_value_rows<Kv>(values, dim, scratch.weights, held, first, last, states, ahead);
+        held = 0;
+      }
+      first = begin, last = end;
+      const int64_t at = int64_t(list[i]) * group + head;
+      weigh(list[i], at, scratch.weights + held * kBlockLen);
+      states[held++] = scratch.sums + at * dim;
+    }
+  }
+  nsa_value_rows<Kv>(values, dim, scratch.weights, held, first, last, states, ahead);
 }
 
 // Compressed rows: their logits, the softmax of each query row, importance, and the first part of the result.
@@ -220,6 +175,7 @@ template <class Kv>
 void nsa_route(const NsaItem& item) {
   const NsaScratch<Kv> scratch(item);
   const int dim = item.keys.padded_dim, group = item.query.group, rows = item.query.num_rows;
+  const size_t half = item.rows.chunk_bytes / 2;
   std::byte* memory = scratch.paths;
   NsaPaths<Kv> paths(item.row_paths, item.rows, item.num_row_pages, item.query, memory);
   prepare_queries<Kv>(item.query, item.keys, scratch.q);
@@ -231,55 +187,61 @@ void nsa_route(const NsaItem& item) {
     for (int row = 0; row < rows; ++row) mask |= uint64_t(item.visible[row] > page * kBlockLen) << row;
     return mask;
   };
-  for (int64_t page = 0; page * kBlockLen < most; ++page)
-    each_group<Kv>(item, item.rows, paths, page, readers(page), [&](const int* list, int count, const std::byte* chunk) {
-      const typename Kv::Query* q[kQueryTile];
-      float* to[kQueryTile];
-      int held = 0;
-      for (int i = 0; i < count * group; ++i) {
-        const int64_t at = int64_t(list[i / group]) * group + i % group;
-        q[held] = scratch.q + at * dim, to[held++] = scratch.logits + at * scratch.stride + page * kBlockLen;
-        if (held < kQueryTile && i + 1 < count * group) continue;
-        nsa_score_rows<Kv, kKeyTiles>(chunk, dim, q, to, held);
-        held = 0;
-      }
+  // Asked for meanwhile: K and V of the next page; later, blocks of the window.
+  const auto after = [&](int64_t page, uint64_t mask) {
+    const bool is_there = (page + 1) * kBlockLen < most && page + 1 < item.num_row_pages;
+    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.rows, page + 1) : nullptr, half, half, nsa_steps(item, mask));
+  };
+  const auto of_window = [&](int64_t page, uint64_t mask) {
+    const int64_t first = int64_t(item.query.last[0]) + 1 - item.window, at = (first > 0 ? first / kBlockLen : 0) + page;
+    const bool is_there = at * kBlockLen <= item.query.last[0];
+    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.keys, at) : nullptr, half, half, nsa_steps(item, mask));
+  };
+  for (int64_t page = 0; page * kBlockLen < most; ++page) {
+    const uint64_t mask = readers(page);
+    NsaAhead ahead = after(page, mask);
+    each_group<Kv>(item, item.rows, paths, page, mask, [&](const int* list, int count, const std::byte* chunk) {
+      nsa_score_list<Kv, kKeyTiles>(scratch, item, list, count, chunk, ahead, [&](int row) {
+        return scratch.logits + int64_t(row) * group * scratch.stride + page * kBlockLen;
+      });
     });
+  }
   const float scale2 = item.query.scale * kLog2e;
   for (int row = 0; row < rows; ++row) {
-    const int64_t seen = item.visible[row], padded = (seen + kBlockLen - 1) / kBlockLen * kBlockLen;
-    float* importance = item.importance + row * item.importance_stride;
-    for (int64_t i = 0; i < padded; i += kLanes) store(importance + i, zero());
+    const int64_t seen = item.visible[row];
+    float *logits = scratch.logits + int64_t(row) * group * scratch.stride, *shares = scratch.shares + int64_t(row) * group * 2;
     for (int head = 0; head < group; ++head) {
-      float* logits = scratch.logits + (int64_t(row) * group + head) * scratch.stride;
-      const float inverse = nsa_softmax(logits, seen, scale2);
-      for (int64_t i = (seen + kLanes - 1) / kLanes * kLanes; i < padded; i += kLanes) store(logits + i, zero());
-      const F32 share = set1(inverse), gate = set1(nsa_gate(item, row, head, 0));
-      for (int64_t i = 0; i < padded; i += kLanes) {
-        const F32 p = load(logits + i) * share;
-        store(importance + i, load(importance + i) + p);
-        store(logits + i, p * gate);
-      }
+      shares[2 * head] = nsa_softmax(logits + head * scratch.stride, seen, scale2);
+      shares[2 * head + 1] = nsa_gate(item, row, head, 0);
+    }
+    if (!item.importance) continue;
+    float* importance = item.importance + row * item.importance_stride;
+    for (int64_t i = 0; i < seen; i += kLanes) {
+      F32 sum = zero();
+      for (int head = 0; head < group; ++head) sum = sum + load(logits + head * scratch.stride + i) * set1(shares[2 * head]);
+      store(importance + i, sum);
     }
   }
-  for (int64_t page = 0; page * kBlockLen < most; ++page)
-    each_group<Kv>(item, item.rows, paths, page, readers(page), [&](const int* list, int count, const std::byte* chunk) {
-      float* states[kQueryTile];
-      int held = 0, last = 0;
-      const auto flush = [&] {
-        if (held > 0) nsa_value_rows<Kv>(chunk + item.rows.chunk_bytes / 2, dim, scratch.weights, held, 0, last, states);
-        held = 0;
-      };
-      for (int i = 0; i < count * group; ++i) {
-        const int row = list[i / group];
-        const int64_t at = int64_t(row) * group + i % group, left = item.visible[row] - page * kBlockLen;
-        const int end = left < kBlockLen ? int(left) : kBlockLen;
-        if (held == kQueryTile || (held > 0 && end != last)) flush();
-        last = end;
-        put_weights<Kv>(scratch.logits + at * scratch.stride + page * kBlockLen, scratch.weights + held * kBlockLen);
-        states[held++] = scratch.sums + at * dim;
-      }
-      flush();
+  if (!item.out) return;
+  for (int64_t page = 0; page * kBlockLen < most; ++page) {
+    const uint64_t mask = readers(page);
+    NsaAhead ahead = of_window(page, mask);
+    each_group<Kv>(item, item.rows, paths, page, mask, [&](const int* list, int count, const std::byte* chunk) {
+      nsa_value_list<Kv>(
+          scratch, item, list, count, chunk + half, ahead,
+          [&](int row, int&, int& end) {
+            const int64_t left = item.visible[row] - page * kBlockLen;
+            end = left < kBlockLen ? int(left) : kBlockLen;
+          },
+          [&](int, int64_t at, typename Kv::Factor* to) {
+            const float* from = scratch.logits + at * scratch.stride + page * kBlockLen;
+            const F32 share = set1(scratch.shares[2 * at]), gate = set1(scratch.shares[2 * at + 1]);
+#pragma GCC unroll 4
+            for (int t = 0; t < kKeyTiles; t += 2)
+              Kv::put(to + t * kLanes, load(from + t * kLanes) * share * gate, load(from + (t + 1) * kLanes) * share * gate);
+          });
     });
+  }
 }
 
 // Chosen blocks and window, in one go over both: their logits, two softmaxes, the rest of the result.
@@ -290,108 +252,104 @@ void nsa_read_blocks(const NsaItem& item) {
   const int dim = item.keys.padded_dim, group = item.query.group, rows = item.query.num_rows;
   std::byte* memory = scratch.paths;
   NsaPaths<Kv> paths(item.key_paths, item.keys, INT64_MAX, item.query, memory);
-  const int64_t near_at = int64_t(item.most_chosen) * kLen;  // in a query row's logits
-  const size_t tile_bytes = size_t(dim / Kv::kPerStep) * Kv::kLineBytes;
+  const int64_t near_at = int64_t(item.most_chosen) * kLen;                            // in a query row's logits
+  const size_t block_bytes = size_t(W) * size_t(dim / Kv::kPerStep) * Kv::kLineBytes;  // of K as of V
   const F32 never = set1(-__builtin_inff());
-  // Entries of the block that `row` sees: [first, end), of the window or of a chosen block.
-  const auto end_in = [&](int row, int64_t block_first) {
-    const int64_t end = item.query.last[row] + 1 - block_first;
-    return end < kLen ? int(end) : kLen;
-  };
   const auto near_first = [&](int row) {
     const int64_t first = int64_t(item.query.last[row]) + 1 - item.window;
     return first > 0 ? first : 0;
   };
-  // Where the logits of window entries of a block stand in a query row.
-  const auto near_slot = [&](int row, int64_t block) { return near_at + (block - near_first(row) / kLen) * kLen; };
+  // A block as one row sees it: its entries [0, end), those of the window from `first` on; where its logits stand in the row's.
+  struct Seen {
+    bool chosen, near;
+    int first, end;
+    int64_t chosen_slot, near_slot;
+  };
+  const auto seen_by = [&](int row, int i) {
+    const int64_t block_first = int64_t(item.blocks[i]) * kLen, left = item.query.last[row] + 1 - block_first,
+                  window = near_first(row), begins = window - block_first;
+    return Seen{bool(item.chosen[i] >> row & 1),    bool(item.near[i] >> row & 1),
+                begins > 0 ? int(begins) : 0,       left < kLen ? int(left) : kLen,
+                int64_t(scratch.count[row]) * kLen, near_at + block_first - window / kLen * kLen};
+  };
+  const auto keys_of = [&](int i) {
+    const int64_t block = int64_t(item.blocks[i]) * W;
+    return chunk_at(item.keys, block / kKeyTiles) + size_t(block % kKeyTiles / W) * block_bytes;
+  };
+  // fn(block number, its rows and their chunk, what to ask for), once or more for every block.
+  const auto each_block = [&](bool ask, auto fn) {
+    for (int row = 0; row < rows; ++row) scratch.count[row] = 0;
+    for (int i = 0; i < item.num_blocks; ++i) {
+      const uint64_t mask = item.chosen[i] | item.near[i];
+      const std::byte* next = ask && i + 1 < item.num_blocks ? keys_of(i + 1) : nullptr;
+      NsaAhead ahead = NsaAhead::over(item.scratch, next, block_bytes, item.keys.chunk_bytes / 2, nsa_steps(item, mask));
+      each_group<Kv>(item, item.keys, paths, int64_t(item.blocks[i]) * W / kKeyTiles, mask,
+                     [&](const int* list, int count, const std::byte* chunk) { fn(i, list, count, chunk, ahead); });
+      for (uint64_t chosen = item.chosen[i]; chosen; chosen &= chosen - 1) ++scratch.count[__builtin_ctzll(chosen)];
+    }
+  };
 
-  for (int row = 0; row < rows; ++row) scratch.count[row] = 0;
-  for (int i = 0; i < item.num_blocks; ++i) {
-    const int64_t block = item.blocks[i], block_first = block * kLen, page = block_first / kBlockLen;
-    const size_t tile = size_t(block_first % kBlockLen / kLanes);
-    each_group<Kv>(item, item.keys, paths, page, item.chosen[i] | item.near[i],
-                   [&](const int* list, int count, const std::byte* chunk) {
-                     const typename Kv::Query* q[kQueryTile];
-                     float* to[kQueryTile];
-                     int from = 0;
-                     for (int n = 0; n < count * group; ++n) {
-                       const int64_t at = int64_t(list[n / group]) * group + n % group;
-                       q[n - from] = scratch.q + at * dim, to[n - from] = scratch.scores + (n - from) * kBlockLen;
-                       if (n + 1 - from < kQueryTile && n + 1 < count * group) continue;
-                       nsa_score_rows<Kv, W>(chunk + tile * tile_bytes, dim, q, to, n + 1 - from);
-                       for (int m = from; m <= n; ++m) {
-                         const int row = list[m / group], end = end_in(row, block_first);
-                         float* logits = scratch.logits + (int64_t(row) * group + m % group) * scratch.stride;
-                         const int64_t first = near_first(row) - block_first;
-                         float* chosen = item.chosen[i] >> row & 1 ? logits + int64_t(scratch.count[row]) * kLen : nullptr;
-                         float* near = item.near[i] >> row & 1 ? logits + near_slot(row, block) : nullptr;
+  each_block(true, [&](int i, const int* list, int count, const std::byte* chunk, NsaAhead& ahead) {
+    const auto logits_of = [&](int row) { return scratch.logits + int64_t(row) * group * scratch.stride; };
+    nsa_score_list<Kv, W>(scratch, item, list, count, chunk + size_t(item.blocks[i] * W % kKeyTiles / W) * block_bytes, ahead,
+                          [&](int row) {
+                            const Seen seen = seen_by(row, i);
+                            return logits_of(row) + (seen.chosen ? seen.chosen_slot : seen.near_slot);
+                          });
+    for (int n = 0; n < count; ++n) {
+      const Seen seen = seen_by(list[n], i);
+      if (seen.end == kLen && (seen.chosen ? !seen.near : seen.first == 0)) continue;
+      float* logits = logits_of(list[n]);
+      for (int head = 0; head < group; ++head, logits += scratch.stride)
 #pragma GCC unroll 4
-                         for (int t = 0; t < W; ++t) {
-                           const F32 s = load(to[m - from] + t * kLanes);
-                           const uint32_t seen = bits(first_lanes(end - t * kLanes));
-                           const uint32_t inside = first > 0 ? seen & ~bits(first_lanes(int(first) - t * kLanes)) : seen;
-                           if (chosen) store(chosen + t * kLanes, select(mask_of(seen), s, never));
-                           if (near) store(near + t * kLanes, select(mask_of(inside), s, never));
-                         }
-                       }
-                       from = n + 1;
-                     }
-                   });
-    for (uint64_t mask = item.chosen[i]; mask; mask &= mask - 1) ++scratch.count[__builtin_ctzll(mask)];
-  }
+        for (int t = 0; t < W; ++t) {
+          const F32 s = load(logits + (seen.chosen ? seen.chosen_slot : seen.near_slot) + t * kLanes);
+          const uint32_t all = bits(first_lanes(seen.end - t * kLanes)),
+                         inside = all & ~bits(first_lanes(seen.first - t * kLanes));
+          if (seen.chosen) store(logits + seen.chosen_slot + t * kLanes, select(mask_of(all), s, never));
+          if (seen.near) store(logits + seen.near_slot + t * kLanes, select(mask_of(inside), s, never));
+        }
+    }
+  });
 
   const float scale2 = item.query.scale * kLog2e;
   for (int row = 0; row < rows; ++row)
     for (int head = 0; head < group; ++head) {
-      float* logits = scratch.logits + (int64_t(row) * group + head) * scratch.stride;
-      const auto weigh = [&](float* part, int64_t count, int branch) {
-        const F32 share = set1(nsa_softmax(part, count, scale2) * nsa_gate(item, row, head, branch));
-        for (int64_t i = 0; i < count; i += kLanes) store(part + i, load(part + i) * share);
-      };
-      if (scratch.count[row] > 0) weigh(logits, int64_t(scratch.count[row]) * kLen, 1);
-      if (item.window > 0) weigh(logits + near_at, near_slot(row, item.query.last[row] / kLen) - near_at + kLen, 2);
+      const int64_t at = int64_t(row) * group + head;
+      float *logits = scratch.logits + at * scratch.stride, *shares = scratch.shares + 2 * at;
+      const int64_t near_len = (item.query.last[row] / kLen - near_first(row) / kLen + 1) * kLen;
+      shares[0] = nsa_softmax(logits, int64_t(scratch.count[row]) * kLen, scale2) * nsa_gate(item, row, head, 1);
+      if (item.window > 0) shares[1] = nsa_softmax(logits + near_at, near_len, scale2) * nsa_gate(item, row, head, 2);
     }
 
-  for (int row = 0; row < rows; ++row) scratch.count[row] = 0;
-  for (int i = 0; i < item.num_blocks; ++i) {
-    const int64_t block = item.blocks[i], block_first = block * kLen, page = block_first / kBlockLen;
-    const int offset = int(block_first % kBlockLen);
-    each_group<Kv>(item, item.keys, paths, page, item.chosen[i] | item.near[i],
-                   [&](const int* list, int count, const std::byte* chunk) {
-                     float* states[kQueryTile];
-                     int held = 0, first = 0, last = 0;
-                     const auto flush = [&] {
-                       if (held > 0)
-                         nsa_value_rows<Kv>(chunk + item.keys.chunk_bytes / 2, dim, scratch.weights, held, offset + first,
-                                            offset + last, states);
-                       held = 0;
-                     };
-                     for (int n = 0; n < count * group; ++n) {
-                       const int row = list[n / group], end = end_in(row, block_first);
-                       const bool chosen = item.chosen[i] >> row & 1, near = item.near[i] >> row & 1;
-                       const int64_t begins = near_first(row) - block_first;
-                       const int begin = !chosen && begins > 0 ? int(begins) : 0;
-                       if (held == kQueryTile || (held > 0 && (begin != first || end != last))) flush();
-                       first = begin, last = end;
-                       const int64_t at = int64_t(row) * group + n % group;
-                       const float* logits = scratch.logits + at * scratch.stride;
-                       float* sum = scratch.scores;
+  each_block(false, [&](int i, const int* list, int count, const std::byte* chunk, NsaAhead& ahead) {
+    const int offset = item.blocks[i] * W % kKeyTiles * kLanes;
+    Seen seen{};
+    nsa_value_list<Kv>(
+        scratch, item, list, count, chunk + item.keys.chunk_bytes / 2, ahead,
+        [&](int row, int& begin, int& end) {
+          seen = seen_by(row, i);
+          begin = offset + (seen.chosen ? 0 : seen.first), end = offset + seen.end;
+        },
+        [&](int, int64_t at, typename Kv::Factor* to) {
+          const float* logits = scratch.logits + at * scratch.stride;
+          const F32 chosen = set1(scratch.shares[2 * at]), near = set1(scratch.shares[2 * at + 1]);
+          F32 w[W];
 #pragma GCC unroll 4
-                       for (int t = 0; t < kKeyTiles; ++t) store(sum + t * kLanes, zero());
+          for (int t = 0; t < W; ++t) {
+            w[t] = zero();
+            if (seen.chosen) w[t] = load(logits + seen.chosen_slot + t * kLanes) * chosen;
+            if (seen.near) w[t] = w[t] + load(logits + seen.near_slot + t * kLanes) * near;
+          }
+          if constexpr (W == 1) {  // factors go in pairs of tiles: the other one is not read
+            const bool high = offset / kLanes % 2;
+            Kv::put(to + offset / 32 * 32, high ? zero() : w[0], high ? w[0] : zero());
+          } else {
 #pragma GCC unroll 4
-                       for (int t = 0; t < W; ++t) {
-                         F32 w = zero();
-                         if (chosen) w = load(logits + int64_t(scratch.count[row]) * kLen + t * kLanes);
-                         if (near) w = w + load(logits + near_slot(row, block) + t * kLanes);
-                         store(sum + offset + t * kLanes, w);
-                       }
-                       put_weights<Kv>(sum, scratch.weights + held * kBlockLen);
-                       states[held++] = scratch.sums + at * dim;
-                     }
-                     flush();
-                   });
-    for (uint64_t mask = item.chosen[i]; mask; mask &= mask - 1) ++scratch.count[__builtin_ctzll(mask)];
-  }
+            for (int t = 0; t < W; t += 2) Kv::put(to + offset + t * kLanes, w[t], w[t + 1]);
+          }
+        });
+  });
 
   for (int row = 0; row < rows; ++row)
     for (int head = 0; head < group; ++head) {

@@ -2,8 +2,10 @@
 // formula, the edges of the three branches.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "backend/cpu/nsa_fixture.h"
 
@@ -48,6 +50,27 @@ TEST(NsaChoice, TakesForcedBlocksFirstThenScoresAndOfEqualOnesTheLower) {
   only_forced.sel_count = 3;
   EXPECT_EQ(chosen_of(only_forced, 9 * 16, {0, 9, 9, 9, 9, 9, 9, 9, 9, 9}), (std::vector<int32_t>{0, 8, 9}));
   EXPECT_EQ(chosen_of(nsa_fla(16, 2, 0), 5 * 16, {1, 2, 5, 4, 3, 0}), (std::vector<int32_t>{2, 5}));  // its own only
+}
+
+// Of many blocks too: the first of all others in order of scores, with few values, so that many are equal.
+TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
+  std::mt19937 random(8);
+  for (const int count : {4, 16, 40})
+    for (const int64_t own : {3, 20, 130, 131, 260, 700}) {
+      const NsaShape s = nsa_std(8, 4, 16, count, 24);
+      std::vector<float> scores(size_t(own) + 1);
+      for (float& x : scores) x = float(random() % 50) / (random() % 2 ? 1.0f : 64.0f);
+      std::vector<int32_t> expected(scores.size());
+      std::iota(expected.begin(), expected.end(), 0);
+      const auto forced = [&](int32_t j) { return j < s.init_blocks || own - j < s.local_blocks; };
+      std::stable_sort(expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
+        return forced(a) != forced(b) ? forced(a) : !forced(a) && scores[size_t(a)] > scores[size_t(b)];
+      });
+      expected.resize(std::min(expected.size(), size_t(count)));
+      std::sort(expected.begin(), expected.end());
+      expected.resize(size_t(count), -1);
+      EXPECT_EQ(chosen_of(s, own * 16 + 5, scores), expected) << count << " of " << own;
+    }
 }
 
 // Rotates (or back) as a model does.

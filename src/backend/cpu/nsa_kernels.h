@@ -33,7 +33,8 @@ struct NsaItem {
   float* out = nullptr;  // [row][head of the group][head_dim]
   int64_t out_row_stride = 0, out_head_stride = 0;
 
-  // route(): weights of compressed rows, summed over the heads of the group. [row][importance_stride], a multiple of kPageLen
+  // route(): weights of compressed rows, summed over the heads of the group, of those that the row sees. Null: not wanted.
+  // [row][importance_stride], a multiple of kPageLen
   float* importance = nullptr;
   int64_t importance_stride = 0;
 
@@ -50,11 +51,16 @@ struct NsaItem {
 constexpr int64_t nsa_read_stride(const NsaItem& item) {
   return (int64_t(item.most_chosen) + (item.window > 0 ? item.window / item.block_len + 2 : 0)) * item.block_len;
 }
+// Floats of a query row's logits: room for both halves, and an odd number of blocks, so that rows do not fall on each other in a
+// cache.
+constexpr int64_t nsa_logit_stride(const NsaItem& item) {
+  const int64_t read = nsa_read_stride(item), most = item.importance_stride > read ? item.importance_stride : read;
+  return ((most + 63) / 64 | 1) * 64;
+}
 constexpr size_t nsa_scratch_bytes(const NsaItem& item) {
-  const int64_t query_rows = int64_t(item.query.num_rows) * item.query.group, read = nsa_read_stride(item);
-  const int64_t logits = item.importance_stride > read ? item.importance_stride : read;
+  const int64_t query_rows = int64_t(item.query.num_rows) * item.query.group;
   const int paths = item.key_paths.num_blocks + item.row_paths.num_blocks;
-  return size_t(query_rows) * size_t(8 * item.keys.padded_dim + 4 * logits + 8) + 2 * 16 * 64 * 4 + kNsaRows * 4 +
+  return size_t(query_rows) * size_t(8 * item.keys.padded_dim + 4 * nsa_logit_stride(item) + 8) + 16 * 64 * 4 + kNsaRows * 4 +
          size_t(paths) * (item.keys.chunk_bytes + 64 * 4) + 1024;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/check.h"
 
@@ -17,6 +18,19 @@ void turn(float* x, const float* cos_sin, int dim, bool back) {
     const float a = x[i], b = x[i + half];
     x[i] = a * c - b * s, x[i + half] = b * c + a * s;
   }
+}
+
+// A score that `count` of the n scores reach at least: the best of 32 classes of them, the count-th of these. -inf if not worth
+// it.
+float reached_by(const float* scores, int64_t n, int64_t count) {
+  constexpr int64_t kClasses = 32;
+  if (count < 1 || count > kClasses || n < 4 * kClasses) return -INFINITY;
+  float best[kClasses];
+  std::copy_n(scores, kClasses, best);
+  for (int64_t j = kClasses; j + kClasses <= n; j += kClasses)
+    for (int64_t i = 0; i < kClasses; ++i) best[i] = scores[j + i] > best[i] ? scores[j + i] : best[i];
+  std::nth_element(best, best + count - 1, best + kClasses, std::greater<>());
+  return best[count - 1];
 }
 
 }  // namespace
@@ -91,28 +105,42 @@ void Compressor::row(KvStore& store, int layer, int kv_head, View<const int32_t,
 // Row i is cmp_len / cmp_stride strides long and block j sel_block / cmp_stride: with r j as the block's first stride, row r j +
 // k has as many strides in it as its own [k, k + c) has in [0, r).
 void score_blocks(const NsaShape& s, const float* p, int64_t rows, int64_t num_blocks, float* scores) {
-  const int64_t r = s.sel_block / s.cmp_stride, c = s.cmp_len / s.cmp_stride;
-  for (int64_t j = 0; j < num_blocks; ++j) {
+  const int64_t r = s.sel_block / s.cmp_stride, c = s.cmp_len / s.cmp_stride, taps = r + c - 1;
+  // Row r j + 1 - c + k has so many strides in block j.
+  const auto shared = [&](int64_t k) { return float(std::min(k + 1, r) - std::max<int64_t>(k + 1 - c, 0)); };
+  const auto near_end = [&](int64_t j) {
     float sum = 0;
-    for (int64_t k = 1 - c; k < r; ++k) {
-      const int64_t i = r * j + k, shared = std::min(k + c, r) - std::max<int64_t>(k, 0);
-      if (i >= 0 && i < rows) sum += float(shared) * p[i];
+    for (int64_t k = 0, i = r * j + 1 - c; k < taps; ++k, ++i)
+      if (i >= 0 && i < rows) sum += shared(k) * p[i];
+    return sum;
+  };
+  constexpr int64_t kTaps = 5;  // of the usual shapes: sums of as many products, without a loop
+  float weights[kTaps];
+  if (taps == kTaps)
+    for (int64_t k = 0; k < kTaps; ++k) weights[k] = shared(k);
+  for (int64_t j = 0; j < num_blocks; ++j) {
+    const int64_t first = r * j + 1 - c;
+    if (taps != kTaps || first < 0 || first + taps > rows) {
+      scores[j] = near_end(j);
+      continue;
     }
-    scores[j] = sum;
+    const float* at = p + first;
+    scores[j] = weights[0] * at[0] + weights[1] * at[1] + weights[2] * at[2] + weights[3] * at[3] + weights[4] * at[4];
   }
 }
 
 void choose_blocks(const NsaShape& s, int64_t position, const float* scores, int32_t* chosen) {
   const int64_t own = position / s.sel_block, wanted = std::min<int64_t>(s.sel_count, own + 1);
-  const auto forced = [&](int64_t j) { return j < s.init_blocks || own - j < s.local_blocks; };
+  const int64_t begin = std::min<int64_t>(s.init_blocks, own + 1), end = std::max(own + 1 - s.local_blocks, begin);
   int64_t count = 0;
   for (int64_t j = 0; j <= own && count < wanted; ++j)
-    if (forced(j)) chosen[count++] = int32_t(j);
+    if (j < begin || j >= end) chosen[count++] = int32_t(j);
+    else j = end - 1;
   // The rest by score, the best first; among equals whoever came first, the lower block, stays in front.
   const int64_t first = count;
-  for (int64_t j = 0; j <= own; ++j) {
-    if (forced(j)) continue;
-    if (count == wanted && (first == wanted || !(scores[j] > scores[chosen[count - 1]]))) continue;
+  const float least = reached_by(scores + begin, end - begin, wanted - first);
+  for (int64_t j = begin; j < end && first < wanted; ++j) {
+    if (scores[j] < least || (count == wanted && !(scores[j] > scores[chosen[count - 1]]))) continue;
     int64_t at = count < wanted ? count++ : count - 1;
     for (; at > first && scores[j] > scores[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
     chosen[at] = int32_t(j);
