@@ -112,10 +112,12 @@ std::vector<ScoredToken> scored_tokens(const Generation& g) {
 }
 
 ordered_json usage_json(int64_t prompt, int64_t completion, int64_t cached, int64_t thoughts) {
-  ordered_json out{{"prompt_tokens", prompt},
-                   {"completion_tokens", completion},
-                   {"total_tokens", prompt + completion},
-                   {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  ordered_json out{
+      {"prompt_tokens", prompt},
+      {"completion_tokens", completion},
+      {"total_tokens", prompt + completion},
+      {"prompt_tokens_details", {{"cached_tokens", cached}}},
+  };
   if (thoughts >= 0) out["completion_tokens_details"] = {{"reasoning_tokens", thoughts}};
   return out;
 }

@@ -152,10 +152,12 @@ std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& 
     cached = i == 0 ? g.reused_tokens : std::min(cached, g.reused_tokens);
   }
   const int64_t prompt = samples.front().generation.prompt_tokens;
-  body["usage"] = {{"prompt_tokens", prompt},
-                   {"completion_tokens", completion},
-                   {"total_tokens", prompt + completion},
-                   {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  body["usage"] = {
+      {"prompt_tokens", prompt},
+      {"completion_tokens", completion},
+      {"total_tokens", prompt + completion},
+      {"prompt_tokens_details", {{"cached_tokens", cached}}},
+  };
   body["metrics"] = metrics_json(samples);
   return enveloped(line, id_json(line.id), 200, std::move(body), nullptr);
 }

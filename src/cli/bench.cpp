@@ -139,27 +139,30 @@ void add_output_flags(FlagSet& set, LlamaFlags& flags) {
 // llama-bench's flags that have nothing to act on here; each takes a value, as there.
 void add_idle_flags(FlagSet& set) {
   using A = FlagSet::Arity;
-  set.ignore({"-ngl",        "--n-gpu-layers",
-              "-ncmoe",      "--n-cpu-moe",
-              "-sm",         "--split-mode",
-              "-mg",         "--main-gpu",
-              "-nkvo",       "--no-kv-offload",
-              "-fa",         "--flash-attn",
-              "-dev",        "-lm",
-              "--load-mode", "-lzm",
-              "-mmp",        "--mmap",
-              "-embd",       "--embeddings",
-              "-ts",         "--tensor-split",
-              "-ot",         "--override-tensor",
-              "-nopo",       "--no-op-offload",
-              "--no-host",   "--repack",
-              "--numa",      "--prio",
-              "-C",          "--cpu-mask",
-              "--poll",      "--cpu-strict",
-              "-fitt",       "--fit-target",
-              "-fitc",       "--fit-ctx",
-              "--lazy-mode"},
-             A::One);
+  set.ignore(
+      {
+          "-ngl",        "--n-gpu-layers",
+          "-ncmoe",      "--n-cpu-moe",
+          "-sm",         "--split-mode",
+          "-mg",         "--main-gpu",
+          "-nkvo",       "--no-kv-offload",
+          "-fa",         "--flash-attn",
+          "-dev",        "-lm",
+          "--load-mode", "-lzm",
+          "-mmp",        "--mmap",
+          "-embd",       "--embeddings",
+          "-ts",         "--tensor-split",
+          "-ot",         "--override-tensor",
+          "-nopo",       "--no-op-offload",
+          "--no-host",   "--repack",
+          "--numa",      "--prio",
+          "-C",          "--cpu-mask",
+          "--poll",      "--cpu-strict",
+          "-fitt",       "--fit-target",
+          "-fitc",       "--fit-ctx",
+          "--lazy-mode",
+      },
+      A::One);
   set.ignore({"-v", "--verbose", "--offline"}, A::None);
   set.refuse({"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token"},
              "models are not downloaded; name a folder or a GGUF file with -m");
@@ -326,22 +329,24 @@ class LlamaBench {
     }
     if (samples.empty()) return {};
     const auto speedup = mean_and_deviation(speedups), base = mean_and_deviation(plain_speeds);
-    ordered_json extra = {{"drafter", sums.proposer},
-                          {"tokens", *flags_.text_file},
-                          {"lossless", sums.lossless},
-                          {"policy", sums.policy},
-                          {"rule", sums.rule},
-                          {"gamma", sums.gamma},
-                          {"ratio", asked_ratio(speculation_)},
-                          {"temperature", *request.sampling.temperature},
-                          {"mean_acceptance_length", sums.mean_acceptance_length()},
-                          {"plain_ts", base.mean},
-                          {"stddev_plain_ts", base.deviation},
-                          {"speedup", speedup.mean},
-                          {"stddev_speedup", speedup.deviation},
-                          {"same_tokens_as_plain", equal},
-                          {"acceptance_by_position", sums.acceptance_by_position()},
-                          {"milliseconds", time_split(sums)}};
+    ordered_json extra = {
+        {"drafter", sums.proposer},
+        {"tokens", *flags_.text_file},
+        {"lossless", sums.lossless},
+        {"policy", sums.policy},
+        {"rule", sums.rule},
+        {"gamma", sums.gamma},
+        {"ratio", asked_ratio(speculation_)},
+        {"temperature", *request.sampling.temperature},
+        {"mean_acceptance_length", sums.mean_acceptance_length()},
+        {"plain_ts", base.mean},
+        {"stddev_plain_ts", base.deviation},
+        {"speedup", speedup.mean},
+        {"stddev_speedup", speedup.deviation},
+        {"same_tokens_as_plain", equal},
+        {"acceptance_by_position", sums.acceptance_by_position()},
+        {"milliseconds", time_split(sums)},
+    };
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     print_row(bench_row(fields_, test, samples, extra));

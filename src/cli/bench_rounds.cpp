@@ -90,30 +90,32 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
   const BackendCounters& c = cost.per_round;
   const double bytes = double(c.weight_bytes + c.kv_bytes + c.score_bytes + c.gather_bytes);
   const double bound = ceiling > 0 ? bytes / ceiling * 1e3 : 0;
-  ordered_json row{{"what", what},
-                   {"synthetic", true},
-                   {"batch", batch},
-                   {"depth", depth},
-                   {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
-                   {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
-                   {"gamma", gamma},
-                   {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
-                   {"ms", cost.round_ms},
-                   {"draft_ms", cost.draft_ms},
-                   {"verify_ms", cost.verify_ms},
-                   {"drafted", cost.drafted},
-                   {"tokens", cost.tokens},
-                   {"tokens_per_second", double(batch) * cost.tokens / cost.round_ms * 1e3},
-                   {"speedup", cost.tokens * plain_ms / cost.round_ms},
-                   {"gigabytes", bytes * 1e-9},
-                   {"bound_ms", bound},
-                   {"of_bound", cost.round_ms / std::max(bound, 1e-9)},
-                   // Between waits the host works and a device may have nothing to do.
-                   {"host_ms", c.waits > 0 ? std::max(0.0, cost.round_ms - double(c.waited_ns) * 1e-6) : 0},
-                   {"kernels", c.kernels},
-                   {"launches", c.kernel_launches},
-                   {"graphs", c.graph_launches},
-                   {"waits", c.waits}};
+  ordered_json row{
+      {"what", what},
+      {"synthetic", true},
+      {"batch", batch},
+      {"depth", depth},
+      {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
+      {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
+      {"gamma", gamma},
+      {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
+      {"ms", cost.round_ms},
+      {"draft_ms", cost.draft_ms},
+      {"verify_ms", cost.verify_ms},
+      {"drafted", cost.drafted},
+      {"tokens", cost.tokens},
+      {"tokens_per_second", double(batch) * cost.tokens / cost.round_ms * 1e3},
+      {"speedup", cost.tokens * plain_ms / cost.round_ms},
+      {"gigabytes", bytes * 1e-9},
+      {"bound_ms", bound},
+      {"of_bound", cost.round_ms / std::max(bound, 1e-9)},
+      // Between waits the host works and a device may have nothing to do.
+      {"host_ms", c.waits > 0 ? std::max(0.0, cost.round_ms - double(c.waited_ns) * 1e-6) : 0},
+      {"kernels", c.kernels},
+      {"launches", c.kernel_launches},
+      {"graphs", c.graph_launches},
+      {"waits", c.waits},
+  };
   if (c.experts_read > 0) row["experts"] = c.experts_read;
   return row;
 }
@@ -251,12 +253,14 @@ int bench_kernels_command(Arguments arguments) {
   std::string text = (*backend)->description() + "\n";
   for (const KernelRow& row : rows) {
     const double rate = row.bytes / (row.ms * 1e-3);
-    all.push_back({{"name", row.name},
-                   {"ms", row.ms},
-                   {"bytes", row.bytes},
-                   {"flops", row.flops},
-                   {"of_read", rate / ceiling},
-                   {"note", row.note}});
+    all.push_back({
+        {"name", row.name},
+        {"ms", row.ms},
+        {"bytes", row.bytes},
+        {"flops", row.flops},
+        {"of_read", rate / ceiling},
+        {"note", row.note},
+    });
     text += fmt::format("{:58} {:9.4f} ms  {:7.3f} TB/s  {:5.1f} %  {:7.1f} TFLOP/s  {}\n", row.name, row.ms, rate * 1e-12,
                         100 * rate / ceiling, row.flops / (row.ms * 1e-3) * 1e-12, row.note);
   }

@@ -52,11 +52,10 @@ struct Column {
 constexpr int kSpeedWidth = 20;
 
 std::vector<Column> columns(const std::vector<std::string>& optional) {
-  std::vector<Column> out{{"model_type", "model", -30},
-                          {"model_size", "size", 10},
-                          {"model_n_params", "params", 10},
-                          {"backends", "backend", -10},
-                          {"n_threads", "threads", 7}};
+  std::vector<Column> out{
+      {"model_type", "model", -30}, {"model_size", "size", 10},  {"model_n_params", "params", 10},
+      {"backends", "backend", -10}, {"n_threads", "threads", 7},
+  };
   for (const std::string& name : optional) {
     if (name == "mean_acceptance_length") out.push_back({name, "tokens/round", 12});
     else if (name == "speedup") out.push_back({name, "speed-up", 15});

@@ -144,14 +144,16 @@ class SsvBench {
            const Answers& strict) {
     ordered_json row{{"context", context}, {"class", name}};
     if (std::string_view(section) == "sweep") row["group_rows"] = o.group_rows, row["traversal"] = o.traversal;
-    row.update({{"tokens_per_second", got.speed()},
-                {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
-                {"mean_acceptance_length", got.sums.mean_acceptance_length()},
-                {"agreement", got.agreed / double(got.streams)},
-                {"identical", double(got.identical) / double(got.streams)},
-                {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0},
-                {"questions", got.asked},
-                {"lossless", got.sums.lossless}});
+    row.update({
+        {"tokens_per_second", got.speed()},
+        {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
+        {"mean_acceptance_length", got.sums.mean_acceptance_length()},
+        {"agreement", got.agreed / double(got.streams)},
+        {"identical", double(got.identical) / double(got.streams)},
+        {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0},
+        {"questions", got.asked},
+        {"lossless", got.sums.lossless},
+    });
     if (got.sums.approximation.any()) row["approx"] = approximation_json(got.sums.approximation);
     out_[section].push_back(std::move(row));
   }
@@ -174,11 +176,13 @@ class SsvBench {
     }
     for (auto& times : ms) std::sort(times.begin(), times.end());
     const double own = ms[0][ms[0].size() / 2], reused = ms[1][ms[1].size() / 2];
-    out_["choosing"].push_back({{"context", depth},
-                                {"rows", rows},
-                                {"pass_ms", own},
-                                {"reusing_pass_ms", reused},
-                                {"choosing_share", std::max(0.0, (own - reused) / own * layers / std::max(1, layers - 1))}});
+    out_["choosing"].push_back({
+        {"context", depth},
+        {"rows", rows},
+        {"pass_ms", own},
+        {"reusing_pass_ms", reused},
+        {"choosing_share", std::max(0.0, (own - reused) / own * layers / std::max(1, layers - 1))},
+    });
     return run->status();
   }
 

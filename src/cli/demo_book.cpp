@@ -12,11 +12,12 @@
 namespace hunch {
 namespace {
 
-constexpr std::string_view kFirst[] = {"Mara",   "Tobin",  "Ilse",   "Corvin", "Petra", "Anselm", "Neve",   "Oskar", "Rhea",
-                                       "Elias",  "Freya",  "Gideon", "Hattie", "Juno",  "Lorna",  "Magnus", "Nadia", "Phoebe",
-                                       "Silas",  "Thea",   "Viola",  "Abel",   "Cyrus", "Delia",  "Edmund", "Flora", "Gareth",
-                                       "Hana",   "Ingrid", "Jasper", "Kira",   "Maeve", "Otis",   "Priya",  "Rufus", "Sabine",
-                                       "Victor", "Willa",  "Esther", "Felix",  "Hugo",  "Jonas",  "Lucian", "Odette"};
+constexpr std::string_view kFirst[] = {
+    "Mara",   "Tobin",  "Ilse",   "Corvin", "Petra",  "Anselm", "Neve",   "Oskar",  "Rhea",  "Elias",  "Freya",
+    "Gideon", "Hattie", "Juno",   "Lorna",  "Magnus", "Nadia",  "Phoebe", "Silas",  "Thea",  "Viola",  "Abel",
+    "Cyrus",  "Delia",  "Edmund", "Flora",  "Gareth", "Hana",   "Ingrid", "Jasper", "Kira",  "Maeve",  "Otis",
+    "Priya",  "Rufus",  "Sabine", "Victor", "Willa",  "Esther", "Felix",  "Hugo",   "Jonas", "Lucian", "Odette",
+};
 constexpr std::string_view kLast[] = {
     "Ellison", "Marlow",  "Harker",   "Vance",  "Thorne",   "Ashby",   "Draycott", "Fenwick", "Garrick", "Hale",     "Jessup",
     "Merrow",  "Oakes",   "Penrose",  "Quill",  "Sedgwick", "Varga",   "Whitlock", "Abbott",  "Brandt",  "Calder",   "Devlin",

@@ -50,14 +50,16 @@ struct Differences {
     for (const double x : kl) sum += x, squares += x * x;
     const auto at = [&](double share) { return kl[std::min(kl.size() - 1, size_t(share * n))]; };
     const double mean = sum / n;
-    return {{"kl", mean},
-            {"kl_standard_error", std::sqrt(std::max(0.0, squares / n - mean * mean) / n)},
-            {"kl_p95", at(0.95)},
-            {"kl_p99", at(0.99)},
-            {"total_variation", tv / n},
-            {"top1_agreement", same_best / n},
-            {"perplexity_exact", std::exp(nats_exact / n)},
-            {"perplexity", std::exp(nats / n)}};
+    return {
+        {"kl", mean},
+        {"kl_standard_error", std::sqrt(std::max(0.0, squares / n - mean * mean) / n)},
+        {"kl_p95", at(0.95)},
+        {"kl_p99", at(0.99)},
+        {"total_variation", tv / n},
+        {"top1_agreement", same_best / n},
+        {"perplexity_exact", std::exp(nats_exact / n)},
+        {"perplexity", std::exp(nats / n)},
+    };
   }
 };
 
@@ -151,10 +153,12 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   row["exact_kv"] = instant.row();
   if (asked > 0) {
     std::sort(first_difference.begin(), first_difference.end());
-    row["greedy"] = {{"prompts", asked},
-                     {"tokens", how.free_tokens},
-                     {"identical", double(same) / double(asked)},
-                     {"median_first_difference", first_difference[first_difference.size() / 2]}};
+    row["greedy"] = {
+        {"prompts", asked},
+        {"tokens", how.free_tokens},
+        {"identical", double(same) / double(asked)},
+        {"median_first_difference", first_difference[first_difference.size() / 2]},
+    };
   }
   row["overlap_by_distance"] = overlap_by_distance(record);
   row["ms_exact"] = exact_ms, row["ms"] = sparse_ms;

@@ -54,11 +54,10 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     out["nsa"] = {{"variant", s.nsa.variant},     {"cmp_len", s.nsa.cmp_len},     {"cmp_stride", s.nsa.cmp_stride},
                   {"sel_block", s.nsa.sel_block}, {"sel_count", s.nsa.sel_count}, {"window", s.nsa.window}};
   if (s.latent.used())
-    out["latent"] = {{"kv_rank", s.latent.kv_rank},
-                     {"q_rank", s.latent.q_rank},
-                     {"nope", s.latent.nope},
-                     {"rope", s.latent.rope},
-                     {"value", s.latent.value}};
+    out["latent"] = {
+        {"kv_rank", s.latent.kv_rank}, {"q_rank", s.latent.q_rank}, {"nope", s.latent.nope},
+        {"rope", s.latent.rope},       {"value", s.latent.value},
+    };
   out["layers"] = s.layers;
   out["heads"] = s.heads;
   out["kv_heads"] = s.kv_heads;

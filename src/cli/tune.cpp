@@ -196,11 +196,13 @@ class Tune {
   void row(const char* name, double ratio, int gamma, const Trial& t, const Trial& plain, const std::string& label) {
     const double over = plain.speed() > 0 ? t.speed() / plain.speed() : 0;
     say(fmt::format("{}  {:8.1f}  {:.2f}", label, t.speed(), over));
-    out_[name].push_back({{"ratio", ratio},
-                          {"gamma", gamma},
-                          {"tokens_per_second", t.speed()},
-                          {"over_plain", over},
-                          {"accepted_per_round", t.accepted_per_round()}});
+    out_[name].push_back({
+        {"ratio", ratio},
+        {"gamma", gamma},
+        {"tokens_per_second", t.speed()},
+        {"over_plain", over},
+        {"accepted_per_round", t.accepted_per_round()},
+    });
   }
   void say(const std::string& line) { text_ += line + "\n"; }
 

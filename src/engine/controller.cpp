@@ -23,11 +23,13 @@ constexpr int kTreeWidth = 3, kTreeWidthOfDevices = 6, kDeepestTree = 8;
 // How often a suffix guess was kept, by position, where the past says that less than 1, 2, 4, 8 ... of it will be: counted on
 // books, code, records and edits with the shipped model. Where a request starts from; its own rounds soon count more.
 constexpr double kPriorRounds = 16;
-constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{{0.18, 0.3, 0.4, 0.5},
-                                                                {0.41, 0.6, 0.75, 0.8},
-                                                                {0.88, 0.92, 0.94, 0.94},
-                                                                {0.92, 0.94, 0.94, 0.94},
-                                                                {0.93, 0.95, 0.95, 0.95}}};
+constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
+    {0.18, 0.3, 0.4, 0.5},
+    {0.41, 0.6, 0.75, 0.8},
+    {0.88, 0.92, 0.94, 0.94},
+    {0.92, 0.94, 0.94, 0.94},
+    {0.93, 0.95, 0.95, 0.95},
+}};
 
 // The drafter knows how sure it is of every single token, the planner only how sure it is on average: a chain that goes well may
 // go on a little longer than planned, and one that goes badly ends early. Ended too late, it costs a draft step; too early, a
@@ -47,13 +49,15 @@ RequestPlan usual_plan(const EngineParts& parts) {
 PlannerOptions options_of(const EngineParts& parts) {
   PlannerOptions options;
   options.max_slots = parts.limits.max_seqs;
-  options.arms = {{.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
-                  {.name = auto_drafters()[kSelf],
-                   .passes = true,
-                   .draft_kind = 0,
-                   .ratio = defaults::kRatio,
-                   .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
-                   .prior_acceptance = 0.85}};
+  options.arms = {
+      {.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
+      {.name = auto_drafters()[kSelf],
+       .passes = true,
+       .draft_kind = 0,
+       .ratio = defaults::kRatio,
+       .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
+       .prior_acceptance = 0.85},
+  };
   for (const EngineParts::Learned& drafter : parts.learned) {
     if (options.arms.size() == size_t(kMaxArms)) break;
     options.arms.push_back({.name = drafter.name,

@@ -314,12 +314,14 @@ std::vector<Config> scored_configs() {
   for (const char* rows : {"all", "first_last", "last", "accepted"})
     for (const char* metric : {"weight", "true_weight", "logit"})
       for (const bool wide : {false, true})
-        out.push_back({"vegas",
-                       {.metric = metric,
-                        .rows = rows,
-                        .combine = wide ? "max" : "sum",
-                        .share = wide ? "layer" : "kv_head",
-                        .spread = wide && std::string(metric) != "logit" ? 5 : 0}});
+        out.push_back({
+            "vegas",
+            {.metric = metric,
+             .rows = rows,
+             .combine = wide ? "max" : "sum",
+             .share = wide ? "layer" : "kv_head",
+             .spread = wide && std::string(metric) != "logit" ? 5 : 0},
+        });
   out.push_back({"vegas", {.max_tokens = 33}});
   out.push_back({"vegas", {.block = 16}});
   for (const char* rows : {"all", "last"}) out.push_back({"vegas", {.rows = rows, .layer_step = 2}});

@@ -77,11 +77,10 @@ struct Place {
 };
 
 std::vector<Place> places() {
-  std::vector<Place> out{{"reference", "", "f32"},
-                         {"reference", "", "f16"},
-                         {"reference", "", "bf16"},
-                         {"reference", "", "q8_0"},
-                         {"reference", "", "fp8"}};
+  std::vector<Place> out{
+      {"reference", "", "f32"},  {"reference", "", "f16"}, {"reference", "", "bf16"},
+      {"reference", "", "q8_0"}, {"reference", "", "fp8"},
+  };
   for (const std::string& isa : test::available_isas())
     for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"}) out.push_back({"cpu", isa, kv});
   return out;
