@@ -61,9 +61,11 @@ ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tok
 ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenizer) {
   ordered_json out = ordered_json::array({nullptr});  // nothing stands before the first token
   for (size_t i = 0; i < g.prompt_logprobs.size(); ++i) {
-    ordered_json one{{"token", piece(tokenizer, g.prompt_logprobs[i].id)},
-                     {"id", g.prompt_logprobs[i].id},
-                     {"logprob", g.prompt_logprobs[i].logprob}};
+    ordered_json one{
+        {"token", piece(tokenizer, g.prompt_logprobs[i].id)},
+        {"id", g.prompt_logprobs[i].id},
+        {"logprob", g.prompt_logprobs[i].logprob},
+    };
     if (i < g.prompt_top.size()) one["top_logprobs"] = ranked_json(g.prompt_top[i], tokenizer);
     out.push_back(std::move(one));
   }

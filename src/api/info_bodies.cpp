@@ -90,9 +90,11 @@ std::variant<std::string, ApiError> props_body(const ServedModels& models, std::
   out["engine"] = model.engine->description();
   ordered_json drafters = ordered_json::array();
   for (const DrafterOptions& drafter : parts.options.drafters) drafters.push_back(drafter.method);
-  out["speculation"] = {{"method", model.defaults.speculation.proposer},
-                        {"lossless", model.defaults.speculation.lossless()},
-                        {"drafters", std::move(drafters)}};
+  out["speculation"] = {
+      {"method", model.defaults.speculation.proposer},
+      {"lossless", model.defaults.speculation.lossless()},
+      {"drafters", std::move(drafters)},
+  };
   return json_line(out);
 }
 

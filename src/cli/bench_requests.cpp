@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <map>
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 
@@ -19,7 +19,6 @@ extern char** environ;
 namespace hunch {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr uint64_t kSeed = 7;
 constexpr int kStarts = 7;
 
@@ -42,7 +41,7 @@ Result<double> start_once(const std::string& model, int threads) {
   close(ends[1]);  // else the read below would wait for this process too
   char byte = 0;
   const bool answered = error == 0 && read(ends[0], &byte, 1) == 1;
-  const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  const double ms = ms_since(start);
   char rest[256];
   while (answered && read(ends[0], rest, sizeof rest) > 0) {}
   close(ends[0]);

@@ -102,7 +102,10 @@ int dispatch(Arguments arguments) {
     return dispatch(help);
   }
   for (const Command& command : kCommands)
-    if (command.name == first) return command.run(arguments.subspan(1));
+    if (command.name == first) {
+      Result<int> code = command.run(arguments.subspan(1));
+      return code.ok() ? *code : fail(code.error());
+    }
   if (first.starts_with('-')) return fail(usage_error(fmt::format("name a command first: hunch run {} ...", excerpt(first))));
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) names.push_back(command.name);

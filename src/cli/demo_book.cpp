@@ -23,9 +23,10 @@ constexpr std::string_view kLast[] = {
     "Merrow",  "Oakes",   "Penrose",  "Quill",  "Sedgwick", "Varga",   "Whitlock", "Abbott",  "Brandt",  "Calder",   "Devlin",
     "Farrow",  "Greaves", "Holloway", "Irvine", "Jarrett",  "Langley", "Mercer",   "Norwood", "Orland",  "Prescott", "Radley",
     "Tolland", "Upton",   "Wardlow",  "Alder",  "Bramley",  "Dunmore", "Foxley",   "Hobbs",   "Knox",    "Nash",     "Moorcroft"};
-constexpr std::string_view kTrades[] = {"clerk",     "surveyor", "pilot",     "baker",   "engineer", "nurse",
-                                        "printer",   "gardener", "carpenter", "teacher", "driver",   "chemist",
-                                        "librarian", "sailor",   "tailor",    "mason",   "cook",     "painter"};
+constexpr std::string_view kTrades[] = {
+    "clerk",   "surveyor", "pilot",   "baker",     "engineer", "nurse",  "printer", "gardener", "carpenter",
+    "teacher", "driver",   "chemist", "librarian", "sailor",   "tailor", "mason",   "cook",     "painter",
+};
 constexpr std::string_view kTowns[] = {
     "Greywater", "Saltmarsh", "Kingsbarrow", "Elder Quay", "Coldharbour", "Tarn Hollow", "Brindle Bay", "Lowmoor",  "Stonebridge",
     "Dunwick",   "Oxmere",    "Silverdale",  "Thornbury",  "Wexcombe",    "Amberley",    "Blackrigg",   "Eastholm", "Gullmouth",

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "api/answer_json.h"
+#include "base/clock.h"
 #include "cli/calibrate.h"
 #include "engine/approximation.h"
 #include "engine/token_run.h"
@@ -17,7 +17,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 using Logits = std::vector<std::vector<float>>;  // log-probabilities of the scored rows
 
 void log_softmax(View<const float, 1> logits, std::vector<float>& out) {
@@ -62,8 +61,6 @@ struct Differences {
     };
   }
 };
-
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 }  // namespace
 

@@ -125,27 +125,24 @@ std::string info_text(const ordered_json& j) {
 
 }  // namespace
 
-int info_command(Arguments arguments) {
+Result<int> info_command(Arguments arguments) {
   std::optional<std::string> positional, flag;
   bool json = false;
   FlagSet set("hunch info [MODEL] [--json]", "Architecture, shapes, encodings, bytes of weights and of KV per token.");
   set.positional("MODEL", false, "Hugging Face folder or GGUF file, also of a drafter (default: as for hunch run)", positional);
   set.group("Flags");
   set.text({"-m", "--model"}, "PATH", "the same", flag);
-  set.toggle({"--json"}, "print one JSON object", [&json] { json = true; });
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
+  set.toggle({"--json"}, "print one JSON object", json);
+  HUNCH_OK(set.parse(arguments));
   if (set.help_wanted()) return print_and_exit_code(set.help());
-  if (positional && flag) return fail(usage_error("the model was named twice: with -m and without"));
-  const auto path = model_path(positional ? positional : flag);
-  if (!path.ok()) return fail(path.error());
-  if (is_learned_drafter(path.value())) {
-    const auto drafter = drafter_json(path.value());
-    if (!drafter.ok()) return fail(drafter.error());
-    return print_and_exit_code(json ? json_line(drafter.value()) + "\n" : drafter_text(drafter.value()));
+  if (positional && flag) return usage_error("the model was named twice: with -m and without");
+  HUNCH_TRY(const auto path, model_path(positional ? positional : flag));
+  if (is_learned_drafter(path)) {
+    HUNCH_TRY(const auto drafter, drafter_json(path));
+    return print_and_exit_code(json ? json_line(drafter) + "\n" : drafter_text(drafter));
   }
-  const auto checkpoint = Checkpoint::open(path.value(), /*vocab_only=*/true);
-  if (!checkpoint.ok()) return fail(checkpoint.error());
-  const ordered_json out = info_json(*checkpoint.value(), path.value());
+  HUNCH_TRY(const auto checkpoint, Checkpoint::open(path, /*vocab_only=*/true));
+  const ordered_json out = info_json(*checkpoint, path);
   return print_and_exit_code(json ? json_line(out) + "\n" : info_text(out));
 }
 

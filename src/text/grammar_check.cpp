@@ -20,9 +20,11 @@ using simdjson::dom::element;
 using simdjson::dom::object;
 
 // What no automaton of ours enforces. A schema that has it is refused rather than kept in part.
-constexpr std::array kUnsupported = {"not",          "if",          "then",         "else",        "dependentRequired",
-                                     "dependencies", "contains",    "minContains",  "maxContains", "dependentSchemas",
-                                     "uniqueItems",  "$dynamicRef", "$recursiveRef"};
+constexpr std::array kUnsupported = {
+    "not",          "if",          "then",          "else",        "dependentRequired",
+    "dependencies", "contains",    "minContains",   "maxContains", "dependentSchemas",
+    "uniqueItems",  "$dynamicRef", "$recursiveRef",
+};
 // The automaton looks at the first of these that it finds and at nothing beside it.
 constexpr std::array kLeading = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 constexpr std::array kConstraints = {

@@ -110,13 +110,15 @@ void expect_close(const std::string& name, const std::string& path, const std::v
   const Json data = golden(name);
   for (const Place& place : where) {
     if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
-    auto engine = test::load({.model = path,
-                              .device = place.device,
-                              .isa = place.isa,
-                              .threads = 1,
-                              .kv_dtype = place.kv,
-                              .context_len = 256,
-                              .chunk_len = 64});
+    auto engine = test::load({
+        .model = path,
+        .device = place.device,
+        .isa = place.isa,
+        .threads = 1,
+        .kv_dtype = place.kv,
+        .context_len = 256,
+        .chunk_len = 64,
+    });
     const double allowed = tolerance(name, place);
     const Errors errors = compare(*engine, data, 2 * allowed);
     EXPECT_GT(errors.compared, 90);
