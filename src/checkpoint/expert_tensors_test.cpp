@@ -154,6 +154,14 @@ TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
   EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding - 2 * expert);
 }
 
+TEST(ExpertTensors, GptOssOfRandomWeightsHasItsExpertsInMxfp4) {
+  auto made = random_checkpoint("gpt-oss-20b", DType::BF16);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_NEAR(double(describe(**made).parameters), 20.9e9, 0.1e9);
+  EXPECT_EQ((*made)->find("blk.23.ffn_down.31.weight")->dtype, DType::MXFP4);
+  EXPECT_EQ((*made)->find("blk.23.attn_q.weight")->dtype, DType::BF16);
+}
+
 TEST(ExpertTensors, TheKnownModelOfRandomWeightsHasThirtyBillion) {
   auto made = random_checkpoint("qwen3-30b-a3b", DType::BF16);
   ASSERT_TRUE(made.ok()) << made.error().message;

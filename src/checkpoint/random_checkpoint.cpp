@@ -30,6 +30,12 @@ constexpr Known kKnown[] = {
          "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true, "decoder_sparse_step": 1,
          "mlp_only_layers": [], "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
          "tie_word_embeddings": false})"},
+    {"gpt-oss-20b",
+     R"({"model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+         "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4,
+         "sliding_window": 128, "swiglu_limit": 7.0, "attention_bias": true, "max_position_embeddings": 131072,
+         "rms_norm_eps": 1e-5, "rope_theta": 150000, "tie_word_embeddings": false, "rope_scaling": {"rope_type": "yarn",
+         "factor": 32, "beta_fast": 32, "beta_slow": 1, "truncate": false, "original_max_position_embeddings": 4096}})"},
     {"llama-3.1-8b",
      R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
          "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
@@ -98,7 +104,10 @@ class RandomCheckpoint final : public Checkpoint {
       else part("ffn_gate_inp.weight", {s.num_experts, s.hidden});
       if (s.has_experts(i) && s.shared_ffn > 0) ffn("_shexp", s.shared_ffn);
       if (s.has_experts(i) && s.sigmoid_shares) part("exp_probs_b.bias", {s.num_experts});
+      const DType given = dtype_;
+      if (s.expert_bias) dtype_ = DType::MXFP4;  // gpt-oss: as published
       for (int e = 0; s.has_experts(i) && e < s.num_experts; ++e) ffn(fmt::format(".{}", e), s.expert_ffn);
+      dtype_ = given;
       if (s.qk_norm) part("attn_q_norm.weight", {s.head_dim}), part("attn_k_norm.weight", {s.head_dim});
       if (s.qkv_bias) part("attn_q.bias", {q}), part("attn_k.bias", {kv}), part("attn_v.bias", {kv});
       if (s.output_bias) part("attn_output.bias", {s.hidden});

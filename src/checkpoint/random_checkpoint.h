@@ -13,7 +13,8 @@ namespace hunch {
 
 std::vector<std::string> random_model_names();  // "qwen3-8b", ...
 
-// `name`: one of those, or the path of a config.json. `dtype` is that of the matrices. Errors: unknown names, unreadable configs.
+// `name`: one of those, or the path of a config.json. `dtype` is that of the matrices, but
+// for gpt-oss's experts, which are MXFP4. Errors: unknown names, unreadable configs.
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& name, DType dtype, uint64_t seed = 1);
 
 }  // namespace hunch

@@ -175,8 +175,8 @@ void add_random_flags(FlagSet& set, ModelFlags& flags) {
   flags.random_type = "bf16";
   set.text({"--random"}, "NAME", fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
            flags.random);
-  set.choice({"--random-type"}, "TYPE", "type of those weights (default bf16)", {"bf16", "f16", "q8_0", "q4_0"},
-             flags.random_type);
+  set.choice({"--random-type"}, "TYPE", "type of those weights (default bf16; experts of gpt-oss are MXFP4)",
+             {"bf16", "f16", "q8_0", "q4_0"}, flags.random_type);
 }
 
 Result<int> bench_rounds_command(Arguments arguments) {

@@ -68,15 +68,18 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   tight.kv_memory_bytes = 40 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
   auto crowded = test::load(tight);
   std::vector<Generation> plain;
-  std::vector<std::unique_ptr<TokenStream>> streams;
+  std::vector<Request> requests;
   for (int i = 0; i < 10; ++i) {
-    Request request = test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
-    request.sampling.temperature = i % 3 ? 0.0 : 0.8;
-    plain.push_back(test::generate_plain(*alone, request));
+    requests.push_back(test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160));
+    requests.back().sampling.temperature = i % 3 ? 0.0 : 0.8;
+    plain.push_back(test::generate_plain(*alone, requests.back()));
+  }
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 10; ++i) {  // all at once, or a fast device is done with one before the next comes
     const Way& way = kWays[size_t(i) % std::size(kWays)];
-    set_method(request, way.proposer, way.chain, way.beside);
-    request.priority = i % 3;
-    auto stream = crowded->submit(request);
+    set_method(requests[size_t(i)], way.proposer, way.chain, way.beside);
+    requests[size_t(i)].priority = i % 3;
+    auto stream = crowded->submit(requests[size_t(i)]);
     ASSERT_TRUE(stream.ok()) << stream.error().message;
     streams.push_back(std::move(*stream));
   }
@@ -86,6 +89,34 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
     test::expect_same_output(*run, plain[i], fmt::format("request {}", i));
   }
   EXPECT_GT(crowded->stats().preemptions, 0);
+}
+
+// Choices that nothing shares are those of class strict; a choice that layers reuse is the row's own, whatever is drafted.
+TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
+  auto engine = test::load(options());
+  Request request = test::request(test::copying_prompt(engine->tokenizer(), 1100, 9), 96);
+  request.sampling.temperature = 0;
+  const Generation plain = test::generate_plain(*engine, request);
+  const auto run_class = [&](const Way& way, const char* name, const char* layers, int group_rows) {
+    set_method(request, way.proposer, way.chain, way.beside);
+    request.speculation.precision_class = name;
+    request.speculation.reuse_layers = layers, request.speculation.group_rows = group_rows;
+    return test::generate(*engine, request);
+  };
+  std::vector<int32_t> reusing;
+  for (const Way& way : kWays) {
+    if (std::string_view(way.proposer) == "auto") continue;
+    const std::string what = fmt::format("{} {}", way.proposer, way.beside);
+    EXPECT_EQ(run_class(way, "approx-reuse", "none", 1).tokens, plain.tokens) << what;
+    const Generation reuse = run_class(way, "reuse", "1,2,4,5", 1);
+    EXPECT_GT(reuse.approximation.reused_choices, reuse.approximation.own_choices) << what;
+    EXPECT_FALSE(reuse.lossless);
+    if (reusing.empty()) reusing = reuse.tokens;
+    EXPECT_EQ(reuse.tokens, reusing) << what;
+    const Generation shared = run_class(way, "approx-reuse", "1,2,4,5", 16);
+    EXPECT_EQ(shared.tokens.size(), plain.tokens.size()) << what;
+    EXPECT_GT(shared.approximation.shared_choices, 0) << what;
+  }
 }
 
 TEST_F(DeviceNsa, LogProbabilitiesAreNearTheProcessors) {

@@ -72,7 +72,12 @@ __global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const Combi
         all_top = w.top, all_total = merge(w, all_total, state.y), all = merge(w, all, shared_sums[at][threadIdx.x]);
       }
     }
-    // A row that reads nothing has no weights: zeros, and -inf below.
+    if (a.sinks) {  // a logit that has no value
+      const float sink = a.sinks[head] * kLog2E;
+      const MergeWeights w = merge_weights(all_top, sink);
+      all_top = w.top, all_total = merge(w, all_total, 1), all = merge(w, all, 0);
+    }
+    // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
     if (my_d < a.head_dim) out[my_d] = all_total == 0 ? 0.0f : all / all_total + 0.0f;
     if (my_d == 0 && a.lse) a.lse[(run.first_row + row) * a.lse_row + head * a.lse_head] = (all_top + log2f(all_total)) * kLn2;
   }
@@ -137,6 +142,7 @@ struct CudaAttention::Call {
   View<const float, 3> q;
   View<float, 3> out;
   View<float, 2> lse;
+  const float* sinks = nullptr;
   int group = 1, shift = 0, head_dim = 0;
 };
 
@@ -201,7 +207,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     kv_bytes_ += uint64_t(heads * row_bytes * std::max<int64_t>(0, most + 1 - oldest_entry(run, least)));
   }
   for (const Launch& launch : wanted_.all()) {
-    Call call{args.layer, args.scale, args.q, args.out, args.lse};
+    Call call{args.layer, args.scale, args.q, args.out, args.lse, args.sinks};
     call.shift = launch.shift, call.head_dim = launch.head_dim;
     call.group = int(args.q.extent[1]) / launch.runs[0]->kv.store->kv_heads;
     run(commands, place_for(launch), call);
@@ -373,7 +379,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.rows = int32_t(launch.row_runs.size()), combine.heads = int32_t(call.q.extent[1]);
-    combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim;
+    combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim, combine.sinks = call.sinks;
     commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32},
                     combine);
   }

@@ -2,7 +2,7 @@
 // read once per pass for all its rows; BF16 and F16 heads of 64 and 128 run on the tensor cores (queries and weights rounded to
 // the type of the store), everything else in fp32 by a slower general kernel.
 //
-// Device memory: q, out, lse, scores.lse, scores.out, index. Host memory: runs, last, tree, scores.row_used, page tables.
+// Device memory: q, out, lse, sinks, scores.lse, scores.out, index. Host memory: runs, last, tree, scores.row_used, page tables.
 // Strides of q and out rows and heads are multiples of 4 floats. No scores of runs with a selection.
 #pragma once
 

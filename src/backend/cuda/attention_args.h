@@ -2,11 +2,11 @@
 //
 // Order of arithmetic, the same for a row in any company: keys are cut at multiples of kSplitEntries; a split starts afresh and
 // folds its blocks of 64 in ascending order; a super-split (kSuperSplits splits) folds its splits left to right, and the supers
-// are folded left to right (merge()). Within a split a row's weights stand relative to a reference, which becomes the greatest
-// logit of a block where that one's weight, rounded, would be above 256. Weights of a block are added by entries 8 apart in a
-// group of 16, blocks by these sums, which at the end of a split are added over the entries of a group, then over groups. What a
-// row does not read leaves its state bit for bit as it was, so it does not matter which splits and blocks other rows made a
-// kernel look at.
+// are folded left to right (merge()), the sink last. Within a split a row's weights stand relative to a reference, which becomes
+// the greatest logit of a block where that one's weight, rounded, would be above 256. Weights of a block are added by entries 8
+// apart in a group of 16, blocks by these sums, which at the end of a split are added over the entries of a group, then over
+// groups. What a row does not read leaves its state bit for bit as it was, so it does not matter which splits and blocks other
+// rows made a kernel look at.
 #pragma once
 
 #include <cuda.h>
@@ -125,6 +125,7 @@ struct CombineDevice {
   float *out = nullptr, *lse = nullptr;
   int64_t out_row = 0, out_head = 0, lse_row = 0, lse_head = 0;  // strides
   int32_t rows = 0, heads = 0, group = 1, group_shift = 0, head_dim = 0;
+  const float* sinks = nullptr;  // [head]; null: none
 };
 
 // Planes of scores to one score per set and entry.

@@ -91,6 +91,7 @@ struct Request {
   std::vector<int32_t> index;  // [index_sets][count]
   int index_sets = 0;
   int64_t tail_first = 0;
+  std::vector<float> sinks;  // [head], of all requests of a pass those of the first; empty: none
 };
 struct Attended {
   std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
@@ -119,6 +120,7 @@ inline Request rows_of(const Request& request, int64_t first, int64_t count, con
   part.window = request.window, part.first = request.first;
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.index = request.index, part.index_sets = request.index_sets, part.tail_first = request.tail_first;
+  part.sinks = request.sinks;
   part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
   const int64_t width = int64_t(shape.heads()) * shape.head_dim;
   part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
@@ -177,6 +179,7 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   args.q = View<const float, 3>(placed(q), rows, heads, dim);
   args.out = View<float, 3>(attention ? device_out : out.data(), rows, heads, dim);
   args.lse = View<float, 2>(attention ? device_lse : lse.data(), rows, heads);
+  if (!requests[0].sinks.empty()) args.sinks = placed(requests[0].sinks);
   ScoreKeysArgs keys{args.layer, args.scale, args.q, runs[0].kv, runs[0].scores};
   if (attention) {
     if (keys_only) attention->enqueue(*commands, keys);

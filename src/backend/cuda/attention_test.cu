@@ -264,25 +264,6 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
         }
 }
 
-// NaN in K and V that one row reads harms no other row.
-TEST(CudaAttention, KeepsNaNToTheRowsThatReadIt) {
-  HUNCH_NEEDS_DEVICE();
-  Device device;
-  for (const KvShape& shape : kShapes) {
-    KvPair kv(*device.commands, shape, 300);
-    for (const int rows : {5, 40}) {
-      const Request all = chunk(shape, 300 - rows, rows);
-      const Attended clean = device.run(kv, all);
-      kv.store->poison(kv.pages(), 298, 299);
-      const Attended got = device.run(kv, all);
-      const size_t width = size_t(shape.heads() * shape.head_dim), read = size_t(rows - 2) * width;
-      EXPECT_TRUE(test::same_bits(got.out.data(), clean.out.data(), read)) << shape.name() << " rows " << rows;
-      EXPECT_TRUE(std::isnan(got.out[read]) && std::isnan(got.out[read + width])) << shape.name();
-      kv = KvPair(*device.commands, shape, 300);
-    }
-  }
-}
-
 std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
   std::vector<int32_t> parents{-1};
   for (int x = 1; x < rows; ++x)
@@ -303,6 +284,69 @@ Request tree_request(const KvShape& shape, const std::vector<int32_t>& parents, 
   request.q = test::random_queries(shape, int64_t(parents.size()), 21);
   return request;
 }
+
+// In chunks, in a window, in a tree, over a selection, and where a row reads nothing else.
+TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  std::mt19937 random(4);
+  std::vector<KvShape> shapes = kShapes;
+  shapes.push_back({DType::BF16, 8, 8, 64});
+  for (const KvShape& shape : shapes) {
+    const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
+    std::vector<float> sinks = random_floats(heads, 17, 3);
+    sinks[0] = 20, sinks[heads - 1] = heads > 1 ? -INFINITY : 5;
+    for (const int64_t len : {1, 203, 1100, 9300})
+      for (const int window : {0, 128})
+        for (const int64_t rows : {1, 7, 90}) {
+          if (rows > len || rows * len > 20000) continue;
+          KvPair kv(*device.commands, shape, len);
+          Request request = chunk(shape, len - rows, rows, 3, window);
+          request.sinks = sinks;
+          expect_reference(device, kv, request, "sinks");
+          const Attended all = device.run(kv, request);
+          for (const int64_t r : {int64_t(0), rows / 2, rows - 1}) {
+            const Attended alone = device.run(kv, rows_of(request, r, 1, shape));
+            ASSERT_TRUE(test::same_bits(alone.out.data(), &all.out[size_t(r) * width], width)) << shape.name() << " row " << r;
+            ASSERT_TRUE(test::same_bits(alone.lse.data(), &all.lse[size_t(r) * heads], heads)) << shape.name() << " row " << r;
+          }
+          if (len != 203 || window > 0 || rows > 7) continue;
+          request.index_sets = 1, request.tail_first = len - rows;
+          for (int32_t e = 0; e < int32_t(len - rows); e += 3) request.index.push_back(e);
+          for (int64_t r = 0; r < rows; ++r) request.last[size_t(r)] = int32_t(int64_t(request.index.size()) + r);
+          expect_reference(device, kv, request, "sinks over a selection");
+        }
+    KvPair kv(*device.commands, shape, 80);
+    Request tree = tree_request(shape, random_tree(12, 0.5, random), 60, 0), none = chunk(shape, 5, 2);
+    tree.sinks = none.sinks = sinks, none.first = 10;
+    expect_reference(device, kv, tree, "sinks in a tree");
+    const Attended nothing = device.run(kv, none);
+    EXPECT_EQ(distance(nothing.out, std::vector<float>(2 * width)), 0) << shape.name();
+    for (size_t i = 0; i < 2 * heads; ++i)
+      if (std::isinf(sinks[i % heads])) EXPECT_EQ(nothing.lse[i], -INFINITY);
+      else EXPECT_NEAR(nothing.lse[i], sinks[i % heads], kLogitTolerance) << shape.name();
+  }
+}
+
+// NaN in K and V that one row reads harms no other row.
+TEST(CudaAttention, KeepsNaNToTheRowsThatReadIt) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape : kShapes) {
+    KvPair kv(*device.commands, shape, 300);
+    for (const int rows : {5, 40}) {
+      const Request all = chunk(shape, 300 - rows, rows);
+      const Attended clean = device.run(kv, all);
+      kv.store->poison(kv.pages(), 298, 299);
+      const Attended got = device.run(kv, all);
+      const size_t width = size_t(shape.heads() * shape.head_dim), read = size_t(rows - 2) * width;
+      EXPECT_TRUE(test::same_bits(got.out.data(), clean.out.data(), read)) << shape.name() << " rows " << rows;
+      EXPECT_TRUE(std::isnan(got.out[read]) && std::isnan(got.out[read + width])) << shape.name();
+      kv = KvPair(*device.commands, shape, 300);
+    }
+  }
+}
+
 void store_row(Device& device, KvPair& kv, int64_t entry, int row) {
   const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
   kv.put(*device.commands, 1, entry, random_floats(width, 1000 + uint32_t(row)), random_floats(width, 2000 + uint32_t(row)));

@@ -307,19 +307,15 @@ void CudaBackend::choose_nodes(const ChooseNodesArgs& args) { enqueue_choose_nod
 
 std::string CudaBackend::lacks(const Checkpoint& checkpoint) const {
   const ModelShape& shape = checkpoint.shape();
-  const auto in_mxfp4 = [](const Tensor& tensor) { return tensor.dtype == DType::MXFP4; };
   std::string out;
   const auto add = [&](bool asked, const char* what) {
     if (asked) out += fmt::format("{}{}", out.empty() ? "" : ", ", what);
   };
-  add(shape.attention_sinks, "attention sinks");
   add(shape.latent.used(), "latent attention (DeepSeek)");
   if (shape.nsa.used()) {
     const std::string lacking = nsa_lacks(shape.nsa, shape.heads, shape.kv_heads, shape.head_dim);
     add(!lacking.empty(), lacking.c_str());
   }
-  add(shape.expert_bias || shape.shares_of_chosen || shape.gate_limit > 0, "experts with biases and clamped gates");
-  add(std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(), in_mxfp4), "MXFP4 weights");
   return out;
 }
 

@@ -9,7 +9,7 @@
 namespace hunch {
 
 // Of sums of decoded weights.
-constexpr float unit_of(DType type) { return type == DType::Q4_0 ? 0x1p22f : 1.0f; }
+constexpr float unit_of(DType type) { return type == DType::Q4_0 || type == DType::MXFP4 ? 0x1p22f : 1.0f; }
 
 // What thread t of the warpgroup needs of a part of a coded tile, as it lies there.
 template <DType kType>
@@ -112,6 +112,22 @@ __device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t 
       for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
         const uint32_t word = words[2 * block + i / 4] >> (i % 4 / 2 * 8);
         a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(word & (i % 2 ? 0x00f000f0u : 0x000f000fu), scale[i % 2], eight[i % 2]);
+      }
+    }
+  } else if constexpr (kType == DType::MXFP4) {
+    // Bits at the places of bf16 are the code's value times 2^-126 (subnormal or not), and scales 2^(e - 127) 2^104: exact, in
+    // the unit of Q4_0.
+    const uint32_t words[4] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w};
+#pragma unroll
+    for (int block = kFirst / 2; block < (kFirst + kSteps) / 2; ++block) {
+      const uint32_t scale[2] = {__byte_perm(scales.x, 0, block ? 0x3232 : 0x1010),
+                                 __byte_perm(scales.y, 0, block ? 0x3232 : 0x1010)};  // of features
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
+        const uint32_t word = words[2 * block + i / 4];
+        uint32_t bits = word << (3 * (i % 4)) & 0x81c081c0u;
+        if (i % 4 == 3) bits = and_or(word << 1, 0x80008000u, and_or(word >> 5, 0x01000100u, word >> 4 & 0x00c000c0u));
+        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(bits, scale[i % 2], 0x80008000u);  // plus -0
       }
     }
   } else {

@@ -4,6 +4,7 @@
 #include "backend/cuda/experts.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/plain_products.cuh"
@@ -23,7 +24,7 @@ struct RouteDevice {
   float* shares;
   int64_t logits_stride, ids_stride, shares_stride;
   int experts, per_row;
-  bool normalise;
+  bool of_chosen, normalise;
 };
 
 // NaN ranks lowest.
@@ -41,9 +42,13 @@ __global__ void __launch_bounds__(32) route_kernel(const RouteDevice* args) {
   float greatest = -INFINITY, sum = 0;
   for (int e = lane; e < n; e += 32) greatest = fmaxf(greatest, logits[e]);
   for (int d = 16; d > 0; d /= 2) greatest = fmaxf(greatest, __shfl_xor_sync(kAll, greatest, d));
-  for (int e = lane; e < n; e += 32) sum += p[e] = expf(logits[e] - greatest);
-  for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);
-  for (int e = lane; e < n; e += 32) p[e] /= sum;  // a lane reads back its own only
+  if (a.of_chosen) {
+    for (int e = lane; e < n; e += 32) p[e] = logits[e];
+  } else {
+    for (int e = lane; e < n; e += 32) sum += p[e] = expf(logits[e] - greatest);
+    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);
+    for (int e = lane; e < n; e += 32) p[e] /= sum;  // a lane reads back its own only
+  }
 
   uint32_t taken = 0;
   for (int slot = 0; slot < a.per_row; ++slot) {
@@ -65,13 +70,13 @@ __global__ void __launch_bounds__(32) route_kernel(const RouteDevice* args) {
     if (taken >> i & 1) {
       const int place = before + __popc(row & ((1u << lane) - 1));
       a.ids[blockIdx.x * a.ids_stride + place] = e;
-      chosen[place] = p[e];
+      chosen[place] = a.of_chosen ? expf(p[e] - greatest) : p[e];
     }
     before += __popc(row);
   }
   __syncwarp();
   float total = 1;
-  if (a.normalise) {
+  if (a.normalise || a.of_chosen) {
     total = 0;
     for (int i = 0; i < a.per_row; ++i) total += chosen[i];
   }
@@ -129,6 +134,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
 
 struct ExpertProducts {
   const std::byte* const* tiles;  // [matrices][experts]
+  const float* const* biases;     // likewise; null: none
   const UsedExpert* used;
   const int32_t* pairs;
   const float* x;
@@ -217,13 +223,21 @@ __global__ void __launch_bounds__(128) expert_products_kernel(const ExpertProduc
 #pragma unroll
       for (int i = 0; i < 4; ++i) total[g][i] = split == 0 ? sums[g][i] : total[g][i] + sums[g][i];
   }
+  // Read again: sums leave no registers for what is needed at the end only.
+  const float* const bias_of =
+      args->biases ? args->biases[matrix * args->experts + __ldcg(&args->used[blockIdx.y].expert)] : nullptr;
+  float bias[2] = {};
+#pragma unroll
+  for (int below = 0; below < 2; ++below)
+    if (const int feature = tile * 64 + t / 32 * 16 + lane / 4 + 8 * below; bias_of && feature < a.out_dim)
+      bias[below] = bias_of[feature];
 #pragma unroll
   for (int g = 0; g < kGroups; ++g)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = g * 8 + lane % 4 * 2 + i % 2, feature = tile * 64 + t / 32 * 16 + lane / 4 + 8 * (i / 2);
       if (at < num_pairs && feature < a.out_dim)
-        a.out[matrix * a.out_matrix + int64_t(pair_of[at]) * a.out_dim + feature] = total[g][i] * a.unit;
+        a.out[matrix * a.out_matrix + int64_t(pair_of[at]) * a.out_dim + feature] = total[g][i] * a.unit + bias[i / 2];
     }
 }
 
@@ -255,6 +269,7 @@ Kernel kernel_of(DType form) {
     case DType::Q5_K: return expert_products_kernel<DType::Q5_K>;
     case DType::Q6_K: return expert_products_kernel<DType::Q6_K>;
     case DType::F8_E4M3: return expert_products_kernel<DType::F8_E4M3>;
+    case DType::MXFP4: return expert_products_kernel<DType::MXFP4>;
     default: return expert_products_kernel<DType::BF16>;
   }
 }
@@ -266,16 +281,17 @@ bool alike(const CudaWeight& a, const CudaWeight& b) {
 
 // One of the three matrices of all experts.
 struct Matrices {
-  Matrices(std::span<const Expert> experts, const Weight* Expert::*part)
+  Matrices(std::span<const Expert> experts, const Weight* Expert::*part, const float* Expert::*bias)
       : first(static_cast<const CudaWeight&>(*(experts[0].*part))) {
     for (const Expert& expert : experts) {
       const auto& weight = static_cast<const CudaWeight&>(*(expert.*part));
-      HUNCH_CHECK(alike(weight, first));
-      tiles.push_back(weight.tiles);
+      HUNCH_CHECK(alike(weight, first) && !(expert.*bias) == !(experts[0].gate_bias));
+      tiles.push_back(weight.tiles), biases.push_back(expert.*bias);
     }
   }
   const CudaWeight& first;
   std::vector<const std::byte*> tiles;
+  std::vector<const float*> biases;
 };
 
 int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
@@ -285,11 +301,12 @@ int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 void enqueue_route(Commands& commands, const RouteArgs& args) {
   const int64_t rows = args.logits.extent[0], n = args.logits.extent[1], k = args.ids.extent[1];
   HUNCH_CHECK(k >= 1 && k <= n && n <= kMostExperts && args.shares.extent[1] == k);
+  HUNCH_CHECK(args.routing != Routing::Sigmoid && !args.bias && args.groups == 1 && args.scale == 1);
   HUNCH_CHECK(args.logits.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1);
   if (rows == 0) return;
   commands.launch(route_kernel, {.blocks = dim3(unsigned(rows)), .threads = 32},
                   RouteDevice{args.logits.data, args.ids.data, args.shares.data, args.logits.stride[0], args.ids.stride[0],
-                              args.shares.stride[0], int(n), int(k), args.normalise});
+                              args.shares.stride[0], int(n), int(k), args.routing == Routing::SoftmaxOfChosen, args.normalise});
 }
 
 void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* total, ExpertsRead* seen) {
@@ -298,13 +315,16 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
   HUNCH_CHECK(experts >= 1 && experts <= kMostExperts && args.out.extent[1] == hidden && args.shares.extent[1] == k);
   HUNCH_CHECK(args.x.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1 && args.out.stride[1] == 1);
   if (all_rows == 0) return;
-  const Matrices gate(args.experts, &Expert::gate), up(args.experts, &Expert::up), down(args.experts, &Expert::down);
+  const Matrices gate(args.experts, &Expert::gate, &Expert::gate_bias), up(args.experts, &Expert::up, &Expert::up_bias),
+      down(args.experts, &Expert::down, &Expert::down_bias);
   HUNCH_CHECK(gate.first.in_dim == hidden && gate.first.out_dim == width && up.first.in_dim == hidden);
   HUNCH_CHECK(up.first.out_dim == width && down.first.in_dim == width && down.first.out_dim == hidden);
-  std::vector<const std::byte*> tiles = gate.tiles;  // one upload: [3][experts]
-  tiles.insert(tiles.end(), up.tiles.begin(), up.tiles.end());
-  tiles.insert(tiles.end(), down.tiles.begin(), down.tiles.end());
-  const std::byte* const* tiles_on_device = commands.data(std::span<const std::byte* const>(tiles));
+  const auto upload = [&](auto all, const auto& second, const auto& third) {  // [3][experts]
+    all.insert(all.end(), second.begin(), second.end()), all.insert(all.end(), third.begin(), third.end());
+    return commands.data(std::span(std::as_const(all)));
+  };
+  const std::byte* const* const tiles = upload(gate.tiles, up.tiles, down.tiles);
+  const float* const* const biases = args.experts[0].gate_bias ? upload(gate.biases, up.biases, down.biases) : nullptr;
 
   // Workspace: gate and up of each pair, down of each pair, used experts, pairs.
   const int64_t most_pairs = most_rows * k, most_used = std::min(most_pairs, experts);
@@ -335,7 +355,8 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
           .blocks = dim3(unsigned(weight.num_tiles * matrices), unsigned(now_used), unsigned(divide_up(rows, kBlockPairs))),
           .threads = 128};
       commands.launch(kernel_of(weight.form), grid,
-                      ExpertProducts{.tiles = tiles_on_device + matrix * experts,
+                      ExpertProducts{.tiles = tiles + matrix * experts,
+                                     .biases = biases ? biases + matrix * experts : nullptr,
                                      .used = used,
                                      .pairs = pairs,
                                      .x = x,
@@ -357,7 +378,8 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
     multiply(gate.first, 0, together ? 2 : 1, x, args.x.stride[0], k, both);
     if (!together) multiply(up.first, 1, 1, x, args.x.stride[0], k, both + inner);
     const View<float, 2> gated(both, num_pairs, width);
-    enqueue_gate(commands, {.gate = gated, .up = View<float, 2>(both + inner, num_pairs, width), .out = gated});
+    enqueue_gate(commands,
+                 {.gate = gated, .up = View<float, 2>(both + inner, num_pairs, width), .out = gated, .clamp = args.clamp});
     multiply(down.first, 2, 1, both, width, 1, y);
     commands.launch(combine_kernel,
                     {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},

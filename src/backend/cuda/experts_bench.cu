@@ -1,4 +1,4 @@
-// Experts alone, for `hunch bench kernels`: a layer of Qwen3-30B-A3B, rows that go to experts at random.
+// Experts alone, for `hunch bench kernels`: layers of Qwen3-30B-A3B and of gpt-oss-20b, rows that go to experts at random.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -11,7 +11,10 @@
 namespace hunch {
 namespace {
 
-constexpr int64_t kHidden = 2048, kWidth = 768, kExperts = 128, kPerRow = 8;
+struct Layer {
+  int64_t hidden, width, experts, per_row;
+};
+constexpr Layer kQwen{2048, 768, 128, 8}, kGptOss{2880, 2880, 32, 4};
 constexpr int kRepeats = 20, kInList = 8;  // calls in one list, each with ids of its own: weights come from memory
 
 class DeviceBytes {
@@ -32,53 +35,54 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
-void bench_type(Commands& commands, DType dtype, std::vector<KernelRow>& out) {
+void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector<KernelRow>& out) {
+  const int64_t hidden = layer.hidden, width = layer.width, num_experts = layer.experts, per_row = layer.per_row;
   std::vector<std::unique_ptr<Weight>> owned;
   std::vector<Expert> experts;
   const auto load = [&](int64_t rows, int64_t columns) {
     owned.push_back(random_weight(dtype, rows, columns, owned.size(), 0.02f));
     return owned.back().get();
   };
-  for (int64_t e = 0; e < kExperts; ++e) {
+  for (int64_t e = 0; e < num_experts; ++e) {
     Expert expert;
-    expert.gate = load(kWidth, kHidden), expert.up = load(kWidth, kHidden), expert.down = load(kHidden, kWidth);
+    expert.gate = load(width, hidden), expert.up = load(width, hidden), expert.down = load(hidden, width);
     if (!expert.gate || !expert.up || !expert.down) return;  // no memory
     experts.push_back(expert);
   }
   const size_t expert_bytes = experts[0].gate->bytes + experts[0].up->bytes + experts[0].down->bytes;
   std::mt19937 random(1);
-  for (const int64_t rows : {1, 2, 5, 8, 32, 512}) {
-    const DeviceBytes x(size_t(rows * kHidden) * 4), y(size_t(rows * kHidden) * 4), shares(size_t(rows * kPerRow) * 4);
-    const DeviceBytes ids(size_t(kInList * rows * kPerRow) * 4), counts(2 * sizeof(ExpertsRead));
+  for (const int64_t rows : {1, 2, 5, 8, 32, 100, 512}) {
+    const DeviceBytes x(size_t(rows * hidden) * 4), y(size_t(rows * hidden) * 4), shares(size_t(rows * per_row) * 4);
+    const DeviceBytes ids(size_t(kInList * rows * per_row) * 4), counts(2 * sizeof(ExpertsRead));
     std::vector<int32_t> drawn;
     size_t distinct = 0;
     for (int call = 0; call < kInList; ++call) {
       std::set<int32_t> used;
       for (int64_t r = 0; r < rows; ++r) {
         std::set<int32_t> of_row;
-        while (of_row.size() < size_t(kPerRow)) of_row.insert(int32_t(random() % kExperts));
+        while (of_row.size() < size_t(per_row)) of_row.insert(int32_t(random() % num_experts));
         drawn.insert(drawn.end(), of_row.begin(), of_row.end()), used.insert(of_row.begin(), of_row.end());
       }
       distinct += used.size();
     }
     HUNCH_CUDA_CHECK(copy_to_device(ids.as<int32_t>(), drawn.data(), drawn.size() * sizeof(int32_t)));
-    ExpertsArgs args{.x = View<const float, 2>(x.as<float>(), rows, kHidden),
-                     .shares = View<const float, 2>(shares.as<float>(), rows, kPerRow),
+    ExpertsArgs args{.x = View<const float, 2>(x.as<float>(), rows, hidden),
+                     .shares = View<const float, 2>(shares.as<float>(), rows, per_row),
                      .experts = experts,
-                     .out = View<float, 2>(y.as<float>(), rows, kHidden)};
-    args.gate = View<float, 2>(nullptr, rows, kWidth);  // scratch that the device does not use
+                     .out = View<float, 2>(y.as<float>(), rows, hidden)};
+    args.gate = View<float, 2>(nullptr, rows, width);  // scratch that the device does not use
     const double ms = time_commands(commands, kRepeats, [&] {
       for (int call = 0; call < kInList; ++call) {
-        args.ids = View<const int32_t, 2>(ids.as<int32_t>() + call * rows * kPerRow, rows, kPerRow);
+        args.ids = View<const int32_t, 2>(ids.as<int32_t>() + call * rows * per_row, rows, per_row);
         enqueue_experts(commands, args, counts.as<ExpertsRead>(), counts.as<ExpertsRead>() + 1);
       }
     });
     std::ostringstream name;
-    name << "experts: " << dtype_info(dtype).name << ", 8 of 128, 2048 x 768, " << rows << " rows, " << double(distinct) / kInList
-         << " read";
+    name << "experts: " << dtype_info(dtype).name << ", " << per_row << " of " << num_experts << ", " << hidden << " x " << width
+         << ", " << rows << " rows, " << double(distinct) / kInList << " read";
     out.push_back({.name = name.str(),
                    .bytes = double(distinct) * double(expert_bytes) / kInList,
-                   .flops = 6.0 * double(rows * kPerRow * kHidden * kWidth),
+                   .flops = 6.0 * double(rows * per_row * hidden * width),
                    .ms = ms / kInList});
   }
 }
@@ -87,7 +91,8 @@ void bench_type(Commands& commands, DType dtype, std::vector<KernelRow>& out) {
 
 std::vector<KernelRow> bench_experts(Commands& commands) {
   std::vector<KernelRow> out;
-  for (const DType dtype : {DType::BF16, DType::F8_E4M3, DType::Q4_0}) bench_type(commands, dtype, out);
+  for (const DType dtype : {DType::BF16, DType::F8_E4M3, DType::Q4_0}) bench_type(commands, kQwen, dtype, out);
+  bench_type(commands, kGptOss, DType::MXFP4, out);
   return out;
 }
 

@@ -42,9 +42,14 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
   auto commands = Commands::make().value();
   ReferenceBackend reference;
   const int64_t rows = 37;
+  struct Form {
+    Routing routing;
+    bool normalise;
+  };
   for (const int64_t n : {1, 4, 31, 60, 128, 1000, 1024})
     for (const int64_t k : {1, 2, 8, 40})
-      for (const bool normalise : {false, true}) {
+      for (const auto& [routing, normalise] :
+           {Form{Routing::Softmax, false}, Form{Routing::Softmax, true}, Form{Routing::SoftmaxOfChosen, false}}) {
         if (k > n) continue;
         const int64_t stride = n + 3, out_stride = k + 1;
         std::vector<float> logits = gaussian(rows * stride, uint32_t(n));
@@ -58,15 +63,18 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
         std::vector<float> want(size_t(rows * out_stride), -1.0f);
         enqueue_route(*commands, {.logits = strided<const float>(device.data(), rows, n, stride),
+                                  .routing = routing,
                                   .normalise = normalise,
                                   .ids = strided(ids.data(), rows, k, out_stride),
                                   .shares = strided(shares.data(), rows, k, out_stride)});
         enqueue_route(*commands, {.logits = strided<const float>(device.data() + 5 * stride, 1, n, stride),
+                                  .routing = routing,
                                   .normalise = normalise,
                                   .ids = strided(id.data(), 1, k, k),
                                   .shares = strided(alone.data(), 1, k, k)});
         ASSERT_TRUE(commands->wait().ok());
         reference.route({.logits = strided<const float>(logits.data(), rows, n, stride),
+                         .routing = routing,
                          .normalise = normalise,
                          .ids = strided(want_ids.data(), rows, k, out_stride),
                          .shares = strided(want.data(), rows, k, out_stride)});
@@ -83,15 +91,24 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
 
 constexpr int64_t kHidden = 512, kWidth = 256, kExperts = 11, kPerRow = 4, kRows = 300;  // more rows than go at a time
 
-// The same experts on the device and on the reference; gate and up may differ in encoding.
+// The same experts on the device and on the reference; gate and up may differ in encoding. Of MXFP4 as gpt-oss has them.
 struct Experts {
-  Experts(DType gate, DType up, DType down) {
+  Experts(DType gate, DType up, DType down)
+      : clamp(gate == DType::MXFP4 ? GateClamp{1.5f, 1.702f} : GateClamp{}),
+        biases(gaussian(kExperts * (2 * kWidth + kHidden), 77)),
+        device_biases(biases) {
     for (int64_t e = 0; e < kExperts; ++e) {
       add(gate, kWidth, kHidden, uint32_t(3 * e)), add(up, kWidth, kHidden, uint32_t(3 * e + 1));
       add(down, kHidden, kWidth, uint32_t(3 * e + 2));
       const size_t at = size_t(3 * e);
       experts.push_back({weights[at].get(), weights[at + 1].get(), weights[at + 2].get()});
       exact.push_back({plain[at].get(), plain[at + 1].get(), plain[at + 2].get()});
+      if (gate != DType::MXFP4) continue;
+      const auto add_biases = [&](Expert& expert, const float* all) {
+        expert.gate_bias = all + e * kWidth, expert.up_bias = all + (kExperts + e) * kWidth;
+        expert.down_bias = all + 2 * kExperts * kWidth + e * kHidden;
+      };
+      add_biases(experts.back(), device_biases.data()), add_biases(exact.back(), biases.data());
     }
   }
   void add(DType dtype, int64_t out, int64_t in, uint32_t seed) {
@@ -105,6 +122,9 @@ struct Experts {
     weights.push_back(load_cuda_weight(tensor)), plain.push_back(reference.load_weight(tensor));
   }
   ReferenceBackend reference;
+  GateClamp clamp;
+  std::vector<float> biases;  // [experts][width] twice, [experts][hidden]
+  DeviceArray<float> device_biases;
   std::vector<std::unique_ptr<Weight>> weights, plain;
   std::vector<Expert> experts, exact;
 };
@@ -134,12 +154,13 @@ class CudaExperts : public testing::Test {
     total = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
     seen = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
   }
-  ExpertsArgs args(const std::vector<Expert>& experts, const float* x, const int32_t* ids, const float* shares, float* out,
-                   int64_t rows) {
+  ExpertsArgs args(const std::vector<Expert>& experts, GateClamp clamp, const float* x, const int32_t* ids, const float* shares,
+                   float* out, int64_t rows) {
     ExpertsArgs a{.x = View<const float, 2>(x, rows, kHidden),
                   .ids = View<const int32_t, 2>(ids, rows, kPerRow),
                   .shares = View<const float, 2>(shares, rows, kPerRow),
                   .experts = experts,
+                  .clamp = clamp,
                   .out = View<float, 2>(out, rows, kHidden)};
     scratch.assign(size_t(rows * (2 * kWidth + 2 * kHidden)), 0);  // of the reference
     a.gate = View<float, 2>(scratch.data(), rows, kWidth), a.up = View<float, 2>(a.gate.data + rows * kWidth, rows, kWidth);
@@ -152,7 +173,7 @@ class CudaExperts : public testing::Test {
     DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
     DeviceArray<int32_t> ids(routed.ids);
     enqueue_experts(*commands,
-                    args(experts.experts, x.data() + first * kHidden, ids.data() + first * kPerRow,
+                    args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
                          shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
                     total->data(), seen->data());
     EXPECT_TRUE(commands->wait().ok());
@@ -168,10 +189,11 @@ class CudaExperts : public testing::Test {
 struct Encodings {
   DType gate, up, down;
 };
-constexpr Encodings kEncodings[] = {{DType::F32, DType::F32, DType::F32},    {DType::F16, DType::F16, DType::F16},
-                                    {DType::BF16, DType::BF16, DType::BF16}, {DType::Q8_0, DType::Q8_0, DType::Q8_0},
-                                    {DType::Q4_0, DType::Q4_0, DType::Q4_0}, {DType::BF16, DType::Q8_0, DType::Q4_0},
-                                    {DType::Q4_K, DType::Q4_K, DType::Q8_0}, {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3}};
+constexpr Encodings kEncodings[] = {{DType::F32, DType::F32, DType::F32},      {DType::F16, DType::F16, DType::F16},
+                                    {DType::BF16, DType::BF16, DType::BF16},   {DType::Q8_0, DType::Q8_0, DType::Q8_0},
+                                    {DType::Q4_0, DType::Q4_0, DType::Q4_0},   {DType::BF16, DType::Q8_0, DType::Q4_0},
+                                    {DType::Q4_K, DType::Q4_K, DType::Q8_0},   {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3},
+                                    {DType::MXFP4, DType::MXFP4, DType::MXFP4}};
 
 TEST_F(CudaExperts, AreNearTheReference) {
   const Routed routed;
@@ -179,7 +201,8 @@ TEST_F(CudaExperts, AreNearTheReference) {
     Experts experts(e.gate, e.up, e.down);
     for (const int64_t rows : {int64_t(1), int64_t(2), int64_t(9), int64_t(40), kRows}) {
       std::vector<float> want(routed.base.begin(), routed.base.begin() + rows * kHidden);
-      experts.reference.experts(args(experts.exact, routed.x.data(), routed.ids.data(), routed.shares.data(), want.data(), rows));
+      experts.reference.experts(
+          args(experts.exact, experts.clamp, routed.x.data(), routed.ids.data(), routed.shares.data(), want.data(), rows));
       const std::vector<float> got = run(experts, routed, 0, rows);
       // The gate's output is rounded to bf16, and so are weights of other encodings: 8 bits of values around 1, of K-quants 0.073
       // somewhere among 150,000.
@@ -198,10 +221,11 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
     const DeviceArray<float> x(routed.x), gate(size_t(kRows * kWidth)), up(size_t(kRows * kWidth)), y(size_t(kRows * kHidden));
     const View<float, 2> g(gate.data(), kRows, kWidth), u(up.data(), kRows, kWidth);
     for (size_t id = 0; id < experts.experts.size(); ++id) {  // every row by every expert
-      const Product both[] = {{experts.experts[id].gate, nullptr, g}, {experts.experts[id].up, nullptr, u}};
+      const Expert& expert = experts.experts[id];
+      const Product both[] = {{expert.gate, expert.gate_bias, g}, {expert.up, expert.up_bias, u}};
       enqueue_matmul(*commands, {View<const float, 2>(x.data(), kRows, kHidden), both}, ActivationPath::Plain);
-      enqueue_gate(*commands, {g, u, g});
-      const Product down[] = {{experts.experts[id].down, nullptr, View<float, 2>(y.data(), kRows, kHidden)}};
+      enqueue_gate(*commands, {.gate = g, .up = u, .out = g, .clamp = experts.clamp});
+      const Product down[] = {{expert.down, expert.down_bias, View<float, 2>(y.data(), kRows, kHidden)}};
       enqueue_matmul(*commands, {View<const float, 2>(gate.data(), kRows, kWidth), down}, ActivationPath::Plain);
       ASSERT_TRUE(commands->wait().ok());
       const std::vector<float> all = y.get();

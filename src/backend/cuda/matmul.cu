@@ -89,6 +89,7 @@ Kernels kernels_of(DType type) {
     case DType::Q5_K: return kernels_of_type<DType::Q5_K>();
     case DType::Q6_K: return kernels_of_type<DType::Q6_K>();
     case DType::F8_E4M3: return kernels_of_type<DType::F8_E4M3>();
+    case DType::MXFP4: return kernels_of_type<DType::MXFP4>();
     default: return kernels_of_type<DType::BF16>();
   }
 }

@@ -17,8 +17,8 @@ namespace {
 
 using test::DeviceArray;
 
-constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,   DType::Q4_0,
-                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3};
+constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,    DType::Q4_0,
+                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
 
 std::vector<float> gaussian(int64_t n, uint32_t seed = 2) {
   std::mt19937 random(seed);
@@ -106,6 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Encodings, CudaEncodings, testing::ValuesIn(kEncodings)
 double tolerance(DType dtype) {
   switch (dtype) {
     case DType::F32: return 2e-5;
+    case DType::MXFP4:
     case DType::BF16: return 4e-6;
     case DType::Q8_0:
     case DType::F8_E4M3:
@@ -238,6 +239,32 @@ TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
     const auto weight = load_cuda_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
     ASSERT_TRUE(weight);
     EXPECT_EQ(embedded(*weight, ids), static_cast<const ReferenceWeight&>(*exact).values) << rows << " x " << columns;
+  }
+}
+
+// Codes and scales apart, as gpt-oss folders have them, in every other row; products with unit vectors show what is multiplied.
+TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
+  constexpr int64_t kRows = 70, kInputs = 192;
+  std::mt19937 random(6);
+  std::vector<std::byte> codes(size_t(2 * kRows * kInputs / 2)), scales(size_t(2 * kRows * kInputs / 32));
+  for (std::byte& code : codes) code = std::byte(random());
+  for (std::byte& scale : scales) scale = std::byte(90 + random() % 51);
+  Tensor tensor{.dtype = DType::MXFP4, .shape = {kRows, kInputs}, .data = codes.data() + kInputs / 2};
+  tensor.split = {scales.data() + kInputs / 32, 2};
+  ReferenceBackend reference;
+  const auto weight = load_cuda_weight(tensor), exact = reference.load_weight(tensor);
+  const std::vector<float>& want = static_cast<const ReferenceWeight&>(*exact).values;
+  std::vector<int32_t> ids(kRows);
+  for (int32_t id = 0; id < kRows; ++id) ids[size_t(id)] = id;
+  EXPECT_EQ(embedded(*weight, ids), want);
+  std::vector<float> units(size_t(kInputs * kInputs));
+  for (int64_t i = 0; i < kInputs; ++i) units[size_t(i * kInputs + i)] = 1;
+  const DeviceArray<float> x(units);
+  for (const int64_t rows : {1, 8, 20, 64, 192}) {
+    const auto got = product(*weight, x, kInputs - rows, rows);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < kRows; ++i)
+        ASSERT_EQ(got[size_t(r * kRows + i)], want[size_t(i * kInputs + kInputs - rows + r)]) << rows << " rows, feature " << i;
   }
 }
 

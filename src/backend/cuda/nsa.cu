@@ -214,13 +214,15 @@ void CudaNsa::find_owned(const NsaShape& shape, const NsaRun& run, int index) {
 
 void CudaNsa::compress_kept(Commands& commands, const NsaAttentionArgs& args) {
   int64_t most_jobs = 0;
-  for (const CompressKvArgs& kept : kept_)
-    for (int64_t i = kept.first; i < kept.last; ++i) {
-      size_t run = 0;
-      while (args.runs[run].kv.pages.data != kept.kv.pages.data) ++run;
-      jobs_.push_back({.run = int32_t(run), .index = int32_t(i), .to = int32_t(i)});
-    }
-  kept_.clear();
+  // A layer may attend in several calls: what this one's runs do not read is left to those that do.
+  std::erase_if(kept_, [&](const CompressKvArgs& kept) {
+    const auto run =
+        std::find_if(args.runs.begin(), args.runs.end(), [&](const NsaRun& r) { return r.kv.pages.data == kept.kv.pages.data; });
+    if (run == args.runs.end()) return false;
+    for (int64_t i = kept.first; i < kept.last; ++i)
+      jobs_.push_back({.run = int32_t(run - args.runs.begin()), .index = int32_t(i), .to = int32_t(i)});
+    return true;
+  });
   // As many blocks whatever there is to do this time: every stride of new rows may complete one.
   for (const NsaRun& run : args.runs) most_jobs += run.num_rows / args.nsa.shape->cmp_stride + 1;
   const NsaShape& shape = *args.nsa.shape;

@@ -49,7 +49,7 @@ class CudaNsa {
     attend(commands, shape, scale, runs, grouping, nullptr);
   }
 
-  // The ops (ops/nsa.h). What is compressed is kept until the layer's attention: all of it is made in one launch.
+  // The ops (ops/nsa.h). What is compressed is kept until the attention that reads it: all of it is made in one launch.
   void compress(const CompressKvArgs& args) { kept_.push_back(args); }
   void enqueue(Commands& commands, const NsaAttentionArgs& args);
 

@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
       release(before);
     } else {
       // A few parts' codes are taken into registers together, and the stage goes back before they are decoded.
-      constexpr int kTogether = kType == DType::Q4_0 ? 4 : 2;
+      constexpr int kTogether = kType == DType::Q4_0 || kType == DType::MXFP4 ? 4 : 2;
       uint32_t x = memory + uint32_t(lane * 16);
       const uint32_t x_step = 64u << a.row_shift;
 #pragma unroll

@@ -104,6 +104,7 @@ struct GateDevice {
   int n;
   int aligned, sigmoid, accumulate;
   PackedRows packed;
+  GateClamp clamp;
 };
 __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const GateDevice a = *args;
@@ -116,7 +117,14 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const auto silu = [&](float x) { return (a.sigmoid ? 1 : x) / (1 + expf(-x)); };
   float* const out = a.out + r * a.out_stride;
   const float4 sum = a.accumulate ? load4(out, i, a.n, a.aligned) : float4{};
-  const float4 y{sum.x + silu(g.x) * u.x, sum.y + silu(g.y) * u.y, sum.z + silu(g.z) * u.z, sum.w + silu(g.w) * u.w};
+  float4 y{sum.x + silu(g.x) * u.x, sum.y + silu(g.y) * u.y, sum.z + silu(g.z) * u.z, sum.w + silu(g.w) * u.w};
+  if (const float limit = a.clamp.limit; limit > 0) {
+    const auto clamped = [&](float gate, float up) {  // NaN stays
+      const float x = gate > limit ? limit : gate, v = up > limit ? limit : up < -limit ? -limit : up;
+      return (v + 1) * (x / (1 + expf(-a.clamp.alpha * x)));
+    };
+    y = {clamped(g.x, u.x), clamped(g.y, u.y), clamped(g.z, u.z), clamped(g.w, u.w)};
+  }
   store4(out, i, a.n, a.aligned, y);
   if (a.packed.at) pack_four(a.packed, r, i, y);
 }
@@ -269,10 +277,11 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
   HUNCH_CHECK(args.gate.stride[1] == 1 && args.up.stride[1] == 1 && args.out.stride[1] == 1);
   const bool aligned = is_aligned(args.gate.data, args.gate.stride[0]) && is_aligned(args.up.data, args.up.stride[0]) &&
                        is_aligned(args.out.data, args.out.stride[0]);
+  HUNCH_CHECK(args.clamp.limit <= 0 || (!args.sigmoid && !args.accumulate));
   const PackedRows packed = wanted_packed(commands, rows, n);
   commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
                   GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0],
-                             args.out.stride[0], int(n), aligned, args.sigmoid, args.accumulate, packed});
+                             args.out.stride[0], int(n), aligned, args.sigmoid, args.accumulate, packed, args.clamp});
   if (packed.at) commands.set_packed(args.out);
 }
 

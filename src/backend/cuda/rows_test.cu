@@ -68,15 +68,20 @@ TEST(CudaGate, EqualsTheReference) {
       const int64_t rows = 3, stride = 2 * n + pad;  // gate and up side by side
       std::vector<float> both = gaussian(size_t(rows * stride), 5);
       both[0] = 100, both[size_t(stride)] = -200;
-      test::DeviceArray<float> device(both);
-      const auto args = [&](float* data) {
-        return GateArgs{strided<const float>(data, rows, n, stride), strided<const float>(data + n, rows, n, stride),
-                        strided(data, rows, n, stride)};
-      };
-      enqueue_gate(*commands, args(device.data()));
-      ASSERT_TRUE(commands->wait().ok());
-      reference.gate(args(both.data()));
-      expect_near(device.get(), both, 1e-6);
+      for (const GateClamp clamp : {GateClamp{}, GateClamp{1.5f, 1.702f}}) {
+        const test::DeviceArray<float> device(both);
+        const auto args = [&](float* data) {
+          return GateArgs{.gate = strided<const float>(data, rows, n, stride),
+                          .up = strided<const float>(data + n, rows, n, stride),
+                          .out = strided(data, rows, n, stride),
+                          .clamp = clamp};
+        };
+        enqueue_gate(*commands, args(device.data()));
+        ASSERT_TRUE(commands->wait().ok());
+        std::vector<float> want = both;
+        reference.gate(args(want.data()));
+        expect_near(device.get(), want, 1e-6);
+      }
     }
 }
 

@@ -1,9 +1,11 @@
 // See weights.h. Matrices are copied to the device piece by piece as the file has them and packed there, a block a record.
 #include <algorithm>
+#include <vector>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/weights.h"
 #include "backend/cuda/weights_kernel.cuh"
+#include "checkpoint/quantise.h"
 
 namespace hunch {
 namespace {
@@ -60,6 +62,7 @@ struct Blocks {
     if constexpr (kType == DType::F8_E4M3) return uint32_t(b[0]);
     if constexpr (kType == DType::Q8_0) return uint32_t(b[2 + i]) ^ 128;
     if constexpr (kType == DType::Q4_0) return uint32_t(b[2 + i % 16]) >> (i < 16 ? 0 : 4) & 15;
+    if constexpr (kType == DType::MXFP4) return uint32_t(b[1 + i % 16]) >> (i < 16 ? 0 : 4) & 15;
     if constexpr (kType == DType::Q4_K) return uint32_t(b[16 + i / 64 * 32 + i % 32]) >> (i / 32 % 2 * 4) & 15;
     if constexpr (kType == DType::Q5_K)
       return (uint32_t(b[48 + i / 64 * 32 + i % 32]) >> (i / 32 % 2 * 4) & 15) | (uint32_t(b[16 + i % 32]) >> (i / 32) & 1) << 4;
@@ -81,6 +84,17 @@ struct Blocks {
                                                          : kType == DType::Q5_K ? 9.23f
                                                                                 : 18.2f));
     return u16_at(block(k) + (kType == DType::Q6_K ? 208 : 0));
+  }
+  // 2^(e - 23) in bf16. Random codes have a deviation of 2.926; exponents of two neighbours make it the wanted one.
+  __device__ uint16_t mxfp4_scale(int64_t k) const {
+    if (k >= inputs) return 0;
+    int e = row ? int(block(k)[0]) : 0;
+    if (!source.rows) {
+      const float wanted = source.spread / 2.926f, ratio = scalbnf(wanted, -ilogbf(wanted));
+      const float upper = float(random_bits(~source.seed, random_row + uint64_t(k)) & 0xffff) * 0x1p-16f;
+      e = 127 + ilogbf(wanted) + (upper < (ratio * ratio - 1) / 3);
+    }
+    return uint16_t((min(e, 150) + 104) << 7);
   }
   // The scale of 64 inputs of FP8, which no block of the file's cuts.
   __device__ float f8_scale(int64_t k) const {
@@ -129,6 +143,7 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
         for (int half = 0; half < 2; ++half) {
           const uint32_t code = rows[i % 2].code(first + part * 64 + step * 16 + t % 4 * 2 + i / 2 * 8 + half);
           if constexpr (has_byte_codes(kType)) words[2 * step + i / 2] |= code << (8 * (2 * (i % 2) + half));
+          else if constexpr (kType == DType::MXFP4) words[step] |= mxfp4_place(code, i) << (16 * half);
           else words[step] |= (code & 15) << (4 * i + 16 * half);
           fifth |= (code >> 4 & 1) << (4 * step + i + 16 * half);
           high[step / 2] |= (code >> 4 & 3) << (2 * (4 * (step % 2) + i) + 16 * half);
@@ -155,6 +170,8 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
       for (int block = 0; block < 2; ++block) {
         if constexpr (kType == DType::Q6_K)
           for (int i = 0; i < 2; ++i) scales[below * 4 + block * 2 + i] = std::byte(row.scale(k + block * 32 + i * 16));
+        else if constexpr (kType == DType::MXFP4)
+          reinterpret_cast<uint16_t*>(scales)[below * 2 + block] = row.mxfp4_scale(k + block * 32);
         else
           reinterpret_cast<uint16_t*>(scales)[below * 2 + block] =
               kType == DType::Q8_0 || kType == DType::Q4_0 ? row.d(k + block * 32) : row.scale(k + block * 32);
@@ -215,7 +232,7 @@ void pack(DType dtype, const Source& source, const CudaWeight& weight, int first
     case DType::Q5_K: return run.template operator()<DType::Q5_K>();
     case DType::Q6_K: return run.template operator()<DType::Q6_K>();
     case DType::F8_E4M3: return run.template operator()<DType::F8_E4M3>();
-    case DType::MXFP4: HUNCH_CHECK(false);  // refused before (CudaBackend::lacks)
+    case DType::MXFP4: return run.template operator()<DType::MXFP4>();
   }
 }
 
@@ -274,11 +291,17 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
     HUNCH_CUDA_CHECK(copy_to_device(scale_values, scales.values, bytes));
     scales.values = static_cast<const float*>(scale_values);
   }
+  std::vector<std::byte> blocks;  // of the piece, where the file has codes and scales apart
   for (int tile = 0; tile < weight->num_tiles; tile += step) {
     const int tiles = std::min(step, weight->num_tiles - tile);
     const int64_t first = int64_t(tile) * kTileFeatures;
     const int rows = int(std::min<int64_t>(int64_t(tiles) * kTileFeatures, weight->out_dim - first));
-    HUNCH_CUDA_CHECK(copy_to_device(piece, matrix.data + first * row_bytes, size_t(rows * row_bytes)));
+    const std::byte* from = matrix.data + first * row_bytes;
+    if (matrix.split.scales) {
+      blocks.resize(size_t(rows * row_bytes)), from = blocks.data();
+      for (int row = 0; row < rows; ++row) pack_blocks(matrix, first + row, blocks.data() + row * row_bytes);
+    }
+    HUNCH_CUDA_CHECK(copy_to_device(piece, from, size_t(rows * row_bytes)));
     pack(matrix.dtype, {piece, row_bytes, weight->in_dim, rows, 0, 0, scales, first}, *weight, tile, tiles);
   }
   HUNCH_CUDA_CHECK(cudaDeviceSynchronize());

@@ -5,6 +5,7 @@
 //   Q8_0        64          codes [2][128 threads][16 bytes] = q + 128; f16 d [32][2][2]                             4352
 //   F8_E4M3     64          codes as Q8_0, as they are; f32 scale [32][2]; NaN if one of its 64 codes is             4352
 //   Q4_0        64          codes [128][16 bytes]; f16 d [32][2][2]                                                  2304
+//   MXFP4       64          codes as Q4_0, their bits apart (mxfp4_place); bf16 2^(e - 23) [32][2][2]               2304
 //   Q4_K       128          codes [2 parts][128][16 bytes]; {u8 scale, u8 min} [2][32][2][2]; {f16 d, f16 dmin} [32][2]  4864
 //   Q5_K       128          codes as Q4_K; fifth bits [2][128] u32; scales as Q4_K                                   5888
 //   Q6_K       128          codes as Q4_K; high bits [2][128] u64; int8 scales [2][32][2][4]; f16 d [32][2]          6784
@@ -13,7 +14,8 @@
 //   nibbles: word s, bits 4 i and 16 + 4 i; fifth bits: bits 4 s + i and 16 + 4 s + i; high bits: word s / 2, bits 2 (4 (s % 2) +
 //   i) and 16 +; bytes (Q8_0, F8_E4M3): word 2 (s % 2) + i / 2 of half s / 2, byte 2 (i % 2) and the next.
 // F32 and F16 matrices become bf16: F16 rounded; F32 as two records after each other, the rounded values and the rounded rest
-// (16 bits of mantissa). Q8_0 and F8_E4M3 are dequantised in fp32 and rounded to bf16; the others have their scales (d sc, dmin
+// (16 bits of mantissa). Q8_0 and F8_E4M3 are dequantised in fp32 and rounded to bf16; MXFP4 is exact in it (scales above 2^23,
+// which no weights have, are taken as that); the others have their scales (d sc, dmin
 // m) rounded to bf16 first, then the dequantised value.
 #pragma once
 
@@ -46,11 +48,11 @@ constexpr RecordShape record_shape(DType t) {
     case DType::BF16: return {64, 8192, 0, 0, 0};
     case DType::Q8_0:
     case DType::F8_E4M3: return {64, 4352, 0, 4096, 0};
-    case DType::Q4_0: return {64, 2304, 0, 2048, 0};
+    case DType::Q4_0:
+    case DType::MXFP4: return {64, 2304, 0, 2048, 0};
     case DType::Q4_K: return {128, 4864, 0, 4096, 4608};
     case DType::Q5_K: return {128, 5888, 4096, 5120, 5632};
     case DType::Q6_K: return {128, 6784, 4096, 6144, 6656};
-    case DType::MXFP4: break;
   }
   return {};
 }
