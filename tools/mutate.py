@@ -3,7 +3,8 @@
 
 Each mutant replaces one piece of text of a production source; tools/mutants/FOLDER.txt lists them:
 
-    src/FILE: PROGRAM FILTER         the test that must fail, or a name given to it above (NAME = PROGRAM FILTER)
+    src/FILE: PROGRAM FILTER         the test that must fail, or a name given to it above (NAME = PROGRAM FILTER);
+                                     without a file: the same file, another test
     - what is wrong then             `!` for `-`: in the marked subset
         text with [-what goes-]{+what comes+}, as git's word diff writes it
 
@@ -52,8 +53,8 @@ def mutants_of(path: Path):
             out.append((line[2:], [], source, test, line[0] == '!'))
         elif head := re.fullmatch(r'(\w+) = (\S+) (\S+)', line):
             aliases[head[1]] = head.group(2, 3)
-        elif head := re.fullmatch(r'(\S+): (\S+)(?: (\S+))?', line):
-            source, test = head[1], head.group(2, 3) if head[3] else aliases[head[2]]
+        elif head := re.fullmatch(r'(\S*): (\S+)(?: (\S+))?', line):
+            source, test = head[1] or source, head.group(2, 3) if head[3] else aliases[head[2]]
         elif line:
             sys.exit(f'mutate: {path}: neither a heading nor a mutant: {line}')
     for name, lines, source, test, ci in out:

@@ -153,8 +153,7 @@ Result<int> audit_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_output_flags(set, flags.output);
   add_foreign_flags(set);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   return audit(flags, set);
 }
 

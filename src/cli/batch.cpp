@@ -109,8 +109,7 @@ Result<int> batch_command(Arguments arguments) {
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
   add_foreign_flags(set);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   return batch(flags, set);
 }
 

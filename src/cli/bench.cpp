@@ -392,8 +392,7 @@ Result<int> llama_bench_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_output_flags(set, flags);
   add_idle_flags(set);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(auto speculation, asked_speculation(flags.speculation));
   HUNCH_TRY(auto settings, settings_of(flags));
   if (speculation.proposer != "none" && !flags.text_file)

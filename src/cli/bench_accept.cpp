@@ -317,8 +317,7 @@ Result<int> bench_accept_command(Arguments arguments) {
               "Tokens a round emits, the corrected or bonus token included: mean over the prompts and its standard error, by "
               "context and policy, with the acceptance of each position given that all before it were accepted.");
   add_accept_flags(set, flags);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(auto options, engine_options(flags.model));
   HUNCH_OK(settle(flags, options));
   ordered_json rows = ordered_json::array();

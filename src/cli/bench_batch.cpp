@@ -274,8 +274,7 @@ Result<int> bench_batch_command(Arguments arguments) {
   add_batch_flags(set, flags);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.parallel.empty()) flags.parallel = {1, 2, 4, 8, 16};
   if (flags.prompt_file && (flags.text_file || flags.shared || !flags.prompts.empty()))
     return usage_error("--prompts says what is continued: leave out -f, -p and --shared-prompt");

@@ -115,8 +115,7 @@ Result<int> bench_prefill_command(Arguments arguments) {
               "device's ceiling.");
   add_flags(set, flags);
   add_model_flags(set, flags.model);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
   HUNCH_TRY(auto options, engine_options(flags.model));
   const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end());

@@ -187,8 +187,7 @@ Result<int> bench_rounds_command(Arguments arguments) {
   add_flags(set, flags);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.acceptance.empty()) flags.acceptance = {0.9};
   if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
@@ -223,8 +222,7 @@ Result<int> bench_kernels_command(Arguments arguments) {
   });
   set.text({"--only"}, "GROUP", "attention, products or rows (default: all)", only);
   set.toggle({"--json"}, "print JSON", json);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   const auto* part = Register<Backend>::find(device);
   if (!part) return usage_error(fmt::format("unknown device '{}'; known: {}", device, Register<Backend>::names()));
   HUNCH_TRY(auto backend, part->make({}));

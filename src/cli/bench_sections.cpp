@@ -142,8 +142,7 @@ Result<int> bench_passes_command(Arguments arguments) {
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
   add_foreign_flags(set);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
   speculation.proposer = "self";
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));

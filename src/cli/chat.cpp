@@ -154,8 +154,7 @@ Result<int> chat_command(Arguments arguments) {
   set.toggle({"--stats"}, "statistics on stderr after every answer", flags.stats);
   set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
   add_foreign_flags(set);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   return chat(flags, set);
 }
 

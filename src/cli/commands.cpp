@@ -7,6 +7,7 @@
 
 #include "api/nearest.h"
 #include "backend/backend.h"
+#include "cli/flags.h"
 #include "cli/terminal.h"
 #include "text/excerpt.h"
 
@@ -61,6 +62,12 @@ std::string_view build_commit() {
 #else
   return "unknown";
 #endif
+}
+
+std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments) {
+  if (const Status status = set.parse(arguments); !status.ok()) return status.error();
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  return std::nullopt;
 }
 
 std::string_view program_version() { return kVersion; }

@@ -1,6 +1,7 @@
 // The subcommands. A new one is a file with its function, a line here and a line in commands.cpp.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 namespace hunch {
 
+class FlagSet;
 using Arguments = std::span<const std::string>;  // behind the subcommand's name
 
 struct Command {
@@ -35,6 +37,9 @@ Result<int> detokenize_command(Arguments);
 Result<int> doctor_command(Arguments);
 Result<int> completion_command(Arguments);
 Result<int> man_command(Arguments);
+
+// Parses; what a command ends with at once: an error, or the exit code of its printed help. Nothing: it goes on.
+std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments);
 
 std::string_view program_version();  // "0.1.0"
 std::string_view build_commit();     // "0c1e570", or "unknown"

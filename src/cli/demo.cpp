@@ -225,8 +225,7 @@ Result<int> demo_command(Arguments arguments) {
   set.whole({"-s", "--seed"}, "seed of the continuation (default 7)", {0, 0x1p62}, flags.seed);
   set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
   add_foreign_flags(set);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   note_ignored(set);
   return demo(flags);
 }

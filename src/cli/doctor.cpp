@@ -203,8 +203,7 @@ Result<int> doctor_command(Arguments arguments) {
   FlagSet set("hunch doctor [--json]", "What this machine offers, what limits it, and what to set. Takes about a second.");
   set.group("Flags");
   set.toggle({"--json"}, "print one JSON object", json);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   std::vector<std::string> advice;
   ordered_json out;
   out["version"] = std::string(version_line());

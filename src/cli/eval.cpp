@@ -270,8 +270,7 @@ Result<int> eval_command(Arguments arguments) {
   add_eval_flags(set, flags, lookup, verify);
   add_model_flags(set, flags.model);
   if (lookup || verify) add_speculation_flags(set, flags.speculation);
-  HUNCH_OK(set.parse(arguments.subspan(1)));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments.subspan(1))) return *ended;
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   ProgressLine progress;

@@ -316,8 +316,7 @@ Result<int> report_command(Arguments arguments) {
       "that needs nothing else.");
   set.text({"-o", "--output"}, "FILE", "the page (default: the standard output)", output);
   set.text({"--title"}, "TEXT", "its title (default: hunch report)", title);
-  HUNCH_OK(set.parse(flags_only));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, flags_only)) return *ended;
   if (files.empty()) return usage_error("name result files: hunch report results.jsonl -o report.html");
   std::vector<ordered_json> rows;
   for (const std::string& file : files) {

@@ -133,8 +133,7 @@ Result<int> info_command(Arguments arguments) {
   set.group("Flags");
   set.text({"-m", "--model"}, "PATH", "the same", flag);
   set.toggle({"--json"}, "print one JSON object", json);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (positional && flag) return usage_error("the model was named twice: with -m and without");
   HUNCH_TRY(const auto path, model_path(positional ? positional : flag));
   if (is_learned_drafter(path)) {

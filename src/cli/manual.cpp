@@ -78,8 +78,7 @@ Result<int> completion_command(Arguments arguments) {
               "Prints what makes a shell complete hunch's commands and flags: eval \"$(hunch completion bash)\" in ~/.bashrc, "
               "hunch completion zsh > a file _hunch in $fpath, hunch completion fish > ~/.config/fish/completions/hunch.fish.");
   set.positional("SHELL", true, "bash, zsh or fish", name);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   for (const Shell& shell : kShells)
     if (shell.name == *name) return print_and_exit_code(shell.script);
   return usage_error(fmt::format("no completion for {}: there is bash, zsh and fish", *name));
@@ -87,8 +86,7 @@ Result<int> completion_command(Arguments arguments) {
 
 Result<int> man_command(Arguments arguments) {
   FlagSet set("hunch man", "Prints the manual page: hunch man | man -l -, or into share/man/man1/hunch.1.");
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   std::string page = fmt::format(
       ".TH HUNCH 1 \"\" \"{}\"\n.SH NAME\nhunch \\- exact self\\-speculative decoding of long contexts\n.SH SYNOPSIS\n"
       ".B hunch\nCOMMAND [flags]\n.SH DESCRIPTION\nGenerates text with a language model. It guesses tokens with the model itself "

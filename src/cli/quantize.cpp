@@ -53,8 +53,7 @@ Result<int> quantize_command(Arguments arguments) {
   set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", type);
   set.choice({"--method"}, "NAME", "what drafter IN is, where its config.json does not say: medusa, eagle, eagle3 or mtp",
              {"medusa", "eagle", "eagle3", "mtp"}, method);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(const auto dtype, output_type(type));
   if (!out->ends_with(".gguf"))
     return usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out)));

@@ -99,8 +99,7 @@ Result<int> text_command(Arguments arguments, FlagSet set, Result<std::string> (
   set.text({"-f", "--file"}, "FILE", "the same from a file (-: the standard input)", flags.prompt.file);
   if (to_tokens) set.toggle({"--no-bos"}, "do not begin with the BOS token", flags.prompt.no_bos);
   set.toggle({"--json"}, to_tokens ? "print {\"tokens\": [...]}" : "print {\"text\": \"...\"}", flags.json);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(const std::string out, make(flags));
   return print_and_exit_code(out);
 }

@@ -264,8 +264,7 @@ Result<int> tune_command(Arguments arguments) {
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
-  HUNCH_OK(set.parse(arguments));
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.sampling.max_tokens.value_or(0) < 8) return usage_error("tuning needs runs of some length: -n 8 or more");
   if (flags.reuse && flags.profile)
     return usage_error("--reuse-layers and --profile are two runs: the first makes a file for the second");
