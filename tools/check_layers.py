@@ -144,83 +144,88 @@ class Checker:
 
 
 # ------------------------------------------------------------------------------------------------------------ self-test
-CLEAN = {  # path: includes; the headers named must exist here too
-    "include/hunch/api.h": ["<vector>", '"hunch/more.h"'],
-    "include/hunch/more.h": ["<cstdint>"],
-    "include/hunch/c.h": ["<stdint.h>"],
-    "src/base/a.h": ["<string>", '"hunch/more.h"'],
-    "src/tensor/t.h": ['"base/a.h"'],
-    "src/text/tokens.h": ['"base/a.h"', "<simdjson.h>"],
-    "src/checkpoint/c.h": ['"tensor/t.h"'],
-    "src/backend/backend.h": ['"backend/ops/op.h"', '"checkpoint/c.h"'],
-    "src/backend/ops/op.h": ['"base/a.h"'],
-    "src/backend/reference/ref.h": ['"backend/backend.h"'],
-    "src/backend/cpu/cpu.h": ['"backend/reference/ref.h"'],
-    "src/backend/cpu/cpu_test.cpp": ['"backend/cpu/cpu.h"', "<gtest/gtest.h>"],
-    "src/backend/cuda/cuda.cu": ["<cuda_runtime.h>", '"backend/reference/ref.h"'],
-    "src/kv/pool.h": ['"backend/backend.h"'],
-    "src/sparse/policy.h": ['"kv/pool.h"'],
-    "src/sparse/policies/vegas.cpp": ['"sparse/policies/vegas.h"', '"sparse/policies/vegas_scores.h"'],
-    "src/sparse/policies/vegas.h": ['"sparse/policy.h"'],
-    "src/sparse/policies/vegas_scores.h": [],
-    "src/sparse/policies/vegas_test.cpp": ['"sparse/policies/vegas.h"'],
-    "src/sparse/policies/full.h": ['"sparse/policy.h"'],
-    "src/model/model.h": ['"sparse/policy.h"'],
-    "src/model/families/llama.h": ['"model/model.h"'],
-    "src/draft/proposer.h": ['"model/model.h"'],
-    "src/draft/proposers/eagle.h": ['"draft/proposer.h"'],
-    "src/draft/proposers/eagle3.cpp": ['"draft/proposer.h"'],
-    "src/accept/rule.h": ['"draft/proposer.h"'],
-    "src/accept/rules/match.h": ['"accept/rule.h"'],
-    "src/engine/engine.cpp": ['"accept/rule.h"', '"text/tokens.h"', '"hunch/api.h"'],
-    "src/engine/engine.h": [],
-    "src/api/answer.cpp": ['"engine/engine.h"', '"text/tokens.h"'],
-    "src/cli/flags.h": [],
-    "src/server/http.cpp": ["<sys/socket.h>", "<netinet/in.h>", '"engine/engine.h"'],
-    "src/server/http.h": [],
-    "src/cli/run.cpp": ['"engine/engine.h"', '"text/tokens.h"'],
-    "bindings/c/c.cpp": ['"hunch/c.h"', '"engine/engine.h"'],
-    "tests/conformance/all_test.cpp": ['"backend/cpu/cpu.h"', '"sparse/policies/full.h"', '"prompts.h"'],
-    "tests/conformance/prompts.h": [],
-}
-PLANTS = [  # file of the clean tree that gets one more include, the include, the kind expected
-    ("src/base/a.h", '"tensor/t.h"', "order"),
-    ("src/tensor/t.h", '"checkpoint/c.h"', "order"),
-    ("src/checkpoint/c.h", '"backend/backend.h"', "order"),
-    ("src/backend/backend.h", '"kv/pool.h"', "order"),
-    ("src/kv/pool.h", '"sparse/policy.h"', "order"),
-    ("src/sparse/policy.h", '"model/model.h"', "order"),
-    ("src/model/model.h", '"draft/proposer.h"', "order"),
-    ("src/draft/proposer.h", '"accept/rule.h"', "order"),
-    ("src/accept/rule.h", '"engine/engine.h"', "order"),
-    ("src/engine/engine.cpp", '"server/http.h"', "order"),
-    ("src/server/http.cpp", '"cli/flags.h"', "order"),
-    ("src/api/answer.cpp", '"server/http.h"', "order"),
-    ("src/backend/cpu/cpu_test.cpp", '"kv/pool.h"', "order"),  # a test may include what its folder may
-    ("src/text/tokens.h", '"tensor/t.h"', "text"),
-    ("src/model/model.h", '"text/tokens.h"', "text"),
-    ("src/base/a.h", '"text/tokens.h"', "text"),
-    ("src/sparse/policies/vegas.cpp", '"sparse/policies/full.h"', "part"),
-    ("src/sparse/policies/vegas_test.cpp", '"sparse/policies/full.h"', "part"),
-    ("src/sparse/policy.h", '"sparse/policies/full.h"', "part"),
-    ("src/draft/proposers/eagle3.cpp", '"draft/proposers/eagle.h"', "part"),
-    ("src/engine/engine.cpp", '"accept/rules/match.h"', "part"),
-    ("src/engine/engine.cpp", '"model/families/llama.h"', "part"),
-    ("src/backend/reference/ref.h", '"backend/cpu/cpu.h"', "part"),
-    ("src/backend/backend.h", '"backend/reference/ref.h"', "part"),
-    ("src/kv/pool.h", '"backend/cpu/cpu.h"', "part"),
-    ("src/cli/run.cpp", '"backend/reference/ref.h"', "part"),
-    ("bindings/c/c.cpp", '"accept/rules/match.h"', "part"),
-    ("include/hunch/api.h", '"base/a.h"', "public"),
-    ("include/hunch/api.h", "<fmt/core.h>", "public"),
-    ("src/backend/cpu/cpu.h", "<cuda_runtime.h>", "cuda"),
-    ("src/engine/engine.cpp", '"cuda_fp16.h"', "cuda"),
-    ("src/cli/run.cpp", "<sys/socket.h>", "socket"),
-    ("src/base/a.h", "<arpa/inet.h>", "socket"),
-    ("src/backend/cpu/cpu_test.cpp", '"cpu.h"', "path"),
-    ("src/engine/engine.cpp", '"engine/nosuch.h"', "path"),
-    ("src/tensor/t.h", "TENSOR_HEADER", "macro"),
-]
+# The clean tree: a path and its includes; the headers named must exist here too.
+CLEAN = """
+include/hunch/api.h: <vector> "hunch/more.h"
+include/hunch/more.h: <cstdint>
+include/hunch/c.h: <stdint.h>
+src/base/a.h: <string> "hunch/more.h"
+src/tensor/t.h: "base/a.h"
+src/text/tokens.h: "base/a.h" <simdjson.h>
+src/checkpoint/c.h: "tensor/t.h"
+src/backend/backend.h: "backend/ops/op.h" "checkpoint/c.h"
+src/backend/ops/op.h: "base/a.h"
+src/backend/reference/ref.h: "backend/backend.h"
+src/backend/cpu/cpu.h: "backend/reference/ref.h"
+src/backend/cpu/cpu_test.cpp: "backend/cpu/cpu.h" <gtest/gtest.h>
+src/backend/cuda/cuda.cu: <cuda_runtime.h> "backend/reference/ref.h"
+src/kv/pool.h: "backend/backend.h"
+src/sparse/policy.h: "kv/pool.h"
+src/sparse/policies/vegas.cpp: "sparse/policies/vegas.h" "sparse/policies/vegas_scores.h"
+src/sparse/policies/vegas.h: "sparse/policy.h"
+src/sparse/policies/vegas_scores.h:
+src/sparse/policies/vegas_test.cpp: "sparse/policies/vegas.h"
+src/sparse/policies/full.h: "sparse/policy.h"
+src/model/model.h: "sparse/policy.h"
+src/model/families/llama.h: "model/model.h"
+src/draft/proposer.h: "model/model.h"
+src/draft/proposers/eagle.h: "draft/proposer.h"
+src/draft/proposers/eagle3.cpp: "draft/proposer.h"
+src/accept/rule.h: "draft/proposer.h"
+src/accept/rules/match.h: "accept/rule.h"
+src/engine/engine.cpp: "accept/rule.h" "text/tokens.h" "hunch/api.h"
+src/engine/engine.h:
+src/api/answer.cpp: "engine/engine.h" "text/tokens.h"
+src/cli/flags.h:
+src/server/http.cpp: <sys/socket.h> <netinet/in.h> "engine/engine.h"
+src/server/http.h:
+src/cli/run.cpp: "engine/engine.h" "text/tokens.h"
+bindings/c/c.cpp: "hunch/c.h" "engine/engine.h"
+tests/conformance/all_test.cpp: "backend/cpu/cpu.h" "sparse/policies/full.h" "prompts.h"
+tests/conformance/prompts.h:
+"""
+CLEAN = {path: includes.split() for path, includes in (line.split(":", 1) for line in CLEAN.strip().split("\n"))}
+
+# A file of the clean tree that gets one more include, the include, the kind expected. A test may include what its folder may.
+PLANTS = """
+src/base/a.h: "tensor/t.h" order
+src/tensor/t.h: "checkpoint/c.h" order
+src/checkpoint/c.h: "backend/backend.h" order
+src/backend/backend.h: "kv/pool.h" order
+src/kv/pool.h: "sparse/policy.h" order
+src/sparse/policy.h: "model/model.h" order
+src/model/model.h: "draft/proposer.h" order
+src/draft/proposer.h: "accept/rule.h" order
+src/accept/rule.h: "engine/engine.h" order
+src/engine/engine.cpp: "server/http.h" order
+src/server/http.cpp: "cli/flags.h" order
+src/api/answer.cpp: "server/http.h" order
+src/backend/cpu/cpu_test.cpp: "kv/pool.h" order
+src/text/tokens.h: "tensor/t.h" text
+src/model/model.h: "text/tokens.h" text
+src/base/a.h: "text/tokens.h" text
+src/sparse/policies/vegas.cpp: "sparse/policies/full.h" part
+src/sparse/policies/vegas_test.cpp: "sparse/policies/full.h" part
+src/sparse/policy.h: "sparse/policies/full.h" part
+src/draft/proposers/eagle3.cpp: "draft/proposers/eagle.h" part
+src/engine/engine.cpp: "accept/rules/match.h" part
+src/engine/engine.cpp: "model/families/llama.h" part
+src/backend/reference/ref.h: "backend/cpu/cpu.h" part
+src/backend/backend.h: "backend/reference/ref.h" part
+src/kv/pool.h: "backend/cpu/cpu.h" part
+src/cli/run.cpp: "backend/reference/ref.h" part
+bindings/c/c.cpp: "accept/rules/match.h" part
+include/hunch/api.h: "base/a.h" public
+include/hunch/api.h: <fmt/core.h> public
+src/backend/cpu/cpu.h: <cuda_runtime.h> cuda
+src/engine/engine.cpp: "cuda_fp16.h" cuda
+src/cli/run.cpp: <sys/socket.h> socket
+src/base/a.h: <arpa/inet.h> socket
+src/backend/cpu/cpu_test.cpp: "cpu.h" path
+src/engine/engine.cpp: "engine/nosuch.h" path
+src/tensor/t.h: TENSOR_HEADER macro
+"""
+PLANTS = [(path.rstrip(":"), include, kind) for path, include, kind in map(str.split, PLANTS.strip().split("\n"))]
 
 
 def self_test():

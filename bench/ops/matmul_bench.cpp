@@ -98,9 +98,11 @@ void bench(Backend& backend, DType dtype, const Shape& s) {
     const auto pass = [&] {
       for (int layer = 0; layer < layers; ++layer) {
         const auto* w = &m.weights[size_t(layer) * 7];
-        const Product first[] = {{w[0].get(), nullptr, part(0, s.hidden)},
-                                 {w[1].get(), nullptr, part(s.hidden, s.kv)},
-                                 {w[2].get(), nullptr, part(s.hidden + s.kv, s.kv)}};
+        const Product first[] = {
+            {w[0].get(), nullptr, part(0, s.hidden)},
+            {w[1].get(), nullptr, part(s.hidden, s.kv)},
+            {w[2].get(), nullptr, part(s.hidden + s.kv, s.kv)},
+        };
         backend.matmul({in, first});
         const Product out[] = {{w[3].get(), nullptr, part(2 * s.hidden, s.hidden)}};
         backend.matmul({in, out});

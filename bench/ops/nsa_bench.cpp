@@ -113,12 +113,14 @@ int main(int argc, char** argv) {
       const View<const float, 3> part(values.data(), std::min<int64_t>(1024, entries - first), kv_heads, dim);
       backend.store_kv({l, part, part, {store.get(), table_view}, first});
     }
-    backend.compress_kv({.layer = l,
-                         .nsa = layer,
-                         .kv = {store.get(), table_view},
-                         .rows = {rows.get(), table_view},
-                         .first = 0,
-                         .last = s.rows_of(entries)});
+    backend.compress_kv({
+        .layer = l,
+        .nsa = layer,
+        .kv = {store.get(), table_view},
+        .rows = {rows.get(), table_view},
+        .first = 0,
+        .last = s.rows_of(entries),
+    });
   }
   const double ceiling = read_ceiling(backend.threads());
   fmt::print("{}, {} KV, {} entries x {} KV heads, group {}, dim {}, blocks of {}; this machine reads {:.1f} GB/s\n",
@@ -131,16 +133,20 @@ int main(int argc, char** argv) {
     for (float& g : gates) g = normal(random);
     std::vector<int32_t> last(static_cast<size_t>(count)), chosen(size_t(count * kv_heads * s.sel_count));
     std::iota(last.begin(), last.end(), int32_t(entries - count));
-    const NsaRun run{.num_rows = count,
-                     .kv = {store.get(), table_view},
-                     .rows = {rows.get(), table_view},
-                     .last = View<const int32_t, 1>(last.data(), count)};
-    NsaAttentionArgs args{.nsa = layer,
-                          .scale = 1 / std::sqrt(float(dim)),
-                          .q = View<const float, 3>(q.data(), count, heads, dim),
-                          .gates = View<const float, 2>(gates.data(), count, 3 * heads),
-                          .out = View<float, 3>(out.data(), count, heads, dim),
-                          .runs = {&run, 1}};
+    const NsaRun run{
+        .num_rows = count,
+        .kv = {store.get(), table_view},
+        .rows = {rows.get(), table_view},
+        .last = View<const int32_t, 1>(last.data(), count),
+    };
+    NsaAttentionArgs args{
+        .nsa = layer,
+        .scale = 1 / std::sqrt(float(dim)),
+        .q = View<const float, 3>(q.data(), count, heads, dim),
+        .gates = View<const float, 2>(gates.data(), count, 3 * heads),
+        .out = View<float, 3>(out.data(), count, heads, dim),
+        .runs = {&run, 1},
+    };
     args.chosen = View<int32_t, 3>(chosen.data(), count, kv_heads, s.sel_count);
     double bytes = 0, lists = 0, unions = 0, flops = 0;
     for (args.layer = 0; args.layer < layers; ++args.layer) {

@@ -100,14 +100,16 @@ int run(int argc, char** argv) {
   for (const int64_t vocab : kVocabularies) fmt::print(" {:8}", vocab);
   fmt::print("\n");
 
-  const std::pair<const char*, SamplingParams> sets[] = {{"greedy", {0, 0, 1, 0}},
-                                                         {"defaults", {}},
-                                                         {"top-k 40", {1, 40, 1, 0}},
-                                                         {"top-k 1000", {1, 1000, 1, 0}},
-                                                         {"temperature 1", {1, 0, 1, 0}},
-                                                         {"temperature 0.7, top-p 0.9", {0.7f, 0, 0.9f, 0}},
-                                                         {"temperature 1, top-p 0.95", {1, 0, 0.95f, 0}},
-                                                         {"temperature 1, min-p 0.05", {1, 0, 1, 0.05f}}};
+  const std::pair<const char*, SamplingParams> sets[] = {
+      {"greedy", {0, 0, 1, 0}},
+      {"defaults", {}},
+      {"top-k 40", {1, 40, 1, 0}},
+      {"top-k 1000", {1, 1000, 1, 0}},
+      {"temperature 1", {1, 0, 1, 0}},
+      {"temperature 0.7, top-p 0.9", {0.7f, 0, 0.9f, 0}},
+      {"temperature 1, top-p 0.95", {1, 0, 0.95f, 0}},
+      {"temperature 1, min-p 0.05", {1, 0, 1, 0.05f}},
+  };
   for (const auto& [name, params] : sets) {
     line(name, bench, [&, &params = params] { return bench.sample(params, false, {}); });
     line("  with probabilities", bench, [&, &params = params] { return bench.sample(params, true, {}); });

@@ -229,9 +229,11 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(
   if (!variables.is_null()) {
     if (const Status status = check_template_kwargs(variables); !status.ok()) raise(status.error());
   }
-  ChatPrompt prompt = unwrap(renderer.render({.messages = &turns,
-                                              .tools = functions.is_null() ? nullptr : &functions,
-                                              .kwargs = variables.is_null() ? nullptr : &variables}));
+  ChatPrompt prompt = unwrap(renderer.render({
+      .messages = &turns,
+      .tools = functions.is_null() ? nullptr : &functions,
+      .kwargs = variables.is_null() ? nullptr : &variables,
+  }));
   return {std::move(prompt.ids), renderer.stop_ids()};
 }
 

@@ -109,11 +109,10 @@ void bind_options(nb::module_& m) {
           "constrain",
           [](Request& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
             using Kind = StructuredOutput::Kind;
-            const std::pair<std::string_view, Kind> kinds[] = {{"json", Kind::JsonSchema},
-                                                               {"json_object", Kind::JsonObject},
-                                                               {"regex", Kind::Regex},
-                                                               {"choice", Kind::Choice},
-                                                               {"grammar", Kind::Grammar}};
+            const std::pair<std::string_view, Kind> kinds[] = {
+                {"json", Kind::JsonSchema}, {"json_object", Kind::JsonObject}, {"regex", Kind::Regex},
+                {"choice", Kind::Choice},   {"grammar", Kind::Grammar},
+            };
             for (const auto& [name, value] : kinds)
               if (name == kind) {
                 request.structured = {value, std::move(text), std::move(choices)};

@@ -107,14 +107,16 @@ inline std::vector<Pair> pairs() {
   const auto other = law_of({{30, 4, 10, 20}, {20, 20, 20, 4}, {1, 2, 3, 58}, {8, 40, 8, 8}});
   const auto holes = law_of({{0, 32, 32, 0}, {64, 0, 0, 0}, {0, 0, 1, 63}, {21, 0, 22, 21}});
   const auto other_holes = law_of({{32, 32, 0, 0}, {0, 16, 48, 0}, {0, 0, 63, 1}});
-  return {{"different", 4, broad, other},
-          {"equal", 4, broad, broad},
-          {"zeros in p", 4, holes, other},
-          {"zeros in q", 4, broad, holes},
-          {"zeros in both", 4, holes, other_holes},
-          {"disjoint", 4, law_of({{32, 32, 0, 0}, {1, 63, 0, 0}}), law_of({{0, 0, 32, 32}, {0, 0, 63, 1}})},
-          {"point masses", 3, law_of({{64, 0, 0}, {0, 64, 0}, {0, 0, 64}}), law_of({{64, 0, 0}, {0, 0, 64}, {0, 64, 0}})},
-          {"three tokens", 3, law_of({{30, 30, 4}, {2, 60, 2}}), law_of({{4, 30, 30}, {21, 21, 22}, {62, 1, 1}})}};
+  return {
+      {"different", 4, broad, other},
+      {"equal", 4, broad, broad},
+      {"zeros in p", 4, holes, other},
+      {"zeros in q", 4, broad, holes},
+      {"zeros in both", 4, holes, other_holes},
+      {"disjoint", 4, law_of({{32, 32, 0, 0}, {1, 63, 0, 0}}), law_of({{0, 0, 32, 32}, {0, 0, 63, 1}})},
+      {"point masses", 3, law_of({{64, 0, 0}, {0, 64, 0}, {0, 0, 64}}), law_of({{64, 0, 0}, {0, 0, 64}, {0, 64, 0}})},
+      {"three tokens", 3, law_of({{30, 30, 4}, {2, 60, 2}}), law_of({{4, 30, 30}, {21, 21, 22}, {62, 1, 1}})},
+  };
 }
 
 // body(rule, pair), each with a rule of its own.

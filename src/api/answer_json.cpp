@@ -112,10 +112,12 @@ std::vector<ScoredToken> scored_tokens(const Generation& g) {
 }
 
 ordered_json usage_json(int64_t prompt, int64_t completion, int64_t cached, int64_t thoughts) {
-  ordered_json out{{"prompt_tokens", prompt},
-                   {"completion_tokens", completion},
-                   {"total_tokens", prompt + completion},
-                   {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  ordered_json out{
+      {"prompt_tokens", prompt},
+      {"completion_tokens", completion},
+      {"total_tokens", prompt + completion},
+      {"prompt_tokens_details", {{"cached_tokens", cached}}},
+  };
   if (thoughts >= 0) out["completion_tokens_details"] = {{"reasoning_tokens", thoughts}};
   return out;
 }
@@ -131,15 +133,17 @@ ordered_json timings_json(std::span<const Generation* const> generations) {
     predicted_ms = std::max(predicted_ms, g->milliseconds.first_to_last_token);
   }
   const auto rate = [](int64_t n, double ms) { return ms > 0 ? ordered_json(double(n) * 1e3 / ms) : ordered_json(); };
-  return {{"cache_n", cached},
-          {"prompt_n", prompt},
-          {"prompt_ms", prompt_ms},
-          {"prompt_per_second", rate(prompt, prompt_ms)},
-          {"predicted_n", predicted},
-          {"predicted_ms", predicted_ms},
-          {"predicted_per_second", rate(steps, predicted_ms)},
-          {"draft_n", drafted},
-          {"draft_n_accepted", accepted}};
+  return {
+      {"cache_n", cached},
+      {"prompt_n", prompt},
+      {"prompt_ms", prompt_ms},
+      {"prompt_per_second", rate(prompt, prompt_ms)},
+      {"predicted_n", predicted},
+      {"predicted_ms", predicted_ms},
+      {"predicted_per_second", rate(steps, predicted_ms)},
+      {"draft_n", drafted},
+      {"draft_n_accepted", accepted},
+  };
 }
 
 namespace {

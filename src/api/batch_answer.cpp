@@ -61,9 +61,11 @@ ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tok
 ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenizer) {
   ordered_json out = ordered_json::array({nullptr});  // nothing stands before the first token
   for (size_t i = 0; i < g.prompt_logprobs.size(); ++i) {
-    ordered_json one{{"token", piece(tokenizer, g.prompt_logprobs[i].id)},
-                     {"id", g.prompt_logprobs[i].id},
-                     {"logprob", g.prompt_logprobs[i].logprob}};
+    ordered_json one{
+        {"token", piece(tokenizer, g.prompt_logprobs[i].id)},
+        {"id", g.prompt_logprobs[i].id},
+        {"logprob", g.prompt_logprobs[i].logprob},
+    };
     if (i < g.prompt_top.size()) one["top_logprobs"] = ranked_json(g.prompt_top[i], tokenizer);
     out.push_back(std::move(one));
   }
@@ -152,10 +154,12 @@ std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& 
     cached = i == 0 ? g.reused_tokens : std::min(cached, g.reused_tokens);
   }
   const int64_t prompt = samples.front().generation.prompt_tokens;
-  body["usage"] = {{"prompt_tokens", prompt},
-                   {"completion_tokens", completion},
-                   {"total_tokens", prompt + completion},
-                   {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  body["usage"] = {
+      {"prompt_tokens", prompt},
+      {"completion_tokens", completion},
+      {"total_tokens", prompt + completion},
+      {"prompt_tokens_details", {{"cached_tokens", cached}}},
+  };
   body["metrics"] = metrics_json(samples);
   return enveloped(line, id_json(line.id), 200, std::move(body), nullptr);
 }

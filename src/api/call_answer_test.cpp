@@ -13,6 +13,7 @@ namespace {
 using test::answer;
 using test::chunks;
 using test::json;
+using namespace nlohmann::literals;
 constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
 const json kHello{{{"role", "user"}, {"content", "Tell me about the sea."}}};
 
@@ -83,11 +84,13 @@ TEST(Answer, OfAChatHasOpenAisShape) {
 }
 
 TEST(Answer, CountsSpeculationInVllmsWords) {
-  const json body{{"prompt", "one two three one two three one two three one two"},
-                  {"max_tokens", 40},
-                  {"temperature", 0},
-                  {"ignore_eos", true},
-                  {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}}};
+  const json body{
+      {"prompt", "one two three one two three one two three one two"},
+      {"max_tokens", 40},
+      {"temperature", 0},
+      {"ignore_eos", true},
+      {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}},
+  };
   const json a = answer(kText, body, {.speculation_metrics = ApiLimits::SpeculationMetrics::Detailed});
   const json& s = a["metrics"]["speculative_decoding"];
   ASSERT_GT(s["num_spec_steps"], 0);
@@ -112,12 +115,8 @@ TEST(Answer, CountsSpeculationInVllmsWords) {
 
 // What lm-evaluation-harness does: the continuation is part of the prompt, and its values decide.
 TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
-  const json made = answer(kText, {{"prompt", {1, 20, 300, 4000}},
-                                   {"max_tokens", 20},
-                                   {"temperature", 0},
-                                   {"logprobs", 1},
-                                   {"ignore_eos", true},
-                                   {"return_token_ids", true}});
+  const json made = answer(kText, R"({"prompt":[1,20,300,4000],"max_tokens":20,"temperature":0,"logprobs":1,"ignore_eos":true,
+    "return_token_ids":true})"_json);
   const json& first = made["choices"][0];
   json prompt{1, 20, 300, 4000};
   for (const json& id : first["token_ids"]) prompt.push_back(id);
@@ -148,22 +147,14 @@ TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
 }
 
 TEST(Answer, HasAChoiceForEachPromptAndSample) {
-  const json a = answer(kText, {{"prompt", {"The sea", "A ship"}},
-                                {"n", 2},
-                                {"max_tokens", 6},
-                                {"seed", 3},
-                                {"temperature", 1.0},
-                                {"ignore_eos", true},
-                                {"speculative_config", "off"}});
+  const json a =
+      answer(kText, R"({"prompt":["The sea","A ship"],"n":2,"max_tokens":6,"seed":3,"temperature":1.0,"ignore_eos":true,
+    "speculative_config":"off"})"_json);
   ASSERT_EQ(a["choices"].size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a["choices"][i]["index"], i);
   EXPECT_NE(a["choices"][0]["text"], a["choices"][1]["text"]);
-  const json alone = answer(kText, {{"prompt", "A ship"},
-                                    {"max_tokens", 6},
-                                    {"seed", 3},
-                                    {"temperature", 1.0},
-                                    {"ignore_eos", true},
-                                    {"speculative_config", "off"}});
+  const json alone = answer(kText, R"({"prompt":"A ship","max_tokens":6,"seed":3,"temperature":1.0,"ignore_eos":true,
+    "speculative_config":"off"})"_json);
   EXPECT_EQ(a["choices"][2]["text"], alone["choices"][0]["text"]);
   EXPECT_EQ(a["usage"]["completion_tokens"], 24);
 }
@@ -183,11 +174,8 @@ TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
   EXPECT_EQ(answer(kText, stopping)["choices"][0]["text"], whole.substr(0, at + stop.size()));
   stopping["stream"] = true;
   EXPECT_EQ(joined(chunks(kText, stopping)).text, whole.substr(0, at + stop.size()));
-  const json ids = answer(kText, {{"prompt", "The captain looked at the"},
-                                  {"max_tokens", 30},
-                                  {"temperature", 0},
-                                  {"ignore_eos", true},
-                                  {"return_token_ids", true}})["choices"][0]["token_ids"];
+  const json ids = answer(kText, R"({"prompt":"The captain looked at the","max_tokens":30,"temperature":0,"ignore_eos":true,
+    "return_token_ids":true})"_json)["choices"][0]["token_ids"];
   json by_id = body;
   by_id["stop_token_ids"] = {ids[10]};
   EXPECT_EQ(answer(kText, by_id)["choices"][0]["stop_reason"], ids[10]);
@@ -331,13 +319,15 @@ TEST(Templates, ForToolsAreTheModelsOwn) {
 
 TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
   for (const bool speculate : {false, true}) {
-    json body{{"prompt", "Über 你好 🙂 one two one two one two"},
-              {"max_tokens", 60},
-              {"temperature", 1.5},
-              {"seed", 11},
-              {"logprobs", 2},
-              {"ignore_eos", true},
-              {"return_token_ids", true}};
+    json body{
+        {"prompt", "Über 你好 🙂 one two one two one two"},
+        {"max_tokens", 60},
+        {"temperature", 1.5},
+        {"seed", 11},
+        {"logprobs", 2},
+        {"ignore_eos", true},
+        {"return_token_ids", true},
+    };
     body["speculative_config"] = speculate ? json{{"method", "ngram"}, {"rule", "match"}} : json("off");
     const json whole = answer(kText, body)["choices"][0];
     body["stream"] = true;
@@ -360,13 +350,15 @@ TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
 }
 
 TEST(Stream, OfAChatBeginsWithTheRoleAndEndsWithUsage) {
-  const json body{{"messages", kHello},
-                  {"max_tokens", 12},
-                  {"temperature", 0},
-                  {"stream", true},
-                  {"n", 2},
-                  {"ignore_eos", true},
-                  {"stream_options", {{"include_usage", true}}}};
+  const json body{
+      {"messages", kHello},
+      {"max_tokens", 12},
+      {"temperature", 0},
+      {"stream", true},
+      {"n", 2},
+      {"ignore_eos", true},
+      {"stream_options", {{"include_usage", true}}},
+  };
   const auto parts = chunks(kChat, body);
   ASSERT_GT(parts.size(), 4u);
   for (size_t i = 0; i < 2; ++i) {
@@ -413,12 +405,9 @@ TEST(Stream, EndsWithTheErrorThatEndedIt) {
 }
 
 TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
-  const auto all = chunks(Endpoint::Completions, {{"prompt", "one two three one two three one two three one two"},
-                                                  {"max_tokens", 40},
-                                                  {"temperature", 0},
-                                                  {"stream", true},
-                                                  {"return_token_sources", true},
-                                                  {"speculative_config", {{"method", "ngram"}}}});
+  const auto all = chunks(Endpoint::Completions,
+                          R"({"prompt":"one two three one two three one two three one two","max_tokens":40,"temperature":0,
+    "stream":true,"return_token_sources":true,"speculative_config":{"method":"ngram"}})"_json);
   std::string text, sourced;
   int guessed = 0, own = 0;
   for (const json& chunk : all)
@@ -439,15 +428,10 @@ TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
 
 TEST(Stream, NeverSplitsACharacter) {
   // Tokens of single bytes are common at this temperature.
-  const auto parts = chunks(kText, {{"prompt", "你好，世界 🙂 🙃 Привет"},
-                                    {"max_tokens", 80},
-                                    {"temperature", 5},
-                                    {"seed", 5},
-                                    {"top_p", 1},
-                                    {"top_k", -1},
-                                    {"min_p", 0},
-                                    {"stream", true},
-                                    {"ignore_eos", true}});
+  const auto parts = chunks(
+      kText,
+      R"({"prompt":"你好，世界 🙂 🙃 Привет","max_tokens":80,"temperature":5,"seed":5,"top_p":1,"top_k":-1,"min_p":0,
+    "stream":true,"ignore_eos":true})"_json);
   for (const json& part : parts)
     for (const json& choice : part["choices"]) {
       const std::string text = choice["text"];

@@ -41,10 +41,12 @@ std::string forced_schema(const Body& body) {
   } else {
     ordered_json calls = ordered_json::array();
     for (const ordered_json& tool : body.tools)
-      calls.push_back({{"type", "object"},
-                       {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", parameters_of(tool, defs)}}},
-                       {"required", {"name", "parameters"}},
-                       {"additionalProperties", false}});
+      calls.push_back({
+          {"type", "object"},
+          {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", parameters_of(tool, defs)}}},
+          {"required", {"name", "parameters"}},
+          {"additionalProperties", false},
+      });
     schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(calls)}}}};
     if (!body.parallel_tool_calls) schema["maxItems"] = 1;
   }

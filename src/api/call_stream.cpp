@@ -4,6 +4,7 @@
 
 #include "api/call_state.h"
 #include "api/json_text.h"
+#include "base/clock.h"
 
 namespace hunch {
 namespace {
@@ -88,7 +89,7 @@ class ChunkWriter {
 
   ordered_json timings_so_far(size_t index) const {
     const auto& c = s_.choices[index];
-    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - c.first).count();
+    const double ms = ms_since(c.first);
     ordered_json out{
         {"prompt_n", s_.prepared.prompts[s_.prompt_of(index)].size()}, {"predicted_n", c.tokens}, {"predicted_ms", ms}};
     out["predicted_per_second"] = ms > 0 && c.tokens > 1 ? ordered_json(double(c.tokens - 1) * 1e3 / ms) : ordered_json();
@@ -134,7 +135,7 @@ std::string Call::token(size_t index, const TokenEvent& event) {
   State& s = *state_;
   State::Choice& c = s.choices[index];
   if (s.scores_only || c.over) return {};
-  if (c.tokens++ == 0) c.first = std::chrono::steady_clock::now();
+  if (c.tokens++ == 0) c.first = Clock::now();
   c.held.push_back(event);
   c.held.back().text.clear();
   if (event.text.empty()) return {};

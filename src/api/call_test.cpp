@@ -11,6 +11,7 @@ namespace {
 
 using test::call;
 using test::json;
+using namespace nlohmann::literals;
 using test::refusal;
 constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
 
@@ -235,25 +236,11 @@ TEST(Call, FillsInTheDefaultsOfEachEndpoint) {
 }
 
 TEST(Call, ReadsTheNamesOfEveryDialect) {
-  const auto made = call(kText, {{"prompt", "x"},
-                                 {"temperature", 1e-6},
-                                 {"top_k", -1},
-                                 {"repeat_penalty", 1.5},
-                                 {"n_predict", 7},
-                                 {"seed", -5},
-                                 {"n_probs", 3},
-                                 {"cache_salt", "s"},
-                                 {"priority", -3},
-                                 {"min_p", 0.1},
-                                 {"skip_special_tokens", false},
-                                 {"stop_token_ids", {5}},
-                                 {"logit_bias", {{"9", -100}}},
-                                 {"user", "u"},
-                                 {"vendor_field", {1, 2}},
-                                 {"other", nullptr},
-                                 {"speculative_config", "off"},
-                                 {"request_id", "abc"},
-                                 {"guided_regex", "[ab]+"}});
+  const auto made =
+      call(kText, R"({"prompt":"x","temperature":1e-06,"top_k":-1,"repeat_penalty":1.5,"n_predict":7,"seed":-5,"n_probs":3,
+    "cache_salt":"s","priority":-3,"min_p":0.1,"skip_special_tokens":false,"stop_token_ids":[5],
+    "logit_bias":{"9":-100},"user":"u","vendor_field":[1,2],"other":null,"speculative_config":"off",
+    "request_id":"abc","guided_regex":"[ab]+"})"_json);
   const Request r = made->request(0);
   EXPECT_EQ(r.sampling.temperature, 0.0);
   EXPECT_EQ(r.sampling.top_k, 0);

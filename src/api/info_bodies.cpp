@@ -24,10 +24,12 @@ ordered_json model_json(const ServedModel& model, const std::string& name) {
   out["root"] = model.id;
   out["parent"] = nullptr;
   out["max_model_len"] = model.engine->context_len();
-  out["meta"] = {{"n_ctx_train", shape.context_len},
-                 {"n_embd", shape.hidden},
-                 {"n_vocab", shape.vocab_size},
-                 {"size", parts.model->weight_bytes()}};
+  out["meta"] = {
+      {"n_ctx_train", shape.context_len},
+      {"n_embd", shape.hidden},
+      {"n_vocab", shape.vocab_size},
+      {"size", parts.model->weight_bytes()},
+  };
   return out;
 }
 
@@ -88,9 +90,11 @@ std::variant<std::string, ApiError> props_body(const ServedModels& models, std::
   out["engine"] = model.engine->description();
   ordered_json drafters = ordered_json::array();
   for (const DrafterOptions& drafter : parts.options.drafters) drafters.push_back(drafter.method);
-  out["speculation"] = {{"method", model.defaults.speculation.proposer},
-                        {"lossless", model.defaults.speculation.lossless()},
-                        {"drafters", std::move(drafters)}};
+  out["speculation"] = {
+      {"method", model.defaults.speculation.proposer},
+      {"lossless", model.defaults.speculation.lossless()},
+      {"drafters", std::move(drafters)},
+  };
   return json_line(out);
 }
 
@@ -100,11 +104,13 @@ std::string slots_body(const ServedModels& models) {
     const ServedModel& model = models.at(i);
     const EngineStats stats = model.engine->stats();
     for (int seat = 0; seat < model.engine->parts().limits.max_seqs; ++seat)
-      out.push_back({{"id", out.size()},
-                     {"model", model.id},
-                     {"n_ctx", model.engine->context_len()},
-                     {"speculative", model.defaults.speculation.proposer != "none"},
-                     {"is_processing", seat < stats.running}});
+      out.push_back({
+          {"id", out.size()},
+          {"model", model.id},
+          {"n_ctx", model.engine->context_len()},
+          {"speculative", model.defaults.speculation.proposer != "none"},
+          {"is_processing", seat < stats.running},
+      });
   }
   return json_line(out);
 }

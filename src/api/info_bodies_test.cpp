@@ -61,12 +61,14 @@ TEST(InfoBodies, TokenizeInBothDialects) {
 TEST(InfoBodies, RefuseWhatCannotBeTokenized) {
   const struct {
     std::string_view body, param;
-  } cases[] = {{R"({})", "prompt"},
-               {R"({"prompt":7})", "prompt"},
-               {R"({"content":[1]})", "content"},
-               {R"({"prompt":"x","model":7})", "model"},
-               {R"({"messages":[]})", "messages"},
-               {R"({"content":"x","with_pieces":1})", "with_pieces"}};
+  } cases[] = {
+      {R"({})", "prompt"},
+      {R"({"prompt":7})", "prompt"},
+      {R"({"content":[1]})", "content"},
+      {R"({"prompt":"x","model":7})", "model"},
+      {R"({"messages":[]})", "messages"},
+      {R"({"content":"x","with_pieces":1})", "with_pieces"},
+  };
   for (const auto& c : cases) {
     const auto answer = tokenize_answer(c.body, served_models(), {});
     ASSERT_TRUE(std::holds_alternative<ApiError>(answer)) << c.body;

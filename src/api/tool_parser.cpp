@@ -193,11 +193,10 @@ struct Named {
   std::string_view name;
   enum class Form { Hermes, Llama } form;
 };
-constexpr Named kParsers[] = {{"hermes", Named::Form::Hermes},
-                              {"qwen", Named::Form::Hermes},
-                              {"qwen3", Named::Form::Hermes},
-                              {"llama3_json", Named::Form::Llama},
-                              {"llama3", Named::Form::Llama}};
+constexpr Named kParsers[] = {
+    {"hermes", Named::Form::Hermes},     {"qwen", Named::Form::Hermes},  {"qwen3", Named::Form::Hermes},
+    {"llama3_json", Named::Form::Llama}, {"llama3", Named::Form::Llama},
+};
 
 const Named* named(std::string_view name) {
   const auto at = std::find_if(std::begin(kParsers), std::end(kParsers), [&](const Named& n) { return n.name == name; });

@@ -108,11 +108,13 @@ TEST(Config, RefusesDeepAndBrokenJson) {
 }
 
 TEST(Config, ReadsRopeScalingInBothSpellings) {
-  Json llama3{{"rope_type", "llama3"},
-              {"factor", 8.0},
-              {"low_freq_factor", 1.0},
-              {"high_freq_factor", 4.0},
-              {"original_max_position_embeddings", 8192}};
+  Json llama3{
+      {"rope_type", "llama3"},
+      {"factor", 8.0},
+      {"low_freq_factor", 1.0},
+      {"high_freq_factor", 4.0},
+      {"original_max_position_embeddings", 8192},
+  };
   ModelShape s = shape_of(with(tiny::config("llama"), "rope_scaling", llama3));
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
   EXPECT_EQ(s.rope_scaling.original_context, 8192);
@@ -129,11 +131,9 @@ TEST(Config, ReadsRopeScalingInBothSpellings) {
 }
 
 TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
-  Json yarn{{"rope_type", "yarn"},
-            {"factor", 4.0},
-            {"original_max_position_embeddings", 512},
-            {"beta_fast", 16.0},
-            {"truncate", false}};
+  Json yarn{
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"beta_fast", 16.0}, {"truncate", false},
+  };
   ModelShape s = shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn));
   EXPECT_NEAR(s.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
   EXPECT_EQ(s.rope_scaling.beta_fast, 16);

@@ -169,11 +169,10 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
   std::vector<float> factors;
   if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3) {
     factors = llama3_factors(shape);
-    factors_tensor = {"rope_freqs.weight",
-                      DType::F32,
-                      {int64_t(factors.size())},
-                      reinterpret_cast<const std::byte*>(factors.data()),
-                      factors.size() * 4};
+    factors_tensor = {
+        "rope_freqs.weight", DType::F32, {int64_t(factors.size())}, reinterpret_cast<const std::byte*>(factors.data()),
+        factors.size() * 4,
+    };
     plan.push_back({&factors_tensor, DType::F32, 0});
   }
   for (const Tensor& tensor : checkpoint->tensors()) {

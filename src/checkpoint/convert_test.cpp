@@ -149,11 +149,13 @@ TEST_F(ConvertTest, LlamaQueryAndKeyRowsBecomeNeighbours) {
 
 TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
   auto config = tiny::config("llama");
-  config["rope_scaling"] = {{"rope_type", "llama3"},
-                            {"factor", 8},
-                            {"low_freq_factor", 1},
-                            {"high_freq_factor", 4},
-                            {"original_max_position_embeddings", 64}};
+  config["rope_scaling"] = {
+      {"rope_type", "llama3"},
+      {"factor", 8},
+      {"low_freq_factor", 1},
+      {"high_freq_factor", 4},
+      {"original_max_position_embeddings", 64},
+  };
   put_model("llama", config);
   const auto c = converted(DType::Q8_0);
   ASSERT_TRUE(c);
@@ -167,11 +169,10 @@ TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
 
 TEST_F(ConvertTest, YarnSurvivesTheRoundTrip) {
   auto config = tiny::config("qwen3");
-  config["rope_scaling"] = {{"rope_type", "yarn"},
-                            {"factor", 4},
-                            {"original_max_position_embeddings", 512},
-                            {"attention_factor", 1.5},
-                            {"beta_fast", 20}};
+  config["rope_scaling"] = {
+      {"rope_type", "yarn"},     {"factor", 4},     {"original_max_position_embeddings", 512},
+      {"attention_factor", 1.5}, {"beta_fast", 20},
+  };
   put_model("qwen3", config);
   const auto c = converted(DType::Q8_0);
   ASSERT_TRUE(c);

@@ -200,9 +200,11 @@ TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
   expect_part(error_of(folder_), "no model.safetensors");
   put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
   expect_part(error_of(folder_), "no config.json beside the weights");
-  for (const auto& [text, part] : {std::pair{"[]", "must be a JSON object, not a list"},
-                                   {"{", "not valid JSON"},
-                                   {"{\"quantization_config\": {}}", "quantised Hugging Face checkpoints are not supported"}}) {
+  for (const auto& [text, part] : {
+           std::pair{"[]", "must be a JSON object, not a list"},
+           {"{", "not valid JSON"},
+           {"{\"quantization_config\": {}}", "quantised Hugging Face checkpoints are not supported"},
+       }) {
     put("config.json", text);
     expect_part(error_of(folder_), folder_ + "/config.json: ");
     expect_part(error_of(folder_), part);

@@ -198,23 +198,29 @@ Result<std::string> nsa_canonical_name(std::string_view name) {
   struct Pair {
     std::string_view from, to;
   };
-  static constexpr std::array<Pair, 4> kOutside{{{"embedding.weight", "model.embed_tokens.weight"},
-                                                 {"model.embeddings.weight", "model.embed_tokens.weight"},
-                                                 {"norm.weight", "model.norm.weight"},
-                                                 {"lm_head.weight", "lm_head.weight"}}};
+  static constexpr std::array<Pair, 4> kOutside{{
+      {"embedding.weight", "model.embed_tokens.weight"},
+      {"model.embeddings.weight", "model.embed_tokens.weight"},
+      {"norm.weight", "model.norm.weight"},
+      {"lm_head.weight", "lm_head.weight"},
+  }};
   // XunhaoLai's and fla's words for what the Llama line has too.
-  static constexpr std::array<Pair, 8> kInside{{{"nsa.gate.0.", "self_attn.g_proj."},
-                                                {"nsa.proj_", "self_attn."},
-                                                {"nsa.", "self_attn."},
-                                                {"attn.", "self_attn."},
-                                                {"attn_norm.", "input_layernorm."},
-                                                {"ffn_norm.", "post_attention_layernorm."},
-                                                {"mlp_norm.", "post_attention_layernorm."},
-                                                {"ffn.", "mlp."}}};
-  static constexpr std::array<Pair, 4> kOwn{{{"self_attn.g_proj.weight", "nsa_gate.weight"},
-                                             {"self_attn.compress_key", "nsa_cmp_k.weight"},
-                                             {"self_attn.compress_value", "nsa_cmp_v.weight"},
-                                             {"self_attn.intra_block_pe", "nsa_cmp_pe.weight"}}};
+  static constexpr std::array<Pair, 8> kInside{{
+      {"nsa.gate.0.", "self_attn.g_proj."},
+      {"nsa.proj_", "self_attn."},
+      {"nsa.", "self_attn."},
+      {"attn.", "self_attn."},
+      {"attn_norm.", "input_layernorm."},
+      {"ffn_norm.", "post_attention_layernorm."},
+      {"mlp_norm.", "post_attention_layernorm."},
+      {"ffn.", "mlp."},
+  }};
+  static constexpr std::array<Pair, 4> kOwn{{
+      {"self_attn.g_proj.weight", "nsa_gate.weight"},
+      {"self_attn.compress_key", "nsa_cmp_k.weight"},
+      {"self_attn.compress_value", "nsa_cmp_v.weight"},
+      {"self_attn.intra_block_pe", "nsa_cmp_pe.weight"},
+  }};
   for (const auto& [from, to] : kOutside)
     if (name == from) return canonical_name(to);
   std::string_view rest = name;

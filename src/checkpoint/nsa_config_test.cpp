@@ -56,23 +56,27 @@ TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
   EXPECT_EQ(ssa->family, "nsa");
   EXPECT_EQ(std::tie(ssa->nsa.variant, ssa->nsa.cmp_len, ssa->nsa.sel_block, ssa->nsa.sel_count, ssa->nsa.window),
             std::make_tuple(std::string("fla"), 16, 16, 16, 128));
-  auto xunhao = shape_of(flat({{"kernel_size", 32},
-                               {"kernel_stride", 16},
-                               {"block_size", 64},
-                               {"topk", 8},
-                               {"window_size", 512},
-                               {"compress_type", "avgpool"}}));
+  auto xunhao = shape_of(flat({
+      {"kernel_size", 32},
+      {"kernel_stride", 16},
+      {"block_size", 64},
+      {"topk", 8},
+      {"window_size", 512},
+      {"compress_type", "avgpool"},
+  }));
   ASSERT_TRUE(xunhao.ok()) << xunhao.error().message;
   EXPECT_EQ(std::tie(xunhao->nsa.variant, xunhao->nsa.cmp_len, xunhao->nsa.cmp_stride, xunhao->nsa.sel_count),
             std::make_tuple(std::string("std"), 32, 16, 8));
   EXPECT_EQ(xunhao->nsa.kind, NsaShape::Kind::Mean);
-  Json own = flat({{"block_size", 64},
-                   {"block_counts", 16},
-                   {"num_heads", 4},
-                   {"num_kv_heads", 2},
-                   {"norm_eps", 1e-4},
-                   {"hidden_act", "swish"},
-                   {"qkv_bias", true}});
+  Json own = flat({
+      {"block_size", 64},
+      {"block_counts", 16},
+      {"num_heads", 4},
+      {"num_kv_heads", 2},
+      {"norm_eps", 1e-4},
+      {"hidden_act", "swish"},
+      {"qkv_bias", true},
+  });
   own.erase("num_attention_heads"), own.erase("num_key_value_heads"), own.erase("intermediate_size");
   auto fla = shape_of(own);
   ASSERT_TRUE(fla.ok()) << fla.error().message;

@@ -72,11 +72,13 @@ Status SplitExperts::join_matrices(const ModelShape& shape, const std::string& s
     for (int64_t part = 0; part < step; ++part) {
       const int64_t first_row = e * step * rows + part;
       const char* kind = both ? kinds[part] : "down";
-      Tensor matrix{.name = fmt::format("{}.ffn_{}.{}.weight", layer, kind, e),
-                    .dtype = DType::MXFP4,
-                    .shape = {rows, columns},
-                    .data = blocks.data + first_row * (columns / 2),
-                    .bytes = dtype_bytes(DType::MXFP4, size_t(rows * columns))};
+      Tensor matrix{
+          .name = fmt::format("{}.ffn_{}.{}.weight", layer, kind, e),
+          .dtype = DType::MXFP4,
+          .shape = {rows, columns},
+          .data = blocks.data + first_row * (columns / 2),
+          .bytes = dtype_bytes(DType::MXFP4, size_t(rows * columns)),
+      };
       matrix.split = {scales->second.data + first_row * (columns / kBlock), step};
       out.push_back(std::move(matrix));
     }
@@ -93,11 +95,13 @@ Status SplitExperts::join_bias(const ModelShape& shape, const std::string& stem,
   for (int64_t part = 0; part < 2; ++part) {
     float* values = biases_.emplace_back(std::make_unique<float[]>(size_t(count / 2))).get();
     for (int64_t i = 0; i < count / 2; ++i) values[i] = turns[size_t(2 * i + part)];
-    out.push_back({.name = fmt::format("{}.ffn_{}_exps.bias", stem.substr(0, stem.rfind('.')), part == 0 ? "gate" : "up"),
-                   .dtype = DType::F32,
-                   .shape = {experts, width},
-                   .data = reinterpret_cast<const std::byte*>(values),
-                   .bytes = size_t(count / 2) * sizeof(float)});
+    out.push_back({
+        .name = fmt::format("{}.ffn_{}_exps.bias", stem.substr(0, stem.rfind('.')), part == 0 ? "gate" : "up"),
+        .dtype = DType::F32,
+        .shape = {experts, width},
+        .data = reinterpret_cast<const std::byte*>(values),
+        .bytes = size_t(count / 2) * sizeof(float),
+    });
   }
   return {};
 }

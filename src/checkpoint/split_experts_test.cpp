@@ -19,13 +19,15 @@ constexpr int kHidden = 64, kWidth = 32, kExperts = 3;
 
 nlohmann::json gpt_oss_config() {
   nlohmann::json out = tiny::config("gpt_oss");
-  out.update({{"hidden_size", kHidden},
-              {"intermediate_size", kWidth},
-              {"num_hidden_layers", 1},
-              {"num_local_experts", kExperts},
-              {"num_experts_per_tok", 2},
-              {"sliding_window", 16},
-              {"quantization_config", {{"quant_method", "mxfp4"}}}});
+  out.update({
+      {"hidden_size", kHidden},
+      {"intermediate_size", kWidth},
+      {"num_hidden_layers", 1},
+      {"num_local_experts", kExperts},
+      {"num_experts_per_tok", 2},
+      {"sliding_window", 16},
+      {"quantization_config", {{"quant_method", "mxfp4"}}},
+  });
   return out;
 }
 
@@ -36,14 +38,16 @@ struct Entry {
 
 std::vector<Entry> entries() {
   const std::string a = "model.layers.0.self_attn.", m = "model.layers.0.mlp.";
-  std::vector<Entry> out{{"model.embed_tokens.weight", "F32", {tiny::kVocab, kHidden}},
-                         {"model.norm.weight", "F32", {kHidden}},
-                         {"lm_head.weight", "F32", {tiny::kVocab, kHidden}},
-                         {"model.layers.0.input_layernorm.weight", "F32", {kHidden}},
-                         {"model.layers.0.post_attention_layernorm.weight", "F32", {kHidden}},
-                         {a + "sinks", "F32", {tiny::kHeads}},
-                         {m + "router.weight", "F32", {kExperts, kHidden}},
-                         {m + "router.bias", "F32", {kExperts}}};
+  std::vector<Entry> out{
+      {"model.embed_tokens.weight", "F32", {tiny::kVocab, kHidden}},
+      {"model.norm.weight", "F32", {kHidden}},
+      {"lm_head.weight", "F32", {tiny::kVocab, kHidden}},
+      {"model.layers.0.input_layernorm.weight", "F32", {kHidden}},
+      {"model.layers.0.post_attention_layernorm.weight", "F32", {kHidden}},
+      {a + "sinks", "F32", {tiny::kHeads}},
+      {m + "router.weight", "F32", {kExperts, kHidden}},
+      {m + "router.bias", "F32", {kExperts}},
+  };
   const int64_t q = tiny::kHeads * tiny::kHeadDim, kv = tiny::kKvHeads * tiny::kHeadDim;
   const auto linear = [&](const char* name, int64_t rows, int64_t columns) {
     out.push_back({a + name + "_proj.weight", "F32", {rows, columns}}), out.push_back({a + name + "_proj.bias", "F32", {rows}});

@@ -68,9 +68,11 @@ bool report_audit(const Engine& engine, const Both& both, const Request& request
     out["equal"] = !at;
     out["tokens"] = plain.tokens.size();
     if (at) {
-      out["first_difference"] = {{"position", *at},
-                                 {"plain", token_json(engine.tokenizer(), plain.tokens, *at)},
-                                 {"speculative", token_json(engine.tokenizer(), guessed.tokens, *at)}};
+      out["first_difference"] = {
+          {"position", *at},
+          {"plain", token_json(engine.tokenizer(), plain.tokens, *at)},
+          {"speculative", token_json(engine.tokenizer(), guessed.tokens, *at)},
+      };
     } else {
       out["first_difference"] = nullptr;
     }
@@ -111,40 +113,35 @@ Result<Request> audit_request(const AuditFlags& flags) {
   return request_of(flags.sampling, speculation);
 }
 
-int audit(const AuditFlags& flags, const FlagSet& set) {
-  auto request = audit_request(flags);
-  if (!request.ok()) return fail(request.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
-  options->max_num_seqs = 1;
-  auto text = prompt_text(flags.prompt);
-  if (!text.ok()) return fail(text.error());
+Result<int> audit(const AuditFlags& flags, const FlagSet& set) {
+  HUNCH_TRY(auto request, audit_request(flags));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
+  options.max_num_seqs = 1;
+  HUNCH_TRY(auto text, prompt_text(flags.prompt));
   note_ignored(set);
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  auto ids = prompt_ids(**engine, flags.prompt, *text);
-  if (!ids.ok()) return fail(ids.error());
-  request->prompt = std::move(*ids);
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  HUNCH_TRY(auto ids, prompt_ids(*engine, flags.prompt, text));
+  request.prompt = std::move(ids);
 
   const InterruptScope interrupts;
-  auto both = run_both(**engine, *request, interrupts);
+  auto both = run_both(*engine, request, interrupts);
   progress.clear();
-  if (!both.ok()) return fail(both.error());
+  if (!both.ok()) return both.error();
   if (interrupts.stopped()) {
     complain("interrupted: nothing was compared");
     return interrupts.exit_code();
   }
-  if (!report_audit(**engine, *both, *request, flags.output.json)) {
+  if (!report_audit(*engine, *both, request, flags.output.json)) {
     const Status status = output_error();
-    if (!status.ok()) return fail(status.error());
+    if (!status.ok()) return status.error();
   }
   return both->difference() ? 1 : 0;
 }
 
 }  // namespace
 
-int audit_command(Arguments arguments) {
+Result<int> audit_command(Arguments arguments) {
   AuditFlags flags;
   FlagSet set(
       "hunch audit [flags] (-p TEXT | -f FILE)",
@@ -156,8 +153,7 @@ int audit_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_output_flags(set, flags.output);
   add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   return audit(flags, set);
 }
 

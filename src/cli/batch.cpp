@@ -37,17 +37,17 @@ void print_stats(const Engine& engine, const BatchCounts& counts, double seconds
       s.prompt_tokens, 100 * s.prefix_hit_rate(), 1 + double(s.accepted) / rounds, s.drafts_dropped, s.preemptions);
 }
 
-int conclude(const BatchRun& run, const BatchFlags& flags, const BatchInput& input, const BatchOutput& output,
-             const InterruptScope& interrupts) {
+Result<int> conclude(const BatchRun& run, const BatchFlags& flags, const BatchInput& input, const BatchOutput& output,
+                     const InterruptScope& interrupts) {
   const BatchCounts& counts = run.counts();
-  if (const Status status = output.status(); !status.ok()) return fail(status.error());
+  HUNCH_OK(output.status());
   if (interrupts.stopped()) {
     complain(*flags.output == "-" ? fmt::format("stopped after {} answers", counts.answered + counts.failed)
                                   : fmt::format("stopped; {} answers are in {}, the same command goes on from there",
                                                 counts.answered + counts.failed + counts.skipped, *flags.output));
     return interrupts.exit_code();
   }
-  if (const Status status = input.status(); !status.ok()) return fail(status.error());
+  HUNCH_OK(input.status());
   const int64_t failed = counts.failed + output.earlier_errors();
   if (failed == 0) return 0;
   complain(fmt::format("{} of {} lines have an error as their answer{}", failed, counts.answered + counts.failed + counts.skipped,
@@ -55,44 +55,37 @@ int conclude(const BatchRun& run, const BatchFlags& flags, const BatchInput& inp
   return 1;
 }
 
-int batch(const BatchFlags& flags, const FlagSet& set) {
-  if (!flags.output) return fail(usage_error("no output: name the file for the answers with -o (-: the standard output)"));
+Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
+  if (!flags.output) return usage_error("no output: name the file for the answers with -o (-: the standard output)");
   std::vector<std::string> notes;
-  auto speculation = resolve_speculation(flags.speculation, &notes);
-  if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
-  apply_serving_flags(flags.serving, *options);
-  const int in_flight = kInFlightPerSeat * options->max_num_seqs;
-  options->max_waiting = in_flight + kMaxSamples;
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation, &notes));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
+  apply_serving_flags(flags.serving, options);
+  const int in_flight = kInFlightPerSeat * options.max_num_seqs;
+  options.max_waiting = in_flight + kMaxSamples;
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
-  const auto chat_template = chat_template_text(flags.chat_template);
-  if (!chat_template.ok()) return fail(chat_template.error());
-  auto kwargs = chat_template_kwargs(flags.chat_template);
-  if (!kwargs.ok()) return fail(kwargs.error());
-  auto input = BatchInput::open(*flags.input);
-  if (!input.ok()) return fail(input.error());
-  auto output = BatchOutput::open(*flags.output, **input);
-  if (!output.ok()) return fail(output.error());
+  HUNCH_TRY(const auto chat_template, chat_template_text(flags.chat_template));
+  HUNCH_TRY(auto kwargs, chat_template_kwargs(flags.chat_template));
+  HUNCH_TRY(auto input, BatchInput::open(*flags.input));
+  HUNCH_TRY(auto output, BatchOutput::open(*flags.output, *input));
 
   ProgressLine progress;
   std::atomic<bool> loaded{false};  // later reports come from the engine's thread, and one prompt's progress is not the file's
-  options->progress = [&](std::string_view what, int64_t done, int64_t total) {
+  options.progress = [&](std::string_view what, int64_t done, int64_t total) {
     if (!loaded) progress.show(what, done, total);
   };
-  auto engine = Engine::load(*options);
+  auto engine = Engine::load(options);
   progress.clear();
-  if (!engine.ok()) return fail(engine.error());
+  if (!engine.ok()) return engine.error();
   loaded = true;
 
-  const Request defaults = request_of(flags.sampling, *speculation);
+  const Request defaults = request_of(flags.sampling, speculation);
   const InterruptScope interrupts;
   const auto start = std::chrono::steady_clock::now();
-  BatchRun run(**engine, **input, **output, defaults, ChatPrompts(**engine, chat_template.value(), std::move(kwargs).value()),
-               in_flight);
+  BatchRun run(**engine, *input, *output, defaults, ChatPrompts(**engine, chat_template, std::move(kwargs)), in_flight);
   run.run(interrupts, progress);
-  const int code = conclude(run, flags, **input, **output, interrupts);
+  const Result<int> code = conclude(run, flags, *input, *output, interrupts);
   if (flags.stats)
     print_stats(**engine, run.counts(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   return code;
@@ -100,7 +93,7 @@ int batch(const BatchFlags& flags, const FlagSet& set) {
 
 }  // namespace
 
-int batch_command(Arguments arguments) {
+Result<int> batch_command(Arguments arguments) {
   BatchFlags flags;
   FlagSet set("hunch batch [flags] IN.jsonl -o OUT.jsonl",
               "Answers a file of requests, many at once: a JSON object a line with \"id\", \"prompt\" (a text or token ids) or "
@@ -109,15 +102,14 @@ int batch_command(Arguments arguments) {
   set.positional("IN.jsonl", true, "the requests (-: the standard input)", flags.input);
   set.group("Batch");
   set.text({"-o", "--output", "--output-file"}, "FILE", "where the answers go (-: the standard output)", flags.output);
-  set.toggle({"--stats"}, "end with statistics on stderr", [&flags] { flags.stats = true; });
+  set.toggle({"--stats"}, "end with statistics on stderr", flags.stats);
   add_chat_template_flags(set, flags.chat_template);
   add_serving_flags(set, flags.serving);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
   add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   return batch(flags, set);
 }
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "api/prepare.h"
+#include "base/clock.h"
 #include "engine/parts.h"
 #include "text/excerpt.h"
 
@@ -72,7 +73,7 @@ bool BatchRun::collect(Job& job, double patience_ms) {
     if (!stream) continue;
     while (stream->next_within(patience_ms)) {
       double& first = job.samples[i].first_token_ms;
-      if (first < 0) first = std::chrono::duration<double, std::milli>(Clock::now() - job.start).count();
+      if (first < 0) first = ms_since(job.start);
       patience_ms = 0;
     }
     patience_ms = 0;

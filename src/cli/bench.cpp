@@ -50,20 +50,11 @@ struct LlamaFlags {
 // Comma-separated words, added to `target`.
 FlagSet::Set words(std::vector<std::string>& target) {
   return [&target](std::string_view flag, std::string_view text) -> Status {
-    while (true) {
-      const size_t comma = text.find(',');
-      if (text.substr(0, comma).empty()) return usage_error(fmt::format("{}: an empty value", flag));
-      target.emplace_back(text.substr(0, comma));
-      if (comma == std::string_view::npos) return {};
-      text.remove_prefix(comma + 1);
-    }
-  };
-}
-
-FlagSet::Set single(int64_t& target, Range range) {
-  return [&target, range](std::string_view flag, std::string_view text) -> Status {
-    HUNCH_TRY(target, parse_whole(flag, text, range));
-    return {};
+    return each_item(text, [&](std::string_view word) -> Status {
+      if (word.empty()) return usage_error(fmt::format("{}: an empty value", flag));
+      target.emplace_back(word);
+      return {};
+    });
   };
 }
 
@@ -82,12 +73,11 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
             });
   set.value({"-d", "--n-depth", "--depths"}, "LIST", "tokens in the KV cache before a test (default 0)",
             add_ranges(flags.depths, {0, kMostTokens}), 2);
-  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 5)", single(flags.repetitions, {1, 1000}));
+  set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 5)", {1, 1000}, flags.repetitions);
   set.toggle({"--prefill-depth"}, "fill the depth with a prompt of random tokens (slow), not with noise of the same shape",
-             [&flags] { flags.prefill = true; });
-  set.toggle({"--no-warmup"}, "no warm-up run", [&flags] { flags.warmup = false; });
-  set.value({"--n-gen-warmup"}, "N", "tokens of the warm-up of a generation test (default 1)",
-            single(flags.gen_warmup, {1, 4096}));
+             flags.prefill);
+  set.toggle({"--no-warmup"}, "no warm-up run", flags.warmup, false);
+  set.whole({"--n-gen-warmup"}, "tokens of the warm-up of a generation test (default 1)", {1, 4096}, flags.gen_warmup);
   set.number({"--delay"}, "seconds between tests", {0, 3600}, flags.delay);
 
   set.group("Model and machine");
@@ -101,15 +91,8 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
   set.value({"-ctk", "--cache-type-k"}, "LIST", "type of the KV cache's keys (default: the device's); -ctv must agree",
             words(flags.key_types));
   set.value({"-ctv", "--cache-type-v"}, "LIST", "type of its values", words(flags.value_types));
-  set.value({"--device"}, "NAME", "cpu (default) or reference", [&flags](std::string_view, std::string_view v) -> Status {
-    flags.device = std::string(v);
-    return {};
-  });
-  set.value({"--isa"}, "NAME", "portable, avx2, avx512 or avx512_bf16 (default: the best here)",
-            [&flags](std::string_view, std::string_view v) -> Status {
-              flags.isa = std::string(v);
-              return {};
-            });
+  set.text({"--device"}, "NAME", "cpu (default) or reference", flags.device);
+  set.text({"--isa"}, "NAME", "portable, avx2, avx512 or avx512_bf16 (default: the best here)", flags.isa);
 
   set.group("Rows with speculation");
   set.text({"-f", "--file"}, "FILE", "the text to continue: acceptance depends on it, random tokens say nothing",
@@ -133,33 +116,36 @@ void add_output_flags(FlagSet& set, LlamaFlags& flags) {
               return format.ok() ? Status() : Status(format.error());
             });
   set.toggle({"--json"}, "the same as -o json", [&flags] { flags.format = RowFormat::Json; });
-  set.toggle({"--progress"}, "name each test on stderr as it starts", [&flags] { flags.progress = true; });
+  set.toggle({"--progress"}, "name each test on stderr as it starts", flags.progress);
 }
 
 // llama-bench's flags that have nothing to act on here; each takes a value, as there.
 void add_idle_flags(FlagSet& set) {
   using A = FlagSet::Arity;
-  set.ignore({"-ngl",        "--n-gpu-layers",
-              "-ncmoe",      "--n-cpu-moe",
-              "-sm",         "--split-mode",
-              "-mg",         "--main-gpu",
-              "-nkvo",       "--no-kv-offload",
-              "-fa",         "--flash-attn",
-              "-dev",        "-lm",
-              "--load-mode", "-lzm",
-              "-mmp",        "--mmap",
-              "-embd",       "--embeddings",
-              "-ts",         "--tensor-split",
-              "-ot",         "--override-tensor",
-              "-nopo",       "--no-op-offload",
-              "--no-host",   "--repack",
-              "--numa",      "--prio",
-              "-C",          "--cpu-mask",
-              "--poll",      "--cpu-strict",
-              "-fitt",       "--fit-target",
-              "-fitc",       "--fit-ctx",
-              "--lazy-mode"},
-             A::One);
+  set.ignore(
+      {
+          "-ngl",        "--n-gpu-layers",
+          "-ncmoe",      "--n-cpu-moe",
+          "-sm",         "--split-mode",
+          "-mg",         "--main-gpu",
+          "-nkvo",       "--no-kv-offload",
+          "-fa",         "--flash-attn",
+          "-dev",        "-lm",
+          "--load-mode", "-lzm",
+          "-mmp",        "--mmap",
+          "-embd",       "--embeddings",
+          "-ts",         "--tensor-split",
+          "-ot",         "--override-tensor",
+          "-nopo",       "--no-op-offload",
+          "--no-host",   "--repack",
+          "--numa",      "--prio",
+          "-C",          "--cpu-mask",
+          "--poll",      "--cpu-strict",
+          "-fitt",       "--fit-target",
+          "-fitc",       "--fit-ctx",
+          "--lazy-mode",
+      },
+      A::One);
   set.ignore({"-v", "--verbose", "--offline"}, A::None);
   set.refuse({"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token"},
              "models are not downloaded; name a folder or a GGUF file with -m");
@@ -180,10 +166,10 @@ class LlamaBench {
         printer_(flags.format, optional_columns(flags, speculation)),
         error_printer_(flags.error_format.value_or(RowFormat::Markdown), optional_columns(flags, speculation)) {}
 
-  int run(const std::vector<Setting>& settings) {
+  Result<int> run(const std::vector<Setting>& settings) {
     for (const Setting& setting : settings) {
       if (interrupts_.stopped()) break;
-      if (const Status status = run(setting); !status.ok()) return fail(status.error());
+      HUNCH_OK(run(setting));
     }
     print(printer_.end(), flags_.error_format ? error_printer_.end() : "");
     if (flags_.format == RowFormat::Markdown) print(fmt::format("\nbuild: hunch {}\n", build_commit()), "");
@@ -326,22 +312,24 @@ class LlamaBench {
     }
     if (samples.empty()) return {};
     const auto speedup = mean_and_deviation(speedups), base = mean_and_deviation(plain_speeds);
-    ordered_json extra = {{"drafter", sums.proposer},
-                          {"tokens", *flags_.text_file},
-                          {"lossless", sums.lossless},
-                          {"policy", sums.policy},
-                          {"rule", sums.rule},
-                          {"gamma", sums.gamma},
-                          {"ratio", asked_ratio(speculation_)},
-                          {"temperature", *request.sampling.temperature},
-                          {"mean_acceptance_length", sums.mean_acceptance_length()},
-                          {"plain_ts", base.mean},
-                          {"stddev_plain_ts", base.deviation},
-                          {"speedup", speedup.mean},
-                          {"stddev_speedup", speedup.deviation},
-                          {"same_tokens_as_plain", equal},
-                          {"acceptance_by_position", sums.acceptance_by_position()},
-                          {"milliseconds", time_split(sums)}};
+    ordered_json extra = {
+        {"drafter", sums.proposer},
+        {"tokens", *flags_.text_file},
+        {"lossless", sums.lossless},
+        {"policy", sums.policy},
+        {"rule", sums.rule},
+        {"gamma", sums.gamma},
+        {"ratio", asked_ratio(speculation_)},
+        {"temperature", *request.sampling.temperature},
+        {"mean_acceptance_length", sums.mean_acceptance_length()},
+        {"plain_ts", base.mean},
+        {"stddev_plain_ts", base.deviation},
+        {"speedup", speedup.mean},
+        {"stddev_speedup", speedup.deviation},
+        {"same_tokens_as_plain", equal},
+        {"acceptance_by_position", sums.acceptance_by_position()},
+        {"milliseconds", time_split(sums)},
+    };
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     print_row(bench_row(fields_, test, samples, extra));
@@ -393,7 +381,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
   return out;
 }
 
-int llama_bench_command(Arguments arguments) {
+Result<int> llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
   FlagSet set(
       "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven|ssv] [flags]",
@@ -404,18 +392,15 @@ int llama_bench_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_output_flags(set, flags);
   add_idle_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto speculation = asked_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  auto settings = settings_of(flags);
-  if (!settings.ok()) return fail(settings.error());
-  if (speculation->proposer != "none" && !flags.text_file)
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(auto speculation, asked_speculation(flags.speculation));
+  HUNCH_TRY(auto settings, settings_of(flags));
+  if (speculation.proposer != "none" && !flags.text_file)
     note("no rows with speculation: random tokens say nothing about acceptance; name a text with -f");
-  if (speculation->proposer == "none" && flags.text_file) note("-f has no effect without --spec");
+  if (speculation.proposer == "none" && flags.text_file) note("-f has no effect without --spec");
   note_ignored(set);
   ProgressLine progress;
-  return LlamaBench(flags, *speculation, progress).run(*settings);
+  return LlamaBench(flags, speculation, progress).run(settings);
 }
 
 }  // namespace
@@ -464,17 +449,13 @@ void add_format_flag(FlagSet& set, bool& json) {
             });
 }
 
-int bench_command(Arguments arguments) {
-  if (!arguments.empty()) {
-    if (arguments[0] == "accept") return bench_accept_command(arguments.subspan(1));
-    if (arguments[0] == "batch") return bench_batch_command(arguments.subspan(1));
-    if (arguments[0] == "breakeven") return bench_breakeven_command(arguments.subspan(1));
-    if (arguments[0] == "kernels") return bench_kernels_command(arguments.subspan(1));
-    if (arguments[0] == "prefill") return bench_prefill_command(arguments.subspan(1));
-    if (arguments[0] == "rounds") return bench_rounds_command(arguments.subspan(1));
-    if (arguments[0] == "passes") return bench_passes_command(arguments.subspan(1));
-    if (arguments[0] == "ssv") return bench_ssv_command(arguments.subspan(1));
-  }
+Result<int> bench_command(Arguments arguments) {
+  constexpr std::pair<std::string_view, Result<int> (*)(Arguments)> kOthers[] = {
+      {"accept", bench_accept_command},   {"batch", bench_batch_command},     {"breakeven", bench_breakeven_command},
+      {"kernels", bench_kernels_command}, {"prefill", bench_prefill_command}, {"rounds", bench_rounds_command},
+      {"passes", bench_passes_command},   {"ssv", bench_ssv_command}};
+  for (const auto& [name, command] : kOthers)
+    if (!arguments.empty() && arguments[0] == name) return command(arguments.subspan(1));
   // --only was this command's own before `passes` had a name.
   for (const std::string& argument : arguments)
     if (argument == "--only" || argument.starts_with("--only=")) return bench_passes_command(arguments);

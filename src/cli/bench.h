@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/bench_rows.h"
+#include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/request_flags.h"
 #include "cli/terminal.h"
@@ -76,13 +77,13 @@ void add_random_flags(FlagSet& set, ModelFlags& flags);
 // -o md|json.
 void add_format_flag(FlagSet& set, bool& json);
 
-int bench_accept_command(std::span<const std::string> arguments);
-int bench_breakeven_command(std::span<const std::string> arguments);
-int bench_batch_command(std::span<const std::string> arguments);
-int bench_rounds_command(std::span<const std::string> arguments);
-int bench_kernels_command(std::span<const std::string> arguments);
-int bench_prefill_command(std::span<const std::string> arguments);
-int bench_passes_command(std::span<const std::string> arguments);
-int bench_ssv_command(std::span<const std::string> arguments);
+Result<int> bench_accept_command(Arguments);
+Result<int> bench_breakeven_command(Arguments);
+Result<int> bench_batch_command(Arguments);
+Result<int> bench_rounds_command(Arguments);
+Result<int> bench_kernels_command(Arguments);
+Result<int> bench_prefill_command(Arguments);
+Result<int> bench_passes_command(Arguments);
+Result<int> bench_ssv_command(Arguments);
 
 }  // namespace hunch

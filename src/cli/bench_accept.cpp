@@ -82,18 +82,17 @@ class Accept {
   Accept(Engine& engine, const AcceptFlags& flags, const NormSides* sides, ProgressLine& progress, ordered_json& rows)
       : engine_(engine), flags_(flags), sides_(sides), progress_(progress), rows_(rows) {}
 
-  int run() {
-    auto all = read_prompts(engine_.tokenizer(), *flags_.file, flags_.contexts);
-    if (!all.ok()) return fail(all.error());
+  Result<int> run() {
+    HUNCH_TRY(auto all, read_prompts(engine_.tokenizer(), *flags_.file, flags_.contexts));
     std::vector<int64_t> contexts = flags_.contexts;
     if (contexts.empty()) {
-      for (const BenchPrompt& p : *all)
+      for (const BenchPrompt& p : all)
         if (std::find(contexts.begin(), contexts.end(), p.context) == contexts.end()) contexts.push_back(p.context);
       std::sort(contexts.begin(), contexts.end());
     }
     for (int64_t context : contexts) {
       std::vector<BenchPrompt> prompts;
-      for (const BenchPrompt& p : *all)
+      for (const BenchPrompt& p : all)
         if (p.context == context) prompts.push_back(p);
       const int64_t new_tokens = *flags_.sampling.max_tokens;
       prompts = dealt(std::move(prompts), flags_.prompts.value_or(0), engine_.context_len() - new_tokens - 80);
@@ -102,7 +101,7 @@ class Accept {
         continue;
       }
       const Status status = cells(context, prompts);
-      if (!status.ok()) return fail(status.error());
+      if (!status.ok()) return status.error();
       if (interrupts_.stopped()) break;
     }
     return interrupts_.exit_code();
@@ -177,16 +176,18 @@ class Accept {
   }
   void emit(int64_t context, int64_t length, const Cell& cell) {
     const std::string& policy = cell.policy;
-    ordered_json row = {{"context", context},
-                        {"length", length},
-                        {"prompts", cell.per_prompt.size()},
-                        {"seeds", flags_.seeds.size()},
-                        {"policy", policy},
-                        {"rule", flags_.rule},
-                        {"gamma", gamma_of(policy, named_policy(policy).value())},
-                        {"ratio", cell.ratio},
-                        {"mean_tokens_per_round", mean(cell.per_prompt)},
-                        {"standard_error", standard_error(cell.per_prompt)}};
+    ordered_json row = {
+        {"context", context},
+        {"length", length},
+        {"prompts", cell.per_prompt.size()},
+        {"seeds", flags_.seeds.size()},
+        {"policy", policy},
+        {"rule", flags_.rule},
+        {"gamma", gamma_of(policy, named_policy(policy).value())},
+        {"ratio", cell.ratio},
+        {"mean_tokens_per_round", mean(cell.per_prompt)},
+        {"standard_error", standard_error(cell.per_prompt)},
+    };
     const bool sides = sides_ && policy.starts_with("mtp");
     if (sides) row["mtp_feed_norm"] = sides_->feed, row["mtp_recycle_norm"] = sides_->recycle;
     std::string conditional, kinds;
@@ -245,13 +246,11 @@ Status parse_norms(std::string_view flag, std::string_view text, std::vector<Nor
     for (const std::string_view pair : kPairs) add(pair);
     return {};
   }
-  while (true) {
-    const size_t comma = text.find(',');
-    HUNCH_TRY(const std::string pair, parse_choice(flag, text.substr(0, comma), kPairs));
+  return each_item(text, [&](std::string_view item) -> Status {
+    HUNCH_TRY(const std::string pair, parse_choice(flag, item, kPairs));
     add(pair);
-    if (comma == std::string_view::npos) return {};
-    text.remove_prefix(comma + 1);
-  }
+    return {};
+  });
 }
 
 // What to measure where it was not said, and the drafters that it takes.
@@ -301,20 +300,16 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
             "shares of the KV cache that guesses read (default 0.07; of policy default: its own)",
             set_numbers(flags.ratios, {0, 1, true}));
   set.whole({"--min-tokens"}, "least entries that guesses read (default 16)", {1, 1 << 24}, flags.min_tokens);
-  set.value({"--rule"}, "RULE", "ratio (default) or match", [&flags](std::string_view flag, std::string_view v) -> Status {
-    static constexpr std::string_view kRules[] = {"match", "ratio"};
-    HUNCH_TRY(flags.rule, parse_choice(flag, v, kRules));
-    return {};
-  });
-  set.toggle({"--speed"}, "also decode plainly, and print the speed over that", [&flags] { flags.speed = true; });
-  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.choice({"--rule"}, "RULE", "ratio (default) or match", {"match", "ratio"}, flags.rule);
+  set.toggle({"--speed"}, "also decode plainly, and print the speed over that", flags.speed);
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
 }
 
 }  // namespace
 
-int bench_accept_command(Arguments arguments) {
+Result<int> bench_accept_command(Arguments arguments) {
   AcceptFlags flags;
   // The published tables are at temperature 0.8 and no other filter, not at the model's defaults.
   flags.sampling = {.temperature = 0.8, .top_p = 1, .min_p = 0, .top_k = 0, .seed = {}, .max_tokens = 96, .ignore_eos = true};
@@ -322,22 +317,19 @@ int bench_accept_command(Arguments arguments) {
               "Tokens a round emits, the corrected or bonus token included: mean over the prompts and its standard error, by "
               "context and policy, with the acceptance of each position given that all before it were accepted.");
   add_accept_flags(set, flags);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto options = engine_options(flags.model);
-  if (!options.ok()) return fail(options.error());
-  if (const Status status = settle(flags, *options); !status.ok()) return fail(status.error());
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(auto options, engine_options(flags.model));
+  HUNCH_OK(settle(flags, options));
   ordered_json rows = ordered_json::array();
   const size_t forms = std::max<size_t>(1, flags.mtp_norms.size());
   int code = 0;
   for (size_t i = 0; i < forms && code == 0; ++i) {
     const NormSides* sides = flags.mtp_norms.empty() ? nullptr : &flags.mtp_norms[i];
-    for (DrafterOptions& drafter : options->drafters)
+    for (DrafterOptions& drafter : options.drafters)
       if (sides && drafter.method == "mtp") drafter.feed_norm = sides->feed, drafter.recycle_norm = sides->recycle;
     ProgressLine progress;
-    auto engine = load_engine(*options, progress);
-    if (!engine.ok()) return fail(engine.error());
-    code = Accept(**engine, flags, sides, progress, rows).run();
+    HUNCH_TRY(auto engine, load_engine(options, progress));
+    HUNCH_TRY(code, Accept(*engine, flags, sides, progress, rows).run());
   }
   if (flags.json && code != 1 && code != 2) write_stdout(json_line({{"rows", rows}}) + "\n");
   return code;

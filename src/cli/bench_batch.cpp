@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "api/answer_json.h"
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/commands.h"
@@ -19,7 +19,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
 
 struct BatchFlags {
@@ -34,8 +33,6 @@ struct BatchFlags {
   bool shared = false;
   RowFormat format = RowFormat::Markdown;
 };
-
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 // What one level did.
 struct Level {
@@ -200,16 +197,18 @@ class BatchBench {
              const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
     std::sort(first.begin(), first.end());
     const Generation& sums = level.sums;
-    ordered_json extra = {{"n_parallel", parallel},
-                          {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
-                          {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))},
-                          {"shared_prompt", flags_.shared},
-                          {"lossless", sums.lossless},
-                          {"prompt_ms", level.prompt_ms},
-                          {"first_token_ms_median", first.empty() ? 0 : first[first.size() / 2]},
-                          {"first_token_ms_most", first.empty() ? 0 : first.back()},
-                          {"decode_ts_per_request", mean_and_deviation(each).mean},
-                          {"decode_ts", mean_and_deviation(decodes).mean}};
+    ordered_json extra = {
+        {"n_parallel", parallel},
+        {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
+        {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))},
+        {"shared_prompt", flags_.shared},
+        {"lossless", sums.lossless},
+        {"prompt_ms", level.prompt_ms},
+        {"first_token_ms_median", first.empty() ? 0 : first[first.size() / 2]},
+        {"first_token_ms_most", first.empty() ? 0 : first.back()},
+        {"decode_ts_per_request", mean_and_deviation(each).mean},
+        {"decode_ts", mean_and_deviation(decodes).mean},
+    };
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
@@ -256,25 +255,17 @@ void add_batch_flags(FlagSet& set, BatchFlags& flags) {
            flags.prompt_file);
   set.value({"--contexts"}, "LIST", "with --prompts: values of \"context\" to take (default: all)",
             set_ranges(flags.contexts, {0, 1 << 24}));
-  set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", [&flags] { flags.shared = true; });
-  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 1)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.repetitions, parse_whole(flag, v, {1, 1000}));
-              return {};
-            });
+  set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", flags.shared);
+  set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 1)", {1, 1000}, flags.repetitions);
   set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
   set.whole({"-s", "--seed"}, "seed of the first request (default 7)", {0, double(1LL << 53)}, flags.seed);
   set.group("Output");
-  set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.format, parse_row_format(flag, v));
-              return {};
-            });
+  set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv", FlagSet::stored(flags.format, parse_row_format));
 }
 
 }  // namespace
 
-int bench_batch_command(std::span<const std::string> arguments) {
+Result<int> bench_batch_command(Arguments arguments) {
   BatchFlags flags;
   FlagSet set(
       "hunch bench batch [flags]",
@@ -283,31 +274,27 @@ int bench_batch_command(std::span<const std::string> arguments) {
   add_batch_flags(set, flags);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.parallel.empty()) flags.parallel = {1, 2, 4, 8, 16};
   if (flags.prompt_file && (flags.text_file || flags.shared || !flags.prompts.empty()))
-    return fail(usage_error("--prompts says what is continued: leave out -f, -p and --shared-prompt"));
+    return usage_error("--prompts says what is continued: leave out -f, -p and --shared-prompt");
   if (flags.prompts.empty()) flags.prompts = {512};
   if (flags.gens.empty()) flags.gens = {64};
-  auto speculation = asked_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  if (speculation->proposer != "none" && !flags.text_file && !flags.prompt_file)
+  HUNCH_TRY(auto speculation, asked_speculation(flags.speculation));
+  if (speculation.proposer != "none" && !flags.text_file && !flags.prompt_file)
     note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   // Room for all requests at once: what is measured is sharing of passes, not preemption (--kv-memory measures that).
   const int64_t most = *std::max_element(flags.parallel.begin(), flags.parallel.end());
   const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end()) +
                          *std::max_element(flags.gens.begin(), flags.gens.end()) + kSlack;
-  options->max_num_seqs = int(most);
-  if (options->context_len == 0 && !flags.prompt_file) options->context_len = length;  // a file's prompts: the model's own
+  options.max_num_seqs = int(most);
+  if (options.context_len == 0 && !flags.prompt_file) options.context_len = length;  // a file's prompts: the model's own
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  BatchBench bench(**engine, flags, *speculation,
-                   engine_fields(**engine, options->model, (*engine)->parts().limits.rows, options->chunk_len));
-  if (const Status status = bench.run(); !status.ok()) return fail(status.error());
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  BatchBench bench(*engine, flags, speculation,
+                   engine_fields(*engine, options.model, engine->parts().limits.rows, options.chunk_len));
+  HUNCH_OK(bench.run());
   return bench.exit_code();
 }
 

@@ -28,12 +28,8 @@ void add_flags(FlagSet& set, BreakEvenFlags& flags) {
   set.value({"-d", "--depths"}, "LIST", "context depths (default 512,4096,16384,28672)", set_ranges(flags.depths, {64, 1 << 24}));
   set.value({"--batches"}, "LIST", "requests in a step (default 1,4,16)", set_ranges(flags.batches, {1, 64}));
   set.value({"--rows"}, "LIST", "rows of the verify passes timed, 2..64 (default 2,4,8,12,16)", set_ranges(flags.rows, {2, 64}));
-  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 7)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 1000}));
-              return {};
-            });
-  set.toggle({"--no-keep"}, "do not store what was measured for later runs", [&flags] { flags.keep = false; });
+  set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 7)", {1, 1000}, flags.repeats);
+  set.toggle({"--no-keep"}, "do not store what was measured for later runs", flags.keep, false);
   set.group("Output");
   add_format_flag(set, flags.json);
 }
@@ -44,14 +40,16 @@ ordered_json row_of(const CostTable& table, const Arm& self, const Arm& lookup, 
   const BreakEven at = break_even(table, self, entries, batch);
   int gamma = 0;
   const double gain = best_gain(table, self, entries, batch, 0.9, gamma);
-  return {{"context", context},
-          {"batch", batch},
-          {"plain_ms", table.verify.ms({.rows = double(batch), .sequences = batch, .entries = entries * batch})},
-          {"self_pays_from", acceptance(at)},
-          {"with_gamma", at.possible ? ordered_json(at.gamma) : ordered_json()},
-          {"lookup_pays_from", acceptance(break_even(table, lookup, entries, batch))},
-          {"self_at_0.9", gain},
-          {"best_gamma_at_0.9", gamma}};
+  return {
+      {"context", context},
+      {"batch", batch},
+      {"plain_ms", table.verify.ms({.rows = double(batch), .sequences = batch, .entries = entries * batch})},
+      {"self_pays_from", acceptance(at)},
+      {"with_gamma", at.possible ? ordered_json(at.gamma) : ordered_json()},
+      {"lookup_pays_from", acceptance(break_even(table, lookup, entries, batch))},
+      {"self_at_0.9", gain},
+      {"best_gamma_at_0.9", gamma},
+  };
 }
 
 std::string markdown(const std::vector<ordered_json>& rows) {
@@ -70,50 +68,50 @@ std::string markdown(const std::vector<ordered_json>& rows) {
   return out;
 }
 
-int run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOptions& speculation) {
+Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOptions& speculation) {
   EngineParts& parts = engine.parts();
   Request request;
   request.prompt = {0};
   request.sampling.temperature = 0.8, request.sampling.seed = 1;
   request.speculation = speculation;
-  auto plan = plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
-                           parts.bits_per_weight());
-  if (!plan.ok()) return fail(plan.error());
+  HUNCH_TRY(auto plan, plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
+                                    parts.bits_per_weight()));
 
   const CostKey key = cost_key(parts);
   const std::string path = cache_path("costs", key);
-  CostTable table(cost_priors(parts, *plan));
+  CostTable table(cost_priors(parts, plan));
   if (flags.keep)
     if (const Status status = table.load(path, key); !status.ok()) note(status.error().message);
-  if (const Status status = measure_costs(parts, *plan, flags.depths, flags.rows, int(flags.repeats), table); !status.ok())
-    return fail(status.error());
+  HUNCH_OK(measure_costs(parts, plan, flags.depths, flags.rows, int(flags.repeats), table));
   if (flags.keep) {
     const Status status = table.save(path, key);
     note(status.ok() ? fmt::format("what was measured is kept for later runs: {}", path) : status.error().message);
   }
 
-  const Arm self{.name = "self",
-                 .passes = true,
-                 .draft_kind = 0,
-                 .ratio = plan->policy.ratio,
-                 .min_entries = double(plan->policy.min_tokens)};
+  const Arm self{
+      .name = "self",
+      .passes = true,
+      .draft_kind = 0,
+      .ratio = plan.policy.ratio,
+      .min_entries = double(plan.policy.min_tokens),
+  };
   const Arm lookup{.name = "lookup"};
   std::vector<ordered_json> rows;
   for (const int64_t context : flags.depths)
     for (const int64_t batch : flags.batches)
       if (context < engine.context_len()) rows.push_back(row_of(table, self, lookup, context, int(batch)));
   if (flags.json)
-    return print_and_exit_code(json_line({{"engine", engine.description()}, {"draft", draft_kind_name(*plan)}, {"rows", rows}}) +
+    return print_and_exit_code(json_line({{"engine", engine.description()}, {"draft", draft_kind_name(plan)}, {"rows", rows}}) +
                                "\n");
   return print_and_exit_code(fmt::format(
       "{}; drafts {}\n\n{}\nAcceptance: of a drafted token, given that all before it were accepted. Lookup: guesses that cost no "
       "passes (n-gram, suffix).\nBatches above 1 are computed from terms fitted to passes of one request.\n",
-      engine.description(), draft_kind_name(*plan), markdown(rows)));
+      engine.description(), draft_kind_name(plan), markdown(rows)));
 }
 
 }  // namespace
 
-int bench_breakeven_command(Arguments arguments) {
+Result<int> bench_breakeven_command(Arguments arguments) {
   BreakEvenFlags flags;
   FlagSet set(
       "hunch bench breakeven [flags]",
@@ -122,17 +120,13 @@ int bench_breakeven_command(Arguments arguments) {
   add_flags(set, flags);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  speculation->proposer = "self";
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
+  speculation.proposer = "self";
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  return run(**engine, flags, *speculation);
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  return run(*engine, flags, speculation);
 }
 
 }  // namespace hunch

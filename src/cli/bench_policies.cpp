@@ -103,13 +103,10 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
 
 Status parse_policies(std::string_view text, std::vector<std::string>& out) {
   out.clear();
-  while (true) {
-    const size_t comma = text.find(',');
-    out.emplace_back(text.substr(0, comma));
-    HUNCH_OK(named_policy(out.back()));
-    if (comma == std::string_view::npos) return {};
-    text.remove_prefix(comma + 1);
-  }
+  return each_item(text, [&](std::string_view item) -> Status {
+    HUNCH_OK(named_policy(out.emplace_back(item)));
+    return {};
+  });
 }
 
 double named_ratio(const std::string& name) { return name.starts_with("default") ? defaults::kRatio : 0.07; }

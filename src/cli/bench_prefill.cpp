@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -15,7 +15,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 struct PrefillFlags {
   ModelFlags model;
@@ -29,11 +28,7 @@ void add_flags(FlagSet& set, PrefillFlags& flags) {
   add_random_flags(set, flags.model);
   set.value({"-p", "--n-prompt"}, "LIST", "tokens of a prompt (default 32768)", set_ranges(flags.prompts, {2, 1 << 24}));
   set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a chunk (default 512,2048)", set_ranges(flags.chunks, {2, 1 << 14}));
-  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..100, of which the median counts (default 3)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 100}));
-              return {};
-            });
+  set.whole({"-r", "--repetitions"}, "repetitions, 1..100, of which the median counts (default 3)", {1, 100}, flags.repeats);
   set.group("Output");
   add_format_flag(set, flags.json);
 }
@@ -51,7 +46,7 @@ Result<double> median_ms(TokenRun& run, const std::vector<int32_t>& tokens, int 
     const auto start = Clock::now();
     run.feed(tokens, chunk, TokenRun::Logits::Last);
     HUNCH_OK(run.status());
-    if (r >= 0) times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    if (r >= 0) times.push_back(ms_since(start));
     run.rewind(0);
   }
   std::nth_element(times.begin(), times.begin() + ptrdiff_t(times.size() / 2), times.end());
@@ -77,14 +72,16 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
       HUNCH_TRY(const auto run, TokenRun::make(parts, length));
       HUNCH_TRY(const double ms, median_ms(*run, tokens, int(chunk), int(flags.repeats)));
       const double rate = (work.products + work.attention) / (ms * 1e-3);
-      table.rows.push_back({{"tokens", length},
-                            {"chunk", chunk},
-                            {"ms", ms},
-                            {"tokens_per_s", double(length) / ms * 1e3},
-                            {"product_TFLOP", work.products * 1e-12},
-                            {"attention_TFLOP", work.attention * 1e-12},
-                            {"TFLOP_per_s", rate * 1e-12},
-                            {"of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()}});
+      table.rows.push_back({
+          {"tokens", length},
+          {"chunk", chunk},
+          {"ms", ms},
+          {"tokens_per_s", double(length) / ms * 1e3},
+          {"product_TFLOP", work.products * 1e-12},
+          {"attention_TFLOP", work.attention * 1e-12},
+          {"TFLOP_per_s", rate * 1e-12},
+          {"of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()},
+      });
     }
   }
   return table;
@@ -111,31 +108,26 @@ PrefillWork prefill_work(const Checkpoint& checkpoint, int64_t length) {
   return work;
 }
 
-int bench_prefill_command(Arguments arguments) {
+Result<int> bench_prefill_command(Arguments arguments) {
   PrefillFlags flags;
   FlagSet set("hunch bench prefill [flags]",
               "Whole prompts of random tokens, one request: time, and the multiplications of products and attention against the "
               "device's ceiling.");
   add_flags(set, flags);
   add_model_flags(set, flags.model);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  if (flags.model.random && flags.model.model) return fail(usage_error("--random and --model name two models: give one"));
-  auto options = engine_options(flags.model);
-  if (!options.ok()) return fail(options.error());
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
+  HUNCH_TRY(auto options, engine_options(flags.model));
   const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end());
-  options->context_len = (length + 63) / 64 * 64;
-  options->max_num_seqs = 1;
-  options->chunk_len = int(std::min(length, *std::max_element(flags.chunks.begin(), flags.chunks.end())));
+  options.context_len = (length + 63) / 64 * 64;
+  options.max_num_seqs = 1;
+  options.chunk_len = int(std::min(length, *std::max_element(flags.chunks.begin(), flags.chunks.end())));
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  auto table = measure(**engine, flags);
-  if (!table.ok()) return fail(table.error());
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  HUNCH_TRY(auto table, measure(*engine, flags));
   if (flags.json)
-    return print_and_exit_code(json_line({{"engine", (*engine)->description()}, {"rows", table->rows}, {"note", table->note}}) +
-                               "\n");
-  return print_and_exit_code((*engine)->description() + "\n\n" + table_text(*table));
+    return print_and_exit_code(json_line({{"engine", engine->description()}, {"rows", table.rows}, {"note", table.note}}) + "\n");
+  return print_and_exit_code(engine->description() + "\n\n" + table_text(table));
 }
 
 }  // namespace hunch

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <map>
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 
@@ -19,7 +19,6 @@ extern char** environ;
 namespace hunch {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr uint64_t kSeed = 7;
 constexpr int kStarts = 7;
 
@@ -42,7 +41,7 @@ Result<double> start_once(const std::string& model, int threads) {
   close(ends[1]);  // else the read below would wait for this process too
   char byte = 0;
   const bool answered = error == 0 && read(ends[0], &byte, 1) == 1;
-  const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  const double ms = ms_since(start);
   char rest[256];
   while (answered && read(ends[0], rest, sizeof rest) > 0) {}
   close(ends[0]);
@@ -69,10 +68,12 @@ Result<BenchTable> bench_start(const std::string& model, int threads) {
 
 Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation,
                                     const InterruptScope& interrupts, ProgressLine& progress) {
-  BenchTable table{"end-to-end",
-                   "Whole requests: records copied out of a long book, and the book continued; temperature 0.8",
-                   {},
-                   "speedup: over plain decoding of the same request with the same seed; prefill not counted"};
+  BenchTable table{
+      "end-to-end",
+      "Whole requests: records copied out of a long book, and the book continued; temperature 0.8",
+      {},
+      "speedup: over plain decoding of the same request with the same seed; prefill not counted",
+  };
   for (int64_t context : flags.contexts) {
     const int64_t room = std::min(context, engine.context_len() - flags.new_tokens - 64);
     HUNCH_TRY(const DemoBook book, fit_demo_book(engine.tokenizer(), room, kSeed));
@@ -98,13 +99,15 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
         if (gamma == 0) plain_speed = speed;
         const double speedup = plain_speed > 0 ? speed / plain_speed : 0;
         if (gamma > 0) gains[gamma] += speedup / 2;
-        table.rows.push_back({{"prompt", g.prompt_tokens},
-                              {"kind", copy ? "copy" : "continue"},
-                              {"gamma", gamma},
-                              {"rule", g.rule},
-                              {"tokens_per_s", speed},
-                              {"speedup", speedup},
-                              {"tokens_per_round", g.mean_acceptance_length()}});
+        table.rows.push_back({
+            {"prompt", g.prompt_tokens},
+            {"kind", copy ? "copy" : "continue"},
+            {"gamma", gamma},
+            {"rule", g.rule},
+            {"tokens_per_s", speed},
+            {"speedup", speedup},
+            {"tokens_per_round", g.mean_acceptance_length()},
+        });
       }
     }
     table.note += fmt::format("; mean speedup at {}:", context);

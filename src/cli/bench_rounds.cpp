@@ -48,11 +48,7 @@ void add_flags(FlagSet& set, RoundFlags& flags) {
             [&flags](std::string_view, std::string_view text) { return parse_policies(text, flags.policies); });
   set.value({"--ratios"}, "LIST", "with --policies: shares of the KV cache that guesses read (default: 0.07, default's own 0.03)",
             set_numbers(flags.ratios, {0, 1, true}));
-  set.value({"--rounds"}, "N", "rounds timed, 1..1000 (default 8)",
-            [&flags](std::string_view flag, std::string_view text) -> Status {
-              HUNCH_TRY(flags.rounds, parse_whole(flag, text, {1, 1000}));
-              return {};
-            });
+  set.whole({"--rounds"}, "rounds timed, 1..1000 (default 8)", {1, 1000}, flags.rounds);
   set.group("Output");
   add_format_flag(set, flags.json);
 }
@@ -90,30 +86,32 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
   const BackendCounters& c = cost.per_round;
   const double bytes = double(c.weight_bytes + c.kv_bytes + c.score_bytes + c.gather_bytes);
   const double bound = ceiling > 0 ? bytes / ceiling * 1e3 : 0;
-  ordered_json row{{"what", what},
-                   {"synthetic", true},
-                   {"batch", batch},
-                   {"depth", depth},
-                   {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
-                   {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
-                   {"gamma", gamma},
-                   {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
-                   {"ms", cost.round_ms},
-                   {"draft_ms", cost.draft_ms},
-                   {"verify_ms", cost.verify_ms},
-                   {"drafted", cost.drafted},
-                   {"tokens", cost.tokens},
-                   {"tokens_per_second", double(batch) * cost.tokens / cost.round_ms * 1e3},
-                   {"speedup", cost.tokens * plain_ms / cost.round_ms},
-                   {"gigabytes", bytes * 1e-9},
-                   {"bound_ms", bound},
-                   {"of_bound", cost.round_ms / std::max(bound, 1e-9)},
-                   // Between waits the host works and a device may have nothing to do.
-                   {"host_ms", c.waits > 0 ? std::max(0.0, cost.round_ms - double(c.waited_ns) * 1e-6) : 0},
-                   {"kernels", c.kernels},
-                   {"launches", c.kernel_launches},
-                   {"graphs", c.graph_launches},
-                   {"waits", c.waits}};
+  ordered_json row{
+      {"what", what},
+      {"synthetic", true},
+      {"batch", batch},
+      {"depth", depth},
+      {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
+      {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
+      {"gamma", gamma},
+      {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
+      {"ms", cost.round_ms},
+      {"draft_ms", cost.draft_ms},
+      {"verify_ms", cost.verify_ms},
+      {"drafted", cost.drafted},
+      {"tokens", cost.tokens},
+      {"tokens_per_second", double(batch) * cost.tokens / cost.round_ms * 1e3},
+      {"speedup", cost.tokens * plain_ms / cost.round_ms},
+      {"gigabytes", bytes * 1e-9},
+      {"bound_ms", bound},
+      {"of_bound", cost.round_ms / std::max(bound, 1e-9)},
+      // Between waits the host works and a device may have nothing to do.
+      {"host_ms", c.waits > 0 ? std::max(0.0, cost.round_ms - double(c.waited_ns) * 1e-6) : 0},
+      {"kernels", c.kernels},
+      {"launches", c.kernel_launches},
+      {"graphs", c.graph_launches},
+      {"waits", c.waits},
+  };
   if (c.experts_read > 0) row["experts"] = c.experts_read;
   return row;
 }
@@ -175,21 +173,13 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
 
 void add_random_flags(FlagSet& set, ModelFlags& flags) {
   flags.random_type = "bf16";
-  set.value({"--random"}, "NAME",
-            fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
-            [&flags](std::string_view, std::string_view text) -> Status {
-              flags.random = std::string(text);
-              return {};
-            });
-  set.value({"--random-type"}, "TYPE", "type of those weights (default bf16; experts of gpt-oss are MXFP4)",
-            [&flags](std::string_view flag, std::string_view text) -> Status {
-              static constexpr std::string_view kTypes[] = {"bf16", "f16", "q8_0", "q4_0"};
-              HUNCH_TRY(flags.random_type, parse_choice(flag, text, kTypes));
-              return {};
-            });
+  set.text({"--random"}, "NAME", fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
+           flags.random);
+  set.choice({"--random-type"}, "TYPE", "type of those weights (default bf16; experts of gpt-oss are MXFP4)",
+             {"bf16", "f16", "q8_0", "q4_0"}, flags.random_type);
 }
 
-int bench_rounds_command(Arguments arguments) {
+Result<int> bench_rounds_command(Arguments arguments) {
   RoundFlags flags;
   FlagSet set("hunch bench rounds [flags]",
               "Times plain steps and rounds of drafting and verifying at a depth filled with noise. The acceptance is synthetic: "
@@ -197,37 +187,31 @@ int bench_rounds_command(Arguments arguments) {
   add_flags(set, flags);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.acceptance.empty()) flags.acceptance = {0.9};
-  if (flags.model.random && flags.model.model) return fail(usage_error("--random and --model name two models: give one"));
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  if (flags.policies.empty() && !flags.ratios.empty()) return fail(usage_error("--ratios goes with --policies; else --ratio"));
-  auto all = guessers(flags, *speculation);
-  if (!all.ok()) return fail(all.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
+  if (flags.policies.empty() && !flags.ratios.empty()) return usage_error("--ratios goes with --policies; else --ratio");
+  HUNCH_TRY(auto all, guessers(flags, speculation));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   // Pages for the largest case, and no more.
   const int64_t batch = *std::max_element(flags.batches.begin(), flags.batches.end());
   const int64_t depth = *std::max_element(flags.depths.begin(), flags.depths.end());
   const int64_t gamma = *std::max_element(flags.gammas.begin(), flags.gammas.end());
   int64_t nodes = gamma;
-  for (const Guesser& guesser : *all) nodes = std::max(nodes, gamma + guesser.options.tree_tokens);
-  options->max_num_seqs = int(batch);
-  options->context_len = (depth + nodes + 2 + RoundBench::growth(int(gamma), int(flags.rounds)) + 63) / 64 * 64;
-  if (options->kv_memory_bytes == 0) options->kv_memory_bytes = int64_t(1) << 62;  // what they need, all of them
-  options->max_num_batched_tokens = int(std::max<int64_t>(batch * (nodes + 1), 512 + batch));
+  for (const Guesser& guesser : all) nodes = std::max(nodes, gamma + guesser.options.tree_tokens);
+  options.max_num_seqs = int(batch);
+  options.context_len = (depth + nodes + 2 + RoundBench::growth(int(gamma), int(flags.rounds)) + 63) / 64 * 64;
+  if (options.kv_memory_bytes == 0) options.kv_memory_bytes = int64_t(1) << 62;  // what they need, all of them
+  options.max_num_batched_tokens = int(std::max<int64_t>(batch * (nodes + 1), 512 + batch));
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  auto rows = measure(**engine, flags, *all);
-  if (!rows.ok()) return fail(rows.error());
-  if (flags.json) return print_and_exit_code(json_line({{"engine", (*engine)->description()}, {"rows", *rows}}) + "\n");
-  return print_and_exit_code((*engine)->description() + "\n\n" + markdown(*rows));
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  HUNCH_TRY(auto rows, measure(*engine, flags, all));
+  if (flags.json) return print_and_exit_code(json_line({{"engine", engine->description()}, {"rows", rows}}) + "\n");
+  return print_and_exit_code(engine->description() + "\n\n" + markdown(rows));
 }
 
-int bench_kernels_command(Arguments arguments) {
+Result<int> bench_kernels_command(Arguments arguments) {
   std::string device = "cuda";
   std::optional<std::string> only;
   bool json = false;
@@ -237,30 +221,30 @@ int bench_kernels_command(Arguments arguments) {
     return {};
   });
   set.text({"--only"}, "GROUP", "attention, products or rows (default: all)", only);
-  set.toggle({"--json"}, "print JSON", [&json] { json = true; });
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  set.toggle({"--json"}, "print JSON", json);
+  if (const auto ended = parsed(set, arguments)) return *ended;
   const auto* part = Register<Backend>::find(device);
-  if (!part) return fail(usage_error(fmt::format("unknown device '{}'; known: {}", device, Register<Backend>::names())));
-  auto backend = part->make({});
-  if (!backend.ok()) return fail(backend.error());
-  const auto rows = (*backend)->bench_kernels(only.value_or(""));
-  if (rows.empty()) return fail(usage_error(fmt::format("the device '{}' has no kernels to time alone", device)));
+  if (!part) return usage_error(fmt::format("unknown device '{}'; known: {}", device, Register<Backend>::names()));
+  HUNCH_TRY(auto backend, part->make({}));
+  const auto rows = backend->bench_kernels(only.value_or(""));
+  if (rows.empty()) return usage_error(fmt::format("the device '{}' has no kernels to time alone", device));
   const double ceiling = rows[0].bytes / (rows[0].ms * 1e-3);
   ordered_json all;
-  std::string text = (*backend)->description() + "\n";
+  std::string text = backend->description() + "\n";
   for (const KernelRow& row : rows) {
     const double rate = row.bytes / (row.ms * 1e-3);
-    all.push_back({{"name", row.name},
-                   {"ms", row.ms},
-                   {"bytes", row.bytes},
-                   {"flops", row.flops},
-                   {"of_read", rate / ceiling},
-                   {"note", row.note}});
+    all.push_back({
+        {"name", row.name},
+        {"ms", row.ms},
+        {"bytes", row.bytes},
+        {"flops", row.flops},
+        {"of_read", rate / ceiling},
+        {"note", row.note},
+    });
     text += fmt::format("{:58} {:9.4f} ms  {:7.3f} TB/s  {:5.1f} %  {:7.1f} TFLOP/s  {}\n", row.name, row.ms, rate * 1e-12,
                         100 * rate / ceiling, row.flops / (row.ms * 1e-3) * 1e-12, row.note);
   }
-  return print_and_exit_code(json ? json_line({{"engine", (*backend)->description()}, {"rows", all}}) + "\n" : text);
+  return print_and_exit_code(json ? json_line({{"engine", backend->description()}, {"rows", all}}) + "\n" : text);
 }
 
 }  // namespace hunch

@@ -52,11 +52,10 @@ struct Column {
 constexpr int kSpeedWidth = 20;
 
 std::vector<Column> columns(const std::vector<std::string>& optional) {
-  std::vector<Column> out{{"model_type", "model", -30},
-                          {"model_size", "size", 10},
-                          {"model_n_params", "params", 10},
-                          {"backends", "backend", -10},
-                          {"n_threads", "threads", 7}};
+  std::vector<Column> out{
+      {"model_type", "model", -30}, {"model_size", "size", 10},  {"model_n_params", "params", 10},
+      {"backends", "backend", -10}, {"n_threads", "threads", 7},
+  };
   for (const std::string& name : optional) {
     if (name == "mean_acceptance_length") out.push_back({name, "tokens/round", 12});
     else if (name == "speedup") out.push_back({name, "speed-up", 15});
@@ -142,10 +141,7 @@ Result<std::vector<int64_t>> parse_ranges(std::string_view flag, std::string_vie
 }
 
 FlagSet::Set set_ranges(std::vector<int64_t>& target, Range range) {
-  return [&target, range](std::string_view flag, std::string_view text) -> Status {
-    HUNCH_TRY(target, parse_ranges(flag, text, range));
-    return {};
-  };
+  return FlagSet::stored(target, [range](auto flag, auto text) { return parse_ranges(flag, text, range); });
 }
 
 FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range) {
@@ -159,13 +155,10 @@ FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range) {
 FlagSet::Set set_numbers(std::vector<double>& target, Range range) {
   return [&target, range](std::string_view flag, std::string_view text) -> Status {
     target.clear();
-    while (true) {
-      const size_t comma = text.find(',');
-      HUNCH_TRY(const double value, parse_number(flag, text.substr(0, comma), range));
-      target.push_back(value);
-      if (comma == std::string_view::npos) return {};
-      text.remove_prefix(comma + 1);
-    }
+    return each_item(text, [&](std::string_view item) -> Status {
+      HUNCH_TRY(target.emplace_back(), parse_number(flag, item, range));
+      return {};
+    });
   };
 }
 
@@ -199,24 +192,26 @@ ordered_json engine_fields(Engine& engine, const std::string& model, int64_t n_b
   EngineParts& parts = engine.parts();
   const ModelInfo info = describe(*parts.checkpoint);
   const std::string kv = std::string(dtype_info(parts.geometry.dtype).name);
-  return {{"build_commit", build_commit()},
-          {"build_number", 0},
-          {"cpu_info", processor()},
-          {"gpu_info", ""},
-          {"backends", parts.options.device == "cpu" ? "CPU" : parts.options.device},
-          {"engine", "hunch"},
-          {"engine_info", engine.description()},
-          {"model_filename", model},
-          {"model_type", model_type(info)},
-          {"model_size", info.tensor_bytes},
-          {"model_n_params", info.parameters},
-          {"n_batch", n_batch},
-          {"n_ubatch", n_ubatch},
-          {"n_threads", parts.backend->threads()},
-          {"type_k", kv},
-          {"type_v", kv},
-          {"n_gpu_layers", 0},
-          {"flash_attn", true}};
+  return {
+      {"build_commit", build_commit()},
+      {"build_number", 0},
+      {"cpu_info", processor()},
+      {"gpu_info", ""},
+      {"backends", parts.options.device == "cpu" ? "CPU" : parts.options.device},
+      {"engine", "hunch"},
+      {"engine_info", engine.description()},
+      {"model_filename", model},
+      {"model_type", model_type(info)},
+      {"model_size", info.tensor_bytes},
+      {"model_n_params", info.parameters},
+      {"n_batch", n_batch},
+      {"n_ubatch", n_ubatch},
+      {"n_threads", parts.backend->threads()},
+      {"type_k", kv},
+      {"type_v", kv},
+      {"n_gpu_layers", 0},
+      {"flash_attn", true},
+  };
 }
 
 ordered_json bench_row(const ordered_json& engine, const BenchTest& test, const std::vector<int64_t>& samples_ns,

@@ -39,7 +39,7 @@ class Bench {
   Bench(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
       : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
 
-  int run() {
+  Result<int> run() {
     out_["engine"] = engine_.description();
     if (!flags_.json) print(engine_.description() + "\n");
     double ceiling = 0;
@@ -61,7 +61,7 @@ class Bench {
       if (!wanted(flags_, name) || interrupts_.stopped()) continue;
       auto table = section();
       progress_.clear();
-      if (!table.ok()) return fail(table.error());
+      if (!table.ok()) return table.error();
       add(std::move(*table));
     }
     if (flags_.json) print(json_line(out_) + "\n");
@@ -90,13 +90,10 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
   set.value({"--only"}, "LIST", fmt::format("sections: {} (default: all)", comma_list(kSections)),
             [&flags](std::string_view flag, std::string_view v) -> Status {
               flags.only.clear();
-              while (true) {
-                const size_t comma = v.find(',');
-                HUNCH_TRY(std::string section, parse_choice(flag, v.substr(0, comma), kSections));
-                flags.only.push_back(std::move(section));
-                if (comma == std::string_view::npos) return {};
-                v.remove_prefix(comma + 1);
-              }
+              return each_item(v, [&](std::string_view item) -> Status {
+                HUNCH_TRY(flags.only.emplace_back(), parse_choice(flag, item, kSections));
+                return {};
+              });
             });
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
             set_ranges(flags.depths, {0, 1 << 24}), 2);
@@ -106,18 +103,10 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
             set_ranges(flags.contexts, {1024, 1 << 24}));
   set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",
             set_ranges(flags.gammas, {1, 64}));
-  set.value({"--new"}, "N", "tokens of an end-to-end run (default 96)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.new_tokens, parse_whole(flag, v, {2, 1 << 20}));
-              return {};
-            });
-  set.value({"-r", "--repetitions"}, "N", "repetitions, 1..1000 (default 9)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.repeats, parse_whole(flag, v, {1, 1000}));
-              return {};
-            });
+  set.whole({"--new"}, "tokens of an end-to-end run (default 96)", {2, 1 << 20}, flags.new_tokens);
+  set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 9)", {1, 1000}, flags.repeats);
   set.group("Output");
-  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   add_format_flag(set, flags.json);
 }
 
@@ -143,7 +132,7 @@ std::string table_text(const BenchTable& table) {
   return table.note.empty() ? out : out + "  " + wrapped(table.note, 78, 2) + "\n";
 }
 
-int bench_passes_command(std::span<const std::string> arguments) {
+Result<int> bench_passes_command(Arguments arguments) {
   BenchFlags flags;
   FlagSet set(
       "hunch bench passes [flags]",
@@ -153,18 +142,14 @@ int bench_passes_command(std::span<const std::string> arguments) {
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
   add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  speculation->proposer = "self";
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
+  speculation.proposer = "self";
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   note_ignored(set);
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  return Bench(**engine, flags, *speculation, progress).run();
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  return Bench(*engine, flags, speculation, progress).run();
 }
 
 }  // namespace hunch

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/demo_book.h"
@@ -18,7 +18,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 struct SsvFlags {
   ModelFlags model;
@@ -44,10 +43,10 @@ class SsvBench {
   SsvBench(Engine& engine, const SsvFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
       : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
 
-  int run() {
+  Result<int> run() {
     const Status status = measure();
     progress_.clear();
-    if (!status.ok()) return fail(status.error());
+    if (!status.ok()) return status.error();
     if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
     std::string text = engine_.description() + "\n";
     for (const auto& [name, title] : {std::pair("classes", "Precision classes"), std::pair("sweep", "Rows that share a choice"),
@@ -144,14 +143,16 @@ class SsvBench {
            const Answers& strict) {
     ordered_json row{{"context", context}, {"class", name}};
     if (std::string_view(section) == "sweep") row["group_rows"] = o.group_rows, row["traversal"] = o.traversal;
-    row.update({{"tokens_per_second", got.speed()},
-                {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
-                {"mean_acceptance_length", got.sums.mean_acceptance_length()},
-                {"agreement", got.agreed / double(got.streams)},
-                {"identical", double(got.identical) / double(got.streams)},
-                {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0},
-                {"questions", got.asked},
-                {"lossless", got.sums.lossless}});
+    row.update({
+        {"tokens_per_second", got.speed()},
+        {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
+        {"mean_acceptance_length", got.sums.mean_acceptance_length()},
+        {"agreement", got.agreed / double(got.streams)},
+        {"identical", double(got.identical) / double(got.streams)},
+        {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0},
+        {"questions", got.asked},
+        {"lossless", got.sums.lossless},
+    });
     if (got.sums.approximation.any()) row["approx"] = approximation_json(got.sums.approximation);
     out_[section].push_back(std::move(row));
   }
@@ -169,16 +170,18 @@ class SsvBench {
       run->share(i % 2 ? &reuse : nullptr);
       const auto start = Clock::now();
       run->feed(tokens, int(rows), TokenRun::Logits::None);
-      if (i >= 0) ms[i % 2].push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+      if (i >= 0) ms[i % 2].push_back(ms_since(start));
       run->rewind(depth);
     }
     for (auto& times : ms) std::sort(times.begin(), times.end());
     const double own = ms[0][ms[0].size() / 2], reused = ms[1][ms[1].size() / 2];
-    out_["choosing"].push_back({{"context", depth},
-                                {"rows", rows},
-                                {"pass_ms", own},
-                                {"reusing_pass_ms", reused},
-                                {"choosing_share", std::max(0.0, (own - reused) / own * layers / std::max(1, layers - 1))}});
+    out_["choosing"].push_back({
+        {"context", depth},
+        {"rows", rows},
+        {"pass_ms", own},
+        {"reusing_pass_ms", reused},
+        {"choosing_share", std::max(0.0, (own - reused) / own * layers / std::max(1, layers - 1))},
+    });
     return run->status();
   }
 
@@ -195,43 +198,33 @@ class SsvBench {
 
 }  // namespace
 
-int bench_ssv_command(std::span<const std::string> arguments) {
+Result<int> bench_ssv_command(Arguments arguments) {
   SsvFlags flags;
   FlagSet set("hunch bench ssv [flags]",
               "What the precision classes of a model with natively trained sparse attention cost and save: speed, agreement with "
               "exact decoding and right answers, by class and by rows that share a choice, and how long choosing takes.");
-  const auto single = [](int64_t& target, Range range) {
-    return [&target, range](std::string_view flag, std::string_view text) -> Status {
-      HUNCH_TRY(target, parse_whole(flag, text, range));
-      return {};
-    };
-  };
   set.group("What to measure");
   set.value({"--contexts"}, "LIST", "tokens of book and question (default 1024,4096,8192)",
             set_ranges(flags.contexts, {256, 1 << 24}));
-  set.value({"--books"}, "N", "books of each length, four questions each (default 2)", single(flags.books, {1, 1000}));
-  set.value({"-n", "--n-predict"}, "N", "most tokens of an answer (default 64)", single(flags.new_tokens, {2, 4096}), 1);
+  set.whole({"--books"}, "books of each length, four questions each (default 2)", {1, 1000}, flags.books);
+  set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 64)", {2, 4096}, flags.new_tokens, 1);
   set.value({"--groups"}, "LIST", "rows that share a choice, of the sweep (default 1,2,4,8,16)",
             set_ranges(flags.groups, {1, 64}));
   set.value({"--verify-rows"}, "LIST", "rows whose attention is timed (default 1,4,16)", set_ranges(flags.rows, {1, 64}));
-  set.value({"-r", "--repetitions"}, "N", "repetitions of those (default 9)", single(flags.repeats, {1, 1000}));
-  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.whole({"-r", "--repetitions"}, "repetitions of those (default 9)", {1, 1000}, flags.repeats);
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  const ModelShape& shape = (*engine)->parts().model->shape();
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  const ModelShape& shape = engine->parts().model->shape();
   if (!shape.nsa.used())
-    return fail(usage_error(
-        fmt::format("bench ssv is for models with natively trained sparse attention, and this one ({}) has none", shape.family)));
-  return SsvBench(**engine, flags, *speculation, progress).run();
+    return usage_error(
+        fmt::format("bench ssv is for models with natively trained sparse attention, and this one ({}) has none", shape.family));
+  return SsvBench(*engine, flags, speculation, progress).run();
 }
 
 }  // namespace hunch

@@ -125,26 +125,22 @@ class Chat {
   std::string last_report_;
 };
 
-int chat(const ChatFlags& flags, const FlagSet& set) {
+Result<int> chat(const ChatFlags& flags, const FlagSet& set) {
   std::vector<std::string> notes;
-  auto speculation = resolve_speculation(flags.speculation, &notes);
-  if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
-  options->max_num_seqs = 1;
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation, &notes));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
+  options.max_num_seqs = 1;
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  auto form = ChatForm::make(**engine, flags.chat_template);
-  if (!form.ok()) return fail(form.error());
-  return Chat(**engine, std::move(*form), request_of(flags.sampling, *speculation), flags, progress).talk();
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  HUNCH_TRY(auto form, ChatForm::make(*engine, flags.chat_template));
+  return Chat(*engine, std::move(form), request_of(flags.sampling, speculation), flags, progress).talk();
 }
 
 }  // namespace
 
-int chat_command(Arguments arguments) {
+Result<int> chat_command(Arguments arguments) {
   ChatFlags flags;
   FlagSet set("hunch chat [flags]",
               "A conversation with history, in the model's own chat form. /clear forgets, /stats shows figures, /exit leaves.");
@@ -155,15 +151,10 @@ int chat_command(Arguments arguments) {
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
   set.group("Output");
-  set.toggle({"--stats"}, "statistics on stderr after every answer", [&flags] { flags.stats = true; });
-  set.value({"--color"}, "WHEN", "auto (default), always or never",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.color, parse_color(flag, v));
-              return {};
-            });
+  set.toggle({"--stats"}, "statistics on stderr after every answer", flags.stats);
+  set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
   add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   return chat(flags, set);
 }
 

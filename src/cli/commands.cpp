@@ -7,6 +7,7 @@
 
 #include "api/nearest.h"
 #include "backend/backend.h"
+#include "cli/flags.h"
 #include "cli/terminal.h"
 #include "text/excerpt.h"
 
@@ -63,6 +64,12 @@ std::string_view build_commit() {
 #endif
 }
 
+std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments) {
+  if (const Status status = set.parse(arguments); !status.ok()) return status.error();
+  if (set.help_wanted()) return print_and_exit_code(set.help());
+  return std::nullopt;
+}
+
 std::string_view program_version() { return kVersion; }
 
 std::span<const Command> commands() { return kCommands; }
@@ -102,7 +109,10 @@ int dispatch(Arguments arguments) {
     return dispatch(help);
   }
   for (const Command& command : kCommands)
-    if (command.name == first) return command.run(arguments.subspan(1));
+    if (command.name == first) {
+      Result<int> code = command.run(arguments.subspan(1));
+      return code.ok() ? *code : fail(code.error());
+    }
   if (first.starts_with('-')) return fail(usage_error(fmt::format("name a command first: hunch run {} ...", excerpt(first))));
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) names.push_back(command.name);

@@ -199,25 +199,21 @@ class Demo {
   bool written_ = true;
 };
 
-int demo(const DemoFlags& flags) {
-  auto options = engine_options(flags.model);
-  if (!options.ok()) return fail(options.error());
-  options->max_num_seqs = 1;
+Result<int> demo(const DemoFlags& flags) {
+  HUNCH_TRY(auto options, engine_options(flags.model));
+  options.max_num_seqs = 1;
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  const int64_t room = (*engine)->context_len() - kAnswerTokens - 64;
-  const auto book = fit_demo_book((*engine)->tokenizer(), std::min(room, flags.tokens.value_or(kBookTokens)), kBookSeed);
-  if (!book.ok()) return fail(book.error());
-  const auto ids = (*engine)->tokenizer().encode(book.value().text());
-  if (!ids.ok()) return fail(ids.error());
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  const int64_t room = engine->context_len() - kAnswerTokens - 64;
+  HUNCH_TRY(const auto book, fit_demo_book(engine->tokenizer(), std::min(room, flags.tokens.value_or(kBookTokens)), kBookSeed));
+  HUNCH_TRY(const auto ids, engine->tokenizer().encode(book.text()));
   const Paint paint{color_wanted(flags.color, stdout_is_terminal())};
-  return Demo(**engine, progress, paint, flags.seed.value_or(7)).show(book.value(), int64_t(ids.value().size()));
+  return Demo(*engine, progress, paint, flags.seed.value_or(7)).show(book, int64_t(ids.size()));
 }
 
 }  // namespace
 
-int demo_command(Arguments arguments) {
+Result<int> demo_command(Arguments arguments) {
   DemoFlags flags;
   FlagSet set(
       "hunch demo [flags]",
@@ -226,19 +222,10 @@ int demo_command(Arguments arguments) {
   add_model_flags(set, flags.model);
   set.group("Demo");
   set.whole({"--tokens"}, "length of the book in tokens (default 15900, at least 800)", {800, 1 << 24}, flags.tokens);
-  set.value({"-s", "--seed"}, "N", "seed of the continuation (default 7)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.seed, parse_whole(flag, v, {0, 0x1p62}));
-              return {};
-            });
-  set.value({"--color"}, "WHEN", "auto (default), always or never",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.color, parse_color(flag, v));
-              return {};
-            });
+  set.whole({"-s", "--seed"}, "seed of the continuation (default 7)", {0, 0x1p62}, flags.seed);
+  set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
   add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   note_ignored(set);
   return demo(flags);
 }

@@ -12,19 +12,21 @@
 namespace hunch {
 namespace {
 
-constexpr std::string_view kFirst[] = {"Mara",   "Tobin",  "Ilse",   "Corvin", "Petra", "Anselm", "Neve",   "Oskar", "Rhea",
-                                       "Elias",  "Freya",  "Gideon", "Hattie", "Juno",  "Lorna",  "Magnus", "Nadia", "Phoebe",
-                                       "Silas",  "Thea",   "Viola",  "Abel",   "Cyrus", "Delia",  "Edmund", "Flora", "Gareth",
-                                       "Hana",   "Ingrid", "Jasper", "Kira",   "Maeve", "Otis",   "Priya",  "Rufus", "Sabine",
-                                       "Victor", "Willa",  "Esther", "Felix",  "Hugo",  "Jonas",  "Lucian", "Odette"};
+constexpr std::string_view kFirst[] = {
+    "Mara",   "Tobin",  "Ilse",   "Corvin", "Petra",  "Anselm", "Neve",   "Oskar",  "Rhea",  "Elias",  "Freya",
+    "Gideon", "Hattie", "Juno",   "Lorna",  "Magnus", "Nadia",  "Phoebe", "Silas",  "Thea",  "Viola",  "Abel",
+    "Cyrus",  "Delia",  "Edmund", "Flora",  "Gareth", "Hana",   "Ingrid", "Jasper", "Kira",  "Maeve",  "Otis",
+    "Priya",  "Rufus",  "Sabine", "Victor", "Willa",  "Esther", "Felix",  "Hugo",   "Jonas", "Lucian", "Odette",
+};
 constexpr std::string_view kLast[] = {
     "Ellison", "Marlow",  "Harker",   "Vance",  "Thorne",   "Ashby",   "Draycott", "Fenwick", "Garrick", "Hale",     "Jessup",
     "Merrow",  "Oakes",   "Penrose",  "Quill",  "Sedgwick", "Varga",   "Whitlock", "Abbott",  "Brandt",  "Calder",   "Devlin",
     "Farrow",  "Greaves", "Holloway", "Irvine", "Jarrett",  "Langley", "Mercer",   "Norwood", "Orland",  "Prescott", "Radley",
     "Tolland", "Upton",   "Wardlow",  "Alder",  "Bramley",  "Dunmore", "Foxley",   "Hobbs",   "Knox",    "Nash",     "Moorcroft"};
-constexpr std::string_view kTrades[] = {"clerk",     "surveyor", "pilot",     "baker",   "engineer", "nurse",
-                                        "printer",   "gardener", "carpenter", "teacher", "driver",   "chemist",
-                                        "librarian", "sailor",   "tailor",    "mason",   "cook",     "painter"};
+constexpr std::string_view kTrades[] = {
+    "clerk",   "surveyor", "pilot",   "baker",     "engineer", "nurse",  "printer", "gardener", "carpenter",
+    "teacher", "driver",   "chemist", "librarian", "sailor",   "tailor", "mason",   "cook",     "painter",
+};
 constexpr std::string_view kTowns[] = {
     "Greywater", "Saltmarsh", "Kingsbarrow", "Elder Quay", "Coldharbour", "Tarn Hollow", "Brindle Bay", "Lowmoor",  "Stonebridge",
     "Dunwick",   "Oxmere",    "Silverdale",  "Thornbury",  "Wexcombe",    "Amberley",    "Blackrigg",   "Eastholm", "Gullmouth",

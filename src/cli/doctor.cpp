@@ -198,13 +198,12 @@ std::string text_of(const ordered_json& j) {
 
 }  // namespace
 
-int doctor_command(Arguments arguments) {
+Result<int> doctor_command(Arguments arguments) {
   bool json = false;
   FlagSet set("hunch doctor [--json]", "What this machine offers, what limits it, and what to set. Takes about a second.");
   set.group("Flags");
-  set.toggle({"--json"}, "print one JSON object", [&json] { json = true; });
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  set.toggle({"--json"}, "print one JSON object", json);
+  if (const auto ended = parsed(set, arguments)) return *ended;
   std::vector<std::string> advice;
   ordered_json out;
   out["version"] = std::string(version_line());

@@ -93,15 +93,17 @@ class Eval {
       const double mean = sum / double(count), variance = std::max(0.0, squares / double(count) - mean * mean);
       const double perplexity = std::exp(-mean);
       ordered_json row = labels(engine_);
-      row.update({{"eval", "perplexity"},
-                  {"text", *flags_.file},
-                  {"context", context},
-                  {"windows", windows},
-                  {"tokens", count},
-                  {"perplexity", perplexity},
-                  {"standard_error", perplexity * std::sqrt(variance / double(count))},
-                  {"nats_per_token", -mean},
-                  {"lossless", kv_is_exact(engine_)}});
+      row.update({
+          {"eval", "perplexity"},
+          {"text", *flags_.file},
+          {"context", context},
+          {"windows", windows},
+          {"tokens", count},
+          {"perplexity", perplexity},
+          {"standard_error", perplexity * std::sqrt(variance / double(count))},
+          {"nats_per_token", -mean},
+          {"lossless", kv_is_exact(engine_)},
+      });
       emit(row, fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
                             row["standard_error"].get<double>(), count, windows, row["type_k"].get<std::string>()));
     }
@@ -113,11 +115,13 @@ class Eval {
     HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
     const int64_t most = std::min(int64_t(ids.size()), engine_.context_len());
     for (int64_t context : contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most)) {
-      const VerifyEval how{.context = context,
-                           .scored = std::min(flags_.scored.value_or(128), context / 2),
-                           .rows = int(flags_.rows.value_or(8)),
-                           .windows = flags_.windows.value_or(4),
-                           .free_tokens = flags_.new_tokens.value_or(64)};
+      const VerifyEval how{
+          .context = context,
+          .scored = std::min(flags_.scored.value_or(128), context / 2),
+          .rows = int(flags_.rows.value_or(8)),
+          .windows = flags_.windows.value_or(4),
+          .free_tokens = flags_.new_tokens.value_or(64),
+      };
       HUNCH_TRY(const ordered_json found, eval_verify(engine_, ids, speculation_, how, interrupts_.flag()));
       if (found.is_null() || interrupts_.stopped()) return {};
       ordered_json row = labels(engine_);
@@ -170,18 +174,20 @@ class Eval {
       }
       ordered_json row = labels(engine_);
       const double share = asked > 0 ? double(found) / asked : 0;
-      row.update({{"eval", "lookup"},
-                  {"context", context},
-                  {"prompt_tokens", prompt_tokens},
-                  {"books", books},
-                  {"questions", asked},
-                  {"found", found},
-                  {"accuracy", share},
-                  {"standard_error", asked > 0 ? std::sqrt(share * (1 - share) / asked) : 0},
-                  {"found_early_middle_late", found_at},
-                  {"drafter", proposer},
-                  {"policy", policy.empty() ? "none" : policy},
-                  {"lossless", lossless && kv_is_exact(engine_)}});
+      row.update({
+          {"eval", "lookup"},
+          {"context", context},
+          {"prompt_tokens", prompt_tokens},
+          {"books", books},
+          {"questions", asked},
+          {"found", found},
+          {"accuracy", share},
+          {"standard_error", asked > 0 ? std::sqrt(share * (1 - share) / asked) : 0},
+          {"found_early_middle_late", found_at},
+          {"drafter", proposer},
+          {"policy", policy.empty() ? "none" : policy},
+          {"lossless", lossless && kv_is_exact(engine_)},
+      });
       if (approximation.any()) row["approx"] = approximation_json(approximation);
       emit(row, fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context,
                             found, asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
@@ -234,18 +240,18 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
     }
     set.whole({"--windows", "--chunks"}, "most windows of each length (default: all)", {1, 1 << 24}, flags.windows, 1);
   }
-  set.toggle({"--json"}, "print a JSON object a row (JSON lines, as hunch report reads them)", [&flags] { flags.json = true; });
+  set.toggle({"--json"}, "print a JSON object a row (JSON lines, as hunch report reads them)", flags.json);
 }
 
 }  // namespace
 
-int eval_command(Arguments arguments) {
+Result<int> eval_command(Arguments arguments) {
   const bool lookup = !arguments.empty() && arguments[0] == "lookup";
   const bool perplexity = !arguments.empty() && arguments[0] == "perplexity";
   const bool verify = !arguments.empty() && arguments[0] == "verify";
   if (!arguments.empty() && arguments[0] == "--flag-names") return print_and_exit_code("--help\nlookup\nperplexity\nverify\n");
   if (!lookup && !perplexity && !verify && !arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h")
-    return fail(usage_error("name what to measure: hunch eval perplexity FILE, hunch eval lookup, or hunch eval verify FILE"));
+    return usage_error("name what to measure: hunch eval perplexity FILE, hunch eval lookup, or hunch eval verify FILE");
   if (!lookup && !perplexity && !verify)
     return print_and_exit_code(
         "usage: hunch eval perplexity FILE [flags]   perplexity of a text by length of context\n"
@@ -264,18 +270,14 @@ int eval_command(Arguments arguments) {
   add_eval_flags(set, flags, lookup, verify);
   add_model_flags(set, flags.model);
   if (lookup || verify) add_speculation_flags(set, flags.speculation);
-  if (const Status status = set.parse(arguments.subspan(1)); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  if (const auto ended = parsed(set, arguments.subspan(1))) return *ended;
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  Eval eval(**engine, flags, *speculation);
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  Eval eval(*engine, flags, speculation);
   const Status status = lookup ? eval.lookup() : verify ? eval.verify() : eval.perplexity();
-  if (!status.ok()) return fail(status.error());
+  if (!status.ok()) return status.error();
   return eval.exit_code();
 }
 

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "api/answer_json.h"
+#include "base/clock.h"
 #include "cli/calibrate.h"
 #include "engine/approximation.h"
 #include "engine/token_run.h"
@@ -17,7 +17,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 using Logits = std::vector<std::vector<float>>;  // log-probabilities of the scored rows
 
 void log_softmax(View<const float, 1> logits, std::vector<float>& out) {
@@ -50,18 +49,18 @@ struct Differences {
     for (const double x : kl) sum += x, squares += x * x;
     const auto at = [&](double share) { return kl[std::min(kl.size() - 1, size_t(share * n))]; };
     const double mean = sum / n;
-    return {{"kl", mean},
-            {"kl_standard_error", std::sqrt(std::max(0.0, squares / n - mean * mean) / n)},
-            {"kl_p95", at(0.95)},
-            {"kl_p99", at(0.99)},
-            {"total_variation", tv / n},
-            {"top1_agreement", same_best / n},
-            {"perplexity_exact", std::exp(nats_exact / n)},
-            {"perplexity", std::exp(nats / n)}};
+    return {
+        {"kl", mean},
+        {"kl_standard_error", std::sqrt(std::max(0.0, squares / n - mean * mean) / n)},
+        {"kl_p95", at(0.95)},
+        {"kl_p99", at(0.99)},
+        {"total_variation", tv / n},
+        {"top1_agreement", same_best / n},
+        {"perplexity_exact", std::exp(nats_exact / n)},
+        {"perplexity", std::exp(nats / n)},
+    };
   }
 };
-
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 }  // namespace
 
@@ -151,10 +150,12 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   row["exact_kv"] = instant.row();
   if (asked > 0) {
     std::sort(first_difference.begin(), first_difference.end());
-    row["greedy"] = {{"prompts", asked},
-                     {"tokens", how.free_tokens},
-                     {"identical", double(same) / double(asked)},
-                     {"median_first_difference", first_difference[first_difference.size() / 2]}};
+    row["greedy"] = {
+        {"prompts", asked},
+        {"tokens", how.free_tokens},
+        {"identical", double(same) / double(asked)},
+        {"median_first_difference", first_difference[first_difference.size() / 2]},
+    };
   }
   row["overlap_by_distance"] = overlap_by_distance(record);
   row["ms_exact"] = exact_ms, row["ms"] = sparse_ms;

@@ -27,8 +27,7 @@ std::string FlagSet::Flag::listed_names() const {
   return out;
 }
 
-void FlagSet::value(std::vector<std::string_view> names, std::string_view value_name, std::string help, Set set,
-                    int shown_names) {
+void FlagSet::value(Names names, std::string_view value_name, std::string help, Set set, int shown_names) {
   Flag flag;
   flag.names = std::move(names), flag.shown_names = shown_names, flag.group = group_, flag.help = std::move(help);
   flag.value_name = value_name, flag.arity = Arity::One, flag.set = std::move(set);
@@ -36,7 +35,7 @@ void FlagSet::value(std::vector<std::string_view> names, std::string_view value_
   flags_.push_back(std::move(flag));
 }
 
-void FlagSet::toggle(std::vector<std::string_view> names, std::string help, std::function<void()> set) {
+void FlagSet::toggle(Names names, std::string help, std::function<void()> set) {
   Flag flag;
   flag.names = std::move(names), flag.group = group_, flag.help = std::move(help);
   flag.set = [set = std::move(set)](std::string_view, std::string_view) {
@@ -46,38 +45,13 @@ void FlagSet::toggle(std::vector<std::string_view> names, std::string help, std:
   flags_.push_back(std::move(flag));
 }
 
-void FlagSet::text(std::vector<std::string_view> names, std::string_view value_name, std::string help,
-                   std::optional<std::string>& target) {
-  value(std::move(names), value_name, std::move(help), [&target](std::string_view, std::string_view v) {
-    target = std::string(v);
-    return Status();
-  });
-}
-
-void FlagSet::whole(std::vector<std::string_view> names, std::string help, Range range, std::optional<int64_t>& target,
-                    int shown_names) {
-  auto set = [&target, range](std::string_view flag, std::string_view v) -> Status {
-    HUNCH_TRY(target, parse_whole(flag, v, range));
-    return {};
-  };
-  value(std::move(names), "N", std::move(help), set, shown_names);
-}
-
-void FlagSet::number(std::vector<std::string_view> names, std::string help, Range range, std::optional<double>& target) {
-  auto set = [&target, range](std::string_view flag, std::string_view v) -> Status {
-    HUNCH_TRY(target, parse_number(flag, v, range));
-    return {};
-  };
-  value(std::move(names), "X", std::move(help), set);
-}
-
-void FlagSet::refuse(std::vector<std::string_view> names, std::string reason) {
+void FlagSet::refuse(Names names, std::string reason) {
   Flag flag;
   flag.names = std::move(names), flag.refusal = std::move(reason), flag.listed = false;
   flags_.push_back(std::move(flag));
 }
 
-void FlagSet::ignore(std::vector<std::string_view> names, Arity arity, std::vector<std::string_view> values) {
+void FlagSet::ignore(Names names, Arity arity, Names values) {
   Flag flag;
   flag.names = std::move(names), flag.arity = arity, flag.values = std::move(values), flag.listed = false;
   flag.set = [this](std::string_view name, std::string_view) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "api/values.h"
@@ -19,6 +20,16 @@ class FlagSet {
  public:
   // `flag`: the spelling used, for messages.
   using Set = std::function<Status(std::string_view flag, std::string_view value)>;
+  using Names = std::vector<std::string_view>;
+
+  // Stores what `parse`, a function of the same arguments, makes of the value.
+  template <class Target, class Parse>
+  static Set stored(Target& target, Parse parse) {
+    return [&target, parse](std::string_view flag, std::string_view value) -> Status {
+      HUNCH_TRY(target, parse(flag, value));
+      return {};
+    };
+  }
 
   // `usage`: "hunch run [flags] (-p TEXT | -f FILE)"; `about`: a sentence.
   FlagSet(std::string usage, std::string about) : usage_(std::move(usage)), about_(std::move(about)) {}
@@ -28,21 +39,35 @@ class FlagSet {
 
   // A flag with a value. Names: canonical ones first; names past `shown_names` (-1: all) are accepted and not listed,
   // with 0 the whole flag.
-  void value(std::vector<std::string_view> names, std::string_view value_name, std::string help, Set set, int shown_names = -1);
-  void toggle(std::vector<std::string_view> names, std::string help, std::function<void()> set);
+  void value(Names names, std::string_view value_name, std::string help, Set set, int shown_names = -1);
+  void toggle(Names names, std::string help, std::function<void()> set);
 
-  // Common kinds of value, stored into `target`, which must outlive parse().
-  void text(std::vector<std::string_view> names, std::string_view value_name, std::string help,
-            std::optional<std::string>& target);
-  void whole(std::vector<std::string_view> names, std::string help, Range range, std::optional<int64_t>& target,
-             int shown_names = -1);
-  void number(std::vector<std::string_view> names, std::string help, Range range, std::optional<double>& target);
+  // Common kinds of value, stored into `target`, which must outlive parse(); it may be an optional.
+  void toggle(Names names, std::string help, auto& target,
+              bool to = true) requires(std::is_assignable_v<decltype(target), bool>) {
+    toggle(std::move(names), std::move(help), [&target, to] { target = to; });
+  }
+  void text(Names names, std::string_view value_name, std::string help, auto& target) {
+    value(std::move(names), value_name, std::move(help), stored(target, [](auto, auto v) { return Result(std::string(v)); }));
+  }
+  void whole(Names names, std::string help, Range range, auto& target, int shown_names = -1) {
+    const auto parse = [range](auto flag, auto v) { return parse_whole(flag, v, range); };
+    value(std::move(names), "N", std::move(help), stored(target, parse), shown_names);
+  }
+  void number(Names names, std::string help, Range range, auto& target) {
+    const auto parse = [range](auto flag, auto v) { return parse_number(flag, v, range); };
+    value(std::move(names), "X", std::move(help), stored(target, parse));
+  }
+  void choice(Names names, std::string_view value_name, std::string help, Names choices, auto& target) {
+    const auto parse = [choices = std::move(choices)](auto flag, auto v) { return parse_choice(flag, v, choices); };
+    value(std::move(names), value_name, std::move(help), stored(target, parse));
+  }
 
   // Flags of other programs, kept out of the help. `refuse`: they cannot be honoured, `reason` says what to do instead.
   // `ignore`: harmless; the spelling is noted in ignored(). A `kOptional` value is taken where the next argument is in `values`.
   enum class Arity { None, One, Optional };
-  void refuse(std::vector<std::string_view> names, std::string reason);
-  void ignore(std::vector<std::string_view> names, Arity arity, std::vector<std::string_view> values = {});
+  void refuse(Names names, std::string reason);
+  void ignore(Names names, Arity arity, Names values = {});
 
   // An argument without a dash.
   void positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target);
@@ -88,6 +113,17 @@ class FlagSet {
   std::vector<std::string> ignored_;
   bool help_wanted_ = false, names_wanted_ = false;
 };
+
+// Hands the items of a list by comma to `take`, one after the other.
+template <class Take>
+Status each_item(std::string_view list, Take take) {
+  while (true) {
+    const size_t comma = list.find(',');
+    HUNCH_OK(take(list.substr(0, comma)));
+    if (comma == std::string_view::npos) return {};
+    list.remove_prefix(comma + 1);
+  }
+}
 
 // `text` broken at spaces into lines of at most `width` columns, each but the first behind `indent` spaces.
 std::string wrapped(std::string_view text, size_t width, size_t indent);

@@ -87,11 +87,13 @@ class Page {
     const auto add = [&](const std::string& picture) {
       if (!picture.empty()) out += "<figure>" + picture + "</figure>\n";
     };
-    LinePlot speedup{.title = "Speed-up over plain decoding",
-                     .x_title = "context, tokens",
-                     .y_title = "times plain",
-                     .log_x = true,
-                     .reference = 1};
+    LinePlot speedup{
+        .title = "Speed-up over plain decoding",
+        .x_title = "context, tokens",
+        .y_title = "times plain",
+        .log_x = true,
+        .reference = 1,
+    };
     speedup.series =
         curves("speedup", [](const ordered_json& row) { return row.contains("n_parallel") ? kNone : context_of(row); });
     add(svg(speedup));
@@ -102,17 +104,21 @@ class Page {
     add(svg(speed));
     add(svg(acceptance()));
     add(svg(time_split()));
-    LinePlot batch{.title = "Throughput of many requests",
-                   .x_title = "requests at once",
-                   .y_title = "tokens/s, all together",
-                   .log_x = true};
+    LinePlot batch{
+        .title = "Throughput of many requests",
+        .x_title = "requests at once",
+        .y_title = "tokens/s, all together",
+        .log_x = true,
+    };
     batch.series = curves("avg_ts", [](const ordered_json& row) { return number(row, "n_parallel"); });
     add(svg(batch));
-    LinePlot ratio{.title = "Speed over the peer",
-                   .x_title = "context, tokens (0 stands at 1)",
-                   .y_title = "times the peer",
-                   .log_x = true,
-                   .reference = 1};
+    LinePlot ratio{
+        .title = "Speed over the peer",
+        .x_title = "context, tokens (0 stands at 1)",
+        .y_title = "times the peer",
+        .log_x = true,
+        .reference = 1,
+    };
     ratio.series = curves(
         "ratio_to_peer", [](const ordered_json& row) { return std::max(1.0, context_of(row)); }, "what");
     add(svg(ratio));
@@ -128,26 +134,28 @@ class Page {
   }
 
   std::string table() const {
-    constexpr const char* kColumns[] = {"test",
-                                        "eval",
-                                        "what",
-                                        "context",
-                                        "model_type",
-                                        "engine",
-                                        "type_k",
-                                        "n_threads",
-                                        "n_parallel",
-                                        "drafter",
-                                        "policy",
-                                        "avg_ts",
-                                        "stddev_ts",
-                                        "mean_acceptance_length",
-                                        "mean_tokens_per_round",
-                                        "speedup",
-                                        "ratio_to_peer",
-                                        "perplexity",
-                                        "accuracy",
-                                        "lossless"};
+    constexpr const char* kColumns[] = {
+        "test",
+        "eval",
+        "what",
+        "context",
+        "model_type",
+        "engine",
+        "type_k",
+        "n_threads",
+        "n_parallel",
+        "drafter",
+        "policy",
+        "avg_ts",
+        "stddev_ts",
+        "mean_acceptance_length",
+        "mean_tokens_per_round",
+        "speedup",
+        "ratio_to_peer",
+        "perplexity",
+        "accuracy",
+        "lossless",
+    };
     std::vector<std::string> used;
     for (const char* key : kColumns)
       if (std::any_of(rows_.begin(), rows_.end(), [&](const ordered_json& row) { return row.contains(key); }))
@@ -289,7 +297,7 @@ std::string html_report(const std::vector<ordered_json>& rows, const std::string
   return out;
 }
 
-int report_command(Arguments arguments) {
+Result<int> report_command(Arguments arguments) {
   // Files come as many arguments without a dash; FlagSet knows a fixed number of them.
   std::vector<std::string> files, flags_only;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -308,20 +316,17 @@ int report_command(Arguments arguments) {
       "that needs nothing else.");
   set.text({"-o", "--output"}, "FILE", "the page (default: the standard output)", output);
   set.text({"--title"}, "TEXT", "its title (default: hunch report)", title);
-  if (const Status status = set.parse(flags_only); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  if (files.empty()) return fail(usage_error("name result files: hunch report results.jsonl -o report.html"));
+  if (const auto ended = parsed(set, flags_only)) return *ended;
+  if (files.empty()) return usage_error("name result files: hunch report results.jsonl -o report.html");
   std::vector<ordered_json> rows;
   for (const std::string& file : files) {
-    auto text = read_text_file(file);
-    if (!text.ok()) return fail(text.error());
-    auto some = result_rows(*text, file);
-    if (!some.ok()) return fail(some.error());
-    rows.insert(rows.end(), some->begin(), some->end());
+    HUNCH_TRY(auto text, read_text_file(file));
+    HUNCH_TRY(auto some, result_rows(text, file));
+    rows.insert(rows.end(), some.begin(), some.end());
   }
   const std::string page = html_report(rows, title.value_or("hunch report"));
   if (!output || *output == "-") return print_and_exit_code(page);
-  if (const Status status = write_file(*output, page); !status.ok()) return fail(status.error());
+  HUNCH_OK(write_file(*output, page));
   note(fmt::format("{} rows of {} files in {}", rows.size(), files.size(), *output));
   return 0;
 }

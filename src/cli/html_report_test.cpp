@@ -20,17 +20,21 @@ TEST(HtmlReport, ReadsLinesArraysAndObjectsWithRows) {
 }
 
 TEST(HtmlReport, DrawsAPlotForEachKindOfRow) {
-  const std::vector<ordered_json> rows{{{"n_gen", 8}, {"n_depth", 1024}, {"avg_ts", 90.0}, {"drafter", "none"}},
-                                       {{"n_gen", 8},
-                                        {"n_depth", 1024},
-                                        {"avg_ts", 180.0},
-                                        {"drafter", "self"},
-                                        {"speedup", 2.0},
-                                        {"acceptance_by_position", {0.9, 0.5}},
-                                        {"milliseconds", {{"draft", 1.0}, {"verify", 2.0}, {"select", 0.5}, {"decode", 4.0}}}},
-                                       {{"n_parallel", 4}, {"avg_ts", 300.0}},
-                                       {{"context", 512}, {"perplexity", 12.0}},
-                                       {{"context", 512}, {"accuracy", 0.5}, {"lossless", false}}};
+  const std::vector<ordered_json> rows{
+      {{"n_gen", 8}, {"n_depth", 1024}, {"avg_ts", 90.0}, {"drafter", "none"}},
+      {
+          {"n_gen", 8},
+          {"n_depth", 1024},
+          {"avg_ts", 180.0},
+          {"drafter", "self"},
+          {"speedup", 2.0},
+          {"acceptance_by_position", {0.9, 0.5}},
+          {"milliseconds", {{"draft", 1.0}, {"verify", 2.0}, {"select", 0.5}, {"decode", 4.0}}},
+      },
+      {{"n_parallel", 4}, {"avg_ts", 300.0}},
+      {{"context", 512}, {"perplexity", 12.0}},
+      {{"context", 512}, {"accuracy", 0.5}, {"lossless", false}},
+  };
   const std::string page = html_report(rows, "t");
   for (const char* title : {"Speed-up over plain", "Generation by context", "Acceptance by position", "Where the time",
                             "Throughput of many", "Perplexity by context", "Facts found"})

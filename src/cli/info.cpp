@@ -54,11 +54,10 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     out["nsa"] = {{"variant", s.nsa.variant},     {"cmp_len", s.nsa.cmp_len},     {"cmp_stride", s.nsa.cmp_stride},
                   {"sel_block", s.nsa.sel_block}, {"sel_count", s.nsa.sel_count}, {"window", s.nsa.window}};
   if (s.latent.used())
-    out["latent"] = {{"kv_rank", s.latent.kv_rank},
-                     {"q_rank", s.latent.q_rank},
-                     {"nope", s.latent.nope},
-                     {"rope", s.latent.rope},
-                     {"value", s.latent.value}};
+    out["latent"] = {
+        {"kv_rank", s.latent.kv_rank}, {"q_rank", s.latent.q_rank}, {"nope", s.latent.nope},
+        {"rope", s.latent.rope},       {"value", s.latent.value},
+    };
   out["layers"] = s.layers;
   out["heads"] = s.heads;
   out["kv_heads"] = s.kv_heads;
@@ -126,27 +125,23 @@ std::string info_text(const ordered_json& j) {
 
 }  // namespace
 
-int info_command(Arguments arguments) {
+Result<int> info_command(Arguments arguments) {
   std::optional<std::string> positional, flag;
   bool json = false;
   FlagSet set("hunch info [MODEL] [--json]", "Architecture, shapes, encodings, bytes of weights and of KV per token.");
   set.positional("MODEL", false, "Hugging Face folder or GGUF file, also of a drafter (default: as for hunch run)", positional);
   set.group("Flags");
   set.text({"-m", "--model"}, "PATH", "the same", flag);
-  set.toggle({"--json"}, "print one JSON object", [&json] { json = true; });
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  if (positional && flag) return fail(usage_error("the model was named twice: with -m and without"));
-  const auto path = model_path(positional ? positional : flag);
-  if (!path.ok()) return fail(path.error());
-  if (is_learned_drafter(path.value())) {
-    const auto drafter = drafter_json(path.value());
-    if (!drafter.ok()) return fail(drafter.error());
-    return print_and_exit_code(json ? json_line(drafter.value()) + "\n" : drafter_text(drafter.value()));
+  set.toggle({"--json"}, "print one JSON object", json);
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (positional && flag) return usage_error("the model was named twice: with -m and without");
+  HUNCH_TRY(const auto path, model_path(positional ? positional : flag));
+  if (is_learned_drafter(path)) {
+    HUNCH_TRY(const auto drafter, drafter_json(path));
+    return print_and_exit_code(json ? json_line(drafter) + "\n" : drafter_text(drafter));
   }
-  const auto checkpoint = Checkpoint::open(path.value(), /*vocab_only=*/true);
-  if (!checkpoint.ok()) return fail(checkpoint.error());
-  const ordered_json out = info_json(*checkpoint.value(), path.value());
+  HUNCH_TRY(const auto checkpoint, Checkpoint::open(path, /*vocab_only=*/true));
+  const ordered_json out = info_json(*checkpoint, path);
   return print_and_exit_code(json ? json_line(out) + "\n" : info_text(out));
 }
 

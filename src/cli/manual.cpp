@@ -49,7 +49,7 @@ std::string help_of(const Command& command) {
   const int output = file ? dup(STDOUT_FILENO) : -1;
   if (output < 0 || dup2(fileno(file.get()), STDOUT_FILENO) < 0) return {};
   const std::string help[] = {"--help"};
-  command.run(Arguments(help));
+  HUNCH_CHECK(command.run(Arguments(help)).ok());
   dup2(output, STDOUT_FILENO);
   close(output);
   std::rewind(file.get());
@@ -72,23 +72,21 @@ std::string roff(std::string_view text) {
 
 }  // namespace
 
-int completion_command(Arguments arguments) {
+Result<int> completion_command(Arguments arguments) {
   std::optional<std::string> name;
   FlagSet set("hunch completion bash|zsh|fish",
               "Prints what makes a shell complete hunch's commands and flags: eval \"$(hunch completion bash)\" in ~/.bashrc, "
               "hunch completion zsh > a file _hunch in $fpath, hunch completion fish > ~/.config/fish/completions/hunch.fish.");
   set.positional("SHELL", true, "bash, zsh or fish", name);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   for (const Shell& shell : kShells)
     if (shell.name == *name) return print_and_exit_code(shell.script);
-  return fail(usage_error(fmt::format("no completion for {}: there is bash, zsh and fish", *name)));
+  return usage_error(fmt::format("no completion for {}: there is bash, zsh and fish", *name));
 }
 
-int man_command(Arguments arguments) {
+Result<int> man_command(Arguments arguments) {
   FlagSet set("hunch man", "Prints the manual page: hunch man | man -l -, or into share/man/man1/hunch.1.");
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
   std::string page = fmt::format(
       ".TH HUNCH 1 \"\" \"{}\"\n.SH NAME\nhunch \\- exact self\\-speculative decoding of long contexts\n.SH SYNOPSIS\n"
       ".B hunch\nCOMMAND [flags]\n.SH DESCRIPTION\nGenerates text with a language model. It guesses tokens with the model itself "

@@ -43,7 +43,7 @@ int quantize(const std::string& in, const std::string& out, DType type, const st
 
 }  // namespace
 
-int quantize_command(Arguments arguments) {
+Result<int> quantize_command(Arguments arguments) {
   std::optional<std::string> in, out, type, method;
   FlagSet set("hunch quantize IN OUT.gguf --type TYPE",
               "Writes a model as one GGUF file that hunch and llama.cpp load, or a learned drafter as one that hunch loads.");
@@ -51,19 +51,13 @@ int quantize_command(Arguments arguments) {
   set.positional("OUT.gguf", true, "the file to write; it appears when it is complete", out);
   set.group("Flags");
   set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", type);
-  set.value({"--method"}, "NAME", "what drafter IN is, where its config.json does not say: medusa, eagle, eagle3 or mtp",
-            [&method](std::string_view flag, std::string_view v) -> Status {
-              static constexpr std::string_view kMethods[] = {"medusa", "eagle", "eagle3", "mtp"};
-              HUNCH_TRY(method, parse_choice(flag, v, kMethods));
-              return {};
-            });
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  const auto dtype = output_type(type);
-  if (!dtype.ok()) return fail(dtype.error());
+  set.choice({"--method"}, "NAME", "what drafter IN is, where its config.json does not say: medusa, eagle, eagle3 or mtp",
+             {"medusa", "eagle", "eagle3", "mtp"}, method);
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(const auto dtype, output_type(type));
   if (!out->ends_with(".gguf"))
-    return fail(usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out))));
-  return quantize(*in, *out, dtype.value(), method.value_or(""));
+    return usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out)));
+  return quantize(*in, *out, dtype, method.value_or(""));
 }
 
 }  // namespace hunch

@@ -61,26 +61,16 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
               flags.models.push_back(*flags.model);
               return {};
             });
-  set.value(
-      {"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
-      "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
-        HUNCH_TRY(flags.context_len, parse_context_len(flag, v));
-        return {};
-      },
-      2);
+  set.value({"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
+            "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
+            FlagSet::stored(flags.context_len, parse_context_len), 2);
   set.whole({"-t", "--threads"}, "threads, 1..1024 (default: all cores this process may use)", {1, 1024}, flags.threads);
   set.text({"--trace"}, "FILE", "what the engine does when, for chrome://tracing or ui.perfetto.dev", flags.trace);
   set.text({"--verify-calibration"}, "FILE", "what --verify sparse knows of this model: a file of hunch tune --calibrate-verify",
            flags.verify_calibration);
-  set.value(
-      {"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",
-      "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
-        HUNCH_TRY(flags.kv_memory_bytes, parse_bytes(flag, v));
-        return {};
-      },
-      1);
+  set.value({"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",
+            "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
+            FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
   const auto store = [](std::optional<std::string>& target) {
     return [&target](std::string_view flag, std::string_view v) -> Status {
       HUNCH_TRY(target, parse_kv_dtype(flag, v));
@@ -106,22 +96,18 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
               HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
               return {};
             });
-  set.value({"--isa"}, "NAME", "instructions used: portable, avx2, avx512 or avx512_bf16 (default: the best here)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              static constexpr std::string_view kIsas[] = {"portable", "avx2", "avx512", "avx512_bf16"};
-              HUNCH_TRY(flags.isa, parse_choice(flag, v, kIsas));
-              return {};
-            });
+  set.choice({"--isa"}, "NAME", "instructions used: portable, avx2, avx512 or avx512_bf16 (default: the best here)",
+             {"portable", "avx2", "avx512", "avx512_bf16"}, flags.isa);
 }
 
 void add_prompt_flags(FlagSet& set, PromptFlags& flags) {
   set.group("Prompt");
   set.text({"-p", "--prompt"}, "TEXT", "the text to continue", flags.text);
   set.text({"-f", "--file"}, "FILE", "the text to continue, from a file (-: the standard input)", flags.file);
-  set.toggle({"--chat"}, "wrap the text as a user's turn of the model's chat form", [&flags] { flags.chat = true; });
+  set.toggle({"--chat"}, "wrap the text as a user's turn of the model's chat form", flags.chat);
   set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn before it (with --chat)", flags.system);
   add_chat_template_flags(set, flags.chat_template);
-  set.toggle({"--no-bos"}, "do not begin with the model's BOS token", [&flags] { flags.no_bos = true; });
+  set.toggle({"--no-bos"}, "do not begin with the model's BOS token", flags.no_bos);
 }
 
 void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
@@ -139,10 +125,7 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   set.number({"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true},
              flags.top_p);
   set.number({"--min-p"}, "drop tokens less likely than this share of the likeliest, 0..1", {0, 1}, flags.min_p);
-  set.value({"-s", "--seed"}, "N", "seed; -1: random (default)", [&flags](std::string_view flag, std::string_view v) -> Status {
-    HUNCH_TRY(flags.seed, parse_seed(flag, v));
-    return {};
-  });
+  set.value({"-s", "--seed"}, "N", "seed; -1: random (default)", FlagSet::stored(flags.seed, parse_seed));
   const auto penalty = [&set](std::vector<std::string_view> names, std::string help, Range range, double& target) {
     set.value(
         std::move(names), "X", std::move(help),
@@ -166,20 +149,17 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
               flags.rules.logit_bias.emplace_back(int32_t(id), float(b));
               return {};
             });
-  set.toggle({"--ignore-eos"}, "go on past the model's end of text", [&flags] { flags.ignore_eos = true; });
+  set.toggle({"--ignore-eos"}, "go on past the model's end of text", flags.ignore_eos);
   set.group("Structure of the output");
   add_structured_flags(set, flags.structured);
 }
 
 void add_output_flags(FlagSet& set, OutputFlags& flags) {
   set.group("Output");
-  set.toggle({"--stats"}, "end with statistics on stderr", [&flags] { flags.stats = true; });
-  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.toggle({"--stats"}, "end with statistics on stderr", flags.stats);
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   set.value({"--color"}, "WHEN", "auto (default), always or never; NO_COLOR and CLICOLOR_FORCE are honoured",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.color, parse_color(flag, v));
-              return {};
-            });
+            FlagSet::stored(flags.color, parse_color));
 }
 
 Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationFlags* speculation) {

@@ -38,8 +38,8 @@ Result<Settled> settle(const RunFlags& flags) {
 }
 
 // Prints what belongs behind the text and returns the exit code.
-int conclude(Engine& engine, const Settled& settled, const RunFlags& flags, const Generation& generation, TokenPrinter& printer,
-             int interrupted_code) {
+Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& flags, const Generation& generation,
+                     TokenPrinter& printer, int interrupted_code) {
   const Report report{generation, printer.text(), engine.model_name(), asked_ratio(settled.request.speculation),
                       kv_bytes_per_entry(engine)};
   // A reader that went away is no failure, and there is nobody left to read the statistics for; a full disk is one.
@@ -51,7 +51,7 @@ int conclude(Engine& engine, const Settled& settled, const RunFlags& flags, cons
   }
   if (!written) {
     const Status status = output_error();
-    if (!status.ok()) return fail(status.error());
+    if (!status.ok()) return status.error();
   }
   if (!generation.warning.empty()) complain(generation.warning);
   if (!generation.lossless) complain(lossless_text(generation) + "; plain decoding may say something else");
@@ -62,7 +62,7 @@ int conclude(Engine& engine, const Settled& settled, const RunFlags& flags, cons
 
 }  // namespace
 
-int run_command(Arguments arguments) {
+Result<int> run_command(Arguments arguments) {
   RunFlags flags;
   FlagSet set("hunch run [flags] (-p TEXT | -f FILE)",
               "Continues a text as it is, or answers it with --chat. Text goes to stdout, all else to stderr.");
@@ -72,26 +72,22 @@ int run_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_output_flags(set, flags.output);
   add_foreign_flags(set);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const auto ended = parsed(set, arguments)) return *ended;
 
-  auto settled = settle(flags);
-  if (!settled.ok()) return fail(settled.error());
+  HUNCH_TRY(auto settled, settle(flags));
   note_ignored(set);
   ProgressLine progress;
-  auto engine = load_engine(settled->engine, progress);
-  if (!engine.ok()) return fail(engine.error());
-  auto ids = prompt_ids(**engine, flags.prompt, settled->text);
-  if (!ids.ok()) return fail(ids.error());
-  settled->request.prompt = std::move(*ids);
+  HUNCH_TRY(auto engine, load_engine(settled.engine, progress));
+  HUNCH_TRY(auto ids, prompt_ids(*engine, flags.prompt, settled.text));
+  settled.request.prompt = std::move(ids);
 
   const Paint paint{!flags.output.json && color_wanted(flags.output.color, stdout_is_terminal())};
-  if (paint.on && settled->request.speculation.proposer != "none")
+  if (paint.on && settled.request.speculation.proposer != "none")
     fmt::print(stderr, "{} and accepted; the rest was written by the checking pass\n", paint.green("green: guessed"));
-  TokenPrinter printer((*engine)->tokenizer(), !flags.output.json, paint);
+  TokenPrinter printer(engine->tokenizer(), !flags.output.json, paint);
   const InterruptScope interrupts;
-  auto generation = (*engine)->generate(
-      settled->request,
+  auto generation = engine->generate(
+      settled.request,
       [&](const TokenEvent& event) {
         progress.clear();
         return printer.take(event);
@@ -99,8 +95,8 @@ int run_command(Arguments arguments) {
       interrupts.flag());
   progress.clear();
   printer.finish();
-  if (!generation.ok()) return fail(generation.error());
-  return conclude(**engine, *settled, flags, *generation, printer, interrupts.exit_code());
+  if (!generation.ok()) return generation.error();
+  return conclude(*engine, settled, flags, *generation, printer, interrupts.exit_code());
 }
 
 }  // namespace hunch

@@ -34,7 +34,7 @@ std::vector<std::string> environment() {
   return out;
 }
 
-std::optional<std::string> config_path(std::span<const std::string> arguments) {
+std::optional<std::string> config_path(Arguments arguments) {
   std::optional<std::string> path;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--config" && i + 1 < arguments.size()) path = arguments[i + 1];
@@ -115,32 +115,28 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   return {};
 }
 
-int serve(AllFlags& flags, const FlagSet& set) {
+Result<int> serve(AllFlags& flags, const FlagSet& set) {
   ServerOptions& server_options = flags.serve.server;
   server_options.port = int(flags.serve.port.value_or(8000));
   server_options.version = fmt::format("{} ({})", program_version(), build_commit());
   server_options.workers = int(flags.serve.workers.value_or(2));
   server_options.api.max_body_bytes = size_t(server_options.limits.max_body_bytes);
   std::vector<std::string> notes;
-  auto speculation = resolve_speculation(flags.speculation, &notes);
-  if (!speculation.ok()) return fail(speculation.error());
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation, &notes));
   if (flags.model.models.empty()) {
-    auto path = model_path(flags.model.model);
-    if (!path.ok()) return fail(path.error());
-    flags.model.models.push_back(*path);
+    HUNCH_TRY(auto path, model_path(flags.model.model));
+    flags.model.models.push_back(path);
   }
   const size_t models = flags.model.models.size(), names = flags.serve.names.size();
   if (models > 1 && names != 0 && names != models)
-    return fail(usage_error(fmt::format("--served-model-name: {} names for {} models; give one for each", names, models)));
+    return usage_error(fmt::format("--served-model-name: {} names for {} models; give one for each", names, models));
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
 
   Loaded loaded;
   Server server(server_options, loaded.models);
-  if (const Status status = server.start(); !status.ok()) return fail(status.error());
-  for (size_t i = 0; i < models; ++i)
-    if (const Status status = load_one(flags, *speculation, flags.model.models[i], i, loaded); !status.ok())
-      return fail(status.error());
+  HUNCH_OK(server.start());
+  for (size_t i = 0; i < models; ++i) HUNCH_OK(load_one(flags, speculation, flags.model.models[i], i, loaded));
   server.ready();
   if (!server_options.api_keys.empty()) note("--api-key is visible to this machine's users; --api-key-file is not");
   if (!write_stdout(fmt::format("listening on {}\n", server.url()))) note(fmt::format("listening on {}", server.url()));
@@ -151,7 +147,7 @@ int serve(AllFlags& flags, const FlagSet& set) {
 
 }  // namespace
 
-int serve_command(Arguments arguments) {
+Result<int> serve_command(Arguments arguments) {
   AllFlags flags;
   FlagSet set(
       "hunch serve [flags] [MODEL]",
@@ -165,7 +161,7 @@ int serve_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   add_foreign_server_flags(set);
   add_foreign_flags(set);
-  if (const Status status = parse_all(set, flags, arguments); !status.ok()) return fail(status.error());
+  HUNCH_OK(parse_all(set, flags, arguments));
   if (set.help_wanted()) return print_and_exit_code(set.help());
   if (flags.serve.print_limits) return print_and_exit_code(limits_text(flags.serve.server.limits));
   return serve(flags, set);

@@ -64,14 +64,14 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.whole({"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers,
             1);
   set.text({"--config"}, "FILE", "settings as JSON or YAML; the environment and the command line win over it", flags.config);
-  set.toggle({"--metrics", "--enable-metrics"}, "answer /metrics (default)", [&server] { server.metrics = true; });
-  set.toggle({"--no-metrics"}, "do not", [&server] { server.metrics = false; });
-  set.toggle({"--slots"}, "answer /slots (default)", [&server] { server.slots = true; });
-  set.toggle({"--no-slots"}, "do not", [&server] { server.slots = false; });
-  set.toggle({"--props"}, "answer /props (default)", [&server] { server.props = true; });
-  set.toggle({"--no-props"}, "do not", [&server] { server.props = false; });
+  set.toggle({"--metrics", "--enable-metrics"}, "answer /metrics (default)", server.metrics);
+  set.toggle({"--no-metrics"}, "do not", server.metrics, false);
+  set.toggle({"--slots"}, "answer /slots (default)", server.slots);
+  set.toggle({"--no-slots"}, "do not", server.slots, false);
+  set.toggle({"--props"}, "answer /props (default)", server.props);
+  set.toggle({"--no-props"}, "do not", server.props, false);
   set.value({"--log-file"}, "FILE", "log there instead of on stderr; opened again at SIGHUP", text_into(server.log_file));
-  set.toggle({"--log-jsonl", "--log-json"}, "log JSON lines", [&server] { server.log_json = true; });
+  set.toggle({"--log-jsonl", "--log-json"}, "log JSON lines", server.log_json);
   set.value(
       {"--log-level", "--uvicorn-log-level"}, "LEVEL", "debug, info (default), warning or error",
       [&server](std::string_view flag, std::string_view text) -> Status {
@@ -82,10 +82,9 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
         return {};
       },
       1);
-  set.toggle({"--no-core-dumps"}, "what clients say reaches no core dump and no debugger",
-             [&server] { server.core_dumps = false; });
+  set.toggle({"--no-core-dumps"}, "what clients say reaches no core dump and no debugger", server.core_dumps, false);
   set.group("Answers");
-  set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage", [&server] { server.api.force_usage = true; });
+  set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage", server.api.force_usage);
   set.value({"--per-request-spec-decode-metrics"}, "WHAT", "speculation in answers: none, summary (default) or detailed",
             [&server](std::string_view flag, std::string_view text) -> Status {
               using Wish = ApiLimits::SpeculationMetrics;
@@ -96,67 +95,73 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
             });
   add_chat_template_flags(set, flags.chat_template);
   set.toggle({"--trust-request-chat-template", "--trust-request-template"}, "requests may bring a chat template of their own",
-             [&flags] { flags.trust_request_template = true; });
+             flags.trust_request_template);
   set.value({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)",
             text_into(flags.tool_parser));
   set.value({"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)",
             text_into(flags.reasoning_parser));
   set.group("Limits");
   for (const Limit& limit : limits()) add_limit(set, limit, server.limits);
-  set.toggle({"--print-limits"}, "print all limits as they are and end", [&flags] { flags.print_limits = true; });
+  set.toggle({"--print-limits"}, "print all limits as they are and end", flags.print_limits);
 }
 
 void add_foreign_server_flags(FlagSet& set) {
   using A = FlagSet::Arity;
-  set.ignore({"--gpu-memory-utilization",
-              "--block-size",
-              "--swap-space",
-              "--dtype",
-              "--generation-config",
-              "--max-logprobs",
-              "--prefix-caching-hash-algo",
-              "--fingerprint-mode",
-              "--max-log-len",
-              "--distributed-executor-backend",
-              "--load-format",
-              "--tokenizer-mode",
-              "--scheduling-policy",
-              "-cram",
-              "--cache-ram",
-              "-ctxcp",
-              "--ctx-checkpoints",
-              "--log-verbosity",
-              "--log-colors",
-              "--reasoning-format",
-              "--reasoning-budget",
-              "--max-num-queued-tokens",
-              "--model-impl",
-              "--revision"},
-             A::One);
-  set.ignore({"--enforce-eager",
-              "--no-enforce-eager",
-              "--enable-chunked-prefill",
-              "--no-enable-chunked-prefill",
-              "--disable-log-requests",
-              "--disable-log-stats",
-              "--enable-log-requests",
-              "--no-enable-log-requests",
-              "--disable-uvicorn-access-log",
-              "--enable-auto-tool-choice",
-              "--enable-request-id-headers",
-              "--enable-per-request-metrics",
-              "--enable-prompt-tokens-details",
-              "--cache-prompt",
-              "-cb",
-              "--cont-batching",
-              "--no-webui",
-              "--log-prefix",
-              "--log-timestamps",
-              "--async-scheduling",
-              "--no-cache-prompt",
-              "--disable-fastapi-docs",
-              "--enable-server-load-tracking"},
-             A::None);
+  set.ignore(
+      {
+          "--gpu-memory-utilization",
+          "--block-size",
+          "--swap-space",
+          "--dtype",
+          "--generation-config",
+          "--max-logprobs",
+          "--prefix-caching-hash-algo",
+          "--fingerprint-mode",
+          "--max-log-len",
+          "--distributed-executor-backend",
+          "--load-format",
+          "--tokenizer-mode",
+          "--scheduling-policy",
+          "-cram",
+          "--cache-ram",
+          "-ctxcp",
+          "--ctx-checkpoints",
+          "--log-verbosity",
+          "--log-colors",
+          "--reasoning-format",
+          "--reasoning-budget",
+          "--max-num-queued-tokens",
+          "--model-impl",
+          "--revision",
+      },
+      A::One);
+  set.ignore(
+      {
+          "--enforce-eager",
+          "--no-enforce-eager",
+          "--enable-chunked-prefill",
+          "--no-enable-chunked-prefill",
+          "--disable-log-requests",
+          "--disable-log-stats",
+          "--enable-log-requests",
+          "--no-enable-log-requests",
+          "--disable-uvicorn-access-log",
+          "--enable-auto-tool-choice",
+          "--enable-request-id-headers",
+          "--enable-per-request-metrics",
+          "--enable-prompt-tokens-details",
+          "--cache-prompt",
+          "-cb",
+          "--cont-batching",
+          "--no-webui",
+          "--log-prefix",
+          "--log-timestamps",
+          "--async-scheduling",
+          "--no-cache-prompt",
+          "--disable-fastapi-docs",
+          "--enable-server-load-tracking",
+      },
+      A::None);
   const auto only_one = [&set](std::vector<std::string_view> names) {
     set.value(
         std::move(names), "N", "",

@@ -14,9 +14,8 @@ void add_serving_flags(FlagSet& set, ServingFlags& flags) {
       2);
   set.whole({"--max-num-batched-tokens", "-b", "--batch-size"}, "tokens of one pass, all requests together (default: what suits)",
             {1, 1 << 20}, flags.max_num_batched_tokens, 2);
-  set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)",
-             [&flags] { flags.prefix_caching = true; });
-  set.toggle({"--no-enable-prefix-caching"}, "they do not; the same answers, slower", [&flags] { flags.prefix_caching = false; });
+  set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)", flags.prefix_caching);
+  set.toggle({"--no-enable-prefix-caching"}, "they do not; the same answers, slower", flags.prefix_caching, false);
 }
 
 void apply_serving_flags(const ServingFlags& flags, EngineOptions& options) {

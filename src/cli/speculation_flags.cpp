@@ -53,7 +53,7 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
       [&flags](std::string_view, std::string_view path) -> Status { return flags.strategies = std::string(path), Status(); });
   set.toggle({"--unverified"},
              "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only",
-             [&flags] { flags.unverified = true; });
+             flags.unverified);
   set.text(
       {"--speculative-config"}, "JSON",
       "the same as an object with vLLM's keys: method, num_speculative_tokens, sparse_attn_algorithm, sparse_attn_ratio, ...",

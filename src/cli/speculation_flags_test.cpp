@@ -37,11 +37,11 @@ TEST(SpeculationFlags, LeavesDefaultsAlone) {
 }
 
 TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
-  const Outcome a =
-      resolve({"--spec",       "self",  "--draft",         "5",           "--policy", "vegas",      "--ratio",   "0.07",
-               "--min-tokens", "32",    "--metric",        "true_weight", "--rows",   "first_last", "--combine", "sum",
-               "--share",      "layer", "--spread",        "8",           "--sinks",  "4",          "--recent",  "64",
-               "--rule",       "ratio", "--draft-weights", "q4_0"});
+  const Outcome a = resolve({
+      "--spec",   "self",        "--draft",  "5",          "--policy",  "vegas", "--ratio",         "0.07",  "--min-tokens", "32",
+      "--metric", "true_weight", "--rows",   "first_last", "--combine", "sum",   "--share",         "layer", "--spread",     "8",
+      "--sinks",  "4",           "--recent", "64",         "--rule",    "ratio", "--draft-weights", "q4_0",
+  });
   const Outcome b = config(
       R"({"method": "sparse_attn", "num_speculative_tokens": 5, "sparse_attn_algorithm": "vegas", "sparse_attn_ratio": 0.07,
       "sparse_attn_min_tokens": 32, "sparse_attn_metric": "true_weight", "sparse_attn_rows": "first_last", "sparse_attn_combine": "sum",

@@ -91,30 +91,29 @@ Result<std::string> detokenized(const TextFlags& flags) {
   return flags.json ? json_line({{"text", out}}) + "\n" : out + "\n";
 }
 
-int text_command(Arguments arguments, FlagSet set, Result<std::string> (*make)(const TextFlags&), bool to_tokens) {
+Result<int> text_command(Arguments arguments, FlagSet set, Result<std::string> (*make)(const TextFlags&), bool to_tokens) {
   TextFlags flags;
   set.group("Flags");
   set.text({"-m", "--model"}, "PATH", "model, vocabulary-only GGUF file, or folder with a tokenizer.json", flags.model);
   set.text({"-p", "--prompt"}, to_tokens ? "TEXT" : "IDS", to_tokens ? "the text" : "the ids: \"1, 2, 3\"", flags.prompt.text);
   set.text({"-f", "--file"}, "FILE", "the same from a file (-: the standard input)", flags.prompt.file);
-  if (to_tokens) set.toggle({"--no-bos"}, "do not begin with the BOS token", [&flags] { flags.prompt.no_bos = true; });
-  set.toggle({"--json"}, to_tokens ? "print {\"tokens\": [...]}" : "print {\"text\": \"...\"}", [&flags] { flags.json = true; });
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  auto out = make(flags);
-  return out.ok() ? print_and_exit_code(*out) : fail(out.error());
+  if (to_tokens) set.toggle({"--no-bos"}, "do not begin with the BOS token", flags.prompt.no_bos);
+  set.toggle({"--json"}, to_tokens ? "print {\"tokens\": [...]}" : "print {\"text\": \"...\"}", flags.json);
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  HUNCH_TRY(const std::string out, make(flags));
+  return print_and_exit_code(out);
 }
 
 }  // namespace
 
-int tokenize_command(Arguments arguments) {
+Result<int> tokenize_command(Arguments arguments) {
   return text_command(arguments,
                       FlagSet("hunch tokenize [-m MODEL] (-p TEXT | -f FILE) [--json] [--no-bos]",
                               "Prints a token a line, or with --json all ids. Special tokens written in the text are parsed."),
                       tokenized, true);
 }
 
-int detokenize_command(Arguments arguments) {
+Result<int> detokenize_command(Arguments arguments) {
   return text_command(arguments,
                       FlagSet("hunch detokenize [-m MODEL] (-p IDS | -f FILE) [--json]", "Prints the text of token ids."),
                       detokenized, false);

@@ -46,11 +46,11 @@ class Tune {
   Tune(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
       : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
 
-  int run() {
+  Result<int> run() {
     const Status status = flags_.calibration ? calibrate() : search();
     progress_.clear();
     if (interrupts_.stopped()) return complain("interrupted: nothing is stored"), interrupts_.exit_code();
-    if (!status.ok()) return fail(status.error());
+    if (!status.ok()) return status.error();
     if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
     return print_and_exit_code(text_);
   }
@@ -196,11 +196,13 @@ class Tune {
   void row(const char* name, double ratio, int gamma, const Trial& t, const Trial& plain, const std::string& label) {
     const double over = plain.speed() > 0 ? t.speed() / plain.speed() : 0;
     say(fmt::format("{}  {:8.1f}  {:.2f}", label, t.speed(), over));
-    out_[name].push_back({{"ratio", ratio},
-                          {"gamma", gamma},
-                          {"tokens_per_second", t.speed()},
-                          {"over_plain", over},
-                          {"accepted_per_round", t.accepted_per_round()}});
+    out_[name].push_back({
+        {"ratio", ratio},
+        {"gamma", gamma},
+        {"tokens_per_second", t.speed()},
+        {"over_plain", over},
+        {"accepted_per_round", t.accepted_per_round()},
+    });
   }
   void say(const std::string& line) { text_ += line + "\n"; }
 
@@ -233,7 +235,7 @@ Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std
   return out;
 }
 
-int tune_command(Arguments arguments) {
+Result<int> tune_command(Arguments arguments) {
   TuneFlags flags;
   flags.sampling.max_tokens = 96;
   FlagSet set(
@@ -243,53 +245,37 @@ int tune_command(Arguments arguments) {
       "was seen, for this model on this machine.");
   set.positional("FILE", true, "the sample", flags.file);
   set.group("Tuning");
-  set.value({"--prompts"}, "N", "prompts of the file to use, 1..1000 (default 4)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.most, parse_whole(flag, v, {1, 1000}));
-              return {};
-            });
+  set.whole({"--prompts"}, "prompts of the file to use, 1..1000 (default 4)", {1, 1000}, flags.most);
   set.text({"--calibrate-verify"}, "OUT",
            "instead: what --verify sparse wants to know of the model (anchor layers, sizes of channels, thresholds of experts), "
            "to OUT",
            flags.calibration);
   set.whole({"--anchors"}, "layers that may choose blocks when calibrating (default: half)", {1, 4096}, flags.anchors);
   set.whole({"--rows-per-check"}, "rows of a check when calibrating (default 8)", {1, 64}, flags.rows);
-  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", [&flags] { flags.json = true; });
+  set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   set.group("Models with natively trained sparse attention");
   set.toggle({"--reuse-layers"}, "instead: find the layers that may reuse the choice of the one before, for --reuse-schedule",
-             [&flags] { flags.reuse = true; });
-  set.toggle({"--profile"}, "instead: rank strategies by precision class and context, for --strategies",
-             [&flags] { flags.profile = true; });
+             flags.reuse);
+  set.toggle({"--profile"}, "instead: rank strategies by precision class and context, for --strategies", flags.profile);
   set.text({"--out"}, "FILE", "where either goes (default: reuse.json, strategies.json)", flags.out);
-  set.value({"--score"}, "N", "--reuse-layers: tokens at the end of each text that are scored (default 256)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.scored, parse_whole(flag, v, {1, 1 << 20}));
-              return {};
-            });
-  set.value({"--loss-budget"}, "X", "--reuse-layers: share of the loss that reuse may add (default 0.005)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              HUNCH_TRY(flags.budget, parse_number(flag, v, {0, 10}));
-              return {};
-            });
+  set.whole({"--score"}, "--reuse-layers: tokens at the end of each text that are scored (default 256)", {1, 1 << 20},
+            flags.scored);
+  set.number({"--loss-budget"}, "--reuse-layers: share of the loss that reuse may add (default 0.005)", {0, 10}, flags.budget);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
-  if (const Status status = set.parse(arguments); !status.ok()) return fail(status.error());
-  if (set.help_wanted()) return print_and_exit_code(set.help());
-  if (flags.sampling.max_tokens.value_or(0) < 8) return fail(usage_error("tuning needs runs of some length: -n 8 or more"));
+  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (flags.sampling.max_tokens.value_or(0) < 8) return usage_error("tuning needs runs of some length: -n 8 or more");
   if (flags.reuse && flags.profile)
-    return fail(usage_error("--reuse-layers and --profile are two runs: the first makes a file for the second"));
+    return usage_error("--reuse-layers and --profile are two runs: the first makes a file for the second");
   if (!flags.out) flags.out = flags.reuse ? "reuse.json" : "strategies.json";
-  auto speculation = resolve_speculation(flags.speculation);
-  if (!speculation.ok()) return fail(speculation.error());
-  auto options = engine_options(flags.model, &flags.speculation);
-  if (!options.ok()) return fail(options.error());
+  HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
+  HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   ProgressLine progress;
-  auto engine = load_engine(*options, progress);
-  if (!engine.ok()) return fail(engine.error());
-  if (flags.reuse) return tune_reuse_layers(**engine, flags, progress);
-  if (flags.profile) return tune_strategies(**engine, flags, *speculation, progress);
-  return Tune(**engine, flags, *speculation, progress).run();
+  HUNCH_TRY(auto engine, load_engine(options, progress));
+  if (flags.reuse) return tune_reuse_layers(*engine, flags, progress);
+  if (flags.profile) return tune_strategies(*engine, flags, speculation, progress);
+  return Tune(*engine, flags, speculation, progress).run();
 }
 
 }  // namespace hunch

@@ -29,7 +29,7 @@ struct TuneFlags {
 Result<std::vector<std::vector<int32_t>>> sample_texts(Engine&, const std::string& path, int64_t most);
 
 // --reuse-layers and --profile: measure, write the file, print. Exit codes.
-int tune_reuse_layers(Engine&, const TuneFlags&, ProgressLine&);
-int tune_strategies(Engine&, const TuneFlags&, const SpeculationOptions&, ProgressLine&);
+Result<int> tune_reuse_layers(Engine&, const TuneFlags&, ProgressLine&);
+Result<int> tune_strategies(Engine&, const TuneFlags&, const SpeculationOptions&, ProgressLine&);
 
 }  // namespace hunch

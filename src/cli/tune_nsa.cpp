@@ -21,8 +21,8 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-int written(const TuneFlags& flags, const std::string& file, const ordered_json& out, const std::string& text) {
-  if (const Status status = write_atomically(*flags.out, file); !status.ok()) return fail(status.error());
+Result<int> written(const TuneFlags& flags, const std::string& file, const ordered_json& out, const std::string& text) {
+  HUNCH_OK(write_atomically(*flags.out, file));
   if (flags.json) return print_and_exit_code(json_line(out) + "\n");
   return print_and_exit_code(text + fmt::format("written: {}\n", *flags.out));
 }
@@ -132,19 +132,18 @@ class StrategyTrials {
 
 }  // namespace
 
-int tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& progress) {
-  auto texts = sample_texts(engine, *flags.file, flags.most);
-  if (!texts.ok()) return fail(texts.error());
-  for (auto& text : texts.value())  // the end is what is scored
+Result<int> tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& progress) {
+  HUNCH_TRY(auto texts, sample_texts(engine, *flags.file, flags.most));
+  for (auto& text : texts)  // the end is what is scored
     if (int64_t(text.size()) > engine.context_len()) text.erase(text.begin(), text.end() - ptrdiff_t(engine.context_len()));
   const InterruptScope interrupts;
-  auto found = calibrate_reuse(engine.parts(), texts.value(), flags.scored, [&](int done, int total) {
+  auto found = calibrate_reuse(engine.parts(), texts, flags.scored, [&](int done, int total) {
     progress.show("calibrating", done, total);
     return !interrupts.stopped();
   });
   progress.clear();
   if (interrupts.stopped()) return complain("interrupted: nothing is stored"), interrupts.exit_code();
-  if (!found.ok()) return fail(found.error());
+  if (!found.ok()) return found.error();
   found->budget = flags.budget;
   std::string text = fmt::format("{} tokens scored; {:.4f} nats a token where every layer chooses\n  layer  nats/token    more\n",
                                  found->tokens, found->loss);
@@ -157,10 +156,11 @@ int tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& prog
   return written(flags, found->to_json(), out, text);
 }
 
-int tune_strategies(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress) {
+Result<int> tune_strategies(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation,
+                            ProgressLine& progress) {
   auto profile = StrategyTrials(engine, flags, speculation, progress).run();
   progress.clear();
-  if (!profile.ok()) return fail(profile.error());
+  if (!profile.ok()) return profile.error();
   std::string text;
   for (const auto& row : profile->rows) {
     text += fmt::format("{}, contexts {} to {}\n  depth  nodes  rows a choice  order  tokens/s  accepted a round\n",

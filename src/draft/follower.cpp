@@ -133,11 +133,13 @@ void Follower::append_input(const Sequence& sequence, int64_t rows, int64_t at) 
   wait_for_ids();
   auto ids = ids_.view<int32_t>(rows_);
   for (int64_t i = 0; i < rows; ++i) ids(at + i) = own(sequence.tokens[size_t(seat.fed + i)]);
-  segments_.push_back({.phase = Segment::Phase::Verify,
-                       .sequence = &sequence,
-                       .first_position = seat.fed,
-                       .num_rows = int(rows),
-                       .first = seat.first});
+  segments_.push_back({
+      .phase = Segment::Phase::Verify,
+      .sequence = &sequence,
+      .first_position = seat.fed,
+      .num_rows = int(rows),
+      .first = seat.first,
+  });
 }
 
 void Follower::feed() {
@@ -167,12 +169,14 @@ TargetRows Follower::side_by_side(const TargetRows& rows) {
       backend_.copy_rows({.from = rows.layer(taps_[size_t(tap)]).slice(rows.row(i), 1),
                           .to = View<float, 2>(&taps(i, tap * hidden), 1, hidden)});
   }
-  return {.sequence = rows.sequence,
-          .first_position = rows.first_position,
-          .count = rows.count,
-          .hidden = states,
-          .tapped = taps_,
-          .taps = taps};
+  return {
+      .sequence = rows.sequence,
+      .first_position = rows.first_position,
+      .count = rows.count,
+      .hidden = states,
+      .tapped = taps_,
+      .taps = taps,
+  };
 }
 
 // Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page

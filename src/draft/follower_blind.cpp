@@ -50,11 +50,13 @@ void Follower::blind_level(int level, size_t open) {
     segments_.clear();
     for (size_t i = 0; i < open; ++i) {
       const Sequence& sequence = *open_[i]->task->sequence;
-      segments_.push_back({.phase = Segment::Phase::Verify,
-                           .sequence = &sequence,
-                           .first_position = sequence.committed_len + level,
-                           .num_rows = 1,
-                           .first = seats_[size_t(sequence.slot)].first});
+      segments_.push_back({
+          .phase = Segment::Phase::Verify,
+          .sequence = &sequence,
+          .first_position = sequence.committed_len + level,
+          .num_rows = 1,
+          .first = seats_[size_t(sequence.slot)].first,
+      });
     }
     pass_->begin(levels[level - 1].slice(0, rows), segments_);
     if (featured()) backend_.copy_rows({.from = of(came_), .to = of(next_)});
@@ -116,12 +118,14 @@ void Follower::blind_tree_level(bool first) {
     const int64_t first_slot = draft->slots;
     plan_next(*draft);
     const int width = draft->done ? 0 : draft->level;
-    GrowTreeArgs grow{.tree = slots_of(slot),
-                      .first_slot = first_slot,
-                      .ranked = ranked_.view<const int32_t>(level_rows_, kMostTried).slice(row, level),
-                      .shares = shares_.view<const float>(level_rows_, kMostTried).slice(row, level),
-                      .ids = next_ids_.view<int32_t>(level_rows_).slice(next, width),
-                      .rows = next_rows_.view<int32_t>(level_rows_).slice(next, width)};
+    GrowTreeArgs grow{
+        .tree = slots_of(slot),
+        .first_slot = first_slot,
+        .ranked = ranked_.view<const int32_t>(level_rows_, kMostTried).slice(row, level),
+        .shares = shares_.view<const float>(level_rows_, kMostTried).slice(row, level),
+        .ids = next_ids_.view<int32_t>(level_rows_).slice(next, width),
+        .rows = next_rows_.view<int32_t>(level_rows_).slice(next, width),
+    };
     grow.ranked.extent[1] = grow.shares.extent[1] = draft->top_k;
     if (own_ids_there_) grow.own_ids = own_ids_there_.view<const int32_t>(int64_t(own_ids_.size()));
     backend_.grow_tree(grow);
@@ -129,11 +133,13 @@ void Follower::blind_tree_level(bool first) {
     if (draft->done) {
       const int most = std::min(draft->task->limits.max_tokens, max_draft_);
       const auto parents = chosen_parents_.view<int32_t>(int64_t(seats_.size()), max_draft_)[slot];
-      backend_.choose_nodes({.tree = grow.tree,
-                             .slots = draft->slots,
-                             .tokens = out.tokens.slice(0, most),
-                             .parents = parents.slice(0, most),
-                             .count = num_chosen_.view<int32_t>(int64_t(seats_.size())).slice(slot, 1)});
+      backend_.choose_nodes({
+          .tree = grow.tree,
+          .slots = draft->slots,
+          .tokens = out.tokens.slice(0, most),
+          .parents = parents.slice(0, most),
+          .count = num_chosen_.view<int32_t>(int64_t(seats_.size())).slice(slot, 1),
+      });
     }
     row += level, next += width;
   }
@@ -142,9 +148,11 @@ void Follower::blind_tree_level(bool first) {
   for (Draft* draft : open_) {
     const int level = draft->lengths.size() > 1 ? draft->lengths[draft->lengths.size() - 2] : 1;
     if (!draft->done && featured())
-      backend_.copy_rows({.from = came.slice(row, level),
-                          .to = next_.view<float>(level_rows_, width_).slice(next, draft->level),
-                          .index = next_rows_.view<const int32_t>(level_rows_).slice(next, draft->level)});
+      backend_.copy_rows({
+          .from = came.slice(row, level),
+          .to = next_.view<float>(level_rows_, width_).slice(next, draft->level),
+          .index = next_rows_.view<const int32_t>(level_rows_).slice(next, draft->level),
+      });
     row += draft->done ? draft->level : level, next += draft->done ? 0 : draft->level;
   }
   std::erase_if(open_, [](const Draft* draft) { return draft->done; });
@@ -169,10 +177,12 @@ int64_t Follower::next_tree_rows() {
   for (const Draft* draft : open_) {
     const Sequence& sequence = *draft->task->sequence;
     if (draft->lengths.size() > 1)
-      backend_.shuffle_kv({.kv = {kv_.get(), sequence.pages.view()},
-                           .first_entry = sequence.committed_len + 1,
-                           .lengths = std::span(draft->lengths).first(draft->lengths.size() - 1),
-                           .from = next_rows_.view<const int32_t>(level_rows_).slice(rows, draft->level)});
+      backend_.shuffle_kv({
+          .kv = {kv_.get(), sequence.pages.view()},
+          .first_entry = sequence.committed_len + 1,
+          .lengths = std::span(draft->lengths).first(draft->lengths.size() - 1),
+          .from = next_rows_.view<const int32_t>(level_rows_).slice(rows, draft->level),
+      });
     segments_.push_back({.phase = Segment::Phase::Verify,
                          .sequence = &sequence,
                          .first_position = sequence.committed_len,

@@ -28,15 +28,17 @@ Rows rows_of(const Sequence& sequence, int64_t first, int64_t last) {
 }
 
 ModelShape toy_shape(int64_t vocab) {
-  return {.family = "toy",
-          .vocab_size = vocab,
-          .hidden = 8,
-          .ffn = 8,
-          .layers = 1,
-          .heads = 1,
-          .kv_heads = 1,
-          .head_dim = 8,
-          .context_len = 1 << 20};
+  return {
+      .family = "toy",
+      .vocab_size = vocab,
+      .hidden = 8,
+      .ffn = 8,
+      .layers = 1,
+      .heads = 1,
+      .kv_heads = 1,
+      .head_dim = 8,
+      .context_len = 1 << 20,
+  };
 }
 
 class NextNumber final : public DraftNet {

@@ -62,13 +62,15 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
     }
     const int next = level + 1 == depth ? 0 : std::min(most_rows, rows * k);
     std::vector<int32_t> ids(size_t(next), -9), from(size_t(next), -9);
-    backend.grow_tree({.tree = tree,
-                       .first_slot = slots,
-                       .ranked = View<const int32_t, 2>(ranked.data(), rows, k),
-                       .shares = View<const float, 2>(shares.data(), rows, k),
-                       .ids = view(ids),
-                       .rows = view(from),
-                       .own_ids = level % 2 ? view(own_ids) : View<const int32_t, 1>{}});
+    backend.grow_tree({
+        .tree = tree,
+        .first_slot = slots,
+        .ranked = View<const int32_t, 2>(ranked.data(), rows, k),
+        .shares = View<const float, 2>(shares.data(), rows, k),
+        .ids = view(ids),
+        .rows = view(from),
+        .own_ids = level % 2 ? view(own_ids) : View<const int32_t, 1>{},
+    });
     slots += rows * k;
     const auto goes_on = host.advance(next, 100 * (level + 1));
     for (int i = 0; i < next; ++i) {

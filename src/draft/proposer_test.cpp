@@ -58,10 +58,12 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
     std::vector<DraftTask> tasks;
     for (Slot slot = 0; slot < kSlots; ++slot) {
       if (dice.below(3) == 0) continue;  // waits this round
-      const DraftLimits limits{.max_tokens = dice.below(12),
-                               .max_depth = dice.below(5),
-                               .want_q = dice.below(2) == 0,
-                               .may_branch = dice.below(2) == 0};
+      const DraftLimits limits{
+          .max_tokens = dice.below(12),
+          .max_depth = dice.below(5),
+          .want_q = dice.below(2) == 0,
+          .may_branch = dice.below(2) == 0,
+      };
       trees[size_t(slot)]->tree.size = 7;  // what an earlier round left
       tasks.push_back({.sequence = &sequences[size_t(slot)], .limits = limits, .tree = &trees[size_t(slot)]->tree});
     }

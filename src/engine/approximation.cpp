@@ -130,16 +130,20 @@ nlohmann::ordered_json approximation_json(const Approximation& a) {
   if (a.passes == 0) return out;
   const SparseVerification& s = a.asked;
   if (a.entries > 0)
-    out["attention"] = {{"ratio", s.ratio},
-                        {"dense_len", s.dense_len},
-                        {"block", s.block},
-                        {"budget_scope", s.scope},
-                        {"sparsity", 1 - share(a.entries_read, a.entries)}};
+    out["attention"] = {
+        {"ratio", s.ratio},
+        {"dense_len", s.dense_len},
+        {"block", s.block},
+        {"budget_scope", s.scope},
+        {"sparsity", 1 - share(a.entries_read, a.entries)},
+    };
   if (a.channels > 0)
-    out["ffn"] = {{"threshold", s.channel_threshold},
-                  {"share", s.channel_share},
-                  {"union_sparsity", share(a.channels_skipped, a.channels)},
-                  {"row_sparsity", share(a.channel_rows_below, a.channel_rows)}};
+    out["ffn"] = {
+        {"threshold", s.channel_threshold},
+        {"share", s.channel_share},
+        {"union_sparsity", share(a.channels_skipped, a.channels)},
+        {"row_sparsity", share(a.channel_rows_below, a.channel_rows)},
+    };
   if (a.experts > 0)
     out["moe"] = {{"mode", s.expert_mode}, {"experts", s.skip_experts}, {"sparsity", share(a.experts_skipped, a.experts)}};
   out["reuse_layers"] = a.reuse_layers;

@@ -4,18 +4,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "engine/token_run.h"
 
 namespace hunch {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
@@ -69,12 +66,14 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
   auto ids = ids_.view<int32_t>(rows);
   for (int row = 0; row < rows; ++row) ids(row) = int32_t((row * 7919 + 1) % shape.vocab_size);
   auto hidden = hidden_.view<float>(rows, shape.hidden);
-  const Segment segment{.phase = phase,
-                        .sequence = &sequence_,
-                        .first_position = sequence_.committed_len,
-                        .num_rows = rows,
-                        .policy = policy,
-                        .parents = parents};
+  const Segment segment{
+      .phase = phase,
+      .sequence = &sequence_,
+      .first_position = sequence_.committed_len,
+      .num_rows = rows,
+      .policy = policy,
+      .parents = parents,
+  };
   tree_.parents.resize(size_t(plan_.gamma));
   tree_.make_chain(rows - 1);
   for (size_t row = 1; row < parents.size(); ++row) tree_.parents[row - 1] = parents[row] - 1;

@@ -23,11 +23,13 @@ constexpr int kTreeWidth = 3, kTreeWidthOfDevices = 6, kDeepestTree = 8;
 // How often a suffix guess was kept, by position, where the past says that less than 1, 2, 4, 8 ... of it will be: counted on
 // books, code, records and edits with the shipped model. Where a request starts from; its own rounds soon count more.
 constexpr double kPriorRounds = 16;
-constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{{0.18, 0.3, 0.4, 0.5},
-                                                                {0.41, 0.6, 0.75, 0.8},
-                                                                {0.88, 0.92, 0.94, 0.94},
-                                                                {0.92, 0.94, 0.94, 0.94},
-                                                                {0.93, 0.95, 0.95, 0.95}}};
+constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
+    {0.18, 0.3, 0.4, 0.5},
+    {0.41, 0.6, 0.75, 0.8},
+    {0.88, 0.92, 0.94, 0.94},
+    {0.92, 0.94, 0.94, 0.94},
+    {0.93, 0.95, 0.95, 0.95},
+}};
 
 // The drafter knows how sure it is of every single token, the planner only how sure it is on average: a chain that goes well may
 // go on a little longer than planned, and one that goes badly ends early. Ended too late, it costs a draft step; too early, a
@@ -47,22 +49,26 @@ RequestPlan usual_plan(const EngineParts& parts) {
 PlannerOptions options_of(const EngineParts& parts) {
   PlannerOptions options;
   options.max_slots = parts.limits.max_seqs;
-  options.arms = {{.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
-                  {.name = auto_drafters()[kSelf],
-                   .passes = true,
-                   .draft_kind = 0,
-                   .ratio = defaults::kRatio,
-                   .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
-                   .prior_acceptance = 0.85}};
+  options.arms = {
+      {.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
+      {.name = auto_drafters()[kSelf],
+       .passes = true,
+       .draft_kind = 0,
+       .ratio = defaults::kRatio,
+       .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
+       .prior_acceptance = 0.85},
+  };
   for (const EngineParts::Learned& drafter : parts.learned) {
     if (options.arms.size() == size_t(kMaxArms)) break;
-    options.arms.push_back({.name = drafter.name,
-                            .passes = true,
-                            .ready = true,
-                            .draft_kind = int(options.arms.size()) - kSelf,
-                            .ratio = 1,
-                            .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
-                            .prior_acceptance = 0.6});
+    options.arms.push_back({
+        .name = drafter.name,
+        .passes = true,
+        .ready = true,
+        .draft_kind = int(options.arms.size()) - kSelf,
+        .ratio = 1,
+        .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
+        .prior_acceptance = 0.6,
+    });
   }
   const size_t chains = options.arms.size();
   const int width = parts.backend->asynchronous() ? kTreeWidthOfDevices : kTreeWidth;
@@ -112,11 +118,13 @@ Controller::~Controller() {
 
 RequestView Controller::view_of(const Running& who) const {
   const int64_t entries_left = parts_.context_len - who.sequence.len();
-  RequestView view{.slot = who.sequence.slot,
-                   .context_len = who.sequence.committed_len,
-                   .room = std::min(kMaxPlannedDraft, who.most_depth()),
-                   .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
-                   .prepared = who.prepared ? kSelf : -1};
+  RequestView view{
+      .slot = who.sequence.slot,
+      .context_len = who.sequence.committed_len,
+      .room = std::min(kMaxPlannedDraft, who.most_depth()),
+      .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
+      .prepared = who.prepared ? kSelf : -1,
+  };
   if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1))
     view.arms &= ~(1u << kSelf);  // its attention is sparse already
   const DraftTree& found = who.drafters[kLookup].tree;
@@ -178,10 +186,12 @@ double Controller::plain_ms(const StepReport& report) const {
 void Controller::record(const StepReport& report, std::span<Running* const> decoded) {
   for (const Running* who : decoded)
     if (who->plan.planned && who->planned)
-      planner_.record({.slot = who->sequence.slot,
-                       .drafted = levels_of(*who),
-                       .accepted = who->emitted_drafts,
-                       .stopped_early = who->chosen >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts});
+      planner_.record({
+          .slot = who->sequence.slot,
+          .drafted = levels_of(*who),
+          .accepted = who->emitted_drafts,
+          .stopped_early = who->chosen >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts,
+      });
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};

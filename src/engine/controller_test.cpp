@@ -18,10 +18,12 @@ struct Seen {
 class TreesUnderAuto : public testing::Test {
  protected:
   TreesUnderAuto()
-      : engine(test::load({.model = test::tiny_path("qwen3-deep"),
-                           .threads = 1,
-                           .context_len = 256,
-                           .drafters = {{.path = test::tiny_path("eagle3")}}})) {}
+      : engine(test::load({
+            .model = test::tiny_path("qwen3-deep"),
+            .threads = 1,
+            .context_len = 256,
+            .drafters = {{.path = test::tiny_path("eagle3")}},
+        })) {}
 
   // Every row costs `row_ms` more than the first one, drafts next to nothing; choosing entries for self is dear.
   Seen run(Request request, double row_ms, int tree_tokens = 0) {

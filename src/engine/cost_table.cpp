@@ -157,12 +157,14 @@ namespace {
 
 // A pass is read out of memory or, small, it is the starts of its kernels, a dozen a layer. 160 rows hide behind weights.
 PassModel::Terms device_terms(double weights, double entry, int layers) {
-  return {.fixed = layers * 0.03,
-          .sequence = 0.002,
-          .weights = weights,
-          .weight_row = weights / 160,
-          .entry = entry,
-          .entry_row = entry / 40};
+  return {
+      .fixed = layers * 0.03,
+      .sequence = 0.002,
+      .weights = weights,
+      .weight_row = weights / 160,
+      .entry = entry,
+      .entry_row = entry / 40,
+  };
 }
 
 }  // namespace
@@ -195,19 +197,19 @@ CostTable::CostTable(const CostPriors& priors) : verify({}) {
     const double entry = (draft.kv_bytes_per_token > 0 ? draft.kv_bytes_per_token : priors.kv_bytes_per_token) * ms_per_byte;
     // Selected entries and coarser weights stay in the caches: half of what memory would take. Choosing entries reads scores, a
     // small part of what the entries themselves are.
-    drafts.push_back({draft.name,
-                      PassModel({.fixed = 0.02,
-                                 .sequence = 0.005,
-                                 .weights = w / 2,
-                                 .weight_row = w / 16,
-                                 .entry = entry / 2,
-                                 .entry_row = entry / 8}),
-                      PassModel({.fixed = 0.01,
-                                 .sequence = 0.03,
-                                 .weights = 1e-3,
-                                 .weight_row = 1e-4,
-                                 .entry = entry / 6,
-                                 .entry_row = entry / 32})});
+    drafts.push_back({
+        draft.name,
+        PassModel({
+            .fixed = 0.02,
+            .sequence = 0.005,
+            .weights = w / 2,
+            .weight_row = w / 16,
+            .entry = entry / 2,
+            .entry_row = entry / 8,
+        }),
+        PassModel(
+            {.fixed = 0.01, .sequence = 0.03, .weights = 1e-3, .weight_row = 1e-4, .entry = entry / 6, .entry_row = entry / 32}),
+    });
   }
 }
 

@@ -65,13 +65,15 @@ Result<Proposer*> Drafting::acquire_proposer(const std::string& name, const Prop
     HUNCH_CHECK(entry);
     const Model* weights = nullptr;
     if (draft_weights) { HUNCH_TRY(weights, parts_.draft_weights(*draft_weights)); }
-    return entry->make({.backend = parts_.backend.get(),
-                        .target = parts_.model.get(),
-                        .draft_weights = weights,
-                        .pass = &*parts_.pass,
-                        .max_draft = parts_.options.max_draft,
-                        .max_sequences = parts_.options.max_num_seqs,
-                        .options = options});
+    return entry->make({
+        .backend = parts_.backend.get(),
+        .target = parts_.model.get(),
+        .draft_weights = weights,
+        .pass = &*parts_.pass,
+        .max_draft = parts_.options.max_draft,
+        .max_sequences = parts_.options.max_num_seqs,
+        .options = options,
+    });
   });
 }
 

@@ -15,12 +15,14 @@ CostKey cost_key(const EngineParts& parts) {
 #else
   const std::string build = "unknown build";
 #endif
-  return {.machine = processor_name() + ", " + parts.backend->description(),
-          .threads = parts.backend->threads(),
-          .build = build,
-          .model = parts.model->shape().name,
-          .kv_type = std::string(dtype_info(parts.geometry.dtype).name),
-          .model_bytes = int64_t(parts.model->weight_bytes())};
+  return {
+      .machine = processor_name() + ", " + parts.backend->description(),
+      .threads = parts.backend->threads(),
+      .build = build,
+      .model = parts.model->shape().name,
+      .kv_type = std::string(dtype_info(parts.geometry.dtype).name),
+      .model_bytes = int64_t(parts.model->weight_bytes()),
+  };
 }
 
 std::string draft_kind_name(const RequestPlan& plan) {

@@ -276,13 +276,15 @@ TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
   Request metric = request(50, 5), spread = request(50, 5);
   metric.speculation.metric = "entropy";
   spread.speculation.metric = "logit";
-  const Case cases[] = {{"the prompt is empty", empty},
-                        {"prompt token 2 is 260; ids must lie in [0, 260)", outside},
-                        {"prompt token 0 is -1", negative},
-                        {"max tokens is 0", none},
-                        {"the prompt has 96 tokens, the context holds 96", request(96, 5)},
-                        {"unknown metric 'entropy'", metric},
-                        {"spread needs a weight metric", spread}};
+  const Case cases[] = {
+      {"the prompt is empty", empty},
+      {"prompt token 2 is 260; ids must lie in [0, 260)", outside},
+      {"prompt token 0 is -1", negative},
+      {"max tokens is 0", none},
+      {"the prompt has 96 tokens, the context holds 96", request(96, 5)},
+      {"unknown metric 'entropy'", metric},
+      {"spread needs a weight metric", spread},
+  };
   for (const Case& c : cases) {
     auto run = engine->generate(c.request);
     ASSERT_FALSE(run.ok()) << c.message;
@@ -297,14 +299,16 @@ TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
     EngineOptions options;
   };
   const std::string model = test::tiny_path("qwen3-tied");
-  const Case cases[] = {{"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
-                        {"unknown KV type 'q4_0'; known: f32, f16, bf16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
-                        {"the context size is negative", {.model = model, .context_len = -1}},
-                        {"the model was trained for 256", {.model = model, .context_len = int64_t(1) << 40}},
-                        {"KV memory too small", {.model = model, .context_len = 256, .kv_memory_bytes = 1000}},
-                        {"prompt chunks of 1 rows", {.model = model, .chunk_len = 1}},
-                        {"max draft is 0", {.model = model, .max_draft = 0}},
-                        {"max draft is 257; it must lie in [1, 256]", {.model = model, .max_draft = 257}}};
+  const Case cases[] = {
+      {"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
+      {"unknown KV type 'q4_0'; known: f32, f16, bf16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
+      {"the context size is negative", {.model = model, .context_len = -1}},
+      {"the model was trained for 256", {.model = model, .context_len = int64_t(1) << 40}},
+      {"KV memory too small", {.model = model, .context_len = 256, .kv_memory_bytes = 1000}},
+      {"prompt chunks of 1 rows", {.model = model, .chunk_len = 1}},
+      {"max draft is 0", {.model = model, .max_draft = 0}},
+      {"max draft is 257; it must lie in [1, 256]", {.model = model, .max_draft = 257}},
+  };
   for (const Case& c : cases) {
     auto engine = Engine::load(c.options);
     ASSERT_FALSE(engine.ok()) << c.message;

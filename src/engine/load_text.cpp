@@ -8,14 +8,16 @@ Result<Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   const TokenizerSource& source = checkpoint.tokenizer();
   if (!source.from_gguf() && source.tokenizer_json.empty())
     return Error{"the model has no tokenizer: put its tokenizer.json beside config.json, or use a GGUF file with a vocabulary"};
-  auto tokenizer = source.from_gguf() ? Tokenizer::from_gguf({.model = source.model,
-                                                              .pre = source.pre,
-                                                              .tokens = source.tokens,
-                                                              .token_types = source.token_types,
-                                                              .merges = source.merges,
-                                                              .bos_id = source.bos_id,
-                                                              .eos_id = source.eos_id,
-                                                              .add_bos = source.add_bos})
+  auto tokenizer = source.from_gguf() ? Tokenizer::from_gguf({
+                                            .model = source.model,
+                                            .pre = source.pre,
+                                            .tokens = source.tokens,
+                                            .token_types = source.token_types,
+                                            .merges = source.merges,
+                                            .bos_id = source.bos_id,
+                                            .eos_id = source.eos_id,
+                                            .add_bos = source.add_bos,
+                                        })
                                       : Tokenizer::from_json(source.tokenizer_json, source.tokenizer_config_json);
   if (!tokenizer) return tokenizer.error();
   const int64_t model_vocab = checkpoint.shape().vocab_size;

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
@@ -39,7 +39,7 @@ EngineParts::~EngineParts() {
 }
 
 Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   auto parts = std::make_unique<EngineParts>();
   parts->options = options;
 
@@ -89,11 +89,13 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
         "--kv-type");
   if (shape.nsa.used() && !parts->backend->nsa_reads(kv_dtype))
     return usage_error("natively trained sparse attention runs on this device with --kv-type bf16 alone");
-  parts->geometry = {.dtype = kv_dtype,
-                     .layers = shape.layers,
-                     .kv_heads = shape.kv_heads,
-                     .head_dim = shape.head_dim,
-                     .scales = parts->checkpoint->kv_scales()};
+  parts->geometry = {
+      .dtype = kv_dtype,
+      .layers = shape.layers,
+      .kv_heads = shape.kv_heads,
+      .head_dim = shape.head_dim,
+      .scales = parts->checkpoint->kv_scales(),
+  };
   if (!options.verify_calibration.empty()) {
     HUNCH_TRY(parts->calibration, VerifyCalibration::load(options.verify_calibration, verify_model_name(*parts), shape.layers));
   }
@@ -105,7 +107,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
                                  .max_segments = options.max_num_seqs,
                                  .context_len = parts->context_len,
                                  .compressed = parts->compressed.get()});
-  parts->load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  parts->load_ms = ms_since(start);
   return parts;
 }
 
@@ -186,11 +188,13 @@ Status EngineParts::plan_limits() {
   if (rows == 0) rows = std::max({options.chunk_len, answers, least});
   if (rows < least)
     return usage_error(fmt::format("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least));
-  limits = {.max_seqs = seqs,
-            .rows = rows,
-            .verify_rows = std::min(rows, answers),
-            .chunk_len = std::min(options.chunk_len, rows),
-            .selecting_rows = defaults::kSelectingRows};
+  limits = {
+      .max_seqs = seqs,
+      .rows = rows,
+      .verify_rows = std::min(rows, answers),
+      .chunk_len = std::min(options.chunk_len, rows),
+      .selecting_rows = defaults::kSelectingRows,
+  };
   return {};
 }
 

@@ -134,15 +134,17 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
     return usage_error("suffix decoding needs a tree depth of at least 1 and 0 or more cached requests");
   HUNCH_OK(check_range("the suffix factor", o.suffix_factor, 0, 1e6, false));
   HUNCH_OK(check_range("the least suffix probability", o.suffix_min_probability, 0, 1, false));
-  plan.proposing = {.ngram_min = o.ngram_min,
-                    .ngram_max = o.ngram_max,
-                    .suffix_depth = o.suffix_depth,
-                    .suffix_cached_requests = o.suffix_cached_requests,
-                    .suffix_factor = o.suffix_factor,
-                    .suffix_min_probability = o.suffix_min_probability,
-                    .cascade_first = o.cascade_first,
-                    .self_lookup = o.self_lookup,
-                    .tree_top_k = o.tree_top_k > 0 ? o.tree_top_k : defaults::kTreeTopK};
+  plan.proposing = {
+      .ngram_min = o.ngram_min,
+      .ngram_max = o.ngram_max,
+      .suffix_depth = o.suffix_depth,
+      .suffix_cached_requests = o.suffix_cached_requests,
+      .suffix_factor = o.suffix_factor,
+      .suffix_min_probability = o.suffix_min_probability,
+      .cascade_first = o.cascade_first,
+      .self_lookup = o.self_lookup,
+      .tree_top_k = o.tree_top_k > 0 ? o.tree_top_k : defaults::kTreeTopK,
+  };
   if (!o.self_lookup.empty() && o.self_lookup != "ngram" && o.self_lookup != "suffix")
     return usage_error(fmt::format("unknown look-up '{}' for self; known: ngram, suffix", o.self_lookup));
   HUNCH_TRY(plan.policy.skip_layers, skipped_layers(o.draft_skip_layers, layers));

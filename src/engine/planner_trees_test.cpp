@@ -12,16 +12,18 @@ constexpr int kChain = 2, kTree = 3, kWidth = 3;
 
 CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}, {"eagle3", 6e6, 1024}}}; }
 std::vector<Arm> arms() {
-  return {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
-          {.name = "ngram", .prior_acceptance = 0.6},
-          {.name = "eagle3", .passes = true, .ready = true, .draft_kind = 1, .prior_acceptance = 0.6},
-          {.name = "eagle3 tree",
-           .passes = true,
-           .ready = true,
-           .draft_kind = 1,
-           .width = kWidth,
-           .max_gamma = 8,
-           .prior_acceptance = 0.75}};
+  return {
+      {.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
+      {.name = "ngram", .prior_acceptance = 0.6},
+      {.name = "eagle3", .passes = true, .ready = true, .draft_kind = 1, .prior_acceptance = 0.6},
+      {.name = "eagle3 tree",
+       .passes = true,
+       .ready = true,
+       .draft_kind = 1,
+       .width = kWidth,
+       .max_gamma = 8,
+       .prior_acceptance = 0.75},
+  };
 }
 
 std::vector<Text> texts() {
@@ -29,15 +31,17 @@ std::vector<Text> texts() {
     return [=](int arm, int, int64_t) { return arm == kSelf ? self : arm == kNgram ? ngram : arm == kChain ? chain : tree; };
   };
   const auto none = [](int64_t) { return 0.0; };
-  return {{"tree", by_arm(0.6, 0, 0.6, 0.88), none},
-          {"chain", by_arm(0.6, 0, 0.82, 0.84), none},
-          {"self", by_arm(0.93, 0, 0.1, 0.2), none},
-          {"hopeless", by_arm(0, 0, 0, 0), none},
-          {"wrong matches", by_arm(0.3, 0, 0.6, 0.8), [](int64_t) { return 1.0; }},
-          {"matches", by_arm(0.6, 0.92, 0.6, 0.8), [](int64_t) { return 0.5; }},
-          {"alternating", [](int arm, int, int64_t t) { return t / 128 % 2    ? 0.1
-                                                               : arm == kTree ? 0.88
-                                                                              : 0.6; }, none}};
+  return {
+      {"tree", by_arm(0.6, 0, 0.6, 0.88), none},
+      {"chain", by_arm(0.6, 0, 0.82, 0.84), none},
+      {"self", by_arm(0.93, 0, 0.1, 0.2), none},
+      {"hopeless", by_arm(0, 0, 0, 0), none},
+      {"wrong matches", by_arm(0.3, 0, 0.6, 0.8), [](int64_t) { return 1.0; }},
+      {"matches", by_arm(0.6, 0.92, 0.6, 0.8), [](int64_t) { return 0.5; }},
+      {"alternating", [](int arm, int, int64_t t) { return t / 128 % 2    ? 0.1
+                                                           : arm == kTree ? 0.88
+                                                                          : 0.6; }, none},
+  };
 }
 
 class TreeArms : public testing::TestWithParam<int> {};

@@ -94,10 +94,12 @@ Result<ReuseSchedule> ReuseSchedule::from_json(std::string_view text, const Mode
   if (!is_number(in, "tokens") || !is_number(in, "loss") || !is_number(in, "budget") || !in.contains("steps") ||
       !in["steps"].is_array())
     return damaged;
-  ReuseSchedule out{.model = model,
-                    .tokens = int64_t(in["tokens"].get<double>()),
-                    .loss = in["loss"].get<double>(),
-                    .budget = in["budget"].get<double>()};
+  ReuseSchedule out{
+      .model = model,
+      .tokens = int64_t(in["tokens"].get<double>()),
+      .loss = in["loss"].get<double>(),
+      .budget = in["budget"].get<double>(),
+  };
   std::vector<uint8_t> seen(size_t(model.layers), 0);
   for (const json& s : in["steps"]) {
     if (!is_number(s, "layer") || !is_number(s, "loss")) return damaged;

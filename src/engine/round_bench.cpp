@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "engine/plan.h"
 #include "engine/token_run.h"
 
 namespace hunch {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
@@ -20,16 +17,18 @@ double median(std::vector<double> values) {
 }
 
 BackendCounters difference(const BackendCounters& a, const BackendCounters& b, uint64_t over) {
-  return {(a.weight_bytes - b.weight_bytes) / over,
-          (a.kv_bytes - b.kv_bytes) / over,
-          (a.score_bytes - b.score_bytes) / over,
-          (a.gather_bytes - b.gather_bytes) / over,
-          (a.experts_read - b.experts_read) / over,
-          (a.kernels - b.kernels) / over,
-          (a.kernel_launches - b.kernel_launches) / over,
-          (a.graph_launches - b.graph_launches) / over,
-          (a.waits - b.waits) / over,
-          (a.waited_ns - b.waited_ns) / over};
+  return {
+      (a.weight_bytes - b.weight_bytes) / over,
+      (a.kv_bytes - b.kv_bytes) / over,
+      (a.score_bytes - b.score_bytes) / over,
+      (a.gather_bytes - b.gather_bytes) / over,
+      (a.experts_read - b.experts_read) / over,
+      (a.kernels - b.kernels) / over,
+      (a.kernel_launches - b.kernel_launches) / over,
+      (a.graph_launches - b.graph_launches) / over,
+      (a.waits - b.waits) / over,
+      (a.waited_ns - b.waited_ns) / over,
+  };
 }
 
 // Keeps first children by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".

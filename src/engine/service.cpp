@@ -349,10 +349,12 @@ void Service::Session::say(int64_t at, bool guessed) {
   Ending::Said said = ending.take(id, at + 1 >= run.sequence.max_len);
   over = said.end;
   if (!said.emitted) return;
-  TokenEvent event{.id = id,
-                   .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
-                   .index = int64_t(stats.tokens.size()),
-                   .text = std::move(said.text)};
+  TokenEvent event{
+      .id = id,
+      .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
+      .index = int64_t(stats.tokens.size()),
+      .text = std::move(said.text),
+  };
   if (guessed) event.drafter = Register<Proposer>::find(run.drafters[size_t(run.chosen)].name)->name;
   if (run.plan.logprobs >= 0) {
     const size_t nth = size_t(at - run.emitted_first);

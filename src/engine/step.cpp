@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "base/clock.h"
 #include "engine/approximation.h"
 #include "engine/grammar_drafts.h"
 #include "engine/sampling_options.h"
@@ -19,12 +19,12 @@ namespace {
 // Adds the time of a scope to a counter in milliseconds.
 class Stopwatch {
  public:
-  explicit Stopwatch(double& total) : total_(total), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() { total_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count(); }
+  explicit Stopwatch(double& total) : total_(total), start_(Clock::now()) {}
+  ~Stopwatch() { total_ += ms_since(start_); }
 
  private:
   double& total_;
-  std::chrono::steady_clock::time_point start_;
+  Clock::time_point start_;
 };
 
 Error numerical_error(int64_t position) {
@@ -80,17 +80,19 @@ void SampledRows::sample(const Sequence& sequence, const DraftTree& tree, std::s
   const View<int32_t, 1> positions(positions_.data(), rows);
   positions(0) = int32_t(sequence.len());
   for (int row = 1; row < rows; ++row) positions(row) = positions(tree.parents[size_t(row) - 1] + 1) + 1;
-  backend_.sample({.logits = logits(first, rows),
-                   .params = sequence.sampling,
-                   .key = sequence.noise,
-                   .stream = NoiseStream::Target,
-                   .positions = positions,
-                   .tokens = tokens_.view<int32_t>(max_rows_).slice(first, rows),
-                   .probs = want_probs ? probs_.view<float>(max_rows_, vocab_).slice(first, rows) : View<float, 2>{},
-                   .state = sequence.logit_state.get(),
-                   .first_row = 0,
-                   .drafts = tree.tokens,
-                   .parents = parents});
+  backend_.sample({
+      .logits = logits(first, rows),
+      .params = sequence.sampling,
+      .key = sequence.noise,
+      .stream = NoiseStream::Target,
+      .positions = positions,
+      .tokens = tokens_.view<int32_t>(max_rows_).slice(first, rows),
+      .probs = want_probs ? probs_.view<float>(max_rows_, vocab_).slice(first, rows) : View<float, 2>{},
+      .state = sequence.logit_state.get(),
+      .first_row = 0,
+      .drafts = tree.tokens,
+      .parents = parents,
+  });
 }
 
 Step::Step(EngineParts& parts, const SchedulerLimits& limits)
@@ -190,16 +192,18 @@ void Step::propose(const StepPlan& plan) {
 DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, bool branch) const {
   const bool branches = who.rule->takes_branches();
   const StaticTree& shape = who.plan.token_tree;
-  return {.sequence = &who.sequence,
-          .policy = who.policy,
-          .limits = {.max_tokens = drafts,
-                     .max_depth = depth,
-                     .want_q = who.needs_probs(),
-                     .may_branch = branch,
-                     .tree_top_k = who.top_k,
-                     .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
-                     .stop_below = who.stop_below},
-          .tree = &who.drafters[drafter].tree};
+  return {
+      .sequence = &who.sequence,
+      .policy = who.policy,
+      .limits = {.max_tokens = drafts,
+                 .max_depth = depth,
+                 .want_q = who.needs_probs(),
+                 .may_branch = branch,
+                 .tree_top_k = who.top_k,
+                 .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
+                 .stop_below = who.stop_below},
+      .tree = &who.drafters[drafter].tree,
+  };
 }
 
 void Step::look_up(std::span<Running* const> requests, size_t drafter) {
@@ -250,14 +254,16 @@ void Step::forward(const StepPlan& plan) {
     } else {
       for (int node = 0; node < tree.size; ++node) ids(rows++) = tree.tokens(node);
     }
-    segments_.push_back({.phase = Segment::Phase::Verify,
-                         .sequence = &who.sequence,
-                         .first_position = who.sequence.committed_len,
-                         .num_rows = who.tree().size + 1,
-                         .policy = who.learns ? who.policy : nullptr,
-                         .parents = who.row_parents,
-                         .sharing = who.sharing,
-                         .check = who.check.get()});
+    segments_.push_back({
+        .phase = Segment::Phase::Verify,
+        .sequence = &who.sequence,
+        .first_position = who.sequence.committed_len,
+        .num_rows = who.tree().size + 1,
+        .policy = who.learns ? who.policy : nullptr,
+        .parents = who.row_parents,
+        .sharing = who.sharing,
+        .check = who.check.get(),
+    });
     verified_.push_back(&who);
     if (who.plan.approximation.any())
       count_choices(who.sharing, parts_.model->shape().layers, who.tree().size + 1, who.stats.approximation);
@@ -333,14 +339,16 @@ void Step::follow(const StepPlan& plan, View<const float, 2> hidden) {
       const int64_t count = who.sequence.committed_len - who.final_first;
       const auto uses = [&](const Running::Drafter& drafter) { return drafter.proposer == proposer; };
       if (count == 0 || !who.failure.ok() || std::none_of(who.drafters.begin(), who.drafters.end(), uses)) return;
-      followed_.push_back({.sequence = &who.sequence,
-                           .first_position = who.final_first,
-                           .first_row = who.first_row,
-                           .count = count,
-                           .path = path,
-                           .hidden = hidden,
-                           .tapped = parts_.taps,
-                           .taps = taps_of(hidden.extent[0])});
+      followed_.push_back({
+          .sequence = &who.sequence,
+          .first_position = who.final_first,
+          .first_row = who.first_row,
+          .count = count,
+          .path = path,
+          .hidden = hidden,
+          .tapped = parts_.taps,
+          .taps = taps_of(hidden.extent[0]),
+      });
     };
     for (const Running* who : verified_) add(*who, who->path_rows);
     for (const auto& chunk : plan.chunks) add(running(chunk), {});
@@ -376,12 +384,14 @@ TokenLogprob Step::look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& t
   auto ids = looked_ids_.view<int32_t>(1 + kMaxLogprobs);
   auto values = looked_values_.view<float>(1 + kMaxLogprobs);
   ids(0) = id;
-  parts_.backend->log_probs({.logits = rows_.logits(row, 1),
-                             .ids = ids.slice(0, 1),
-                             .values = values.slice(0, 1),
-                             .count = count,
-                             .top_ids = View<int32_t, 2>(&ids(1), 1, count),
-                             .top_values = View<float, 2>(&values(1), 1, count)});
+  parts_.backend->log_probs({
+      .logits = rows_.logits(row, 1),
+      .ids = ids.slice(0, 1),
+      .values = values.slice(0, 1),
+      .count = count,
+      .top_ids = View<int32_t, 2>(&ids(1), 1, count),
+      .top_values = View<float, 2>(&values(1), 1, count),
+  });
   (void)parts_.backend->synchronize();  // a failure shows at the next step
   top.clear();
   for (int i = 0; i < count && ids(1 + i) >= 0; ++i) top.push_back({ids(1 + i), values(1 + i)});

@@ -73,25 +73,28 @@ int StrategyProfile::most_nodes() const {
 }
 
 std::string StrategyProfile::to_json() const {
-  json out = {{"version", 1},
-              {"model", identity_json(model)},
-              {"drafter", drafter},
-              {"reuse_layers", reuse_layers},
-              {"rows", json::array()}};
+  json out = {
+      {"version", 1},          {"model", identity_json(model)}, {"drafter", drafter}, {"reuse_layers", reuse_layers},
+      {"rows", json::array()},
+  };
   for (const Row& row : rows) {
     json ranked = json::array();
     for (const RankedStrategy& s : row.ranked)
-      ranked.push_back({{"depth", s.depth},
-                        {"nodes", s.nodes},
-                        {"top_k", s.top_k},
-                        {"group_rows", s.group_rows},
-                        {"traversal", s.depth_first ? "dfs" : "bfs"},
-                        {"tokens_per_second", s.tokens_per_second},
-                        {"accepted", s.accepted}});
-    out["rows"].push_back({{"precision_class", row.precision_class},
-                           {"first_len", row.first_len},
-                           {"last_len", row.last_len},
-                           {"ranked", std::move(ranked)}});
+      ranked.push_back({
+          {"depth", s.depth},
+          {"nodes", s.nodes},
+          {"top_k", s.top_k},
+          {"group_rows", s.group_rows},
+          {"traversal", s.depth_first ? "dfs" : "bfs"},
+          {"tokens_per_second", s.tokens_per_second},
+          {"accepted", s.accepted},
+      });
+    out["rows"].push_back({
+        {"precision_class", row.precision_class},
+        {"first_len", row.first_len},
+        {"last_len", row.last_len},
+        {"ranked", std::move(ranked)},
+    });
   }
   return out.dump();
 }

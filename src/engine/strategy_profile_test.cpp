@@ -72,9 +72,11 @@ TEST(StrategyGuard, EntersAnotherRangeWithoutAChange) {
 
 TEST(StrategyProfile, ReadsBackAndFindsTheRangeOfAContext) {
   StrategyProfile profile{.model = kModel, .drafter = "eagle3", .reuse_layers = {2, 3}};
-  profile.rows = {{"strict", 0, 4096, {{4, 12, 4, 1, false, 50, 2.5}, {}}},
-                  {"strict", 4096, 8192, {{}, {2, 2}}},
-                  {"approx", 0, 4096, {{4, 12, 4, 8, true, 55, 2.4}, {}}}};
+  profile.rows = {
+      {"strict", 0, 4096, {{4, 12, 4, 1, false, 50, 2.5}, {}}},
+      {"strict", 4096, 8192, {{}, {2, 2}}},
+      {"approx", 0, 4096, {{4, 12, 4, 8, true, 55, 2.4}, {}}},
+  };
   auto read = StrategyProfile::from_json(profile.to_json(), kModel);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->to_json(), profile.to_json());

@@ -78,12 +78,14 @@ void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits w
     auto ids = ids_.view<int32_t>(rows);
     std::copy_n(tokens.begin() + first, rows, ids.data);
     auto hidden = hidden_.view<float>(rows, shape.hidden);
-    const Segment segment{.phase = rows > 1 && !check ? Segment::Phase::Prefill : Segment::Phase::Verify,
-                          .sequence = &sequence_,
-                          .first_position = sequence_.committed_len,
-                          .num_rows = int(rows),
-                          .sharing = sharing_,
-                          .check = check};
+    const Segment segment{
+        .phase = rows > 1 && !check ? Segment::Phase::Prefill : Segment::Phase::Verify,
+        .sequence = &sequence_,
+        .first_position = sequence_.committed_len,
+        .num_rows = int(rows),
+        .sharing = sharing_,
+        .check = check,
+    };
     parts_.pass->begin(ids, std::span(&segment, 1));
     parts_.model->forward(*parts_.pass, hidden);
     if (check) check->end_pass(int(rows));

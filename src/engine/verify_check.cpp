@@ -59,13 +59,15 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
     if (shape.nsa.used())
       return usage_error(
           "this model's attention is sparse as trained: sparse verification has nothing to choose (--verify-ratio 1)");
-    out.attention = BlockBudget{.ratio = s.ratio,
-                                .dense_len = s.dense_len,
-                                .block = s.block,
-                                .sinks = s.sink_blocks,
-                                .recent = s.recent_blocks,
-                                .joint = s.scope == "joint",
-                                .max_of_group = s.group == "max"};
+    out.attention = BlockBudget{
+        .ratio = s.ratio,
+        .dense_len = s.dense_len,
+        .block = s.block,
+        .sinks = s.sink_blocks,
+        .recent = s.recent_blocks,
+        .joint = s.scope == "joint",
+        .max_of_group = s.group == "max",
+    };
     if (s.reuse_layers) {
       if (!known || known->anchors.empty()) return needs_calibration("--verify-reuse calibrated");
       out.anchors.assign(size_t(shape.layers), 0);
@@ -94,10 +96,12 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
     if (s.skip_experts >= shape.experts_per_token)
       return usage_error(fmt::format("sparse verification: a row goes to {} experts; at most {} may be left out, not {}",
                                      shape.experts_per_token, shape.experts_per_token - 1, s.skip_experts));
-    ExpertRule rule{.mode = *expert_mode_named(s.expert_mode),
-                    .most = s.skip_experts,
-                    .mass = float(s.expert_mass),
-                    .renorm = s.expert_renorm};
+    ExpertRule rule{
+        .mode = *expert_mode_named(s.expert_mode),
+        .most = s.skip_experts,
+        .mass = float(s.expert_mass),
+        .renorm = s.expert_renorm,
+    };
     if (rule.mode == ExpertRule::Mode::Literal || rule.mode == ExpertRule::Mode::Graded) {
       if (!known || known->expert_betas.empty()) return needs_calibration("--verify-expert-mode " + s.expert_mode);
       rule.betas = known->expert_betas;

@@ -195,11 +195,13 @@ HttpReply Server::metrics_text() {
     const ServedModel& model = models_.at(i);
     engines.push_back({.stats = model.engine->stats(), .lossless = model.defaults.speculation.lossless()});
   }
-  const Metrics::ServerNow server{.connections = http_->num_connections(),
-                                  .reading = int(workers_.waiting()),
-                                  .log_lines_dropped = log_.dropped(),
-                                  .stuck_seconds = watchdog_ ? watchdog_->stuck_seconds() : 0,
-                                  .ready = state_ == State::Ready};
+  const Metrics::ServerNow server{
+      .connections = http_->num_connections(),
+      .reading = int(workers_.waiting()),
+      .log_lines_dropped = log_.dropped(),
+      .stuck_seconds = watchdog_ ? watchdog_->stuck_seconds() : 0,
+      .ready = state_ == State::Ready,
+  };
   return {.body = metrics_->text(engines, server), .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

@@ -160,9 +160,11 @@ void Generating::choice_ended(size_t i, std::string& text) {
   Choice& choice = streams_[i];
   auto outcome = choice.stream->result();
   choice.ended = true, ++ended_;
-  FinishedChoice finished{.reason = "error",
-                          .first_token_seconds = choice.first_token_seconds,
-                          .total_seconds = seconds_between(since_, Clock::now())};
+  FinishedChoice finished{
+      .reason = "error",
+      .first_token_seconds = choice.first_token_seconds,
+      .total_seconds = seconds_between(since_, Clock::now()),
+  };
   if (!outcome.ok()) {
     world_.metrics.finished(model_index_, finished);
     world_.log.write_seldom(Log::Failure, "failed", "a request failed",

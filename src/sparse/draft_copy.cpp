@@ -67,13 +67,15 @@ void DraftCopy::choose(int layer, Slot slot, View<const float, 2> scores, int sp
   const auto blocks_of = [this](int64_t entries) { return (entries + block_ - 1) / block_; };
   View<int32_t, 2> list = index(slot, layer), blocks = list;
   blocks.extent[1] = count(slot) / block_;
-  backend_.top_k({.scores = scores,
-                  .n = valid(slot) / block_,
-                  .count = blocks.extent[1],
-                  .spread = spread,
-                  .sinks = int(blocks_of(options_.sinks)),
-                  .recent = int(blocks_of(options_.recent)),
-                  .index = blocks});
+  backend_.top_k({
+      .scores = scores,
+      .n = valid(slot) / block_,
+      .count = blocks.extent[1],
+      .spread = spread,
+      .sinks = int(blocks_of(options_.sinks)),
+      .recent = int(blocks_of(options_.recent)),
+      .index = blocks,
+  });
   if (block_ > 1) backend_.expand_blocks({.index = list, .blocks = blocks.extent[1], .block = block_});
 }
 
@@ -86,12 +88,14 @@ void DraftCopy::choose_ends(int layer, Slot slot, int sinks) {
 void DraftCopy::copy(int layer, Slot slot, int64_t tail_last, const KvRef& from) {
   if (in_place_) return;
   const SlotState& state = slots_[size_t(slot)];
-  backend_.gather_kv({.layer = layer,
-                      .from = from,
-                      .to = ref(state),
-                      .index = index(slot, layer),
-                      .tail_first = state.tail_first,
-                      .tail_last = tail_last});
+  backend_.gather_kv({
+      .layer = layer,
+      .from = from,
+      .to = ref(state),
+      .index = index(slot, layer),
+      .tail_first = state.tail_first,
+      .tail_last = tail_last,
+  });
 }
 
 void DraftCopy::close_up(Slot slot, int64_t first_position, std::span<const int32_t> rows) {

@@ -37,14 +37,16 @@ class Rig {
     HUNCH_CHECK(made.ok());
     backend = std::move(*made);
     store = backend->make_kv_store(kGeometry, 30);
-    auto part = Register<SparsePolicy>::find(policy)->make({.backend = backend.get(),
-                                                            .geometry = kGeometry,
-                                                            .heads = kHeads,
-                                                            .window = {0, 16, 0},
-                                                            .max_sequences = 3,
-                                                            .max_draft = kMaxDraft,
-                                                            .context_len = 1 << 20,
-                                                            .options = options});
+    auto part = Register<SparsePolicy>::find(policy)->make({
+        .backend = backend.get(),
+        .geometry = kGeometry,
+        .heads = kHeads,
+        .window = {0, 16, 0},
+        .max_sequences = 3,
+        .max_draft = kMaxDraft,
+        .context_len = 1 << 20,
+        .options = options,
+    });
     HUNCH_CHECK(part.ok());
     this->policy = std::move(*part);
   }
@@ -138,11 +140,13 @@ class Rig {
   void write(const Live& run, int64_t first, int64_t rows, float scale) {
     for (int layer = 0; layer < kLayers; ++layer) {
       const auto k = random(size_t(rows * kKvHeads * kDim), scale, true), v = random(k.size(), scale, true);
-      backend->store_kv({.layer = layer,
-                         .k = View<const float, 3>(k.data(), rows, kKvHeads, kDim),
-                         .v = View<const float, 3>(v.data(), rows, kKvHeads, kDim),
-                         .kv = own(run),
-                         .first_entry = first});
+      backend->store_kv({
+          .layer = layer,
+          .k = View<const float, 3>(k.data(), rows, kKvHeads, kDim),
+          .v = View<const float, 3>(v.data(), rows, kKvHeads, kDim),
+          .kv = own(run),
+          .first_entry = first,
+      });
     }
   }
   // As Pass does it: what is asked for is copied, all sequences attend, then all learn.
@@ -314,12 +318,14 @@ std::vector<Config> scored_configs() {
   for (const char* rows : {"all", "first_last", "last", "accepted"})
     for (const char* metric : {"weight", "true_weight", "logit"})
       for (const bool wide : {false, true})
-        out.push_back({"vegas",
-                       {.metric = metric,
-                        .rows = rows,
-                        .combine = wide ? "max" : "sum",
-                        .share = wide ? "layer" : "kv_head",
-                        .spread = wide && std::string(metric) != "logit" ? 5 : 0}});
+        out.push_back({
+            "vegas",
+            {.metric = metric,
+             .rows = rows,
+             .combine = wide ? "max" : "sum",
+             .share = wide ? "layer" : "kv_head",
+             .spread = wide && std::string(metric) != "logit" ? 5 : 0},
+        });
   out.push_back({"vegas", {.max_tokens = 33}});
   out.push_back({"vegas", {.block = 16}});
   for (const char* rows : {"all", "last"}) out.push_back({"vegas", {.rows = rows, .layer_step = 2}});

@@ -54,20 +54,24 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
     if (layer % anchors_every != 0) { EXPECT_EQ(check.kept(), before); }
     before = check.kept();
     const int64_t first = reading.selection.entry_of(len);
-    backend.store_kv({.layer = layer,
-                      .k = keys.slice(len, kRows),
-                      .v = values.slice(len, kRows),
-                      .kv = reading.selection.kv,
-                      .first_entry = first});
+    backend.store_kv({
+        .layer = layer,
+        .k = keys.slice(len, kRows),
+        .v = values.slice(len, kRows),
+        .kv = reading.selection.kv,
+        .first_entry = first,
+    });
     std::vector<int32_t> last(kRows);
     for (int r = 0; r < kRows; ++r) last[size_t(r)] = int32_t(first) + r;
     AttentionRun run{.num_rows = kRows, .kv = reading.selection.kv, .last = View<const int32_t, 1>(last.data(), kRows)};
     run.head_first = reading.head_first;
-    backend.attention({.layer = layer,
-                       .scale = 0.25f,
-                       .q = queries,
-                       .out = View<float, 3>(out.data(), kRows, kHeads, kDim),
-                       .runs = std::span(&run, 1)});
+    backend.attention({
+        .layer = layer,
+        .scale = 0.25f,
+        .q = queries,
+        .out = View<float, 3>(out.data(), kRows, kHeads, kDim),
+        .runs = std::span(&run, 1),
+    });
     for (int r = 0; r < kRows; ++r)
       for (int head = 0; head < kHeads; ++head) {
         std::vector<int64_t> read;
@@ -103,11 +107,13 @@ TEST(SparseCheck, ReadsItsBlocksTheRestOfTheLastAndTheRowsOfTheStep) {
 }
 
 SparseCheck check_of(Backend& backend, CheckOptions options) {
-  return SparseCheck({.backend = &backend,
-                      .geometry = {DType::F32, 2, kKvHeads, kDim},
-                      .window = {0, 0},
-                      .max_rows = 4,
-                      .options = std::move(options)});
+  return SparseCheck({
+      .backend = &backend,
+      .geometry = {DType::F32, 2, kKvHeads, kDim},
+      .window = {0, 0},
+      .max_rows = 4,
+      .options = std::move(options),
+  });
 }
 
 TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {

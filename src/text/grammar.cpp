@@ -363,13 +363,15 @@ void GrammarState::fill_mask(std::span<uint32_t> words) {
   std::fill(words.begin(), words.end(), 0u);
   if (ends_ == 0) {
     int64_t shape = int64_t(words.size());
-    DLTensor tensor{.data = words.data(),
-                    .device = {kDLCPU, 0},
-                    .ndim = 1,
-                    .dtype = xgrammar::GetBitmaskDLType(),
-                    .shape = &shape,
-                    .strides = nullptr,
-                    .byte_offset = 0};
+    DLTensor tensor{
+        .data = words.data(),
+        .device = {kDLCPU, 0},
+        .ndim = 1,
+        .dtype = xgrammar::GetBitmaskDLType(),
+        .shape = &shape,
+        .strides = nullptr,
+        .byte_offset = 0,
+    };
     try {
       matcher_->matcher.FillNextTokenBitmask(&tensor);
     } catch (const std::exception&) {

@@ -19,13 +19,15 @@ class LearnedDrafter : public testing::TestWithParam<Drafter> {
  protected:
   // `drafting` false: the target alone.
   EngineOptions options(const char* device, const char* kv, bool drafting = true) const {
-    EngineOptions out{.model = test::tiny_path(GetParam().target),
-                      .device = device,
-                      .threads = 2,
-                      .kv_dtype = kv,
-                      .context_len = 256,
-                      .max_num_seqs = 1,
-                      .prefix_caching = false};
+    EngineOptions out{
+        .model = test::tiny_path(GetParam().target),
+        .device = device,
+        .threads = 2,
+        .kv_dtype = kv,
+        .context_len = 256,
+        .max_num_seqs = 1,
+        .prefix_caching = false,
+    };
     if (drafting) out.drafters = {{.path = test::tiny_path(GetParam().folder)}};
     return out;
   }

@@ -16,11 +16,13 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
   std::map<std::string, int64_t> drafted, accepted;
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : kKvTypes) {
-      auto engine = test::load({.model = test::tiny_path(kModels[turn % 4]),
-                                .device = device,
-                                .threads = 1 + turn % 2,
-                                .kv_dtype = kv,
-                                .context_len = 256});
+      auto engine = test::load({
+          .model = test::tiny_path(kModels[turn % 4]),
+          .device = device,
+          .threads = 1 + turn % 2,
+          .kv_dtype = kv,
+          .context_len = 256,
+      });
       Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       const Generation plain = test::generate_plain(*engine, request);
@@ -66,13 +68,15 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
 void expect_plain_outputs_in_a_crowd(const char* model, const char* device, const char* kv, bool caching, int turn,
                                      int& ended_by_id) {
   const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
-  const EngineOptions roomy{.model = test::tiny_path(model),
-                            .device = device,
-                            .threads = 1,
-                            .kv_dtype = kv,
-                            .context_len = 256,
-                            .max_num_seqs = 1,
-                            .prefix_caching = false};
+  const EngineOptions roomy{
+      .model = test::tiny_path(model),
+      .device = device,
+      .threads = 1,
+      .kv_dtype = kv,
+      .context_len = 256,
+      .max_num_seqs = 1,
+      .prefix_caching = false,
+  };
   auto alone = test::load(roomy);
   EngineOptions options = roomy;
   options.max_num_seqs = 6, options.prefix_caching = caching;

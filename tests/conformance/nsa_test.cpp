@@ -32,12 +32,14 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
   int64_t drafted = 0, accepted = 0;
   for (const Place& place : places()) {
     const char* kv = kKvTypes[turn % 3];
-    auto engine = test::load({.model = test::tiny_path(GetParam()),
-                              .device = place.device,
-                              .isa = place.isa,
-                              .threads = 1 + turn % 2,
-                              .kv_dtype = kv,
-                              .context_len = 256});
+    auto engine = test::load({
+        .model = test::tiny_path(GetParam()),
+        .device = place.device,
+        .isa = place.isa,
+        .threads = 1 + turn % 2,
+        .kv_dtype = kv,
+        .context_len = 256,
+    });
     Request request = test::request(test::phrases(150, 40, 1), 60);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     const Generation plain = test::generate_plain(*engine, request);
@@ -117,13 +119,15 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   int turn = 0;
   for (const char* device : {"reference", "cpu"})
     for (const bool caching : {true, false}) {
-      const EngineOptions roomy{.model = test::tiny_path(GetParam()),
-                                .device = device,
-                                .threads = 1,
-                                .kv_dtype = kKvTypes[turn % 3],
-                                .context_len = 256,
-                                .max_num_seqs = 1,
-                                .prefix_caching = false};
+      const EngineOptions roomy{
+          .model = test::tiny_path(GetParam()),
+          .device = device,
+          .threads = 1,
+          .kv_dtype = kKvTypes[turn % 3],
+          .context_len = 256,
+          .max_num_seqs = 1,
+          .prefix_caching = false,
+      };
       auto alone = test::load(roomy);
       EngineOptions options = roomy;
       options.max_num_seqs = 5, options.prefix_caching = caching;

@@ -86,12 +86,14 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
     for (const char* kv : {"q8_0", "bf16", "f32", "f16", "fp8"}) {
       static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
       const char* model = kModels[turn % 3];
-      auto engine = test::load({.model = test::tiny_path(model),
-                                .device = device,
-                                .threads = 1 + turn % 2,
-                                .kv_dtype = kv,
-                                .context_len = 512,
-                                .max_draft = 256});
+      auto engine = test::load({
+          .model = test::tiny_path(model),
+          .device = device,
+          .threads = 1 + turn % 2,
+          .kv_dtype = kv,
+          .context_len = 512,
+          .max_draft = 256,
+      });
       // Far from the end, which would cut the trees.
       Request request = test::request(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;

@@ -20,11 +20,13 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
     for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"})
       for (const char* policy : {"vegas", "quest"}) {
         static constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window"};
-        auto engine = test::load({.model = test::tiny_path(kModels[turn % 3]),
-                                  .device = device,
-                                  .threads = 1 + turn % 2,
-                                  .kv_dtype = kv,
-                                  .context_len = 256});
+        auto engine = test::load({
+            .model = test::tiny_path(kModels[turn % 3]),
+            .device = device,
+            .threads = 1 + turn % 2,
+            .kv_dtype = kv,
+            .context_len = 256,
+        });
         Request request = sampled_request(policy, 1 + turn % 6, 1 + 3 * (turn % 4), uint64_t(turn), 60);
         // Three tokens are possible, and log-probabilities name them. Penalties would make them others.
         request.sampling.top_k = 3, request.sampling.logprobs = 3;

@@ -10,9 +10,11 @@ struct Shipped {
   const char *file, *method;
   double least;  // share of first guesses that are kept, of those on the text below
 };
-constexpr Shipped kShipped[] = {{"wren-34m-eagle3.gguf", "eagle3", 0.5},
-                                {"wren-34m-draft.gguf", "draft_model", 0.35},
-                                {"wren-34m-medusa.gguf", "medusa", 0.2}};
+constexpr Shipped kShipped[] = {
+    {"wren-34m-eagle3.gguf", "eagle3", 0.5},
+    {"wren-34m-draft.gguf", "draft_model", 0.35},
+    {"wren-34m-medusa.gguf", "medusa", 0.2},
+};
 
 class ShippedDrafter : public testing::TestWithParam<Shipped> {
  protected:

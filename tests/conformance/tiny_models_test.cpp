@@ -51,11 +51,13 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
   static constexpr const char* kKvTypes[] = {"f32", "bf16", "f16", "q8_0", "fp8"};
   const auto& all = test::tiny_models();
   const int number = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
-  auto engine = test::load({.model = test::tiny_path(GetParam()),
-                            .device = "reference",
-                            .kv_dtype = kKvTypes[number % 5],
-                            .context_len = 256,
-                            .chunk_len = number % 2 ? 64 : 7});
+  auto engine = test::load({
+      .model = test::tiny_path(GetParam()),
+      .device = "reference",
+      .kv_dtype = kKvTypes[number % 5],
+      .context_len = 256,
+      .chunk_len = number % 2 ? 64 : 7,
+  });
   expect_equality(*engine, {0, 1, 2, 3, 4}, number);
 }
 
@@ -67,13 +69,15 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
   for (const std::string& isa : test::available_isas()) {
     if (++turn % 2) continue;  // every second level, another half for the next model
     SCOPED_TRACE(isa);
-    auto engine = test::load({.model = test::tiny_path(GetParam()),
-                              .device = "cpu",
-                              .isa = isa,
-                              .threads = 1 + turn / 2 % 2,
-                              .kv_dtype = kKvTypes[turn % 5],
-                              .context_len = 256,
-                              .chunk_len = kChunks[(turn / 3 + turn) % 3]});
+    auto engine = test::load({
+        .model = test::tiny_path(GetParam()),
+        .device = "cpu",
+        .isa = isa,
+        .threads = 1 + turn / 2 % 2,
+        .kv_dtype = kKvTypes[turn % 5],
+        .context_len = 256,
+        .chunk_len = kChunks[(turn / 3 + turn) % 3],
+    });
     expect_equality(*engine, {turn / 2 % 3}, turn);
   }
 }

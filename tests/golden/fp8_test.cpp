@@ -142,13 +142,15 @@ class Fp8Model : public testing::Test {
     coded.write(root_ + "/fp8/model.safetensors"), plain.write(root_ + "/f32/model.safetensors");
   }
   std::map<int64_t, std::vector<float>> logits(const std::string& model, const std::string& device, const std::string& isa) {
-    auto engine = test::load({.model = root_ + model,
-                              .device = device,
-                              .isa = isa,
-                              .threads = 1,
-                              .kv_dtype = device == "cuda" ? "bf16" : "f32",
-                              .context_len = 256,
-                              .chunk_len = 64});
+    auto engine = test::load({
+        .model = root_ + model,
+        .device = device,
+        .isa = isa,
+        .threads = 1,
+        .kv_dtype = device == "cuda" ? "bf16" : "f32",
+        .context_len = 256,
+        .chunk_len = 64,
+    });
     return test::logits_of(*engine, test::random_prompt(90, kVocab, 3), {0, 40, 63, 64, 89});
   }
   // The greatest difference between two sets of logits.

@@ -77,11 +77,10 @@ struct Place {
 };
 
 std::vector<Place> places() {
-  std::vector<Place> out{{"reference", "", "f32"},
-                         {"reference", "", "f16"},
-                         {"reference", "", "bf16"},
-                         {"reference", "", "q8_0"},
-                         {"reference", "", "fp8"}};
+  std::vector<Place> out{
+      {"reference", "", "f32"},  {"reference", "", "f16"}, {"reference", "", "bf16"},
+      {"reference", "", "q8_0"}, {"reference", "", "fp8"},
+  };
   for (const std::string& isa : test::available_isas())
     for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"}) out.push_back({"cpu", isa, kv});
   return out;
@@ -111,13 +110,15 @@ void expect_close(const std::string& name, const std::string& path, const std::v
   const Json data = golden(name);
   for (const Place& place : where) {
     if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
-    auto engine = test::load({.model = path,
-                              .device = place.device,
-                              .isa = place.isa,
-                              .threads = 1,
-                              .kv_dtype = place.kv,
-                              .context_len = 256,
-                              .chunk_len = 64});
+    auto engine = test::load({
+        .model = path,
+        .device = place.device,
+        .isa = place.isa,
+        .threads = 1,
+        .kv_dtype = place.kv,
+        .context_len = 256,
+        .chunk_len = 64,
+    });
     const double allowed = tolerance(name, place);
     const Errors errors = compare(*engine, data, 2 * allowed);
     EXPECT_GT(errors.compared, 90);

@@ -52,10 +52,11 @@ class Moved final : public Proposer {
   PagePool pool_{1};
   Follower follower_;
 };
-const Register<Proposer> table_net{"table_net", "for tests",
-                                   [](const Proposer::Setup& setup) -> Result<std::unique_ptr<Proposer>> {
-                                     return std::unique_ptr<Proposer>(new Moved(setup));
-                                   }};
+const Register<Proposer> table_net{
+    "table_net",
+    "for tests",
+    [](const Proposer::Setup& setup) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Moved(setup)); },
+};
 
 struct Case {
   const char* name;

@@ -99,14 +99,16 @@ class Drawn final : public Proposer {
     const int32_t position = int32_t(sequence.len()) + depth;
     table_(position - 1, token, logits_.data());
     int32_t choice, children[3];
-    backend_.sample({.logits = View<const float, 2>(logits_.data(), 1, kVocab),
-                     .params = sequence.sampling,
-                     .key = sequence.noise,
-                     .stream = draft_stream(depth),
-                     .positions = View<const int32_t, 1>(&position, 1),
-                     .tokens = View<int32_t, 1>(&choice, 1),
-                     .probs = tree.q.slice(row, 1),
-                     .ranked = View<int32_t, 2>(children, 1, 3)});
+    backend_.sample({
+        .logits = View<const float, 2>(logits_.data(), 1, kVocab),
+        .params = sequence.sampling,
+        .key = sequence.noise,
+        .stream = draft_stream(depth),
+        .positions = View<const int32_t, 1>(&position, 1),
+        .tokens = View<int32_t, 1>(&choice, 1),
+        .probs = tree.q.slice(row, 1),
+        .ranked = View<int32_t, 2>(children, 1, 3),
+    });
     // An inner node that is sure of itself has one child: a function of q.
     const bool sure = Confidence::class_of_law(View<const float, 2>(tree.q)[row]) > 3;
     const int width = depth > 0 && sure ? 1 : how_.widths[size_t(depth)];

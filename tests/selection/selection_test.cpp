@@ -91,11 +91,13 @@ class Replay {
       used[size_t(row)] =
           wanted["rows"] == "all" || (wanted["rows"] == "last" ? row == accepted_row_ : row == 0 || row == rows_ - 1);
     std::vector<float> scores(size_t(sets * prefix_));
-    ScoreArgs args{.metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
-                   .combine = wanted["combine"] == "max" ? ScoreCombine::Max : ScoreCombine::Sum,
-                   .row_used = View<const uint8_t, 1>(used.data(), rows_),
-                   .prefix_len = prefix_,
-                   .out = View<float, 2>(scores.data(), sets, prefix_)};
+    ScoreArgs args{
+        .metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
+        .combine = wanted["combine"] == "max" ? ScoreCombine::Max : ScoreCombine::Sum,
+        .row_used = View<const uint8_t, 1>(used.data(), rows_),
+        .prefix_len = prefix_,
+        .out = View<float, 2>(scores.data(), sets, prefix_),
+    };
     const bool by_draft = wanted["metric"] == "dweight" && !draft_lse_.empty();
     const auto& lse = by_draft ? draft_lse_ : true_lse_;
     args.lse = View<const float, 2>(lse.data(), rows_, heads_);
@@ -106,11 +108,13 @@ class Replay {
       backend_.score_keys({.layer = 0, .scale = scale(), .q = queries(), .kv = kv_, .scores = args});
     }
     std::vector<int32_t> index(size_t(sets * count));
-    backend_.top_k({.scores = args.out,
-                    .n = prefix_,
-                    .count = count,
-                    .spread = wanted["spread"],
-                    .index = View<int32_t, 2>(index.data(), sets, count)});
+    backend_.top_k({
+        .scores = args.out,
+        .n = prefix_,
+        .count = count,
+        .spread = wanted["spread"],
+        .index = View<int32_t, 2>(index.data(), sets, count),
+    });
     std::vector<std::vector<int32_t>> out;
     for (int set = 0; set < sets; ++set) out.emplace_back(index.begin() + set * count, index.begin() + (set + 1) * count);
     return out;
@@ -119,21 +123,25 @@ class Replay {
   // The same set, chosen by the vegas policy from what the passes of a round would show it.
   std::vector<std::vector<int32_t>> select_by_policy(const Json& wanted, bool prompt) {
     const bool true_weight = wanted["metric"] == "weight";
-    SparsePolicy::Setup setup{.backend = &backend_,
-                              .geometry = {.dtype = DType::BF16, .layers = 1, .kv_heads = kv_heads_, .head_dim = head_dim_},
-                              .heads = heads_,
-                              .window = {0},
-                              .max_draft = std::max(1, rows_ - 1),
-                              .context_len = 512};
-    setup.options = {.ratio = wanted["ratio"],
-                     .min_tokens = wanted["min_tokens"],
-                     .metric = wanted["metric"] == "logit" ? "logit"
-                               : true_weight               ? "true_weight"
-                                                           : "weight",
-                     .rows = wanted["rows"],
-                     .combine = wanted["combine"],
-                     .share = wanted["per_kv"] ? "kv_head" : "layer",
-                     .spread = wanted["spread"]};
+    SparsePolicy::Setup setup{
+        .backend = &backend_,
+        .geometry = {.dtype = DType::BF16, .layers = 1, .kv_heads = kv_heads_, .head_dim = head_dim_},
+        .heads = heads_,
+        .window = {0},
+        .max_draft = std::max(1, rows_ - 1),
+        .context_len = 512,
+    };
+    setup.options = {
+        .ratio = wanted["ratio"],
+        .min_tokens = wanted["min_tokens"],
+        .metric = wanted["metric"] == "logit" ? "logit"
+                  : true_weight               ? "true_weight"
+                                              : "weight",
+        .rows = wanted["rows"],
+        .combine = wanted["combine"],
+        .share = wanted["per_kv"] ? "kv_head" : "layer",
+        .spread = wanted["spread"],
+    };
     auto policy = Register<SparsePolicy>::find("vegas")->make(setup);
     HUNCH_CHECK(policy.ok());
     Sequence sequence;
@@ -176,11 +184,13 @@ class Replay {
     lse.resize(size_t(rows_ * heads_));
     const AttentionRun run{
         .num_rows = rows_, .kv = kv_, .last = View<const int32_t, 1>(last.data(), last.size()), .scores = scores};
-    backend_.attention({.scale = scale(),
-                        .q = queries(),
-                        .out = View<float, 3>(out.data(), rows_, heads_, head_dim_),
-                        .lse = View<float, 2>(lse.data(), rows_, heads_),
-                        .runs = std::span(&run, 1)});
+    backend_.attention({
+        .scale = scale(),
+        .q = queries(),
+        .out = View<float, 3>(out.data(), rows_, heads_, head_dim_),
+        .lse = View<float, 2>(lse.data(), rows_, heads_),
+        .runs = std::span(&run, 1),
+    });
   }
 
   Backend& backend_;
@@ -250,10 +260,12 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
     ASSERT_TRUE(backend.ok());
     std::vector<float> scores(300, 0.5f);
     std::vector<int32_t> index(20);
-    backend.value()->top_k({.scores = View<const float, 2>(scores.data(), 1, 300),
-                            .n = 300,
-                            .count = 20,
-                            .index = View<int32_t, 2>(index.data(), 1, 20)});
+    backend.value()->top_k({
+        .scores = View<const float, 2>(scores.data(), 1, 300),
+        .n = 300,
+        .count = 20,
+        .index = View<int32_t, 2>(index.data(), 1, 20),
+    });
     for (int32_t i = 0; i < 20; ++i) EXPECT_EQ(index[size_t(i)], i) << device;
   }
 }

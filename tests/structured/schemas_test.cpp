@@ -22,11 +22,13 @@ class Schemas : public testing::Test {
  protected:
   void SetUp() override {
     if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-    engine = test::load({.model = test::tiny_path("qwen3-deep"),
-                         .threads = 2,
-                         .context_len = 256,
-                         .max_num_seqs = 1,
-                         .drafters = {{.path = test::tiny_path("eagle3")}}});
+    engine = test::load({
+        .model = test::tiny_path("qwen3-deep"),
+        .threads = 2,
+        .context_len = 256,
+        .max_num_seqs = 1,
+        .drafters = {{.path = test::tiny_path("eagle3")}},
+    });
   }
   // By the tokens, with an automaton of its own; of an output that came to its end also by its text.
   void expect_kept(const StructuredOutput& wanted, const Generation& run) {

@@ -32,9 +32,11 @@ std::vector<float> gaussian(int64_t count, uint64_t seed) {
 struct Experts {
   Experts(Backend& backend, DType dtype) {
     for (int64_t e = 0; e < kExperts; ++e)
-      experts.push_back({load(backend, dtype, kWidth, kHidden, uint64_t(3 * e)),
-                         load(backend, dtype, kWidth, kHidden, uint64_t(3 * e + 1)),
-                         load(backend, dtype, kHidden, kWidth, uint64_t(3 * e + 2))});
+      experts.push_back({
+          load(backend, dtype, kWidth, kHidden, uint64_t(3 * e)),
+          load(backend, dtype, kWidth, kHidden, uint64_t(3 * e + 1)),
+          load(backend, dtype, kHidden, kWidth, uint64_t(3 * e + 2)),
+      });
   }
   const Weight* load(Backend& backend, DType dtype, int64_t rows, int64_t columns, uint64_t seed) {
     std::vector<float> values = gaussian(rows * columns, 100 + seed);
@@ -90,16 +92,18 @@ std::vector<float> run(Backend& backend, const Experts& experts, const Route& ro
     ids.insert(ids.end(), route.ids.begin() + r * kPerRow, route.ids.begin() + (r + 1) * kPerRow);
     shares.insert(shares.end(), route.shares.begin() + r * kPerRow, route.shares.begin() + (r + 1) * kPerRow);
   }
-  backend.experts({.x = View<const float, 2>(x.data(), n, kHidden),
-                   .ids = View<const int32_t, 2>(ids.data(), n, kPerRow),
-                   .shares = View<const float, 2>(shares.data(), n, kPerRow),
-                   .experts = experts.experts,
-                   .clamp = experts.clamp,
-                   .out = View<float, 2>(out.data(), n, kHidden),
-                   .gate = View<float, 2>(gate.data(), n, kWidth),
-                   .up = View<float, 2>(up.data(), n, kWidth),
-                   .gathered = View<float, 2>(gathered.data(), n, kHidden),
-                   .product = View<float, 2>(product.data(), n, kHidden)});
+  backend.experts({
+      .x = View<const float, 2>(x.data(), n, kHidden),
+      .ids = View<const int32_t, 2>(ids.data(), n, kPerRow),
+      .shares = View<const float, 2>(shares.data(), n, kPerRow),
+      .experts = experts.experts,
+      .clamp = experts.clamp,
+      .out = View<float, 2>(out.data(), n, kHidden),
+      .gate = View<float, 2>(gate.data(), n, kWidth),
+      .up = View<float, 2>(up.data(), n, kWidth),
+      .gathered = View<float, 2>(gathered.data(), n, kHidden),
+      .product = View<float, 2>(product.data(), n, kHidden),
+  });
   return out;
 }
 

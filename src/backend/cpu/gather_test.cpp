@@ -24,14 +24,16 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
   for (const std::string& isa : available_isas())
     for (DType dtype : kKvTypes)
       for (bool shared : {false, true})
-        for (const auto& [count, run_len, tail] : {std::array<int64_t, 3>{1, 1, 0},
-                                                   {5, 1, 7},
-                                                   {63, 3, 1},
-                                                   {64, 20, 64},
-                                                   {300, 9, 33},
-                                                   {700, 1, 20},
-                                                   {0, 1, 90},
-                                                   {900, 900, 100}}) {
+        for (const auto& [count, run_len, tail] : {
+                 std::array<int64_t, 3>{1, 1, 0},
+                 {5, 1, 7},
+                 {63, 3, 1},
+                 {64, 20, 64},
+                 {300, 9, 33},
+                 {700, 1, 20},
+                 {0, 1, 90},
+                 {900, 900, 100},
+             }) {
           const KvShape shape{dtype, 2, 1, 40, 2};
           const auto cpu = make_cpu(isa, 2);
           const KvCase from(*cpu, shape, 1000, 3);

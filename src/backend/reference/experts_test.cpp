@@ -20,11 +20,13 @@ struct Routed {
 Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
-  backend.route({.logits = View<const float, 2>(logits.data(), rows, int64_t(logits.size()) / rows),
-                 .routing = routing,
-                 .normalise = normalise,
-                 .ids = View<int32_t, 2>(out.ids.data(), rows, k),
-                 .shares = View<float, 2>(out.shares.data(), rows, k)});
+  backend.route({
+      .logits = View<const float, 2>(logits.data(), rows, int64_t(logits.size()) / rows),
+      .routing = routing,
+      .normalise = normalise,
+      .ids = View<int32_t, 2>(out.ids.data(), rows, k),
+      .shares = View<float, 2>(out.shares.data(), rows, k),
+  });
   return out;
 }
 
@@ -72,15 +74,17 @@ Routed route_deepseek(const std::vector<float>& logits, const std::vector<float>
                       bool normalise = true) {
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(k), -1), std::vector<float>(size_t(k))};
-  backend.route({.logits = View<const float, 2>(logits.data(), 1, int64_t(logits.size())),
-                 .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
-                 .normalise = normalise,
-                 .bias = bias.empty() ? nullptr : bias.data(),
-                 .groups = g.groups,
-                 .groups_kept = g.kept,
-                 .scale = g.scale,
-                 .ids = View<int32_t, 2>(out.ids.data(), 1, k),
-                 .shares = View<float, 2>(out.shares.data(), 1, k)});
+  backend.route({
+      .logits = View<const float, 2>(logits.data(), 1, int64_t(logits.size())),
+      .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
+      .normalise = normalise,
+      .bias = bias.empty() ? nullptr : bias.data(),
+      .groups = g.groups,
+      .groups_kept = g.kept,
+      .scale = g.scale,
+      .ids = View<int32_t, 2>(out.ids.data(), 1, k),
+      .shares = View<float, 2>(out.shares.data(), 1, k),
+  });
   return out;
 }
 
@@ -121,23 +125,27 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
     return weights.emplace_back(backend.load_weight(tensor)).get();
   };
   // Width 1, hidden 2: gate is x[0], up is x[1], down doubles (expert 0), negates (1) or swaps nothing in (2).
-  const Expert experts[] = {{matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({2, 0}, 2)},
-                            {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({0, -1}, 2)},
-                            {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({1, 1}, 2)}};
+  const Expert experts[] = {
+      {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({2, 0}, 2)},
+      {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({0, -1}, 2)},
+      {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({1, 1}, 2)},
+  };
   const float x0 = std::log(3.0f), y = x0 * 0.75f * 4;  // silu(log 3) * 4
   const std::vector<float> x{x0, 4, 0, 7};
   const Ids ids{0, 1, 1, 0};
   std::vector<float> shares{0.5f, 0.25f, 1, 0}, out{10, 20, 30, 40}, scratch(8);
   const View<float, 2> narrow(scratch.data(), 2, 1), narrow2(scratch.data() + 2, 2, 1), wide(scratch.data() + 4, 2, 2);
-  backend.experts({.x = View<const float, 2>(x.data(), 2, 2),
-                   .ids = View<const int32_t, 2>(ids.data(), 2, 2),
-                   .shares = View<const float, 2>(shares.data(), 2, 2),
-                   .experts = experts,
-                   .out = View<float, 2>(out.data(), 2, 2),
-                   .gate = narrow,
-                   .up = narrow2,
-                   .gathered = wide,
-                   .product = wide});
+  backend.experts({
+      .x = View<const float, 2>(x.data(), 2, 2),
+      .ids = View<const int32_t, 2>(ids.data(), 2, 2),
+      .shares = View<const float, 2>(shares.data(), 2, 2),
+      .experts = experts,
+      .out = View<float, 2>(out.data(), 2, 2),
+      .gate = narrow,
+      .up = narrow2,
+      .gathered = wide,
+      .product = wide,
+  });
   EXPECT_FLOAT_EQ(out[0], 10 + 0.5f * 2 * y);
   EXPECT_FLOAT_EQ(out[1], 20 - 0.25f * y);
   EXPECT_FLOAT_EQ(out[2], 30);  // silu(0)
@@ -161,16 +169,18 @@ TEST(Experts, ClampGatesAndAddBiasesBeforeTheShare) {
     const int32_t id = 0;
     float out = 10, scratch[4];
     const auto cell = [](auto* at) { return View<std::remove_pointer_t<decltype(at)>, 2>(at, 1, 1); };
-    backend.experts({.x = cell(&x),
-                     .ids = cell(&id),
-                     .shares = cell(half.data()),
-                     .experts = experts,
-                     .clamp = {kLimit, kAlpha},
-                     .out = cell(&out),
-                     .gate = cell(scratch),
-                     .up = cell(scratch + 1),
-                     .gathered = cell(scratch + 2),
-                     .product = cell(scratch + 3)});
+    backend.experts({
+        .x = cell(&x),
+        .ids = cell(&id),
+        .shares = cell(half.data()),
+        .experts = experts,
+        .clamp = {kLimit, kAlpha},
+        .out = cell(&out),
+        .gate = cell(scratch),
+        .up = cell(scratch + 1),
+        .gathered = cell(scratch + 2),
+        .product = cell(scratch + 3),
+    });
     EXPECT_FLOAT_EQ(out, want) << x;
   }
 }

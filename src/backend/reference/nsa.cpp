@@ -82,11 +82,13 @@ void ReferenceBackend::compress_kv(const CompressKvArgs& args) {
     std::iota(entries.begin(), entries.end(), i * s.cmp_stride);
     for (int head = 0; head < heads; ++head)
       compressor.row(from, args.layer, head, args.kv.pages, entries, i, k.data() + head * dim, v.data() + head * dim);
-    store_kv({.layer = args.layer,
-              .k = View<const float, 3>(k.data(), 1, heads, dim),
-              .v = View<const float, 3>(v.data(), 1, heads, dim),
-              .kv = args.rows,
-              .first_entry = i});
+    store_kv({
+        .layer = args.layer,
+        .k = View<const float, 3>(k.data(), 1, heads, dim),
+        .v = View<const float, 3>(v.data(), 1, heads, dim),
+        .kv = args.rows,
+        .first_entry = i,
+    });
   }
   counters_.kv_bytes += size_t((args.last - args.first) * s.cmp_len * heads) * 2 * kv_row_bytes(from.dtype, int(dim));
 }

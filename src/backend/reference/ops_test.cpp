@@ -219,12 +219,14 @@ TEST(Reference, ScoresKeysByLogitAndByWeight) {
   std::vector<float> out(2);
   ScoreKeysArgs args;
   args.q = View<const float, 3>(q.data(), 3, 1, 2), args.kv = head.kv;
-  args.scores = {ScoreMetric::Logit,
-                 ScoreCombine::Sum,
-                 View<const uint8_t, 1>(used.data(), 3),
-                 View<const float, 2>(lse.data(), 3, 1),
-                 2,
-                 View<float, 2>(out.data(), 1, 2)};
+  args.scores = {
+      ScoreMetric::Logit,
+      ScoreCombine::Sum,
+      View<const uint8_t, 1>(used.data(), 3),
+      View<const float, 2>(lse.data(), 3, 1),
+      2,
+      View<float, 2>(out.data(), 1, 2),
+  };
   head.backend.score_keys(args);
   EXPECT_EQ(out, (std::vector<float>{4, -8}));
   args.scores.combine = ScoreCombine::Max;

@@ -175,16 +175,18 @@ class Medusa final : public Proposer {
     const Sequence& sequence = *draft.task->sequence;
     int32_t* const position = &positions_[size_t(sequence.slot) * size_t(heads_.count()) + size_t(row.head)];
     *position = int32_t(sequence.committed_len + 1 + row.head);
-    SampleArgs args{.logits = logits,
-                    .params = sequence.sampling,
-                    .key = sequence.noise,
-                    .stream = NoiseStream::Target,
-                    .positions = View<const int32_t, 1>(position, 1),
-                    .tokens = tokens(sequence.slot).slice(row.head, 1),
-                    .state = sequence.logit_state.get(),
-                    .first_row = row.head,
-                    .drafts = tokens(sequence.slot),
-                    .ranked = View<int32_t, 2>(&candidates(sequence.slot, row.head)(0), 1, draft.ranks)};
+    SampleArgs args{
+        .logits = logits,
+        .params = sequence.sampling,
+        .key = sequence.noise,
+        .stream = NoiseStream::Target,
+        .positions = View<const int32_t, 1>(position, 1),
+        .tokens = tokens(sequence.slot).slice(row.head, 1),
+        .state = sequence.logit_state.get(),
+        .first_row = row.head,
+        .drafts = tokens(sequence.slot),
+        .ranked = View<int32_t, 2>(&candidates(sequence.slot, row.head)(0), 1, draft.ranks),
+    };
     if (!draft.noisy) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
     backend_.sample(args);
   }

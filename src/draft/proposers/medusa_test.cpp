@@ -300,12 +300,14 @@ class MedusaDrafts : public MedusaTest {
   }
   // Rows of hidden states, of which those in `path` are final: [first, committed_len).
   void follow(const Sequence& sequence, int64_t first, std::vector<float>& hidden, const std::vector<int32_t>& path) {
-    const TargetRows rows{.sequence = &sequence,
-                          .first_position = first,
-                          .first_row = 1,
-                          .count = int64_t(path.size()),
-                          .path = path,
-                          .hidden = View<const float, 2>(hidden.data(), int64_t(hidden.size()) / kHidden, kHidden)};
+    const TargetRows rows{
+        .sequence = &sequence,
+        .first_position = first,
+        .first_row = 1,
+        .count = int64_t(path.size()),
+        .path = path,
+        .hidden = View<const float, 2>(hidden.data(), int64_t(hidden.size()) / kHidden, kHidden),
+    };
     medusa_->follow({&rows, 1});
   }
   std::vector<float> logits(int head, const std::vector<float>& x) {
@@ -315,12 +317,14 @@ class MedusaDrafts : public MedusaTest {
   // The `count` choices of the target's sampler at a position, the best first.
   std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
     std::vector<int32_t> out(static_cast<size_t>(count)), token(1);
-    SampleArgs args{.logits = View<const float, 2>(of.data(), 1, kVocab),
-                    .params = sequence.sampling,
-                    .key = sequence.noise,
-                    .positions = View<const int32_t, 1>(&position, 1),
-                    .tokens = View<int32_t, 1>(token.data(), 1),
-                    .ranked = View<int32_t, 2>(out.data(), 1, count)};
+    SampleArgs args{
+        .logits = View<const float, 2>(of.data(), 1, kVocab),
+        .params = sequence.sampling,
+        .key = sequence.noise,
+        .positions = View<const int32_t, 1>(&position, 1),
+        .tokens = View<int32_t, 1>(token.data(), 1),
+        .ranked = View<int32_t, 2>(out.data(), 1, count),
+    };
     if (!noise) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
     backend_->sample(args);
     return out;

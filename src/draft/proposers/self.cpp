@@ -152,9 +152,11 @@ class Self final : public Proposer {
     for (Draft* draft : open_) {
       if (!draft->chain() || draft->given() || draft->deepest() < 2) continue;
       const Sequence* sequence = draft->task->sequence;
-      guesses_.push_back({.sequence = sequence,
-                          .limits = {.max_tokens = std::min(draft->deepest() - 1, kMostGuessed)},
-                          .tree = &guess_tree_[size_t(sequence->slot)]});
+      guesses_.push_back({
+          .sequence = sequence,
+          .limits = {.max_tokens = std::min(draft->deepest() - 1, kMostGuessed)},
+          .tree = &guess_tree_[size_t(sequence->slot)],
+      });
     }
     if (guesses_.empty()) return;
     lookup_->propose(guesses_);
@@ -189,12 +191,14 @@ class Self final : public Proposer {
         segments_.clear();
         for (size_t i = 0; i < open; ++i) {
           const DraftTask& task = *blind_[i]->task;
-          segments_.push_back({.phase = Segment::Phase::Draft,
-                               .sequence = task.sequence,
-                               .first_position = task.sequence->committed_len + level,
-                               .num_rows = 1,
-                               .policy = task.policy,
-                               .round_row = level});
+          segments_.push_back({
+              .phase = Segment::Phase::Draft,
+              .sequence = task.sequence,
+              .first_position = task.sequence->committed_len + level,
+              .num_rows = 1,
+              .policy = task.policy,
+              .round_row = level,
+          });
         }
         const int64_t rows = int64_t(open);
         pass_.begin(levels[level].slice(0, rows), segments_);
@@ -233,13 +237,15 @@ class Self final : public Proposer {
       draft->rows = int(std::min<int64_t>(draft->rows, max_rows_ - rows - int64_t(open_.size() - segments_.size() - 1)));
       for (int row = draft->first; row < draft->first + draft->rows; ++row)
         ids(rows++) = row == 0 ? sequence.pending() : draft->task->tree->tokens(row - 1);
-      segments_.push_back({.phase = Segment::Phase::Draft,
-                           .sequence = &sequence,
-                           .first_position = sequence.committed_len + (draft->chain() ? draft->first : 0),
-                           .num_rows = draft->rows,
-                           .policy = draft->task->policy,
-                           .round_row = draft->first,
-                           .parents = draft->chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft->parents)});
+      segments_.push_back({
+          .phase = Segment::Phase::Draft,
+          .sequence = &sequence,
+          .first_position = sequence.committed_len + (draft->chain() ? draft->first : 0),
+          .num_rows = draft->rows,
+          .policy = draft->task->policy,
+          .round_row = draft->first,
+          .parents = draft->chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft->parents),
+      });
     }
     pass_.begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
     auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
@@ -277,19 +283,21 @@ class Self final : public Proposer {
     const View<int32_t, 1> positions(positions_.data(), count);
     for (int i = 0; i < count; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1 + (draft.chain() ? i : 0));
     const bool given = draft.given();
-    backend_.sample({.logits = logits,
-                     .params = sequence.sampling,
-                     .key = sequence.noise,
-                     .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
-                     .positions = positions,
-                     .tokens = to.tokens,
-                     .probs = given ? tree.q.slice(draft.first, count) : View<float, 2>{},
-                     .state = sequence.logit_state.get(),
-                     .first_row = draft.first,
-                     .drafts = tree.tokens,
-                     .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
-                     .seconds = to.seconds,
-                     .leads = to.leads});
+    backend_.sample({
+        .logits = logits,
+        .params = sequence.sampling,
+        .key = sequence.noise,
+        .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
+        .positions = positions,
+        .tokens = to.tokens,
+        .probs = given ? tree.q.slice(draft.first, count) : View<float, 2>{},
+        .state = sequence.logit_state.get(),
+        .first_row = draft.first,
+        .drafts = tree.tokens,
+        .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
+        .seconds = to.seconds,
+        .leads = to.leads,
+    });
   }
 
   // The rows of a guess are levels of one row each, taken for as long as the row before chose what this one was given.

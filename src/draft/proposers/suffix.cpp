@@ -153,13 +153,15 @@ class Suffix final : public Proposer {
     if (task.limits.max_tokens <= 0) return;
     OwnTokens& own = at(sequence.slot);
     own.extend(sequence);
-    const SuffixSearch search{.depth = options_.suffix_depth,
-                              .factor = options_.suffix_factor,
-                              .offset = options_.suffix_offset,
-                              .min_probability = options_.suffix_min_probability,
-                              .branch = task.limits.may_branch,
-                              .max_tokens = task.limits.max_tokens,
-                              .max_depth = task.limits.longest()};
+    const SuffixSearch search{
+        .depth = options_.suffix_depth,
+        .factor = options_.suffix_factor,
+        .offset = options_.suffix_offset,
+        .min_probability = options_.suffix_min_probability,
+        .branch = task.limits.may_branch,
+        .max_tokens = task.limits.max_tokens,
+        .max_depth = task.limits.longest(),
+    };
     const std::span<const int32_t> tokens(sequence.tokens);
     const auto context = tokens.last(std::min(tokens.size(), size_t(options_.suffix_depth)));
     SuffixGuess best = own.guess(sequence, search);

@@ -37,16 +37,18 @@ class Oracle final : public SparsePolicy {
     const int64_t first = info.sequence->committed_len, own_entry = first + info.round_row;
     if (!copy_.begin(slot, first) || !copy_.selects(layer)) return {};
     auto scores = scores_.view();
-    backend_.score_keys({.layer = layer,
-                         .scale = drafts.scale,
-                         .q = drafts.q,
-                         .kv = drafts.kv,
-                         .scores = {.metric = ScoreMetric::Weight,
-                                    .combine = ScoreCombine::Sum,
-                                    .row_used = View<const uint8_t, 1>(used_.data(), info.num_rows),
-                                    .lse = true_lse(layer, drafts, info.num_rows, own_entry),
-                                    .prefix_len = first,
-                                    .out = scores}});
+    backend_.score_keys({
+        .layer = layer,
+        .scale = drafts.scale,
+        .q = drafts.q,
+        .kv = drafts.kv,
+        .scores = {.metric = ScoreMetric::Weight,
+                   .combine = ScoreCombine::Sum,
+                   .row_used = View<const uint8_t, 1>(used_.data(), info.num_rows),
+                   .lse = true_lse(layer, drafts, info.num_rows, own_entry),
+                   .prefix_len = first,
+                   .out = scores},
+    });
     copy_.choose(layer, slot, scores, 0);
     copy_.copy(layer, slot, own_entry, drafts.kv);
     return copy_.selection(layer, slot);
@@ -61,13 +63,15 @@ class Oracle final : public SparsePolicy {
     for (int row = 0; row < rows; ++row) last_[size_t(row)] = int32_t(own_entry + row);
     auto lse = lse_.view<float>(rows, heads_);
     const AttentionRun run{.num_rows = rows, .kv = drafts.kv, .last = View<const int32_t, 1>(last_.data(), rows)};
-    backend_.attention({.layer = layer,
-                        .scale = drafts.scale,
-                        .q = drafts.q,
-                        .out = out_.view<float>(rows, heads_, geometry_.head_dim),
-                        .lse = lse,
-                        .sinks = drafts.sinks,
-                        .runs = std::span(&run, 1)});
+    backend_.attention({
+        .layer = layer,
+        .scale = drafts.scale,
+        .q = drafts.q,
+        .out = out_.view<float>(rows, heads_, geometry_.head_dim),
+        .lse = lse,
+        .sinks = drafts.sinks,
+        .runs = std::span(&run, 1),
+    });
     return lse;
   }
 

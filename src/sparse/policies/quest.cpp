@@ -78,15 +78,17 @@ class Quest final : public SparsePolicy {
     auto scores = scores_.view();
     const auto q = shared_ ? layer_queries(drafts.q, info.num_rows) : head_queries(drafts.q, info.num_rows);
     SlotState& state = slots_[size_t(slot)];
-    backend_.score_keys({.layer = layer,
-                         .scale = drafts.scale,
-                         .q = q,
-                         .kv = state.ref(),
-                         .scores = {.metric = ScoreMetric::Logit,
-                                    .combine = ScoreCombine::Max,
-                                    .row_used = View<const uint8_t, 1>(used_.data(), q.extent[0]),
-                                    .prefix_len = copy_.valid(slot) / page_,
-                                    .out = scores}});
+    backend_.score_keys({
+        .layer = layer,
+        .scale = drafts.scale,
+        .q = q,
+        .kv = state.ref(),
+        .scores = {.metric = ScoreMetric::Logit,
+                   .combine = ScoreCombine::Max,
+                   .row_used = View<const uint8_t, 1>(used_.data(), q.extent[0]),
+                   .prefix_len = copy_.valid(slot) / page_,
+                   .out = scores},
+    });
     copy_.choose(layer, slot, scores, 0);
     copy_.copy(layer, slot, committed + info.round_row, drafts.kv);
     return copy_.selection(layer, slot);

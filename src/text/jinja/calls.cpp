@@ -51,12 +51,14 @@ Result<Value> make_range(Interpreter& in, const Value&, const Arguments& args) {
   HUNCH_OK(in.spend(int64_t(length)));
   std::vector<Value> items;
   for (int64_t i = 0; i < int64_t(length); ++i) items.push_back(Value::of(start + i * step));
-  const Sequence range{.kind = SequenceKind::Range,
-                       .items = in.heap().copy(items),
-                       .weight = int64_t(length) + 1,
-                       .start = start,
-                       .stop = stop,
-                       .step = step};
+  const Sequence range{
+      .kind = SequenceKind::Range,
+      .items = in.heap().copy(items),
+      .weight = int64_t(length) + 1,
+      .start = start,
+      .stop = stop,
+      .step = step,
+  };
   return Value::of(static_cast<const Sequence*>(in.heap().make<Sequence>(range)));
 }
 
