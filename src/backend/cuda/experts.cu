@@ -1,6 +1,6 @@
-// See experts.h. A call is, for every kExpertRows rows: pairs (row, expert) sorted by expert, and rows rounded to bf16; gate and up
-// of every pair; the gate, rounded as well; down; and the shares of each row, added in the order of its ids. A pair's values lie at
-// row * k + slot, wherever sorting has put the pair: so no bit depends on the order of pairs within an expert.
+// See experts.h. A call is, for every kExpertRows rows: pairs (row, expert) sorted by expert, and rows rounded to bf16; gate and
+// up of every pair; the gate, rounded as well; down; and the shares of each row, added in the order of its ids. A pair's values
+// lie at row * k + slot, wherever sorting has put the pair: so no bit depends on the order of pairs within an expert.
 #include "backend/cuda/experts.h"
 
 #include <algorithm>

@@ -97,8 +97,7 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
   uint32_t fetch_to = memory;
   const auto find = [&] {
     const int sixteen = sixteen_of(from_unit);
-    from = tiles[from_unit / of_matrix * experts + used.x] +
-           (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
+    from = tiles[from_unit / of_matrix * experts + used.x] + (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
     from_quarter = sixteen % 4;
   };
   const auto fetch = [&] {  // a group of copies even where none is left
