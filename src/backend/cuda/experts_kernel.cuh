@@ -71,17 +71,20 @@ __device__ __forceinline__ void copy_quarter(uint32_t to, const std::byte* from,
 template <DType kType, int kGroups>
 __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_kernel(const ExpertProducts* args) {
   constexpr RecordShape kShape = record_shape(kType);
-  constexpr int kParts = kShape.inputs / 64, kStages = std::min(10, 32768 / kShape.bytes);
-  __shared__ __align__(128) std::byte ring[kStages * kShape.bytes];
+  constexpr int kParts = kShape.inputs / 64;
+  // A stage is as many records as are read in one go.
+  constexpr int kTogether = kShape.bytes < 4096 ? 2 : 1, kStageBytes = kTogether * kShape.bytes;
+  constexpr int kStages = std::min(6, 32768 / kStageBytes);
+  __shared__ __align__(128) std::byte ring[kStages * kStageBytes];
   __shared__ float partial[4][4 * kGroups][32];
   __shared__ int pair_of[8 * kGroups];
   let_next_start();
   const int t = int(threadIdx.x), lane = t % 32, warp = t / 32;
-  const int splits = args->splits, num_records = args->num_records, per_input = args->records_per_input;
+  const int splits = args->splits, split_shift = splits / 2, num_records = args->num_records;  // 1, 2, 4: shift 0, 1, 2
   const int first_unit = int(blockIdx.x) * args->per_block, end_unit = min(first_unit + args->per_block, args->units);
-  const int of_matrix = args->num_tiles * splits, part_of_unit = warp / splits, split = warp % splits;
-  const int first_record = num_records * split / splits, end_record = num_records * (split + 1) / splits;
-  const int experts = args->experts;
+  const int of_matrix = args->num_tiles << split_shift, split = warp & (splits - 1);
+  const int first_record = num_records * split >> split_shift, end_record = num_records * (split + 1) >> split_shift;
+  const int experts = args->experts, input_shift = args->records_per_input - 1;
   const std::byte* const* const tiles = args->tiles;
   wait_for_previous();
   const int4 used = __ldcg(reinterpret_cast<const int4*>(args->used) + blockIdx.y);  // UsedExpert
@@ -89,28 +92,37 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
   if (num_pairs <= 0) return;
   if (t < num_pairs) pair_of[t] = __ldcg(args->pairs + used.y + begin + t);
 
-  // The warp's 16 features of a unit among those of its matrix.
-  const auto sixteen_of = [&](int unit) { return unit % of_matrix * (4 / splits) + part_of_unit; };
+  // Units are those of one matrix or of two; the warp's 16 features of a unit among those of its matrix.
+  const auto matrix_of = [&](int unit) { return unit < of_matrix ? 0 : 1; };
+  const auto sixteen_of = [&](int unit) {
+    return (unit - matrix_of(unit) * of_matrix) * (4 >> split_shift) + (warp >> split_shift);
+  };
   const uint32_t memory = shared_address(ring);
   const std::byte* from = nullptr;  // the record to be fetched next
   int from_unit = first_unit, from_record = first_record, from_quarter = 0;
-  uint32_t fetch_to = memory;
+  int fetch_to = 0, stage = 0;  // offsets in the ring
+  const auto after = [](int offset) { return offset == (kStages - 1) * kStageBytes ? 0 : offset + kStageBytes; };
   const auto find = [&] {
     const int sixteen = sixteen_of(from_unit);
-    from = tiles[from_unit / of_matrix * experts + used.x] + (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
+    from = tiles[matrix_of(from_unit) * experts + used.x] +
+           (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
     from_quarter = sixteen % 4;
   };
   const auto fetch = [&] {  // a group of copies even where none is left
     if (from_unit < end_unit) {
-      copy_quarter<kType>(fetch_to, from, from_quarter, warp, lane);
-      from += kShape.bytes;
-      if (++from_record == end_record) {
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (i > 0 && from_record + i >= end_record) break;
+        copy_quarter<kType>(memory + uint32_t(fetch_to + i * kShape.bytes), from + i * kShape.bytes, from_quarter, warp, lane);
+      }
+      from += kStageBytes, from_record += kTogether;
+      if (from_record >= end_record) {
         from_record = first_record;
         if (++from_unit < end_unit) find();
       }
     }
     end_copies();
-    fetch_to = fetch_to == memory + (kStages - 1) * kShape.bytes ? memory : fetch_to + kShape.bytes;
+    fetch_to = after(fetch_to);
   };
   find();
 #pragma unroll 1
@@ -125,23 +137,18 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
     x[g] = args->x + int64_t(pair_of[i < num_pairs ? i : 0] / args->pairs_of_row) * args->x_units + lane % 4;
   }
   uint4 rows[kGroups][2];
-  const auto load_rows_of = [&](int part) {  // 64 inputs
+  const auto load_inputs = [&](int part) {  // 64 of them
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (g * 8 >= num_pairs) break;
-      rows[g][0] = x[g][part * 8], rows[g][1] = x[g][part * 8 + 4];
+      if (g > 0 && g * 8 >= num_pairs) break;
+      rows[g][0] = __ldca(x[g] + part * 8), rows[g][1] = __ldca(x[g] + part * 8 + 4);
     }
   };
-  load_rows_of(first_record / per_input * kParts);
+  load_inputs((first_record >> input_shift) * kParts);
 
-  uint32_t record = memory;
   for (int unit = first_unit; unit < end_unit; ++unit) {
     float sums[kGroups][4] = {};
-#pragma unroll 1
-    for (int at = first_record; at < end_record; ++at) {
-      await_copies<kStages - 2>();
-      __syncwarp();  // and everyone has read the record before, whose place the next fetch takes
-      fetch();
+    const auto multiply = [&](uint32_t record, int at) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         uint32_t operand[4][4];
@@ -155,31 +162,49 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
         }
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-          if (g * 8 >= num_pairs) break;
+          if (g > 0 && g * 8 >= num_pairs) break;
           mma_sync(sums[g], operand[0], rows[g][0].x, rows[g][0].y);
           mma_sync(sums[g], operand[1], rows[g][0].z, rows[g][0].w);
           mma_sync(sums[g], operand[2], rows[g][1].x, rows[g][1].y);
           mma_sync(sums[g], operand[3], rows[g][1].z, rows[g][1].w);
         }
-        const int next = at + 1 < end_record ? at + 1 : first_record;
-        load_rows_of(part + 1 < kParts ? at / per_input * kParts + part + 1 : next / per_input * kParts);
+        // The next part's, of the next unit behind the last.
+        if (part + 1 < kParts) load_inputs((at >> input_shift) * kParts + part + 1);
+        else load_inputs(((at + 1 < end_record ? at + 1 : first_record) >> input_shift) * kParts);
       }
-      record = record == memory + (kStages - 1) * kShape.bytes ? memory : record + kShape.bytes;
+    };
+#pragma unroll 1
+    for (int at = first_record; at < end_record; at += kTogether) {
+      await_copies<kStages - 2>();
+      __syncwarp();  // and all lanes have read the stage before, whose place the next fetch takes
+      fetch();
+      const uint32_t record = memory + uint32_t(stage);
+      multiply(record, at);
+      if (kTogether > 1 && at + 1 < end_record) multiply(record + kShape.bytes, at + 1);
+      stage = after(stage);
     }
 
+    const int matrix = matrix_of(unit), feature = sixteen_of(unit) * 16 + lane / 4, out_dim = args->out_dim;
+    const float* const bias_of = args->biases ? args->biases[matrix * experts + used.x] : nullptr;
+    float* const out = args->out + matrix * args->out_matrix + feature;
+    const float scale = args->unit;
+    float bias[2] = {};
+#pragma unroll
+    for (int below = 0; below < 2; ++below)
+      if (bias_of && feature + 8 * below < out_dim) bias[below] = bias_of[feature + 8 * below];
     __syncthreads();  // the unit before has been read
 #pragma unroll
     for (int r = 0; r < 4 * kGroups; ++r) partial[warp][r][lane] = sums[r / 4][r % 4];
     __syncthreads();
-    const int matrix = unit / of_matrix, first_feature = sixteen_of(unit) * 16 + lane / 4;
-    const float* const bias = args->biases ? args->biases[matrix * experts + used.x] : nullptr;
-    float* const out = args->out + matrix * args->out_matrix;
-    for (int r = split; r < 4 * kGroups; r += splits) {  // every run's warp has some of the registers
-      const int at = r / 4 * 8 + lane % 4 * 2 + r % 2, feature = first_feature + r % 4 / 2 * 8;
-      if (at >= num_pairs || feature >= args->out_dim) continue;
+#pragma unroll 1
+    for (int r = split; r < 4 * kGroups && r / 4 * 8 < num_pairs; r += splits) {  // every run's warp has some of the registers
+      const int at = r / 4 * 8 + lane % 4 * 2 + r % 2, below = r % 4 / 2;
+      if (at >= num_pairs || feature + 8 * below >= out_dim) continue;
       float total = partial[warp - split][r][lane];
-      for (int s = 1; s < splits; ++s) total += partial[warp - split + s][r][lane];
-      out[int64_t(pair_of[at]) * args->out_dim + feature] = total * args->unit + (bias ? bias[feature] : 0.0f);
+#pragma unroll
+      for (int s = 1; s < 4; ++s)
+        if (s < splits) total += partial[warp - split + s][r][lane];
+      out[int64_t(pair_of[at]) * out_dim + 8 * below] = total * scale + (below ? bias[1] : bias[0]);
     }
   }
 }
