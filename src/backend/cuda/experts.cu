@@ -281,12 +281,11 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
                               int64_t pairs_of_row, float* out) {
       const int64_t units = weight.num_tiles * weight.splits * matrices;
       const int64_t per_block = std::clamp<int64_t>(units * now_used / kWantedBlocks, 1, 8);
-      // Of few pairs an expert a block takes 8 at a time and reads weights again for an expert with more.
-      const bool few = num_pairs <= 4 * experts || rows <= 8;
+      const int groups = rows <= 8 ? 1 : 4;
       const Grid grid{
-          .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), few ? 1 : unsigned(divide_up(rows, 32))),
+          .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), unsigned(divide_up(rows, 8 * groups))),
           .threads = 128};
-      commands.launch(few ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
+      commands.launch(groups == 1 ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
                       ExpertProducts{.tiles = tiles + matrix * experts,
                                      .biases = biases ? biases + matrix * experts : nullptr,
                                      .used = used,
