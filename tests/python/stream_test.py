@@ -9,10 +9,9 @@ import time
 import unittest
 
 from hunch import LLM, RequestOutputKind, SamplingParams
-from shipped import MODEL, PROMPT, PROMPTS, ShippedModel
+from shipped import GREEDY, MODEL, PROMPT, PROMPTS, ShippedModel, greedy
 
-GREEDY = SamplingParams(temperature=0, max_tokens=24)
-ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+ENDLESS = greedy(None, ignore_eos=True)
 
 # Run by a Python of its own: KeyboardInterrupt must arrive in the middle of a wait.
 INTERRUPTED = """
@@ -42,26 +41,26 @@ except KeyboardInterrupt:
 
 class Streams(ShippedModel):
     def test_a_stream_ends_with_what_generate_says(self):
-        [whole] = self.llm.generate(PROMPT, GREEDY)
+        whole = self.one()
         steps = list(self.llm.stream(PROMPT, GREEDY))
         self.assertGreater(len(steps), 2)
         self.assertEqual([s.finished for s in steps], [False] * (len(steps) - 1) + [True])
-        self.assertEqual(steps[-1].outputs, whole.outputs)
+        self.assertEqual(steps[-1].outputs, [whole])
         for before, after in zip(steps, steps[1:]):
             self.assertTrue(after.outputs[0].text.startswith(before.outputs[0].text))
 
     def test_deltas_add_up_to_the_whole(self):
-        params = SamplingParams(temperature=0, max_tokens=24, stop="never written", output_kind=RequestOutputKind.DELTA)
-        [whole] = self.llm.generate(PROMPT, GREEDY)
+        params = greedy(stop="never written", output_kind=RequestOutputKind.DELTA)
+        whole = self.one()
         steps = list(self.llm.stream(PROMPT, params))
-        self.assertEqual("".join(s.outputs[0].text for s in steps), whole.outputs[0].text)
-        self.assertEqual([i for s in steps for i in s.outputs[0].token_ids], whole.outputs[0].token_ids)
+        self.assertEqual("".join(s.outputs[0].text for s in steps), whole.text)
+        self.assertEqual([i for s in steps for i in s.outputs[0].token_ids], whole.token_ids)
 
     def test_streamed_logprobs_are_those_of_generate(self):
-        params = SamplingParams(temperature=0, max_tokens=8, logprobs=2, output_kind=RequestOutputKind.DELTA)
-        [whole] = self.llm.generate(PROMPT, params)
+        params = greedy(8, logprobs=2, output_kind=RequestOutputKind.DELTA)
+        whole = self.one(params=params)
         rows = [row for s in self.llm.stream(PROMPT, params) for row in s.outputs[0].logprobs]
-        self.assertEqual(rows, whole.outputs[0].logprobs)
+        self.assertEqual(rows, whole.logprobs)
 
     def test_a_stream_that_is_left_is_cancelled(self):
         aborted = self.llm.get_metrics().requests_aborted

@@ -16,7 +16,7 @@ import threading
 import time
 import unittest
 
-from served import Served, events, get_bytes, post_bytes, read_all, status_of
+from served import Served, body_of, events, post_bytes, read_all
 
 SECONDS = float(os.environ.get("HUNCH_CHAOS_SECONDS", "6"))
 SEED = int(os.environ.get("HUNCH_CHAOS_SEED", "1"))
@@ -55,21 +55,6 @@ def texts_of(choices, n):
         one[0] += part.get("text") or part.get("content") or ""
         one[1] = c["finish_reason"] or one[1]
     return out
-
-
-def body_of(data):
-    """(status, body) of one answer, chunked or not; None where it was cut."""
-    head, _, rest = data.partition(b"\r\n\r\n")
-    if b"Transfer-Encoding: chunked" not in head:
-        return status_of(data), rest
-    out = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        n = int(size or b"0", 16)
-        if n == 0:
-            return status_of(data), out
-        out, rest = out + rest[:n], rest[n + 2:]
-    return None, out
 
 
 class Chaos(unittest.TestCase):
