@@ -36,8 +36,9 @@ def random_body(r):
               "response_format": {"type": "json_schema", "json_schema": {"schema": KINDS}}, "guided_regex": "[a-z ]{1,30}",
               "vendor": {"x": [1]}, "min_tokens": 2, "user": "u"}
     for key in r.sample(sorted(extras), r.choice((0, 0, 1, 2))):
-        if not (key == "guided_regex" and "response_format" in body) and not (key == "response_format" and "guided_regex" in body):
-            body[key] = extras[key]
+        body[key] = extras[key]
+    if "response_format" in body:  # one constraint at most
+        body.pop("guided_regex", None)
     body["min_tokens"] = min(body.get("min_tokens", 0), body["max_tokens"])
     body["speculative_config"] = r.choice((None, {"method": "ngram"}, {"method": "suffix"}, {"method": "self", "num_speculative_tokens": 3}, "off"))
     chat = r.random() < 0.3
@@ -69,9 +70,7 @@ class Chaos(unittest.TestCase):
             try:
                 what = r.choice((self.whole, self.whole, self.streamed, self.streamed, self.leaves, self.mangled, self.asks))
                 what(r)
-            except (ConnectionError, socket.timeout, TimeoutError) as error:
-                self.wrong.append(f"{what.__name__}: {error!r}")
-            except Exception as error:  # a client that fails otherwise is a fault of the test's or of the server's: say so
+            except Exception as error:  # a fault of the server's or of the test's: say so
                 self.wrong.append(f"{what.__name__}: {error!r}")
 
     def say(self, what):
