@@ -128,8 +128,8 @@ template <class Kv, int W, class To>
 HUNCH_SIMD void nsa_score_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
                                const std::byte* keys, NsaAhead& ahead, To to) {
   const int dim = item.keys.padded_dim, group = item.query.group;
-  const typename Kv::Query* q[kQueryTile];
-  float* out[kQueryTile];
+  const typename Kv::Query* q[kQueryTile] = {};
+  float* out[kQueryTile] = {};
   int held = 0;
   for (int i = 0; i < count; ++i) {
     const typename Kv::Query* query = scratch.q + int64_t(list[i]) * group * dim;
@@ -151,7 +151,7 @@ template <class Kv, class Range, class Weigh>
 HUNCH_SIMD void nsa_value_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
                                const std::byte* values, NsaAhead& ahead, Range range, Weigh weigh) {
   const int dim = item.keys.padded_dim, group = item.query.group;
-  float* states[kQueryTile];
+  float* states[kQueryTile] = {};
   int held = 0, first = 0, last = 0;
   for (int i = 0; i < count; ++i) {
     int begin = 0, end = 0;

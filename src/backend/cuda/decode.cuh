@@ -11,16 +11,22 @@ namespace hunch {
 // Of sums of decoded weights.
 constexpr float unit_of(DType type) { return type == DType::Q4_0 || type == DType::MXFP4 ? 0x1p22f : 1.0f; }
 
+// Words of device memory that are read once.
+__device__ __forceinline__ uint32_t load_4(const std::byte* from) { return __ldcg(reinterpret_cast<const uint32_t*>(from)); }
+__device__ __forceinline__ uint2 load_8(const std::byte* from) { return __ldcg(reinterpret_cast<const uint2*>(from)); }
+__device__ __forceinline__ uint4 load_16(const std::byte* from) { return __ldcg(reinterpret_cast<const uint4*>(from)); }
+
 // What thread t of the warpgroup needs of a part of a coded tile, as it lies there.
 template <DType kType>
 struct PartCodes {
   uint4 codes[has_byte_codes(kType) ? 2 : 1];
   uint2 scales, high, super;  // high: fifth bits (x), Q6_K's high bits
 };
-template <DType kType>
-__device__ __forceinline__ PartCodes<kType> load_part(uint32_t record, int part, int t) {
+// `record`: an address in shared memory or a pointer to device memory.
+template <DType kType, class Record>
+__device__ __forceinline__ PartCodes<kType> load_part(Record record, int part, int t) {
   constexpr RecordShape kShape = record_shape(kType);
-  const int pair = t / 32 * 8 + t % 32 / 4;
+  const int pair = int(unsigned(t) / 32 * 8 + unsigned(t) % 32 / 4);
   PartCodes<kType> p{};
   p.scales = load_8(record + uint32_t(kShape.scales + (part * 32 + pair) * 8));
   constexpr int kWords = has_byte_codes(kType) ? 2 : 1;

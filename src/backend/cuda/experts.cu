@@ -1,21 +1,21 @@
-// See experts.h. A call is, for every kExpertRows rows: pairs (row, expert) sorted by expert; gate and up of every pair, whose
-// row is read where it lies; the gate; down; and the shares of each row, added in the order of its ids. A pair's values lie at
-// row * k + slot, wherever sorting has put the pair: so no bit depends on the order of pairs within an expert.
+// See experts.h. A call is, for every kExpertRows rows: pairs (row, expert) sorted by expert, and rows rounded to bf16; gate and
+// up of every pair; the gate, rounded as well; down; and the shares of each row, added in the order of its ids. A pair's values
+// lie at row * k + slot, wherever sorting has put the pair: so no bit depends on the order of pairs within an expert.
 #include "backend/cuda/experts.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/plain_products.cuh"
-#include "backend/cuda/rows.h"
+#include "backend/cuda/experts_kernel.cuh"
+#include "backend/cuda/gate.cuh"
 
 namespace hunch {
 namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
-constexpr int kSortThreads = 1024, kCombineThreads = 256;
-constexpr int kGroups = 4, kBlockPairs = 8 * kGroups;  // pairs that a block multiplies with the weights it reads: N tiles of 8
+constexpr int kSortThreads = 1024, kPackThreads = 128, kCombineThreads = 256;
+constexpr int kWantedBlocks = 2048;  // of a product; with more units than this a block takes several
 constexpr int kNobody = 0x7fffffff;
 
 struct RouteDevice {
@@ -83,10 +83,11 @@ __global__ void __launch_bounds__(32) route_kernel(const RouteDevice* args) {
   for (int i = lane; i < a.per_row; i += 32) a.shares[blockIdx.x * a.shares_stride + i] = chosen[i] / total;
 }
 
-struct __align__(16) UsedExpert {
-  int expert, first, count, pad;  // `count` pairs from `first` on
-};
 struct SortDevice {
+  const float* x;  // [rows], to be packed
+  uint4* packed;   // [rows][units]
+  int64_t x_stride;
+  int hidden, units;
   const int32_t* ids;
   UsedExpert* used;  // [most_used], ascending; then such with no pairs
   int32_t* pairs;    // [rows * per_row]
@@ -95,13 +96,20 @@ struct SortDevice {
   int64_t ids_stride;
   int rows, per_row, experts, most_used;
 };
-// One block: a counting sort.
+// The first block: a counting sort. The others round rows to bf16.
 __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* args) {
   __shared__ int count[kMostExperts], next[kMostExperts];
   let_next_start();
   const SortDevice a = *args;
   wait_for_previous();
   const int t = int(threadIdx.x), pairs = a.rows * a.per_row;
+  if (blockIdx.x > 0) {
+    const int at = int(blockIdx.x - 1) * kSortThreads + t, row = at / a.units;
+    if (row >= a.rows) return;
+    const float* const x = a.x + row * a.x_stride;
+    a.packed[at] = fragment_of(at % a.units, [&](int k) { return k < a.hidden ? x[k] : 0.0f; });
+    return;
+  }
   const auto id_of = [&](int pair) { return a.ids[pair / a.per_row * a.ids_stride + pair % a.per_row]; };
   for (int e = t; e < a.experts; e += kSortThreads) count[e] = 0;
   __syncthreads();
@@ -132,113 +140,23 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
   for (int pair = t; pair < pairs; pair += kSortThreads) a.pairs[atomicAdd(&next[id_of(pair)], 1)] = pair;
 }
 
-struct ExpertProducts {
-  const std::byte* const* tiles;  // [matrices][experts]
-  const float* const* biases;     // likewise; null: none
-  const UsedExpert* used;
-  const int32_t* pairs;
-  const float* x;
-  float* out;                    // [matrices][pairs][out_dim]
-  int64_t x_stride, out_matrix;  // from one matrix's pairs to the next's
-  int pairs_of_row;              // pairs that share a row of x
-  int experts, in_dim, out_dim, num_tiles, num_records, records_per_input, splits;
-  float unit;
+struct GatedDevice {
+  const float *gate, *up;  // [pairs][width]
+  uint4* out;              // [pairs][units]
+  int units, pairs, width;
+  GateClamp clamp;
 };
-// Grid: (tiles of all matrices, used experts, pairs of an expert / kBlockPairs). The sums of plain_rows_kernel, bit for bit.
-template <DType kType>
-__global__ void __launch_bounds__(128) expert_products_kernel(const ExpertProducts* args) {
-  constexpr RecordShape kShape = record_shape(kType);
-  constexpr int kPieces = kShape.bytes / 16, kHeld = (kPieces + 127) / 128;
-  __shared__ __align__(128) std::byte record[kShape.bytes];
-  __shared__ int pair_of[kBlockPairs];
+__global__ void __launch_bounds__(kPackThreads) gated_kernel(const GatedDevice* args) {
   let_next_start();
-  const ExpertProducts a = *args;
+  const GatedDevice a = *args;
   wait_for_previous();
-  const int t = int(threadIdx.x), lane = t % 32;
-  const int4 used = __ldcg(reinterpret_cast<const int4*>(a.used) + blockIdx.y);  // UsedExpert
-  const int begin = int(blockIdx.z) * kBlockPairs, num_pairs = min(kBlockPairs, used.z - begin);
-  if (num_pairs <= 0) return;
-  if (t < num_pairs) pair_of[t] = __ldcg(a.pairs + used.y + begin + t);
-  const int matrix = int(blockIdx.x) / a.num_tiles, tile = int(blockIdx.x) % a.num_tiles;
-  const std::byte* records = a.tiles[matrix * a.experts + used.x] + int64_t(tile) * a.num_records * kShape.bytes;
-
-  // The next record is on its way while one is multiplied.
-  uint4 held[kHeld];
-  const auto fetch = [&](int at) {
-    const uint4* from = reinterpret_cast<const uint4*>(records + int64_t(at) * kShape.bytes);
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h)
-      if (h * 128 + t < kPieces) held[h] = __ldg(from + h * 128 + t);
-  };
-  fetch(0);
-  __syncthreads();
-  const float* x[kGroups];
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    const int i = g * 8 + lane / 4;
-    x[g] = i < num_pairs ? a.x + pair_of[i] / a.pairs_of_row * a.x_stride : nullptr;
-  }
-  // Inputs k and k + 1 of a pair's row; zeros past the end.
-  const auto inputs_at = [&](const float* row, int k) {
-    return bf16x2_of(row && k < a.in_dim ? __ldcg(row + k) : 0.0f, row && k + 1 < a.in_dim ? __ldcg(row + k + 1) : 0.0f);
-  };
-
-  float total[kGroups][4] = {};
-  for (int split = 0; split < a.splits; ++split) {
-    float sums[kGroups][4] = {};
-    const int end = a.num_records * (split + 1) / a.splits;
-    for (int at = a.num_records * split / a.splits; at < end; ++at) {
-      __syncthreads();
-#pragma unroll
-      for (int h = 0; h < kHeld; ++h)
-        if (h * 128 + t < kPieces) reinterpret_cast<uint4*>(record)[h * 128 + t] = held[h];
-      __syncthreads();
-      if (at + 1 < a.num_records) fetch(at + 1);
-      const int first = at / a.records_per_input * kShape.inputs;
-      for (int part = 0; part < kShape.inputs / 64; ++part) {
-        uint32_t operand[4][4];
-        if constexpr (kType == DType::BF16) {
-          const int feature = t / 32 * 16 + lane / 4;
-#pragma unroll
-          for (int step = 0; step < 4; ++step)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-              operand[step][i] = *reinterpret_cast<const uint32_t*>(
-                  record + swizzled(feature + i % 2 * 8, step * 16 + i / 2 * 8 + lane % 4 * 2));
-        } else {
-          decode_part<kType, 0, 4>(load_part<kType>(shared_address(record), part, t), operand);
-        }
-        const int k = first + part * 64 + lane % 4 * 2;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          if (g * 8 >= num_pairs) break;
-#pragma unroll
-          for (int step = 0; step < 4; ++step)
-            mma_sync(sums[g], operand[step], inputs_at(x[g], k + step * 16), inputs_at(x[g], k + step * 16 + 8));
-        }
-      }
-    }
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) total[g][i] = split == 0 ? sums[g][i] : total[g][i] + sums[g][i];
-  }
-  // Read again: sums leave no registers for what is needed at the end only.
-  const float* const bias_of =
-      args->biases ? args->biases[matrix * args->experts + __ldcg(&args->used[blockIdx.y].expert)] : nullptr;
-  float bias[2] = {};
-#pragma unroll
-  for (int below = 0; below < 2; ++below)
-    if (const int feature = tile * 64 + t / 32 * 16 + lane / 4 + 8 * below; bias_of && feature < a.out_dim)
-      bias[below] = bias_of[feature];
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = g * 8 + lane % 4 * 2 + i % 2, feature = tile * 64 + t / 32 * 16 + lane / 4 + 8 * (i / 2);
-      if (at < num_pairs && feature < a.out_dim)
-        a.out[matrix * a.out_matrix + int64_t(pair_of[at]) * a.out_dim + feature] = total[g][i] * a.unit + bias[i / 2];
-    }
+  const int at = int(blockIdx.x) * kPackThreads + int(threadIdx.x), pair = at / a.units;
+  if (pair >= a.pairs) return;
+  const float *gate = a.gate + int64_t(pair) * a.width, *up = a.up + int64_t(pair) * a.width;
+  a.out[at] = fragment_of(at % a.units, [&](int k) {
+    if (k >= a.width) return 0.0f;
+    return a.clamp.limit > 0 ? clamped_gate(gate[k], up[k], a.clamp) : silu(gate[k]) * up[k];
+  });
 }
 
 struct CombineDevice {
@@ -261,16 +179,17 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineD
 }
 
 using Kernel = void (*)(const ExpertProducts*);
+template <int kGroups>
 Kernel kernel_of(DType form) {
   switch (form) {
-    case DType::Q8_0: return expert_products_kernel<DType::Q8_0>;
-    case DType::Q4_0: return expert_products_kernel<DType::Q4_0>;
-    case DType::Q4_K: return expert_products_kernel<DType::Q4_K>;
-    case DType::Q5_K: return expert_products_kernel<DType::Q5_K>;
-    case DType::Q6_K: return expert_products_kernel<DType::Q6_K>;
-    case DType::F8_E4M3: return expert_products_kernel<DType::F8_E4M3>;
-    case DType::MXFP4: return expert_products_kernel<DType::MXFP4>;
-    default: return expert_products_kernel<DType::BF16>;
+    case DType::Q8_0: return expert_products_kernel<DType::Q8_0, kGroups>;
+    case DType::Q4_0: return expert_products_kernel<DType::Q4_0, kGroups>;
+    case DType::Q4_K: return expert_products_kernel<DType::Q4_K, kGroups>;
+    case DType::Q5_K: return expert_products_kernel<DType::Q5_K, kGroups>;
+    case DType::Q6_K: return expert_products_kernel<DType::Q6_K, kGroups>;
+    case DType::F8_E4M3: return expert_products_kernel<DType::F8_E4M3, kGroups>;
+    case DType::MXFP4: return expert_products_kernel<DType::MXFP4, kGroups>;
+    default: return expert_products_kernel<DType::BF16, kGroups>;
   }
 }
 
@@ -326,19 +245,28 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
   const std::byte* const* const tiles = upload(gate.tiles, up.tiles, down.tiles);
   const float* const* const biases = args.experts[0].gate_bias ? upload(gate.biases, up.biases, down.biases) : nullptr;
 
-  // Workspace: gate and up of each pair, down of each pair, used experts, pairs.
+  // Workspace: rows in bf16, gated pairs in bf16, gate and up of each pair, down of each pair, used experts, pairs.
   const int64_t most_pairs = most_rows * k, most_used = std::min(most_pairs, experts);
+  const int x_units = fragment_units(hidden), gated_units = fragment_units(width);
   const auto aligned = [](int64_t floats) { return (floats + 63) / 64 * 64; };
   const int64_t inner = aligned(most_pairs * width), outer = aligned(most_pairs * hidden), listed = aligned(most_used * 4);
-  auto* both = static_cast<float*>(commands.workspace(size_t(2 * inner + outer + listed + most_pairs) * sizeof(float)));
+  auto* x = static_cast<uint4*>(commands.workspace(size_t(most_rows * x_units + most_pairs * gated_units) * sizeof(uint4) +
+                                                   size_t(2 * inner + outer + listed + most_pairs) * sizeof(float)));
+  uint4* gated = x + most_rows * x_units;
+  auto* both = reinterpret_cast<float*>(gated + most_pairs * gated_units);
   float* y = both + 2 * inner;
   auto* used = reinterpret_cast<UsedExpert*>(y + outer);
   auto* pairs = reinterpret_cast<int32_t*>(y + outer + listed);
 
   for (int64_t first = 0; first < all_rows; first += most_rows) {
     const int64_t rows = std::min(most_rows, all_rows - first), num_pairs = rows * k, now_used = std::min(num_pairs, experts);
-    commands.launch(sort_kernel, {.threads = kSortThreads},
-                    SortDevice{.ids = &args.ids(first, 0),
+    commands.launch(sort_kernel, {.blocks = dim3(unsigned(1 + divide_up(rows * x_units, kSortThreads))), .threads = kSortThreads},
+                    SortDevice{.x = &args.x(first, 0),
+                               .packed = x,
+                               .x_stride = args.x.stride[0],
+                               .hidden = int(hidden),
+                               .units = x_units,
+                               .ids = &args.ids(first, 0),
                                .used = used,
                                .pairs = pairs,
                                .total = total,
@@ -349,38 +277,42 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
                                .per_row = int(k),
                                .experts = int(experts),
                                .most_used = int(now_used)});
-    const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const float* x, int64_t x_stride,
+    const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const uint4* in, int in_units,
                               int64_t pairs_of_row, float* out) {
+      const int64_t units = weight.num_tiles * weight.splits * matrices;
+      const int64_t per_block = std::clamp<int64_t>(units * now_used / kWantedBlocks, 1, 8);
+      // Of few pairs an expert a block takes 8 at a time and reads weights again for an expert with more.
+      const bool few = num_pairs <= 4 * experts || rows <= 8;
       const Grid grid{
-          .blocks = dim3(unsigned(weight.num_tiles * matrices), unsigned(now_used), unsigned(divide_up(rows, kBlockPairs))),
+          .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), few ? 1 : unsigned(divide_up(rows, 32))),
           .threads = 128};
-      commands.launch(kernel_of(weight.form), grid,
+      commands.launch(few ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
                       ExpertProducts{.tiles = tiles + matrix * experts,
                                      .biases = biases ? biases + matrix * experts : nullptr,
                                      .used = used,
                                      .pairs = pairs,
-                                     .x = x,
+                                     .x = in,
                                      .out = out,
-                                     .x_stride = x_stride,
                                      .out_matrix = inner,
+                                     .x_units = in_units,
                                      .pairs_of_row = int(pairs_of_row),
                                      .experts = int(experts),
-                                     .in_dim = int(weight.in_dim),
                                      .out_dim = int(weight.out_dim),
                                      .num_tiles = weight.num_tiles,
                                      .num_records = weight.num_records,
                                      .records_per_input = weight.records_per_input,
                                      .splits = weight.splits,
+                                     .units = int(units),
+                                     .per_block = int(per_block),
                                      .unit = unit_of(weight.form)});
     };
-    const float* x = &args.x(first, 0);
     const bool together = alike(gate.first, up.first);
-    multiply(gate.first, 0, together ? 2 : 1, x, args.x.stride[0], k, both);
-    if (!together) multiply(up.first, 1, 1, x, args.x.stride[0], k, both + inner);
-    const View<float, 2> gated(both, num_pairs, width);
-    enqueue_gate(commands,
-                 {.gate = gated, .up = View<float, 2>(both + inner, num_pairs, width), .out = gated, .clamp = args.clamp});
-    multiply(down.first, 2, 1, both, width, 1, y);
+    multiply(gate.first, 0, together ? 2 : 1, x, x_units, k, both);
+    if (!together) multiply(up.first, 1, 1, x, x_units, k, both + inner);
+    commands.launch(gated_kernel,
+                    {.blocks = dim3(unsigned(divide_up(num_pairs * gated_units, kPackThreads))), .threads = kPackThreads},
+                    GatedDevice{both, both + inner, gated, gated_units, int(num_pairs), int(width), args.clamp});
+    multiply(down.first, 2, 1, gated, gated_units, 1, y);
     commands.launch(combine_kernel,
                     {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
                     CombineDevice{&args.shares(first, 0), y, &args.out(first, 0), args.shares.stride[0], args.out.stride[0],

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/gate.cuh"
 #include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/ptx.h"
 
@@ -114,17 +115,13 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x) * 4;
   if (i >= a.n) return;
   const float4 g = load4(a.gate + r * a.gate_stride, i, a.n, a.aligned), u = load4(a.up + r * a.up_stride, i, a.n, a.aligned);
-  const auto silu = [&](float x) { return (a.sigmoid ? 1 : x) / (1 + expf(-x)); };
+  const auto through = [&](float x) { return a.sigmoid ? 1 / (1 + expf(-x)) : silu(x); };
   float* const out = a.out + r * a.out_stride;
   const float4 sum = a.accumulate ? load4(out, i, a.n, a.aligned) : float4{};
-  float4 y{sum.x + silu(g.x) * u.x, sum.y + silu(g.y) * u.y, sum.z + silu(g.z) * u.z, sum.w + silu(g.w) * u.w};
-  if (const float limit = a.clamp.limit; limit > 0) {
-    const auto clamped = [&](float gate, float up) {  // NaN stays
-      const float x = gate > limit ? limit : gate, v = up > limit ? limit : up < -limit ? -limit : up;
-      return (v + 1) * (x / (1 + expf(-a.clamp.alpha * x)));
-    };
-    y = {clamped(g.x, u.x), clamped(g.y, u.y), clamped(g.z, u.z), clamped(g.w, u.w)};
-  }
+  float4 y{sum.x + through(g.x) * u.x, sum.y + through(g.y) * u.y, sum.z + through(g.z) * u.z, sum.w + through(g.w) * u.w};
+  if (a.clamp.limit > 0)
+    y = {clamped_gate(g.x, u.x, a.clamp), clamped_gate(g.y, u.y, a.clamp), clamped_gate(g.z, u.z, a.clamp),
+         clamped_gate(g.w, u.w, a.clamp)};
   store4(out, i, a.n, a.aligned, y);
   if (a.packed.at) pack_four(a.packed, r, i, y);
 }

@@ -1,0 +1,17 @@
+// The gate of an FFN, one element (backend/ops/norm.h).
+#pragma once
+
+#include "backend/ops/norm.h"
+
+namespace hunch {
+
+__device__ __forceinline__ float silu(float x, float alpha = 1) { return x / (1 + expf(-alpha * x)); }
+
+// NaN stays.
+__device__ __forceinline__ float clamped_gate(float gate, float up, const GateClamp& clamp) {
+  const float limit = clamp.limit;
+  const float x = gate > limit ? limit : gate, v = up > limit ? limit : up < -limit ? -limit : up;
+  return (v + 1) * silu(x, clamp.alpha);
+}
+
+}  // namespace hunch
