@@ -74,9 +74,7 @@ class Requests(ServerTest):
         self.assertTrue(self.raw(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200"))
 
     def test_a_body_too_large_is_413_before_it_is_sent(self):
-        with self.socket() as s:
-            s.sendall(POST + b"Content-Length: 33554433\r\nExpect: 100-continue\r\n\r\n")
-            data = read_all(s)
+        data = self.raw(POST + b"Content-Length: 33554433\r\nExpect: 100-continue\r\n\r\n")
         self.assertEqual(status_of(data), 413)
         self.assertNotIn(b"100 Continue", data)
         self.error(body_of(data)[1])
@@ -104,8 +102,7 @@ class Requests(ServerTest):
 
     def test_pipelined_requests_are_answered_in_order(self):
         requests = b"".join(get_bytes("/health" if i % 3 else "/nothing") for i in range(999)) + get_bytes("/health", close=True)
-        data = self.raw(requests)
-        statuses = [int(part[:3]) for part in data.split(b"HTTP/1.1 ")[1:]]
+        statuses = [int(part[:3]) for part in self.raw(requests).split(b"HTTP/1.1 ")[1:]]
         self.assertEqual(statuses, [200 if i % 3 else 404 for i in range(999)] + [200])
 
     def test_generations_can_be_pipelined_too(self):
@@ -217,21 +214,14 @@ class Limits(ServerTest):
              "--stall-timeout", "1", "--max-unsent-bytes", "4096", "--max-body-bytes", "100000", "--timeout", "6", "--sse-ping-interval", "0.3")
 
     def test_slow_headers_are_408_and_silence_is_closed(self):
-        with self.socket() as s:
-            s.sendall(b"GET /health HT")
-            self.assertEqual(status_of(read_all(s)), 408)
-        with self.socket() as s:
-            start = time.monotonic()
-            self.assertEqual(read_all(s), b"")
-            self.assertLess(time.monotonic() - start, 3)
-        with self.socket() as s:  # used, then idle
-            s.sendall(get_bytes("/health"))
-            self.assertTrue(read_all(s).endswith(b'{"status":"ok"}'))
+        self.says(408, b"GET /health HT")
+        start = time.monotonic()
+        self.assertEqual(self.raw(b""), b"")
+        self.assertLess(time.monotonic() - start, 3)
+        self.assertTrue(self.raw(get_bytes("/health")).endswith(b'{"status":"ok"}'))  # used, then idle
 
     def test_a_body_that_comes_too_slowly_is_408(self):
-        with self.socket() as s:
-            s.sendall(POST + b"Content-Length: 90000\r\n\r\n{")
-            self.assertEqual(status_of(read_all(s)), 408)
+        self.says(408, POST + b"Content-Length: 90000\r\n\r\n{")
         self.assertGreaterEqual(self.refusals("slow_body"), 1)
 
     def test_a_body_above_the_limit_is_413(self):
@@ -240,10 +230,9 @@ class Limits(ServerTest):
     def test_an_address_may_have_so_many_connections(self):
         held = [self.socket() for _ in range(20)]
         try:
-            with self.socket() as s:
-                data = read_all(s)
-            self.assertEqual(status_of(data), 503)
-            self.error(body_of(data)[1], code="too_many_connections")
+            status, body = body_of(self.raw(b""))
+            self.assertEqual(status, 503)
+            self.error(body, code="too_many_connections")
         finally:
             for s in held:
                 s.close()
