@@ -20,7 +20,7 @@ class Client(ServerTest):
 
     def test_models(self):
         self.assertEqual([m.id for m in self.client().models.list()], ["wren-34m"])
-        self.assertEqual(self.client().models.retrieve("wren-34m").owned_by is not None, True)
+        self.assertIsNotNone(self.client().models.retrieve("wren-34m").owned_by)
 
     def test_completions_whole_and_streamed_agree(self):
         ask = dict(model="wren-34m", prompt=PROMPT, max_tokens=20, temperature=0)
