@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from hunch import LLM, RequestOutputKind, SamplingParams
 from shipped import GREEDY, MODEL, PROMPT, PROMPTS, ShippedModel, greedy
@@ -107,17 +108,9 @@ class Streams(ShippedModel):
         self.assertEqual(self.llm.get_metrics().requests_aborted, aborted + 1)
 
     def test_other_threads_run_while_one_waits(self):
-        expected = [o.outputs for o in self.llm.generate(PROMPTS, GREEDY)]
-        found = [None] * len(PROMPTS)
-
-        def work(i):
-            found[i] = self.llm.generate(PROMPTS[i], GREEDY)[0].outputs
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(found, expected)
+        expected = [o.outputs[0] for o in self.llm.generate(PROMPTS, GREEDY)]
+        with ThreadPoolExecutor(len(PROMPTS)) as pool:
+            self.assertEqual(list(pool.map(self.one, PROMPTS)), expected)
 
     def test_a_stream_of_several_samples_is_refused(self):
         with self.assertRaisesRegex(ValueError, "n is 2"):

@@ -224,7 +224,7 @@ class Life(unittest.TestCase):
         served = self.start("--api-key", "key-one", "--api-key", "key-two", environment={"HUNCH_API_KEY": "key-three"})
         for path in ("/v1/models", "/metrics", "/version", "/props", "/slots", "/tokenize", "/v1/completions", "/nothing", "/openapi.json"):
             bodies = set()
-            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer key-three"}, {"Authorization": "Bearer "}):
+            for headers in ({}, *({"Authorization": "Bearer " + key} for key in ("wrong", "key-three", ""))):
                 status, _, body = served.get(path, headers=headers)
                 self.assertEqual(status, 401, path)
                 bodies.add(body)
@@ -237,8 +237,8 @@ class Life(unittest.TestCase):
 
     def test_origins_can_be_allowed(self):
         served = self.start("--cors-origins", "https://a.example,https://b.example")
-        for origin, status in (("https://a.example", 200), ("https://b.example", 200), ("https://c.example", 403)):
-            self.assertEqual(served.get("/health", headers={"Origin": origin})[0], status)
+        for name, status in (("a", 200), ("b", 200), ("c", 403)):
+            self.assertEqual(served.get("/health", headers={"Origin": f"https://{name}.example"})[0], status)
         everybody = self.start("--cors-origins", "*")
         self.assertEqual(everybody.get("/health", headers={"Origin": "https://c.example"})[1]["Access-Control-Allow-Origin"], "https://c.example")
 
