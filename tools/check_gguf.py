@@ -82,24 +82,12 @@ def write_model(path, kind, rng):
     """A small qwen3 with random weights of one encoding, by the package's writer."""
     hidden, ffn, vocab, layers, heads, kv_heads, head = 256, 512, 288, 2, 4, 2, 64
     out = gguf.GGUFWriter(path, "qwen3")
-    out.add_name("check")
-    out.add_vocab_size(vocab)
-    out.add_context_length(512)
-    out.add_embedding_length(hidden)
-    out.add_block_count(layers)
-    out.add_feed_forward_length(ffn)
-    out.add_head_count(heads)
-    out.add_head_count_kv(kv_heads)
-    out.add_key_length(head)
-    out.add_value_length(head)
-    out.add_layer_norm_rms_eps(1e-6)
-    out.add_rope_freq_base(1e6)
-    out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("qwen2")
-    out.add_token_list([f"t{i}" for i in range(vocab)])
-    out.add_token_types([1] * vocab)
-    out.add_token_merges(["t 1"])
-    out.add_eos_token_id(vocab - 1)
+    for key, value in dict(name="check", vocab_size=vocab, context_length=512, embedding_length=hidden, block_count=layers,
+                           feed_forward_length=ffn, head_count=heads, head_count_kv=kv_heads, key_length=head, value_length=head,
+                           layer_norm_rms_eps=1e-6, rope_freq_base=1e6, tokenizer_model="gpt2", tokenizer_pre="qwen2",
+                           token_list=[f"t{i}" for i in range(vocab)], token_types=[1] * vocab, token_merges=["t 1"],
+                           eos_token_id=vocab - 1).items():
+        getattr(out, "add_" + key)(value)
 
     def matrix(name, rows, width):
         if kind in (T.F32, T.F16, T.BF16):
@@ -113,17 +101,11 @@ def write_model(path, kind, rng):
 
     matrix("token_embd.weight", vocab, hidden)
     for i in range(layers):
-        vector(f"blk.{i}.attn_norm.weight", hidden)
-        matrix(f"blk.{i}.attn_q.weight", heads * head, hidden)
-        matrix(f"blk.{i}.attn_k.weight", kv_heads * head, hidden)
-        matrix(f"blk.{i}.attn_v.weight", kv_heads * head, hidden)
-        vector(f"blk.{i}.attn_q_norm.weight", head)
-        vector(f"blk.{i}.attn_k_norm.weight", head)
-        matrix(f"blk.{i}.attn_output.weight", hidden, heads * head)
-        vector(f"blk.{i}.ffn_norm.weight", hidden)
-        matrix(f"blk.{i}.ffn_gate.weight", ffn, hidden)
-        matrix(f"blk.{i}.ffn_up.weight", ffn, hidden)
-        matrix(f"blk.{i}.ffn_down.weight", hidden, ffn)
+        for name, *shape in (("attn_norm", hidden), ("attn_q", heads * head, hidden), ("attn_k", kv_heads * head, hidden),
+                             ("attn_v", kv_heads * head, hidden), ("attn_q_norm", head), ("attn_k_norm", head),
+                             ("attn_output", hidden, heads * head), ("ffn_norm", hidden), ("ffn_gate", ffn, hidden),
+                             ("ffn_up", ffn, hidden), ("ffn_down", hidden, ffn)):
+            (vector if len(shape) == 1 else matrix)(f"blk.{i}.{name}.weight", *shape)
     vector("output_norm.weight", hidden)
     out.write_header_to_file()
     out.write_kv_data_to_file()

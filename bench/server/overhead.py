@@ -14,12 +14,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/server"))
-from served import BINARY, MODEL, Served, post_bytes, read_all  # noqa: E402
+from served import BINARY, MODEL, Served, completion_bytes, read_all  # noqa: E402
 
 FLAGS = ("-c", "2048", "-t", "1", "-np", "16")
 
@@ -44,16 +44,13 @@ def cpu_of(served):
 
 
 def server_seconds(served, bodies, stream):
-    data = [post_bytes("/v1/completions", {**b, "stream": stream}) for b in bodies]
+    data = [completion_bytes({**b, "stream": stream}) for b in bodies]
     start, before = time.monotonic(), cpu_of(served)
     sockets = [served.socket(600) for _ in data]
     for s, d in zip(sockets, data):
         s.sendall(d)
-    readers = [threading.Thread(target=read_all, args=(s,)) for s in sockets]
-    for t in readers:
-        t.start()
-    for t in readers:
-        t.join()
+    with ThreadPoolExecutor(len(sockets)) as pool:
+        list(pool.map(read_all, sockets))
     seconds = time.monotonic() - start
     for s in sockets:
         s.close()
@@ -63,7 +60,7 @@ def server_seconds(served, bodies, stream):
 def first_token_ms(served, body):
     """Of one stream on an idle server: arrival of the first text after the request went out, less the engine's own prompt time."""
     with served.socket(60) as s:
-        data = post_bytes("/v1/completions", {**body, "max_tokens": 4, "stream": True})
+        data = completion_bytes({**body, "max_tokens": 4, "stream": True})
         start = time.monotonic()
         s.sendall(data)
         got = b""

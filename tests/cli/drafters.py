@@ -1,5 +1,6 @@
 """Learned drafters: what hunch info and hunch quantize make of them, and every way to hand in a wrong one."""
 import json
+import math
 import os
 import struct
 
@@ -10,30 +11,21 @@ CONFIG = dict(architectures=["LlamaForCausalLMEagle3"], model_type="llama", hidd
               eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 3, 6]))
 
 
-def safetensors(tensors):
-    header, data = {}, b""
+def safetensors(tensors, zero=False):
+    """A file of {name: (kind, shape)}, kinds as struct has them; values are small whole numbers or 0."""
+    header, data = {}, bytearray()
     for name, (kind, shape) in tensors.items():
-        count = 1
-        for n in shape:
-            count *= n
-        part = struct.pack(f"<{count}{kind}", *((i % 7) for i in range(count)))
-        header[name] = dict(dtype=dict(f="F32", q="I64")[kind], shape=shape, data_offsets=[len(data), len(data) + len(part)])
-        data += part
+        count = math.prod(shape)
+        begin = len(data)
+        data += bytes(struct.calcsize(f"<{count}{kind}")) if zero else struct.pack(f"<{count}{kind}", *(i % 7 for i in range(count)))
+        header[name] = dict(dtype=dict(f="F32", q="I64")[kind], shape=shape, data_offsets=[begin, len(data)])
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
 def zeros(shapes, d2t=0):
     """Tensors of f32 zeros, and a map of so many draft tokens to the same ones of the target."""
-    header, at = {}, 0
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = dict(dtype="F32", shape=shape, data_offsets=[at, at + 4 * count])
-        at += 4 * count
-    if d2t:
-        header["d2t"] = dict(dtype="I64", shape=[d2t], data_offsets=[at, at + 8 * d2t])
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(at + 8 * d2t)
+    return safetensors({**{name: ("f", shape) for name, shape in shapes.items()}, **({"d2t": ("q", [d2t])} if d2t else {})}, zero=True)
 
 
 def layer(at, width, inputs, ffn, heads, kv_heads, head):
@@ -61,9 +53,7 @@ def test_info_and_quantize_know_drafters(hunch):
     result = hunch("quantize", source, out, "--type", "q4_0")
     assert result.code == 0 and out in result.err, result
     for path, encoding in ((source, "f32"), (out, "q4_0")):
-        result = hunch("info", path, "--json")
-        assert result.code == 0, result
-        said = json.loads(result.out)
+        said = hunch.json("info", path, "--json")
         assert (said["method"], said["draft_vocab"], said["target_hidden"]) == ("eagle3", 20, 32), said
         assert (said["taps"], said["taps_convention"]) == ([1, 3, 6], "outputs"), said
         assert said["encodings"][encoding]["tensors"] >= 2 and said["encodings"]["integers"]["tensors"] == 1, said
@@ -154,9 +144,7 @@ def test_bench_accept_measures_drafters_and_every_side_of_a_modules_norms(hunch)
     source = folder(hunch, "module", config, **{"model.safetensors": zeros(shapes)})
     prompts = hunch.file("prompts.jsonl", b'{"text": "Once upon a time", "kind": "tale"}\n')
     accept = lambda *flags: hunch("bench", "accept", prompts, "-m", hunch.model, "-n", "4", "--draft", "2", *flags)
-    result = accept("--model-draft", source, "--mtp-norms", "all", "--json")
-    assert result.code == 0, result
-    rows = json.loads(result.out)["rows"]
+    rows = json.loads(accept("--model-draft", source, "--mtp-norms", "all", "--json").out)["rows"]
     assert [(r["mtp_feed_norm"], r["mtp_recycle_norm"]) for r in rows] == [("post", "post"), ("post", "pre"), ("pre", "post"), ("pre", "pre")], rows
     assert all(r["policy"] == "mtp" and r["mean_tokens_per_round"] >= 1 and len(r["conditional_acceptance"]) == 2 for r in rows), rows
     result = accept("--model-draft", source, "--policies", "mtp,mtp-tree6,default", "--mtp-norms", "pre-post")

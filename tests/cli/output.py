@@ -4,13 +4,13 @@ import os
 import pty
 import subprocess
 
+from program import record_book
+
 PROMPT = "The captain looked at the"
 FIELDS = ["text", "tokens", "prompt_tokens", "decode_tokens_per_second", "mean_acceptance_length", "acceptance_by_position",
           "kv_bytes_read_per_token", "lossless", "milliseconds"]
-
-
-def long_prompt():
-    return "".join(f"Record {i}: item {i * 7919 % 1000}, shelf {i % 17}. " for i in range(60)) + "\nRecord 7:"
+LONG = record_book() + "\nRecord 7:"
+GUESSED = ["-p", LONG, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self"]
 
 
 def test_json_has_every_promised_field(hunch):
@@ -31,7 +31,7 @@ def test_streamed_text_equals_the_text_of_json(hunch):
 
 
 def test_streams_with_speculation_equal_streams_without(hunch):
-    prompt = hunch.file("long.txt", long_prompt().encode())
+    prompt = hunch.file("long.txt", LONG.encode())
     for sampling in (["--temp", "0"], ["--temp", "0.8", "--seed", "11"]):
         base = ["-f", prompt, "-n", "48", "--ignore-eos", *sampling]
         plain = hunch.run_json(*base)
@@ -43,31 +43,30 @@ def test_streams_with_speculation_equal_streams_without(hunch):
 
 
 def test_unverified_is_labelled_lossy(hunch):
-    flags = ["-p", long_prompt(), "-n", "8", "--ignore-eos", "--spec", "self", "--policy", "streamingllm", "--unverified"]
+    flags = ["-p", LONG, "-n", "8", "--ignore-eos", "--spec", "self", "--policy", "streamingllm", "--unverified"]
     result = hunch.run("--json", *flags)
     assert result.code == 0 and json.loads(result.out)["lossless"] is False, result
     assert "LOSSY" in result.err, result
 
 
 def test_statistics_go_to_stderr(hunch):
-    result = hunch.run("-p", long_prompt(), "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self", "--stats")
+    result = hunch.run(*GUESSED, "--stats")
     assert result.code == 0 and "draft acceptance rate = " in result.err and "tokens/s" in result.err, result
     assert "tokens/s" not in result.out and "\033" not in result.out + result.err, result
 
 
 def test_colour_only_where_wanted(hunch):
-    flags = ["-p", long_prompt(), "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self"]
-    assert "\033[32m" not in hunch.run(*flags).out
-    assert "\033[32m" in hunch.run(*flags, "--color", "always").out
-    assert "\033[32m" in hunch.run(*flags, env={"CLICOLOR_FORCE": "1"}).out
-    assert "\033[" not in hunch.run(*flags, env={"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}).out
-    assert "\033[" not in hunch.run("--json", *flags, "--color", "always").out
+    assert "\033[32m" not in hunch.run(*GUESSED).out
+    assert "\033[32m" in hunch.run(*GUESSED, "--color", "always").out
+    assert "\033[32m" in hunch.run(*GUESSED, env={"CLICOLOR_FORCE": "1"}).out
+    assert "\033[" not in hunch.run(*GUESSED, env={"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}).out
+    assert "\033[" not in hunch.run("--json", *GUESSED, "--color", "always").out
 
 
-def on_terminal(hunch, flags, **env):
+def on_terminal(hunch, **env):
     """Output of a run whose stdout is a terminal."""
     master, slave = pty.openpty()
-    child = subprocess.Popen([hunch.binary, "run", "-m", hunch.model, *flags], stdin=subprocess.DEVNULL, stdout=slave,
+    child = subprocess.Popen([hunch.binary, "run", "-m", hunch.model, *GUESSED], stdin=subprocess.DEVNULL, stdout=slave,
                              stderr=subprocess.PIPE, env=hunch.environment(TERM="xterm", **env))
     os.close(slave)
     out = b""
@@ -85,10 +84,9 @@ def on_terminal(hunch, flags, **env):
 
 
 def test_accepted_guesses_are_green_on_a_terminal(hunch):
-    flags = ["-p", long_prompt(), "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self"]
-    out, err = on_terminal(hunch, flags)
+    out, err = on_terminal(hunch)
     assert "\033[32m" in out and "guessed" in err, (out, err)
-    out, _ = on_terminal(hunch, flags, NO_COLOR="1")
+    out, _ = on_terminal(hunch, NO_COLOR="1")
     assert "\033[" not in out, out
 
 
@@ -98,25 +96,23 @@ def test_foreign_flags_leave_a_note(hunch):
 
 
 def test_tokenize_prints_ids(hunch):
-    result = hunch("tokenize", "-m", hunch.model, "-p", PROMPT, "--json")
-    assert result.code == 0, result
-    ids = json.loads(result.out)["tokens"]
+    ids = hunch.json("tokenize", "-m", hunch.model, "-p", PROMPT, "--json")["tokens"]
     assert ids and hunch.run_json("-p", PROMPT, "-n", "1")["prompt_tokens"] == len(ids)
-    back = hunch("detokenize", "-m", hunch.model, "-p", " ".join(map(str, ids)), "--json")
-    assert json.loads(back.out)["text"].endswith(PROMPT), back
+    back = hunch.json("detokenize", "-m", hunch.model, "-p", " ".join(map(str, ids)), "--json")
+    assert back["text"].endswith(PROMPT), back
 
 
 def test_info_describes_the_model(hunch):
-    j = json.loads(hunch("info", hunch.model, "--json").out)
+    j = hunch.json("info", hunch.model, "--json")
     assert j["architecture"] and j["layers"] > 0 and j["weight_bytes"] > 0 and j["kv_bytes_per_token"]["bf16"] > 0, j
     assert "KV of one token" in hunch("info", hunch.model).out
 
 
 def test_audit_says_equal(hunch):
-    prompt = hunch.file("audit.txt", long_prompt().encode())
+    prompt = hunch.file("audit.txt", LONG.encode())
     result = hunch("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--temp", "0.8")
     assert result.code == 0 and result.out.startswith("equal, 40 tokens"), result
-    j = json.loads(hunch("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--json").out)
+    j = hunch.json("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--json")
     assert j["equal"] is True and j["tokens"] == 40 and j["first_difference"] is None, j
 
 
@@ -130,9 +126,7 @@ def test_chat_answers_line_by_line(hunch):
 def test_chat_templates_by_name_text_and_file_write_the_same_prompt(hunch):
     text = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}")
-    path = os.path.join(hunch.folder, "chat.jinja")
-    with open(path, "w") as out:
-        out.write(text)
+    path = hunch.file("chat.jinja", text.encode())
     common = ("--chat", "-p", "Hello", "-n", "6", "--temp", "0", "--ignore-eos")
     plain = hunch.run(*common)
     assert plain.code == 0, plain
@@ -165,9 +159,7 @@ def test_help_and_version(hunch):
 
 
 def test_doctor_says_what_there_is_and_what_to_set(hunch):
-    result = hunch("doctor", "--json")
-    assert result.code == 0, result
-    j = json.loads(result.out)
+    j = hunch.json("doctor", "--json")
     assert j["cpu"]["threads"] >= 1 and "portable" in j["cpu"]["instruction_sets"], j
     assert j["memory"]["usable_bytes"] > 1 << 28 and isinstance(j["advice"], list), j
     closed = hunch("doctor", env={"XDG_CACHE_HOME": "/proc/nowhere"})

@@ -29,14 +29,27 @@ class Hunch:
                               timeout=timeout, env=self.environment(**(env or {})))
         return Result(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
+    def json(self, *arguments, **options):
+        """The one object or list that a command that ends well prints."""
+        result = self(*arguments, **options)
+        assert result.code == 0, result
+        return json.loads(result.out)
+
+    def lines(self, *arguments, **options):
+        """The objects of JSON lines."""
+        result = self(*arguments, **options)
+        assert result.code == 0 and result.out.endswith("\n"), result
+        return [json.loads(line) for line in result.out[:-1].split("\n")]
+
     def run(self, *arguments, **options):
         return self("run", "-m", self.model, *arguments, **options)
 
     def run_json(self, *arguments, **options):
-        result = self.run("--json", *arguments, **options)
-        assert result.code == 0, result
-        assert result.out.count("\n") == 1 and result.out.endswith("\n"), result
-        return json.loads(result.out)
+        [answer] = self.lines("run", "-m", self.model, "--json", *arguments, **options)
+        return answer
+
+    def bench(self, *flags):
+        return self("bench", "-m", self.model, *flags)
 
     def start(self, *arguments, **options):
         return subprocess.Popen([self.binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -47,6 +60,10 @@ class Hunch:
         with open(path, "wb") as f:
             f.write(data)
         return path
+
+
+def record_book():
+    return "".join(f"Record {i}: item {i * 7919 % 1000}, shelf {i % 17}. " for i in range(60))
 
 
 def expect(result, code, message):

@@ -5,9 +5,8 @@ import unittest
 
 import numpy as np
 from hunch import LLM, SamplingParams
-from shipped import MODEL, PROMPT, PROMPTS, ShippedModel, run_json
+from shipped import GREEDY, MODEL, PROMPT, PROMPTS, ShippedModel, greedy, run_json
 
-GREEDY = SamplingParams(temperature=0, max_tokens=24)
 PLAIN, SELF = {"method": "none"}, {"method": "self", "num_speculative_tokens": 4}
 
 
@@ -15,9 +14,8 @@ class Generate(ShippedModel):
     def test_greedy_equals_the_program(self):
         theirs = run_json("-p", PROMPT, "-n", 24, "--temp", 0, "-c", 1024)
         [ours] = self.llm.generate(PROMPT, GREEDY)
-        self.assertEqual(ours.outputs[0].token_ids, theirs["tokens"])
-        self.assertEqual(ours.outputs[0].text, theirs["text"])
-        self.assertEqual(ours.outputs[0].finish_reason, theirs["finish_reason"])
+        said = ours.outputs[0]
+        self.assertEqual((said.token_ids, said.text, said.finish_reason), tuple(theirs[key] for key in ("tokens", "text", "finish_reason")))
         self.assertTrue(ours.metrics.lossless)
 
     def test_a_seeded_sample_equals_the_program(self):
@@ -31,13 +29,12 @@ class Generate(ShippedModel):
         for params in (GREEDY, SamplingParams(seed=5, max_tokens=24)):
             plain = self.llm.generate(PROMPTS, params, speculative_config=PLAIN)
             guessed = self.llm.generate(PROMPTS, params, speculative_config=SELF)
-            self.assertEqual([o.outputs[0].token_ids for o in plain], [o.outputs[0].token_ids for o in guessed])
-            self.assertEqual([o.outputs[0].text for o in plain], [o.outputs[0].text for o in guessed])
+            self.assertEqual([o.outputs for o in plain], [o.outputs for o in guessed])
             self.assertEqual({o.metrics.drafter for o in guessed}, {"self"})
             self.assertTrue(all(o.metrics.rounds > 0 and o.metrics.mean_acceptance_length >= 1 for o in guessed))
 
     def test_prompts_run_together_and_answers_stand_in_their_order(self):
-        alone = [self.llm.generate(p, GREEDY)[0].outputs[0].token_ids for p in PROMPTS]
+        alone = [self.one(p).token_ids for p in PROMPTS]
         finished = self.llm.get_metrics().requests_finished
         together = self.llm.generate(PROMPTS, GREEDY)
         self.assertEqual([o.outputs[0].token_ids for o in together], alone)
@@ -46,18 +43,18 @@ class Generate(ShippedModel):
         self.assertEqual(len({o.request_id for o in together}), len(PROMPTS))
 
     def test_each_prompt_may_have_its_own_params(self):
-        out = self.llm.generate(PROMPTS, [SamplingParams(temperature=0, max_tokens=n) for n in (3, 5, 7)])
+        out = self.llm.generate(PROMPTS, [greedy(n) for n in (3, 5, 7)])
         self.assertEqual([len(o.outputs[0].token_ids) for o in out], [3, 5, 7])
         with self.assertRaisesRegex(ValueError, "2 sampling_params for 3 prompts"):
             self.llm.generate(PROMPTS, [GREEDY, GREEDY])
 
     def test_prompts_may_be_token_ids(self):
         ids = self.llm.tokenizer.encode(PROMPT)
-        [expected] = self.llm.generate(PROMPT, GREEDY)
+        expected = self.one().token_ids
         for prompt in (ids, [ids], {"prompt_token_ids": ids}, [{"prompt": PROMPT}], np.array(ids)):
             [out] = self.llm.generate(prompt, GREEDY)
             self.assertEqual(out.prompt_token_ids, ids)
-            self.assertEqual(out.outputs[0].token_ids, expected.outputs[0].token_ids)
+            self.assertEqual(out.outputs[0].token_ids, expected)
         self.assertEqual(self.llm.generate([], GREEDY), [])
 
     def test_n_samples_differ_and_come_again_with_their_seed(self):
@@ -69,7 +66,7 @@ class Generate(ShippedModel):
         self.assertEqual(tokens, [o.token_ids for o in again.outputs])
 
     def test_logprobs_are_dictionaries_and_arrays_of_the_same_values(self):
-        [out] = self.llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=6, logprobs=3, prompt_logprobs=2))
+        [out] = self.llm.generate(PROMPT, greedy(6, logprobs=3, prompt_logprobs=2))
         sample = out.outputs[0]
         self.assertEqual((sample.logprobs_array.shape, sample.logprobs_array.dtype), ((6,), np.float32))
         self.assertEqual((sample.top_token_ids.shape, sample.top_logprobs.shape), ((6, 3), (6, 3)))
@@ -83,46 +80,46 @@ class Generate(ShippedModel):
         self.assertEqual(len(out.prompt_logprobs), len(out.prompt_token_ids))
         self.assertEqual(out.prompt_logprobs_array.shape, (len(out.prompt_token_ids),))
         self.assertTrue(np.isnan(out.prompt_logprobs_array[0]) and (out.prompt_logprobs_array[1:] <= 0).all())
-        self.assertIsNone(self.llm.generate(PROMPT, GREEDY)[0].outputs[0].logprobs)
+        self.assertIsNone(self.one().logprobs)
 
     def test_a_stop_text_ends_the_text_before_it(self):
-        [whole] = self.llm.generate(PROMPT, GREEDY)
-        stop = whole.outputs[0].text[8:11]
-        [out] = self.llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, stop=stop))
-        self.assertEqual((out.outputs[0].finish_reason, out.outputs[0].stop_reason), ("stop", stop))
-        self.assertEqual(out.outputs[0].text, whole.outputs[0].text.split(stop)[0])
+        whole = self.one()
+        stop = whole.text[8:11]
+        out = self.one(params=greedy(stop=stop))
+        self.assertEqual((out.finish_reason, out.stop_reason), ("stop", stop))
+        self.assertEqual(out.text, whole.text.split(stop)[0])
 
     def test_a_banned_token_is_never_written(self):
-        [whole] = self.llm.generate(PROMPT, GREEDY)
-        banned = whole.outputs[0].token_ids[0]
-        [out] = self.llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, logit_bias={banned: -100}))
-        self.assertNotIn(banned, out.outputs[0].token_ids)
+        whole = self.one()
+        banned = whole.token_ids[0]
+        out = self.one(params=greedy(logit_bias={banned: -100}))
+        self.assertNotIn(banned, out.token_ids)
 
     def test_a_bad_word_is_never_written_and_allowed_tokens_are_all_there_is(self):
-        [whole] = self.llm.generate(PROMPT, GREEDY)
+        whole = self.one()
         decode, encode = self.llm.tokenizer.decode, self.llm.tokenizer.encode
-        [word, *_] = (decode(i).strip() for i in whole.outputs[0].token_ids  # one token, at a text's beginning and inside
+        [word, *_] = (decode(i).strip() for i in whole.token_ids  # one token, at a text's beginning and inside
                       if decode(i).startswith(" ") and len(encode(decode(i).strip(), add_special_tokens=False)) == 1)
-        [out] = self.llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, bad_words=[word]))
-        self.assertNotIn(word, [decode(i).strip() for i in out.outputs[0].token_ids])
+        out = self.one(params=greedy(bad_words=[word]))
+        self.assertNotIn(word, [decode(i).strip() for i in out.token_ids])
         allowed = encode("yes no", add_special_tokens=False)
-        [out] = self.llm.generate(PROMPT, SamplingParams(max_tokens=8, allowed_token_ids=allowed, ignore_eos=True))
-        self.assertLessEqual(set(out.outputs[0].token_ids), set(allowed))
+        out = self.one(params=SamplingParams(max_tokens=8, allowed_token_ids=allowed, ignore_eos=True))
+        self.assertLessEqual(set(out.token_ids), set(allowed))
 
     def test_a_stop_id_is_the_reason_and_no_part_of_the_output(self):
-        [whole] = self.llm.generate(PROMPT, GREEDY)
-        stop = whole.outputs[0].token_ids[5]
-        [out] = self.llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, stop_token_ids=[stop]))
-        self.assertEqual((out.outputs[0].finish_reason, out.outputs[0].stop_reason), ("stop", stop))
-        self.assertNotIn(stop, out.outputs[0].token_ids)
+        whole = self.one()
+        stop = whole.token_ids[5]
+        out = self.one(params=greedy(stop_token_ids=[stop]))
+        self.assertEqual((out.finish_reason, out.stop_reason), ("stop", stop))
+        self.assertNotIn(stop, out.token_ids)
 
     def test_special_tokens_are_shown_where_asked_for(self):
         special = self.llm.tokenizer.eos_token_id
-        shown, hidden = (self.llm.generate(PROMPT, SamplingParams(max_tokens=3, allowed_token_ids=[special], ignore_eos=True,
-                                                                  skip_special_tokens=skip))[0] for skip in (False, True))
-        self.assertEqual(shown.outputs[0].token_ids, [special] * 3)
-        self.assertEqual(shown.outputs[0].text, self.llm.tokenizer.decode([special] * 3, skip_special_tokens=False))
-        self.assertEqual(hidden.outputs[0].text, "")
+        shown, hidden = (self.one(params=SamplingParams(max_tokens=3, allowed_token_ids=[special], ignore_eos=True,
+                                                        skip_special_tokens=skip)) for skip in (False, True))
+        self.assertEqual(shown.token_ids, [special] * 3)
+        self.assertEqual(shown.text, self.llm.tokenizer.decode([special] * 3, skip_special_tokens=False))
+        self.assertEqual(hidden.text, "")
 
     def test_output_has_the_structure_that_was_asked_for(self):
         schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2]}},
@@ -132,10 +129,9 @@ class Generate(ShippedModel):
                              ({"json": schema}, lambda text: set(json.loads(text)) == {"name", "age"}),
                              ({"grammar": 'root ::= "aye" | "nay"'}, lambda text: text in ("aye", "nay"))):
             params = SamplingParams(seed=4, max_tokens=200, structured_outputs=wanted)
-            [guessed] = self.llm.generate(PROMPT, params, speculative_config=SELF)
-            [plain] = self.llm.generate(PROMPT, params, speculative_config=PLAIN)
-            self.assertTrue(fits(guessed.outputs[0].text), guessed.outputs[0].text)
-            self.assertEqual(guessed.outputs[0].token_ids, plain.outputs[0].token_ids)
+            guessed, plain = (self.one(params=params, speculative_config=how) for how in (SELF, PLAIN))
+            self.assertTrue(fits(guessed.text), guessed.text)
+            self.assertEqual(guessed.token_ids, plain.token_ids)
         with self.assertRaises(ValueError):
             self.llm.generate(PROMPT, SamplingParams(structured_outputs={"regex": "[a"}))
 

@@ -5,13 +5,20 @@ import pathlib
 import subprocess
 import unittest
 
-from hunch import LLM
+from hunch import LLM, SamplingParams
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = str(ROOT / "models" / "wren-34m.gguf")
 PROGRAM = os.environ.get("HUNCH", str(ROOT / "build" / "release" / "hunch"))
 PROMPT = "The captain looked at the"
 PROMPTS = [PROMPT, "Once upon a time there was", "It was a dark night, and"]
+
+
+def greedy(max_tokens=24, **more):
+    return SamplingParams(temperature=0, max_tokens=max_tokens, **more)
+
+
+GREEDY = greedy()
 
 
 def run_json(*flags):
@@ -32,3 +39,7 @@ class ShippedModel(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.llm.close()
+
+    def one(self, prompt=PROMPT, params=GREEDY, **more):
+        """The one answer to one prompt."""
+        return self.llm.generate(prompt, params, **more)[0].outputs[0]

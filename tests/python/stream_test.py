@@ -7,12 +7,12 @@ import sys
 import threading
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from hunch import LLM, RequestOutputKind, SamplingParams
-from shipped import MODEL, PROMPT, PROMPTS, ShippedModel
+from shipped import GREEDY, MODEL, PROMPT, PROMPTS, ShippedModel, greedy
 
-GREEDY = SamplingParams(temperature=0, max_tokens=24)
-ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+ENDLESS = greedy(None, ignore_eos=True)
 
 # Run by a Python of its own: KeyboardInterrupt must arrive in the middle of a wait.
 INTERRUPTED = """
@@ -42,26 +42,26 @@ except KeyboardInterrupt:
 
 class Streams(ShippedModel):
     def test_a_stream_ends_with_what_generate_says(self):
-        [whole] = self.llm.generate(PROMPT, GREEDY)
+        whole = self.one()
         steps = list(self.llm.stream(PROMPT, GREEDY))
         self.assertGreater(len(steps), 2)
         self.assertEqual([s.finished for s in steps], [False] * (len(steps) - 1) + [True])
-        self.assertEqual(steps[-1].outputs, whole.outputs)
+        self.assertEqual(steps[-1].outputs, [whole])
         for before, after in zip(steps, steps[1:]):
             self.assertTrue(after.outputs[0].text.startswith(before.outputs[0].text))
 
     def test_deltas_add_up_to_the_whole(self):
-        params = SamplingParams(temperature=0, max_tokens=24, stop="never written", output_kind=RequestOutputKind.DELTA)
-        [whole] = self.llm.generate(PROMPT, GREEDY)
+        params = greedy(stop="never written", output_kind=RequestOutputKind.DELTA)
+        whole = self.one()
         steps = list(self.llm.stream(PROMPT, params))
-        self.assertEqual("".join(s.outputs[0].text for s in steps), whole.outputs[0].text)
-        self.assertEqual([i for s in steps for i in s.outputs[0].token_ids], whole.outputs[0].token_ids)
+        self.assertEqual("".join(s.outputs[0].text for s in steps), whole.text)
+        self.assertEqual([i for s in steps for i in s.outputs[0].token_ids], whole.token_ids)
 
     def test_streamed_logprobs_are_those_of_generate(self):
-        params = SamplingParams(temperature=0, max_tokens=8, logprobs=2, output_kind=RequestOutputKind.DELTA)
-        [whole] = self.llm.generate(PROMPT, params)
+        params = greedy(8, logprobs=2, output_kind=RequestOutputKind.DELTA)
+        whole = self.one(params=params)
         rows = [row for s in self.llm.stream(PROMPT, params) for row in s.outputs[0].logprobs]
-        self.assertEqual(rows, whole.outputs[0].logprobs)
+        self.assertEqual(rows, whole.logprobs)
 
     def test_a_stream_that_is_left_is_cancelled(self):
         aborted = self.llm.get_metrics().requests_aborted
@@ -108,17 +108,9 @@ class Streams(ShippedModel):
         self.assertEqual(self.llm.get_metrics().requests_aborted, aborted + 1)
 
     def test_other_threads_run_while_one_waits(self):
-        expected = [o.outputs for o in self.llm.generate(PROMPTS, GREEDY)]
-        found = [None] * len(PROMPTS)
-
-        def work(i):
-            found[i] = self.llm.generate(PROMPTS[i], GREEDY)[0].outputs
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(found, expected)
+        expected = [o.outputs[0] for o in self.llm.generate(PROMPTS, GREEDY)]
+        with ThreadPoolExecutor(len(PROMPTS)) as pool:
+            self.assertEqual(list(pool.map(self.one, PROMPTS)), expected)
 
     def test_a_stream_of_several_samples_is_refused(self):
         with self.assertRaisesRegex(ValueError, "n is 2"):

@@ -2,12 +2,10 @@
 """The server through its routes: answers whole and streamed, many at once, several models, and that they are those of `hunch run`."""
 import json
 import subprocess
-import threading
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
-from served import BINARY, MODEL, PROMPT, ROOT, Served, ServerTest, events, get_bytes, post_bytes, read_all, status_of
-
-TINY = str(ROOT / "models/tiny")
+from served import BINARY, MODEL, PROMPT, ROOT, Served, ServerTest, body_of, completion_bytes, events, get_bytes, read_all, status_of
 
 
 def text_of(stream):
@@ -22,7 +20,7 @@ def text_of(stream):
 
 class Answers(ServerTest):
     def stream(self, **body):
-        status, headers, data = self.served.request("POST", "/v1/completions", {"prompt": PROMPT, "temperature": 0, "stream": True, **body})
+        status, headers, data = self.request("POST", "/v1/completions", {"prompt": PROMPT, "temperature": 0, "stream": True, **body})
         self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream; charset=utf-8"))
         return events(data)
 
@@ -32,139 +30,116 @@ class Answers(ServerTest):
         expected = json.loads(done.stdout)["text"]
         for config in (None, {"method": "none"}, {"method": "ngram", "num_speculative_tokens": 4}, {"method": "suffix"}):
             more = {} if config is None else {"speculative_config": config}
-            choice = self.served.complete(max_tokens=60, **more)["choices"][0]
+            choice = self.complete(max_tokens=60, **more)["choices"][0]
             self.assertEqual((choice["text"], choice["finish_reason"]), (expected, "length"), config)
             self.assertEqual(text_of(self.stream(max_tokens=60, **more)), (expected, "length"), config)
 
     def test_usage_comes_last_where_it_is_asked_for(self):
         last = json.loads(self.stream(max_tokens=5, stream_options={"include_usage": True})[-2])
         self.assertEqual((last["choices"], last["usage"]["completion_tokens"]), ([], 5))
-        self.assertEqual(self.served.complete(max_tokens=5)["usage"]["completion_tokens"], 5)
+        self.assertEqual(self.complete(max_tokens=5)["usage"]["completion_tokens"], 5)
 
     def test_choices_of_several_prompts_and_samples_are_indexed(self):
         body = {"prompt": [PROMPT, "The sea was"], "n": 2, "max_tokens": 6, "temperature": 0.8, "seed": 7}
-        whole = self.served.post("/v1/completions", body)[2]
+        whole = self.post("/v1/completions", body)[2]
         self.assertEqual([c["index"] for c in whole["choices"]], [0, 1, 2, 3])
         texts = [""] * 4
-        for event in events(self.served.request("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]:
+        for event in events(self.request("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]:
             for choice in json.loads(event)["choices"]:
                 texts[choice["index"]] += choice["text"]
         self.assertEqual(texts, [c["text"] for c in whole["choices"]])
 
     def test_a_seed_fixes_a_text_whoever_else_is_served(self):
         body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 1.0, "seed": 11}
-        alone = self.served.post("/v1/completions", body)[2]["choices"][0]["text"]
-        got = [None] * 6
-        def ask(i):
-            got[i] = self.served.post("/v1/completions", {**body, "seed": 11 + i % 2})[2]["choices"][0]["text"]
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        alone = self.post("/v1/completions", body)[2]["choices"][0]["text"]
+        with ThreadPoolExecutor(6) as pool:
+            got = list(pool.map(lambda i: self.post("/v1/completions", {**body, "seed": 11 + i % 2})[2]["choices"][0]["text"], range(6)))
         self.assertEqual({got[0], got[2], got[4]}, {alone})
         self.assertNotEqual(got[1], alone)
 
     def test_bad_bodies_are_400_with_their_field_and_leave_the_connection_open(self):
-        with self.served.socket() as s:
+        with self.socket() as s:
             for body, param in (({"prompt": PROMPT, "max_tokens": -1}, "max_tokens"), ({"prompt": PROMPT, "temperature": -1}, "temperature"),
                                 ({"prompt": PROMPT, "n": 1000000}, "n"), ({"prompt": PROMPT, "speculative_config": {"methd": "ngram"}}, None)):
-                s.sendall(post_bytes("/v1/completions", body, close=False))
+                s.sendall(completion_bytes(body, close=False))
                 data = s.recv(65536)
                 self.assertEqual(status_of(data), 400, body)
-                error = self.error(data.split(b"\r\n\r\n", 1)[1])
+                error = self.error(body_of(data)[1])
                 self.assertEqual(error["type"], "invalid_request_error")
                 if param:
                     self.assertEqual(error["param"], param)
             s.sendall(get_bytes("/health", close=True))
             self.assertEqual(status_of(read_all(s)), 200)
-        self.assertEqual(self.served.request("POST", "/v1/completions", "{")[0], 400)
-        self.assertEqual(self.served.request("POST", "/v1/completions", "")[0], 400)
-        self.assertEqual(self.served.request("POST", "/v1/completions", "[" * 100000)[0], 400)
-        status, _, body = self.served.post("/v1/completions", {"prompt": "a " * 4000})
+        for body in ("{", "", "[" * 100000):
+            self.assertEqual(self.request("POST", "/v1/completions", body)[0], 400)
+        status, _, body = self.post("/v1/completions", {"prompt": "a " * 4000})
         self.assertEqual((status, self.error(body)["code"]), (400, "context_length_exceeded"))
 
     def test_unknown_models_are_404_and_list_those_there_are(self):
-        status, _, body = self.served.post("/v1/completions", {"model": "gpt", "prompt": "x"})
+        status, _, body = self.post("/v1/completions", {"model": "gpt", "prompt": "x"})
         self.assertEqual((status, self.error(body)["code"]), (404, "model_not_found"))
         self.assertIn("wren-34m", body["error"]["message"])
 
     def test_stop_texts_end_an_answer(self):
-        text = self.served.complete(max_tokens=40)["choices"][0]["text"]
+        text = self.complete(max_tokens=40)["choices"][0]["text"]
         stop = text[20:26]
-        choice = self.served.complete(max_tokens=40, stop=[stop])["choices"][0]
+        choice = self.complete(max_tokens=40, stop=[stop])["choices"][0]
         self.assertEqual((choice["text"], choice["finish_reason"]), (text[:text.index(stop)], "stop"))
         self.assertEqual(text_of(self.stream(max_tokens=40, stop=stop)), (text[:text.index(stop)], "stop"))
 
     def test_models_and_the_other_informing_routes(self):
-        models = json.loads(self.served.get("/v1/models")[2])
+        models = json.loads(self.get("/v1/models")[2])
         self.assertEqual([m["id"] for m in models["data"]], ["wren-34m"])
-        self.assertEqual(json.loads(self.served.get("/v1/models/wren-34m")[2])["id"], "wren-34m")
-        self.assertEqual(self.served.get("/v1/models/other")[0], 404)
+        self.assertEqual(json.loads(self.get("/v1/models/wren-34m")[2])["id"], "wren-34m")
+        self.assertEqual(self.get("/v1/models/other")[0], 404)
         for path in ("/version", "/props", "/slots", "/openapi.json"):
-            status, headers, body = self.served.get(path)
+            status, headers, body = self.get(path)
             self.assertEqual((status, headers["Content-Type"]), (200, "application/json"), path)
             json.loads(body)
-        self.assertNotIn(b"/models/wren", self.served.get("/v1/models")[2])
+        self.assertNotIn(b"/models/wren", self.get("/v1/models")[2])
 
     def test_the_chat_page_and_its_files_are_served_for_themselves_only(self):
         for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
-            status, headers, body = self.served.get(path)
+            status, headers, body = self.get(path)
             self.assertEqual((status, headers["Content-Type"]), (200, kind + "; charset=utf-8"))
             self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
             name = {"/": "index.html"}.get(path, path[1:])
             self.assertEqual(body, (ROOT / "src/server/page" / name).read_bytes())
 
     def test_tokens_of_a_text_and_back(self):
-        ids = self.served.post("/tokenize", {"content": PROMPT})[2]["tokens"]
-        self.assertEqual(self.served.post("/tokenize", {"prompt": PROMPT, "add_special_tokens": False})[2]["count"], len(ids))
-        self.assertEqual(self.served.post("/detokenize", {"tokens": ids})[2].get("content"), PROMPT)
-        self.assertEqual(self.served.post("/detokenize", {"tokens": [1 << 40]})[0], 400)
+        ids = self.post("/tokenize", {"content": PROMPT})[2]["tokens"]
+        self.assertEqual(self.post("/tokenize", {"prompt": PROMPT, "add_special_tokens": False})[2]["count"], len(ids))
+        self.assertEqual(self.post("/detokenize", {"tokens": ids})[2].get("content"), PROMPT)
+        self.assertEqual(self.post("/detokenize", {"tokens": [1 << 40]})[0], 400)
 
     def test_metrics_follow_the_requests(self):
-        before = self.served.metric("vllm:generation_tokens_total")
-        self.served.complete(max_tokens=33, speculative_config={"method": "suffix"}, vendor_field=1)
-        after = self.served.metrics()
-        self.assertEqual(self.served.metric("vllm:generation_tokens_total") - before, 33)
+        before = self.metric("vllm:generation_tokens_total")
+        self.complete(max_tokens=33, speculative_config={"method": "suffix"}, vendor_field=1)
+        after = self.metrics()
+        self.assertEqual(self.metric("vllm:generation_tokens_total") - before, 33)
         self.assertGreater(after['hunch:choices_by_drafter_total{model_name="wren-34m",drafter="suffix"}'], 0)
         self.assertEqual(after['hunch:lossless{model_name="wren-34m",engine="0"}'], 1)
         self.assertEqual(after['hunch:unknown_fields_total{model_name="wren-34m",engine="0"}'], 1)
-        self.served.until(self.served.idle, 2)
+        self.until(self.idle, 2)
 
     def test_many_streams_at_once_lose_nothing(self):
-        expected = self.served.complete(max_tokens=50)["choices"][0]["text"]
-        sockets = [self.served.socket(60) for _ in range(40)]
+        expected = self.complete(max_tokens=50)["choices"][0]["text"]
+        sockets = [self.asking({"prompt": PROMPT, "temperature": 0, "max_tokens": 50, "stream": True}) for _ in range(40)]
+        for s in sockets[4::5]:
+            s.close()  # some leave
+        del sockets[4::5]
         for s in sockets:
-            s.sendall(post_bytes("/v1/completions", {"prompt": PROMPT, "temperature": 0, "max_tokens": 50, "stream": True}))
-        for i, s in enumerate(sockets):
-            if i % 5 == 4:
-                s.close()  # some leave
-        for i, s in enumerate(sockets):
-            if i % 5 == 4:
-                continue
-            data = read_all(s).split(b"\r\n\r\n", 1)[1]
-            self.assertEqual(text_of(events(dechunked(data))), (expected, "length"))
+            self.assertEqual(text_of(events(body_of(read_all(s))[1])), (expected, "length"))
             s.close()
-        self.served.until(self.served.idle, 5)
-
-
-def dechunked(data):
-    out = b""
-    while data:
-        size, data = data.split(b"\r\n", 1)
-        n = int(size, 16)
-        out, data = out + data[:n], data[n + 2:]
-        if n == 0:
-            break
-    return out
+        self.until(self.idle, 5)
 
 
 class Lossy(ServerTest):
     FLAGS = ("--unverified", "--spec", "self", "--policy", "streamingllm")
 
     def test_a_lossy_setting_is_told_in_answers_and_metrics(self):
-        self.assertIs(self.served.complete(max_tokens=8)["metrics"]["lossless"], False)
-        metrics = self.served.metrics()
+        self.assertIs(self.complete(max_tokens=8)["metrics"]["lossless"], False)
+        metrics = self.metrics()
         self.assertEqual(metrics['hunch:lossy_choices_total{model_name="wren-34m",engine="0"}'], 1)
         self.assertEqual(metrics['hunch:lossless{model_name="wren-34m",engine="0"}'], 0)
 

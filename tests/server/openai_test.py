@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The server as OpenAI's Python client sees it. Skips itself where the package is not installed (tests/server/requirements.txt)."""
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from served import PROMPT, Served, ServerTest
 
@@ -19,7 +20,7 @@ class Client(ServerTest):
 
     def test_models(self):
         self.assertEqual([m.id for m in self.client().models.list()], ["wren-34m"])
-        self.assertEqual(self.client().models.retrieve("wren-34m").owned_by is not None, True)
+        self.assertIsNotNone(self.client().models.retrieve("wren-34m").owned_by)
 
     def test_completions_whole_and_streamed_agree(self):
         ask = dict(model="wren-34m", prompt=PROMPT, max_tokens=20, temperature=0)
@@ -65,18 +66,12 @@ class Client(ServerTest):
 @unittest.skipUnless(openai, "the package openai is not installed")
 class Retries(unittest.TestCase):
     def test_a_full_queue_is_tried_again(self):
-        import threading
         served = Served("-np", "1", "--max-num-queued-reqs", "1")
         self.addCleanup(served.kill)
         client = openai.OpenAI(base_url=served.url + "/v1", api_key="none", max_retries=8)
-        results = []
-        def ask():
-            results.append(client.completions.create(model="wren-34m", prompt=PROMPT, max_tokens=60, temperature=0).choices[0].text)
-        threads = [threading.Thread(target=ask) for _ in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        ask = lambda _: client.completions.create(model="wren-34m", prompt=PROMPT, max_tokens=60, temperature=0).choices[0].text
+        with ThreadPoolExecutor(6) as pool:
+            results = list(pool.map(ask, range(6)))
         self.assertEqual((len(results), len(set(results))), (6, 1))
 
 

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("HUNCH", str(ROOT / "build/release/hunch"))
 MODEL = os.environ.get("HUNCH_MODEL", str(ROOT / "models/wren-34m.gguf"))
 PROMPT = "The captain looked at the"
+LONG = {"prompt": PROMPT, "max_tokens": 1900, "temperature": 0, "ignore_eos": True, "speculative_config": {"method": "none"}}
 
 
 class Served:
@@ -52,12 +53,7 @@ class Served:
         return code
 
     def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self.reader.join(5)
-        self.process.stdout.close()
-        self.process.stderr.close()
+        self.stop(signal.SIGKILL)
 
     # ------------------------------------------------------------------------------------------------------------ requests
     def request(self, method, path, body=None, headers=None, timeout=60):
@@ -92,6 +88,12 @@ class Served:
         s.connect(("127.0.0.1", self.port))
         return s
 
+    def asking(self, body, timeout=60, **more):
+        """A socket on which a completion was asked for."""
+        s = self.socket(timeout, **more)
+        s.sendall(completion_bytes(body))
+        return s
+
     def raw(self, data, timeout=20):
         """All bytes that come back for these until the server closes; the sending half stays open."""
         with self.socket(timeout) as s:
@@ -100,12 +102,8 @@ class Served:
 
     def metrics(self):
         """{name with labels: value}"""
-        out = {}
-        for line in self.get("/metrics")[2].decode().splitlines():
-            if line and not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                out[name] = float(value)
-        return out
+        lines = self.get("/metrics")[2].decode().splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))}
 
     def metric(self, name):
         return sum(v for k, v in self.metrics().items() if k.split("{")[0] == name)
@@ -121,6 +119,9 @@ class Served:
                 raise AssertionError("it did not happen in time")
             time.sleep(0.01)
         return time.monotonic() - start
+
+    def running(self, count=1):
+        self.until(lambda: self.metric("vllm:num_requests_running") == count)
 
     def idle(self):
         m = self.metrics()
@@ -146,28 +147,45 @@ def post_bytes(path, body, extra="", close=True):
     return (head + ("Connection: close\r\n" if close else "") + "\r\n").encode() + text
 
 
-def get_bytes(path, close=False):
-    return (f"GET {path} HTTP/1.1\r\nHost: localhost\r\n" + ("Connection: close\r\n" if close else "") + "\r\n").encode()
+def completion_bytes(body, close=True):
+    return post_bytes("/v1/completions", body, close=close)
+
+
+def get_bytes(path, close=False, extra=""):
+    return (f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{extra}" + ("Connection: close\r\n" if close else "") + "\r\n").encode("latin-1")
 
 
 def status_of(data):
     return int(data.split(b" ", 2)[1]) if data.startswith(b"HTTP/1.1 ") else None
 
 
+def body_of(data):
+    """(status, body) of one answer, chunked or not; the status None where it was cut."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    if b"Transfer-Encoding: chunked" not in head:
+        return status_of(data), rest
+    out = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        n = int(size or b"0", 16)
+        if n == 0:
+            return status_of(data), out
+        out, rest = out + rest[:n], rest[n + 2:]
+    return None, out
+
+
 def events(body):
     """The data of a stream's events; comments are left out."""
-    out = []
-    for block in body.decode().split("\n\n"):
-        for line in block.splitlines():
-            if line.startswith("data: "):
-                out.append(line[6:])
-    return out
+    return [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
 
 
 class ServerTest(unittest.TestCase):
-    """One server for all tests of a class."""
+    """One server for all tests of a class: self.get() is self.served.get(), and so on."""
 
     FLAGS = ()
+
+    def __getattr__(self, name):
+        return getattr(type(self).served, name)
 
     @classmethod
     def setUpClass(cls):
@@ -188,3 +206,7 @@ class ServerTest(unittest.TestCase):
         if param is not None:
             self.assertEqual(answer["error"]["param"], param)
         return answer["error"]
+
+    def says(self, status, data, what=None):
+        """These bytes get that status."""
+        self.assertEqual(status_of(self.served.raw(data)), status, what)

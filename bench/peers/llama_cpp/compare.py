@@ -67,30 +67,24 @@ class Hunch:
     def __init__(self, options):
         self.options = options
 
-    def rows(self, kv, arguments):
-        command = [self.options.binary, "bench", "-m", self.options.model, "-t", str(self.options.threads), "-o", "json", *arguments]
-        if kv != "default":
-            command += ["-ctk", kv, "-ctv", kv]
-        done = subprocess.run(command, capture_output=True, text=True)
+    def bench(self, kv, *arguments):
+        command = [self.options.binary, "bench", *map(str, arguments), "-m", self.options.model, "-t", str(self.options.threads)]
+        done = subprocess.run(command + ([] if kv == "default" else ["-ctk", kv, "-ctv", kv]), capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())
         return json.loads(done.stdout)
 
+    def rows(self, kv, *arguments):
+        return self.bench(kv, "-o", "json", *arguments)
+
     def decode(self, kv, depth, n, repetitions):
-        return self.rows(kv, ["-p", "0", "-n", str(n), "-d", str(depth), "-r", str(repetitions)])[0]["samples_ns"]
+        return self.rows(kv, "-p", 0, "-n", n, "-d", depth, "-r", repetitions)[0]["samples_ns"]
 
     def prefill(self, kv, depth, n, repetitions):
-        return self.rows(kv, ["-p", str(n), "-n", "0", "-d", str(depth), "-r", str(repetitions)])[0]["samples_ns"]
+        return self.rows(kv, "-p", n, "-n", 0, "-d", depth, "-r", repetitions)[0]["samples_ns"]
 
     def verify(self, kv, depth, rows, repetitions):
-        command = [self.options.binary, "bench", "passes", "-m", self.options.model, "-t", str(self.options.threads), "--only", "verify",
-                   "-d", str(depth), "--rows", str(rows), "-r", str(max(3, repetitions)), "--json"]
-        if kv != "default":
-            command += ["--kv-type", kv]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip())
-        table = json.loads(done.stdout)["verify"]
+        table = self.bench(kv, "passes", "--only", "verify", "-d", depth, "--rows", rows, "-r", max(3, repetitions), "--json")["verify"]
         return [int(row["ms"] * 1e6) for row in table if row["pass"] == "bare" and row["rows"] == rows]
 
 
@@ -179,8 +173,7 @@ class Comparison:
                 row.update(drafter="prompt lookup", speedup=got["plain_ns"] / got["ns"], mean_acceptance_length=got["tokens_per_round"],
                            same_tokens_as_plain=got["same_tokens_as_plain"], temperature=0)
                 self.emit(row)
-            for row in self.hunch.rows("default", ["-p", "0", "-n", "96", "-d", str(depth), "-r", str(o.repetitions), "--spec", "self",
-                                                   "-f", o.text, "--temp", "0"]):
+            for row in self.hunch.rows("default", "-p", 0, "-n", 96, "-d", depth, "-r", o.repetitions, "--spec", "self", "-f", o.text, "--temp", 0):
                 self.emit(dict(row, what="self-speculation" if "speedup" in row else "decode"))
 
     def table(self):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import inspect
 import itertools
 import json
 import numbers
@@ -39,9 +40,7 @@ _ANSWERS = {"quantization": "the file says how its weights are stored; hunch qua
 
 
 def _check_others(others: Mapping[str, object]) -> None:
-    known = [*_HARMLESS, "model", "speculative_config", "max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "seed",
-             "dtype", "device", "threads", "isa", "kv_cache_dtype", "kv_cache_memory_bytes", "max_num_seqs",
-             "max_num_batched_tokens", "enable_prefix_caching", "verify_calibration"]
+    known = [*_HARMLESS, *(name for name in inspect.signature(LLM).parameters if name != "others")]
     for name, value in others.items():
         if name not in _HARMLESS:
             near = difflib.get_close_matches(name, known, 1)

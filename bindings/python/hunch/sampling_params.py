@@ -126,11 +126,10 @@ def _texts(name: str, values) -> list[str]:
 
 def sampling_options(params: SamplingParams, engine: _hunch.Engine, seed: int | None) -> _hunch.SamplingOptions:
     out = _hunch.SamplingOptions()
-    out.temperature, out.top_p, out.min_p = float(params.temperature), float(params.top_p), float(params.min_p)
+    for name in _NUMBERS:
+        setattr(out, name, float(getattr(params, name)))
     out.top_k = max(0, int(params.top_k))
     out.seed = int(params.seed) if params.seed is not None else seed
-    out.presence_penalty, out.frequency_penalty = float(params.presence_penalty), float(params.frequency_penalty)
-    out.repetition_penalty = float(params.repetition_penalty)
     biases = dict(params.logit_bias or {})
     out.logit_bias = list(zip(_ids("logit_bias", (int(i) for i in biases)), map(float, biases.values())))
     out.allowed_token_ids = _ids("allowed_token_ids", params.allowed_token_ids)
