@@ -104,8 +104,7 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
   const auto after = [](int offset) { return offset == (kStages - 1) * kStageBytes ? 0 : offset + kStageBytes; };
   const auto find = [&] {
     const int sixteen = sixteen_of(from_unit);
-    from = tiles[matrix_of(from_unit) * experts + used.x] +
-           (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
+    from = tiles[matrix_of(from_unit) * experts + used.x] + (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
     from_quarter = sixteen % 4;
   };
   const auto fetch = [&] {  // a group of copies even where none is left
