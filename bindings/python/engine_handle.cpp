@@ -6,7 +6,9 @@
 
 #include <nanobind/nanobind.h>
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"
@@ -20,6 +22,27 @@ namespace hunch::python {
 namespace {
 
 constexpr double kSliceMs = 20;  // the longest time without a look at signals
+constexpr int kReturnMs = 1000;  // that close() leaves other threads to come back to Python
+
+// Without the interpreter's lock. Counted: a thread that is still waiting for the lock when the interpreter ends is unwound from
+// here, through a destructor, which ends the process. So close(), which runs before that, lets all come back.
+class Released {
+ public:
+  explicit Released(std::atomic<int>& outside) : outside_(outside) {
+    ++outside_;
+    state_ = PyEval_SaveThread();
+  }
+  ~Released() {
+    PyEval_RestoreThread(state_);
+    --outside_;
+  }
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  std::atomic<int>& outside_;
+  PyThreadState* state_;
+};
 
 void look_for_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -76,7 +99,7 @@ std::vector<TokenEvent> StreamHandle::take(double milliseconds) {
   for (double left = milliseconds;; left -= kSliceMs) {
     look_for_signals();
     owner_.check_usable();
-    const nb::gil_scoped_release released;
+    const Released released(owner_.outside_);
     const std::shared_lock inside(owner_.inside_);
     const std::lock_guard lock(mutex_);
     TokenStream* stream = running();
@@ -89,7 +112,7 @@ std::vector<TokenEvent> StreamHandle::take(double milliseconds) {
 
 bool StreamHandle::finished() {
   owner_.check_usable();
-  const nb::gil_scoped_release released;
+  const Released released(owner_.outside_);
   const std::shared_lock inside(owner_.inside_);
   const std::lock_guard lock(mutex_);
   return !stream_ || stream_->finished();
@@ -98,7 +121,7 @@ bool StreamHandle::finished() {
 void StreamHandle::cancel() {
   owner_.check_usable();
   cancelled_ = true;
-  const nb::gil_scoped_release released;
+  const Released released(owner_.outside_);
   const std::shared_lock inside(owner_.inside_);
   // A thread in take() would win the mutex time and again.
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -107,7 +130,7 @@ void StreamHandle::cancel() {
 
 Generation StreamHandle::result() {
   while (!finished()) take(1000);
-  const nb::gil_scoped_release released;
+  const Released released(owner_.outside_);
   const std::shared_lock inside(owner_.inside_);
   const std::lock_guard lock(mutex_);
   if (!stream_) throw EngineError("this request was closed before its end");
@@ -115,9 +138,9 @@ Generation StreamHandle::result() {
 }
 
 void StreamHandle::close() {
-  if (owner_.foreign()) return;
+  if (owner_.foreign() || owner_.gone_) return;
   cancelled_ = true;
-  const nb::gil_scoped_release released;
+  const Released released(owner_.outside_);
   const std::shared_lock inside(owner_.inside_);
   const std::lock_guard lock(mutex_);
   if (!stream_) return;
@@ -127,7 +150,7 @@ void StreamHandle::close() {
 }
 
 EngineHandle::EngineHandle(const EngineOptions& options) : process_(getpid()) {
-  const nb::gil_scoped_release released;
+  const Released released(outside_);
   engine_ = unwrap(Engine::load(options));
 }
 
@@ -163,7 +186,7 @@ const Tokenizer& EngineHandle::tokenizer() {
 
 std::unique_ptr<StreamHandle> EngineHandle::submit(const Request& request) {
   check_usable();
-  const nb::gil_scoped_release released;
+  const Released released(outside_);
   const std::shared_lock inside(inside_);
   if (closed_) throw EngineError("this LLM is closed");
   auto stream = engine_->submit(request);
@@ -184,7 +207,7 @@ std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& str
   while (over.empty() && !streams.empty()) {
     look_for_signals();
     check_usable();
-    const nb::gil_scoped_release released;
+    const Released released(outside_);
     const std::shared_lock inside(inside_);
     // Only the first that runs is waited for: in so short a time no other stream fills up.
     double patience = kSliceMs;
@@ -206,7 +229,7 @@ std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& str
 
 std::vector<int32_t> EngineHandle::encode(std::string_view text, bool parse_special, bool add_bos) {
   const Tokenizer& own = tokenizer();
-  const nb::gil_scoped_release released;
+  const Released released(outside_);
   const std::shared_lock inside(inside_);
   if (closed_) throw EngineError("this LLM is closed");
   return unwrap(own.encode(text, {.parse_special = parse_special, .add_bos = add_bos}));
@@ -243,13 +266,17 @@ SpeculationOptions EngineHandle::speculation(const std::string& config) {
 
 void EngineHandle::close() {
   if (foreign() || closed_.exchange(true)) return;
-  const nb::gil_scoped_release released;
-  const std::unique_lock inside(inside_);
-  const std::lock_guard list(list_);
-  for (StreamHandle* stream : streams_) stream->stream_->cancel();  // all first: they then end in one pass
-  for (StreamHandle* stream : streams_) stream->stream_.reset();
-  streams_.clear();
-  engine_.reset();
+  const Released released(outside_);
+  {
+    const std::unique_lock inside(inside_);
+    const std::lock_guard list(list_);
+    for (StreamHandle* stream : streams_) stream->stream_->cancel();  // all first: they then end in one pass
+    for (StreamHandle* stream : streams_) stream->stream_.reset();
+    streams_.clear();
+    engine_.reset();
+    gone_ = true;
+  }
+  for (int ms = 0; outside_ > 1 && ms < kReturnMs; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace hunch::python

@@ -111,8 +111,9 @@ class EngineHandle {
   // Calls that keep the interpreter's lock are safe without another: closed_ is set under it, and nothing is freed before.
   std::unique_ptr<Engine> engine_;
   pid_t process_;
-  std::atomic<bool> closed_{false};
-  std::shared_mutex inside_;  // shared by calls that use engine_; alone: close(). Taken without the interpreter's lock only
+  std::atomic<bool> closed_{false}, gone_{false};  // gone: and nothing of the engine or of its streams is left
+  std::shared_mutex inside_;     // shared by calls that use engine_; alone: close(). Taken without the interpreter's lock only
+  std::atomic<int> outside_{0};  // calls that gave the interpreter's lock away and want it back
   std::mutex list_;
   std::list<StreamHandle*> streams_;  // that live
 };
