@@ -13,17 +13,21 @@ constexpr int64_t kLogitRows = 32;  // rows of logits kept at once: a large voca
 
 void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
   const ModelShape& shape = parts.model->shape();
-  const int64_t chunk = 256;
-  Buffer memory = parts.backend->allocate(size_t(chunk * shape.kv_heads * shape.head_dim) * sizeof(float), Memory::Shared);
-  auto rows = memory.view<float>(chunk, shape.kv_heads, shape.head_dim);
+  // Rows overlap in a long line of noise, so that there are few numbers to make, and no two rows are the same: scores of equal
+  // ones would tie, and the choice among them is slower than that of any text's.
+  constexpr int64_t kChunk = 1024, kStep = 8;
+  const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
+  Buffer memory = parts.backend->allocate(size_t(depth * kStep + width) * sizeof(float), Memory::Shared);
+  auto line = memory.view<float>(depth * kStep + width);
   uint32_t state = 1;
-  for (int64_t i = 0; i < rows.size(); ++i) {
+  for (int64_t i = 0; i < line.size(); ++i) {
     state = state * 1664525u + 1013904223u;
-    rows.data[i] = float(int32_t(state)) * 0x1p-31f;
+    line.data[i] = float(int32_t(state)) * 0x1p-31f;
   }
   for (int layer = 0; layer < shape.layers; ++layer)
-    for (int64_t first = 0; first < depth; first += chunk) {
-      const auto part = rows.slice(0, std::min(chunk, depth - first));
+    for (int64_t first = 0; first < depth; first += kChunk) {
+      View<const float, 3> part(line.data + first * kStep, std::min(kChunk, depth - first), shape.kv_heads, shape.head_dim);
+      part.stride[0] = kStep;
       parts.backend->store_kv(
           {.layer = layer, .k = part, .v = part, .kv = {parts.store.get(), sequence.pages.view()}, .first_entry = first});
     }

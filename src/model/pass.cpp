@@ -133,6 +133,7 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   int32_t* last = last_.data() + first_row;
   for (int row = 0; row < segment.num_rows; ++row) last[row] = int32_t(first_entry + offset_of(segment, row));
   run.last = View<const int32_t, 1>(last, segment.num_rows);
+  run.settled = first_entry;
   run.tree = {.parents = segment.parents, .first = segment.round_row, .first_entry = first_entry};
   return run;
 }

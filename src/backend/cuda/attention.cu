@@ -11,75 +11,101 @@ namespace {
 
 constexpr int kCombineWarps = 4;
 constexpr int kMostTensorGroup = 16;
+constexpr int kMostLineColumns = 16;
 
-// One block folds one row of one head: its warps fold a super-split each, then all fold the supers left to right.
-constexpr int kSupersAtOnce = 16;
-__global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const CombineDevice* args) {
-  __shared__ float shared_sums[kSupersAtOnce][128];
-  __shared__ float2 shared_state[kSupersAtOnce];
-  const CombineDevice a = *args;
-  let_next_start();
-  const int head = int(blockIdx.x) % a.heads, listed = int(blockIdx.x) / a.heads, lane = int(threadIdx.x) % 32;
-  const int warp = int(threadIdx.x) / 32, run_index = a.row_runs[listed], row = a.row_in_run[listed];
-  const AttentionRunDevice& run = a.runs[run_index];
-  const int packed = (row << a.group_shift) + head % a.group, in_tile = packed % kTileRows;
-  const AttentionUnitDevice unit = a.units[a.run_units[run_index] + head / a.group * a.run_tiles[run_index] + packed / kTileRows];
-  float* out = a.out + (run.first_row + row) * a.out_row + head * a.out_head;
-  AttentionSuperDevice first_super{};
-  int64_t first_partials[kSuperSplits];
-  if (warp < unit.num_supers) {
-    first_super = a.supers[unit.first_super + warp];
-#pragma unroll
-    for (int i = 0; i < kSuperSplits; ++i)
-      first_partials[i] = a.slot_partial[first_super.first_slot + min(i, first_super.num_slots - 1)];
+// One row of one head is folded by a block, each warp some of its spans, or, where rows are many, by a warp. A lane has four
+// elements.
+constexpr int kSpanSplits = kSuperSplits * kSpanSupers, kSpansOfWarp = 32 / kSpanSplits;
+constexpr int64_t kManyRows = 4096;  // times heads
+struct Folded {
+  float4 sums = make_float4(0, 0, 0, 0);
+  float top = -INFINITY, total = 0;
+  __device__ __forceinline__ void add(const float4& x, float x_top, float x_total) {
+    const MergeWeights w = merge_weights(top, x_top);
+    top = w.top, total = merge(w, total, x_total);
+    sums.x = merge(w, sums.x, x.x), sums.y = merge(w, sums.y, x.y);
+    sums.z = merge(w, sums.z, x.z), sums.w = merge(w, sums.w, x.w);
   }
+  __device__ __forceinline__ void add(const Folded& x) { add(x.sums, x.top, x.total); }
+};
+template <bool kWarpRows>
+__global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const CombineDevice* args) {
+  constexpr int kStep = kWarpRows ? 1 : kCombineWarps, kAtOnce = kStep * kSpansOfWarp;  // spans
+  static_assert(kSpansOfWarp * kSpanSplits == 32);
+  __shared__ float4 shared_sums[kWarpRows ? 1 : kAtOnce][32];
+  __shared__ float2 shared_state[kAtOnce];
+  const CombineDevice a = *args;
+  const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32), first_span = kWarpRows ? 0 : warp;
+  const int at_head = kWarpRows ? int(blockIdx.x) * kCombineWarps + warp : int(blockIdx.x);
+  if (at_head >= a.row_heads) return;
+  const int head = at_head % a.heads;
+  const CombineRowDevice row = a.rows[at_head / a.heads * (a.heads / a.group) + head / a.group];
+  const int in_tile = row.in_tile + head % a.group;
+  // The slots of a warp's spans, one a lane, those past the last of a span the last again.
+  int count = 0;  // of the lane's span
+  AttentionSlot mine = 0;
+  const auto look_up = [&](int first) {
+    const int span = first + first_span + lane / kSpanSplits * kStep;
+    count = 0;
+    if (span >= row.num_spans) return;
+    const AttentionSpanDevice of = a.spans[row.first_span + span];
+    count = of.num_slots, mine = a.slots[of.first_slot + min(lane % kSpanSplits, of.num_slots - 1)];
+  };
+  look_up(0);
   wait_for_previous();
-  for (int first_d = 0; first_d < a.head_dim; first_d += 128) {  // a lane has 4 elements of a super, a thread one of the whole
-    const int d = first_d + lane * 4, my_d = first_d + int(threadIdx.x);
-    float all = 0, all_top = -INFINITY, all_total = 0;
-    for (int first = 0; first < unit.num_supers; first += kSupersAtOnce) {
-      const int supers = min(kSupersAtOnce, unit.num_supers - first);
-      if (first > 0 || first_d > 0) __syncthreads();
-      for (int at = warp; at < supers; at += kCombineWarps) {
-        const bool known = first + at == warp;
-        const AttentionSuperDevice super = known ? first_super : a.supers[unit.first_super + first + at];
-        float4 x[kSuperSplits];
-        float2 state[kSuperSplits];
-#pragma unroll
-        for (int i = 0; i < kSuperSplits; ++i) {
-          if (i >= super.num_slots) break;
-          const float* from = a.partials + (known ? first_partials[i] : a.slot_partial[super.first_slot + i]);
-          x[i] = d < a.head_dim ? *reinterpret_cast<const float4*>(from + in_tile * a.head_dim + d) : make_float4(0, 0, 0, 0);
-          state[i] = *reinterpret_cast<const float2*>(from + unit.rows * a.head_dim + in_tile * 2);
-        }
-        float4 sums = x[0];
-        float top = state[0].x, total = state[0].y;
-#pragma unroll
-        for (int i = 1; i < kSuperSplits; ++i) {
-          if (i >= super.num_slots) break;
-          const MergeWeights w = merge_weights(top, state[i].x);
-          top = w.top, total = merge(w, total, state[i].y);
-          sums.x = merge(w, sums.x, x[i].x), sums.y = merge(w, sums.y, x[i].y);
-          sums.z = merge(w, sums.z, x[i].z), sums.w = merge(w, sums.w, x[i].w);
-        }
-        *reinterpret_cast<float4*>(&shared_sums[at][lane * 4]) = sums;
-        if (lane == 0) shared_state[at] = make_float2(top, total);
+  for (int d = lane * 4; d - lane * 4 < a.head_dim; d += 128) {
+    const int read_d = min(d, a.head_dim - 4);
+    Folded all;
+    for (int first = 0; first < row.num_spans; first += kAtOnce) {
+      const int spans = min(kAtOnce, row.num_spans - first);
+      if (first > 0 || d >= 128) {
+        if (!kWarpRows) __syncthreads();
+        look_up(first);
       }
-      __syncthreads();
-      for (int at = 0; at < supers; ++at) {
-        const float2 state = shared_state[at];
-        const MergeWeights w = merge_weights(all_top, state.x);
-        all_top = w.top, all_total = merge(w, all_total, state.y), all = merge(w, all, shared_sums[at][threadIdx.x]);
+      const float* const partial = a.partials + (mine & ~AttentionSlot(3));
+      const float2 state = *reinterpret_cast<const float2*>(partial + row.rows * a.head_dim + in_tile * 2);
+#pragma unroll
+      for (int j = 0; j < kSpansOfWarp; ++j) {
+        if (first_span + j * kStep >= spans) break;
+        float4 x[kSpanSplits];
+#pragma unroll
+        for (int i = 0; i < kSpanSplits; ++i) {
+          const AttentionSlot slot = __shfl_sync(~0u, mine, j * kSpanSplits + i);
+          x[i] = *reinterpret_cast<const float4*>(a.partials + (slot & ~AttentionSlot(3)) + in_tile * a.head_dim + read_d);
+        }
+        const int slots = __shfl_sync(~0u, count, j * kSpanSplits);
+        Folded super, folded;
+#pragma unroll
+        for (int i = 0; i < kSpanSplits; ++i) {
+          const bool starts = __shfl_sync(~0u, int(mine & 1), j * kSpanSplits + i);
+          const float top = __shfl_sync(~0u, state.x, j * kSpanSplits + i),
+                      total = __shfl_sync(~0u, state.y, j * kSpanSplits + i);
+          if (i >= slots) continue;
+          if (starts) folded.add(super), super = Folded();
+          super.add(x[i], top, total);
+        }
+        folded.add(super);
+        if (kWarpRows) {
+          all.add(folded);
+        } else {
+          shared_sums[first_span + j * kStep][lane] = folded.sums;
+          if (lane == 0) shared_state[first_span + j * kStep] = make_float2(folded.top, folded.total);
+        }
+      }
+      if (!kWarpRows) {
+        __syncthreads();
+        if (warp == 0)
+          for (int at = 0; at < spans; ++at) all.add(shared_sums[at][lane], shared_state[at].x, shared_state[at].y);
       }
     }
-    if (a.sinks) {  // a logit that has no value
-      const float sink = a.sinks[head] * kLog2E;
-      const MergeWeights w = merge_weights(all_top, sink);
-      all_top = w.top, all_total = merge(w, all_total, 1), all = merge(w, all, 0);
-    }
+    let_next_start();  // not before: the product behind asks for its weights, and partials would stand in line behind them
+    if (!kWarpRows && warp > 0) continue;
+    if (a.sinks) all.add(make_float4(0, 0, 0, 0), a.sinks[head] * kLog2E, 1);  // a logit that has no value
     // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
-    if (my_d < a.head_dim) out[my_d] = all_total == 0 ? 0.0f : all / all_total + 0.0f;
-    if (my_d == 0 && a.lse) a.lse[(run.first_row + row) * a.lse_row + head * a.lse_head] = (all_top + log2f(all_total)) * kLn2;
+    const auto out = [&](float x) { return all.total == 0 ? 0.0f : x / all.total + 0.0f; };
+    const float4 y = make_float4(out(all.sums.x), out(all.sums.y), out(all.sums.z), out(all.sums.w));
+    if (d < a.head_dim) *reinterpret_cast<float4*>(a.out + row.out_row * a.out_row + head * a.out_head + d) = y;
+    if (d == 0 && a.lse) a.lse[row.out_row * a.lse_row + head * a.lse_head] = (all.top + log2f(all.total)) * kLn2;
   }
 }
 
@@ -119,13 +145,14 @@ int columns_for(int64_t packed) {
 }
 
 template <int D, class T>
-void launch_tensor(Commands& commands, int blocks, int columns, bool paired, const AttentionDevice& device) {
+void launch_tensor(Commands& commands, int blocks, int columns, bool paired, bool lines, const AttentionDevice& device) {
   const auto launch = [&](auto* kernel) {
-    commands.launch(kernel,
-                    {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = AttentionShared<D>::kBytes},
-                    device);
+    const size_t bytes = lines ? AttentionShared<D, true>::kBytes : AttentionShared<D, false>::kBytes;
+    commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = bytes}, device);
   };
-  if (paired) launch(attention_kernel<RowConsumer<D, T, true>, true>);
+  if (lines && columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8, true>, false>);
+  else if (lines) launch(attention_kernel<ColumnConsumer<D, T, 16, true>, false>);
+  else if (paired) launch(attention_kernel<RowConsumer<D, T, true>, true>);
   else if (columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8>, false>);
   else if (columns == 16) launch(attention_kernel<ColumnConsumer<D, T, 16>, false>);
   else if (columns == 32) launch(attention_kernel<ColumnConsumer<D, T, 32>, false>);
@@ -172,9 +199,14 @@ CudaAttention::Count::~Count() {
 
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   wanted_.clear();
-  int columns = 0;  // runs of few rows go in one launch: what the largest needs
-  for (const AttentionRun& run : args.runs)
-    columns = std::max(columns, columns_for(run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads)));
+  const auto columns_of = [&](const AttentionRun& run) {
+    return columns_for(run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads));
+  };
+  const auto in_lines = [&](const AttentionRun& run) {
+    return run.index.data && columns_of(run) > 0 && columns_of(run) <= kMostLineColumns;
+  };
+  int most_columns[2] = {};  // runs of few rows go in one launch, in lines or not: what the largest needs
+  for (const AttentionRun& run : args.runs) most_columns[in_lines(run)] = std::max(most_columns[in_lines(run)], columns_of(run));
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0) continue;
     const auto& store = *run.kv.store;
@@ -184,6 +216,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     planned.reset();
     HUNCH_CHECK(first_allowed(run) && run.head_first.empty() && run.first < kFarFuture);
     planned.kv_heads = store.kv_heads, planned.window = run.window, planned.first = run.first;
+    planned.first_row = run.first_row;
     if (run.index.data) planned.split_blocks = kSelectedSplitBlocks;
     for (int64_t row = 0; row < run.num_rows; ++row) planned.rows.push_back(int32_t(row)), planned.last.push_back(run.last(row));
     if (!run.tree.parents.empty() && !is_chain(run.tree, run.num_rows)) {
@@ -194,7 +227,8 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     Launch launch;
     launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
-    launch.columns = launch.general || columns_for(run.num_rows << shift) == 0 ? 0 : columns;
+    launch.lines = !launch.general && in_lines(run);
+    launch.columns = launch.general || columns_of(run) == 0 ? 0 : most_columns[launch.lines];
     launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
     const auto all = wanted_.all();
     const auto place = std::find_if(all.begin(), all.end(), [&](const Launch& l) { return l.same_kind(launch); });
@@ -255,6 +289,19 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   score_bytes_ += uint64_t(scores.out.extent[0] * scores.prefix_len) * sizeof(float);
 }
 
+void CudaAttention::Launch::list_combined(int padded_group) {
+  combined.clear();
+  if (keys_only) return;
+  for (size_t r = 0; r < runs.size(); ++r)
+    for (const int32_t row : planned[r].rows)
+      for (int kv_head = 0; kv_head < planned[r].kv_heads; ++kv_head) {
+        const int packed = row * padded_group;
+        const AttentionUnitDevice& unit =
+            plan.units[size_t(plan.run_units[r] + kv_head * plan.run_tiles[r] + packed / kTileRows)];
+        combined.push_back({unit.first_span, unit.num_spans, unit.rows, packed % kTileRows, int32_t(planned[r].first_row) + row});
+      }
+}
+
 void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   commands.begin_op();
   const int sms = device_facts().num_sms, blocks = most_blocks_ ? std::min(most_blocks_, sms) : sms;
@@ -262,10 +309,9 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     const int workers = launch.paired ? blocks : 2 * blocks;
     plan_attention(launch.plan, launch.planned.all(), 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired,
                    workers);
-    launch.row_runs.clear(), launch.row_in_run.clear(), launch.used.clear(), launch.used_index.clear();
+    launch.used.clear(), launch.used_index.clear();
     for (size_t r = 0; r < launch.runs.size(); ++r) launch.used.add(), launch.used_index.add();
-    for (size_t r = 0; r < launch.runs.size(); ++r)
-      for (const int32_t row : launch.planned[r].rows) launch.row_runs.push_back(int32_t(r)), launch.row_in_run.push_back(row);
+    launch.list_combined(1 << call.shift);
     launch.planned_already = true;
   }
   const AttentionPlan& plan = launch.plan;
@@ -287,6 +333,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.index = run.index.data, device.index_stride = run.index.extent[0] == 1 ? 0 : run.index.stride[0];
       device.count = int32_t(run.index.extent[1]), device.tail_first = int32_t(run.tail_first);
     }
+    if (commands.settled()) device.settled = int32_t(run.settled);
     if (launch.keys_only) device.rows = upload(launch.planned[r].rows);
     else device.last = upload(launch.planned[r].last);
     if (!launch.planned[r].parents.empty()) {
@@ -363,25 +410,30 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     commands.launch(general_attention_kernel,
                     {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
-    if (call.head_dim == 128) launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, device);
+    if (call.head_dim == 128)
+      launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
   } else {
-    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, launch.columns, launch.paired, device);
-    else launch_tensor<64, __half>(commands, blocks, launch.columns, launch.paired, device);
+    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
+    else launch_tensor<64, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
   }
+  if (!launch.general) commands.launched_barrier();
   if (!launch.keys_only) {
     CombineDevice combine;
-    combine.runs = device.runs, combine.units = upload(plan.units), combine.run_units = upload(plan.run_units);
-    combine.run_tiles = upload(plan.run_tiles);
-    combine.row_runs = upload(launch.row_runs), combine.row_in_run = upload(launch.row_in_run);
-    combine.supers = upload(plan.supers), combine.slot_partial = upload(plan.slot_partial), combine.partials = workspace;
+    combine.rows = upload(launch.combined);
+    combine.spans = upload(plan.spans), combine.slots = upload(plan.slot_list), combine.partials = workspace;
     combine.out = call.out.data, combine.out_row = call.out.stride[0], combine.out_head = call.out.stride[1];
     HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
-    combine.rows = int32_t(launch.row_runs.size()), combine.heads = int32_t(call.q.extent[1]);
-    combine.group = call.group, combine.group_shift = call.shift, combine.head_dim = call.head_dim, combine.sinks = call.sinks;
-    commands.launch(combine_kernel, {.blocks = dim3(unsigned(combine.rows * combine.heads)), .threads = kCombineWarps * 32},
-                    combine);
+    combine.heads = int32_t(call.q.extent[1]);
+    combine.group = call.group, combine.head_dim = call.head_dim, combine.sinks = call.sinks;
+    combine.row_heads = int32_t(launch.combined.size()) * call.group;
+    const Grid blocks_of_warps{.blocks = dim3(unsigned(combine.row_heads + kCombineWarps - 1) / kCombineWarps),
+                               .threads = kCombineWarps * 32};
+    if (combine.row_heads >= kManyRows) commands.launch(combine_kernel<true>, blocks_of_warps, combine);
+    else
+      commands.launch(combine_kernel<false>, {.blocks = dim3(unsigned(combine.row_heads)), .threads = kCombineWarps * 32},
+                      combine);
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

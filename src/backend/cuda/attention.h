@@ -33,7 +33,7 @@ class CudaAttention {
   static constexpr size_t kMostPlans = 12;
   // Runs of a call that run in one launch: one type of store, all with one M tile or all with several.
   struct Launch {
-    bool general = false, paired = false, keys_only = false;
+    bool general = false, paired = false, lines = false, keys_only = false;
     DType dtype = DType::BF16;
     int head_dim = 0, shift = 0, columns = 0;  // columns: 0: packed rows stand in rows
     std::vector<const AttentionRun*> runs;
@@ -41,17 +41,18 @@ class CudaAttention {
     // Made of these.
     bool planned_already = false;
     AttentionPlan plan;
-    std::vector<int32_t> row_runs, row_in_run;  // of the rows in all runs
-    KeptList<std::vector<uint8_t>> used;        // [run][row]
+    std::vector<CombineRowDevice> combined;  // [row in all runs][kv_head]
+    KeptList<std::vector<uint8_t>> used;     // [run][row]
     KeptList<std::vector<int32_t>> used_index;
+    void list_combined(int padded_group);
     void begin(const Launch& kind) {  // no runs yet, of that kind
-      general = kind.general, paired = kind.paired, keys_only = kind.keys_only;
+      general = kind.general, paired = kind.paired, lines = kind.lines, keys_only = kind.keys_only;
       dtype = kind.dtype, head_dim = kind.head_dim, shift = kind.shift, columns = kind.columns;
       runs.clear(), planned.clear();
       planned_already = false;
     }
     bool same_kind(const Launch& o) const {
-      return general == o.general && paired == o.paired && keys_only == o.keys_only && dtype == o.dtype &&
+      return general == o.general && paired == o.paired && lines == o.lines && keys_only == o.keys_only && dtype == o.dtype &&
              head_dim == o.head_dim && shift == o.shift && columns == o.columns;
     }
     bool same_plan(const Launch& o) const { return planned_already && same_kind(o) && planned == o.planned; }

@@ -1,12 +1,12 @@
 // What the kernels of attention read: written by attention_plan.cpp on the host, copied to the device with the list.
 //
 // Order of arithmetic, the same for a row in any company: keys are cut at multiples of kSplitEntries; a split starts afresh and
-// folds its blocks of 64 in ascending order; a super-split (kSuperSplits splits) folds its splits left to right, and the supers
-// are folded left to right (merge()), the sink last. Within a split a row's weights stand relative to a reference, which becomes
-// the greatest logit of a block where that one's weight, rounded, would be above 256. Weights of a block are added by entries 8
-// apart in a group of 16, blocks by these sums, which at the end of a split are added over the entries of a group, then over
-// groups. What a row does not read leaves its state bit for bit as it was, so it does not matter which splits and blocks other
-// rows made a kernel look at.
+// folds its blocks of 64 in ascending order; a super-split (kSuperSplits splits) folds its splits left to right, a span
+// (kSpanSupers supers) its supers, and the spans are folded left to right (merge()), the sink last. Within a split a row's
+// weights stand relative to a reference, which becomes the greatest logit of a block where that one's weight, rounded, would be
+// above 256. Weights of a block are added by entries 8 apart in a group of 16, blocks by these sums, which at the end of a split
+// are added over the entries of a group, then over groups. What a row does not read leaves its state bit for bit as it was, so it
+// does not matter which splits and blocks other rows made a kernel look at.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +21,8 @@ namespace hunch {
 inline constexpr int kSplitEntries = 1024, kSplitBlocks = kSplitEntries / kPageLen;
 // Of selections, which are short and drafts only: more blocks share one, so that a few of them fill the device.
 inline constexpr int kSelectedSplitEntries = 256, kSelectedSplitBlocks = kSelectedSplitEntries / kPageLen;
-inline constexpr int kSuperSplits = 8;  // splits of a super-split; a power of two
+inline constexpr int kSuperSplits = 4;  // splits of a super-split; a power of two
+inline constexpr int kSpanSupers = 2;   // super-splits of a span
 inline constexpr int kTileRows = 64;    // packed rows (row x padded group) of an M tile
 inline constexpr int kFarFuture = 0x7fffffff;
 
@@ -46,6 +47,7 @@ struct AttentionRunDevice {
   const int32_t* index = nullptr;  // a selection; null: none
   int64_t index_stride = 0;        // 0: shared by KV heads
   int32_t count = 0, tail_first = 0;
+  int32_t settled = 0;                  // places before it may be read before the kernels in front are done
   int32_t first_row = 0, num_rows = 0;  // in q and out
   const int32_t* rows = nullptr;        // the run's row of list row i; null: i itself (scores of used rows only)
   const int32_t* last = nullptr;        // [run's row]
@@ -87,12 +89,14 @@ struct AttentionItemDevice {
 // The partials of one M tile of one KV head, in order.
 struct AttentionUnitDevice {
   int32_t rows = 0;  // packed rows: a partial is [rows][head_dim] sums, then [rows][2] greatest logit (base 2) and total
-  int32_t first_super = 0, num_supers = 0;  // in CombineDevice::supers
+  int32_t first_span = 0, num_spans = 0;  // in CombineDevice::spans
 };
-// The partials of one super-split, left to right.
-struct AttentionSuperDevice {
-  int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::slot_partial
+// The partials of one span, left to right.
+struct AttentionSpanDevice {
+  int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::slots
 };
+// Where a slot's partial lies, in floats, a multiple of four; plus one if it is the first of its super-split.
+using AttentionSlot = int64_t;
 inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_t(rows) * (head_dim + 2) + 3) / 4 * 4; }
 
 struct AttentionDevice {
@@ -112,19 +116,20 @@ struct AttentionDevice {
   int32_t reread = 0;                  // several M groups read the same keys: keep them in the L2
 };
 
+// The partials of one row's query heads of a KV head.
+struct CombineRowDevice {
+  int32_t first_span = 0, num_spans = 0;
+  int32_t rows = 0, in_tile = 0;  // packed rows of the tile; that of the first of these heads
+  int32_t out_row = 0;
+};
 struct CombineDevice {
-  const AttentionRunDevice* runs = nullptr;
-  const AttentionUnitDevice* units = nullptr;
-  const int32_t* run_units = nullptr;  // [runs] first unit: [kv_head][tile]
-  const int32_t* run_tiles = nullptr;  // [runs] M tiles
-  const int32_t* row_runs = nullptr;   // [listed rows] run, and
-  const int32_t* row_in_run = nullptr;
-  const AttentionSuperDevice* supers = nullptr;
-  const int64_t* slot_partial = nullptr;  // [slots] its offset, in floats
+  const CombineRowDevice* rows = nullptr;  // [listed rows][kv_heads]
+  const AttentionSpanDevice* spans = nullptr;
+  const AttentionSlot* slots = nullptr;
   const float* partials = nullptr;
   float *out = nullptr, *lse = nullptr;
   int64_t out_row = 0, out_head = 0, lse_row = 0, lse_head = 0;  // strides
-  int32_t rows = 0, heads = 0, group = 1, group_shift = 0, head_dim = 0;
+  int32_t row_heads = 0, heads = 0, group = 1, head_dim = 0;
   const float* sinks = nullptr;  // [head]; null: none
 };
 

@@ -8,9 +8,10 @@
 namespace hunch {
 
 // N: columns, at least as many as the tile has packed rows; a row's bits are the same with any.
-template <int D, class T, int N>
-class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, false> {
-  using Base = AttentionConsumer<ColumnConsumer<D, T, N>, D, T, false>;
+// kLines: keys and values stand line by line, and warps multiply each for themselves; the same bits again.
+template <int D, class T, int N, bool kLines = false>
+class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>, D, T, false, kLines> {
+  using Base = AttentionConsumer<ColumnConsumer<D, T, N, kLines>, D, T, false, kLines>;
   friend Base;
   using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
       Base::is_bad;
@@ -47,14 +48,14 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
   __device__ __forceinline__ void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     int my_last = -1, my_leaf = -1, my_plane = -1;
     float my_lse = -INFINITY;
+    const float* lse = nullptr;
     if (t_ < rows_in_tile_ && head_of(t_) < args_.group) {
       const int row = row_of(run, t_);
       if (!keys_only_) my_last = run.last[row];
       if (run.leaf_of_row) my_leaf = run.leaf_of_row[row];
       const bool used = sink_ != ScoreSink::None && run.row_used[row];
       if (used && sink_ == ScoreSink::Rows) my_plane = run.used_index[row] * run.plane.kv_heads + item.kv_head;
-      if (used && weight_)
-        my_lse = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head_of(t_)) * run.lse_head];
+      if (used && weight_) lse = run.lse + row * run.lse_row + (item.kv_head * args_.group + head_of(t_)) * run.lse_head;
     }
     used_ = row_used_ = 0;
     if (sink_ != ScoreSink::None) {
@@ -64,6 +65,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
         row_used_ |= uint32_t(used) << c, used_ |= uint32_t(used && head_of(column(c)) < args_.group) << c;
       }
     }
+    Base::take_turn();
+    if (lse) my_lse = -kLog2E * *lse;
     const auto identity = [](int place) { return place; };
     this->template load_queries<N>(run, item, identity, [&] {
       if (t_ < kTileRows) last()[t_] = my_last, leaf()[t_] = my_leaf, minus_lse()[t_] = my_lse, plane()[t_] = my_plane;
@@ -95,7 +98,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
       more = __any_sync(~0u, tiles.next());
       begins = !more || tiles.split != tile.split;
       const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
-      const bool bad = !clean && clean_values(tile.keys + Shared::kStageBytes / 2);
+      const bool bad = !clean && clean_values(tile.keys);
       if (scored && !of_weights) score_logits(run, tile.entry, s);
       if (!clean) mask(run, tile, s);
       float p[N / 2];
@@ -148,6 +151,27 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
   // S^T = K Q^T of a tile, once it has arrived.
   __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
     await(tile);
+    if constexpr (kLines) {
+      const uint32_t keys = tile.keys + uint32_t((warp_ * 16 + lane_ % 16) * Shared::kPitch + lane_ / 16 * 16);
+      const int place = lane_ % 8, piece = lane_ / 8;  // of the queries
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) s[i] = 0;
+#pragma unroll
+      for (int k = 0; k < D / 16; k += 2) {
+        uint32_t low[4], high[4];
+        load_pieces<false>(low, keys + uint32_t(k * 32));
+        load_pieces<false>(high, keys + uint32_t(k * 32 + 32));
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) {
+          uint32_t q[4];
+          load_pieces<false>(
+              q, queries() + uint32_t(k / 4 * Shared::kQueryPart + (j * 8 + place) * 128 + ((k % 4 * 2 + piece) ^ place) * 16));
+          mma_tile<T>(s + 4 * j, low, q[0], q[1]);
+          mma_tile<T>(s + 4 * j, high, q[2], q[3]);
+        }
+      }
+      return;
+    }
     const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
     wgmma_begin();
 #pragma unroll
@@ -171,18 +195,27 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
       raise(tile.keys, s, state);
       weigh(s, state.top, p, rounded);
     }
-    const uint32_t to = tile.keys + uint32_t((lane_ / 16 * 8 + lane_ % 8) * 128 + ((warp_ * 2 + lane_ / 8 % 2) ^ lane_ % 8) * 16);
+    constexpr int kWeightPitch = kLines ? Shared::kPitch : 128;
+    const uint32_t to = tile.keys + uint32_t((lane_ / 16 * 8 + lane_ % 8) * kWeightPitch +
+                                             ((warp_ * 2 + lane_ / 8 % 2) ^ (kLines ? 0 : lane_ % 8)) * 16);
 #pragma unroll
     for (int j = 0; j + 1 < kBlocks; j += 2)
-      store_transposed(to + uint32_t(j * 1024), rounded[j * 2], rounded[j * 2 + 1], rounded[j * 2 + 2], rounded[j * 2 + 3]);
+      store_transposed(to + uint32_t(j * 8 * kWeightPitch), rounded[j * 2], rounded[j * 2 + 1], rounded[j * 2 + 2],
+                       rounded[j * 2 + 3]);
     if constexpr (kBlocks == 1) store_transposed(to, rounded[0], rounded[1]);
     show_to_tensor_cores();
     sync();
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hold(state.o[part]);
+    if constexpr (kLines) add_values(tile.keys, state);
+    else start_products(tile.keys, state);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) state.total[c] += p[c / 2 * 4 + c % 2] + p[c / 2 * 4 + 2 + c % 2];
+  }
+  __device__ __forceinline__ void start_products(uint32_t keys, State& state) const {
     wgmma_begin();
-    const uint32_t weight_operand = wgmma_operand(tile.keys, 16);
-    const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
+    const uint32_t weight_operand = wgmma_operand(keys, 16);
+    const uint32_t value_operand = wgmma_operand(keys + Shared::kStageBytes / 2, 8192);
 #pragma unroll
     for (int k = 0; k < kPageLen / 16; ++k)
 #pragma unroll
@@ -190,8 +223,27 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
         wgmma_tile<T, N, true>(state.o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
                                weight_operand + uint32_t(k * 2), true);
     wgmma_commit();
+  }
+  // A warp has 16 dimensions of each part, and all keys.
+  __device__ __forceinline__ void add_values(uint32_t keys, State& state) const {
+    const uint32_t values =
+        keys + uint32_t((lane_ / 16 * 8 + lane_ % 8) * Shared::kPitch + D * 2 + warp_ * 32 + lane_ / 8 % 2 * 16);
+    const uint32_t weights = keys + uint32_t(lane_ % 8 * Shared::kPitch + lane_ / 8 * 16);
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) state.total[c] += p[c / 2 * 4 + c % 2] + p[c / 2 * 4 + 2 + c % 2];
+    for (int k = 0; k < kPageLen / 16; k += 2) {
+      uint32_t p[kBlocks][4];
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) load_pieces<false>(p[j], weights + uint32_t(j * 8 * Shared::kPitch + k * 32));
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          uint32_t v[4];
+          load_pieces<true>(v, values + uint32_t((k + h) * 16 * Shared::kPitch + part * 128));
+#pragma unroll
+          for (int j = 0; j < kBlocks; ++j) mma_tile<T>(state.o[part] + 4 * j, v, p[j][2 * h], p[j][2 * h + 1]);
+        }
+    }
   }
   __device__ __forceinline__ void weigh(const float (&s)[N / 2], const float (&top)[kColumns], float (&p)[N / 2],
                                         uint32_t (&rounded)[kBlocks * 2]) const {
@@ -228,16 +280,17 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N>, D, T, f
     for (int c = 0; c < kColumns; ++c)
 #pragma unroll
       for (int step = 4; step < 32; step *= 2) x[c] = join(x[c], __shfl_xor_sync(~0u, x[c], step));
-    auto* told = reinterpret_cast<float2*>(memory_ + (scratch - shared_));  // [warp][column / 2]
+    constexpr int kTold = kLines ? Shared::kPitch / int(sizeof(float2)) : N / 2;  // apart: values of V stay
+    auto* told = reinterpret_cast<float2*>(memory_ + (scratch - shared_));        // [warp][column / 2]
     if (lane_ < 4)
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) told[warp_ * (N / 2) + j * 4 + lane_] = make_float2(x[j * 2], x[j * 2 + 1]);
+      for (int j = 0; j < kBlocks; ++j) told[warp_ * kTold + j * 4 + lane_] = make_float2(x[j * 2], x[j * 2 + 1]);
     sync();
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       float2 y[4];
 #pragma unroll
-      for (int w = 0; w < 4; ++w) y[w] = told[w * (N / 2) + j * 4 + lane_ % 4];
+      for (int w = 0; w < 4; ++w) y[w] = told[w * kTold + j * 4 + lane_ % 4];
       x[j * 2] = join(join(join(y[0].x, y[1].x), y[2].x), y[3].x);
       x[j * 2 + 1] = join(join(join(y[0].y, y[1].y), y[2].y), y[3].y);
     }

@@ -19,10 +19,10 @@ struct TileInFlight {
 };
 
 // Self: has begin_rows(run, item) for a new tile of rows, attend(run, item) and look_at_keys(run, item), scores alone.
-template <class Self, int D, class T, bool kPaired>
+template <class Self, int D, class T, bool kPaired, bool kLines = false>
 class AttentionConsumer {
  public:
-  using Shared = AttentionShared<D>;
+  using Shared = AttentionShared<D, kLines>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64;
 
   __device__ __forceinline__ AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)
@@ -55,9 +55,17 @@ class AttentionConsumer {
       if (keys_only_) self().look_at_keys(run, item);
       else self().attend(run, item);
     }
+    take_turn();
   }
 
  protected:
+  // Before anything is read that the kernels in front make, or written.
+  __device__ __forceinline__ void take_turn() {
+    if (has_turn_) return;
+    wait_for_previous();
+    let_next_start();
+    has_turn_ = true;
+  }
   __device__ __forceinline__ Self& self() { return static_cast<Self&>(*this); }
   __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
   __device__ __forceinline__ int head_of(int in_tile) const { return (tile_ * kTileRows + in_tile) & ((1 << shift_) - 1); }
@@ -113,7 +121,7 @@ class AttentionConsumer {
       const int place = (i * 128 + t_) / kChunks, chunk = (i * 128 + t_) % kChunks;
       const float4 a = x[i][0], b = x[i][1];
       if (place < kPlaces)
-        *reinterpret_cast<uint4*>(to + chunk / 8 * 8192 + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
+        *reinterpret_cast<uint4*>(to + chunk / 8 * Shared::kQueryPart + place * 128 + ((chunk % 8) ^ (place % 8)) * 16) =
             make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
     }
     meanwhile();
@@ -138,7 +146,7 @@ class AttentionConsumer {
   }
   __device__ __forceinline__ void await(const TileInFlight& tile) const {
     barrier_poll(tile.full, tile.phase);
-    if (gathered_ || tile.leaf >= 0) show_to_tensor_cores();
+    if (!kLines && (gathered_ || tile.leaf >= 0)) show_to_tensor_cores();
   }
   __device__ __forceinline__ void leave(const TileInFlight& tile) const {  // the stage to the producers
     __syncwarp();
@@ -154,13 +162,18 @@ class AttentionConsumer {
 
   // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
   // zeroed, and remembered for the rows that do read them.
-  __device__ __forceinline__ bool clean_values(uint32_t values) {
-    char* at = memory_ + (values - shared_) + t_ / 2 * 128;
+  __device__ __forceinline__ bool clean_values(uint32_t keys) {
+    // Two threads an entry, half a row of V each.
+    char* at = memory_ + (keys - shared_) + (kLines ? t_ / 2 * Shared::kPitch + D * 2 : Shared::kStageBytes / 2 + t_ / 2 * 128);
+    const auto piece = [&](int i) {
+      const int where = kLines ? (t_ % 2 * kParts * 4 + i) * 16 : i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16;
+      return reinterpret_cast<uint4*>(at + where);
+    };
     constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < kParts * 4; ++i) {
-      const uint4 x = *reinterpret_cast<const uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16);
+      const uint4 x = *piece(i);
       for (uint32_t word : {x.x, x.y, x.z, x.w})
         finite = finite && (word & kExponent) != kExponent && (word >> 16 & kExponent) != kExponent;
     }
@@ -171,8 +184,7 @@ class AttentionConsumer {
     if (lane_ == 0) found[warp_] = entries;
     if (kPaired) named_barrier(3, 256);  // both consumers have looked
     if (!finite)
-      for (int i = 0; i < kParts * 4; ++i)
-        *reinterpret_cast<uint4*>(at + i / 4 * 8192 + (t_ % 2 * 4 + i % 4) * 16) = make_uint4(0, 0, 0, 0);
+      for (int i = 0; i < kParts * 4; ++i) *piece(i) = make_uint4(0, 0, 0, 0);
     show_to_tensor_cores();
     if (kPaired) named_barrier(3, 256);
     else sync();
@@ -201,7 +213,7 @@ class AttentionConsumer {
   char* memory_;
   int consumer_, t_, lane_, warp_;
   int ring_ = 0, stage_ = 0, odd_ = 0, shift_;
-  bool keys_only_;
+  bool keys_only_, has_turn_ = false;
   float scale_;
   ScoreSink sink_ = ScoreSink::None;
   int tile_ = 0, rows_in_tile_ = 0, clean_begin_ = 0, clean_end_ = 0, scored_end_ = 0, scored_leaf_ = 0;  // of the item

@@ -12,6 +12,7 @@ namespace hunch {
 template <class Consumer, bool kPaired>
 __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const AttentionDevice* args) {
 #if HUNCH_HOPPER
+  // Producers read what is settled at once, consumers begin with queries that the kernel before makes: each role waits itself.
   using Shared = typename Consumer::Shared;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
@@ -32,8 +33,6 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
     barrier_init_done();
   }
   __syncthreads();
-  wait_for_previous();
-  let_next_start();
   if (threadIdx.x < 128) {
     give_registers<56>();
     produce<Shared, kPaired>(a, shared, memory);

@@ -52,10 +52,11 @@ struct PlannedRun {
   int tree_first = 0;
   int64_t tree_entry = 0;
   int64_t end_entry = 0;  // keys only: the prefix; else 0, and `last` says
+  int64_t first_row = 0;  // in q and out
   bool operator==(const PlannedRun&) const = default;
   void reset() {
     rows.clear(), last.clear(), parents.clear();
-    kv_heads = window = tree_first = 0, split_blocks = kSplitBlocks, tree_entry = end_entry = first = 0;
+    kv_heads = window = tree_first = 0, split_blocks = kSplitBlocks, tree_entry = end_entry = first = first_row = 0;
   }
 };
 
@@ -71,7 +72,7 @@ struct PlannedSlots {
   AttentionUnitDevice* unit;
   int64_t partial;
   int count, order;  // order: in which they were made
-  bool starts_super;
+  bool starts_super, starts_span;
 };
 
 struct AttentionPlan {
@@ -80,8 +81,8 @@ struct AttentionPlan {
   std::vector<int32_t> worker_items;       // [workers + 1] first of each worker's own
   std::vector<AttentionUnitDevice> units;
   std::vector<int32_t> run_units, run_tiles;
-  std::vector<AttentionSuperDevice> supers;
-  std::vector<int64_t> slot_partial;  // [slots] offset of the slot's partial in floats
+  std::vector<AttentionSpanDevice> spans;
+  std::vector<AttentionSlot> slot_list;
   int64_t partial_floats = 0;
   bool reread = false;
   // Trees.

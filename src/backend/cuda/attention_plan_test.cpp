@@ -52,20 +52,20 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
         ASSERT_GT(items.back()->block_end * kPageLen, run.last[size_t(last_row)]);
         const AttentionUnitDevice& unit = plan.units[size_t(plan.run_units[r] + head * tiles + tile)];
         ASSERT_EQ(unit.rows, std::min(kTileRows, packed - tile * kTileRows));
-        int split = items[0]->first_split, super = unit.first_super - 1, slot = 0;
+        int split = items[0]->first_split, span = unit.first_span - 1, slot = 0;
         for (const AttentionItemDevice* item : items) {
           ASSERT_EQ(item->first_split, split);
           ASSERT_EQ(item->fold != 0, split % kSuperSplits == 0 || item == items[0]);
           for (int i = 0; i < (item->fold ? 1 : item->num_splits); ++i) {
-            if (item->fold) ++super, slot = 0;
-            const AttentionSuperDevice& of = plan.supers[size_t(super)];
+            if (i == 0 && ((split + i) % (kSuperSplits * kSpanSupers) == 0 || item == items[0])) ++span, slot = 0;
+            const AttentionSpanDevice& of = plan.spans[size_t(span)];
             ASSERT_LT(slot, of.num_slots);
-            ASSERT_EQ(plan.slot_partial[size_t(of.first_slot + slot++)],
-                      item->partial[tile % plan.tiles_per_group] + i * partial_floats(unit.rows, 64));
+            const int64_t partial = item->partial[tile % plan.tiles_per_group] + i * partial_floats(unit.rows, 64);
+            ASSERT_EQ(plan.slot_list[size_t(of.first_slot + slot++)], partial + (item->fold && i == 0));
           }
           split += item->num_splits;
         }
-        ASSERT_EQ(super + 1, unit.first_super + unit.num_supers);
+        ASSERT_EQ(span + 1, unit.first_span + unit.num_spans);
         ASSERT_EQ(split, (items.back()->block_end + kSplitBlocks - 1) / kSplitBlocks);
       }
   }
@@ -91,7 +91,7 @@ TEST(AttentionPlan, IsMadeAgainWithoutNewMemory) {
   AttentionPlan fresh;
   plan_attention(fresh, most, 4, 64, true, 132);
   EXPECT_EQ(plan.worker_items, fresh.worker_items);
-  EXPECT_EQ(plan.slot_partial, fresh.slot_partial);
+  EXPECT_EQ(plan.slot_list, fresh.slot_list);
   EXPECT_EQ(plan.paths, fresh.paths);
   EXPECT_TRUE(plan.leaf_of_row == fresh.leaf_of_row);
   EXPECT_EQ(plan.partial_floats, fresh.partial_floats);

@@ -31,6 +31,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
   __device__ __forceinline__ int my_row(int half) const { return warp_ * 16 + lane_ / 4 * 2 + half; }
 
   __device__ __forceinline__ void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+    const float* lse[2] = {nullptr, nullptr};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int in_tile = my_row(half);
@@ -44,8 +45,12 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
       if (run.leaf_of_row) leaf_[half] = run.leaf_of_row[row];
       used_[half] = row_used_[half];
       if (used_[half] && weight_)
-        minus_lse_[half] = -kLog2E * run.lse[row * run.lse_row + (item.kv_head * args_.group + head_of(in_tile)) * run.lse_head];
+        lse[half] = run.lse + row * run.lse_row + (item.kv_head * args_.group + head_of(in_tile)) * run.lse_head;
     }
+    Base::take_turn();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (lse[half]) minus_lse_[half] = -kLog2E * *lse[half];
     this->template load_queries<kTileRows>(run, item, row_of_place, [] {});
   }
 
@@ -77,7 +82,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
       more = __any_sync(~0u, tiles.next());
       begins = !more || tiles.split != tile.split;
       const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
-      const bool bad = !clean && clean_values(tile.keys + Shared::kStageBytes / 2);
+      const bool bad = !clean && clean_values(tile.keys);
       if (scored && !of_weights) score_logits(run, tile.entry, s);
       if (!clean) mask(run, tile, s);
       start_values(tile, s, state, added);

@@ -14,12 +14,17 @@ constexpr int kAttentionThreads = 384;
 constexpr int kRingThreads = 64;  // producers of a ring: two warps that take turns
 constexpr int kQueueSlots = 4;    // items that producers may be ahead of consumers
 
-template <int D>
+// kLines: an entry's K and V lie in a line, as in the cache, and come line by line; for a selection and few rows. Lines are 16
+// bytes apart, so that ldmatrix meets in no bank.
+template <int D, bool kLines>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
+  static constexpr bool kOfLines = kLines;
   static constexpr int kStages = D == 128 ? 3 : 6;  // of a ring
-  static constexpr int kStageBytes = kPageLen * D * 2 * 2;
-  static constexpr int kQueryBytes = kTileRows * D * 2;
+  static constexpr int kLineBytes = D * 2 * 2, kPitch = kLineBytes + (kLines ? 16 : 0);
+  static constexpr int kStageBytes = kPageLen * kPitch;
+  static constexpr int kQueryPart = kLines ? 16 * 128 : 8192;  // 64 dimensions of the queries
+  static constexpr int kQueryBytes = D / 64 * kQueryPart;
   static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kRows = kRings + 2 * kStages * kStageBytes;
   static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;          // [consumer][4][64] what is known of rows, or scores
   static constexpr int kBad = kRows + kRowBytes;                   // [two tiles][consumer][warp] entries of V that are not finite
@@ -86,7 +91,7 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const
   place = min(place, end - 1);
   if (leaf && place >= run.tree_entry) place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
   if (!run.index) return place;
-  return place < run.count ? run.index[kv_head * run.index_stride + place] : run.tail_first + (place - run.count);
+  return place < run.count ? __ldcg(run.index + kv_head * run.index_stride + place) : run.tail_first + (place - run.count);
 }
 
 // The items of a worker as its warps see them, one after the other: first a stretch of its own, then what is left, counted off
@@ -115,6 +120,7 @@ class ItemQueue {
   __device__ __forceinline__ void take() {
     own_end_ = 0;
     if (hands_round_) {
+      wait_for_previous();  // the launch before counts here too
       const int taken = args_.first_shared + int(atomicAdd(args_.taken, 1u) - args_.taken_before);
       barrier_poll(full_ + uint32_t((kQueueSlots + slot_) * 8), phase_ ^ 1);
       items_[slot_] = taken;
@@ -146,6 +152,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
   constexpr int rings = kPaired ? 2 : 1;
   const int my_ring = kPaired ? ring : 0;
   uint32_t phase = 0;
+  bool waited = false;
   ItemQueue queue = ItemQueue::of<Shared, kPaired>(args, shared, memory, ring, warp == 0);
   for (; queue.item() < args.num_items; queue.advance()) {
     const AttentionItemDevice& item = args.items[queue.item()];
@@ -161,6 +168,10 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
       const uint32_t at_phase = phase;
       if (++stage == Shared::kStages) stage = 0, phase ^= 1;
       if (tile / rings % 2 != warp) continue;
+      if (!waited && (leaf >= 0 || (block + 1) * kPageLen > run.settled)) {
+        wait_for_previous();
+        waited = true;
+      }
       const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
       if (boxes && leaf < 0) {
         const int page = pages[block];
@@ -182,6 +193,17 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
 #pragma unroll
         for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
         const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
+        if constexpr (Shared::kOfLines) {
+          barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
+          if (lane == 0) barrier_arrive_and_expect(ready, kPageLen * Shared::kLineBytes);
+          __syncwarp();
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            copy_line(to + uint32_t((h * 32 + lane) * Shared::kPitch), head + int64_t(row[h]) * Shared::kLineBytes,
+                      Shared::kLineBytes, ready, policy);
+          if (lane != 0) barrier_arrive(ready);
+          continue;
+        }
         constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
         const int chunk = lane % kChunks;
         const bool mine = !args.keys_only || chunk < kChunks / 2;

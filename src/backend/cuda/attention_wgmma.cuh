@@ -98,6 +98,33 @@ __device__ __forceinline__ void wgmma_values(float (&d)[64], uint32_t a0, uint32
 #undef HUNCH_TEXT_8
 #undef HUNCH_TEXT_4
 
+// The same sums by warps, 16 rows of d each: d[16][8] += a[16][16] b[8][16]^T, registers as a warp has them of wgmma.
+template <class T>
+__device__ __forceinline__ void mma_tile(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Four 8 x 8 pieces of an operand; lane 8 m + i names the 16 bytes of row i of piece m.
+template <bool kTransposed>
+__device__ __forceinline__ void load_pieces(uint32_t (&x)[4], uint32_t from) {
+  if constexpr (kTransposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 // Stores 8 x 8 pieces of a sum, rounded, transposed: lane 8 m + i names the 16 bytes of column i of piece m.
 __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2),

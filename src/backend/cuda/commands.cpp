@@ -203,7 +203,7 @@ void Commands::submit() {
 
 void Commands::drop_list() {
   launches_.clear(), uploaded_.clear();
-  args_used_ = data_used_ = 0, shape_ = 0;
+  args_used_ = data_used_ = 0, shape_ = 0, unsettled_ = 0;
   open_ = false;
 }
 

@@ -81,6 +81,14 @@ class Commands {
     return same && packed_until_ == counters_.kernels ? packed_ : nullptr;
   }
 
+  // What attention may read ahead of its turn (AttentionRun::settled): caches and choices that no kernel behind the last barrier
+  // has written, but for the rows of its own pass, which one launch stores. A barrier lets the next kernel start only once
+  // everything before it is done; a list begins behind one. Ops that write such things say so for every launch.
+  void wrote_rows() { ++unsettled_; }
+  void wrote_cache() { unsettled_ += 2; }
+  void launched_barrier() { unsettled_ = 0; }
+  bool settled() const { return unsettled_ <= 1; }
+
   // Memory whose bits are all ones whenever no kernel runs: kernels that write there put that back. For words that tell by
   // themselves whether they have been written. nullptr: not so much.
   void* ones(size_t bytes) const { return bytes <= kOnesBytes ? ones_ : nullptr; }
@@ -144,6 +152,7 @@ class Commands {
   std::byte* packed_ = nullptr;
   View<const float, 2> packed_rows_{};
   uint64_t packed_until_ = 0;  // kernels
+  int unsettled_ = 0;          // launches behind the last barrier that wrote caches
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
   std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use

@@ -110,11 +110,26 @@ std::unique_ptr<KvStore> CudaBackend::make_kv_store(const KvGeometry& geometry, 
   return CudaKvStore::make(*commands_, geometry, num_pages);
 }
 
+// Whether two views may share an element.
+template <class A, class B>
+bool meet(const A& a, const B& b) {
+  const auto end = [](const auto& x) {
+    const auto* last = x.data;
+    for (size_t i = 0; i < x.extent.size(); ++i) last += x.stride[i] * (x.extent[i] - 1);
+    return last + 1;
+  };
+  return a.data < end(b) && b.data < end(a);
+}
+
 Commands& CudaBackend::next_op() {
   commands_->begin_op();
-  if (!stores_.empty()) enqueue_store_kv(*commands_, stores_);
-  if (!copies_.empty()) enqueue_copy_rows(*commands_, copies_);
-  stores_.clear(), copies_.clear();
+  if (heads_) {
+    ready_.enqueue(*commands_, *heads_, stores_, copies_);
+  } else {
+    if (!stores_.empty()) enqueue_store_kv(*commands_, stores_);
+    if (!copies_.empty()) enqueue_copy_rows(*commands_, copies_);
+  }
+  heads_.reset(), stores_.clear(), copies_.clear();
   if (!samples_.empty()) {
     size_t first = 0;
     for (SampleArgs& call : samples_) {
@@ -127,8 +142,17 @@ Commands& CudaBackend::next_op() {
   return *commands_;
 }
 
+// The same before an op that has nothing to do with kept copies, so that they wait for a launch that they can share.
+template <class Touches>
+Commands& CudaBackend::next_op_beside(Touches touches) {
+  const bool waits = heads_ || !stores_.empty() || !samples_.empty() || std::any_of(copies_.begin(), copies_.end(), touches);
+  if (waits) return next_op();
+  commands_->begin_op();
+  return *commands_;
+}
+
 void CudaBackend::keep_sample(const SampleArgs& args) {
-  if (!stores_.empty() || !copies_.empty()) (void)next_op();
+  if (heads_ || !stores_.empty() || !copies_.empty()) (void)next_op();
   samples_.push_back(args);
   for (int64_t row = 0; row < args.logits.extent[0]; ++row) sample_positions_.push_back(args.positions(row));
 }
@@ -184,24 +208,51 @@ void CudaBackend::replay(const std::function<void()>& body) {
 }
 
 void CudaBackend::matmul(const MatmulArgs& args) {
-  enqueue_matmul(next_op(), args);
+  const auto touches = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.x) || std::any_of(args.products.begin(), args.products.end(), [&](const Product& product) {
+             return meet(copy.to, product.out) || meet(copy.from, product.out);
+           });
+  };
+  enqueue_matmul(next_op_beside(touches), args);
   for (const Product& product : args.products) counters_.weight_bytes += product.weight->bytes;
 }
 
 void CudaBackend::embed(const EmbedArgs& args) { enqueue_embed(next_op(), args); }
 
-void CudaBackend::norm(const NormArgs& args) { enqueue_norm(next_op(), args); }
+void CudaBackend::norm(const NormArgs& args) {
+  const auto touches = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.x) || meet(copy.to, args.out) || meet(copy.from, args.out);
+  };
+  enqueue_norm(next_op_beside(touches), args);
+}
 
-void CudaBackend::gate(const GateArgs& args) { enqueue_gate(next_op(), args); }
+void CudaBackend::gate(const GateArgs& args) {
+  const auto touches = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.gate) || meet(copy.to, args.up) || meet(copy.to, args.out) || meet(copy.from, args.out);
+  };
+  enqueue_gate(next_op_beside(touches), args);
+}
 
 void CudaBackend::rope_angles(const RopeAnglesArgs& args) { enqueue_rope_angles(next_op(), args); }
 
 void CudaBackend::rope(const RopeArgs& args) { enqueue_rope(next_op(), args); }
 
-void CudaBackend::ready_heads(const ReadyHeadsArgs& args) { enqueue_ready_heads(next_op(), args); }
+// Heads, the rows of them that caches get and copies kept before or behind go in one launch, in any order: so none of these
+// copies has to do with the rest.
+void CudaBackend::ready_heads(const ReadyHeadsArgs& args) {
+  if (args.q.extent[0] == 0) return;
+  const auto touches = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.q) || meet(copy.to, args.k) || meet(copy.from, args.q) || meet(copy.from, args.k);
+  };
+  (void)next_op_beside(touches);
+  heads_ = args;
+}
 
 void CudaBackend::store_kv(const StoreKvArgs& args) {
-  if (stores_.size() == kMostKept || !copies_.empty() || !samples_.empty()) (void)next_op();
+  const bool apart = heads_ && std::none_of(copies_.begin(), copies_.end(), [&](const CopyRowsArgs& copy) {
+                       return meet(copy.to, args.k) || meet(copy.to, args.v);
+                     });
+  if (stores_.size() == kMostKept || (!apart && !copies_.empty()) || !samples_.empty()) (void)next_op();
   stores_.push_back(args);
 }
 
@@ -265,7 +316,11 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
            (args.to.data < end(other.from) && other.from.data < end(args.to)) ||
            (args.to.data < end(other.to) && other.to.data < end(args.to));
   });
-  if (depends || copies_.size() == kMostKept || !stores_.empty() || !samples_.empty()) (void)next_op();
+  const bool apart = heads_ && !meet(args.to, heads_->q) && !meet(args.to, heads_->k) && !meet(args.from, heads_->q) &&
+                     !meet(args.from, heads_->k) && std::none_of(stores_.begin(), stores_.end(), [&](const StoreKvArgs& store) {
+                       return meet(args.to, store.k) || meet(args.to, store.v);
+                     });
+  if (depends || copies_.size() == kMostKept || (!apart && (heads_ || !stores_.empty())) || !samples_.empty()) (void)next_op();
   copies_.push_back(args);
 }
 

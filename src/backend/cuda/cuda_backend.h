@@ -14,6 +14,7 @@
 #include "backend/cuda/commands.h"
 #include "backend/cuda/host_ops.h"
 #include "backend/cuda/nsa.h"
+#include "backend/cuda/ready.h"
 #include "backend/ops/logit_patch.h"
 
 namespace hunch {
@@ -80,6 +81,8 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(std::unique_ptr<Commands> commands) : commands_(std::move(commands)) {}
   // The list, with what was kept and must come before any other op.
   Commands& next_op();
+  template <class Touches>
+  Commands& next_op_beside(Touches);
   void keep_sample(const SampleArgs& args);
   void run_choices();
   bool awaited(const View<float, 2>& scores) const;
@@ -95,6 +98,8 @@ class CudaBackend final : public Backend {
   uint64_t experts_bytes_ = 0;                               // of experts_seen_ that counters have
   std::vector<TopKArgs> choices_;                            // asked for, not yet appended
   const float *kept_first_ = nullptr, *kept_end_ = nullptr;  // around all scores that they read
+  std::optional<ReadyHeadsArgs> heads_;
+  CudaReady ready_;
   std::vector<StoreKvArgs> stores_;
   std::vector<CopyRowsArgs> copies_;
   std::vector<SampleArgs> samples_;

@@ -26,13 +26,6 @@ __device__ __forceinline__ void copy_bytes(std::byte* to, const std::byte* from,
   }
 }
 
-struct StoreDevice {
-  const float *k, *v;
-  int64_t k_row, k_head, v_row, v_head;  // strides
-  KvPlane plane;
-  const int32_t* pages;
-  int64_t rows, first_entry;
-};
 struct StoresDevice {
   const StoreDevice* calls;  // one per row of blocks
 };
@@ -191,16 +184,13 @@ void enqueue_store_kv(Commands& commands, std::span<const StoreKvArgs> calls) {
   for (const StoreKvArgs& args : calls) {
     const int64_t rows = args.k.extent[0];
     if (rows == 0) continue;
-    const KvPlane plane = kv_plane(args.kv, args.layer);
-    HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
-    HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
-    devices.push_back({args.k.data, args.v.data, args.k.stride[0], args.k.stride[1], args.v.stride[0], args.v.stride[1], plane,
-                       commands.data(args.kv.pages), rows, args.first_entry});
-    most = std::max(most, rows * plane.kv_heads * 2);
+    devices.push_back(store_device(commands, args));
+    most = std::max(most, rows * args.k.extent[1] * 2);
   }
   if (devices.empty()) return;
   commands.launch(store_kernel, {.blocks = dim3(blocks_of(most), unsigned(devices.size())), .threads = kThreads},
                   StoresDevice{commands.data(std::span<const StoreDevice>(devices))});
+  commands.wrote_rows();
 }
 
 void enqueue_gather_kv(Commands& commands, const GatherKvArgs& args) {
@@ -218,6 +208,7 @@ void enqueue_gather_kv(Commands& commands, const GatherKvArgs& args) {
                             args.tail_first,
                             args.index.extent[1] + args.tail_last - args.tail_first};
   commands.launch(gather_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
+  commands.wrote_cache();
 }
 
 void enqueue_move_kv(Commands& commands, const MoveKvArgs& args) {
@@ -235,6 +226,7 @@ void enqueue_move_kv(Commands& commands, const MoveKvArgs& args) {
                           int(args.from.size())};
   commands.launch(move_kernel, {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads},
                   device);
+  commands.wrote_cache();
 }
 
 void enqueue_shuffle_kv(Commands& commands, const ShuffleKvArgs& args) {
@@ -253,6 +245,7 @@ void enqueue_shuffle_kv(Commands& commands, const ShuffleKvArgs& args) {
                    .threads = kThreads,
                    .shared_bytes = size_t(count) * row_bytes},
                   device);
+  commands.wrote_cache();
 }
 
 void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
@@ -267,6 +260,7 @@ void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
                             args.last_page - args.first_page,
                             args.page_len};
   commands.launch(bounds_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
+  commands.wrote_cache();
 }
 
 }  // namespace hunch

@@ -6,7 +6,9 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include "backend/cuda/commands.h"
 #include "backend/cuda/kv_store.h"
+#include "backend/ops/kv.h"
 
 namespace hunch {
 
@@ -69,6 +71,30 @@ __device__ __forceinline__ void encode_row(DType dtype, const KvRow& to, int hea
   for (int d = lane; d < head_dim; d += 32)
     reinterpret_cast<int8_t*>(to.data)[d] = finite ? int8_t(rintf(from(d) * inverse)) : int8_t(0);
   if (lane == 0) *to.scale = coded ? greatest / 127 : finite ? 0 : __int_as_float(0x7fffffff);
+}
+
+// A call of store_kv as its kernels read it.
+struct StoreDevice {
+  const float *k, *v;
+  int64_t k_row, k_head, v_row, v_head;  // strides
+  KvPlane plane;
+  const int32_t* pages;
+  int64_t rows, first_entry;
+};
+inline StoreDevice store_device(Commands& commands, const StoreKvArgs& args) {
+  const KvPlane plane = kv_plane(args.kv, args.layer);
+  HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
+  HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
+  return {args.k.data,
+          args.v.data,
+          args.k.stride[0],
+          args.k.stride[1],
+          args.v.stride[0],
+          args.v.stride[1],
+          plane,
+          commands.data(args.kv.pages),
+          args.k.extent[0],
+          args.first_entry};
 }
 
 }  // namespace hunch

@@ -167,73 +167,6 @@ __global__ void __launch_bounds__(256) rope_kernel(const RopeDevice* args) {
   first = x * cos - y * sin, second = y * cos + x * sin;
 }
 
-// One warp a head. Lane l holds the pairs l, l + 32, ... and what lies behind the rotated part.
-struct ReadyPart {
-  float* x;
-  const float* weight;  // null: no norm
-  int64_t row_stride, head_stride;
-  int heads;
-};
-struct ReadyDevice {
-  ReadyPart parts[2];
-  const float* cos_sin;
-  int64_t angle_stride, rows;
-  int dim, half, halves;
-  float eps;
-};
-constexpr int kMostPairs = 8, kMostRest = 16;  // of a lane
-__global__ void __launch_bounds__(128) ready_kernel(const ReadyDevice* args) {
-  const ReadyDevice a = *args;
-  let_next_start();
-  const int lane = int(threadIdx.x % 32);
-  int64_t at = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  const int heads = a.parts[0].heads + a.parts[1].heads;
-  const int64_t row = at / heads;
-  if (row >= a.rows) return;
-  int head = int(at % heads);
-  const bool key = head >= a.parts[0].heads;
-  const ReadyPart& part = a.parts[key];
-  if (key) head -= a.parts[0].heads;
-  wait_for_previous();
-  float* x = part.x + row * part.row_stride + head * part.head_stride;
-  const auto first_of = [&](int i) { return a.halves ? i : 2 * i; };
-  const auto second_of = [&](int i) { return a.halves ? i + a.half : 2 * i + 1; };
-  float first[kMostPairs], second[kMostPairs], rest[kMostRest], sum = 0;
-#pragma unroll
-  for (int p = 0; p < kMostPairs; ++p) {
-    const int i = lane + 32 * p;
-    first[p] = i < a.half ? x[first_of(i)] : 0, second[p] = i < a.half ? x[second_of(i)] : 0;
-    sum = fmaf(first[p], first[p], sum), sum = fmaf(second[p], second[p], sum);
-  }
-#pragma unroll
-  for (int p = 0; p < kMostRest; ++p) {
-    const int d = 2 * a.half + lane + 32 * p;
-    rest[p] = d < a.dim ? x[d] : 0;
-    sum = fmaf(rest[p], rest[p], sum);
-  }
-  float scale = 1;
-  if (part.weight) {
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);
-    scale = 1 / sqrtf(sum / float(a.dim) + a.eps);
-  }
-  const auto normed = [&](float value, int d) { return part.weight ? value * scale * part.weight[d] : value; };
-  const float* angles = a.cos_sin + row * a.angle_stride;
-#pragma unroll
-  for (int p = 0; p < kMostPairs; ++p) {
-    const int i = lane + 32 * p;
-    if (i >= a.half) continue;
-    const float cos = angles[2 * i], sin = angles[2 * i + 1];
-    const float u = normed(first[p], first_of(i)), v = normed(second[p], second_of(i));
-    x[first_of(i)] = u * cos - v * sin, x[second_of(i)] = v * cos + u * sin;
-  }
-#pragma unroll
-  for (int p = 0; p < kMostRest; ++p) {
-    const int d = 2 * a.half + lane + 32 * p;
-    if (d < a.dim) x[d] = normed(rest[p], d);
-  }
-}
-
 // Blocks of `threads` for n pieces of work; rows along y.
 dim3 blocks_for(int64_t n, int64_t threads, int64_t rows) {
   HUNCH_CHECK(rows <= 65535);
@@ -298,26 +231,6 @@ void enqueue_rope(Commands& commands, const RopeArgs& args) {
   commands.launch(rope_kernel, {.blocks = blocks_for(heads * half, 256, rows), .threads = 256},
                   RopeDevice{args.x.data, args.cos_sin.data, args.x.stride[0], args.x.stride[1], args.cos_sin.stride[0],
                              int(heads), int(half), args.pairs == RopePairs::Halves});
-}
-
-void enqueue_ready_heads(Commands& commands, const ReadyHeadsArgs& args) {
-  const int64_t rows = args.q.extent[0], dim = args.q.extent[2], half = args.cos_sin.extent[1];
-  const int64_t heads = args.q.extent[1] + args.k.extent[1];
-  if (rows == 0) return;
-  HUNCH_CHECK(half <= 32 * kMostPairs && dim - 2 * half <= 32 * kMostRest && args.k.extent[2] == dim);
-  HUNCH_CHECK(args.q.stride[2] == 1 && args.k.stride[2] == 1 && args.cos_sin.stride[1] == 2 && args.cos_sin.stride[2] == 1);
-  const auto part = [](const View<float, 3>& x, const float* weight) {
-    return ReadyPart{x.data, weight, x.stride[0], x.stride[1], int(x.extent[1])};
-  };
-  commands.launch(ready_kernel, {.blocks = blocks_for(rows * heads, 4, 1), .threads = 128},
-                  ReadyDevice{{part(args.q, args.q_norm), part(args.k, args.k_norm)},
-                              args.cos_sin.data,
-                              args.cos_sin.stride[0],
-                              rows,
-                              int(dim),
-                              int(half),
-                              args.pairs == RopePairs::Halves,
-                              float(args.eps)});
 }
 
 }  // namespace hunch

@@ -12,6 +12,5 @@ void enqueue_norm(Commands& commands, const NormArgs& args);  // weight: device 
 void enqueue_gate(Commands& commands, const GateArgs& args);
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args);  // positions: host memory, copied now
 void enqueue_rope(Commands& commands, const RopeArgs& args);
-void enqueue_ready_heads(Commands& commands, const ReadyHeadsArgs& args);  // heads of up to 512 elements
 
 }  // namespace hunch

@@ -208,6 +208,7 @@ void enqueue_expand_blocks(Commands& commands, const ExpandBlocksArgs& args) {
   const Grid grid{.blocks = dim3(kStriding / 4, unsigned(sets)), .threads = kThreads};
   commands.launch(take_blocks_kernel, grid, expand);
   commands.launch(spread_blocks_kernel, grid, expand);
+  commands.wrote_cache();
 }
 
 void enqueue_split_signs(Commands& commands, const SplitSignsArgs& args) {
@@ -222,6 +223,7 @@ void enqueue_ends(Commands& commands, const TopKArgs& args) {
   HUNCH_CHECK(args.count == args.sinks + args.recent && args.count <= args.n);
   commands.launch(ends_kernel, {.blocks = dim3(32, unsigned(args.index.extent[0])), .threads = kThreads},
                   Ends{args.index.data, args.n, args.count, args.index.stride[0], args.sinks});
+  commands.wrote_cache();
 }
 
 }  // namespace hunch

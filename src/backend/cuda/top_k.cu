@@ -316,6 +316,7 @@ void launch_clusters(Commands& commands, int clusters, int warps, const TopKDevi
                    .threads = unsigned(warps) * 32,
                    .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
                   args);
+  commands.wrote_cache();
 }
 
 TopKSets upload(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of) {
@@ -360,6 +361,7 @@ bool enqueue_stream(Commands& commands, const std::vector<TopKCall>& calls, cons
   const StreamDevice args{sets, failed, uint32_t(capacity), 0};
   if (sixteen) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
   else commands.launch(stream_top_k_kernel<0>, grid, args);
+  commands.wrote_cache();
   // What failed, if anything did.
   launch_clusters(commands, 3 * device_facts().num_sms / kClusterBlocks, kManySets, TopKDevice{sets, failed});
   return true;

@@ -69,6 +69,9 @@ struct AttentionRun {
   // tail_first + (e - count) from there on; `last`, windows and splits speak of the run's entries. Data null: entries are kv's.
   View<const int32_t, 2> index;  // [kv_heads or 1 (shared)][count], ascending
   int64_t tail_first = 0;
+  // The run's entries before it were there before this pass stored its rows, so that a device may read them ahead of its turn;
+  // 0: nothing is said.
+  int64_t settled = 0;
   ScoreArgs scores;
 };
 
