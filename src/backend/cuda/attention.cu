@@ -16,6 +16,7 @@ constexpr int kMostLineColumns = 16;
 // One row of one head is folded by a block, each warp some of its spans, or, where rows are many, by a warp. A lane has four
 // elements.
 constexpr int kSpanSplits = kSuperSplits * kSpanSupers, kSpansOfWarp = 32 / kSpanSplits;
+constexpr int kSlotsAtOnce = 4;      // partials that a warp asks for together
 constexpr int64_t kManyRows = 4096;  // times heads
 struct Folded {
   float4 sums = make_float4(0, 0, 0, 0);
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const Combi
   const int head = at_head % a.heads;
   const CombineRowDevice row = a.rows[at_head / a.heads * (a.heads / a.group) + head / a.group];
   const int in_tile = row.in_tile + head % a.group;
-  // The slots of a warp's spans, one a lane, those past the last of a span the last again.
+  // The slots of a warp's spans, one a lane.
   int count = 0;  // of the lane's span
   AttentionSlot mine = 0;
   const auto look_up = [&](int first) {
@@ -54,7 +55,8 @@ __global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const Combi
   look_up(0);
   wait_for_previous();
   for (int d = lane * 4; d - lane * 4 < a.head_dim; d += 128) {
-    const int read_d = min(d, a.head_dim - 4);
+    const float* const sums = a.partials + in_tile * a.head_dim + min(d, a.head_dim - 4);
+    const float* const states = a.partials + row.rows * a.head_dim + in_tile * 2;
     Folded all;
     for (int first = 0; first < row.num_spans; first += kAtOnce) {
       const int spans = min(kAtOnce, row.num_spans - first);
@@ -62,27 +64,30 @@ __global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const Combi
         if (!kWarpRows) __syncthreads();
         look_up(first);
       }
-      const float* const partial = a.partials + (mine & ~AttentionSlot(3));
-      const float2 state = *reinterpret_cast<const float2*>(partial + row.rows * a.head_dim + in_tile * 2);
+      const float2 state = *reinterpret_cast<const float2*>(states + int64_t(mine >> 1) * 4);
 #pragma unroll
       for (int j = 0; j < kSpansOfWarp; ++j) {
         if (first_span + j * kStep >= spans) break;
-        float4 x[kSpanSplits];
-#pragma unroll
-        for (int i = 0; i < kSpanSplits; ++i) {
-          const AttentionSlot slot = __shfl_sync(~0u, mine, j * kSpanSplits + i);
-          x[i] = *reinterpret_cast<const float4*>(a.partials + (slot & ~AttentionSlot(3)) + in_tile * a.head_dim + read_d);
-        }
-        const int slots = __shfl_sync(~0u, count, j * kSpanSplits);
+        const int slots = uniform(__shfl_sync(~0u, count, j * kSpanSplits));
         Folded super, folded;
 #pragma unroll
-        for (int i = 0; i < kSpanSplits; ++i) {
-          const bool starts = __shfl_sync(~0u, int(mine & 1), j * kSpanSplits + i);
-          const float top = __shfl_sync(~0u, state.x, j * kSpanSplits + i),
-                      total = __shfl_sync(~0u, state.y, j * kSpanSplits + i);
-          if (i >= slots) continue;
-          if (starts) folded.add(super), super = Folded();
-          super.add(x[i], top, total);
+        for (int half = 0; half < kSpanSplits; half += kSlotsAtOnce) {
+          if (half >= slots) break;
+          float4 x[kSlotsAtOnce];
+#pragma unroll
+          for (int i = 0; i < kSlotsAtOnce; ++i) {
+            const AttentionSlot slot = __shfl_sync(~0u, mine, j * kSpanSplits + half + i);
+            if (half + i < slots) x[i] = *reinterpret_cast<const float4*>(sums + int64_t(slot >> 1) * 4);
+          }
+#pragma unroll
+          for (int i = 0; i < kSlotsAtOnce; ++i) {
+            const int from = j * kSpanSplits + half + i;
+            const bool starts = __shfl_sync(~0u, int(mine & 1), from);
+            const float top = __shfl_sync(~0u, state.x, from), total = __shfl_sync(~0u, state.y, from);
+            if (half + i >= slots) continue;
+            if (starts) folded.add(super), super = Folded();
+            super.add(x[i], top, total);
+          }
         }
         folded.add(super);
         if (kWarpRows) {

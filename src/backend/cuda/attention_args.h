@@ -95,8 +95,8 @@ struct AttentionUnitDevice {
 struct AttentionSpanDevice {
   int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::slots
 };
-// Where a slot's partial lies, in floats, a multiple of four; plus one if it is the first of its super-split.
-using AttentionSlot = int64_t;
+// Where a slot's partial lies, in units of four floats, times two; plus one if it is the first of its super-split.
+using AttentionSlot = uint32_t;
 inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_t(rows) * (head_dim + 2) + 3) / 4 * 4; }
 
 struct AttentionDevice {

@@ -203,6 +203,7 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
   while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
   // First of what is left for all: they take longest.
   plan.items.insert(plan.items.begin() + plan.worker_items.back(), plan.path_items.begin(), plan.path_items.end());
+  HUNCH_CHECK(plan.partial_floats / 2 < int64_t(UINT32_MAX));
   // Slots of a unit lie in one stretch, in the order of splits, and so do its spans; partials may lie anywhere.
   std::sort(plan.slots.begin(), plan.slots.end(),
             [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });
@@ -212,7 +213,8 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
     if (slots.starts_span) plan.spans.push_back({int32_t(plan.slot_list.size()), 0}), ++unit->num_spans;
     plan.spans.back().num_slots += slots.count;
     for (int i = 0; i < slots.count; ++i)
-      plan.slot_list.push_back((slots.partial + i * partial_floats(unit->rows, head_dim)) | (slots.starts_super && i == 0));
+      plan.slot_list.push_back(
+          AttentionSlot((slots.partial + i * partial_floats(unit->rows, head_dim)) / 2 + (slots.starts_super && i == 0)));
   }
 }
 

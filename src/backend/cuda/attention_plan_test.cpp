@@ -61,7 +61,7 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
             const AttentionSpanDevice& of = plan.spans[size_t(span)];
             ASSERT_LT(slot, of.num_slots);
             const int64_t partial = item->partial[tile % plan.tiles_per_group] + i * partial_floats(unit.rows, 64);
-            ASSERT_EQ(plan.slot_list[size_t(of.first_slot + slot++)], partial + (item->fold && i == 0));
+            ASSERT_EQ(plan.slot_list[size_t(of.first_slot + slot++)], partial / 2 + (item->fold && i == 0));
           }
           split += item->num_splits;
         }
