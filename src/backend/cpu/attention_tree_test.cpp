@@ -5,19 +5,7 @@
 namespace hunch {
 namespace {
 
-// A random tree: each row is the child of an earlier one, the one before with probability `chain`.
-std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
-  std::vector<int32_t> parents{-1};
-  for (int x = 1; x < rows; ++x)
-    parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
-  return parents;
-}
-
-std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
-  std::vector<int> path;
-  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
-  return {path.rbegin(), path.rend()};
-}
+using test::path_to, test::random_tree;
 
 AttendRequest tree_request(const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
   AttendRequest request;

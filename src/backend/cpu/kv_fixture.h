@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/cpu/test_backends.h"
-#include "base/half.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 
@@ -25,11 +25,7 @@ struct KvShape {
 };
 
 inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> values(n);
-  for (float& v : values) v = normal(random);
-  return values;
+  return test::gaussian(int64_t(n), seed, scale);
 }
 
 inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3};
@@ -69,27 +65,7 @@ struct KvCase {
   std::vector<int32_t> table;
 };
 
-struct AttendResult {
-  std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
-  std::vector<std::vector<float>> scores;  // [set][prefix]
-};
-
-struct AttendRequest {
-  std::vector<int32_t> last;
-  int window = 0;
-  int64_t first = 0;
-  std::vector<float> q;  // [row][head][head_dim]
-  ScoreMetric metric = ScoreMetric::None;
-  ScoreCombine combine = ScoreCombine::Sum;
-  std::vector<uint8_t> row_used;
-  std::vector<float> lse;  // given, [row][head]
-  int64_t prefix_len = 0;
-  int sets = 0;
-  std::vector<int32_t> parents;  // of a tree
-  int tree_first = 0;
-  int64_t tree_entry = 0;
-  std::vector<float> sinks;  // [head]; empty: none; those of a pass are the first request's
-};
+using test::AttendRequest, test::AttendResult;
 
 // Queries that are exact in bf16, so that the products of every KV type are those of the reference.
 inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {

@@ -91,18 +91,7 @@ TEST(CpuNsa, KeepsSequencesApart) {
   EXPECT_TRUE(same_bits(both[1].out, nsa_one(b, second).out));
 }
 
-std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
-  std::vector<int32_t> parents{-1};
-  for (int x = 1; x < rows; ++x)
-    parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
-  return parents;
-}
-
-std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
-  std::vector<int> path;
-  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
-  return {path.rbegin(), path.rend()};
-}
+using test::path_to, test::random_tree;
 
 void store_row(NsaCase& c, int64_t entry, int row) {
   const KvShape& shape = c.kv.shape;

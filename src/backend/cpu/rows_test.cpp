@@ -9,17 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/test_backends.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-std::vector<float> gaussian(int64_t n, float spread = 1) {
-  std::mt19937 random(6);
-  std::normal_distribution<float> normal(0, spread);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& x : out) x = normal(random);
-  return out;
-}
+std::vector<float> gaussian(int64_t n, float spread = 1) { return test::gaussian(n, 6, spread); }
 
 class CpuRows : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuRows, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });

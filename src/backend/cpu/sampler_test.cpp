@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/test_backends.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
@@ -52,13 +53,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   return out;
 }
 
-std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, spread);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& x : out) x = normal(random);
-  return out;
-}
+std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
 
 class CpuSample : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuSample, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });

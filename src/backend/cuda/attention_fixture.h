@@ -14,7 +14,7 @@
 #include "backend/cuda/device_test.h"
 #include "backend/cuda/kv_ops.h"
 #include "backend/reference/reference_backend.h"
-#include "base/half.h"
+#include "backend/test_inputs.h"
 
 namespace hunch::test {
 
@@ -28,13 +28,7 @@ struct KvShape {
   }
 };
 
-inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> values(n);
-  for (float& v : values) v = normal(random);
-  return values;
-}
+inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) { return gaussian(int64_t(n), seed, scale); }
 
 // The same entries in both stores, in a shuffled page table; what is not written is NaN.
 struct KvPair {
@@ -74,29 +68,8 @@ struct KvPair {
   std::vector<int32_t> table;
 };
 
-struct Request {
-  std::vector<int32_t> last;
-  int window = 0;
-  int64_t first = 0;
-  std::vector<float> q;  // [row][head][head_dim]
-  ScoreMetric metric = ScoreMetric::None;
-  ScoreCombine combine = ScoreCombine::Sum;
-  std::vector<uint8_t> row_used;
-  std::vector<float> lse;  // given, [row][head]
-  int64_t prefix_len = 0;
-  int sets = 0;
-  std::vector<int32_t> parents;  // of a tree
-  int tree_first = 0;
-  int64_t tree_entry = 0;
-  std::vector<int32_t> index;  // [index_sets][count]
-  int index_sets = 0;
-  int64_t tail_first = 0;
-  std::vector<float> sinks;  // [head], of all requests of a pass those of the first; empty: none
-};
-struct Attended {
-  std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
-  std::vector<std::vector<float>> scores;  // [set][prefix_len + kGuard]
-};
+using Request = AttendRequest;
+using Attended = AttendResult;
 inline constexpr int64_t kGuard = 5;  // scores past the prefix that must stay
 inline constexpr float kUntouched = 1234.5f;
 

@@ -264,17 +264,8 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
         }
 }
 
-std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
-  std::vector<int32_t> parents{-1};
-  for (int x = 1; x < rows; ++x)
-    parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
-  return parents;
-}
-std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
-  std::vector<int> path;
-  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
-  return {path.rbegin(), path.rend()};
-}
+using test::path_to, test::random_tree;
+
 Request tree_request(const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
   Request request;
   request.window = window;

@@ -235,7 +235,12 @@ void CudaBackend::gate(const GateArgs& args) {
 
 void CudaBackend::rope_angles(const RopeAnglesArgs& args) { enqueue_rope_angles(next_op(), args); }
 
-void CudaBackend::rope(const RopeArgs& args) { enqueue_rope(next_op(), args); }
+void CudaBackend::rope(const RopeArgs& args) {  // of heads without keys
+  ready_heads({.q = args.x,
+               .k = View<float, 3>(args.x.data, args.x.extent[0], 0, args.x.extent[2]),
+               .cos_sin = args.cos_sin,
+               .pairs = args.pairs});
+}
 
 // Heads, the rows of them that caches get and copies kept before or behind go in one launch, in any order: so none of these
 // copies has to do with the rest.

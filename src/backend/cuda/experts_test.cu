@@ -13,6 +13,7 @@
 #include "backend/cuda/rows.h"
 #include "backend/cuda/weights.h"
 #include "backend/reference/reference_backend.h"
+#include "backend/test_inputs.h"
 #include "base/half.h"
 #include "checkpoint/quantise.h"
 
@@ -21,13 +22,7 @@ namespace {
 
 using test::DeviceArray;
 
-std::vector<float> gaussian(int64_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& x : out) x = normal(random);
-  return out;
-}
+using test::gaussian;
 
 template <class T>
 View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "backend/cuda/device_test.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
@@ -12,13 +13,7 @@ using test::DeviceArray;
 
 constexpr int64_t kRows = 3, kVocab = 500;
 
-std::vector<float> gaussian(size_t n) {
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal(0, 2);
-  std::vector<float> out(n);
-  for (float& x : out) x = normal(random);
-  return out;
-}
+std::vector<float> gaussian(size_t n) { return test::gaussian(int64_t(n), 3, 2); }
 
 class HostOpsTest : public testing::Test {
  protected:

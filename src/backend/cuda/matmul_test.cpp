@@ -9,64 +9,15 @@
 #include "backend/cuda/device_test.h"
 #include "backend/cuda/weights.h"
 #include "backend/reference/reference_backend.h"
-#include "base/half.h"
-#include "checkpoint/quantise.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::DeviceArray;
+using test::DeviceArray, test::gaussian, test::kEncodings;
 
-constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,    DType::Q4_0,
-                                DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
-
-std::vector<float> gaussian(int64_t n, uint32_t seed = 2) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& x : out) x = normal(random);
-  return out;
-}
-
-// A random matrix in the file's encoding; its storage is kept beside it.
-struct Matrix {
-  Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0, 1);
-    const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
-    bytes.resize(row_bytes * size_t(out_dim));
-    std::vector<float> row(static_cast<size_t>(in_dim));
-    for (int64_t i = 0; i < out_dim; ++i) {
-      std::byte* to = bytes.data() + size_t(i) * row_bytes;
-      if (can_quantise(dtype) && dtype != DType::Q4_K) {
-        for (float& x : row) x = normal(random);
-        quantise_row(dtype, row.data(), to, in_dim);
-        continue;
-      }
-      // K-quants: every bit pattern is a valid code, but the f16 scales must be finite and small.
-      for (size_t j = 0; j < row_bytes; ++j) to[j] = std::byte(random());
-      const size_t block_bytes = size_t(dtype_info(dtype).block_bytes);
-      for (size_t block = 0; block < row_bytes; block += block_bytes) {
-        const uint16_t d = f32_to_f16(normal(random) / 1000), d_min = f32_to_f16(normal(random) / 100);
-        std::memcpy(to + block + (dtype == DType::Q6_K ? 208 : 0), &d, 2);
-        if (dtype != DType::Q6_K) std::memcpy(to + block + 2, &d_min, 2);
-      }
-    }
-    tensor.dtype = dtype, tensor.shape = {out_dim, in_dim}, tensor.data = bytes.data(), tensor.bytes = bytes.size();
-    if (dtype == DType::F8_E4M3) scale_by(128, 128);
-  }
-  // FP8: scales of blocks of that size, different from each other.
-  void scale_by(int64_t rows, int64_t columns) {
-    std::mt19937 random(5);
-    std::uniform_real_distribution<float> uniform(0.001f, 0.01f);
-    const int64_t out = tensor.shape[0], in = tensor.shape[1];
-    scales.resize(size_t((out + rows - 1) / rows * ((in + columns - 1) / columns)));
-    for (float& s : scales) s = uniform(random);
-    tensor.scales = {scales.data(), rows, columns};
-  }
-  std::vector<std::byte> bytes;
-  std::vector<float> scales;
-  Tensor tensor;
+struct Matrix : test::Matrix {
+  Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) : test::Matrix(dtype, out_dim, in_dim, seed, true) {}
 };
 
 class CudaMatmul : public testing::TestWithParam<DType> {

@@ -146,27 +146,6 @@ __global__ void __launch_bounds__(128) rope_angles_kernel(const AnglesDevice* ar
   out[a.part_stride] = sinf(angle) * a.magnitude;
 }
 
-struct RopeDevice {
-  float* x;
-  const float* cos_sin;
-  int64_t row_stride, head_stride, angle_stride;
-  int heads, half, halves;
-};
-__global__ void __launch_bounds__(256) rope_kernel(const RopeDevice* args) {
-  const RopeDevice a = *args;
-  let_next_start();
-  wait_for_previous();
-  const int64_t r = blockIdx.y;
-  const int at = int(blockIdx.x * blockDim.x + threadIdx.x), h = at / a.half, i = at % a.half;
-  if (h >= a.heads) return;
-  float* head = a.x + r * a.row_stride + h * a.head_stride;
-  float& first = head[a.halves ? i : 2 * i];
-  float& second = head[a.halves ? i + a.half : 2 * i + 1];
-  const float cos = a.cos_sin[r * a.angle_stride + 2 * i], sin = a.cos_sin[r * a.angle_stride + 2 * i + 1];
-  const float x = first, y = second;
-  first = x * cos - y * sin, second = y * cos + x * sin;
-}
-
 // Blocks of `threads` for n pieces of work; rows along y.
 dim3 blocks_for(int64_t n, int64_t threads, int64_t rows) {
   HUNCH_CHECK(rows <= 65535);
@@ -222,15 +201,6 @@ void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {
       rope_angles_kernel, {.blocks = blocks_for(rows * half, 128, 1), .threads = 128},
       AnglesDevice{commands.data(args.positions), args.inv_freq.data, args.cos_sin.data, args.inv_freq.stride[0],
                    args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half), args.magnitude});
-}
-
-void enqueue_rope(Commands& commands, const RopeArgs& args) {
-  const int64_t rows = args.x.extent[0], heads = args.x.extent[1], half = args.cos_sin.extent[1];
-  if (rows == 0 || heads == 0 || half == 0) return;
-  HUNCH_CHECK(args.x.stride[2] == 1 && args.cos_sin.stride[1] == 2 && args.cos_sin.stride[2] == 1);
-  commands.launch(rope_kernel, {.blocks = blocks_for(heads * half, 256, rows), .threads = 256},
-                  RopeDevice{args.x.data, args.cos_sin.data, args.x.stride[0], args.x.stride[1], args.cos_sin.stride[0],
-                             int(heads), int(half), args.pairs == RopePairs::Halves});
 }
 
 }  // namespace hunch

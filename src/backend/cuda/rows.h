@@ -11,6 +11,5 @@ namespace hunch {
 void enqueue_norm(Commands& commands, const NormArgs& args);  // weight: device memory
 void enqueue_gate(Commands& commands, const GateArgs& args);
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args);  // positions: host memory, copied now
-void enqueue_rope(Commands& commands, const RopeArgs& args);
 
 }  // namespace hunch

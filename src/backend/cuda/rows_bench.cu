@@ -143,10 +143,6 @@ class RowsBench {
       enqueue_rope_angles(commands_, {View<const int32_t, 1>(positions.data(), rows), View<const float, 1>(freq.data(), kDim / 2),
                                       1, View<float, 3>(angles.data(), rows, kDim / 2, 2)});
     });
-    hundred("rotation of 32 heads", double(rows * kHeads * kDim * 8), [&] {
-      enqueue_rope(commands_,
-                   {View<float, 3>(q.data(), rows, kHeads, kDim), View<const float, 3>(angles.data(), rows, kDim / 2, 2)});
-    });
   }
 
   std::vector<KernelRow> take() { return std::move(rows_); }

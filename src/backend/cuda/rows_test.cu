@@ -1,4 +1,5 @@
 // Norms, gate and rotation on the device against the reference, and alone against among others.
+#include "backend/cuda/ready.h"
 #include "backend/cuda/rows.h"
 
 #include <cmath>
@@ -7,17 +8,12 @@
 
 #include "backend/cuda/device_test.h"
 #include "backend/reference/reference_backend.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-std::vector<float> gaussian(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 2);
-  std::vector<float> out(n);
-  for (float& x : out) x = normal(random);
-  return out;
-}
+std::vector<float> gaussian(size_t n, uint32_t seed) { return test::gaussian(int64_t(n), seed, 2); }
 
 void expect_near(const std::vector<float>& got, const std::vector<float>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
@@ -102,8 +98,9 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
         const View<const int32_t, 1> at(positions.data(), rows);
         enqueue_rope_angles(*commands,
                             {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
-        enqueue_rope(*commands, {View<float, 3>(device.data(), rows, heads, dim),
-                                 View<const float, 3>(cos_sin.data(), rows, half, 2), pairs});
+        ReadyHeadsArgs args{View<float, 3>(device.data(), rows, heads, dim), View<float, 3>(device.data(), rows, 0, dim)};
+        args.cos_sin = View<const float, 3>(cos_sin.data(), rows, half, 2), args.pairs = pairs;
+        CudaReady().enqueue(*commands, args, {}, {});
         ASSERT_TRUE(commands->wait().ok());
         reference.rope_angles(
             {at, View<const float, 1>(inv_freq.data(), half), 1.25f, View<float, 3>(angles.data(), rows, half, 2)});

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/device_test.h"
 #include "backend/reference/reference_backend.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
@@ -65,13 +66,7 @@ Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const Samp
   return out;
 }
 
-std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, spread);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& x : out) x = normal(random);
-  return out;
-}
+std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
 
 constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0},      {1, 0, 1, 0},         {0.8f, 40, 0.95f, 0.05f},
                                       {1, 3, 1, 0},          {1, 600, 1, 0},       {1, 2000, 0.9f, 0},

@@ -1,0 +1,106 @@
+// What tests of several backends are given: matrices in every encoding, numbers, trees.
+#pragma once
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "backend/ops/attention.h"
+#include "base/half.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/quantise.h"
+
+namespace hunch::test {
+
+inline constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,    DType::Q4_0,
+                                       DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
+
+inline std::vector<float> gaussian(int64_t n, uint32_t seed = 2, float spread = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+// A random matrix in the file's encoding; its storage is kept beside it.
+struct Matrix {  // bits: Q4_K too is made of random bits
+  Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1, bool bits = false) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 1);
+    const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
+    bytes.resize(row_bytes * size_t(out_dim));
+    std::vector<float> row(static_cast<size_t>(in_dim));
+    for (int64_t i = 0; i < out_dim; ++i) {
+      std::byte* to = bytes.data() + size_t(i) * row_bytes;
+      if (can_quantise(dtype) && !(bits && dtype == DType::Q4_K)) {
+        for (float& x : row) x = normal(random);
+        quantise_row(dtype, row.data(), to, in_dim);
+        continue;
+      }
+      // K-quants: every bit pattern is a valid code, but the f16 scales must be finite and small.
+      for (size_t j = 0; j < row_bytes; ++j) to[j] = std::byte(random());
+      const size_t block_bytes = size_t(dtype_info(dtype).block_bytes);
+      for (size_t block = 0; block < row_bytes; block += block_bytes) {
+        const uint16_t d = f32_to_f16(normal(random) / 1000), d_min = f32_to_f16(normal(random) / 100);
+        std::memcpy(to + block + (dtype == DType::Q6_K ? 208 : 0), &d, 2);
+        if (dtype != DType::Q6_K) std::memcpy(to + block + 2, &d_min, 2);
+      }
+    }
+    tensor.dtype = dtype, tensor.shape = {out_dim, in_dim}, tensor.data = bytes.data(), tensor.bytes = bytes.size();
+    if (dtype == DType::F8_E4M3) scale_by(128, 128);
+  }
+  // FP8: scales of blocks of that size, different from each other.
+  void scale_by(int64_t rows, int64_t columns) {
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> uniform(0.001f, 0.01f);
+    const int64_t out = tensor.shape[0], in = tensor.shape[1];
+    scales.resize(size_t((out + rows - 1) / rows * ((in + columns - 1) / columns)));
+    for (float& s : scales) s = uniform(random);
+    tensor.scales = {scales.data(), rows, columns};
+  }
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+  Tensor tensor;
+};
+
+// A random tree: each row is the child of an earlier one, the one before with probability `chain`.
+inline std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
+  std::vector<int32_t> parents{-1};
+  for (int x = 1; x < rows; ++x)
+    parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
+  return parents;
+}
+
+inline std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
+  std::vector<int> path;
+  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
+  return {path.rbegin(), path.rend()};
+}
+
+// A pass of one sequence through attention, and what comes of it.
+struct AttendRequest {
+  std::vector<int32_t> last;
+  int window = 0;
+  int64_t first = 0;
+  std::vector<float> q;  // [row][head][head_dim]
+  ScoreMetric metric = ScoreMetric::None;
+  ScoreCombine combine = ScoreCombine::Sum;
+  std::vector<uint8_t> row_used;
+  std::vector<float> lse;  // given, [row][head]
+  int64_t prefix_len = 0;
+  int sets = 0;
+  std::vector<int32_t> parents;  // of a tree
+  int tree_first = 0;
+  int64_t tree_entry = 0;
+  std::vector<int32_t> index;  // [index_sets][count]
+  int index_sets = 0;
+  int64_t tail_first = 0;
+  std::vector<float> sinks;  // [head], of all requests of a pass those of the first; empty: none
+};
+struct AttendResult {
+  std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
+  std::vector<std::vector<float>> scores;  // [set][prefix_len + kGuard]
+};
+
+}  // namespace hunch::test
