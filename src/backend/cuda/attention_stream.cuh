@@ -1,6 +1,6 @@
 // What feeds attention on the tensor cores (attention_kernel.cuh): the layout of shared memory, the tiles of an item, the queue
-// of items, and the producers, which stream pages of K and V (a TMA box each, or 16-byte copies of selected rows) through two
-// rings.
+// of items, and the producers, which stream pages of K and V (a TMA box each; selected rows as lines, or by 16-byte copies)
+// through two rings.
 #pragma once
 
 #include "backend/cuda/attention_args.h"
