@@ -37,7 +37,7 @@ class LateBackend final : public ReferenceBackend {
   Status synchronize() override {
     // An op may call others; none of them is late then.
     std::vector<std::function<void()>> all;
-    all.swap(waiting_);
+    all.swap(waiting_), fresh_.clear();
     if (waits_left >= 0 && waits_left-- == 0) lost_ = true;
     if (lost_) return Error{"late: the device was lost"};
     for (const auto& op : all) op();
@@ -77,6 +77,7 @@ class LateBackend final : public ReferenceBackend {
     later([this, a] { ReferenceBackend::rope(a); });
   }
   void store_kv(const StoreKvArgs& a) override {
+    fresh_.push_back(a);
     later(Kind::Store, [this, a = a, pages = taken(a.kv.pages)]() mutable {
       a.kv.pages = seen(pages);
       ReferenceBackend::store_kv(a);
@@ -102,6 +103,12 @@ class LateBackend final : public ReferenceBackend {
     });
   }
   void attention(const AttentionArgs& a) override {
+    // A device reads what is settled before the stores that were asked for just now are done.
+    for (const AttentionRun& run : a.runs)
+      for (const StoreKvArgs& store : fresh_)
+        if (store.layer == a.layer && store.kv.store == run.kv.store && store.kv.pages.data == run.kv.pages.data)
+          HUNCH_CHECK((run.index.data ? run.tail_first - run.index.extent[1] : 0) + run.settled <= store.first_entry);
+    fresh_.clear();
     struct Run {
       AttentionRun run;
       std::vector<int32_t> pages, last, parents;
@@ -186,6 +193,7 @@ class LateBackend final : public ReferenceBackend {
   void later(std::function<void()> op) { later(Kind::Other, std::move(op)); }
   Kind last_ = Kind::Other;
   std::vector<std::function<void()>> waiting_;
+  std::vector<StoreKvArgs> fresh_;  // behind the last attention
   bool lost_ = false;
 };
 

@@ -1,6 +1,8 @@
 // See ready.h. A warp a head of a row, of Q, K or V, or a row to copy.
 #include "backend/cuda/ready.h"
 
+#include <algorithm>
+
 #include "backend/cuda/kv_ops.h"
 #include "backend/cuda/kv_rows.cuh"
 #include "backend/cuda/ptx.h"
@@ -10,6 +12,7 @@ namespace hunch {
 namespace {
 
 constexpr int kWarps = 4;              // of a block
+constexpr int kPairs = 8, kRest = 16;  // at most, of a lane
 constexpr int64_t kMostColumns = 512;  // of a row that is copied by a warp
 
 struct ReadyPart {
@@ -126,7 +129,7 @@ __global__ void __launch_bounds__(kWarps * 32) ready_kernel(const ReadyDevice* a
 void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::span<const StoreKvArgs> stores,
                         std::span<const CopyRowsArgs> copies) {
   const int64_t rows = args.q.extent[0], dim = args.q.extent[2], half = args.cos_sin.extent[1];
-  HUNCH_CHECK(rows > 0 && half <= 32 * 8 && dim - 2 * half <= 32 * 16 && args.k.extent[2] == dim);
+  HUNCH_CHECK(rows > 0 && half <= 32 * kPairs && dim - 2 * half <= 32 * kRest && args.k.extent[2] == dim);
   HUNCH_CHECK(args.q.stride[2] == 1 && args.k.stride[2] == 1 && args.cos_sin.stride[1] == 2 && args.cos_sin.stride[2] == 1);
   const auto part = [](const View<float, 3>& x, const float* weight) {
     return ReadyPart{x.data, weight, x.stride[0], x.stride[1], int(x.extent[1])};
@@ -143,8 +146,9 @@ void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::spa
   store_of_row_.assign(size_t(2 * rows), -1), other_stores_.clear(), other_copies_.clear();
   std::vector<StoreDevice> stored;
   for (const StoreKvArgs& store : stores) {
-    const int64_t from = store.k.data - args.k.data, first = from / args.k.stride[0], end = first + store.k.extent[0];
-    bool mine = from >= 0 && from % args.k.stride[0] == 0 && end <= rows && store.k.stride == args.k.stride;
+    const int64_t stride = std::max<int64_t>(1, args.k.stride[0]);  // 0: without keys
+    const int64_t from = store.k.data - args.k.data, first = from / stride, end = first + store.k.extent[0];
+    bool mine = from >= 0 && from % stride == 0 && end <= rows && store.k.stride == args.k.stride;
     for (int64_t row = first; mine && row < end; ++row) mine = store_of_row_[size_t(row)] < 0;
     if (!mine) {
       other_stores_.push_back(store);
@@ -174,7 +178,7 @@ void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::spa
                   .threads = kWarps * 32,
                   .shared_bytes = size_t(kWarps * dim) * sizeof(float)};
   if (half <= 64 && dim == 2 * half) commands.launch(ready_kernel<2, 0>, grid, device);
-  else commands.launch(ready_kernel<8, 16>, grid, device);
+  else commands.launch(ready_kernel<kPairs, kRest>, grid, device);
   if (!stored.empty()) commands.wrote_rows();
   if (!other_stores_.empty()) enqueue_store_kv(commands, other_stores_);
   if (!other_copies_.empty()) enqueue_copy_rows(commands, other_copies_);
