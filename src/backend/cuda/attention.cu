@@ -150,18 +150,21 @@ int columns_for(int64_t packed) {
 }
 
 template <int D, class T>
-void launch_tensor(Commands& commands, int blocks, int columns, bool paired, bool lines, const AttentionDevice& device) {
+void launch_tensor(Commands& commands, int blocks, int columns, bool paired, bool lines, bool scored,
+                   const AttentionDevice& device) {
   const auto launch = [&](auto* kernel) {
     const size_t bytes = lines ? AttentionShared<D, true>::kBytes : AttentionShared<D, false>::kBytes;
     commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = bytes}, device);
   };
   if (lines && columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8, true>, false>);
   else if (lines) launch(attention_kernel<ColumnConsumer<D, T, 16, true>, false>);
-  else if (paired) launch(attention_kernel<RowConsumer<D, T, true>, true>);
+  else if (paired && scored) launch(attention_kernel<RowConsumer<D, T, true, true>, true>);
+  else if (paired) launch(attention_kernel<RowConsumer<D, T, true, false>, true>);
   else if (columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8>, false>);
   else if (columns == 16) launch(attention_kernel<ColumnConsumer<D, T, 16>, false>);
   else if (columns == 32) launch(attention_kernel<ColumnConsumer<D, T, 32>, false>);
-  else launch(attention_kernel<RowConsumer<D, T, false>, false>);
+  else if (scored) launch(attention_kernel<RowConsumer<D, T, false, true>, false>);
+  else launch(attention_kernel<RowConsumer<D, T, false, false>, false>);
 }
 
 int64_t plane_stride(int64_t prefix_len) { return (prefix_len + kPageLen - 1) / kPageLen * kPageLen; }
@@ -388,6 +391,9 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     if (!launch.general && (device.sink == ScoreSink::Rows || device.sink == ScoreSink::Groups))
       device.scores = place(device.scores);
 
+  bool scored = false;
+  for (const AttentionRunDevice& run : devices) scored |= run.sink != ScoreSink::None;
+
   AttentionDevice device;
   device.runs = upload(devices), device.items = upload(plan.items), device.num_items = int32_t(plan.items.size());
   device.worker_items = upload(plan.worker_items), device.first_shared = plan.worker_items.back();
@@ -416,11 +422,12 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
                     {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
     if (call.head_dim == 128)
-      launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
+      launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
+    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
   } else {
-    if (call.head_dim == 128) launch_tensor<128, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
-    else launch_tensor<64, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, device);
+    if (call.head_dim == 128)
+      launch_tensor<128, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
+    else launch_tensor<64, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
   }
   if (!launch.general) commands.launched_barrier();
   if (!launch.keys_only) {

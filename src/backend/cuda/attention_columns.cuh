@@ -22,6 +22,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   static constexpr int kParts = D / 64, kBlocks = N / 8, kColumns = N / 4;  // columns: a thread's
 
  public:
+  static constexpr bool kScores = true;
   using Base::Base;
   using typename Base::Shared;
 

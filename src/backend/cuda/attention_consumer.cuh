@@ -19,10 +19,10 @@ struct TileInFlight {
 };
 
 // Self: has begin_rows(run, item) for a new tile of rows, attend(run, item) and look_at_keys(run, item), scores alone.
-template <class Self, int D, class T, bool kPaired, bool kLines = false>
+template <class Self, int D, class T, bool kPaired, bool kLines = false, bool kFolds = false>
 class AttentionConsumer {
  public:
-  using Shared = AttentionShared<D, kLines>;
+  using Shared = AttentionShared<D, kLines, kFolds>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64;
 
   __device__ __forceinline__ AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)
@@ -41,8 +41,9 @@ class AttentionConsumer {
       rows_in_tile_ = uniform(kPaired && consumer_ ? item.rows[1] : item.rows[0]);
       tile_ = rows_in_tile_ == 0 ? 0 : kPaired ? item.mgroup * 2 + consumer_ : item.mgroup;
       clean_begin_ = item.clean_begin, clean_end_ = item.clean_end;
-      sink_ = rows_in_tile_ == 0 ? ScoreSink::None : ScoreSink(uniform(int(run.sink)));
-      scored_end_ = sink_ == ScoreSink::None || item.part > 1 ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
+      if (Self::kScores) sink_ = rows_in_tile_ == 0 ? ScoreSink::None : ScoreSink(uniform(int(run.sink)));
+      if (Self::kScores)
+        scored_end_ = sink_ == ScoreSink::None || item.part > 1 ? 0 : run.prefix_len, scored_leaf_ = item.leaf_begin;
       gathered_ = run.index != nullptr;
       weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
       if (sink_ != ScoreSink::Rows)
@@ -52,8 +53,8 @@ class AttentionConsumer {
         self().begin_rows(run, item);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
       }
-      if (keys_only_) self().look_at_keys(run, item);
-      else self().attend(run, item);
+      if (!Self::kScores || !keys_only_) self().attend(run, item);
+      else self().look_at_keys(run, item);
     }
     take_turn();
   }
@@ -137,7 +138,7 @@ class AttentionConsumer {
     TileInFlight tile;
     tile.split = tiles.split, tile.entry = tiles.block * kPageLen, tile.leaf = tiles.leaf;
     tile.full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
-    tile.keys = shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes);
+    tile.keys = uint32_t(uniform(int(shared_ + Shared::kRings + uint32_t((ring_ * kStages + stage_) * Shared::kStageBytes))));
     tile.phase = phase_;
     if (kPaired) ring_ ^= 1;
     if (!kPaired || ring_ == 0)

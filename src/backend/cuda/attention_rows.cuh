@@ -2,19 +2,25 @@
 // 64 keys. P stays in registers, and warps, each with 16 rows, have nothing to tell each other but scores. Paired, two consumers
 // read the same tiles, alternately from both rings, with rows of their own. What it leaves of a row has the bits that
 // attention_columns.cuh leaves: the same weights against the same references, added in the same order.
+//
+// The values of a tile and the scores of the next go to the tensor cores together. What all of it is paced by is how few
+// registers the arithmetic between has: so scores are collected by a kernel of their own, and nearly all tiles take a loop that
+// knows no masks.
 #pragma once
 
 #include "backend/cuda/attention_consumer.cuh"
 
 namespace hunch {
 
-template <int D, class T, bool kPaired>
-class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, kPaired> {
-  using Base = AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, kPaired>;
+// kScored: some run wants scores.
+template <int D, class T, bool kPaired, bool kScored>
+class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kPaired> {
+  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kPaired>;
   friend Base;
   using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
       Base::is_bad;
-  using Base::is_clean, Base::is_scored, Base::lane_, Base::leave, Base::leaves_slack, Base::mean_, Base::memory_;
+  using Base::clean_begin_, Base::clean_end_, Base::is_clean, Base::is_scored, Base::lane_, Base::leave, Base::leaves_slack,
+      Base::mean_, Base::memory_;
   using Base::next_stage, Base::pack, Base::queries, Base::reads, Base::row_of, Base::rows_in_tile_, Base::scale_,
       Base::scored_end_;
   using Base::scores_, Base::shift_, Base::sink_, Base::sum_, Base::sync, Base::t_, Base::warp_, Base::weight_, Base::keys_only_;
@@ -22,6 +28,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
       8;  // of keys, by which a thread adds weights: 16 (class / 2) + 8 {0, 1} + 2 (lane % 4) + class % 2
 
  public:
+  static constexpr bool kScores = kScored;
   using Base::Base;
   using typename Base::Shared;
 
@@ -38,7 +45,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
       last_[half] = -1, leaf_[half] = -1, plane_[half] = -1, minus_lse_[half] = -INFINITY, used_[half] = row_used_[half] = false;
       if (in_tile >= rows_in_tile_) continue;
       const int row = row_of(run, in_tile);
-      row_used_[half] = sink_ != ScoreSink::None && run.row_used[row];
+      row_used_[half] = kScored && sink_ != ScoreSink::None && run.row_used[row];
       if (row_used_[half] && sink_ == ScoreSink::Rows) plane_[half] = run.used_index[row] * run.plane.kv_heads + item.kv_head;
       if (head_of(in_tile) >= args_.group) continue;
       if (!keys_only_) last_[half] = run.last[row];
@@ -63,39 +70,84 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
   __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     float s[32], added[2][kClasses];
     State state;
+    Folded folded;
     const int64_t base = kPaired && consumer_ ? item.partial[1] : item.partial[0];
     Tiles tiles(item, run.leaves);
-    bool more = tiles.next(), begins = true;
-    while (more) {
-      if (begins) {
+    tiles.next();
+    TileInFlight tile = next_stage(tiles);
+    make_scores(tile, s);
+    for (bool more = true; more;) {
 #pragma unroll
-        for (int i = 0; i < D / 2; ++i) state.o[i] = 0;
+      for (int i = 0; i < D / 2; ++i) state.o[i] = 0;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          state.top[half] = kNothingRead;
+      for (int half = 0; half < 2; ++half) {
+        state.top[half] = kNothingRead;
 #pragma unroll
-          for (int i = 0; i < kClasses; ++i) added[half][i] = 0;
+        for (int i = 0; i < kClasses; ++i) added[half][i] = 0;
+      }
+      const int split = tile.split;
+      do {
+        // Nearly all tiles: every row reads all of it, and the next is of this split.
+        for (int alike = plain_tiles(tiles, tile); alike > 1; --alike) {
+          float p[32];
+          uint32_t rounded[16];
+          make_weights(s, p, rounded, state, added);
+          const TileInFlight before = tile;
+          tiles.next_in_order();
+          tile = next_stage(tiles);
+          const bool scored = kScored && is_scored(before);
+          await(tile);
+          hold(state.o);
+          wgmma_begin();
+          start_scores(tile, s);
+          start_values(before, rounded, state);
+          wgmma_commit();
+          if (scored) score_weights(run, before.entry, p, state.top);  // while the tensor cores work
+          wgmma_wait<0>();
+          hold(s);
+          hold(state.o);
+          leave(before);
+        }
+        more = __any_sync(~0u, tiles.next());
+        const bool clean = is_clean(tile), scored = kScored && is_scored(tile), of_weights = clean && weight_;
+        const bool bad = !clean && clean_values(tile.keys);
+        if (scored && !of_weights) score_logits(run, tile.entry, s);
+        if (!clean) mask(run, tile, s);
+        float p[32];
+        uint32_t rounded[16];
+        make_weights(s, p, rounded, state, added);
+        if (bad) spoil(run, tile, added);
+        const TileInFlight before = tile;
+        hold(state.o);
+        wgmma_begin();
+        start_values(before, rounded, state);
+        wgmma_commit();
+        if (scored && of_weights) score_weights(run, tile.entry, p, state.top);
+        wgmma_wait<0>();
+        hold(state.o);
+        leave(before);
+        if (more) {
+          tile = next_stage(tiles);
+          make_scores(tile, s);
+        }
+      } while (more && tile.split == split);
+      end_split(state, added);
+      const int of_item = split - item.first_split;
+      if constexpr (kPaired) {
+        if (item.fold && of_item > 0) fold_onto(folded, state);
+        if (item.fold && more) {
+          keep(folded, state);
+          continue;
         }
       }
-      const TileInFlight tile = next_stage(tiles);
-      make_scores(tile, s);
-      more = __any_sync(~0u, tiles.next());
-      begins = !more || tiles.split != tile.split;
-      const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
-      const bool bad = !clean && clean_values(tile.keys);
-      if (scored && !of_weights) score_logits(run, tile.entry, s);
-      if (!clean) mask(run, tile, s);
-      start_values(tile, s, state, added);
-      if (scored && of_weights) score_weights(run, tile.entry, s, state.top);  // while the tensor cores work
-      wgmma_wait<0>();
-      hold(state.o);
-      if (bad) spoil(run, tile, added);
-      leave(tile);
-      if (!begins) continue;
-      end_split(state, added);
-      const int of_item = tile.split - item.first_split;
-      store_partial(item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), item.fold && of_item > 0, state);
+      store_partial(item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)),
+                    !kPaired && item.fold && of_item > 0, state);
     }
+  }
+  // From this one on, in order: tiles that every row reads, of one split, with scores by weights if any.
+  __device__ __forceinline__ int plain_tiles(const Tiles& tiles, const TileInFlight& tile) const {
+    if (kScored && sink_ != ScoreSink::None && !weight_) return 0;
+    return uniform(tile.entry >= clean_begin_ ? tiles.in_order(clean_end_) : 0);
   }
   // Scores without attention.
   __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
@@ -109,64 +161,62 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
     }
   }
 
-  // S = Q K^T of a tile, once it has arrived.
-  __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[32]) const {
-    await(tile);
+  // S = Q K^T of a tile.
+  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[32]) const {
     const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
-    wgmma_begin();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
       const uint32_t at = uint32_t(k / 4 * (8192 / 16) + k % 4 * 2);
       wgmma_tile<T, 64, false>(s, query_operand + at, key_operand + at, k > 0);
     }
+  }
+  __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[32]) const {
+    await(tile);
+    wgmma_begin();
+    start_scores(tile, s);
     wgmma_commit();
     wgmma_wait<0>();
     hold(s);
   }
-
-  // O += P V of a tile; ends with wgmma_wait. s: its scores, then the weights they make.
-  __device__ __forceinline__ void start_values(const TileInFlight& tile, float (&s)[32], State& state,
+  // rounded: k step j / 2: [half] of its low 8 keys, then of its high 8.
+  __device__ __forceinline__ void make_weights(const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], State& state,
                                                float (&added)[2][kClasses]) const {
-    uint32_t rounded[16];  // k step j / 2: [half] of its low 8 keys, then of its high 8
-    float most[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float of[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) of[i] = fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]);
-#pragma unroll
-      for (int i = 4; i < 8; ++i) of[i - 4] = fmaxf(of[i - 4], fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]));
-      most[half] = fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3]));
+    weigh(s, p, rounded, state);
+    if (__any_sync(~0u, any_leaves_slack(rounded))) {
+      raise(s, state, added);
+      weigh(s, p, rounded, state);
     }
-    bool leaves = false;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) leaves |= leaves_slack(exp2_fast(fmaf(most[half], scale_, -state.top[half])));
-    if (__any_sync(~0u, leaves)) raise(most, state, added);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = exp2_fast(fmaf(s[i], scale_, -state.top[i / 2 % 2]));
-#pragma unroll
-    for (int i = 0; i < 16; ++i) rounded[i] = pack(s[i * 2], s[i * 2 + 1]);
-    hold(state.o);
-    wgmma_begin();
-    const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
-#pragma unroll
-    for (int k = 0; k < kPageLen / 16; ++k)
-      wgmma_values<T>(state.o, rounded[4 * k], rounded[4 * k + 1], rounded[4 * k + 2], rounded[4 * k + 3],
-                      value_operand + uint32_t(k * (2048 / 16)));
-    wgmma_commit();
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int i = 0; i < kClasses; ++i) {
         const int at = i / 2 * 8 + half * 2 + i % 2;
-        added[half][i] += s[at] + s[at + 4];
+        added[half][i] += p[at] + p[at + 4];
       }
+  }
+  __device__ __forceinline__ void weigh(const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], const State& state) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) p[i] = exp2_fast(fmaf(s[i], scale_, -state.top[i / 2 % 2]));
+#pragma unroll
+    for (int i = 0; i < 16; ++i) rounded[i] = pack(p[i * 2], p[i * 2 + 1]);
+  }
+  // O += P V of a tile.
+  __device__ __forceinline__ void start_values(const TileInFlight& tile, const uint32_t (&rounded)[16], State& state) const {
+    const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
+#pragma unroll
+    for (int k = 0; k < kPageLen / 16; ++k)
+      wgmma_values<T>(state.o, rounded[4 * k], rounded[4 * k + 1], rounded[4 * k + 2], rounded[4 * k + 3],
+                      value_operand + uint32_t(k * (2048 / 16)));
   }
 
   // References follow where weights are past the slack.
-  __device__ __forceinline__ void raise(float (&most)[2], State& state, float (&added)[2][kClasses]) const {
+  __device__ __forceinline__ void raise(const float (&s)[32], State& state, float (&added)[2][kClasses]) const {
+    float most[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      most[half] = fmaxf(s[half * 2], s[half * 2 + 1]);
+#pragma unroll
+      for (int i = 1; i < 8; ++i) most[half] = fmaxf(most[half], fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]));
       most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
       most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2));
       const float before = state.top[half], weight = exp2_fast(fmaf(most[half], scale_, -before));
@@ -193,8 +243,31 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired>, D, T, k
     }
   }
 
-  // Stores the state of a split, or, `onto` what the thread has stored there before, of the splits so far: there are no registers
-  // for both.
+  // Paired: the splits of an item so far, sums in shared memory, where each thread has its own places (no registers for both).
+  struct Folded {
+    float top[2], total[2];
+  };
+  __device__ __forceinline__ float* kept_sums() const {
+    return reinterpret_cast<float*>(memory_ + Shared::kFold + consumer_ * Shared::kFoldBytes) + t_;
+  }
+  __device__ __forceinline__ void fold_onto(const Folded& folded, State& state) const {
+    MergeWeights w[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      w[half] = merge_weights(folded.top[half], state.top[half]);
+      state.top[half] = w[half].top, state.total[half] = merge(w[half], folded.total[half], state.total[half]);
+    }
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) state.o[i] = merge(w[i / 2 % 2], kept_sums()[i * 128], state.o[i]);
+  }
+  __device__ __forceinline__ void keep(Folded& folded, const State& state) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) folded.top[half] = state.top[half], folded.total[half] = state.total[half];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) kept_sums()[i * 128] = state.o[i];
+  }
+  // Stores the state of a split, or of all so far, or, `onto` what the thread has stored there before, both as one. Unpaired,
+  // rows wait for memory anyway, and a third stage of the ring is worth more than sums on the chip.
   __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto,
                                                 const State& state) const {
     const int rows = rows_in_tile_;

@@ -15,19 +15,22 @@ constexpr int kRingThreads = 64;  // producers of a ring: two warps that take tu
 constexpr int kQueueSlots = 4;    // items that producers may be ahead of consumers
 
 // kLines: an entry's K and V lie in a line, as in the cache, and come line by line; for a selection and few rows. Lines are 16
-// bytes apart, so that ldmatrix meets in no bank.
-template <int D, bool kLines>
+// bytes apart, so that ldmatrix meets in no bank. kFolds: consumers keep what splits come to here, in place of a stage of each
+// ring.
+template <int D, bool kLines, bool kFolds = false>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
   static constexpr bool kOfLines = kLines;
-  static constexpr int kStages = D == 128 ? 3 : 6;  // of a ring
+  static constexpr int kStages = (D == 128 ? 3 : 6) - int(kFolds);   // of a ring
+  static constexpr int kFoldBytes = kFolds ? kTileRows * D * 4 : 0;  // of a consumer
   static constexpr int kLineBytes = D * 2 * 2, kPitch = kLineBytes + (kLines ? 16 : 0);
   static constexpr int kStageBytes = kPageLen * kPitch;
   static constexpr int kQueryPart = kLines ? 16 * 128 : 8192;  // 64 dimensions of the queries
   static constexpr int kQueryBytes = D / 64 * kQueryPart;
   static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kRows = kRings + 2 * kStages * kStageBytes;
-  static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;          // [consumer][4][64] what is known of rows, or scores
-  static constexpr int kBad = kRows + kRowBytes;                   // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;  // [consumer][4][64] what is known of rows, or scores
+  static constexpr int kFold = kRows + kRowBytes;
+  static constexpr int kBad = kFold + 2 * kFoldBytes;              // [two tiles][consumer][warp] entries of V that are not finite
   static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
   static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
   static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
@@ -72,6 +75,9 @@ class Tiles {
       }
     }
   }
+  // Tiles of this split from this one on that follow each other in order and lie before an entry.
+  __device__ __forceinline__ int in_order(int end_entry) const { return leaf < 0 ? min(last_, end_entry / kPageLen) - block : 0; }
+  __device__ __forceinline__ void next_in_order() { block = next_block_++; }
   int split = 0, block = 0, leaf = -1;
 
  private:

@@ -205,6 +205,7 @@ struct Places {
   int features, rows;  // that are there, from the first: of two 8 apart, of two next to each other
   float old[kTogether], bias[2];
 
+  Places() = default;
   __device__ __forceinline__ Places(int first_reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile,
                                     int t) {
     const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (first_reg / 2 % 2);
@@ -240,10 +241,24 @@ template <int N>
 __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
                                            int tile, int row_tile, int t) {
   Places<N, 4> places(0, a, p, tile, row_tile, t);
+  if constexpr (N >= 64) {  // what many are added to is asked for together
 #pragma unroll
-  for (int reg = 0; reg < N / 2; reg += 4) {
-    places.write(sums + reg, a);
-    if (reg + 4 < N / 2) places.next(a);
+    for (int reg = 0; reg < N / 2; reg += 16) {
+      Places<N, 4> second = places, third, fourth;
+      second.next(a), third = second;
+      third.next(a), fourth = third;
+      fourth.next(a);
+      places.write(sums + reg, a), second.write(sums + reg + 4, a);
+      third.write(sums + reg + 8, a), fourth.write(sums + reg + 12, a);
+      places = fourth;
+      if (reg + 16 < N / 2) places.next(a);
+    }
+  } else {
+#pragma unroll
+    for (int reg = 0; reg < N / 2; reg += 4) {
+      places.write(sums + reg, a);
+      if (reg + 4 < N / 2) places.next(a);
+    }
   }
 }
 
