@@ -75,8 +75,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     Tiles tiles(item, run.leaves);
     tiles.next();
     TileInFlight tile = next_stage(tiles);
-    make_scores(tile, s);
     for (bool more = true; more;) {
+      make_scores(tile, s);
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) state.o[i] = 0;
 #pragma unroll
@@ -86,6 +86,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
         for (int i = 0; i < kClasses; ++i) added[half][i] = 0;
       }
       const int split = tile.split;
+      bool goes_on = true;
       do {
         // Nearly all tiles: every row reads all of it, and the next is of this split.
         for (int alike = plain_tiles(tiles, tile); alike > 1; --alike) {
@@ -126,11 +127,10 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
         wgmma_wait<0>();
         hold(state.o);
         leave(before);
-        if (more) {
-          tile = next_stage(tiles);
-          make_scores(tile, s);
-        }
-      } while (more && tile.split == split);
+        if (more) tile = next_stage(tiles);
+        goes_on = more && tile.split == split;
+        if (goes_on) make_scores(tile, s);
+      } while (goes_on);
       end_split(state, added);
       const int of_item = split - item.first_split;
       if constexpr (kPaired) {
@@ -268,38 +268,41 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
   // Stores the state of a split, or of all so far, or, `onto` what the thread has stored there before, both as one. Unpaired,
   // rows wait for memory anyway, and a third stage of the ring is worth more than sums on the chip.
-  __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto,
-                                                const State& state) const {
+  __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto, State& state) const {
     const int rows = rows_in_tile_;
-    float* to = args_.partials + offset;
-    float2 before[2];
+    float* const to = args_.partials + offset;
+    float2* const row = reinterpret_cast<float2*>(to + my_row(0) * D + lane_ % 4 * 2);  // the other is the next
+    float2* const states = reinterpret_cast<float2*>(to + rows * D) + my_row(0);
+    bool mine[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      before[half] = onto && my_row(half) < rows ? *reinterpret_cast<const float2*>(to + rows * D + my_row(half) * 2)
-                                                 : make_float2(-INFINITY, 0);
-    __syncwarp();  // all lanes of a row have read its state
+    for (int half = 0; half < 2; ++half) mine[half] = my_row(half) < rows && Base::stores(item, leaf_[half]);
+    if (onto) {  // all loads before a store
+      float2 before[2], old[2][D / 8];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (my_row(half) >= rows || !Base::stores(item, leaf_[half])) continue;
-      auto* row = reinterpret_cast<float2*>(to + my_row(half) * D + lane_ % 4 * 2);
-      const MergeWeights w = onto ? merge_weights(before[half].x, state.top[half]) : MergeWeights{0, 1, state.top[half]};
-      if (lane_ % 4 == 0)
-        *reinterpret_cast<float2*>(to + rows * D + my_row(half) * 2) =
-            make_float2(w.top, onto ? merge(w, before[half].y, state.total[half]) : state.total[half]);
-      constexpr int kAtOnce = 8;  // all loads before a store
+      for (int half = 0; half < 2; ++half) {
+        before[half] = mine[half] ? states[half] : make_float2(-INFINITY, 0);
 #pragma unroll
-      for (int first = 0; first < D / 8; first += kAtOnce) {
-        float2 old[kAtOnce];
+        for (int j = 0; j < D / 8; ++j) old[half][j] = mine[half] ? row[half * D / 2 + 4 * j] : make_float2(0, 0);
+      }
+      __syncwarp();  // all lanes of a row have read its state
 #pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) old[j] = onto ? row[4 * (first + j)] : make_float2(0, 0);
+      for (int half = 0; half < 2; ++half) {
+        const MergeWeights w = merge_weights(before[half].x, state.top[half]);
+        state.top[half] = w.top, state.total[half] = merge(w, before[half].y, state.total[half]);
 #pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int at = 4 * (first + j) + 2 * half;
-          float2 x = make_float2(state.o[at], state.o[at + 1]);
-          if (onto) x = make_float2(merge(w, old[j].x, x.x), merge(w, old[j].y, x.y));
-          row[4 * (first + j)] = x;
+        for (int j = 0; j < D / 8; ++j) {
+          float* const o = state.o + 4 * j + 2 * half;
+          o[0] = merge(w, old[half][j].x, o[0]), o[1] = merge(w, old[half][j].y, o[1]);
         }
       }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!mine[half]) continue;
+      if (lane_ % 4 == 0) states[half] = make_float2(state.top[half], state.total[half]);
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j)
+        row[half * D / 2 + 4 * j] = make_float2(state.o[4 * j + 2 * half], state.o[4 * j + 2 * half + 1]);
     }
   }
 
@@ -367,20 +370,28 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 
   // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.
   __device__ __forceinline__ void pool(float (&v)[2][16]) const {
-    if (shift_ == 0) {
+    if (sum_) pool<-1, true>(v);
+    else if (shift_ == 2) pool<2, false>(v);
+    else if (shift_ == 3) pool<3, false>(v);
+    else pool<-1, false>(v);
+  }
+  // kShift: shift_; -1: any.
+  template <int kShift, bool kSum>
+  __device__ __forceinline__ void pool(float (&v)[2][16]) const {
+    const int shift = kShift < 0 ? shift_ : kShift;
+    if (shift == 0) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) end_heads<16>(v[half], row_used_[half]);
     }
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[0][i] = shift_ > 0 || sum_ ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
-    if (shift_ == 1) end_heads<16>(v[0], row_used_[0]);
-    constexpr int kStep = 1;
-    exchange<16, 4>(v[0], shift_ > kStep || sum_);
-    if (shift_ == kStep + 1) end_heads<8>(v[0], row_used_[0]);
-    exchange<8, 8>(v[0], shift_ > kStep + 1 || sum_);
-    if (shift_ == kStep + 2) end_heads<4>(v[0], row_used_[0]);
-    exchange<4, 16>(v[0], shift_ > kStep + 2 || sum_);
-    if (shift_ == kStep + 3) end_heads<2>(v[0], row_used_[0]);
+    for (int i = 0; i < 16; ++i) v[0][i] = kSum || shift > 0 ? v[0][i] + v[1][i] : fmaxf(v[0][i], v[1][i]);
+    if (shift == 1) end_heads<16>(v[0], row_used_[0]);
+    exchange<16, 4>(v[0], kSum || shift > 1);
+    if (shift == 2) end_heads<8>(v[0], row_used_[0]);
+    exchange<8, 8>(v[0], kSum || shift > 2);
+    if (shift == 3) end_heads<4>(v[0], row_used_[0]);
+    exchange<4, 16>(v[0], kSum || shift > 3);
+    if (shift == 4) end_heads<2>(v[0], row_used_[0]);
   }
   template <int N>
   __device__ __forceinline__ void end_heads(float (&v)[16], bool used) const {
