@@ -1,0 +1,90 @@
+// Rule ratio keeps the target's law on a device: chi-square of four tokens of many requests, side by side and drafted by the
+// model without one of its layers, against the joint that the device's own log-probabilities say. (tests/law does so on the CPU.)
+#include <cmath>
+#include <map>
+
+#include "../conformance/equality.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kTokens = 4, kChoices = 3;
+using Path = std::vector<int32_t>;
+
+Request drawn(const Path& prompt, int64_t tokens) {
+  Request request = test::request(prompt, tokens);
+  request.sampling.temperature = 1, request.sampling.top_k = kChoices;
+  request.ignore_eos = true;
+  return request;
+}
+
+class DeviceLaw : public testing::TestWithParam<std::pair<const char*, int>> {};
+INSTANTIATE_TEST_SUITE_P(On, DeviceLaw, testing::Values(std::pair("cuda", 20000), std::pair("late", 1000)),
+                         [](const auto& info) { return std::string(info.param.first); });
+
+TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
+  const auto [device, samples] = GetParam();
+  const auto devices = test::accelerators();
+  if (std::find(devices.begin(), devices.end(), device) == devices.end()) GTEST_SKIP() << "no device";
+  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256, .max_num_seqs = 64});
+  const Path prompt = test::random_prompt(90, 256, 5);
+
+  std::map<Path, double> joint = {{{}, 1.0}};
+  for (int i = 0; i < kTokens; ++i) {
+    std::map<Path, double> longer;
+    for (const auto& [path, chance] : joint) {
+      Path so_far = prompt;
+      so_far.insert(so_far.end(), path.begin(), path.end());
+      Request request = drawn(so_far, 1);
+      request.sampling.logprobs = kChoices;
+      request.speculation.proposer = "none";
+      const Generation next = test::generate(*engine, request);
+      ASSERT_EQ(next.top.size(), 1u);
+      double sum = 0;
+      for (int j = 0; j < kChoices; ++j) sum += std::exp(double(next.top[0][size_t(j)].logprob));
+      for (int j = 0; j < kChoices; ++j) {
+        Path one = path;
+        one.push_back(next.top[0][size_t(j)].id);
+        longer[one] = chance * std::exp(double(next.top[0][size_t(j)].logprob)) / sum;
+      }
+    }
+    joint = longer;
+  }
+
+  std::map<Path, int> counts;
+  int64_t drafted = 0, accepted = 0;
+  for (int at = 0; at < samples;) {
+    std::vector<std::unique_ptr<TokenStream>> streams;
+    for (; streams.size() < 500; ++at) {
+      Request request = drawn(prompt, kTokens);
+      request.sampling.seed = uint64_t(at);
+      request.speculation.proposer = "self", request.speculation.rule = "ratio", request.speculation.num_tokens = 2;
+      request.speculation.policy = "streamingllm", request.speculation.ratio = 0.7;
+      auto stream = engine->submit(request);
+      ASSERT_TRUE(stream.ok()) << stream.error().message;
+      streams.push_back(std::move(*stream));
+    }
+    for (auto& stream : streams) {
+      auto run = stream->result();
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      ++counts[run->tokens];
+      drafted += run->drafted, accepted += run->accepted;
+    }
+  }
+  double statistic = 0, rare = 0, rare_got = 0;
+  int cells = 0;
+  for (const auto& [path, chance] : joint) {
+    const double wanted = chance * samples, got = counts[path];
+    if (wanted < 5) rare += wanted, rare_got += got;
+    else statistic += (got - wanted) * (got - wanted) / wanted, ++cells;
+  }
+  if (rare > 0) statistic += (rare_got - rare) * (rare_got - rare) / rare, ++cells;
+  EXPECT_EQ(counts.size(), joint.size()) << "outside the support";
+  const double df = cells - 1, z = 3.719, a = 2 / (9 * df);  // alpha = 1e-4, by Wilson and Hilferty
+  EXPECT_LT(statistic, df * std::pow(1 - a + z * std::sqrt(a), 3)) << df << " degrees of freedom";
+  EXPECT_GT(double(accepted), 0.1 * double(drafted));
+  EXPECT_LT(double(accepted), 0.95 * double(drafted)) << "drafts too good to tell";
+}
+
+}  // namespace
+}  // namespace hunch
