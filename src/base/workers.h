@@ -33,41 +33,54 @@ class Workers {
 
   // Calls item(i) once for every i in [0, count), in any order on any thread, and returns when all have returned. Items write
   // what no other reads. Not to be called from two threads at a time.
-  void run(int64_t count, const std::function<void(int64_t)>& item) {
+  void run(int64_t count, std::function<void(int64_t)> item) {
+    start(count, std::move(item));
+    finish();
+  }
+  // The same in two: in between the caller does something else, and without threads nothing happens.
+  void start(int64_t count, std::function<void(int64_t)> item) {
+    finish();
     {
-      const std::lock_guard lock(mutex_);
-      item_ = &item, count_ = count, next_ = 0, busy_ = int(threads_.size()), ++loop_;
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return inside_ == 0; });
+      item_ = std::move(item), count_ = count, next_ = done_ = 0, ++loop_;
     }
     begun_.notify_all();
+  }
+  void finish() {
     take();
     std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return busy_ == 0; });
+    changed_.wait(lock, [this] { return done_ == count_; });  // threads that are still waking up find nothing to do
   }
 
  private:
   void take() {
-    for (int64_t i; (i = next_.fetch_add(1)) < count_;) (*item_)(i);
+    int64_t done = 0;
+    for (int64_t i; (i = next_.fetch_add(1)) < count_; ++done) item_(i);
+    if (done == 0) return;
+    const std::lock_guard lock(mutex_);
+    if ((done_ += done) == count_) changed_.notify_all();
   }
   void work() {
     std::unique_lock lock(mutex_);
     for (uint64_t seen = 0;;) {
       begun_.wait(lock, [&] { return stop_ || loop_ != seen; });
       if (stop_) return;
-      seen = loop_;
+      seen = loop_, ++inside_;
       lock.unlock();
       take();
       lock.lock();
-      if (--busy_ == 0) ended_.notify_one();
+      if (--inside_ == 0) changed_.notify_all();
     }
   }
 
   std::vector<std::thread> threads_;
   std::mutex mutex_;
-  std::condition_variable begun_, ended_;
-  const std::function<void(int64_t)>* item_ = nullptr;  // of the loop
-  int64_t count_ = 0;
+  std::condition_variable begun_, changed_;
+  std::function<void(int64_t)> item_;  // of the loop
+  int64_t count_ = 0, done_ = 0;
   std::atomic<int64_t> next_{0};
-  int busy_ = 0;  // threads that have not ended it
+  int inside_ = 0;  // threads that may look at the loop
   uint64_t loop_ = 0;
   bool stop_ = false;
 };

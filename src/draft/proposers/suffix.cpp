@@ -4,7 +4,8 @@
 //
 // A step costs what it committed: complete suffixes enter the request's tree one by one, the unfinished ones at its end are
 // counted from the tokens themselves when asked for. Outputs enter the shared tree when their request closes and leave it oldest
-// first, by number and by bytes. On a device, whose host's cores have nothing else to do, requests are looked up side by side.
+// first, by number and by bytes. On a device, whose host's cores have nothing else to do, requests are looked up side by side,
+// and a long prompt enters its tree a slice a round, while the device is at work: nobody's step waits for it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,9 +45,10 @@ class OwnTokens {
     const int64_t len = std::min(sequence.len(), tree_.capacity());
     while (int64_t(tree_.end()) < len) tree_.append(sequence.tokens[size_t(tree_.end())]);
   }
-  void extend(const Sequence& sequence) {
-    append(sequence);
-    for (; complete_ + depth_ <= int64_t(tree_.end()); ++complete_) tree_.insert(uint32_t(complete_), depth_);
+  // Suffixes that are complete enter the tree, at most so many.
+  void extend(int64_t most) {
+    const int64_t end = std::min(int64_t(tree_.end()) - depth_ + 1, complete_ + most);
+    for (; complete_ < end; ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
   SuffixGuess guess(const Sequence& sequence, const SuffixSearch& search) const {
     const std::span<const int32_t> tokens(sequence.tokens);
@@ -114,24 +116,36 @@ class Suffix final : public Proposer {
       : options_(setup.options),
         slots_(size_t(setup.max_sequences)),
         outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {
-    if (setup.backend && setup.backend->asynchronous() && setup.max_sequences > 1)
-      helpers_.emplace(std::min(kMostThreads, setup.max_sequences));
+    asked_.reserve(size_t(setup.max_sequences));
+    if (setup.backend && setup.backend->asynchronous()) helpers_.emplace(kMostThreads);
   }
 
-  void open(const Sequence& sequence) override { at(sequence.slot).open(sequence, options_.suffix_depth); }
+  void open(const Sequence& sequence) override {
+    settle();
+    at(sequence.slot).open(sequence, options_.suffix_depth);
+  }
 
   void propose(std::span<const DraftTask> tasks) override {
-    if (helpers_ && tasks.size() > 1) {
-      helpers_->run(int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); });
-    } else {
+    settle();
+    if (!helpers_) {
       for (const DraftTask& task : tasks) look_up(task);
+      return;
     }
+    helpers_->run(int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); });
+    asked_.clear();
+    for (const DraftTask& task : tasks)
+      if (task.limits.max_tokens > 0) asked_.push_back(task.sequence->slot);
+    helpers_->start(int64_t(asked_.size()), [this](int64_t i) { at(asked_[size_t(i)]).extend(kSlice); });
   }
 
   // Its suffixes enter the tree when somebody asks.
-  void observe(const Sequence& sequence, const Verdict&) override { at(sequence.slot).append(sequence); }
+  void observe(const Sequence& sequence, const Verdict&) override {
+    settle();
+    at(sequence.slot).append(sequence);
+  }
 
   void close(Slot slot) override {
+    settle();
     OwnTokens& own = at(slot);
     if (own.shares()) outputs_.add(own.tree(), own.said_from());
     own.close();
@@ -139,7 +153,12 @@ class Suffix final : public Proposer {
 
  private:
   static constexpr int kMostThreads = 8;
+  static constexpr int64_t kSlice = 1024;  // about half a millisecond of one core
 
+  // What is done beside the device's work is done with.
+  void settle() {
+    if (helpers_) helpers_->finish();
+  }
   OwnTokens& at(Slot slot) {
     HUNCH_CHECK(slot >= 0 && size_t(slot) < slots_.size());
     return slots_[size_t(slot)];
@@ -152,7 +171,8 @@ class Suffix final : public Proposer {
     tree.size = 0, tree.law = DraftLaw::Point;
     if (task.limits.max_tokens <= 0) return;
     OwnTokens& own = at(sequence.slot);
-    own.extend(sequence);
+    own.append(sequence);
+    own.extend(helpers_ ? kMaxSuffixDepth : std::numeric_limits<int64_t>::max());
     const SuffixSearch search{
         .depth = options_.suffix_depth,
         .factor = options_.suffix_factor,
@@ -179,7 +199,8 @@ class Suffix final : public Proposer {
   ProposerOptions options_;
   std::vector<OwnTokens> slots_;
   Outputs outputs_;
-  std::optional<Workers> helpers_;
+  std::vector<Slot> asked_;
+  std::optional<Workers> helpers_;  // last: its threads end before what they work on
 };
 
 Result<std::unique_ptr<Proposer>> make_suffix(const Proposer::Setup& setup) {
