@@ -19,7 +19,7 @@ inline constexpr int kNumMethods = int(std::size(kMethods));
 // Where the host sees every layer.
 inline std::vector<Method> methods_on_a_host() {
   std::vector<Method> all(std::begin(kMethods), std::end(kMethods));
-  for (const char* proposer : {"self", "staged", "auto"}) all.push_back({proposer, 0, "vegas", true});
+  for (const char* proposer : {"self", "staged", "cascade", "auto"}) all.push_back({proposer, 0, "vegas", true});
   all.push_back({"self", 6, "vegas", true});
   return all;
 }
