@@ -111,6 +111,8 @@ Status parse_policies(std::string_view text, std::vector<std::string>& out) {
   });
 }
 
-double named_ratio(const std::string& name) { return name.starts_with("default") ? defaults::kRatio : 0.07; }
+double named_ratio(const std::string& name) {
+  return name.starts_with("default") || name.starts_with("staged") ? defaults::kRatio : 0.07;
+}
 
 }  // namespace hunch

@@ -152,14 +152,16 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
     EXPECT_EQ(step.selection.entry_of(kFirst + 2), root.selection.entry_of(kFirst) + 2);
     EXPECT_EQ(step.selection.prefix, root.selection.prefix);
     std::vector<float> a(kDim), b(kDim), v(kDim);
-    for (int head = 0; head < kKvHeads; ++head)  // the copy is the root's still: its last chosen block
-      for (int i = 0; i < kBlock; ++i) {
-        step.selection.kv.store->read(0, head, step.selection.kv.pages, step.selection.prefix - kBlock + i, a.data(), v.data());
-        const auto& list = kept[size_t(head)];
-        const int32_t block = list.back() == kFirst / kBlock ? list[list.size() - 2] : list.back();
-        store->read(0, head, sequence.pages.view(), block * kBlock + i, b.data(), v.data());
-        EXPECT_EQ(a, b) << device << " head " << head;
-      }
+    for (int head = 0; head < kKvHeads; ++head) {  // the copy is the root's still
+      const auto& blocks = kept[size_t(head)];  // all of them full
+      int64_t at = step.selection.prefix - int64_t(blocks.size()) * kBlock;
+      for (const int32_t block : blocks)
+        for (int i = 0; i < kBlock; ++i, ++at) {
+          step.selection.kv.store->read(0, head, step.selection.kv.pages, at, a.data(), v.data());
+          store->read(0, head, sequence.pages.view(), block * kBlock + i, b.data(), v.data());
+          EXPECT_EQ(a, b) << device << " head " << head << " block " << block;
+        }
+    }
     put(kFirst, kLater - kFirst, 1);
     (void)drafts->select(0, queries, own, kLater);
     const auto fresh = check();
