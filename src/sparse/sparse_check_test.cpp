@@ -153,7 +153,7 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
     EXPECT_EQ(step.selection.prefix, root.selection.prefix);
     std::vector<float> a(kDim), b(kDim), v(kDim);
     for (int head = 0; head < kKvHeads; ++head) {  // the copy is the root's still
-      const auto& blocks = kept[size_t(head)];  // all of them full
+      const auto& blocks = kept[size_t(head)];     // all of them full
       int64_t at = step.selection.prefix - int64_t(blocks.size()) * kBlock;
       for (const int32_t block : blocks)
         for (int i = 0; i < kBlock; ++i, ++at) {

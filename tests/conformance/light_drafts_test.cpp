@@ -1,5 +1,6 @@
 // Cheaper draft passes (layers left out, selections shared between layers, guessed rows): the stream stays plain decoding's, and
 // guessed rows change how many passes a draft takes but not the draft.
+#include "engine/toy_parts.h"
 #include "equality.h"
 
 namespace hunch {
@@ -164,6 +165,23 @@ TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
               saved_by_a_lookup(*engine, request, lookup, 0, fmt::format("{} {} {} {}", device, rule, lookup, thinned), true);
         }
   EXPECT_GT(saved, 100);
+}
+
+// A model that counts, and a context that counted once: 5 guesses and a choice, then 4 and one, then the last.
+TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
+  const toy::Table count = [](int64_t, int32_t token, float* logits) {
+    for (int i = 0; i < 5; ++i) logits[i] = i == (token + 1) % 5 ? 9 : 0;
+  };
+  auto parts = toy::make_parts({5, count, count}, "reference", 64);
+  Request request = toy::request({0, 1, 2, 3, 4, 0, 1}, 12, "match");
+  request.sampling.temperature = 0;
+  request.speculation.proposer = "staged", request.speculation.ngram_min = 1, request.speculation.ngram_max = 2;
+  auto plan = plan_request(request, {}, 64);
+  ASSERT_TRUE(plan.ok());
+  auto step = Solo::make(*parts, *plan, request);
+  ASSERT_TRUE(step.ok() && (*step)->prefill(nullptr).ok() && (*step)->round().ok());
+  EXPECT_EQ((*step)->stats().accepted, 12);
+  EXPECT_EQ((*step)->stats().draft_passes, 3);
 }
 
 TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
