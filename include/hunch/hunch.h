@@ -71,11 +71,11 @@ struct SamplingOptions {
   int prompt_logprobs = -1;                           // the same for the prompt's tokens
 };
 
-// Sparse verification (docs/sparse-verification.md). LOSSY: the check itself leaves something out, so that the stream is no
-// longer the model's own. Off by default; every answer says what was left out (Approximation). Each of the three has its own
-// switch.
+// Sparse verification (docs/sparse-verification.md). LOSSY where it is `on`: the check itself leaves something out, so that the
+// stream is no longer the model's own; every answer says what was left out (Approximation). `drafts` instead: passes that draft
+// leave the same out, the check is exact and so is the stream. Each of the three has its own switch.
 struct SparseVerification {
-  bool on = false;
+  bool on = false, drafts = false;  // at most one
   // Attention: behind dense_len entries a share `ratio` is read, in blocks that the round's first row chooses; 1: all.
   double ratio = 0.1;
   int64_t dense_len = 4096;
@@ -96,8 +96,8 @@ struct SparseVerification {
 // Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
 // the Vegas release map to which field.
 struct SpeculationOptions {
-  // auto (the planner chooses per round, nothing included), none, self, a lookup (ngram, suffix, cascade), the method of a
-  // drafter that was loaded, or profile (the ranked strategies of EngineOptions::strategies)
+  // auto (the planner chooses per round, nothing included), none, self, a lookup (ngram, suffix, cascade), staged, the method of
+  // a drafter that was loaded, or profile (the ranked strategies of EngineOptions::strategies)
   std::string proposer = "auto";
   int num_tokens = 0;  // gamma: drafted tokens per round; 0: the default of the proposer
   // self, rule match: where a guess is unsure the second choice is tried too, up to so many tokens beside the chain; 0: chains.
@@ -125,7 +125,7 @@ struct SpeculationOptions {
   int ngram_min = 0, ngram_max = 0;  // ngram: suffix lengths looked up; 0: as the other, both 0: 5
   int suffix_depth = 24, suffix_cached_requests = 10000;
   double suffix_factor = 1, suffix_min_probability = 0.1;
-  std::string cascade_first = "ngram";  // cascade: who is asked before self
+  std::string cascade_first = "ngram";  // cascade: who is asked before self; staged: who guesses what its passes check
   // Learned drafters. The shape of their guesses: chains of num_tokens; or, with tree_tokens, trees of num_tokens + tree_tokens
   // nodes, grown by trying the tree_top_k likeliest tokens behind each of the best nodes (0: 10); or always the same tree.
   int tree_top_k = 0;
@@ -237,6 +237,7 @@ struct Generation {
   std::vector<std::vector<TokenLogprob>> prompt_top;
   bool lossless = true;
   Approximation approximation;
+  Approximation thinned;     // what passes that drafted left out: no part of the output
   int strategy_changes = 0;  // method profile: how often the ranked strategy was given up for another
   std::string rule, policy, proposer;
   std::string warning;  // what its user should look into; empty: nothing

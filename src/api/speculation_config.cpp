@@ -189,10 +189,11 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
       std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("verify"); });
   if (!values.contains(0) && !config.model && !(verify && !sparse)) {
     if (!sparse)
-      return usage_error(fmt::format(
-          "{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, none, and {} "
-          "with a \"model\"",
-          kFlag, fmt::join(kDrafterMethods, ", ")));
+      return usage_error(
+          fmt::format("{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, "
+                      "staged, none, and {} "
+                      "with a \"model\"",
+                      kFlag, fmt::join(kDrafterMethods, ", ")));
     values[0] = std::string("self");  // keys that only one method has name it
   }
   return config;

@@ -119,10 +119,10 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
       if (options.policy == each) say("--layer-step", "--policy", each);
   if (options.policy == "full" && given("--ratio"))
     notes.push_back("--ratio has no effect with --policy full, which reads everything");
-  if (!options.sparse.on)
+  if (!options.sparse.on && !options.sparse.drafts)
     for (const auto& [i, value] : values)
       if (speculation_settings()[i].flag.starts_with("--verify-"))
-        notes.push_back(fmt::format("{} has no effect without --verify sparse", speculation_settings()[i].flag));
+        notes.push_back(fmt::format("{} has no effect without --verify sparse or drafts", speculation_settings()[i].flag));
   const std::string& method = options.proposer;
   if (method == "auto") return;
   if (!is_drafter_method(method))

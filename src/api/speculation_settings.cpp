@@ -81,11 +81,12 @@ bool is_other_method(std::string_view name) {
 
 const std::vector<SpeculationSetting>& speculation_settings() {
   static const std::vector<SpeculationSetting> settings = {
-      choice("--spec", "method", "METHOD",
-             "who guesses: auto (default: whatever pays, nothing included), none, self (the same model over a few per cent of "
-             "its KV cache), ngram or suffix (what followed before), cascade; with --model-draft its method; profile (with "
-             "--strategies)",
-             methods(), into<&Options::proposer>),
+      choice(
+          "--spec", "method", "METHOD",
+          "who guesses: auto (default: whatever pays, nothing included), none, self (the same model over a few per cent of "
+          "its KV cache), ngram or suffix (what followed before), cascade, staged; with --model-draft its method; profile (with "
+          "--strategies)",
+          methods(), into<&Options::proposer>),
       whole("--draft", "num_speculative_tokens", "tokens guessed per round, 1..64", {1, 64}, into<&Options::num_tokens>),
       whole("--tree", "tree_tokens",
             "self: where a guess is unsure also try the second choice; drafters: a tree. Up to N tokens a round beside the chain "
@@ -147,7 +148,8 @@ const std::vector<SpeculationSetting>& speculation_settings() {
              {0, 1000}, into<&Options::suffix_factor>),
       number("--suffix-probability", "suffix_decoding_min_token_prob",
              "suffix: a guess ends below this probability (default 0.1)", {0, 1}, into<&Options::suffix_min_probability>),
-      choice("--cascade-first", "cascade_first", "METHOD", "cascade: who is asked before self: ngram (default) or suffix",
+      choice("--cascade-first", "cascade_first", "METHOD",
+             "cascade: who is asked before self, staged: whose guesses passes check: ngram (default) or suffix",
              {"ngram", "suffix"}, into<&Options::cascade_first>),
       whole("--tree-top-k", "tree_top_k", "drafters: with --tree, the K likeliest tokens of each node are tried (default 10)",
             {1, 16}, into<&Options::tree_top_k>, "K"),
@@ -174,9 +176,12 @@ const std::vector<SpeculationSetting>& speculation_settings() {
              {"post", "pre"}, nowhere),
       choice("--mtp-recycle-norm", "mtp_recycle_norm", "SIDE",
              "mtp: further guesses read its own state post (default) or pre its norm", {"post", "pre"}, nowhere),
-      choice("--verify", "verify", "HOW",
-             "exact (default), or sparse: LOSSY, the check itself leaves out what the --verify-... settings say",
-             {"exact", "sparse"}, [](const SettingValue& v, Options& o) { o.sparse.on = word(v) == "sparse"; }),
+      choice(
+          "--verify", "verify", "HOW",
+          "exact (default); sparse: LOSSY, the check itself leaves out what the --verify-... settings say; drafts: the model's "
+          "passes that draft do (self, cascade, staged), and an exact check follows",
+          {"exact", "sparse", "drafts"},
+          [](const SettingValue& v, Options& o) { o.sparse.on = word(v) == "sparse", o.sparse.drafts = word(v) == "drafts"; }),
       number("--verify-ratio", "verify_attn_ratio",
              "sparse check: share of the entries behind --verify-dense that is read (default 0.1; 1: all)", {0, 1, true},
              into<&SparseVerification::ratio>),

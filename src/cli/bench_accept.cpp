@@ -8,12 +8,14 @@
 #include <map>
 
 #include "api/drafter_paths.h"
+#include "api/speculation_settings.h"
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
+#include "engine/approximation.h"
 #include "engine/defaults.h"
 #include "engine/plan.h"
 
@@ -37,6 +39,7 @@ struct AcceptFlags {
   std::vector<NormSides> mtp_norms;   // empty: as the drafter is loaded by default
   std::optional<int64_t> prompts, draft, min_tokens;
   std::vector<double> ratios;  // empty: each policy's own
+  SettingValues verify;        // of the settings of --verify, by their place in the table
   std::string rule = "ratio";
   bool speed = false, json = false;
 };
@@ -51,6 +54,8 @@ struct Cell {
   std::map<std::string, std::vector<double>> speedups_by_kind;
   std::vector<int64_t> reached, accepted;  // by position
   int64_t drafted = 0, passes = 0;
+  bool lossless = true;
+  Approximation left_out;  // by checks, or by passes that drafted
 };
 
 double mean(const std::vector<double>& values) {
@@ -67,7 +72,8 @@ double standard_error(const std::vector<double>& values) {
 
 void count(const Generation& g, Cell& cell) {
   const size_t gamma = g.drafted_by_position.size();
-  cell.drafted += g.drafted, cell.passes += g.draft_passes;
+  cell.drafted += g.drafted, cell.passes += g.draft_passes, cell.lossless &= g.lossless;
+  cell.left_out.add(g.lossless ? g.thinned : g.approximation);
   cell.reached.resize(std::max(cell.reached.size(), gamma)), cell.accepted.resize(std::max(cell.accepted.size(), gamma));
   for (size_t i = 0; i < gamma; ++i) {
     // Reached: drafted, and all before it accepted.
@@ -135,6 +141,7 @@ class Accept {
       speculation.min_tokens = int(flags_.min_tokens.value_or(16));
     }
     speculation.rule = flags_.rule;
+    for (const auto& [i, value] : flags_.verify) speculation_settings()[i].apply(value, speculation);
     Request request = request_of(flags_.sampling, speculation);
     request.ignore_eos = true;
     request.prompt = prompt.ids;
@@ -203,11 +210,13 @@ class Accept {
     row["reached"] = cell.reached, row["kept"] = cell.accepted;
     row["per_prompt"] = cell.per_prompt;
     row["passes_per_draft"] = double(cell.passes) / double(std::max<int64_t>(1, cell.drafted));
-    std::string speed;
+    row["lossless"] = cell.lossless;
+    if (cell.left_out.any()) row["left_out"] = approximation_json(cell.left_out);
+    std::string speed = cell.lossless ? "" : "  " + approximation_text(cell.left_out) + "\n";
     if (flags_.speed) {
       row["plain_tokens_per_second"] = mean(cell.plain_speeds);
       row["speedup"] = mean(cell.speedups);
-      speed =
+      speed +=
           fmt::format("  {:.2f} times plain decoding's {:.1f} tokens/s; by kind:", mean(cell.speedups), mean(cell.plain_speeds));
       for (const auto& [kind, values] : cell.speedups_by_kind) {
         row["speedup_by_kind"][kind] = mean(values);
@@ -283,7 +292,7 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.value({"--policies"}, "LIST",
             "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
             "(weight: true weights; dweight: by the drafts' log-sum-exp); or methods: auto, ngram, suffix, "
-            "cascade, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
+            "cascade, staged, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
             [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
   set.value({"-md", "--model-draft"}, "PATH", "a drafter to load; may be repeated (default --policies: those that are loaded)",
             [&flags](std::string_view flag, std::string_view path) -> Status {
@@ -301,6 +310,13 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
             set_numbers(flags.ratios, {0, 1, true}));
   set.whole({"--min-tokens"}, "least entries that guesses read (default 16)", {1, 1 << 24}, flags.min_tokens);
   set.choice({"--rule"}, "RULE", "ratio (default) or match", {"match", "ratio"}, flags.rule);
+  for (size_t i = 0; i < speculation_settings().size(); ++i)
+    if (const SpeculationSetting& setting = speculation_settings()[i]; setting.flag.starts_with("--verify"))
+      set.value({setting.flag}, setting.value_name, std::string(setting.about),
+                [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
+                  HUNCH_TRY(flags.verify[i], parse_setting(setting, flag, value));
+                  return {};
+                });
   set.toggle({"--speed"}, "also decode plainly, and print the speed over that", flags.speed);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   add_model_flags(set, flags.model);

@@ -32,7 +32,8 @@ Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
 }
 
 bool guesses_by_itself(std::string_view word) {
-  return is_drafter_method(word) || word == "auto" || word == "ngram" || word == "suffix" || word == "cascade";
+  return is_drafter_method(word) || word == "auto" || word == "ngram" || word == "suffix" || word == "cascade" ||
+         word == "staged";
 }
 
 }  // namespace
@@ -95,7 +96,8 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
     return usage_error(fmt::format(
         "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
         "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN, -blockN, quest with -pageN; last, for all of them, "
-        "-skipN, -stepN, -lookup, -target, -q8_0, -q4_0; and methods: auto, ngram, suffix, cascade, {}, each with -N drafts and "
+        "-skipN, -stepN, -lookup, -target, -q8_0, -q4_0; and methods: auto, ngram, suffix, cascade, staged, {}, each with -N "
+        "drafts and "
         "-treeN tokens beside them",
         excerpt(name), Register<SparsePolicy>::names(), fmt::join(kDrafterMethods, ", ")));
   return o;
@@ -109,6 +111,8 @@ Status parse_policies(std::string_view text, std::vector<std::string>& out) {
   });
 }
 
-double named_ratio(const std::string& name) { return name.starts_with("default") ? defaults::kRatio : 0.07; }
+double named_ratio(const std::string& name) {
+  return name.starts_with("default") || name.starts_with("staged") ? defaults::kRatio : 0.07;
+}
 
 }  // namespace hunch

@@ -91,7 +91,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
       {{"--rule", "block"}, "--rule must be one of match, point, ratio, not \"block\""},
       {{"--spec", "dflash"},
        "--spec: dflash is not available yet; there are auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
-       "profile, self, suffix (self also spelled sparse_attn)"},
+       "profile, self, staged, suffix (self also spelled sparse_attn)"},
       {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
       {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
       {{"--kv-cache-dtype", "fp8_e5m2"}, "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, q8_0, fp8"},

@@ -85,7 +85,7 @@ TEST(SpeculationFlags, SparseChecksByFlagAndByKey) {
   }
   EXPECT_TRUE(resolve({}).options.lossless());
   EXPECT_EQ(resolve({"--verify-ratio", "0.2"}).notes,
-            std::vector<std::string>{"--verify-ratio has no effect without --verify sparse"});
+            std::vector<std::string>{"--verify-ratio has no effect without --verify sparse or drafts"});
 }
 
 TEST(SpeculationFlags, CheaperDraftsByFlagAndByKey) {
@@ -180,10 +180,10 @@ TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
   EXPECT_EQ(
       config(R"({"method":7})").message,
       "--speculative-config: \"method\" must be a string (auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
-      "profile, self, suffix), not a number");
+      "profile, self, staged, suffix), not a number");
   EXPECT_EQ(config(R"({"num_speculative_tokens":7})").message,
             "--speculative-config: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, "
-            "cascade, none, and draft_model, medusa, eagle, eagle3, mtp with a \"model\"");
+            "cascade, staged, none, and draft_model, medusa, eagle, eagle3, mtp with a \"model\"");
 }
 
 TEST(SpeculationFlags, RefusesContradictions) {

@@ -30,8 +30,9 @@ struct ProposerOptions {
   int suffix_cached_requests = 10000;
   int64_t suffix_cache_bytes = int64_t(256) << 20;
   double suffix_factor = 1.0, suffix_offset = 0.0, suffix_min_probability = 0.1;
-  std::string cascade_first = "ngram";  // cascade: tried before self
+  std::string cascade_first = "ngram";  // cascade: tried before self; staged: whose guesses its passes check
   std::string self_lookup;              // self: the look-up whose guess runs along with a chain's first pass; empty: none
+  bool self_staged = false;             // self: it guesses behind every pass's choices, not along with the first pass alone
   std::vector<uint8_t> skip_layers;     // self: layers that draft passes leave out, a byte a layer; empty: none
   std::string feed_norm = "post", recycle_norm = "post";  // mtp: which side of the norms (proposers/mtp.cpp)
   int tree_top_k = 10;                                    // learned drafters: DraftLimits
@@ -57,8 +58,20 @@ struct DraftTask {
   const Sequence* sequence = nullptr;  // has pages for its drafts
   SparsePolicy* policy = nullptr;      // what its draft rows read of the target's cache; null: everything
   DraftLimits limits;
-  DraftTree* tree = nullptr;  // out; capacity and buffers are the caller's
+  DraftTree* tree = nullptr;          // out; capacity and buffers are the caller's
+  SparseCheck* check = nullptr;       // what its draft passes leave out; null: nothing
+  std::span<const int32_t> behind{};  // look-ups: tokens guessed behind the sequence's, which the guess is to go on from
 };
+
+// Look-ups: the last tokens that a guess goes on from, at most `most`; `scratch` holds them where some are guessed themselves.
+inline std::span<const int32_t> last_tokens(const DraftTask& task, size_t most, std::vector<int32_t>& scratch) {
+  const std::span<const int32_t> tokens(task.sequence->tokens), behind = task.behind.last(std::min(task.behind.size(), most));
+  const auto before = tokens.last(std::min(tokens.size(), most - behind.size()));
+  if (behind.empty()) return before;
+  scratch.assign(before.begin(), before.end());
+  scratch.insert(scratch.end(), behind.begin(), behind.end());
+  return scratch;
+}
 
 // What a proposer wants of the engine beyond the tokens.
 struct Needs {

@@ -11,7 +11,8 @@ using namespace test;
 std::vector<std::string> without_model() {
   std::vector<std::string> names;
   for (const auto& part : Register<Proposer>::all())
-    if (part.name != "self" && part.name != "cascade" && !is_drafter_method(part.name)) names.push_back(std::string(part.name));
+    if (part.name != "self" && part.name != "cascade" && part.name != "staged" && !is_drafter_method(part.name))
+      names.push_back(std::string(part.name));
   return names;
 }
 
@@ -115,6 +116,27 @@ TEST_P(AnyProposer, OffersNothingWhereNothingIsAllowed) {
   proposer->close(0);
   proposer->close(0);
   proposer->propose({});
+}
+
+// Tokens that are guessed themselves are gone on from, and nothing is learned of them.
+TEST(LookUps, GoOnBehindGuesses) {
+  for (const char* name : {"ngram", "suffix"}) {
+    auto proposer = make_proposer(name, kEager);
+    const Sequence sequence = sequence_of({1, 2, 3, 4, 5, 6, 1, 2});
+    proposer->open(sequence);
+    const auto behind = [&](Tokens guessed) {
+      Tree out;
+      const DraftTask task{.sequence = &sequence, .limits = {.max_tokens = 2}, .tree = &out.tree, .behind = guessed};
+      proposer->propose(std::span(&task, 1));
+      return out.tokens();
+    };
+    EXPECT_EQ(behind({}), (Tokens{3, 4})) << name;
+    EXPECT_EQ(behind({3}), (Tokens{4, 5})) << name;
+    EXPECT_EQ(behind({9, 4}), (Tokens{5, 6})) << name;
+    EXPECT_EQ(behind({7, 8}), (Tokens{})) << name;
+    EXPECT_EQ(behind({7}), (Tokens{})) << name << ": 7 8 is not known";
+    EXPECT_EQ(behind({}), (Tokens{3, 4})) << name;
+  }
 }
 
 TEST(Cascade, RefusesToStartWithWhatIsNoLookUp) {

@@ -113,7 +113,7 @@ void Approximation::add(const Approximation& a) {
   experts += a.experts, experts_skipped += a.experts_skipped;
   own_choices += a.own_choices, shared_choices += a.shared_choices, reused_choices += a.reused_choices;
   if (!a.reuse_layers.empty()) reuse_layers = a.reuse_layers;
-  if (a.asked.on) asked = a.asked;
+  if (a.asked.on || a.asked.drafts) asked = a.asked;
   if (a.precision_class != "strict") precision_class = a.precision_class, group_rows = a.group_rows, traversal = a.traversal;
 }
 
@@ -147,7 +147,7 @@ nlohmann::ordered_json approximation_json(const Approximation& a) {
   if (a.experts > 0)
     out["moe"] = {{"mode", s.expert_mode}, {"experts", s.skip_experts}, {"sparsity", share(a.experts_skipped, a.experts)}};
   out["reuse_layers"] = a.reuse_layers;
-  out["since_token"] = a.since_token;
+  if (a.since_token >= 0) out["since_token"] = a.since_token;
   out["passes"] = a.passes, out["rows"] = a.rows;
   return out;
 }

@@ -123,7 +123,7 @@ RequestView Controller::view_of(const Running& who) const {
       .context_len = who.sequence.committed_len,
       .room = std::min(kMaxPlannedDraft, who.most_depth()),
       .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
-      .prepared = who.prepared ? kSelf : -1,
+      .prepared = who.prepared || who.chooses_blocks() ? kSelf : -1,
   };
   if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1))
     view.arms &= ~(1u << kSelf);  // its attention is sparse already

@@ -56,9 +56,9 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
     }
     made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
   }
-  if (plan.sparse.on) {
+  if (plan.sparse.on || plan.sparse.drafts) {
     HUNCH_TRY(CheckOptions options, check_options(parts, plan.sparse));
-    made->check = make_check(parts, std::move(options));
+    (plan.sparse.on ? made->check : made->thinned) = make_check(parts, std::move(options));
   }
   // What lossy decoding leaves behind is not what others may build on.
   if (plan.approximation.any()) made->exact_len = made->sequence.prompt_len;  // prompts are read exactly
@@ -89,7 +89,7 @@ Status Running::add_drafter(const std::string& name) {
     drafter.tree.laws.reserve(size_t(nodes) + 1);
   }
   drafters.push_back(std::move(drafter));
-  if (passes && !policy) {
+  if (passes && !policy && !chooses_blocks()) {
     HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy));
     selecting_rows = policy->prompt_rows();
   }
@@ -100,6 +100,7 @@ void Running::seated() {
   prepared = planned = false;
   if (policy) policy->open(sequence);
   if (check) check->open(sequence);
+  if (thinned) thinned->open(sequence);
   for (const Drafter& drafter : drafters) drafter.proposer->open(sequence);
 }
 
@@ -123,6 +124,7 @@ bool Running::lossless() const {
 void Running::label() {
   stats.lossless = lossless();
   if (check) describe(*check, plan.sparse, stats.approximation);
+  if (thinned) describe(*thinned, plan.sparse, stats.thinned);
 }
 
 void Running::decide_as_asked() {

@@ -48,6 +48,8 @@ class Running final : public Scheduled {
   void decide_as_profiled();
   void record_profiled(double ms);
   bool drafting() const { return !drafters.empty(); }
+  // Drafts read the blocks of `thinned` in place of a policy's selection: nobody has to learn one.
+  bool chooses_blocks() const { return plan.sparse.drafts && plan.sparse.ratio < 1; }
   bool needs_probs() const { return rule->needs_q(); }
   GrammarMask* grammar() const;  // null: the output may be anything
   const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[size_t(chosen)].tree; }
@@ -68,6 +70,7 @@ class Running final : public Scheduled {
   SparsePolicy* policy = nullptr;         // null: no drafter reads a selection
   const IndexSharing* sharing = nullptr;  // of the next round; null: rows choose for themselves
   std::unique_ptr<SparseCheck> check;     // null: its passes are exact
+  std::unique_ptr<SparseCheck> thinned;   // what its drafts' passes leave out; null: nothing
 
   // The round in the works, as decided before it.
   int chosen = -1;                   // of drafters; -1: no guesses

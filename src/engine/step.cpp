@@ -178,7 +178,8 @@ void Step::propose(const StepPlan& plan) {
     }
     int steps = 0;
     for (const DraftTask& task : tasks_)
-      if (task.tree->size > 0) steps = std::max(steps, task.limits.may_branch ? task.limits.longest() : task.tree->size);
+      if (task.tree->size > 0 && !task.check)
+        steps = std::max(steps, task.limits.may_branch ? task.limits.longest() : task.tree->size);
     if (proposer->passes() && steps > 0) report_.drafted.push_back({proposer, ms, steps});
   }
   for (const auto& decode : plan.decodes) {
@@ -203,6 +204,7 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, boo
                  .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
                  .stop_below = who.stop_below},
       .tree = &who.drafters[drafter].tree,
+      .check = who.thinned.get(),
   };
 }
 

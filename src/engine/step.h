@@ -58,7 +58,7 @@ struct StepReport {
     double ms = 0;
     int steps = 0;  // passes one after the other
   };
-  std::vector<Drafted> drafted;  // by passes
+  std::vector<Drafted> drafted;  // by passes that leave nothing out
 };
 
 class Step {

@@ -20,7 +20,8 @@ Error needs_calibration(std::string_view what) {
 
 Status check_sparse_values(const SpeculationOptions& o) {
   const SparseVerification& s = o.sparse;
-  if (!s.on) return {};
+  if (!s.on && !s.drafts) return {};
+  HUNCH_CHECK(!s.on || !s.drafts);
   if (!o.verify) return usage_error("unverified decoding checks nothing: leave out the sparse verification");
   const auto wrong = [](std::string_view what, auto value, std::string_view allowed) {
     return usage_error(fmt::format("sparse verification: {} is {}; it must {}", what, value, allowed));
@@ -40,7 +41,12 @@ Status check_sparse_values(const SpeculationOptions& o) {
   if (!expert_mode_named(s.expert_mode))
     return wrong("the mode of experts", s.expert_mode, "be literal, graded, tail_mass or union_aware");
   if (!(s.expert_mass >= 0 && s.expert_mass < 1)) return wrong("the mass of experts left out", s.expert_mass, "lie in [0, 1)");
-  if (thins_attention(s) && (o.proposer == "self" || o.proposer == "cascade"))
+  const bool passes = o.proposer == "self" || o.proposer == "cascade" || o.proposer == "staged";
+  if (s.drafts && !passes && o.proposer != "auto")
+    return usage_error(fmt::format(
+        "--verify drafts thins the passes of the model that draft, and method {} has none: say self, cascade or staged",
+        o.proposer));
+  if (s.on && thins_attention(s) && passes)
     return usage_error(fmt::format(
         "method {} guesses by what a check of all entries learns, and this check reads a part of them: say ngram, suffix or a "
         "drafter, or leave attention exact (--verify-ratio 1)",
@@ -51,7 +57,8 @@ Status check_sparse_values(const SpeculationOptions& o) {
 Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerification& s) {
   const ModelShape& shape = parts.model->shape();
   CheckOptions out;
-  if (!s.on) return out;
+  if (!s.on && !s.drafts) return out;
+  out.drafts = s.drafts;
   if (parts.backend->asynchronous())
     return usage_error(fmt::format("sparse verification does not run on {} yet: use --device cpu", parts.backend->description()));
   const VerifyCalibration* known = parts.calibration ? &*parts.calibration : nullptr;

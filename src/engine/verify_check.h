@@ -1,4 +1,5 @@
-// What a request's sparse verification means for the engine that is to run it: refusals, and the options of its SparseCheck.
+// What a request's sparse verification, or thinned drafts, mean for the engine that is to run it: refusals, and the options of
+// its SparseCheck.
 #pragma once
 
 #include <memory>

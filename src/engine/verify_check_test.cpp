@@ -138,6 +138,80 @@ TEST(SparseVerification, KeepsToItself) {
   EXPECT_TRUE(beside->lossless);
 }
 
+// The same left out of passes that draft: the check is exact, and so is all that is said and kept.
+TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
+  const SparseVerification ways[] = {
+      {.ratio = 0.1, .dense_len = 32, .block = 8},
+      {.ratio = 0.2, .dense_len = 0, .block = 8, .scope = "joint", .reuse_layers = true},
+      {.ratio = 1, .channel_threshold = 0.05},
+      {.ratio = 0.2, .dense_len = 16, .block = 8, .channel_share = 0.5},
+      {.ratio = 1, .skip_experts = 1, .expert_mode = "graded"},
+      {.ratio = 0.3, .dense_len = 16, .block = 8, .skip_experts = 1, .expert_mode = "union_aware"}};
+  int64_t accepted = 0, drafted = 0;
+  for (const char* name : {"llama", "qwen2-window", "qwen3-moe"}) {
+    const char* device = std::string(name) == "qwen2-window" ? "reference" : "cpu";
+    const auto engine = test::load({.model = test::tiny_path(name), .device = device, .threads = 1, .context_len = 256});
+    engine->parts().calibration = made_up(*engine);
+    const bool experts = engine->parts().model->shape().num_experts > 0;
+    Request request = test::request(test::random_prompt(90, int(engine->parts().model->shape().vocab_size), 3), 24);
+    for (size_t i = 40; i < 90; ++i) request.prompt[i] = request.prompt[i % 20];
+    const auto plain = test::plain_stream(*engine, request);
+    request.speculation.ngram_min = 1, request.speculation.ngram_max = 3;
+    for (SparseVerification how : ways) {
+      if (how.skip_experts > 0 ? !experts : experts && how.ratio == 1) continue;
+      if (experts) how.channel_share = 0;
+      how.drafts = true;
+      request.speculation.sparse = how;
+      for (const char* proposer : {"self", "staged", "cascade"}) {
+        request.speculation.proposer = proposer;
+        const Generation g = generate(*engine, request);
+        EXPECT_EQ(g.tokens, plain) << name << " " << proposer;
+        EXPECT_TRUE(g.lossless);
+        EXPECT_FALSE(g.approximation.any());
+        if (proposer != std::string("cascade")) {
+          EXPECT_GT(g.thinned.passes, 0) << name << " " << proposer;
+          EXPECT_GT(g.draft_passes, 0);
+        }
+        accepted += g.accepted, drafted += g.drafted;
+      }
+    }
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_LT(accepted, drafted);
+}
+
+// What such a request leaves in the cache is exact: others build on it, as it builds on theirs, and its company stays as it is.
+TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
+  const auto load = [] { return test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024}); };
+  const auto engine = load();
+  const Request exact = test::request(test::copying_prompt(engine->tokenizer(), 360, 3), 48);
+  const auto expected = generate(*load(), exact).tokens;
+  Request thin = exact;
+  thin.speculation.proposer = "staged", thin.speculation.num_tokens = 12;
+  thin.speculation.sparse = {.drafts = true, .dense_len = 64, .block = 16, .channel_threshold = 0.05};
+  const Generation first = generate(*engine, thin);
+  EXPECT_EQ(first.tokens, expected);
+  EXPECT_TRUE(first.lossless);
+  EXPECT_GT(first.accepted, first.rounds) << "copying is easy";
+  EXPECT_LT(first.draft_passes, first.drafted) << "some passes checked more than one guess";
+  EXPECT_LT(first.thinned.entries_read, first.thinned.entries / 2);
+  EXPECT_EQ(generate(*engine, thin).tokens, expected) << "on pages of its own";
+  Request next = exact;
+  next.prompt.insert(next.prompt.end(), first.tokens.begin(), first.tokens.end());
+  const Generation longer = generate(*engine, next);
+  EXPECT_GT(longer.reused_tokens, int64_t(exact.prompt.size())) << "what the thinned drafts' request left behind";
+  EXPECT_EQ(longer.tokens, generate(*load(), next).tokens);
+  const Request lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16});
+  auto a = engine->submit(thin), b = engine->submit(lossy), c = engine->submit(exact), d = engine->submit(thin);
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok() && d.ok());
+  for (auto* stream : {&a, &c, &d}) {
+    auto beside = (**stream)->result();
+    ASSERT_TRUE(beside.ok());
+    EXPECT_EQ(beside->tokens, expected);
+    EXPECT_TRUE(beside->lossless);
+  }
+}
+
 TEST(SparseVerification, RefusesWhatIsNotThere) {
   const auto llama = test::load({.model = test::tiny_path("llama"), .threads = 1, .context_len = 128});
   const auto nsa = test::load({.model = test::tiny_path("nsa-std"), .threads = 1, .context_len = 128});
@@ -158,6 +232,21 @@ TEST(SparseVerification, RefusesWhatIsNotThere) {
   expect(*nsa, {}, "sparse as trained");
   request.speculation.proposer = "self";
   expect(*llama, {}, "method self guesses by what a check of all entries learns");
+  request.speculation.proposer = "staged";
+  expect(*llama, {}, "method staged guesses by what a check of all entries learns");
+  Request thin = request;
+  thin.speculation.sparse = {.drafts = true};
+  for (const char* proposer : {"none", "ngram", "suffix"}) {
+    thin.speculation.proposer = proposer;
+    EXPECT_NE(refusal(*llama, thin).find(std::string("method ") + proposer + " has none"), std::string::npos);
+  }
+  thin.speculation.proposer = "self";
+  EXPECT_NE(refusal(*nsa, thin).find("sparse as trained"), std::string::npos) << refusal(*nsa, thin);
+  thin.speculation.sparse.channel_share = 0.5;
+  EXPECT_NE(refusal(*llama, thin).find("needs a calibration"), std::string::npos);
+  thin.speculation.policy = "streamingllm", thin.speculation.verify = false;
+  EXPECT_NE(refusal(*llama, thin).find("unverified decoding checks nothing"), std::string::npos);
+  request.speculation.proposer = "self";
   request.speculation.policy = "streamingllm", request.speculation.verify = false;
   expect(*llama, {}, "unverified decoding checks nothing");
 }

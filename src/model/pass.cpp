@@ -106,21 +106,22 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
   AttentionRun run{
       .first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer), .first = segment.first};
   HUNCH_CHECK(segment.first == 0 || !segment.policy);
-  HUNCH_CHECK(!segment.check || (segment.phase == Segment::Phase::Verify && segment.round_row == 0 && segment.first == 0));
+  HUNCH_CHECK(!segment.check || (segment.phase != Segment::Phase::Prefill && segment.first == 0));
   int64_t first_entry = segment.first_position;
   const auto q = args.q.slice(first_row, segment.num_rows);
   const bool drafts = segment.policy && segment.phase == Segment::Phase::Draft;
-  if (drafts || segment.check) {
+  const bool thins = segment.check && segment.check->thins_attention();  // in place of a policy
+  if (drafts || thins) {
     SparseCheck::Reading reading;
-    if (drafts)
+    if (thins) reading = segment.check->select(layer, q, own, segment.sequence->committed_len, segment.round_row);
+    else
       reading.selection =
           segment.policy->select(layer, {.q = q, .scale = args.scale, .kv = own, .sinks = args.sinks}, info_of(segment));
-    else reading = segment.check->select(layer, q, own, segment.first_position);
     const Selection& selection = reading.selection;
     run.head_first = reading.head_first;
     if (selection.grain == Selection::Grain::Token) {
       HUNCH_CHECK(drafts || !segment.policy);  // what is learnt needs scores of all entries
-      if (drafts) entries_offered_ += selection.tail_first, entries_selected_ += selection.prefix;
+      if (drafts && !thins) entries_offered_ += selection.tail_first, entries_selected_ += selection.prefix;
       first_entry = selection.entry_of(segment.first_position);
       if (selection.index.data) {
         run.index = selection.index, run.tail_first = selection.tail_first;

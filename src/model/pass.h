@@ -35,7 +35,7 @@ struct Segment {
   // round's row 0, a row's own is that plus its depth.
   std::span<const int32_t> parents;
   const IndexSharing* sharing = nullptr;  // sparse attention; null: every row chooses for itself in every layer
-  SparseCheck* check = nullptr;           // verify: leaves something out (LOSSY); null: exact
+  SparseCheck* check = nullptr;           // leaves something out: in verify LOSSY; null: exact, or what the policy says
 };
 
 struct PassLimits {

@@ -29,9 +29,11 @@ int64_t shared(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 SparseCheck::SparseCheck(Setup setup) : setup_(std::move(setup)), options_(setup_.options) {
   HUNCH_CHECK(!setup_.backend->asynchronous());
   head_first_.resize(size_t(setup_.geometry.kv_heads));
+  chosen_.resize(setup_.window.size());
 }
 
 void SparseCheck::open(const Sequence& sequence) {
+  chosen_at_ = -1;
   if (!options_.attention) return;
   const BlockBudget& b = *options_.attention;
   const KvGeometry& g = setup_.geometry;
@@ -83,38 +85,49 @@ void SparseCheck::list_entries(int64_t full_blocks) {
   }
 }
 
-SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, const KvRef& own, int64_t first_position) {
-  if (!options_.attention || setup_.window[size_t(layer)] > 0) return {};
+// Makes chosen_[layer], and the copy of what it names.
+void SparseCheck::choose_set(int layer, View<const float, 3> q, const KvRef& own, int64_t len) {
   const BlockBudget& b = *options_.attention;
-  const int64_t len = first_position, blocks = (len + b.block - 1) / b.block, full = len / b.block;
+  Chosen& set = chosen_[size_t(layer)];
+  set.all = true;
+  const int64_t blocks = (len + b.block - 1) / b.block, full = len / b.block;
   const int heads = setup_.geometry.kv_heads, rows = int(q.extent[0]);
-  if (len <= b.dense_len) return {};
+  if (len <= b.dense_len) return;
   if (options_.record) {
     means_.extend(layer, own, len);
-    watch_blocks(layer, q, len);
-    return {};
+    return watch_blocks(layer, q, len);
   }
-  if (budget_blocks(b, len, 1) >= blocks) return {};
-  if (chooses(layer)) {
+  if (budget_blocks(b, len, 1) >= blocks) return;
+  if (chooses(layer) || chosen_at_ != len) {  // drafts may leave out the layer that was to choose
     means_.extend(layer, own, len);
-    choose(layer, q[0], len, rows);
+    choose(layer, q[0], len, options_.drafts ? 1 : rows);
     int64_t kept = 0;
     for (const auto& list : kept_) kept += int64_t(list.size());
-    all_ = kept == blocks * heads;
+    all_ = kept == blocks * heads, chosen_at_ = len;
     if (!all_) list_entries(full);
   }
-  if (all_) return {};
+  if (all_) return;
+  set = {.all = false, .width = width_, .tail_first = full * b.block, .head_first = head_first_};
+  setup_.backend->gather_kv({.layer = layer,
+                             .from = own,
+                             .to = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())},
+                             .index = View<const int32_t, 2>(index_.data(), heads, width_),
+                             .tail_first = set.tail_first,
+                             .tail_last = len});
+}
 
-  const View<const int32_t, 2> index(index_.data(), heads, width_);
+SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, const KvRef& own, int64_t committed, int round_row) {
+  if (!options_.attention || setup_.window[size_t(layer)] > 0) return {};
+  HUNCH_CHECK(round_row == 0 || options_.drafts);
+  if (round_row == 0) choose_set(layer, q, own, committed);
+  const Chosen& set = chosen_[size_t(layer)];
+  if (set.all) return {};
   const KvRef compact{store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
-  const int64_t tail_first = full * b.block;
-  setup_.backend->gather_kv(
-      {.layer = layer, .from = own, .to = compact, .index = index, .tail_first = tail_first, .tail_last = first_position});
-  Reading out{.selection = {.grain = Selection::Grain::Token, .kv = compact, .prefix = width_, .tail_first = tail_first}};
-  const bool ragged = std::any_of(head_first_.begin(), head_first_.end(), [](int64_t first) { return first > 0; });
-  if (ragged) out.head_first = head_first_;
-  counts_.entries += len * heads;
-  for (int head = 0; head < heads; ++head) counts_.entries_read += width_ - head_first_[size_t(head)] + len - tail_first;
+  Reading out{.selection = {.grain = Selection::Grain::Token, .kv = compact, .prefix = set.width, .tail_first = set.tail_first}};
+  const bool ragged = std::any_of(set.head_first.begin(), set.head_first.end(), [](int64_t first) { return first > 0; });
+  if (ragged) out.head_first = set.head_first;
+  counts_.entries += committed * setup_.geometry.kv_heads;
+  for (const int64_t first : set.head_first) counts_.entries_read += set.width - first + committed - set.tail_first;
   left_out_ = true;
   return out;
 }
@@ -132,11 +145,14 @@ void SparseCheck::thin_channels(int layer, View<float, 2> gate) {
   int64_t skipped = 0;
   for (int64_t i = 0; i < width; ++i) {
     int64_t below = 0;
-    for (int64_t r = 0; r < rows; ++r) below += std::fabs(silu(gate(r, i))) < threshold;
+    for (int64_t r = 0; r < rows; ++r) {
+      const bool small = std::fabs(silu(gate(r, i))) < threshold;
+      below += small;
+      if (small && options_.drafts) gate(r, i) = 0;
+    }
     counts_.channel_rows_below += below;
-    if (below < rows) continue;
-    ++skipped;
-    for (int64_t r = 0; r < rows; ++r) gate(r, i) = 0;
+    skipped += below == rows;
+    for (int64_t r = 0; below == rows && r < rows; ++r) gate(r, i) = 0;
   }
   counts_.channels += width, counts_.channels_skipped += skipped, counts_.channel_rows += rows * width;
   left_out_ |= skipped > 0;

@@ -1,7 +1,7 @@
-// SparseCheck: what the verify passes of one request leave out ("Accelerate Speculative Decoding with Sparse Computation in
-// Verification"; docs/sparse-verification.md). LOSSY. One object a request: blocks of the cache (section 3.1) with sets reused by
-// layers (3.2), channels of the feed-forward block (3.3), experts (3.4); each is off unless asked for. It counts what it left
-// out: labels come from that. Host memory only.
+// SparseCheck: what passes of one request leave out ("Accelerate Speculative Decoding with Sparse Computation in Verification";
+// docs/sparse-verification.md). Verify passes: LOSSY. Draft passes: what they say is checked exactly. One object a request:
+// blocks of the cache (section 3.1) with sets reused by layers (3.2), channels of the feed-forward block (3.3), experts (3.4);
+// each is off unless asked for. It counts what it left out: labels come from that. Host memory only.
 #pragma once
 
 #include <memory>
@@ -39,6 +39,9 @@ struct CheckOptions {
   std::vector<uint8_t> anchors;   // [layers] 1: chooses for itself; empty: all do
   std::vector<float> thresholds;  // [layers] of channels; empty: all stay
   std::optional<ExpertRule> experts;
+  // Passes that draft: what a row reads and says does not depend on rows beside it (UnionAware experts excepted). The first row
+  // of a round chooses blocks for all its passes, and channels go row by row.
+  bool drafts = false;
   CheckRecord* record = nullptr;  // watch only, leave nothing out
 };
 
@@ -48,7 +51,7 @@ class SparseCheck {
     Backend* backend = nullptr;
     KvGeometry geometry;
     std::vector<int> window;  // [layers] 0: reads all; other layers always read their window
-    int max_rows = 0;         // of a verify pass
+    int max_rows = 0;         // of a round
     CheckOptions options;
   };
   explicit SparseCheck(Setup);
@@ -58,16 +61,21 @@ class SparseCheck {
   // A slot got the sequence: memory for its longest state; nothing is known of it yet.
   void open(const Sequence&);
 
-  // What the rows of a verify pass at first_position read in a layer; called after their K and V were stored. Grain::All: all.
+  // What rows read in a layer; called after their K and V were stored. Grain::All: all. Only the first `committed` entries are
+  // final: what is behind them is the round's own, and no mean knows it. `round_row`: number of the first row in the round; above
+  // 0 the rows read what the round's first row chose, and the rows before them.
   struct Reading {
     Selection selection;
     std::span<const int64_t> head_first;  // AttentionRun
   };
-  Reading select(int layer, View<const float, 3> q, const KvRef& own, int64_t first_position);  // q [rows][heads][head_dim]
+  Reading select(int layer, View<const float, 3> q, const KvRef& own, int64_t committed,
+                 int round_row = 0);  // q [rows][heads][head_dim]
 
+  bool thins_attention() const { return options_.attention.has_value(); }
   bool thins_channels() const { return !options_.thresholds.empty() || options_.record; }
   bool thins_experts() const { return options_.experts.has_value() || options_.record; }
-  // gate [rows][width] before its activation: channels whose silu is below the threshold in every row become 0.
+  // gate [rows][width] before its activation: channels whose silu is below the threshold become 0, in a check where they are in
+  // every row.
   void thin_channels(int layer, View<float, 2> gate);
   void thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> shares);  // as routed; left out: id -1, share 0
 
@@ -85,7 +93,14 @@ class SparseCheck {
   size_t bytes() const;
 
  private:
+  // What the rows of this round read of a layer.
+  struct Chosen {
+    bool all = true;
+    int64_t width = 0, tail_first = 0;
+    std::vector<int64_t> head_first;
+  };
   void choose(int layer, View<const float, 2> q, int64_t len, int rows);
+  void choose_set(int layer, View<const float, 3> q, const KvRef& own, int64_t len);
   void list_entries(int64_t full_blocks);
   void watch_blocks(int layer, View<const float, 3> q, int64_t len);
   bool chooses(int layer) const { return options_.anchors.empty() || options_.anchors[size_t(layer)]; }
@@ -99,6 +114,8 @@ class SparseCheck {
   int64_t most_blocks_ = 0, most_entries_ = 0;
   std::vector<std::vector<int32_t>> kept_;
   bool all_ = true;             // the last choice left nothing out
+  int64_t chosen_at_ = -1;      // its length
+  std::vector<Chosen> chosen_;  // [layers]
   std::vector<int32_t> index_;  // [kv_head][width], lists end together
   int64_t width_ = 0;
   std::vector<int64_t> head_first_;

@@ -106,6 +106,70 @@ TEST(SparseCheck, ReadsItsBlocksTheRestOfTheLastAndTheRowsOfTheStep) {
         for (const int every : {1, 2}) expect_plain_softmax(device, joint, len, every);
 }
 
+// A round of drafts: what its first row chose serves the passes behind it, and no mean ever knows of a tentative key.
+TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
+  for (const char* device : {"reference", "cpu"}) {
+    auto made = Register<Backend>::find(device)->make({.threads = 1});
+    ASSERT_TRUE(made.ok());
+    Backend& backend = **made;
+    const KvGeometry geometry{DType::F32, 2, kKvHeads, kDim};
+    constexpr int64_t kFirst = 120, kLater = 160, kEntries = 192;
+    const auto store = backend.make_kv_store(geometry, kEntries / kPageLen);
+    PagePool pool(kEntries / kPageLen);
+    Sequence sequence;
+    sequence.max_len = kEntries, sequence.pages = PageTable(kEntries);
+    ASSERT_TRUE(sequence.pages.grow_to(kEntries, pool));
+    const KvRef own{store.get(), sequence.pages.view()};
+    Noise noise;
+    std::vector<float> k(kEntries * kKvHeads * kDim), q(kHeads * kDim), other(q.size());
+    for (auto* values : {&k, &q, &other})
+      for (float& x : *values) x = noise();
+    const View<const float, 3> queries(q.data(), 1, kHeads, kDim), others(other.data(), 1, kHeads, kDim);
+    const auto put = [&](int64_t first, int64_t count, float scale) {
+      std::vector<float> rows(k.begin() + first * kKvHeads * kDim, k.begin() + (first + count) * kKvHeads * kDim);
+      if (scale != 1)
+        for (size_t i = 0; i < rows.size(); ++i) rows[i] = scale * q[i % (kKvHeads * kDim)];
+      const View<const float, 3> view(rows.data(), count, kKvHeads, kDim);
+      for (int layer = 0; layer < 2; ++layer)
+        backend.store_kv({.layer = layer, .k = view, .v = view, .kv = own, .first_entry = first});
+    };
+    const auto check = [&] {
+      SparseCheck::Setup setup{.backend = &backend, .geometry = geometry, .window = {0, 0}, .max_rows = 8};
+      setup.options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}, .drafts = true};
+      auto out = std::make_unique<SparseCheck>(setup);
+      out->open(sequence);
+      return out;
+    };
+    put(0, kFirst, 1);
+    put(kFirst, 4, 1000);  // tentative: a mean with one of these would be chosen by whoever asks
+    const auto drafts = check();
+    const auto root = drafts->select(0, queries, own, kFirst);
+    const auto kept = drafts->kept();
+    (void)drafts->select(1, others, own, kFirst);
+    EXPECT_NE(drafts->kept(), kept) << "another layer and query";
+    const auto step = drafts->select(0, others, own, kFirst, 2);
+    ASSERT_EQ(step.selection.grain, Selection::Grain::Token);
+    EXPECT_EQ(step.selection.entry_of(kFirst + 2), root.selection.entry_of(kFirst) + 2);
+    EXPECT_EQ(step.selection.prefix, root.selection.prefix);
+    std::vector<float> a(kDim), b(kDim), v(kDim);
+    for (int head = 0; head < kKvHeads; ++head) {  // the copy is the root's still
+      const auto& blocks = kept[size_t(head)];     // all of them full
+      int64_t at = step.selection.prefix - int64_t(blocks.size()) * kBlock;
+      for (const int32_t block : blocks)
+        for (int i = 0; i < kBlock; ++i, ++at) {
+          step.selection.kv.store->read(0, head, step.selection.kv.pages, at, a.data(), v.data());
+          store->read(0, head, sequence.pages.view(), block * kBlock + i, b.data(), v.data());
+          EXPECT_EQ(a, b) << device << " head " << head << " block " << block;
+        }
+    }
+    put(kFirst, kLater - kFirst, 1);
+    (void)drafts->select(0, queries, own, kLater);
+    const auto fresh = check();
+    (void)fresh->select(0, queries, own, kLater);
+    EXPECT_EQ(drafts->kept(), fresh->kept()) << device;
+  }
+}
+
 SparseCheck check_of(Backend& backend, CheckOptions options) {
   return SparseCheck({
       .backend = &backend,
@@ -134,6 +198,12 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   EXPECT_EQ(check.counts().channel_rows, 10);
   EXPECT_EQ(check.counts().channel_rows_below, 5);
   EXPECT_TRUE(check.end_pass(2));
+  // Drafts: every row by itself; what none reads counts as before.
+  SparseCheck drafts = check_of(**backend, {.thresholds = {0.05f, 0}, .drafts = true});
+  gate = was;
+  drafts.thin_channels(0, View<float, 2>(gate.data(), 2, 5));
+  for (size_t i = 0; i < gate.size(); ++i) EXPECT_EQ(gate[i], std::fabs(silu(was[i])) < 0.05f ? 0.0f : was[i]) << i;
+  EXPECT_EQ(drafts.counts().channels_skipped, 2);
   gate = was;
   check.thin_channels(1, View<float, 2>(gate.data(), 2, 5));
   EXPECT_EQ(gate, was) << "a threshold of 0";

@@ -1,5 +1,6 @@
 // Cheaper draft passes (layers left out, selections shared between layers, guessed rows): the stream stays plain decoding's, and
 // guessed rows change how many passes a draft takes but not the draft.
+#include "engine/toy_parts.h"
 #include "equality.h"
 
 namespace hunch {
@@ -81,7 +82,7 @@ Drafts drafts_of(Engine& engine, const Request& request, float stop_below) {
   };
   while (step->sequence().len() < step->sequence().max_len) {
     HUNCH_CHECK(step->round(stop_below).ok());
-    const auto list = step->policy()->selected(0, 1);
+    const auto list = step->policy() ? step->policy()->selected(0, 1) : View<const int32_t, 2>{};
     if (list.data) out.selected.emplace_back(&list(0, 0), &list(0, 0) + list.extent[1]);
   }
   out.passes = step->stats().draft_passes, out.drafted = step->stats().drafted;
@@ -90,10 +91,12 @@ Drafts drafts_of(Engine& engine, const Request& request, float stop_below) {
 }
 
 // The passes that the look-up saved.
-int64_t saved_by_a_lookup(Engine& engine, Request request, const char* lookup, float stop_below, const std::string& what) {
+int64_t saved_by_a_lookup(Engine& engine, Request request, const char* lookup, float stop_below, const std::string& what,
+                          bool staged = false) {
   request.speculation.proposer = "self";
   const Drafts plain = drafts_of(engine, request, stop_below);
-  request.speculation.self_lookup = lookup;
+  if (staged) request.speculation.proposer = "staged", request.speculation.cascade_first = lookup;
+  else request.speculation.self_lookup = lookup;
   const Drafts guessed = drafts_of(engine, request, stop_below);
   EXPECT_EQ(guessed.rounds, plain.rounds) << what;
   EXPECT_EQ(guessed.selected, plain.selected) << what;
@@ -101,6 +104,14 @@ int64_t saved_by_a_lookup(Engine& engine, Request request, const char* lookup, f
   EXPECT_EQ(plain.passes, plain.drafted) << what;
   EXPECT_LE(guessed.passes, plain.passes) << what;
   return plain.passes - guessed.passes;
+}
+
+// A stretch again and again: look-ups find something in every round.
+std::vector<int32_t> again_and_again() {
+  const auto stretch = test::random_prompt(17, 256, 5);
+  std::vector<int32_t> prompt;
+  while (prompt.size() < kPromptLen) prompt.insert(prompt.end(), stretch.begin(), stretch.end());
+  return prompt;
 }
 
 TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
@@ -111,11 +122,7 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
       for (const char* lookup : {"ngram", "suffix"})
         for (const float stop_below : {0.0f, 0.6f}) {
           auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256});
-          // A stretch again and again: look-ups find something in every round.
-          const auto stretch = test::random_prompt(17, 256, 5);
-          std::vector<int32_t> prompt;
-          while (prompt.size() < kPromptLen) prompt.insert(prompt.end(), stretch.begin(), stretch.end());
-          Request request = test::request(prompt, 70);
+          Request request = test::request(again_and_again(), 70);
           test::set_sampling(request, turn);
           auto& s = request.speculation;
           s.policy = policy, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = turn % 2 ? 5 : 12;
@@ -137,6 +144,44 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsOnTheShippedModel) {
     test::set_sampling(request, sampling);
     EXPECT_GT(saved_by_a_lookup(*engine, request, "ngram", 0.4f, fmt::format("sampling {}", sampling)), 20);
   }
+}
+
+// Behind every pass's choices, and also where drafts draw for themselves (rule ratio): every row has the coins and the law that
+// its own step would have. So they have where passes leave blocks and channels out.
+TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
+  int turn = 0;
+  int64_t saved = 0;
+  for (const char* device : {"reference", "cpu"})
+    for (const char* rule : {"match", "ratio"})
+      for (const char* lookup : {"ngram", "suffix"})
+        for (const bool thinned : {false, true}) {
+          auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256});
+          Request request = test::request(again_and_again(), 70);
+          test::set_sampling(request, turn++);
+          auto& s = request.speculation;
+          s.rule = rule, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = 9, s.ngram_min = 1, s.ngram_max = 3;
+          if (thinned) s.sparse = {.drafts = true, .ratio = 0.3, .dense_len = 24, .block = 8, .channel_threshold = 0.02};
+          saved +=
+              saved_by_a_lookup(*engine, request, lookup, 0, fmt::format("{} {} {} {}", device, rule, lookup, thinned), true);
+        }
+  EXPECT_GT(saved, 100);
+}
+
+// A model that counts, and a context that counted once: 5 guesses and a choice, then 4 and one, then the last.
+TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
+  const toy::Table count = [](int64_t, int32_t token, float* logits) {
+    for (int i = 0; i < 5; ++i) logits[i] = i == (token + 1) % 5 ? 9 : 0;
+  };
+  auto parts = toy::make_parts({5, count, count}, "reference", 64);
+  Request request = toy::request({0, 1, 2, 3, 4, 0, 1}, 12, "match");
+  request.sampling.temperature = 0;
+  request.speculation.proposer = "staged", request.speculation.ngram_min = 1, request.speculation.ngram_max = 2;
+  auto plan = plan_request(request, {}, 64);
+  ASSERT_TRUE(plan.ok());
+  auto step = Solo::make(*parts, *plan, request);
+  ASSERT_TRUE(step.ok() && (*step)->prefill(nullptr).ok() && (*step)->round().ok());
+  EXPECT_EQ((*step)->stats().accepted, 12);
+  EXPECT_EQ((*step)->stats().draft_passes, 3);
 }
 
 TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {

@@ -11,13 +11,21 @@ struct Method {
   const char* proposer;
   int tree_tokens = 0;
   const char* policy = "vegas";
+  bool thinned = false;  // draft passes read chosen blocks (--verify drafts)
 };
-inline constexpr Method kMethods[] = {{"auto"},    {"ngram"},    {"suffix"},           {"suffix", 6},  {"cascade"}, {"self"},
-                                      {"self", 8}, {"ngram", 5}, {"self", 6, "quest"}, {"cascade", 4}, {"auto", 7}};
+inline constexpr Method kMethods[] = {{"auto"},    {"ngram"},    {"suffix"}, {"suffix", 6},        {"cascade"},    {"self"},
+                                      {"self", 8}, {"ngram", 5}, {"staged"}, {"self", 6, "quest"}, {"cascade", 4}, {"auto", 7}};
 inline constexpr int kNumMethods = int(std::size(kMethods));
+// Where the host sees every layer.
+inline std::vector<Method> methods_on_a_host() {
+  std::vector<Method> all(std::begin(kMethods), std::end(kMethods));
+  for (const char* proposer : {"self", "staged", "cascade", "auto"}) all.push_back({proposer, 0, "vegas", true});
+  all.push_back({"self", 6, "vegas", true});
+  return all;
+}
 
 inline std::string name_of(const Method& method) {
-  return fmt::format("{} tree {} {}", method.proposer, method.tree_tokens, method.policy);
+  return fmt::format("{} tree {} {}{}", method.proposer, method.tree_tokens, method.policy, method.thinned ? " thinned" : "");
 }
 
 // Settings that find something in short texts of models that know nothing.
@@ -28,6 +36,8 @@ inline void set_method(Request& request, const Method& method, int gamma) {
   o.rule = "match";
   o.ratio = 0.3, o.min_tokens = 24;
   o.ngram_min = 1, o.ngram_max = 3, o.suffix_factor = 3;
+  o.sparse = {};
+  if (method.thinned) o.sparse = {.drafts = true, .ratio = 0.3, .dense_len = 24, .block = 8};
 }
 
 // The first `shared` tokens are the same for all seeds; then phrases of the beginning come back, with noise between them.

@@ -84,15 +84,16 @@ std::string rule_case_name(const testing::TestParamInfo<RuleLaw::ParamType>& inf
 INSTANTIATE_TEST_SUITE_P(Point, RuleLaw,
                          testing::Combine(testing::Values("point"), testing::Values("fixed", "self"), testing::Values(3)),
                          rule_case_name);
-// suffix learns from the outputs of the runs before; cascade mixes deterministic drafts with sampled ones.
+// suffix learns from the outputs of the runs before; cascade mixes deterministic drafts with sampled ones; rows of staged draw
+// behind guesses.
 INSTANTIATE_TEST_SUITE_P(Ratio, RuleLaw,
-                         testing::Combine(testing::Values("ratio"), testing::Values("fixed", "suffix", "cascade"),
+                         testing::Combine(testing::Values("ratio"), testing::Values("fixed", "suffix", "cascade", "staged"),
                                           testing::Values(3)),
                          rule_case_name);
 
 TEST(Law, MatchEmitsThePlainStreamForEveryLookUpWhateverItsSettings) {
   const Rows target = random_rows(1), drafter = far_from(target, 2);
-  for (const char* proposer : {"ngram", "suffix", "cascade"}) {
+  for (const char* proposer : {"ngram", "suffix", "cascade", "staged"}) {
     auto parts = toy::make_parts({kVocab, table_of(target), table_of(drafter)}, "reference", kPositions);
     int64_t drafted = 0, accepted = 0;
     for (int key = 0; key < 240; ++key) {

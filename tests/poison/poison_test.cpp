@@ -64,27 +64,30 @@ Outcome run(Engine& engine, const Request& request, const Where& where) {
 
 void expect_no_effect(const EngineOptions& options) {
   auto engine = test::load(options);
-  for (const auto& policy : Register<SparsePolicy>::all())
+  std::vector<std::string> readings{"thinned"};  // by chosen blocks, of --verify drafts
+  for (const auto& policy : Register<SparsePolicy>::all()) readings.emplace_back(policy.name);
+  for (const std::string& name : readings)
     for (const char* rule : {"match", "ratio"}) {
       Request request = test::request(test::random_prompt(150, 256, 21), 40);
       request.sampling.temperature = 0.8;
       request.speculation.proposer = "self";
-      request.speculation.policy = std::string(policy.name);
       request.speculation.rule = rule;
-      request.speculation.ratio = policy.name == "quest" ? 0.15 : 0.05;  // two pages: one holds none that such a model looks at
+      request.speculation.ratio = name == "quest" ? 0.15 : 0.05;  // two pages: one holds none that such a model looks at
+      if (name == "thinned") request.speculation.sparse = {.drafts = true, .ratio = 0.1, .dense_len = 16, .block = 8};
+      else request.speculation.policy = name;
       request.speculation.num_tokens = 5;
       const Outcome clean = run(*engine, request, {});
       ASSERT_FALSE(clean.failed);
       EXPECT_GT(clean.drafted, 0);
-      EXPECT_GE(clean.accepted, 1) << policy.name;
+      EXPECT_GE(clean.accepted, 1) << name;
       const Where places[] = {
           {.before = true}, {.after_drafts = true}, {.after_commit = true}, {.copy = true}, {true, true, true, true}};
       for (size_t i = 0; i < std::size(places); ++i) {
         const Outcome poisoned = run(*engine, request, places[i]);
-        EXPECT_FALSE(poisoned.failed) << policy.name << " " << rule << " place " << i;
-        EXPECT_EQ(poisoned.tokens, clean.tokens) << policy.name << " " << rule << " place " << i;
-        EXPECT_EQ(poisoned.accepted, clean.accepted) << policy.name << " " << rule << " place " << i;
-        EXPECT_EQ(poisoned.drafted, clean.drafted) << policy.name << " " << rule << " place " << i;
+        EXPECT_FALSE(poisoned.failed) << name << " " << rule << " place " << i;
+        EXPECT_EQ(poisoned.tokens, clean.tokens) << name << " " << rule << " place " << i;
+        EXPECT_EQ(poisoned.accepted, clean.accepted) << name << " " << rule << " place " << i;
+        EXPECT_EQ(poisoned.drafted, clean.drafted) << name << " " << rule << " place " << i;
       }
     }
 }

@@ -29,8 +29,8 @@ class FirstOccurrences {
   // n-grams that end at or before `end` are known from now on; the tokens before an earlier `end` have not changed.
   void extend(const std::vector<int32_t>& tokens, int64_t end) {
     for (end = std::min(end, max_len_); indexed_ < end; ++indexed_)
-      each(tokens, indexed_ + 1, [](int, int32_t& start, int32_t own) {
-        if (start < 0) start = own;
+      each(tokens, std::span(tokens).first(size_t(indexed_ + 1)), [&](int len, int32_t& start) {
+        if (start < 0) start = int32_t(indexed_ + 1 - len);
         return true;
       });
   }
@@ -39,12 +39,12 @@ class FirstOccurrences {
     int64_t start = -1;
     int len = 0;
   };
-  // The longest suffix of `tokens` among the known n-grams, at its earliest place. Every part of an n-gram that occurs occurs
-  // too, so the first length that fails ends the search.
-  Match longest_suffix(const std::vector<int32_t>& tokens) {
+  // The longest suffix of `text` among the known n-grams of `tokens`, at its earliest place. Every part of an n-gram that occurs
+  // occurs too, so the first length that fails ends the search.
+  Match longest_suffix(const std::vector<int32_t>& tokens, std::span<const int32_t> text) {
     Match match;
     if (max_len_ == 0) return match;
-    each(tokens, int64_t(tokens.size()), [&](int len, int32_t& start, int32_t) {
+    each(tokens, text, [&](int len, int32_t& start) {
       if (start >= 0) match = {start, len};
       return start >= 0;
     });
@@ -52,19 +52,19 @@ class FirstOccurrences {
   }
 
  private:
-  // visit(len, bucket, start) for the n-grams that end at `end`, shorter ones first, until it returns false. The bucket is the
-  // one of equal tokens, or an empty one.
+  // visit(len, bucket) for the n-grams that `text` ends with, shorter ones first, until it returns false. The bucket is the one
+  // of equal tokens, or an empty one.
   template <class Visit>
-  void each(const std::vector<int32_t>& tokens, int64_t end, Visit&& visit) {
+  void each(const std::vector<int32_t>& tokens, std::span<const int32_t> text, Visit&& visit) {
     uint64_t hash = 0;
-    for (int len = 1; len <= max_n_ && len <= end; ++len) {
-      hash = mix(hash + uint64_t(uint32_t(tokens[size_t(end - len)])) + 1);
+    for (int len = 1; len <= max_n_ && len <= int64_t(text.size()); ++len) {
+      const int32_t* const gram = &text[text.size() - size_t(len)];
+      hash = mix(hash + uint64_t(uint32_t(*gram)) + 1);
       if (len < min_n_) continue;
-      const int32_t* const gram = &tokens[size_t(end - len)];
       int32_t* const table = &starts_[size_t(len - min_n_) * buckets_];
       uint64_t at = hash & (buckets_ - 1);
       while (table[at] >= 0 && !std::equal(gram, gram + len, &tokens[size_t(table[at])])) at = (at + 1) & (buckets_ - 1);
-      if (!visit(len, table[at], int32_t(end - len))) return;
+      if (!visit(len, table[at])) return;
     }
   }
   // The finaliser of MurmurHash3.
@@ -99,7 +99,7 @@ class Ngram final : public Proposer {
       FirstOccurrences& slot = at(task.sequence->slot);
       // The suffix itself must not be found: what ends with the context stays out until the context has grown.
       slot.extend(tokens, task.sequence->len() - 1);
-      const auto match = slot.longest_suffix(tokens);
+      const auto match = slot.longest_suffix(tokens, last_tokens(task, kLongest, recent_));
       if (match.len == 0) continue;
       tree.worth = double(match.len);
       const int64_t from = match.start + match.len;
@@ -118,6 +118,7 @@ class Ngram final : public Proposer {
 
   int min_n_, max_n_;
   std::vector<FirstOccurrences> slots_;
+  std::vector<int32_t> recent_;
 };
 
 Result<std::unique_ptr<Proposer>> make_ngram(const Proposer::Setup& setup) {

@@ -11,6 +11,8 @@
 // row makes its own choice, the one that it would make in a step of its own, so guesses that equal the choices before them were
 // right about the draft (not yet about the target): one pass then stands for several, and the chain is the same.
 //
+// With look-ups behind the choices of every pass this is the middle level of staged.cpp.
+//
 // How close a choice was also says how likely the target agrees. That is learned from what was kept (draft/confidence.h), and
 // ends a chain where going on would not pay.
 #include <algorithm>
@@ -32,11 +34,12 @@ class Self final : public Proposer {
         pass_(*setup.pass),
         max_draft_(setup.max_draft),
         lookup_(std::move(lookup)),
+        staged_(setup.options.self_staged),
         skip_layers_(setup.options.skip_layers),
         drafts_(size_t(setup.max_sequences)) {
     const ModelShape& shape = target_.shape();
     // Most sequences draft chains; wide levels of all at once are cut to what there is room for.
-    max_rows_ = std::min(pass_.max_rows(), std::max(setup.max_sequences, kWidest));
+    max_rows_ = std::min(pass_.max_rows(), std::max((staged_ ? 4 : 1) * setup.max_sequences, kWidest));
     hidden_ = backend_.allocate(size_t(max_rows_) * size_t(shape.hidden) * sizeof(float));
     logits_ = backend_.allocate(size_t(max_rows_) * size_t(shape.vocab_size) * sizeof(float));
     ids_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
@@ -73,12 +76,13 @@ class Self final : public Proposer {
       task.tree->law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
       if (task.limits.max_tokens <= 0) continue;
       Draft& draft = drafts_[size_t(task.sequence->slot)];
-      draft.begin(task);
+      draft.begin(task, staged_);
       open_.push_back(&draft);
     }
     if (backend_.asynchronous()) run_blind();
-    if (lookup_) guess();
+    if (lookup_ && !staged_) guess();
     while (!open_.empty()) {
+      if (staged_) guess();
       pass();
       std::erase_if(open_, [](const Draft* draft) { return draft->done; });
     }
@@ -114,6 +118,7 @@ class Self final : public Proposer {
   // One sequence's tree in the works. Row 0 is the pending token, row x node x - 1.
   struct Draft {
     const DraftTask* task = nullptr;
+    bool straight = false;         // a chain, whatever is allowed
     std::vector<int32_t> parents;  // [rows]
     std::vector<uint8_t> classes;  // [nodes] of how sure the choice was
     std::vector<float> chance;     // [rows] that the path to it is kept
@@ -126,14 +131,14 @@ class Self final : public Proposer {
       parents.reserve(size_t(most) + 1), classes.reserve(size_t(most));
       chance.reserve(size_t(most) + 1), laws.reserve(size_t(most) + 1);
     }
-    void begin(const DraftTask& t) {
-      task = &t;
+    void begin(const DraftTask& t, bool staged) {
+      task = &t, straight = staged || !t.limits.may_branch;
       parents.assign(1, -1), classes.clear(), chance.assign(1, 1.0f), laws.clear();
       first = 0, rows = 1, nodes = 0, depth = 0, done = false;
     }
     int confidence_class(int node) const { return classes[size_t(node)]; }
     bool given() const { return task->tree->law == DraftLaw::Given; }
-    bool chain() const { return !task->limits.may_branch; }
+    bool chain() const { return straight; }
     int first_child(int row) const {
       for (int node = row; node < nodes; ++node)
         if (parents[size_t(node) + 1] == row) return node;
@@ -145,24 +150,26 @@ class Self final : public Proposer {
     }
   };
 
-  // Adds the rows of a look-up's chain to the first pass of every draft that is one. Drafts with coins of their own (law Given)
-  // go without: a guess that decides which of them is drawn where would be hard to account for.
+  // Adds the rows of a look-up's chain to the next pass of every draft that is one. Along with the first pass of a selecting
+  // policy, drafts with coins of their own (law Given) go without. Behind the choices of every pass (staged) they do not: a row
+  // draws with the coin of its own depth (sample()) from its own q, and both are settled before the guess is compared.
   void guess() {
     guesses_.clear();
     for (Draft* draft : open_) {
-      if (!draft->chain() || draft->given() || draft->deepest() < 2) continue;
+      if (!draft->chain() || (draft->given() && !staged_) || draft->deepest() - draft->nodes < 2) continue;
       const Sequence* sequence = draft->task->sequence;
       guesses_.push_back({
           .sequence = sequence,
-          .limits = {.max_tokens = std::min(draft->deepest() - 1, kMostGuessed)},
+          .limits = {.max_tokens = std::min(draft->deepest() - draft->nodes - 1, kMostGuessed)},
           .tree = &guess_tree_[size_t(sequence->slot)],
+          .behind = {draft->task->tree->tokens.data, size_t(draft->nodes)},
       });
     }
     if (guesses_.empty()) return;
     lookup_->propose(guesses_);
     for (const DraftTask& task : guesses_) {
       Draft& draft = drafts_[size_t(task.sequence->slot)];
-      for (int i = 0; i < task.tree->size; ++i) draft.task->tree->tokens(i) = task.tree->tokens(i);
+      for (int i = 0; i < task.tree->size; ++i) draft.task->tree->tokens(draft.nodes + i) = task.tree->tokens(i);
       draft.rows += task.tree->size;
     }
   }
@@ -172,7 +179,7 @@ class Self final : public Proposer {
   // What is left of open_ needs the host at every level.
   void run_blind() {
     const auto blind = [this](const Draft* draft) {
-      return draft->chain() && !draft->task->sequence->logit_state && !(lookup_ && !draft->given());
+      return draft->chain() && !draft->task->sequence->logit_state && !(lookup_ && (staged_ || !draft->given()));
     };
     blind_.clear();
     for (Draft* draft : open_)
@@ -245,6 +252,7 @@ class Self final : public Proposer {
           .policy = draft->task->policy,
           .round_row = draft->first,
           .parents = draft->chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft->parents),
+          .check = draft->task->check,
       });
     }
     pass_.begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
@@ -264,6 +272,7 @@ class Self final : public Proposer {
     row = 0;
     for (Draft* draft : open_) {
       const int count = draft->rows;
+      if (SparseCheck* check = draft->task->check) check->end_pass(count);
       take(*draft, row);
       row += count;
     }
@@ -277,22 +286,28 @@ class Self final : public Proposer {
     View<float, 1> leads;
   };
   void sample(const Draft& draft, View<const float, 2> logits, const Choices& to) {
+    if (!draft.given() || !draft.chain() || draft.rows == 1) return sample(draft, 0, draft.rows, logits, to);
+    for (int row = 0; row < draft.rows; ++row)  // every depth has coins of its own
+      sample(draft, row, 1, logits.slice(row, 1),
+             {.tokens = to.tokens.slice(row, 1), .seconds = to.seconds.slice(row, 1), .leads = to.leads.slice(row, 1)});
+  }
+  void sample(const Draft& draft, int from, int count, View<const float, 2> logits, const Choices& to) {
     const Sequence& sequence = *draft.task->sequence;
     const DraftTree& tree = *draft.task->tree;
-    const int count = draft.rows;
     const View<int32_t, 1> positions(positions_.data(), count);
-    for (int i = 0; i < count; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1 + (draft.chain() ? i : 0));
+    for (int i = 0; i < count; ++i)
+      positions(i) = int32_t(sequence.committed_len + draft.depth + 1 + (draft.chain() ? from + i : 0));
     const bool given = draft.given();
     backend_.sample({
         .logits = logits,
         .params = sequence.sampling,
         .key = sequence.noise,
-        .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
+        .stream = given ? draft_stream(draft.depth + from) : NoiseStream::Target,
         .positions = positions,
         .tokens = to.tokens,
-        .probs = given ? tree.q.slice(draft.first, count) : View<float, 2>{},
+        .probs = given ? tree.q.slice(draft.first + from, count) : View<float, 2>{},
         .state = sequence.logit_state.get(),
-        .first_row = draft.first,
+        .first_row = draft.first + from,
         .drafts = tree.tokens,
         .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
         .seconds = to.seconds,
@@ -307,10 +322,11 @@ class Self final : public Proposer {
     if (!draft.chain() || draft.rows == 1) return grow(draft, at);
     const int count = draft.rows;
     for (int i = 0; i < count && !draft.done; ++i) {
-      const int32_t next = i + 1 < count ? task.tree->tokens(i) : -1;
+      const int node = draft.nodes;
+      const int32_t next = i + 1 < count ? task.tree->tokens(node) : -1;
       draft.rows = 1;
       grow(draft, at + i);
-      if (task.tree->tokens(i) != next) break;
+      if (task.tree->tokens(node) != next) break;
     }
     if (task.policy) task.policy->forget_drafts(*task.sequence, draft.first);
   }
@@ -373,6 +389,7 @@ class Self final : public Proposer {
   Pass& pass_;
   int max_draft_, max_rows_ = 0;
   std::unique_ptr<Proposer> lookup_;
+  bool staged_;
   std::vector<uint8_t> skip_layers_;
   std::vector<DraftTree> guess_tree_;  // by slot
   Buffer guess_ids_;
@@ -390,7 +407,7 @@ class Self final : public Proposer {
 Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {
   if (setup.target->shape().nsa.used())
     return usage_error(
-        "methods self and cascade draft over selected entries, and a model with natively trained sparse attention "
+        "methods self, cascade and staged draft over selected entries, and a model with natively trained sparse attention "
         "reads few anyway: use suffix, ngram or a loaded drafter");
   std::unique_ptr<Proposer> lookup;
   if (const std::string& name = setup.options.self_lookup; !name.empty()) {

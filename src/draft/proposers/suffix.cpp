@@ -50,10 +50,9 @@ class OwnTokens {
     const int64_t end = std::min(int64_t(tree_.end()) - depth_ + 1, complete_ + most);
     for (; complete_ < end; ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
-  SuffixGuess guess(const Sequence& sequence, const SuffixSearch& search) const {
-    const std::span<const int32_t> tokens(sequence.tokens);
-    const size_t context = std::min(tokens.size(), size_t(depth_)), tail = std::min(tokens.size(), size_t(depth_ - 1));
-    return guess_by_suffix(tree_, tokens.last(tail), tokens.last(context), search);
+  // `context`: the last tokens, as many as the tree is deep.
+  SuffixGuess guess(std::span<const int32_t> context, const SuffixSearch& search) const {
+    return guess_by_suffix(tree_, context.last(std::min(context.size(), size_t(depth_ - 1))), context, search);
   }
   // The output since open.
   int64_t said_from() const { return said_from_; }
@@ -182,9 +181,9 @@ class Suffix final : public Proposer {
         .max_tokens = task.limits.max_tokens,
         .max_depth = task.limits.longest(),
     };
-    const std::span<const int32_t> tokens(sequence.tokens);
-    const auto context = tokens.last(std::min(tokens.size(), size_t(options_.suffix_depth)));
-    SuffixGuess best = own.guess(sequence, search);
+    std::vector<int32_t> scratch;
+    const auto context = last_tokens(task, size_t(options_.suffix_depth), scratch);
+    SuffixGuess best = own.guess(context, search);
     if (own.shares())
       if (const SuffixGuess others = guess_by_suffix(outputs_.tree(), {}, context, search); others.score > best.score)
         best = others;
