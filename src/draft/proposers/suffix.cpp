@@ -47,8 +47,7 @@ class OwnTokens {
   }
   // Suffixes that are complete enter the tree, at most so many.
   void extend(int64_t most) {
-    const int64_t end = std::min(int64_t(tree_.end()) - depth_ + 1, complete_ + most);
-    for (; complete_ < end; ++complete_) tree_.insert(uint32_t(complete_), depth_);
+    for (; most > 0 && complete_ + depth_ <= int64_t(tree_.end()); --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
   // `context`: the last tokens, as many as the tree is deep.
   SuffixGuess guess(std::span<const int32_t> context, const SuffixSearch& search) const {
