@@ -17,6 +17,12 @@ using namespace nlohmann::literals;
 constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
 const json kHello{{{"role", "user"}, {"content", "Tell me about the sea."}}};
 
+// So many of the likeliest tokens, whatever they are.
+json greedy(int max_tokens, json body) {
+  body.update({{"max_tokens", max_tokens}, {"temperature", 0}, {"ignore_eos", true}});
+  return body;
+}
+
 // A completion's chunks put together again.
 struct Joined {
   std::string text, finish;
@@ -43,7 +49,7 @@ Joined joined(const std::vector<json>& chunks, size_t index = 0) {
 }
 
 TEST(Answer, OfACompletionHasOpenAisShape) {
-  const json a = answer(kText, {{"prompt", "The captain"}, {"max_tokens", 12}, {"temperature", 0}, {"ignore_eos", true}});
+  const json a = answer(kText, greedy(12, {{"prompt", "The captain"}}));
   EXPECT_EQ(a["object"], "text_completion");
   EXPECT_EQ(a["model"], "wren");
   EXPECT_TRUE(a["id"].get<std::string>().starts_with("cmpl-"));
@@ -64,12 +70,7 @@ TEST(Answer, OfACompletionHasOpenAisShape) {
 }
 
 TEST(Answer, OfAChatHasOpenAisShape) {
-  const json a = answer(kChat, {{"messages", kHello},
-                                {"max_tokens", 8},
-                                {"temperature", 0},
-                                {"logprobs", true},
-                                {"top_logprobs", 2},
-                                {"ignore_eos", true}});
+  const json a = answer(kChat, greedy(8, {{"messages", kHello}, {"logprobs", true}, {"top_logprobs", 2}}));
   EXPECT_EQ(a["object"], "chat.completion");
   EXPECT_TRUE(a["id"].get<std::string>().starts_with("chatcmpl-"));
   const json& choice = a["choices"][0];
@@ -84,13 +85,8 @@ TEST(Answer, OfAChatHasOpenAisShape) {
 }
 
 TEST(Answer, CountsSpeculationInVllmsWords) {
-  const json body{
-      {"prompt", "one two three one two three one two three one two"},
-      {"max_tokens", 40},
-      {"temperature", 0},
-      {"ignore_eos", true},
-      {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}},
-  };
+  const json body = greedy(40, {{"prompt", "one two three one two three one two three one two"},
+                                {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}}});
   const json a = answer(kText, body, {.speculation_metrics = ApiLimits::SpeculationMetrics::Detailed});
   const json& s = a["metrics"]["speculative_decoding"];
   ASSERT_GT(s["num_spec_steps"], 0);
@@ -115,19 +111,13 @@ TEST(Answer, CountsSpeculationInVllmsWords) {
 
 // What lm-evaluation-harness does: the continuation is part of the prompt, and its values decide.
 TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
-  const json made = answer(kText, R"({"prompt":[1,20,300,4000],"max_tokens":20,"temperature":0,"logprobs":1,"ignore_eos":true,
-    "return_token_ids":true})"_json);
+  const json made = answer(kText, greedy(20, R"({"prompt":[1,20,300,4000],"logprobs":1,"return_token_ids":true})"_json));
   const json& first = made["choices"][0];
   json prompt{1, 20, 300, 4000};
   for (const json& id : first["token_ids"]) prompt.push_back(id);
   for (const int max_tokens : {0, 1}) {
-    const json echo = answer(kText, {{"prompt", json::array({prompt})},
-                                     {"max_tokens", max_tokens},
-                                     {"temperature", 0},
-                                     {"logprobs", 1},
-                                     {"echo", true},
-                                     {"seed", 1234},
-                                     {"ignore_eos", true}});
+    const json echo =
+        answer(kText, greedy(max_tokens, {{"prompt", json::array({prompt})}, {"logprobs", 1}, {"echo", true}, {"seed", 1234}}));
     const json& l = echo["choices"][0]["logprobs"];
     const size_t n = prompt.size() + size_t(max_tokens);
     for (const char* column : {"tokens", "token_logprobs", "top_logprobs", "text_offset"})
@@ -147,20 +137,19 @@ TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
 }
 
 TEST(Answer, HasAChoiceForEachPromptAndSample) {
-  const json a =
-      answer(kText, R"({"prompt":["The sea","A ship"],"n":2,"max_tokens":6,"seed":3,"temperature":1.0,"ignore_eos":true,
-    "speculative_config":"off"})"_json);
+  json body = R"({"prompt":["The sea","A ship"],"n":2,"max_tokens":6,"seed":3,"temperature":1.0,"ignore_eos":true,
+    "speculative_config":"off"})"_json;
+  const json a = answer(kText, body);
   ASSERT_EQ(a["choices"].size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a["choices"][i]["index"], i);
   EXPECT_NE(a["choices"][0]["text"], a["choices"][1]["text"]);
-  const json alone = answer(kText, R"({"prompt":"A ship","max_tokens":6,"seed":3,"temperature":1.0,"ignore_eos":true,
-    "speculative_config":"off"})"_json);
-  EXPECT_EQ(a["choices"][2]["text"], alone["choices"][0]["text"]);
+  body["prompt"] = "A ship", body["n"] = 1;
+  EXPECT_EQ(a["choices"][2]["text"], answer(kText, body)["choices"][0]["text"]);
   EXPECT_EQ(a["usage"]["completion_tokens"], 24);
 }
 
 TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
-  const json body{{"prompt", "The captain looked at the"}, {"max_tokens", 30}, {"temperature", 0}, {"ignore_eos", true}};
+  const json body = greedy(30, {{"prompt", "The captain looked at the"}});
   const std::string whole = answer(kText, body)["choices"][0]["text"];
   json stopping = body;
   const std::string stop = whole.substr(whole.size() / 2, 4);
@@ -174,9 +163,9 @@ TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
   EXPECT_EQ(answer(kText, stopping)["choices"][0]["text"], whole.substr(0, at + stop.size()));
   stopping["stream"] = true;
   EXPECT_EQ(joined(chunks(kText, stopping)).text, whole.substr(0, at + stop.size()));
-  const json ids = answer(kText, R"({"prompt":"The captain looked at the","max_tokens":30,"temperature":0,"ignore_eos":true,
-    "return_token_ids":true})"_json)["choices"][0]["token_ids"];
   json by_id = body;
+  by_id["return_token_ids"] = true;
+  const json ids = answer(kText, by_id)["choices"][0]["token_ids"];
   by_id["stop_token_ids"] = {ids[10]};
   EXPECT_EQ(answer(kText, by_id)["choices"][0]["stop_reason"], ids[10]);
 }
@@ -217,10 +206,9 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   events += made->token(0, {.text = "{"});
   events += made->ended(0, g);
   events += made->closing();
-  EXPECT_NE(events.find(R"("tool_calls":[{"index":0,"id":"call_)"), std::string::npos) << events;
-  EXPECT_NE(events.find(R"("name":"wait","arguments":"{"}}])"), std::string::npos) << events;
-  EXPECT_NE(events.find(R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])"), std::string::npos) << events;
-  EXPECT_NE(events.find(R"("finish_reason":"tool_calls")"), std::string::npos) << events;
+  for (const char* part : {R"("tool_calls":[{"index":0,"id":"call_)", R"("name":"wait","arguments":"{"}}])",
+                           R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])", R"("finish_reason":"tool_calls")"})
+    EXPECT_NE(events.find(part), std::string::npos) << part << " in: " << events;
 }
 
 TEST(Tools, AreRefusedWhereTheyCannotBeMeant) {
@@ -319,15 +307,13 @@ TEST(Templates, ForToolsAreTheModelsOwn) {
 
 TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
   for (const bool speculate : {false, true}) {
-    json body{
-        {"prompt", "Über 你好 🙂 one two one two one two"},
-        {"max_tokens", 60},
-        {"temperature", 1.5},
-        {"seed", 11},
-        {"logprobs", 2},
-        {"ignore_eos", true},
-        {"return_token_ids", true},
-    };
+    json body{{"prompt", "Über 你好 🙂 one two one two one two"},
+              {"max_tokens", 60},
+              {"temperature", 1.5},
+              {"seed", 11},
+              {"logprobs", 2},
+              {"ignore_eos", true},
+              {"return_token_ids", true}};
     body["speculative_config"] = speculate ? json{{"method", "ngram"}, {"rule", "match"}} : json("off");
     const json whole = answer(kText, body)["choices"][0];
     body["stream"] = true;
@@ -350,15 +336,7 @@ TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
 }
 
 TEST(Stream, OfAChatBeginsWithTheRoleAndEndsWithUsage) {
-  const json body{
-      {"messages", kHello},
-      {"max_tokens", 12},
-      {"temperature", 0},
-      {"stream", true},
-      {"n", 2},
-      {"ignore_eos", true},
-      {"stream_options", {{"include_usage", true}}},
-  };
+  const json body = greedy(12, {{"messages", kHello}, {"stream", true}, {"n", 2}, {"stream_options", {{"include_usage", true}}}});
   const auto parts = chunks(kChat, body);
   ASSERT_GT(parts.size(), 4u);
   for (size_t i = 0; i < 2; ++i) {
@@ -377,7 +355,7 @@ TEST(Stream, OfAChatBeginsWithTheRoleAndEndsWithUsage) {
 }
 
 TEST(Stream, CountsUsageInEveryChunkWhereAskedAndAtTheEndWhereForced) {
-  json body{{"prompt", "The sea"}, {"max_tokens", 5}, {"temperature", 0}, {"ignore_eos", true}, {"stream", true}};
+  json body = greedy(5, {{"prompt", "The sea"}, {"stream", true}});
   EXPECT_TRUE(chunks(kText, body, {.force_usage = true}).back().contains("usage"));
   body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
   body["timings_per_token"] = true;

@@ -49,6 +49,9 @@ void expect(Maker make, std::string_view text, const Outcome& wanted) {
     EXPECT_EQ(read(make, text, piece), wanted) << text << " in pieces of " << piece;
 }
 
+// Neither call nor thought.
+void expect_content(Maker make, const std::string& text) { expect(make, text, {"", text, {}}); }
+
 std::unique_ptr<ReplyReader> hermes() { return make_tool_parser("hermes", {"f", "g"}); }
 std::unique_ptr<ReplyReader> llama() { return make_tool_parser("llama3_json", {"f", "g"}); }
 std::unique_ptr<ReplyReader> list() { return make_call_list_reader(); }
@@ -58,7 +61,7 @@ std::unique_ptr<ReplyReader> harmony() { return make_reasoning_parser("openai_gp
 std::unique_ptr<ReplyReader> forced() { return make_arguments_reader("f"); }
 
 TEST(Hermes, FindsCallsBetweenWords) {
-  expect(hermes, "Just words < 3.", {"", "Just words < 3.", {}});
+  expect_content(hermes, "Just words < 3.");
   expect(hermes, R"(<tool_call>
 {"name": "f", "arguments": {"a": [1, {"b": "}\""}]}}
 </tool_call>)",
@@ -75,9 +78,9 @@ TEST(Hermes, FindsCallsBetweenWords) {
 }
 
 TEST(Hermes, LeavesWhatIsNoCallAsContent) {
-  expect(hermes, "<tool_call>not json</tool_call> tail", {"", "<tool_call>not json</tool_call> tail", {}});
-  expect(hermes, R"(<tool_call>{"id":1}</tool_call>)", {"", R"(<tool_call>{"id":1}</tool_call>)", {}});
-  expect(hermes, "half <tool_ca", {"", "half <tool_ca", {}});
+  expect_content(hermes, "<tool_call>not json</tool_call> tail");
+  expect_content(hermes, R"(<tool_call>{"id":1}</tool_call>)");
+  expect_content(hermes, "half <tool_ca");
   expect(hermes, R"(<tool_call>{"name":"f","arguments":{"a":)", {"", "", {{"f", R"({"a":)"}}});
 }
 
@@ -85,9 +88,9 @@ TEST(Llama, ReadsBareCallsOfKnownFunctions) {
   expect(llama, R"({"name": "f", "parameters": {"a": 1}})", {"", "", {{"f", R"({"a": 1})"}}});
   expect(llama, R"(<|python_tag|>{"name":"f","parameters":{}}; {"name":"g","parameters":{"b":2}})",
          {"", "", {{"f", "{}"}, {"g", R"({"b":2})"}}});
-  expect(llama, R"({"name": "Bob", "parameters": {}})", {"", R"({"name": "Bob", "parameters": {}})", {}});
-  expect(llama, R"({"age": 5} and so on)", {"", R"({"age": 5} and so on)", {}});
-  expect(llama, "Hello {there}", {"", "Hello {there}", {}});
+  expect_content(llama, R"({"name": "Bob", "parameters": {}})");
+  expect_content(llama, R"({"age": 5} and so on)");
+  expect_content(llama, "Hello {there}");
 }
 
 TEST(ForcedCalls, AreListsOrArguments) {
@@ -98,7 +101,7 @@ TEST(ForcedCalls, AreListsOrArguments) {
 
 TEST(Think, TellsThoughtsFromWords) {
   expect(qwen3, "<think>\nI wonder < why.\n</think>\n\nBecause.", {"I wonder < why.", "Because.", {}});
-  expect(qwen3, "No thoughts </think> here", {"", "No thoughts </think> here", {}});
+  expect_content(qwen3, "No thoughts </think> here");
   expect(qwen3, "\n<think></think>Yes", {"", "Yes", {}});
   expect(qwen3, "<think>cut sho", {"cut sho", "", {}});
   expect(qwen3, "<think>a</think><tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", {"a", "", {{"f", "{}"}}});
@@ -113,7 +116,7 @@ TEST(Harmony, TellsChannelsApart) {
          "<|constrain|>json<|message|>{\"a\":1}<|call|>",
          {"Look.", "", {{"f", "{\"a\":1}"}}});
   expect(harmony, "<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{}", {"", "", {{"g", "{}"}}});
-  expect(harmony, "plain words", {"", "plain words", {}});
+  expect_content(harmony, "plain words");
 }
 
 // A megabyte of what each parser finds hardest; the test's time limit is the proof that the cost is linear.

@@ -34,12 +34,9 @@ TEST(Values, RefusesWhatIsNoSize) {
 }
 
 TEST(Values, NamesFlagValueAndRange) {
-  EXPECT_EQ(parse_whole("--draft", "9999999", {1, 64}).error().message, "--draft must be in 1..64, not \"9999999\"");
   EXPECT_EQ(parse_whole("--draft", "99999999999999999999", {1, 64}).error().message,
             "--draft must be in 1..64, not \"99999999999999999999\"");
   EXPECT_EQ(parse_whole("-n", "5x", {-1, 10}).error().message, "-n needs a whole number in -1..10, not \"5x\"");
-  EXPECT_EQ(parse_number("--ratio", "0", {0, 1, true}).error().message, "--ratio must be above 0 and at most 1, not \"0\"");
-  EXPECT_EQ(parse_number("--ratio", "nan", {0, 1, true}).error().message, "--ratio must be above 0 and at most 1, not \"nan\"");
   EXPECT_EQ(parse_number("--temp", "inf", {0, std::numeric_limits<double>::max()}).error().message,
             "--temp must be at least 0, not \"inf\"");
   EXPECT_EQ(parse_number("--temp", "x", {0, 1}).error().message, "--temp needs a number in 0..1, not \"x\"");

@@ -43,6 +43,11 @@ class CheckpointTest : public testing::Test {
     return map;
   }
   void put_index(const nlohmann::json& map) { put("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump()); }
+  static std::unique_ptr<Checkpoint> open(const std::string& path) {
+    auto opened = Checkpoint::open(path);
+    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
+    return std::move(opened).value();
+  }
   std::string error_of(const std::string& path) {
     auto opened = Checkpoint::open(path);
     return opened.ok() ? "accepted" : opened.error().message;
@@ -58,20 +63,18 @@ class CheckpointTest : public testing::Test {
 TEST_F(CheckpointTest, OpensFoldersOfEveryFamily) {
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
     put_folder(family);
-    auto opened = Checkpoint::open(folder_);
-    ASSERT_TRUE(opened.ok()) << opened.error().message;
-    EXPECT_EQ((*opened)->tensors().size(), tiny::folder_tensors(family).size());
-    EXPECT_EQ((*opened)->format(), "safetensors");
-    EXPECT_EQ((*opened)->file_bytes(), fs::file_size(folder_ + "/model.safetensors"));
+    const auto opened = open(folder_);
+    EXPECT_EQ(opened->tensors().size(), tiny::folder_tensors(family).size());
+    EXPECT_EQ(opened->format(), "safetensors");
+    EXPECT_EQ(opened->file_bytes(), fs::file_size(folder_ + "/model.safetensors"));
   }
 }
 
 TEST_F(CheckpointTest, OpensShardsAsOneModelFromFolderOrShard) {
   put_shards(5);
   for (const std::string& path : {folder_, folder_ + "/model-00002-of-00002.safetensors"}) {
-    auto opened = Checkpoint::open(path);
-    ASSERT_TRUE(opened.ok()) << opened.error().message;
-    EXPECT_EQ((*opened)->tensors().size(), tiny::folder_tensors("llama").size());
+    const auto opened = open(path);
+    EXPECT_EQ(opened->tensors().size(), tiny::folder_tensors("llama").size());
   }
 }
 
@@ -136,10 +139,9 @@ TEST_F(CheckpointTest, ATiedHeadIsTheEmbeddingEvenWhereTheFileStoresIt) {
   config["tie_word_embeddings"] = true;
   put_folder("llama");
   put("config.json", config.dump());
-  auto opened = Checkpoint::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_TRUE((*opened)->shape().tied_head);
-  EXPECT_EQ((*opened)->find("output.weight"), nullptr);
+  const auto opened = open(folder_);
+  EXPECT_TRUE(opened->shape().tied_head);
+  EXPECT_EQ(opened->find("output.weight"), nullptr);
 }
 
 TEST_F(CheckpointTest, IgnoresStoredRotaryFrequencies) {
@@ -171,9 +173,8 @@ TEST_F(CheckpointTest, WrongPathsAndFormatsGetAMessageThatHelps) {
 
 TEST_F(CheckpointTest, InfoCountsTheEmbeddingOnlyWhereItIsTheHead) {
   put_folder("llama");
-  auto untied = Checkpoint::open(folder_);
-  ASSERT_TRUE(untied.ok());
-  const ModelInfo info = describe(**untied);
+  const auto untied = open(folder_);
+  const ModelInfo info = describe(*untied);
   const uint64_t embedding = 4 * tiny::kVocab * tiny::kHidden;
   EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding);
   EXPECT_EQ(info.parameters * 4, int64_t(info.tensor_bytes));
@@ -181,15 +182,13 @@ TEST_F(CheckpointTest, InfoCountsTheEmbeddingOnlyWhereItIsTheHead) {
   EXPECT_EQ(info.encodings[0].tensors, int(tiny::folder_tensors("llama").size()));
 
   put("m.gguf", tiny::gguf_qwen3());
-  auto tied = Checkpoint::open(folder_ + "/m.gguf");
-  ASSERT_TRUE(tied.ok());
-  const ModelInfo tied_info = describe(**tied);
+  const auto tied = open(folder_ + "/m.gguf");
+  const ModelInfo tied_info = describe(*tied);
   EXPECT_EQ(tied_info.weight_bytes_per_token, tied_info.tensor_bytes);
   EXPECT_EQ(tied_info.encodings.size(), 2u);
-  const double per_token = kv_bytes_per_token((*tied)->shape(), DType::F16);
+  const double per_token = kv_bytes_per_token(tied->shape(), DType::F16);
   EXPECT_EQ(per_token, 2.0 * 2 * tiny::kLayers * tiny::kKvHeads * tiny::kHeadDim);
-  EXPECT_NEAR(double(balance_len(tied_info, (*tied)->shape(), DType::F16)) * per_token, double(tied_info.tensor_bytes),
-              per_token);
+  EXPECT_NEAR(double(balance_len(tied_info, tied->shape(), DType::F16)) * per_token, double(tied_info.tensor_bytes), per_token);
 }
 
 }  // namespace

@@ -13,10 +13,7 @@ namespace {
 using Json = nlohmann::json;
 
 Result<ModelDescription> describe(const Json& config, const Json& generation = Json::object()) {
-  FolderTexts texts;
-  texts.config = config.dump();
-  texts.generation_config = generation.dump();
-  return describe_folder(std::move(texts), "m");
+  return describe_folder({.config = config.dump(), .generation_config = generation.dump()}, "m");
 }
 
 ModelShape shape_of(const Json& config) {
@@ -40,6 +37,10 @@ Json without(Json config, const char* key) {
   return config;
 }
 
+// Of a llama, where no family is named.
+Json with(const char* key, Json value) { return with(tiny::config("llama"), key, std::move(value)); }
+Json without(const char* key) { return without(tiny::config("llama"), key); }
+
 TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
   for (const auto family : kFamilies) {
     const ModelShape s = shape_of(tiny::config(std::string(family)));
@@ -49,45 +50,45 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
     EXPECT_EQ(s.output_bias, family == "gpt_oss");
     EXPECT_EQ(s.rope_pairs, family.starts_with("deepseek") ? RopePairs::Neighbours : RopePairs::Halves);
   }
-  const ModelShape biased = shape_of(with(tiny::config("llama"), "attention_bias", true));
+  const ModelShape biased = shape_of(with("attention_bias", true));
   EXPECT_TRUE(biased.qkv_bias && biased.output_bias);
-  EXPECT_EQ(shape_of(without(tiny::config("llama"), "head_dim")).head_dim, tiny::kHidden / tiny::kHeads);
+  EXPECT_EQ(shape_of(without("head_dim")).head_dim, tiny::kHidden / tiny::kHeads);
   EXPECT_EQ(shape_of(without(tiny::config("qwen3"), "head_dim")).head_dim, 128);
-  EXPECT_EQ(shape_of(without(tiny::config("llama"), "num_key_value_heads")).kv_heads, tiny::kHeads);
+  EXPECT_EQ(shape_of(without("num_key_value_heads")).kv_heads, tiny::kHeads);
 }
 
 TEST(Config, RefusesWhatItCannotComputeByName) {
   const std::pair<Json, const char*> cases[] = {
-      {with(tiny::config("llama"), "model_type", "gemma"),
+      {with("model_type", "gemma"),
        "unknown architecture gemma; known are llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa, deepseek_v2, deepseek_v3"},
-      {without(tiny::config("llama"), "model_type"), "model_type: missing"},
-      {with(tiny::config("llama"), "quantization_config", Json::object()), "quantization_config"},
-      {with(tiny::config("llama"), "mlp_bias", true), "mlp_bias"},
-      {with(tiny::config("llama"), "hidden_act", "gelu"), "hidden_act: gelu"},
-      {with(tiny::config("llama"), "num_local_experts", 8), "num_local_experts"},
-      {with(tiny::config("llama"), "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}), "dynamic is not supported"},
-      {with(tiny::config("llama"), "rope_scaling", {{"type", "longrope"}, {"factor", 2}}), "longrope is not supported"},
-      {with(tiny::config("llama"), "rope_scaling", {{"type", "linear"}}), "factor: missing"},
-      {with(tiny::config("llama"), "partial_rotary_factor", 0.5), "partial_rotary_factor"},
-      {without(tiny::config("llama"), "hidden_size"), "hidden_size: missing"},
-      {with(tiny::config("llama"), "hidden_size", "32"), "hidden_size: must be an integer"},
-      {with(tiny::config("llama"), "hidden_size", 1e30), "hidden_size: must be an integer"},
-      {with(tiny::config("llama"), "num_hidden_layers", 0), "num_hidden_layers"},
-      {with(tiny::config("llama"), "num_hidden_layers", 1 << 30), "num_hidden_layers"},
-      {with(tiny::config("llama"), "num_attention_heads", 0), "num_attention_heads"},
-      {with(tiny::config("llama"), "num_key_value_heads", 0), "number of KV heads is 0"},
-      {with(tiny::config("llama"), "num_key_value_heads", 3), "4 heads cannot share 3 KV heads"},
-      {with(tiny::config("llama"), "head_dim", 7), "head size 7 is odd"},
-      {with(tiny::config("llama"), "head_dim", 1024), "head size is 1024"},
-      {with(tiny::config("llama"), "vocab_size", int64_t(1) << 31), "vocabulary size"},
-      {with(tiny::config("llama"), "max_position_embeddings", int64_t(1) << 40), "max_position_embeddings"},
-      {with(tiny::config("llama"), "rms_norm_eps", 0), "norm epsilon is 0"},
-      {with(tiny::config("llama"), "rms_norm_eps", 1), "norm epsilon is 1"},
-      {with(tiny::config("llama"), "rope_theta", -5), "rope theta"},
-      {with(tiny::config("llama"), "eos_token_id", 40), "end-of-text token id is 40"},
-      {with(tiny::config("llama"), "eos_token_id", "x"), "eos_token_id"},
-      {with(tiny::config("llama"), "bos_token_id", 4000), "bos token id 4000"},
-      {without(with(tiny::config("llama"), "hidden_size", 33), "head_dim"), "33 is not divisible by 4 heads"},
+      {without("model_type"), "model_type: missing"},
+      {with("quantization_config", Json::object()), "quantization_config"},
+      {with("mlp_bias", true), "mlp_bias"},
+      {with("hidden_act", "gelu"), "hidden_act: gelu"},
+      {with("num_local_experts", 8), "num_local_experts"},
+      {with("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}), "dynamic is not supported"},
+      {with("rope_scaling", {{"type", "longrope"}, {"factor", 2}}), "longrope is not supported"},
+      {with("rope_scaling", {{"type", "linear"}}), "factor: missing"},
+      {with("partial_rotary_factor", 0.5), "partial_rotary_factor"},
+      {without("hidden_size"), "hidden_size: missing"},
+      {with("hidden_size", "32"), "hidden_size: must be an integer"},
+      {with("hidden_size", 1e30), "hidden_size: must be an integer"},
+      {with("num_hidden_layers", 0), "num_hidden_layers"},
+      {with("num_hidden_layers", 1 << 30), "num_hidden_layers"},
+      {with("num_attention_heads", 0), "num_attention_heads"},
+      {with("num_key_value_heads", 0), "number of KV heads is 0"},
+      {with("num_key_value_heads", 3), "4 heads cannot share 3 KV heads"},
+      {with("head_dim", 7), "head size 7 is odd"},
+      {with("head_dim", 1024), "head size is 1024"},
+      {with("vocab_size", int64_t(1) << 31), "vocabulary size"},
+      {with("max_position_embeddings", int64_t(1) << 40), "max_position_embeddings"},
+      {with("rms_norm_eps", 0), "norm epsilon is 0"},
+      {with("rms_norm_eps", 1), "norm epsilon is 1"},
+      {with("rope_theta", -5), "rope theta"},
+      {with("eos_token_id", 40), "end-of-text token id is 40"},
+      {with("eos_token_id", "x"), "eos_token_id"},
+      {with("bos_token_id", 4000), "bos token id 4000"},
+      {without(with("hidden_size", 33), "head_dim"), "33 is not divisible by 4 heads"},
       {with(tiny::config("qwen2"), "layer_types", {"full_attention"}), "layer_types"},
       {with(tiny::config("qwen2"), "layer_types", {"full_attention", "sliding_attention"}), "use_sliding_window is off"},
       {Json::array(), "not a JSON object"},
@@ -100,32 +101,27 @@ TEST(Config, RefusesWhatItCannotComputeByName) {
 }
 
 TEST(Config, RefusesDeepAndBrokenJson) {
-  FolderTexts texts;
-  texts.config = std::string(100000, '[');
-  EXPECT_NE(describe_folder(texts, "m").error().message.find("nested deeper"), std::string::npos);
-  texts.config = "{\"a\":";
-  EXPECT_NE(describe_folder(texts, "m").error().message.find("not valid JSON"), std::string::npos);
+  for (const auto& [text, words] : {std::pair(std::string(100000, '['), "nested deeper"), {"{\"a\":", "not valid JSON"}})
+    EXPECT_NE(describe_folder({.config = text}, "m").error().message.find(words), std::string::npos);
 }
 
 TEST(Config, ReadsRopeScalingInBothSpellings) {
-  Json llama3{
-      {"rope_type", "llama3"},
-      {"factor", 8.0},
-      {"low_freq_factor", 1.0},
-      {"high_freq_factor", 4.0},
-      {"original_max_position_embeddings", 8192},
-  };
-  ModelShape s = shape_of(with(tiny::config("llama"), "rope_scaling", llama3));
+  Json llama3{{"rope_type", "llama3"},
+              {"factor", 8.0},
+              {"low_freq_factor", 1.0},
+              {"high_freq_factor", 4.0},
+              {"original_max_position_embeddings", 8192}};
+  ModelShape s = shape_of(with("rope_scaling", llama3));
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
   EXPECT_EQ(s.rope_scaling.original_context, 8192);
   llama3["rope_theta"] = 500000.0;
-  s = shape_of(with(tiny::config("llama"), "rope_parameters", llama3));
+  s = shape_of(with("rope_parameters", llama3));
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
   EXPECT_EQ(s.rope_theta, 500000);
-  s = shape_of(with(with(tiny::config("llama"), "rope_theta", 1e6), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}));
+  s = shape_of(with(with("rope_theta", 1e6), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}));
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Linear);
   EXPECT_EQ(s.rope_theta, 1e6);
-  s = shape_of(with(tiny::config("llama"), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7000.0}}));
+  s = shape_of(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7000.0}}));
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::None);
   EXPECT_EQ(s.rope_theta, 7000);
 }
@@ -147,7 +143,7 @@ TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
 }
 
 TEST(Config, SlidingWindowsFollowEachFamilysRules) {
-  EXPECT_EQ(shape_of(with(tiny::config("llama"), "sliding_window", 64)).sliding_window, 0);
+  EXPECT_EQ(shape_of(with("sliding_window", 64)).sliding_window, 0);
   EXPECT_EQ(shape_of(tiny::config("mistral")).sliding_window, 4096);  // transformers' default where the key is absent
   EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", nullptr)).sliding_window, 0);
   EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", 64)).window_of(1), 64);
@@ -190,13 +186,10 @@ TEST(Config, ChatTemplateFileWinsOverTheConfig) {
 }
 
 TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
-  FolderTexts texts;
-  Json config = tiny::config("qwen3");
-  config.erase("eos_token_id");
-  texts.config = config.dump();
-  texts.tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})";
-  texts.special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})";
-  auto d = describe_folder(texts, "m");
+  auto d = describe_folder({.config = without(tiny::config("qwen3"), "eos_token_id").dump(),
+                            .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
+                            .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
+                           "m");
   ASSERT_TRUE(d.ok()) << d.error().message;
   EXPECT_EQ(d->shape.eos_ids, std::vector<int32_t>{30});
 }

@@ -24,15 +24,21 @@ class ConvertTest : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   void put(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
+  void put(const std::string& name, const tiny::Bytes& bytes) {
+    std::ofstream(folder_ + "/" + name).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+  }
   void put_model(const std::string& family, nlohmann::json config = nullptr) {
     put("config.json", (config.is_null() ? tiny::config(family) : config).dump());
     put("tokenizer.json", tiny::tokenizer().dump());
     put("tokenizer_config.json",
         R"({"pad_token":"<|end|>","chat_template":[{"name":"default","template":"T"},{"name":"tool_use","template":"U"}]})");
     put("generation_config.json", R"({"eos_token_id":[30,3],"temperature":0.7,"top_k":20})");
-    const auto bytes = tiny::safetensors(tiny::folder_tensors(family));
-    std::ofstream(folder_ + "/model.safetensors")
-        .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+    put("model.safetensors", tiny::safetensors(tiny::folder_tensors(family)));
+  }
+  static std::unique_ptr<Checkpoint> open(const std::string& path) {
+    auto opened = Checkpoint::open(path);
+    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
+    return std::move(opened).value();
   }
   std::unique_ptr<Checkpoint> converted(DType type, const std::string& in = "") {
     auto report = quantise_checkpoint(in.empty() ? folder_ : in, out_, type);
@@ -40,13 +46,16 @@ class ConvertTest : public testing::Test {
     if (!report.ok()) return nullptr;
     EXPECT_EQ(report->bytes_out, fs::file_size(out_));
     notes_ = report->notes;
-    auto opened = Checkpoint::open(out_);
-    EXPECT_TRUE(opened.ok()) << opened.error().message;
-    return opened.ok() ? std::move(opened).value() : nullptr;
+    return open(out_);
   }
   std::string error_of(const std::string& out, DType type = DType::Q8_0) {
     auto report = quantise_checkpoint(folder_, out, type);
     return report.ok() ? "accepted" : report.error().message;
+  }
+
+  void expect_error(const std::string& out, const std::string& words, DType type = DType::Q8_0) {
+    const std::string error = error_of(out, type);
+    EXPECT_NE(error.find(words), std::string::npos) << words << " in: " << error;
   }
 
   std::string folder_ = testing::TempDir() + "hunch_convert_" + std::to_string(getpid()), out_ = folder_ + "/out.gguf";
@@ -61,8 +70,7 @@ std::vector<float> values_of(const Tensor& tensor) {
 
 TEST_F(ConvertTest, RefusesModelsWithExpertsByName) {
   put_model("qwen3_moe");
-  EXPECT_NE(error_of(out_).find("models with experts (qwen3_moe) cannot be written to GGUF yet"), std::string::npos)
-      << error_of(out_);
+  expect_error(out_, "models with experts (qwen3_moe) cannot be written to GGUF yet");
   EXPECT_FALSE(fs::exists(out_));
 }
 
@@ -71,11 +79,10 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
   nlohmann::json config = tiny::config("nsa");
   config["nsa"]["window_counts_self"] = false;
   put_model("nsa", config);
-  auto original = Checkpoint::open(folder_);
-  ASSERT_TRUE(original.ok()) << original.error().message;
+  const auto original = open(folder_);
   const auto c = converted(DType::Q8_0);
   ASSERT_TRUE(c);
-  const NsaShape &a = c->shape().nsa, &b = (*original)->shape().nsa;
+  const NsaShape &a = c->shape().nsa, &b = original->shape().nsa;
   EXPECT_EQ(c->shape().family, "nsa");
   EXPECT_EQ(b.window, 25);
   EXPECT_EQ(std::tie(a.variant, a.kind, a.cmp_len, a.cmp_stride, a.rope_before, a.block_positions, a.sel_block, a.sel_count,
@@ -84,7 +91,7 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
                      b.init_blocks, b.local_blocks, b.window));
   for (const char* name : {"blk.1.nsa_cmp_k.weight", "blk.1.nsa_cmp_v.weight", "blk.1.nsa_cmp_pe.weight"}) {
     ASSERT_NE(c->find(name), nullptr) << name;
-    EXPECT_EQ(values_of(*c->find(name)), values_of(*(*original)->find(name))) << name;
+    EXPECT_EQ(values_of(*c->find(name)), values_of(*original->find(name))) << name;
   }
   EXPECT_EQ(c->find("blk.0.nsa_gate.weight")->dtype, DType::Q8_0);
 }
@@ -93,9 +100,8 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   put_model("qwen3");
   const auto c = converted(DType::Q8_0);
   ASSERT_TRUE(c);
-  auto original = Checkpoint::open(folder_);
-  ASSERT_TRUE(original.ok());
-  const ModelShape &a = c->shape(), &b = (*original)->shape();
+  const auto original = open(folder_);
+  const ModelShape &a = c->shape(), &b = original->shape();
   EXPECT_EQ(std::tie(a.family, a.vocab_size, a.hidden, a.ffn, a.layers, a.heads, a.kv_heads, a.head_dim, a.context_len),
             std::tie(b.family, b.vocab_size, b.hidden, b.ffn, b.layers, b.heads, b.kv_heads, b.head_dim, b.context_len));
   EXPECT_EQ(a.eos_ids, (std::vector<int32_t>{30, 3}));
@@ -119,9 +125,9 @@ TEST_F(ConvertTest, WritesTheValuesOfEveryTensorInF32) {
   put_model("qwen2");
   const auto c = converted(DType::F32);
   ASSERT_TRUE(c);
-  auto original = Checkpoint::open(folder_);
-  ASSERT_EQ(c->tensors().size(), (*original)->tensors().size());
-  for (const Tensor& tensor : (*original)->tensors()) {
+  const auto original = open(folder_);
+  ASSERT_EQ(c->tensors().size(), original->tensors().size());
+  for (const Tensor& tensor : original->tensors()) {
     ASSERT_NE(c->find(tensor.name), nullptr);
     EXPECT_EQ(values_of(*c->find(tensor.name)), values_of(tensor)) << tensor.name;
   }
@@ -135,27 +141,25 @@ TEST_F(ConvertTest, LlamaQueryAndKeyRowsBecomeNeighbours) {
     EXPECT_EQ(c->shape().family, "llama");
     EXPECT_EQ(c->shape().rope_pairs, RopePairs::Neighbours);
     EXPECT_EQ(c->shape().sliding_window, std::string(family) == "mistral" ? 4096 : 0);
-    auto original = Checkpoint::open(folder_);
-    const auto from = values_of(*(*original)->find("blk.1.attn_k.weight")), to = values_of(*c->find("blk.1.attn_k.weight"));
+    const auto original = open(folder_);
+    const auto from = values_of(*original->find("blk.1.attn_k.weight")), to = values_of(*c->find("blk.1.attn_k.weight"));
     for (int head = 0; head < tiny::kKvHeads; ++head)
       for (int i = 0; i < tiny::kHeadDim / 2; ++i)
         for (int half = 0; half < 2; ++half) {
           const int source = head * tiny::kHeadDim + half * tiny::kHeadDim / 2 + i, target = head * tiny::kHeadDim + 2 * i + half;
           EXPECT_EQ(from[size_t(source) * tiny::kHidden + 5], to[size_t(target) * tiny::kHidden + 5]);
         }
-    EXPECT_EQ(values_of(*(*original)->find("blk.1.attn_v.weight")), values_of(*c->find("blk.1.attn_v.weight")));
+    EXPECT_EQ(values_of(*original->find("blk.1.attn_v.weight")), values_of(*c->find("blk.1.attn_v.weight")));
   }
 }
 
 TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
   auto config = tiny::config("llama");
-  config["rope_scaling"] = {
-      {"rope_type", "llama3"},
-      {"factor", 8},
-      {"low_freq_factor", 1},
-      {"high_freq_factor", 4},
-      {"original_max_position_embeddings", 64},
-  };
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8},
+                            {"low_freq_factor", 1},
+                            {"high_freq_factor", 4},
+                            {"original_max_position_embeddings", 64}};
   put_model("llama", config);
   const auto c = converted(DType::Q8_0);
   ASSERT_TRUE(c);
@@ -206,12 +210,12 @@ TEST_F(ConvertTest, GgufInputsKeepTheirKeysAndEqualBlocks) {
 
 TEST_F(ConvertTest, RefusesBadDestinationsAndLeavesNoPartialFile) {
   put_model("qwen3");
-  EXPECT_NE(error_of(folder_ + "/model.safetensors").find("must be named *.gguf"), std::string::npos);
+  expect_error(folder_ + "/model.safetensors", "must be named *.gguf");
   fs::create_hard_link(folder_ + "/model.safetensors", folder_ + "/same.gguf");
-  EXPECT_NE(error_of(folder_ + "/same.gguf").find("overwrite the input"), std::string::npos);
+  expect_error(folder_ + "/same.gguf", "overwrite the input");
   fs::remove(folder_ + "/same.gguf");
-  EXPECT_NE(error_of(folder_ + "/none/x.gguf").find("cannot create"), std::string::npos);
-  EXPECT_NE(error_of(out_, DType::Q6_K).find("q6_k cannot be written"), std::string::npos);
+  expect_error(folder_ + "/none/x.gguf", "cannot create");
+  expect_error(out_, "q6_k cannot be written", DType::Q6_K);
   const std::atomic<bool> interrupted = true;
   auto report = quantise_checkpoint(folder_, out_, DType::Q8_0, {}, &interrupted);
   ASSERT_FALSE(report.ok());
@@ -227,13 +231,13 @@ TEST_F(ConvertTest, RefusesWeightsThatTheEncodingCannotHold) {
   const auto tensors = tiny::folder_tensors("qwen3");
   auto bytes = tiny::safetensors(tensors);
   std::memset(bytes.data() + bytes.size() - 4, 0xff, 4);
-  std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-  EXPECT_NE(error_of(out_).find("output.weight holds NaN"), std::string::npos);
+  put("model.safetensors", bytes);
+  expect_error(out_, "output.weight holds NaN");
   EXPECT_FALSE(fs::exists(out_));
   const float large = 70000;
   std::memcpy(bytes.data() + bytes.size() - 4, &large, 4);
-  std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-  EXPECT_NE(error_of(out_, DType::F16).find("output.weight holds NaN or a value too large for f16"), std::string::npos);
+  put("model.safetensors", bytes);
+  expect_error(out_, "output.weight holds NaN or a value too large for f16", DType::F16);
   EXPECT_EQ(error_of(out_, DType::Q8_0), "accepted");
 }
 
@@ -245,10 +249,10 @@ TEST_F(ConvertTest, RefusesTokenizersThatGgufHasNoNameFor) {
     auto tokenizer = tiny::tokenizer();
     tokenizer[nlohmann::json::json_pointer(where)] = what ? nlohmann::json(what) : nlohmann::json(1000);
     put("tokenizer.json", tokenizer.dump());
-    EXPECT_NE(error_of(out_).find("tokenizer.json: "), std::string::npos) << where;
+    expect_error(out_, "tokenizer.json: ");
   }
   put("tokenizer.json", std::string(100000, '['));
-  EXPECT_NE(error_of(out_).find("nested deeper"), std::string::npos);
+  expect_error(out_, "nested deeper");
 }
 
 TEST_F(ConvertTest, ReportsProgressUpToTheWhole) {

@@ -29,6 +29,15 @@ class DrafterFileTest : public testing::Test {
     put("config.json", tiny::eagle3_config().dump());
     put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
   }
+  void put_config(const json& config) { put("config.json", config.dump()); }
+  void put_weights(const std::vector<tiny::NamedShape>& tensors, const std::string& name = "model") {
+    put(name + ".safetensors", tiny::safetensors(tensors));
+  }
+  static std::unique_ptr<DrafterFile> open(const std::string& path) {
+    auto opened = DrafterFile::open(path);
+    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
+    return std::move(opened).value();
+  }
   static std::string error_of(const std::string& path, std::string_view method = {}) {
     auto opened = DrafterFile::open(path, method);
     return opened.ok() ? "accepted" : opened.error().message;
@@ -42,86 +51,76 @@ class DrafterFileTest : public testing::Test {
 
 TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
   put_eagle3();
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  DrafterFile& file = **opened;
-  EXPECT_EQ(file.method(), "eagle3");
-  EXPECT_EQ(file.format(), "safetensors");
-  EXPECT_EQ(file.config().integer("draft_vocab_size").value(), tiny::kDraftVocab);
-  EXPECT_EQ(file.config().integers("eagle_config.eagle_aux_hidden_state_layer_ids").value(), (std::vector<int64_t>{0, 1, 1}));
-  auto fc = file.take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden});
+  const auto file = open(folder_);
+  EXPECT_EQ(file->method(), "eagle3");
+  EXPECT_EQ(file->format(), "safetensors");
+  EXPECT_EQ(file->config().integer("draft_vocab_size").value(), tiny::kDraftVocab);
+  EXPECT_EQ(file->config().integers("eagle_config.eagle_aux_hidden_state_layer_ids").value(), (std::vector<int64_t>{0, 1, 1}));
+  auto fc = file->take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden});
   ASSERT_TRUE(fc.ok()) << fc.error().message;
   EXPECT_EQ(std::memcmp((*fc)->data, tiny::values(3 * tiny::kHidden * tiny::kHidden, 1).data(), 64), 0);
-  auto d2t = file.integers("d2t");
-  ASSERT_TRUE(d2t.ok()) << d2t.error().message;
-  ASSERT_EQ(d2t->size(), size_t(tiny::kDraftVocab));
-  for (int64_t i = 0; i < tiny::kDraftVocab; ++i) EXPECT_EQ((*d2t)[size_t(i)], i);  // draft id i is target id 2 i
-  auto t2d = file.integers("t2d");
-  ASSERT_TRUE(t2d.ok()) << t2d.error().message;
-  ASSERT_EQ(t2d->size(), size_t(tiny::kVocab));
-  for (int64_t i = 0; i < tiny::kVocab; ++i) EXPECT_EQ((*t2d)[size_t(i)], i % 2 == 0 && i / 2 < tiny::kDraftVocab);
-  EXPECT_EQ(file.find("d2t"), nullptr);
-  expect_part(file.integers("fc.weight").error().message, folder_ + ": tensor fc.weight: holds weights");
-  expect_part(file.take("d2t", {tiny::kDraftVocab}).error().message, "holds whole numbers");
+  const auto d2t = file->integers("d2t").value();
+  ASSERT_EQ(d2t.size(), size_t(tiny::kDraftVocab));
+  for (int64_t i = 0; i < tiny::kDraftVocab; ++i) EXPECT_EQ(d2t[size_t(i)], i);  // draft id i is target id 2 i
+  const auto t2d = file->integers("t2d").value();
+  ASSERT_EQ(t2d.size(), size_t(tiny::kVocab));
+  for (int64_t i = 0; i < tiny::kVocab; ++i) EXPECT_EQ(t2d[size_t(i)], i % 2 == 0 && i / 2 < tiny::kDraftVocab);
+  EXPECT_EQ(file->find("d2t"), nullptr);
+  expect_part(file->integers("fc.weight").error().message, folder_ + ": tensor fc.weight: holds weights");
+  expect_part(file->take("d2t", {tiny::kDraftVocab}).error().message, "holds whole numbers");
 }
 
 TEST_F(DrafterFileTest, NamesWhatNothingTook) {
   put_eagle3();
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  DrafterFile& file = **opened;
-  expect_part(file.all_consumed().error().message, folder_ + ": tensors fc.weight, ");
-  expect_part(file.all_consumed().error().message, " more are not part of a drafter of method eagle3");
+  const auto file = open(folder_);
+  expect_part(file->all_consumed().error().message, folder_ + ": tensors fc.weight, ");
+  expect_part(file->all_consumed().error().message, " more are not part of a drafter of method eagle3");
   for (const auto& tensor : tiny::eagle3_tensors())
-    if (tensor.name != "midlayer.hidden_norm.weight") file.ignore(tensor.name);
-  EXPECT_EQ(file.unconsumed(), std::vector<std::string>{"midlayer.hidden_norm.weight"});
-  expect_part(file.all_consumed().error().message,
+    if (tensor.name != "midlayer.hidden_norm.weight") file->ignore(tensor.name);
+  EXPECT_EQ(file->unconsumed(), std::vector<std::string>{"midlayer.hidden_norm.weight"});
+  expect_part(file->all_consumed().error().message,
               ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
-  EXPECT_NE(file.find("midlayer.hidden_norm.weight"), nullptr);
-  EXPECT_TRUE(file.all_consumed().ok());
+  EXPECT_NE(file->find("midlayer.hidden_norm.weight"), nullptr);
+  EXPECT_TRUE(file->all_consumed().ok());
 }
 
 TEST_F(DrafterFileTest, TakingChecksPresenceAndShape) {
   put_eagle3();
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  DrafterFile& file = **opened;
-  expect_part(file.take("fc.bias", {tiny::kHidden}).error().message,
+  const auto file = open(folder_);
+  expect_part(file->take("fc.bias", {tiny::kHidden}).error().message,
               "tensor fc.bias: missing; a drafter of method eagle3 needs it");
-  EXPECT_EQ(file.take_optional("fc.bias", {tiny::kHidden}).value(), nullptr);
-  expect_part(file.take("norm.weight", {tiny::kHidden + 1}).error().message, "tensor norm.weight: has shape [32], expected [33]");
+  EXPECT_EQ(file->take_optional("fc.bias", {tiny::kHidden}).value(), nullptr);
+  expect_part(file->take("norm.weight", {tiny::kHidden + 1}).error().message,
+              "tensor norm.weight: has shape [32], expected [33]");
 }
 
 TEST_F(DrafterFileTest, PrefixesAreStrippedUnlessTwoNamesBecomeOne) {
-  put("config.json", json{{"model_type", "medusa"}}.dump());
-  put("model.safetensors", tiny::safetensors({{"medusa_heads.blocks.0.weight", {2, 2}}, {"lm_head.weight", {4, 2}}}));
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  ASSERT_TRUE((*opened)->strip_prefix("medusa_heads.").ok());
-  EXPECT_TRUE((*opened)->has("blocks.0.weight"));
-  EXPECT_FALSE((*opened)->has("medusa_heads.blocks.0.weight"));
-  EXPECT_TRUE((*opened)->has("lm_head.weight"));
-  put("model.safetensors", tiny::safetensors({{"model.a.weight", {2, 2}}, {"a.weight", {2, 2}}}));
-  auto clash = DrafterFile::open(folder_);
-  ASSERT_TRUE(clash.ok()) << clash.error().message;
-  expect_part((*clash)->strip_prefix("model.").error().message, "tensor a.weight: appears twice");
+  put_config({{"model_type", "medusa"}});
+  put_weights({{"medusa_heads.blocks.0.weight", {2, 2}}, {"lm_head.weight", {4, 2}}});
+  const auto opened = open(folder_);
+  ASSERT_TRUE(opened->strip_prefix("medusa_heads.").ok());
+  EXPECT_TRUE(opened->has("blocks.0.weight"));
+  EXPECT_FALSE(opened->has("medusa_heads.blocks.0.weight"));
+  EXPECT_TRUE(opened->has("lm_head.weight"));
+  put_weights({{"model.a.weight", {2, 2}}, {"a.weight", {2, 2}}});
+  const auto clash = open(folder_);
+  expect_part(clash->strip_prefix("model.").error().message, "tensor a.weight: appears twice");
 }
 
 TEST_F(DrafterFileTest, AModuleInsideATargetIsKeptAlone) {
-  put("config.json", json{{"model_type", "qwen3"}}.dump());
-  put("model.safetensors", tiny::safetensors({{"mtp.fc.weight", {2, 4}}, {"model.norm.weight", {2}}, {"mtp.norm.weight", {2}}}));
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_EQ((*opened)->method(), "mtp");
-  ASSERT_TRUE((*opened)->keep_only("mtp.").ok());
-  EXPECT_EQ((*opened)->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
-  expect_part((*opened)->keep_only("x.").error().message, "no tensor is named x.*");
+  put_config({{"model_type", "qwen3"}});
+  put_weights({{"mtp.fc.weight", {2, 4}}, {"model.norm.weight", {2}}, {"mtp.norm.weight", {2}}});
+  const auto opened = open(folder_);
+  EXPECT_EQ(opened->method(), "mtp");
+  ASSERT_TRUE(opened->keep_only("mtp.").ok());
+  EXPECT_EQ(opened->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
+  expect_part(opened->keep_only("x.").error().message, "no tensor is named x.*");
 }
 
 TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
   const auto detected = [&](const json& config, const std::vector<tiny::NamedShape>& tensors = {{"x.weight", {2, 2}}}) {
-    put("config.json", config.dump());
-    put("model.safetensors", tiny::safetensors(tensors));
+    put_config(config);
+    put_weights(tensors);
     auto opened = DrafterFile::open(folder_);
     return opened.ok() ? (*opened)->method() : opened.error().message;
   };
@@ -154,39 +153,37 @@ TEST_F(DrafterFileTest, ASaidMethodHelpsWhereNothingIsFoundAndNeverContradicts) 
   EXPECT_EQ(error_of(folder_, "medusa"), folder_ + ": a drafter of method eagle3, not medusa");
   expect_part(error_of(folder_, "ngram"), "unknown method ngram of a drafter; known are draft_model, medusa, eagle, eagle3, mtp");
   put("config.json", "{}");
-  put("model.safetensors", tiny::safetensors({{"0.0.linear.weight", {2, 2}}}));
+  put_weights({{"0.0.linear.weight", {2, 2}}});
   expect_part(error_of(folder_), "no drafter that is known");
   EXPECT_EQ(error_of(folder_, "medusa"), "accepted");
 }
 
 TEST_F(DrafterFileTest, FindsTheOnlyWeightsOfAFolderOrTheNamedOnes) {
-  put("config.json", json{{"medusa_num_heads", 1}}.dump());
-  put("heads.safetensors", tiny::safetensors({{"0.0.linear.weight", {2, 2}}}));
+  put_config({{"medusa_num_heads", 1}});
+  put_weights({{"0.0.linear.weight", {2, 2}}}, "heads");
   EXPECT_EQ(error_of(folder_), "accepted");
-  put("other.safetensors", tiny::safetensors({{"1.0.linear.weight", {2, 2}}}));
+  put_weights({{"1.0.linear.weight", {2, 2}}}, "other");
   expect_part(error_of(folder_), "2 *.safetensors files and no index of them");
   EXPECT_EQ(error_of(at("other.safetensors")), "accepted");
-  put("medusa_lm_head.safetensors", tiny::safetensors({{"2.0.linear.weight", {2, 2}}}));
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_TRUE((*opened)->has("2.0.linear.weight"));
+  put_weights({{"2.0.linear.weight", {2, 2}}}, "medusa_lm_head");
+  const auto opened = open(folder_);
+  EXPECT_TRUE(opened->has("2.0.linear.weight"));
 }
 
 TEST_F(DrafterFileTest, ShardsAreOneDrafterAndATensorIsInOneOfThem) {
-  put("config.json", json{{"model_type", "eagle3"}}.dump());
-  put("a.safetensors", tiny::safetensors({{"fc.weight", {2, 6}}}));
-  put("b.safetensors", tiny::safetensors({{"norm.weight", {2}}}));
+  put_config({{"model_type", "eagle3"}});
+  put_weights({{"fc.weight", {2, 6}}}, "a");
+  put_weights({{"norm.weight", {2}}}, "b");
   put("model.safetensors.index.json",
       json{{"weight_map", {{"fc.weight", "a.safetensors"}, {"norm.weight", "b.safetensors"}}}}.dump());
-  auto opened = DrafterFile::open(folder_);
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_EQ((*opened)->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
-  put("b.safetensors", tiny::safetensors({{"fc.weight", {2, 6}}}));
+  const auto opened = open(folder_);
+  EXPECT_EQ(opened->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
+  put_weights({{"fc.weight", {2, 6}}}, "b");
   expect_part(error_of(folder_), folder_ + ": tensor fc.weight: appears twice");
 }
 
 TEST_F(DrafterFileTest, PicklesAreRefusedWithTheCommandThatConvertsThem) {
-  put("config.json", json{{"medusa_num_heads", 1}}.dump());
+  put_config({{"medusa_num_heads", 1}});
   put("medusa_lm_head.pt", "x");
   for (const std::string& path : {folder_, at("medusa_lm_head.pt")}) {
     expect_part(error_of(path), at("medusa_lm_head.pt") + ": pickled weights can run code and are not read");
@@ -222,25 +219,22 @@ TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
 
 TEST_F(DrafterFileTest, ReadsGgufDraftersWithQuantisedMatricesAndMaps) {
   put("d.gguf", tiny::gguf_eagle3(DType::Q4_0));
-  auto opened = DrafterFile::open(at("d.gguf"));
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  DrafterFile& file = **opened;
-  EXPECT_EQ(file.method(), "eagle3");
-  EXPECT_EQ(file.format(), "gguf");
-  EXPECT_EQ(file.config_text(), tiny::eagle3_config().dump());
-  EXPECT_EQ(file.take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden}).value()->dtype, DType::Q4_0);
-  EXPECT_EQ(file.take("norm.weight", {tiny::kHidden}).value()->dtype, DType::F32);
-  EXPECT_EQ(file.integers("d2t").value()[5], 5);
-  EXPECT_EQ(file.integers("t2d").value()[2], 1);
-  EXPECT_EQ(file.integers("t2d").value()[3], 0);
+  const auto file = open(at("d.gguf"));
+  EXPECT_EQ(file->method(), "eagle3");
+  EXPECT_EQ(file->format(), "gguf");
+  EXPECT_EQ(file->config_text(), tiny::eagle3_config().dump());
+  EXPECT_EQ(file->take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden}).value()->dtype, DType::Q4_0);
+  EXPECT_EQ(file->take("norm.weight", {tiny::kHidden}).value()->dtype, DType::F32);
+  EXPECT_EQ(file->integers("d2t").value()[5], 5);
+  EXPECT_EQ(file->integers("t2d").value()[2], 1);
+  EXPECT_EQ(file->integers("t2d").value()[3], 0);
   expect_part(error_of(at("d.gguf"), "eagle"), "a drafter of method eagle3, not eagle");
 }
 
 TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
   put("m.gguf", tiny::gguf_qwen3());
-  auto opened = DrafterFile::open(at("m.gguf"));
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_EQ((*opened)->method(), "draft_model");
+  const auto opened = open(at("m.gguf"));
+  EXPECT_EQ(opened->method(), "draft_model");
   const auto with_keys = [&](const char* architecture, const char* method, bool config) {
     GgufWriter out;
     out.add_text("general.architecture", architecture);

@@ -14,6 +14,7 @@ namespace {
 using Json = nlohmann::json;
 using Tensors = std::vector<tiny::NamedShape>;
 
+Tensors all() { return tiny::folder_tensors("qwen3_moe"); }
 const std::string kExperts = "model.layers.1.mlp.experts.";
 
 Json with(const char* key, Json value) {
@@ -31,7 +32,7 @@ struct Opened {
   std::string error() const { return checkpoint.ok() ? "accepted" : checkpoint.error().message; }
 };
 
-std::string error_of(const Json& config, const Tensors& tensors = tiny::folder_tensors("qwen3_moe")) {
+std::string error_of(const Json& config, const Tensors& tensors = all()) {
   return Opened(config, tiny::safetensors(tensors)).error();
 }
 
@@ -40,7 +41,7 @@ void expect_error(const std::string& message, const std::string& part) {
 }
 
 Tensors without_experts() {
-  Tensors tensors = tiny::folder_tensors("qwen3_moe");
+  Tensors tensors = all();
   std::erase_if(tensors, [](const auto& t) { return t.name.starts_with(kExperts); });
   return tensors;
 }
@@ -54,7 +55,7 @@ std::vector<float> values_of(const Checkpoint& checkpoint, const std::string& na
 }
 
 TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
-  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(tiny::folder_tensors("qwen3_moe")));
+  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(all()));
   ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
   const ModelShape& s = (*opened.checkpoint)->shape();
   EXPECT_EQ(s.num_experts, 4);
@@ -108,32 +109,39 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
 }
 
 TEST(ExpertTensors, NamesCountsThatDoNotFit) {
-  expect_error(error_of(with("num_experts_per_tok", 5)), "a token goes to 5 experts, the model has 4");
-  expect_error(error_of(with("num_experts_per_tok", 0)), "a token goes to 0 experts, the model has 4");
-  expect_error(error_of(with("num_experts", 1 << 20)), "number of experts is 1048576, possible are 1 to 1024");
-  expect_error(error_of(with("num_experts", -1)), "num_experts: -1 is out of range");
-  expect_error(error_of(with("moe_intermediate_size", 0)), "width of an expert is 0");
-  expect_error(error_of(with("decoder_sparse_step", 0)), "decoder_sparse_step: must be at least 1");
-  expect_error(error_of(with("mlp_only_layers", {2})), "mlp_only_layers: 2 is no layer, the model has 0 to 1");
-  expect_error(error_of(with("mlp_only_layers", {-1})), "mlp_only_layers: -1 is no layer");
-  expect_error(error_of(with("mlp_only_layers", 1)), "mlp_only_layers: must be a list");
-  expect_error(error_of(with("norm_topk_prob", "yes")), "norm_topk_prob: must be true or false");
-  expect_error(error_of(with("n_routed_experts", 4)), "n_routed_experts");
+  const struct {
+    const char* key;
+    Json value;
+    const char* message;
+  } cases[] = {
+      {"num_experts_per_tok", 5, "a token goes to 5 experts, the model has 4"},
+      {"num_experts_per_tok", 0, "a token goes to 0 experts, the model has 4"},
+      {"num_experts", 1 << 20, "number of experts is 1048576, possible are 1 to 1024"},
+      {"num_experts", -1, "num_experts: -1 is out of range"},
+      {"moe_intermediate_size", 0, "width of an expert is 0"},
+      {"decoder_sparse_step", 0, "decoder_sparse_step: must be at least 1"},
+      {"mlp_only_layers", {2}, "mlp_only_layers: 2 is no layer, the model has 0 to 1"},
+      {"mlp_only_layers", {-1}, "mlp_only_layers: -1 is no layer"},
+      {"mlp_only_layers", 1, "mlp_only_layers: must be a list"},
+      {"norm_topk_prob", "yes", "norm_topk_prob: must be true or false"},
+      {"n_routed_experts", 4, "n_routed_experts"},
+  };
+  for (const auto& c : cases) expect_error(error_of(with(c.key, c.value)), c.message);
 }
 
 TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
   const Json config = tiny::config("qwen3_moe");
-  Tensors tensors = tiny::folder_tensors("qwen3_moe");
+  Tensors tensors = all();
   std::erase_if(tensors, [](const auto& t) { return t.name == kExperts + "3.up_proj.weight"; });
   expect_error(error_of(config, tensors), "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
   expect_error(error_of(config, without_experts()), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
-  for (auto& t : tensors = tiny::folder_tensors("qwen3_moe"))
+  for (auto& t : tensors = all())
     if (t.name == kExperts + "2.down_proj.weight") t.shape = {16, 32};
   expect_error(error_of(config, tensors), "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
-  for (auto& t : tensors = tiny::folder_tensors("qwen3_moe"))
+  for (auto& t : tensors = all())
     if (t.name == "model.layers.1.mlp.gate.weight") t.shape = {3, 32};
   expect_error(error_of(config, tensors), "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
-  tensors = tiny::folder_tensors("qwen3_moe");
+  tensors = all();
   tensors.push_back({kExperts + "4.up_proj.weight", {16, 32}});
   expect_error(error_of(config, tensors), "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
   tensors = without_experts();
@@ -147,7 +155,7 @@ TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
 }
 
 TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
-  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(tiny::folder_tensors("qwen3_moe")));
+  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(all()));
   ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
   const ModelInfo info = describe(**opened.checkpoint);
   const uint64_t expert = 4 * 3 * tiny::kExpertFfn * tiny::kHidden, embedding = 4 * tiny::kVocab * tiny::kHidden;

@@ -24,6 +24,10 @@ struct Part {
   std::vector<std::byte> bytes;
 };
 
+const json kBlocks = {
+    {"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
+const json kMatrix = {{"quant_method", "fp8"}, {"activation_scheme", "static"}};
+
 class Fp8Folder : public testing::Test {
  protected:
   static constexpr int64_t kHidden = 160, kFfn = 200;  // two blocks of 128 each way, the second one short
@@ -54,6 +58,8 @@ class Fp8Folder : public testing::Test {
       parts.push_back(scale);
     }
   }
+  void make_blocks() { make(Fp8Scales::Blocks, "weight_scale_inv", "F32"), config["quantization_config"] = kBlocks; }
+  void make_matrix() { make(Fp8Scales::Matrix, "weight_scale", "F32"), config["quantization_config"] = kMatrix; }
   // folder_tensors' shapes at these sizes; the embedding and the head have rows of kHidden too.
   static void reshape(const std::string& name, tiny::Shape& shape) {
     const bool ffn = name.find("mlp.") != name.npos, down = name.find("down_proj") != name.npos;
@@ -85,6 +91,11 @@ class Fp8Folder : public testing::Test {
     ADD_FAILURE() << name;
     return parts[0];
   }
+  std::unique_ptr<Checkpoint> opened() {
+    auto made = open();
+    if (!made.ok()) ADD_FAILURE() << made.error().message;
+    return std::move(made).value();
+  }
   void expect_error(const std::string& words) {
     const auto opened = open();
     ASSERT_FALSE(opened.ok()) << words;
@@ -96,9 +107,6 @@ class Fp8Folder : public testing::Test {
   tiny::Bytes file;
 };
 
-const json kBlocks = {
-    {"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
-const json kMatrix = {{"quant_method", "fp8"}, {"activation_scheme", "static"}};
 json compressed(const json& weights) {
   return {{"quant_method", "compressed-tensors"},
           {"format", "float-quantized"},
@@ -126,9 +134,8 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
   for (const Spelling& spelling : spellings) {
     make(spelling.kind, spelling.suffix, spelling.dtype);
     config["quantization_config"] = spelling.config;
-    const auto opened = open();
-    ASSERT_TRUE(opened.ok()) << opened.error().message;
-    const Tensor* tensor = opened.value()->find("blk.1.ffn_down.weight");
+    const auto model = opened();
+    const Tensor* tensor = model->find("blk.1.ffn_down.weight");
     ASSERT_TRUE(tensor);
     EXPECT_EQ(tensor->dtype, DType::F8_E4M3);
     const Part& codes = part("model.layers.1.mlp.down_proj.weight");
@@ -143,31 +150,27 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
         EXPECT_EQ(out[size_t(i)], scale * f8_to_f32(uint8_t(codes.bytes[size_t(row * kFfn + i)]))) << row << " " << i;
       }
     }
-    EXPECT_NE(opened.value()->note().find("fp8 weights"), std::string::npos);
+    EXPECT_NE(model->note().find("fp8 weights"), std::string::npos);
   }
 }
 
 TEST_F(Fp8Folder, CountsScalesAmongItsBytes) {
-  make(Fp8Scales::Blocks, "weight_scale_inv", "F32");
-  config["quantization_config"] = kBlocks;
-  const auto opened = open();
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  const ModelInfo info = describe(*opened.value());
+  make_blocks();
+  const auto model = opened();
+  const ModelInfo info = describe(*model);
   EXPECT_EQ(info.encodings.back().dtype, DType::F8_E4M3);
   EXPECT_EQ(info.encodings.back().tensors, 7 * tiny::kLayers);
   EXPECT_GT(info.encodings.back().bytes, uint64_t(info.encodings.back().elements));
 }
 
 TEST_F(Fp8Folder, LeavesOutScalesOfActivationsAndSaysHowMany) {
-  make(Fp8Scales::Matrix, "weight_scale", "F32");
-  config["quantization_config"] = kMatrix;
+  make_matrix();
   const Part scale = part("model.layers.0.mlp.down_proj.weight_scale");
   for (const char* name : {"model.layers.0.mlp.down_proj.input_scale", "model.layers.0.self_attn.q_scale"})
     parts.push_back({name, "F32", {}, scale.bytes});
-  const auto opened = open();
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_NE(opened.value()->note().find("2 scales of activations are"), std::string_view::npos) << opened.value()->note();
-  EXPECT_TRUE(opened.value()->kv_scales().empty());
+  const auto model = opened();
+  EXPECT_NE(model->note().find("2 scales of activations are"), std::string_view::npos) << model->note();
+  EXPECT_TRUE(model->kv_scales().empty());
   config.erase("quantization_config");
   for (Part& part : parts)
     if (part.dtype == "F8_E4M3") part.dtype = "F32", part.bytes.resize(4 * part.bytes.size());
@@ -182,17 +185,12 @@ TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
     parts.back().bytes.resize(dtype_bytes(type, 1));
     quantise_row(type, &value, parts.back().bytes.data(), 1);
   };
-  const auto fresh = [&] {
-    make(Fp8Scales::Matrix, "weight_scale", "F32");
-    config["quantization_config"] = kMatrix;
-  };
-  fresh();
+  make_matrix();
   put("model.layers.0.self_attn.k_scale", "F32", {}, 0.25f);
   put("model.layers.1.self_attn.k_proj.k_scale", "BF16", {1}, 0.2578125f);  // up: what fitted the range still does
   put("model.layers.1.self_attn.v_proj.v_scale", "F32", {1}, 3);
-  const auto opened = open();
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  const auto scales = opened.value()->kv_scales();
+  const auto model = opened();
+  const auto scales = model->kv_scales();
   ASSERT_EQ(scales.size(), size_t(tiny::kLayers));
   EXPECT_EQ(scales[0].k, 0.25f);
   EXPECT_EQ(scales[0].v, 1.0f);  // not in the file
@@ -200,17 +198,17 @@ TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
   EXPECT_EQ(scales[1].v, 4.0f);
 
   for (const float value : {0.0f, -1.0f, INFINITY, NAN, 1e20f}) {
-    fresh();
+    make_matrix();
     put("model.layers.0.self_attn.v_scale", "F32", {}, value);
     expect_error("a scale lies in 2^-32..2^32");
   }
-  fresh();
+  make_matrix();
   put("model.layers.99.self_attn.v_scale", "F32", {}, 1);
   expect_error("scales a layer that this model has not");
-  fresh();
+  make_matrix();
   parts.push_back({"model.layers.0.self_attn.v_scale", "F32", {2}, std::vector<std::byte>(8)});
   expect_error("a KV cache has one scale a layer");
-  fresh();
+  make_matrix();
   parts.push_back({"model.layers.0.self_attn.v_scale", "F8_E4M3", {}, std::vector<std::byte>(1)});
   expect_error("must be F32, BF16 or F16");
 }
@@ -238,8 +236,7 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
          norm.dtype = "F8_E4M3", norm.bytes.resize(norm.bytes.size() / 4);
        }}};
   for (const Case& c : cases) {
-    make(Fp8Scales::Blocks, "weight_scale_inv", "F32");
-    config["quantization_config"] = kBlocks;
+    make_blocks();
     c.damage();
     expect_error(c.words);
   }

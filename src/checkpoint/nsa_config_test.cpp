@@ -16,6 +16,11 @@ Result<ModelShape> shape_of(const Json& config) {
   HUNCH_TRY(auto description, describe_folder({.config = config.dump()}, "m"));
   return description.shape;
 }
+ModelShape good_shape(const Json& config) {
+  auto shape = shape_of(config);
+  if (!shape.ok()) ADD_FAILURE() << shape.error().message;
+  return std::move(shape).value();
+}
 std::string error_of(const Json& config) {
   const auto shape = shape_of(config);
   return shape.ok() ? "accepted" : shape.error().message;
@@ -34,54 +39,44 @@ Json flat(Json keys, const char* type = "nsa") {
 }
 
 TEST(NsaConfig, ReadsAnObjectOfKeysWithThePublishersDefaults) {
-  auto s = shape_of(with("cmp_kind", "linear"));
-  ASSERT_TRUE(s.ok()) << s.error().message;
-  const NsaShape n = s->nsa;
+  const ModelShape s = good_shape(with("cmp_kind", "linear"));
+  const NsaShape n = s.nsa;
   EXPECT_EQ(std::tie(n.cmp_len, n.cmp_stride, n.sel_block, n.sel_count, n.init_blocks, n.local_blocks, n.window),
             std::make_tuple(8, 4, 16, 4, 1, 2, 24));
   EXPECT_TRUE(n.kind == NsaShape::Kind::Linear && !n.rope_before && n.block_positions);
-  auto fla = shape_of(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}}));
-  ASSERT_TRUE(fla.ok()) << fla.error().message;
-  EXPECT_EQ(std::tie(fla->nsa.cmp_len, fla->nsa.cmp_stride, fla->nsa.sel_count, fla->nsa.init_blocks, fla->nsa.local_blocks),
+  const ModelShape fla = good_shape(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}}));
+  EXPECT_EQ(std::tie(fla.nsa.cmp_len, fla.nsa.cmp_stride, fla.nsa.sel_count, fla.nsa.init_blocks, fla.nsa.local_blocks),
             std::make_tuple(32, 32, 16, 0, 1));
-  EXPECT_TRUE(fla->nsa.kind == NsaShape::Kind::Mean && fla->nsa.rope_before && !fla->nsa.block_positions);
-  auto one_more = shape_of(with("window_counts_self", false));
-  ASSERT_TRUE(one_more.ok());
-  EXPECT_EQ(one_more->nsa.window, 25);
+  EXPECT_TRUE(fla.nsa.kind == NsaShape::Kind::Mean && fla.nsa.rope_before && !fla.nsa.block_positions);
+  const ModelShape one_more = good_shape(with("window_counts_self", false));
+  EXPECT_EQ(one_more.nsa.window, 25);
 }
 
 TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
-  auto ssa = shape_of(flat({{"block_size", 16}, {"block_counts", 16}, {"window_size", 128}}, "llama-nsa"));
-  ASSERT_TRUE(ssa.ok()) << ssa.error().message;
-  EXPECT_EQ(ssa->family, "nsa");
-  EXPECT_EQ(std::tie(ssa->nsa.variant, ssa->nsa.cmp_len, ssa->nsa.sel_block, ssa->nsa.sel_count, ssa->nsa.window),
+  const ModelShape ssa = good_shape(flat({{"block_size", 16}, {"block_counts", 16}, {"window_size", 128}}, "llama-nsa"));
+  EXPECT_EQ(ssa.family, "nsa");
+  EXPECT_EQ(std::tie(ssa.nsa.variant, ssa.nsa.cmp_len, ssa.nsa.sel_block, ssa.nsa.sel_count, ssa.nsa.window),
             std::make_tuple(std::string("fla"), 16, 16, 16, 128));
-  auto xunhao = shape_of(flat({
-      {"kernel_size", 32},
-      {"kernel_stride", 16},
-      {"block_size", 64},
-      {"topk", 8},
-      {"window_size", 512},
-      {"compress_type", "avgpool"},
-  }));
-  ASSERT_TRUE(xunhao.ok()) << xunhao.error().message;
-  EXPECT_EQ(std::tie(xunhao->nsa.variant, xunhao->nsa.cmp_len, xunhao->nsa.cmp_stride, xunhao->nsa.sel_count),
+  const ModelShape xunhao = good_shape(flat({{"kernel_size", 32},
+                                             {"kernel_stride", 16},
+                                             {"block_size", 64},
+                                             {"topk", 8},
+                                             {"window_size", 512},
+                                             {"compress_type", "avgpool"}}));
+  EXPECT_EQ(std::tie(xunhao.nsa.variant, xunhao.nsa.cmp_len, xunhao.nsa.cmp_stride, xunhao.nsa.sel_count),
             std::make_tuple(std::string("std"), 32, 16, 8));
-  EXPECT_EQ(xunhao->nsa.kind, NsaShape::Kind::Mean);
-  Json own = flat({
-      {"block_size", 64},
-      {"block_counts", 16},
-      {"num_heads", 4},
-      {"num_kv_heads", 2},
-      {"norm_eps", 1e-4},
-      {"hidden_act", "swish"},
-      {"qkv_bias", true},
-  });
+  EXPECT_EQ(xunhao.nsa.kind, NsaShape::Kind::Mean);
+  Json own = flat({{"block_size", 64},
+                   {"block_counts", 16},
+                   {"num_heads", 4},
+                   {"num_kv_heads", 2},
+                   {"norm_eps", 1e-4},
+                   {"hidden_act", "swish"},
+                   {"qkv_bias", true}});
   own.erase("num_attention_heads"), own.erase("num_key_value_heads"), own.erase("intermediate_size");
-  auto fla = shape_of(own);
-  ASSERT_TRUE(fla.ok()) << fla.error().message;
-  EXPECT_EQ(std::tie(fla->heads, fla->kv_heads, fla->ffn, fla->norm_eps), std::make_tuple(4, 2, int64_t(256), 1e-4));
-  EXPECT_TRUE(fla->qkv_bias);
+  const ModelShape fla = good_shape(own);
+  EXPECT_EQ(std::tie(fla.heads, fla.kv_heads, fla.ffn, fla.norm_eps), std::make_tuple(4, 2, int64_t(256), 1e-4));
+  EXPECT_TRUE(fla.qkv_bias);
 }
 
 TEST(NsaConfig, RefusesByNameWhatDoesNotDivideOrIsNotComputed) {

@@ -137,16 +137,19 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
   const auto at = [](std::vector<Entry>& all, std::string_view end) -> Entry& {
     return *std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.name.ends_with(end); });
   };
-  const auto drop = [](std::vector<Entry>& all, std::string_view end) {
-    std::erase_if(all, [&](const Entry& e) { return e.name.ends_with(end); });
+  const auto drop = [](std::string_view end) -> Change {
+    return [=](auto& all, auto&) { std::erase_if(all, [&](const Entry& e) { return e.name.ends_with(end); }); };
+  };
+  const auto with = [](const char* key, nlohmann::json value) -> Change {
+    return [=](auto&, auto& config) { config[key] = value; };
   };
   const std::pair<Change, const char*> cases[] = {
-      {[&](auto& t, auto&) { drop(t, "down_proj_scales"); }, "blk.0.ffn_down_exps.blocks lacks its scales"},
-      {[&](auto& t, auto&) { drop(t, "gate_up_proj_blocks"); }, "blk.0.ffn_gate_up_exps.scales lacks its blocks"},
-      {[&](auto& t, auto&) { drop(t, "gate_up_proj_blocks"), drop(t, "gate_up_proj_scales"); },
+      {drop("down_proj_scales"), "blk.0.ffn_down_exps.blocks lacks its scales"},
+      {drop("gate_up_proj_blocks"), "blk.0.ffn_gate_up_exps.scales lacks its blocks"},
+      {[&](auto& t, auto& c) { drop("gate_up_proj_blocks")(t, c), drop("gate_up_proj_scales")(t, c); },
        "missing tensor blk.0.ffn_gate.0.weight"},
-      {[&](auto& t, auto&) { drop(t, "gate_up_proj_bias"); }, "missing tensor blk.0.ffn_gate_exps.bias"},
-      {[&](auto& t, auto&) { drop(t, "sinks"); }, "missing tensor blk.0.attn_sinks.weight"},
+      {drop("gate_up_proj_bias"), "missing tensor blk.0.ffn_gate_exps.bias"},
+      {drop("sinks"), "missing tensor blk.0.attn_sinks.weight"},
       {[&](auto& t, auto&) { at(t, "down_proj_blocks").shape[1] = 63; }, "has shape [3, 63, 1, 16], expected [3, 64, 1, 16]"},
       {[&](auto& t, auto&) { at(t, "down_proj_scales").shape[2] = 2; }, "has shape [3, 64, 2], expected [3, 64, 1]"},
       {[&](auto& t, auto&) { at(t, "gate_up_proj_bias").shape[1] = 63; }, "has shape [3, 63], expected [3, 64]"},
@@ -156,11 +159,11 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
       {[&](auto& t, auto&) { at(t, "down_proj_blocks").name = "model.layers.0.mlp.experts.down_proj"; }, "are read as MXFP4"},
       {[&](auto& t, auto&) { at(t, "sinks").name = "model.layers.0.self_attn.sinks_blocks"; },
        "missing tensor blk.0.attn_sinks.weight"},
-      {[&](auto&, auto& c) { c["intermediate_size"] = 40; }, "are no multiple of 32"},
-      {[&](auto&, auto& c) { c["swiglu_limit"] = -1; }, "limit of the gates is -1"},
+      {with("intermediate_size", 40), "are no multiple of 32"},
+      {with("swiglu_limit", -1), "limit of the gates is -1"},
       {[&](auto&, auto& c) { c["quantization_config"]["quant_method"] = "awq"; }, "awq is not supported"},
-      {[&](auto&, auto& c) { c["num_local_experts"] = 0; }, "number of experts is 0"},
-      {[&](auto&, auto& c) { c["num_experts_per_tok"] = 9; }, "a token goes to 9 experts, the model has 3"},
+      {with("num_local_experts", 0), "number of experts is 0"},
+      {with("num_experts_per_tok", 9), "a token goes to 9 experts, the model has 3"},
   };
   for (const auto& [change, expected] : cases) {
     auto tensors = entries();

@@ -19,7 +19,7 @@ class DrafterInfoTest : public testing::Test {
  protected:
   void SetUp() override { fs::create_directories(folder_); }
   void TearDown() override { fs::remove_all(folder_); }
-  Result<DrafterInfo> shape_of(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
+  Result<DrafterInfo> described(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
     std::ofstream(folder_ + "/config.json") << config.dump();
     const tiny::Bytes bytes = tiny::drafter_safetensors(tensors);
     std::ofstream(folder_ + "/model.safetensors")
@@ -27,8 +27,17 @@ class DrafterInfoTest : public testing::Test {
     HUNCH_TRY(const auto file, DrafterFile::open(folder_));
     return describe_drafter(*file);
   }
+  DrafterInfo shape_of(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
+    auto shape = described(config, tensors);
+    if (!shape.ok()) ADD_FAILURE() << shape.error().message;
+    return std::move(shape).value();
+  }
+  void expect_error(const json& config, const std::string& words) {
+    const std::string error = error_of(config);
+    EXPECT_NE(error.find(words), std::string::npos) << words << " in: " << error;
+  }
   std::string error_of(const json& config) {
-    auto shape = shape_of(config);
+    auto shape = described(config);
     return shape.ok() ? "accepted" : shape.error().message;
   }
   std::string folder_ = testing::TempDir() + "hunch_drafter_info_" + std::to_string(getpid());
@@ -38,17 +47,15 @@ TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
   json config = tiny::eagle3_config();
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
   auto outputs = shape_of(config);
-  ASSERT_TRUE(outputs.ok()) << outputs.error().message;
-  EXPECT_EQ(outputs->taps.outputs, (std::vector<int>{1, 11, 21}));
-  EXPECT_EQ(outputs->taps.convention, FeatureTaps::Convention::Outputs);
+  EXPECT_EQ(outputs.taps.outputs, (std::vector<int>{1, 11, 21}));
+  EXPECT_EQ(outputs.taps.convention, FeatureTaps::Convention::Outputs);
   config.erase("eagle_config");
   config["eagle_aux_hidden_state_layer_ids"] = {2, 12, 22};
   auto inputs = shape_of(config);
-  ASSERT_TRUE(inputs.ok()) << inputs.error().message;
-  EXPECT_EQ(inputs->taps.outputs, (std::vector<int>{1, 11, 21}));
-  EXPECT_EQ(inputs->taps.convention, FeatureTaps::Convention::Inputs);
+  EXPECT_EQ(inputs.taps.outputs, (std::vector<int>{1, 11, 21}));
+  EXPECT_EQ(inputs.taps.convention, FeatureTaps::Convention::Inputs);
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {2, 12, 22}}};
-  EXPECT_NE(error_of(config).find("names other layers than eagle_config."), std::string::npos);
+  expect_error(config, "names other layers than eagle_config.");
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
   EXPECT_EQ(error_of(config), "accepted");
 }
@@ -57,28 +64,25 @@ TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
   json config = tiny::eagle3_config();
   config.erase("eagle_config");
   auto shape = shape_of(config);
-  ASSERT_TRUE(shape.ok()) << shape.error().message;
-  EXPECT_TRUE(shape->taps.outputs.empty());
-  EXPECT_EQ(shape->taps.convention, FeatureTaps::Convention::Default);
+  EXPECT_TRUE(shape.taps.outputs.empty());
+  EXPECT_EQ(shape.taps.convention, FeatureTaps::Convention::Default);
 }
 
 TEST_F(DrafterInfoTest, AnEagle3LayerHasItsOwnSizesAndVocabulary) {
   auto shape = shape_of(tiny::eagle3_config());
-  ASSERT_TRUE(shape.ok()) << shape.error().message;
-  ASSERT_TRUE(shape->layer);
-  EXPECT_EQ(shape->layer->heads, tiny::kHeads);
-  EXPECT_EQ(shape->hidden, tiny::kHidden);
-  EXPECT_EQ(shape->target_hidden, tiny::kHidden);
-  EXPECT_EQ(shape->vocab_size, tiny::kVocab);
-  EXPECT_EQ(shape->draft_vocab, tiny::kDraftVocab);
-  EXPECT_FALSE(shape->norm_before_residual);
+  ASSERT_TRUE(shape.layer);
+  EXPECT_EQ(shape.layer->heads, tiny::kHeads);
+  EXPECT_EQ(shape.hidden, tiny::kHidden);
+  EXPECT_EQ(shape.target_hidden, tiny::kHidden);
+  EXPECT_EQ(shape.vocab_size, tiny::kVocab);
+  EXPECT_EQ(shape.draft_vocab, tiny::kDraftVocab);
+  EXPECT_FALSE(shape.norm_before_residual);
   json config = tiny::eagle3_config();
   config["draft_vocab_size"] = nullptr;
   config["target_hidden_size"] = 48;
   shape = shape_of(config);
-  ASSERT_TRUE(shape.ok()) << shape.error().message;
-  EXPECT_EQ(shape->draft_vocab, tiny::kVocab);
-  EXPECT_EQ(shape->target_hidden, 48);
+  EXPECT_EQ(shape.draft_vocab, tiny::kVocab);
+  EXPECT_EQ(shape.target_hidden, 48);
 }
 
 TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
@@ -86,22 +90,20 @@ TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
   layer["rope_theta"] = 5000;
   const json config = {{"speculators_model_type", "eagle3"}, {"draft_vocab_size", 20}, {"transformer_layer_config", layer}};
   auto shape = shape_of(config);
-  ASSERT_TRUE(shape.ok()) << shape.error().message;
-  ASSERT_TRUE(shape->layer);
-  EXPECT_EQ(shape->layer->rope_theta, 5000);
-  EXPECT_EQ(shape->hidden, tiny::kHidden);
-  EXPECT_TRUE(shape->norm_before_residual);
+  ASSERT_TRUE(shape.layer);
+  EXPECT_EQ(shape.layer->rope_theta, 5000);
+  EXPECT_EQ(shape.hidden, tiny::kHidden);
+  EXPECT_TRUE(shape.norm_before_residual);
 }
 
 TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
   auto first = shape_of({{"medusa_num_heads", 3}, {"medusa_num_layers", 1}},
                         {{"0.0.linear.weight", {32, 32}}, {"0.0.linear.bias", {32}}, {"0.1.weight", {40, 32}}});
-  ASSERT_TRUE(first.ok()) << first.error().message;
-  EXPECT_EQ(first->heads, 3);
-  EXPECT_EQ(first->head_layers, 1);
-  EXPECT_EQ(first->hidden, 32);
-  EXPECT_EQ(first->vocab_size, 40);
-  EXPECT_EQ(first->draft_vocab, 40);
+  EXPECT_EQ(first.heads, 3);
+  EXPECT_EQ(first.head_layers, 1);
+  EXPECT_EQ(first.hidden, 32);
+  EXPECT_EQ(first.vocab_size, 40);
+  EXPECT_EQ(first.draft_vocab, 40);
   auto second = shape_of(
       {
           {"model_type", "medusa"},
@@ -112,27 +114,26 @@ TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
           {"truncated_vocab_size", 50},
       },
       {{"blocks.0.layers.0.weight", {64, 64}}});
-  ASSERT_TRUE(second.ok()) << second.error().message;
-  EXPECT_EQ(second->heads, 5);
-  EXPECT_EQ(second->head_layers, 2);
-  EXPECT_EQ(second->draft_vocab, 50);
+  EXPECT_EQ(second.heads, 5);
+  EXPECT_EQ(second.head_layers, 2);
+  EXPECT_EQ(second.draft_vocab, 50);
 }
 
 TEST_F(DrafterInfoTest, WrongTypesAndSizesNameTheKey) {
   json config = tiny::eagle3_config();
   config["draft_vocab_size"] = "many";
-  EXPECT_NE(error_of(config).find("config.json: draft_vocab_size: must be a whole number, not a string"), std::string::npos);
+  expect_error(config, "config.json: draft_vocab_size: must be a whole number, not a string");
   config["draft_vocab_size"] = 1 << 30;
-  EXPECT_NE(error_of(config).find("draft_vocab_size: 1073741824 is out of range"), std::string::npos);
+  expect_error(config, "draft_vocab_size: 1073741824 is out of range");
   config = tiny::eagle3_config();
   config["eagle_config"] = 7;
-  EXPECT_NE(error_of(config).find("config.json: eagle_config: must be an object, not a whole number"), std::string::npos);
+  expect_error(config, "config.json: eagle_config: must be an object, not a whole number");
   config.erase("eagle_config");
   config["eagle_aux_hidden_state_layer_ids"] = {0, 1, 2};
-  EXPECT_NE(error_of(config).find("eagle_aux_hidden_state_layer_ids: layer 0 is out of range, 1 to 1024"), std::string::npos);
+  expect_error(config, "eagle_aux_hidden_state_layer_ids: layer 0 is out of range, 1 to 1024");
   config = tiny::eagle3_config();
   config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {1, "x"};
-  EXPECT_NE(error_of(config).find("must be a list of whole numbers, but holds a string"), std::string::npos);
+  expect_error(config, "must be a list of whole numbers, but holds a string");
 }
 
 }  // namespace

@@ -67,48 +67,54 @@ TEST(Flags, LetsTheLastOfARepeatedFlagWin) {
   EXPECT_EQ(p.sampling.top_k, 2);
 }
 
+void expect_refused(const std::vector<std::string>& arguments, const std::string& message) {
+  const Parsed p(arguments);
+  EXPECT_EQ(p.message(), message);
+  if (!p.status.ok()) { EXPECT_EQ(p.status.error().kind, Error::Kind::Usage) << message; }
+}
+
 TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
-  const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{"--temp", "x"}, "--temp needs a number at least 0, not \"x\""},
-      {{"--temp", "-0.1"}, "--temp must be at least 0, not \"-0.1\""},
-      {{"--temp", "nan"}, "--temp must be at least 0, not \"nan\""},
-      {{"-n", "-5"}, "-n must be in -1..1099511627776, not \"-5\""},
-      {{"-n", "0"}, "-n must be -1 (no limit) or at least 1, not \"0\""},
-      {{"--top-p", "2"}, "--top-p must be above 0 and at most 1, not \"2\""},
-      {{"--top-p", "0"}, "--top-p must be above 0 and at most 1, not \"0\""},
-      {{"--min-p", "1.1"}, "--min-p must be in 0..1, not \"1.1\""},
-      {{"--top-k", "-1"}, "--top-k must be in 0..1073741824, not \"-1\""},
-      {{"-t", "0"}, "-t must be in 1..1024, not \"0\""},
-      {{"-t", "1025"}, "-t must be in 1..1024, not \"1025\""},
-      {{"-c", "99999999999"}, "-c must be in 0..16777216, not \"99999999999\""},
-      {{"--draft", "9999999"}, "--draft must be in 1..64, not \"9999999\""},
-      {{"--draft", "0"}, "--draft must be in 1..64, not \"0\""},
-      {{"--ratio", "0"}, "--ratio must be above 0 and at most 1, not \"0\""},
-      {{"--ratio", "nan"}, "--ratio must be above 0 and at most 1, not \"nan\""},
-      {{"--policy", "nosuch"},
-       "--policy must be one of full, last_accepted, oracle, quest, random, snapkv, sparsespec, streamingllm, vegas, not "
-       "\"nosuch\""},
-      {{"--rule", "block"}, "--rule must be one of match, point, ratio, not \"block\""},
+  const struct {
+    std::string flag, value, wanted;
+  } values[] = {
+      {"--temp", "x", "needs a number at least 0"},
+      {"--temp", "-0.1", "must be at least 0"},
+      {"--temp", "nan", "must be at least 0"},
+      {"-n", "-5", "must be in -1..1099511627776"},
+      {"-n", "0", "must be -1 (no limit) or at least 1"},
+      {"--top-p", "2", "must be above 0 and at most 1"},
+      {"--top-p", "0", "must be above 0 and at most 1"},
+      {"--min-p", "1.1", "must be in 0..1"},
+      {"--top-k", "-1", "must be in 0..1073741824"},
+      {"-t", "0", "must be in 1..1024"},
+      {"-t", "1025", "must be in 1..1024"},
+      {"-c", "99999999999", "must be in 0..16777216"},
+      {"--draft", "9999999", "must be in 1..64"},
+      {"--draft", "0", "must be in 1..64"},
+      {"--ratio", "0", "must be above 0 and at most 1"},
+      {"--ratio", "nan", "must be above 0 and at most 1"},
+      {"--policy", "nosuch",
+       "must be one of full, last_accepted, oracle, quest, random, snapkv, sparsespec, streamingllm, vegas"},
+      {"--rule", "block", "must be one of match, point, ratio"},
+      {"--seed", "-2", "needs -1 (random) or a whole number in 0..18446744073709551615"},
+      {"--kv-type", "int8", "must be one of f32, f16, bf16, q8_0, fp8"},
+      {"--device", "cuda", "must be one of cpu, reference"},
+      {"--color", "maybe", "must be one of auto, always, never"},
+  };
+  for (const auto& [flag, value, wanted] : values) expect_refused({flag, value}, flag + " " + wanted + ", not \"" + value + "\"");
+  const std::pair<std::vector<std::string>, std::string> others[] = {
       {{"--spec", "dflash"},
        "--spec: dflash is not available yet; there are auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
        "profile, self, staged, suffix (self also spelled sparse_attn)"},
-      {{"--seed", "-2"}, "--seed needs -1 (random) or a whole number in 0..18446744073709551615, not \"-2\""},
       {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
       {{"--kv-cache-dtype", "fp8_e5m2"}, "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
-      {{"--kv-type", "int8"}, "--kv-type must be one of f32, f16, bf16, q8_0, fp8, not \"int8\""},
-      {{"--device", "cuda"}, "--device must be one of cpu, reference, not \"cuda\""},
-      {{"--color", "maybe"}, "--color must be one of auto, always, never, not \"maybe\""},
       {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},
       {{"--temprature", "1"}, "unknown flag \"--temprature\" (did you mean --temperature?)"},
       {{"--draft"}, "--draft needs a value: --draft N"},
       {{"--json=yes"}, "--json takes no value, but got \"yes\""},
       {{"hello"}, "what is \"hello\" for? A text to continue goes behind -p, a file behind -f"},
   };
-  for (const auto& [arguments, message] : cases) {
-    const Parsed p(arguments);
-    EXPECT_EQ(p.message(), message);
-    if (!p.status.ok()) { EXPECT_EQ(p.status.error().kind, Error::Kind::Usage) << message; }
-  }
+  for (const auto& [arguments, message] : others) expect_refused(arguments, message);
 }
 
 TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {

@@ -27,6 +27,12 @@ toy::Tables counting(std::function<bool(int64_t position)> wrong = [](int64_t) {
   return {kVocab, count, draft};
 }
 
+Request ask(int64_t max_tokens, const char* rule = "match") {
+  Request request = toy::request({0}, 4, rule);
+  request.max_tokens = max_tokens;
+  return request;
+}
+
 // The tokens of a request on the toy model, and the number of positions each round drafted.
 struct Life {
   std::vector<int32_t> tokens;
@@ -62,9 +68,7 @@ std::vector<int32_t> counted(int32_t from, int64_t count) {
 
 TEST(Step, EmitsDraftsAndBonusAndStopsExactlyAtTheLimit) {
   for (const int max_tokens : {1, 2, 3, 4, 5, 8, 9, 10, 23}) {
-    Request request = toy::request({0}, 4, "match");
-    request.max_tokens = max_tokens;
-    const Life life = live(counting(), 64, request);
+    const Life life = live(counting(), 64, ask(max_tokens));
     EXPECT_EQ(life.tokens, counted(0, 1 + max_tokens)) << max_tokens;
     for (size_t i = 1; i + 1 < life.lens.size(); ++i) EXPECT_EQ(life.lens[i] - life.lens[i - 1], 5) << "four drafts and a bonus";
     EXPECT_EQ(life.stats.accepted, life.stats.drafted);
@@ -74,15 +78,10 @@ TEST(Step, EmitsDraftsAndBonusAndStopsExactlyAtTheLimit) {
 TEST(Step, FillsTheContextExactly) {
   for (const int context : {6, 7, 8, 9, 64, 65, 128}) {
     Request request = toy::request({0, 1, 2}, 5, "match");
-    const Life life = live(counting(), context, request);
-    EXPECT_EQ(life.tokens, counted(0, context)) << context;
+    EXPECT_EQ(live(counting(), context, request).tokens, counted(0, context)) << context;
+    request.max_tokens = std::numeric_limits<int64_t>::max();  // does not overflow
+    EXPECT_EQ(live(counting(), context, request).tokens, counted(0, context)) << context;
   }
-}
-
-TEST(Step, LimitsFarPastTheContextDoNotOverflow) {
-  Request request = toy::request({0, 1, 2}, 5, "match");
-  request.max_tokens = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(live(counting(), 16, request).tokens, counted(0, 16));
 }
 
 // Four guesses behind every node of the right path, the right one the third of them; as deep as is allowed.
@@ -114,9 +113,8 @@ const Register<Proposer> bushy{"bushy", "for tests", [](const Proposer::Setup&) 
 TEST(Step, ATreeIsAsWideAsEverWhereFewTokensAreLeft) {
   for (const int context : {64, 128})
     for (const int max_tokens : {1, 2, 3, 5, 6, 7, 26, 63}) {
-      Request request = toy::request({0}, 4, "match");
+      Request request = ask(max_tokens);
       request.speculation.proposer = "bushy", request.speculation.tree_tokens = 12;
-      request.max_tokens = max_tokens;
       const Life life = live(counting(), context, request);
       const int64_t end = std::min(context, 1 + max_tokens);
       EXPECT_EQ(life.tokens, counted(0, end)) << context << " " << max_tokens;
@@ -132,11 +130,8 @@ TEST(Step, ATreeIsAsWideAsEverWhereFewTokensAreLeft) {
 }
 
 TEST(Step, StopsAtTheFirstRejectionAndEmitsTheCorrection) {
-  Request request = toy::request({0}, 4, "match");
-  request.max_tokens = 20;
   for (const char* rule : {"match", "ratio"}) {
-    request.speculation.rule = rule;
-    const Life life = live(counting([](int64_t position) { return position % 4 == 0; }), 64, request);
+    const Life life = live(counting([](int64_t position) { return position % 4 == 0; }), 64, ask(20, rule));
     EXPECT_EQ(life.tokens, counted(0, 21)) << rule;
     EXPECT_GT(life.stats.accepted, 0);
     EXPECT_LT(life.stats.accepted, life.stats.drafted);
@@ -144,9 +139,7 @@ TEST(Step, StopsAtTheFirstRejectionAndEmitsTheCorrection) {
 }
 
 TEST(Step, CountsEveryPositionOfEveryRound) {
-  Request request = toy::request({0}, 4, "match");
-  request.max_tokens = 40;
-  const Life life = live(counting([](int64_t position) { return position % 7 == 3; }), 64, request);
+  const Life life = live(counting([](int64_t position) { return position % 7 == 3; }), 64, ask(40));
   const auto sum = [](const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t(0)); };
   EXPECT_EQ(sum(life.stats.drafted_by_position), life.stats.drafted);
   EXPECT_EQ(sum(life.stats.accepted_by_position), life.stats.accepted);
@@ -182,11 +175,7 @@ TEST(Step, ADraftRowWithoutValidNumbersCostsOnlyItsGuesses) {
     plain(position, token, logits);
     if (position % 5 == 4) logits[3] = std::numeric_limits<float>::quiet_NaN();
   };
-  for (const char* rule : {"match", "ratio"}) {
-    Request request = toy::request({0}, 4, rule);
-    request.max_tokens = 30;
-    EXPECT_EQ(live(tables, 64, request).tokens, counted(0, 31)) << rule;
-  }
+  for (const char* rule : {"match", "ratio"}) EXPECT_EQ(live(tables, 64, ask(30, rule)).tokens, counted(0, 31)) << rule;
 }
 
 // A tiny model through the public API.
@@ -265,18 +254,20 @@ TEST_F(Whole, IgnoreEosTreatsItAsAnOrdinaryToken) {
   EXPECT_EQ(test::generate(*engine, r).tokens, all);
 }
 
+template <class T>
+void expect_error(const Result<T>& got, const char* words) {
+  ASSERT_FALSE(got.ok()) << words;
+  EXPECT_NE(got.error().message.find(words), std::string::npos) << got.error().message;
+}
+
 TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
   auto engine = load(64, 96);
-  struct Case {
-    const char* message;
-    Request request;
-  };
   Request empty = request(1, 5), outside = request(5, 5), negative = request(5, 5), none = request(5, 5);
   empty.prompt.clear(), outside.prompt[2] = 260, negative.prompt[0] = -1, none.max_tokens = 0;
   Request metric = request(50, 5), spread = request(50, 5);
   metric.speculation.metric = "entropy";
   spread.speculation.metric = "logit";
-  const Case cases[] = {
+  const std::pair<const char*, Request> cases[] = {
       {"the prompt is empty", empty},
       {"prompt token 2 is 260; ids must lie in [0, 260)", outside},
       {"prompt token 0 is -1", negative},
@@ -285,21 +276,13 @@ TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
       {"unknown metric 'entropy'", metric},
       {"spread needs a weight metric", spread},
   };
-  for (const Case& c : cases) {
-    auto run = engine->generate(c.request);
-    ASSERT_FALSE(run.ok()) << c.message;
-    EXPECT_NE(run.error().message.find(c.message), std::string::npos) << run.error().message;
-  }
+  for (const auto& [message, bad] : cases) expect_error(engine->generate(bad), message);
   EXPECT_EQ(test::generate(*engine, request(50, 5)).tokens.size(), 5u) << "the engine still works";
 }
 
 TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
-  struct Case {
-    const char* message;
-    EngineOptions options;
-  };
   const std::string model = test::tiny_path("qwen3-tied");
-  const Case cases[] = {
+  const std::pair<const char*, EngineOptions> cases[] = {
       {"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
       {"unknown KV type 'q4_0'; known: f32, f16, bf16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
       {"the context size is negative", {.model = model, .context_len = -1}},
@@ -309,11 +292,7 @@ TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
       {"max draft is 0", {.model = model, .max_draft = 0}},
       {"max draft is 257; it must lie in [1, 256]", {.model = model, .max_draft = 257}},
   };
-  for (const Case& c : cases) {
-    auto engine = Engine::load(c.options);
-    ASSERT_FALSE(engine.ok()) << c.message;
-    EXPECT_NE(engine.error().message.find(c.message), std::string::npos) << engine.error().message;
-  }
+  for (const auto& [message, options] : cases) expect_error(Engine::load(options), message);
 }
 
 TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {

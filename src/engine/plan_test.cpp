@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <string>
 
@@ -72,47 +71,45 @@ TEST(Plan, KeepsFourSinksForStreamingLlmUnlessTold) {
 TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
   struct Case {
     const char* message;
-    std::function<void(SamplingOptions&, SpeculationOptions&)> set;
+    SamplingOptions sampling;
+    SpeculationOptions speculation;
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Case cases[] = {
-      {"temperature is -0.1", [](auto& s, auto&) { s.temperature = -0.1; }},
-      {"temperature is nan", [&](auto& s, auto&) { s.temperature = nan; }},
-      {"top-p is 0", [](auto& s, auto&) { s.top_p = 0; }},
-      {"top-p is 1.5", [](auto& s, auto&) { s.top_p = 1.5; }},
-      {"min-p is -1", [](auto& s, auto&) { s.min_p = -1; }},
-      {"min-p is 2", [](auto& s, auto&) { s.min_p = 2; }},
-      {"top-k is -1", [](auto& s, auto&) { s.top_k = -1; }},
-      {"unknown rule 'typical'; known: match, point, ratio", [](auto&, auto& o) { o.rule = "typical"; }},
-      {"unknown proposer 'dflash'; known: auto, ", [](auto&, auto& o) { o.proposer = "dflash"; }},
-      {"unknown policy 'nosuch'; known: full, ", [](auto&, auto& o) { o.policy = "nosuch"; }},
-      {"drafts of -1 tokens: the length must lie in [1, 64]", [](auto&, auto& o) { o.num_tokens = -1; }},
-      {"drafts of 65 tokens", [](auto&, auto& o) { o.num_tokens = 65; }},
-      {"kept ratio is 1.5", [](auto&, auto& o) { o.ratio = 1.5; }},
-      {"kept ratio is -0.1", [](auto&, auto& o) { o.ratio = -0.1; }},
-      {"kept ratio is nan", [&](auto&, auto& o) { o.ratio = nan; }},
-      {"minimum budget is 0", [](auto&, auto& o) { o.min_tokens = 0; }},
-      {"spread is -1", [](auto&, auto& o) { o.spread = -1; }},
-      {"spread is 2000", [](auto&, auto& o) { o.spread = 2000; }},
-      {"sinks and recent", [](auto&, auto& o) { o.recent = -1; }},
-      {"sinks and recent", [](auto&, auto& o) { o.sinks = -2; }},
-      {"unknown draft weights 'q6_k'; known: auto, target, q4_0, q8_0", [](auto&, auto& o) { o.draft_weights = "q6_k"; }},
-      {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.proposer = "self", o.policy = "vegas"; }},
-      {"unverified (lossy) decoding", [](auto&, auto& o) { o.verify = false, o.policy = "streamingllm"; }},
-      {"a layer step of 0", [](auto&, auto& o) { o.layer_step = 0; }},
-      {"unknown look-up 'self' for self; known: ngram, suffix", [](auto&, auto& o) { o.self_lookup = "self"; }},
-      {"the 17 likeliest tokens of each node", [](auto&, auto& o) { o.tree_top_k = 17; }},
-      {"5 layers to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = std::to_string(5); }},
-      {"layer 8 to skip: the model has 8", [](auto&, auto& o) { o.draft_skip_layers = "8,"; }},
+      {"temperature is -0.1", {.temperature = -0.1}},
+      {"temperature is nan", {.temperature = nan}},
+      {"top-p is 0", {.top_p = 0}},
+      {"top-p is 1.5", {.top_p = 1.5}},
+      {"min-p is -1", {.min_p = -1}},
+      {"min-p is 2", {.min_p = 2}},
+      {"top-k is -1", {.top_k = -1}},
+      {"unknown rule 'typical'; known: match, point, ratio", {}, {.rule = "typical"}},
+      {"unknown proposer 'dflash'; known: auto, ", {}, {.proposer = "dflash"}},
+      {"unknown policy 'nosuch'; known: full, ", {}, {.policy = "nosuch"}},
+      {"drafts of -1 tokens: the length must lie in [1, 64]", {}, {.num_tokens = -1}},
+      {"drafts of 65 tokens", {}, {.num_tokens = 65}},
+      {"kept ratio is 1.5", {}, {.ratio = 1.5}},
+      {"kept ratio is -0.1", {}, {.ratio = -0.1}},
+      {"kept ratio is nan", {}, {.ratio = nan}},
+      {"minimum budget is 0", {}, {.min_tokens = 0}},
+      {"spread is -1", {}, {.spread = -1}},
+      {"spread is 2000", {}, {.spread = 2000}},
+      {"sinks and recent", {}, {.recent = -1}},
+      {"sinks and recent", {}, {.sinks = -2}},
+      {"unknown draft weights 'q6_k'; known: auto, target, q4_0, q8_0", {}, {.draft_weights = "q6_k"}},
+      {"unverified (lossy) decoding", {}, {.proposer = "self", .policy = "vegas", .verify = false}},
+      {"unverified (lossy) decoding", {}, {.policy = "streamingllm", .verify = false}},
+      {"a layer step of 0", {}, {.layer_step = 0}},
+      {"unknown look-up 'self' for self; known: ngram, suffix", {}, {.self_lookup = "self"}},
+      {"the 17 likeliest tokens of each node", {}, {.tree_top_k = 17}},
+      {"5 layers to skip: the model has 8", {}, {.draft_skip_layers = "5"}},
+      {"layer 8 to skip: the model has 8", {}, {.draft_skip_layers = "8,"}},
       {"unverified (lossy) decoding runs every layer",
-       [](auto&, auto& o) {
-         o.verify = false, o.proposer = "self", o.policy = "streamingllm", o.draft_skip_layers = std::to_string(1);
-       }},
+       {},
+       {.proposer = "self", .policy = "streamingllm", .draft_skip_layers = "1", .verify = false}},
   };
   for (const Case& c : cases) {
-    Request request{.prompt = {1}};
-    c.set(request.sampling, request.speculation);
-    auto plan = plan_request(request, {}, 64, 8);
+    auto plan = plan_request({.prompt = {1}, .sampling = c.sampling, .speculation = c.speculation}, {}, 64, 8);
     ASSERT_FALSE(plan.ok()) << c.message;
     EXPECT_EQ(plan.error().kind, Error::Kind::Usage) << c.message;
     EXPECT_NE(plan.error().message.find(c.message), std::string::npos) << plan.error().message;

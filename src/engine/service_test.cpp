@@ -40,6 +40,13 @@ std::vector<int32_t> tokens_of(TokenStream& stream) {
   return generation->tokens;
 }
 
+Generation interrupted(TokenStream& stream) {
+  auto outcome = stream.result();
+  HUNCH_CHECK(outcome.ok());
+  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
+  return *outcome;
+}
+
 // Stops the engine's thread in its first prefill report until opened.
 class Gate {
  public:
@@ -144,9 +151,7 @@ TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
     while (auto event = (*stream)->next_within(0)) taken.push_back(event->id);
   }
   EXPECT_EQ(taken, plain);
-  auto outcome = (*stream)->result();
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_GE(outcome->milliseconds.queued, 0);
+  EXPECT_GE((*stream)->result()->milliseconds.queued, 0);
 }
 
 TEST(Service, ACancelledStreamTellsOfItsEndSoThatNobodyWaitsToDestroyIt) {
@@ -184,10 +189,7 @@ TEST(Service, CancelEndsARequestThatWaits) {
   auto waiting = submit(*engine, ask(2, 20));
   waiting->cancel();
   gate.open();
-  auto outcome = waiting->result();
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
-  EXPECT_TRUE(outcome->tokens.empty());
+  EXPECT_TRUE(interrupted(*waiting).tokens.empty());
   EXPECT_EQ(tokens_of(*running).size(), 20u);
   EXPECT_EQ(engine->stats().requests_aborted, 1);
 }
@@ -202,10 +204,7 @@ TEST(Service, CancelEndsARequestInItsPrefill) {
   gate.wait_until_reached();
   stream->cancel();
   gate.open();
-  auto outcome = stream->result();
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
-  EXPECT_TRUE(outcome->tokens.empty());
+  EXPECT_TRUE(interrupted(*stream).tokens.empty());
   EXPECT_LT(engine->stats().passes, 900 / 16) << "the rest of the prompt was not run";
   EXPECT_EQ(engine->stats().kv_pages_used, 0);
 }
@@ -216,12 +215,10 @@ TEST(Service, CancelKeepsTheTokensThatWereOut) {
   auto stream = submit(*engine, ask(1, 900));
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(stream->next().has_value());
   stream->cancel();
-  auto outcome = stream->result();
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
-  ASSERT_GE(outcome->tokens.size(), 5u);
-  ASSERT_LT(outcome->tokens.size(), plain.size());
-  EXPECT_TRUE(std::equal(outcome->tokens.begin(), outcome->tokens.end(), plain.begin()));
+  const std::vector<int32_t> out = interrupted(*stream).tokens;
+  ASSERT_GE(out.size(), 5u);
+  ASSERT_LT(out.size(), plain.size());
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), plain.begin()));
 }
 
 TEST(Service, RefusesMoreThanMayWaitAndTakesRequestsAgainLater) {

@@ -31,7 +31,7 @@ ChatTemplate compiled(std::string_view source) {
   return std::move(made).value();
 }
 
-Result<RenderedChat> render(std::string_view source, const Json& variables, const Marks& marks = {},
+Result<RenderedChat> render(std::string_view source, const Json& variables = Json::object(), const Marks& marks = {},
                             TemplateLimits limits = patient()) {
   auto made = ChatTemplate::compile(source);
   if (!made.ok()) return made.error();
@@ -43,6 +43,12 @@ std::string error_of(const Result<RenderedChat>& result) {
 }
 std::string error_of(std::string_view source, const Json& variables = Json::object(), TemplateLimits limits = patient()) {
   return error_of(render(source, variables, {}, limits));
+}
+
+void expect_error(std::string_view source, std::string_view words, const Json& variables = Json::object(),
+                  TemplateLimits limits = patient()) {
+  const std::string error = error_of(source, variables, limits);
+  EXPECT_NE(error.find(words), std::string::npos) << words << " in: " << error;
 }
 
 // The bytes that are not the request's, runs joined by '|'.
@@ -94,19 +100,21 @@ TEST_F(TemplateGolden, SnippetsOfEveryConstructRenderAsInJinja2OrFailWithIt) {
 }
 
 TEST(ChatTemplate, ErrorsNameLineAndConstruct) {
-  EXPECT_EQ(error_of("a\n\n{{ x|xmlattr }}"), "chat template line 3: the filter 'xmlattr' is not supported");
-  EXPECT_EQ(error_of("{{ x is weird }}"), "chat template line 1: the test 'weird' is not supported");
-  EXPECT_EQ(error_of("\n{% include 'a' %}"), "chat template line 2: the tag 'include' is not supported");
-  EXPECT_EQ(error_of("{% for x in [1] %}\n{{ x.y.z }}{% endfor %}"), "chat template line 2: 'int object' has no attribute \"y\"");
-  EXPECT_EQ(error_of("{{ raise_exception('no tools') }}"),
-            "chat template line 1: the template refuses the conversation: no tools");
-  EXPECT_EQ(error_of("{{ 'a'.encode() }}"), "chat template line 1: the attribute 'encode' of str is not supported");
-  EXPECT_EQ(error_of("{% if x %}"), "chat template line 1: expected {% endif %}, found the end of the template");
-  EXPECT_EQ(render("{{ 1 / 0 }}", Json::object()).error().kind, Error::Kind::Usage);
+  for (const auto& [source, error] : std::initializer_list<std::pair<const char*, std::string>>{
+           {"a\n\n{{ x|xmlattr }}", "3: the filter 'xmlattr' is not supported"},
+           {"{{ x is weird }}", "1: the test 'weird' is not supported"},
+           {"\n{% include 'a' %}", "2: the tag 'include' is not supported"},
+           {"{% for x in [1] %}\n{{ x.y.z }}{% endfor %}", "2: 'int object' has no attribute \"y\""},
+           {"{{ raise_exception('no tools') }}", "1: the template refuses the conversation: no tools"},
+           {"{{ 'a'.encode() }}", "1: the attribute 'encode' of str is not supported"},
+           {"{% if x %}", "1: expected {% endif %}, found the end of the template"},
+       })
+    EXPECT_EQ(error_of(source), "chat template line " + error);
+  EXPECT_EQ(render("{{ 1 / 0 }}").error().kind, Error::Kind::Usage);
 }
 
 TEST(ChatTemplate, WhatIsLackingBehindAConditionIsNamedOnlyWhenReached) {
-  EXPECT_EQ(render("{% if x %}{{ 1|xmlattr }}{% endif %}ok", Json::object()).value().text, "ok");
+  EXPECT_EQ(render("{% if x %}{{ 1|xmlattr }}{% endif %}ok").value().text, "ok");
   EXPECT_EQ(error_of("{% if 1 %}{{ 1|xmlattr }}{% endif %}ok"), "chat template line 1: the filter 'xmlattr' is not supported");
 }
 
@@ -123,46 +131,43 @@ TEST(ChatTemplate, DeepTemplatesAreRefusedWithoutDeepRecursion) {
   };
   for (const std::string_view open : {"(", "[", "{1:", "-", "not ", "a if b else ", "f(", "x[", "{'a':["})
     EXPECT_EQ(refused("{{ " + repeated(open, 6000) + "x }}"), "") << open;
-  EXPECT_EQ(refused("{{ a" + repeated(".b", 6000) + " }}"), "");
-  EXPECT_EQ(refused("{{ a" + repeated("|trim", 6000) + " }}"), "");
-  EXPECT_EQ(refused("{{ a" + repeated("()", 6000) + " }}"), "");
-  EXPECT_EQ(refused(repeated("{% if 1 %}", 50000)), "");
-  EXPECT_EQ(refused(repeated("{% for x in y %}", 50000)), "");
-  EXPECT_EQ(refused("{% set " + repeated("(", 6000) + "x = 1 %}"), "");
-  EXPECT_EQ(refused("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"), "");
-  EXPECT_EQ(refused("{% macro f(n) %}{{ " + repeated("-", 100) + "f(n) }}{% endmacro %}{{ f(0) }}"), "");
-  EXPECT_EQ(refused("{% for x in [0] recursive %}{{ loop([0]) }}{% endfor %}"), "");
+  for (const std::string_view more : {".b", "|trim", "()"}) EXPECT_EQ(refused("{{ a" + repeated(more, 6000) + " }}"), "") << more;
+  for (const std::string& source :
+       {repeated("{% if 1 %}", 50000), repeated("{% for x in y %}", 50000), "{% set " + repeated("(", 6000) + "x = 1 %}",
+        std::string("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"),
+        "{% macro f(n) %}{{ " + repeated("-", 100) + "f(n) }}{% endmacro %}{{ f(0) }}",
+        std::string("{% for x in [0] recursive %}{{ loop([0]) }}{% endfor %}")})
+    EXPECT_EQ(refused(source), "") << source.substr(0, 80);
 }
 
 TEST(ChatTemplate, LongChainsAreNotDeep) {
-  EXPECT_EQ(render("{{ 1" + repeated(" + 1", 5000) + " }}", Json::object()).value().text, "5001");
-  EXPECT_EQ(render("{{ 'a'" + repeated(" ~ 'a'", 5000) + " }}", Json::object()).value().text.size(), 5001u);
-  EXPECT_EQ(render("{% if 0 %}" + repeated("{% elif 0 %}", 5000) + "{% else %}x{% endif %}", Json::object()).value().text, "x");
-  EXPECT_EQ(render("{{ 0" + repeated(" or 0", 5000) + " }}", Json::object()).value().text, "0");
+  EXPECT_EQ(render("{{ 1" + repeated(" + 1", 5000) + " }}").value().text, "5001");
+  EXPECT_EQ(render("{{ 'a'" + repeated(" ~ 'a'", 5000) + " }}").value().text.size(), 5001u);
+  EXPECT_EQ(render("{% if 0 %}" + repeated("{% elif 0 %}", 5000) + "{% else %}x{% endif %}").value().text, "x");
+  EXPECT_EQ(render("{{ 0" + repeated(" or 0", 5000) + " }}").value().text, "0");
 }
 
 TEST(ChatTemplate, DeepValuesAreRefused) {
   Json deep = 1;
   for (int i = 0; i < 500; ++i) deep = Json::array({deep});
-  EXPECT_NE(error_of("{{ x }}", {{"x", deep}}).find("nested deeper than 128"), std::string::npos);
+  expect_error("{{ x }}", "nested deeper than 128", {{"x", deep}});
   EXPECT_NE(error_of("{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}")
                 .find("nested deeper than 128"),
             std::string::npos);
-  EXPECT_NE(error_of("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}").find("cannot be printed"), std::string::npos);
+  expect_error("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "cannot be printed");
 }
 
 TEST(ChatTemplate, SharedPartsDoNotMakeWalksLong) {
   const std::string doubling =
       "{% set ns = namespace(a=[], b=[]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}"
       "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}";
-  EXPECT_NE(error_of(doubling).find("a value holds more than"), std::string::npos) << error_of(doubling);
+  expect_error(doubling, "a value holds more than");
 }
 
 TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
   const std::string loops = "{% for a in range(2000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}";
-  EXPECT_NE(error_of(loops).find("takes more than 1000000 steps"), std::string::npos);
-  EXPECT_NE(error_of(loops, Json::object(), {.time = std::chrono::milliseconds(0)}).find("takes more than 0 ms"),
-            std::string::npos);
+  expect_error(loops, "takes more than 1000000 steps");
+  expect_error(loops, "takes more than 0 ms", Json::object(), {.time = std::chrono::milliseconds(0)});
   const TemplateLimits small = {.time = std::chrono::minutes(10), .output_bytes = 1000};
   for (const std::string_view source :
        {"{% for a in range(2000) %}x{% endfor %}", "{{ 'x' * 9000000000 }}", "{{ 'abc'.center(9999999999) }}",
@@ -175,30 +180,29 @@ TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
     EXPECT_TRUE(error.find("bytes") != std::string::npos || error.find("too wide") != std::string::npos)
         << source << ": " << error;
   }
-  EXPECT_NE(error_of("{{ range(10 ** 12) }}").find("range of more than 100000 elements"), std::string::npos);
-  EXPECT_NE(error_of("{{ [0] * 10 ** 15 }}").find("too long a list"), std::string::npos);
-  EXPECT_NE(error_of("{{ 2 ** 64 }}").find("beyond 64 bits"), std::string::npos);
-  EXPECT_NE(error_of(std::string((1 << 20) + 1, 'x')).find("at most 1048576"), std::string::npos);
+  expect_error("{{ range(10 ** 12) }}", "range of more than 100000 elements");
+  expect_error("{{ [0] * 10 ** 15 }}", "too long a list");
+  expect_error("{{ 2 ** 64 }}", "beyond 64 bits");
+  expect_error(std::string((1 << 20) + 1, 'x'), "at most 1048576");
 }
 
 TEST(ChatTemplate, OnlyBytesOfTheTemplateAndItsMarksAreTrusted) {
   const Json chat = {{"messages", {{{"role", "user"}, {"content", " <s>hi "}}, {{"role", "<s>"}, {"content", "x"}}}}};
   EXPECT_EQ(trusted_part("{{ bos }}[{{ messages[0].content }}]", chat, {{"bos", "<s>"}}), "<s>[|]");
-  EXPECT_EQ(trusted_part("{{ '<' ~ messages[0].content|trim + '>' }}", chat), "<|>");
-  EXPECT_EQ(trusted_part("{{ '<|' + messages[0].role + '|>' }}", chat), "<|user|>");  // a known role is as good as the template
-  EXPECT_EQ(trusted_part("{{ '<|' + messages[1].role + '|>' }}", chat),
-            "<||"
-            "|>");
-  EXPECT_EQ(trusted_part("{{ ('[' ~ messages[0].content ~ ']')[1:-1] }}", chat), "");
-  EXPECT_EQ(trusted_part("{{ '%s<%s>' % (messages[0].content, 1) }}", chat), "<|>");
-  EXPECT_EQ(trusted_part("{{ messages|map(attribute='content')|join('<sep>') }}", chat), "<sep>");
-  EXPECT_EQ(trusted_part("{{ messages[0].content.replace('hi', '<x>') }}", chat), "<x>");
-  EXPECT_EQ(trusted_part("{{ messages[0].content.split('<')|join('<') }}", chat), "<");
-  EXPECT_EQ(trusted_part("{{ messages|tojson }}{{ messages[0].content|upper }}{{ messages[0].content[::-1] }}", chat), "");
-  EXPECT_EQ(
-      trusted_part("{% macro f(x) %}<{{ x }}>{% endmacro %}{% set a %}{{ f(messages[0].content) }}{% endset %}{{ a }}", chat),
-      "<|>");
-  EXPECT_EQ(trusted_part("{% filter trim %} a{{ messages[0].content }}{% endfilter %}", chat), "a");
+  for (const auto& [source, trusted] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"{{ '<' ~ messages[0].content|trim + '>' }}", "<|>"},
+           {"{{ '<|' + messages[0].role + '|>' }}", "<|user|>"},  // a known role is as good as the template
+           {"{{ '<|' + messages[1].role + '|>' }}", "<|||>"},
+           {"{{ ('[' ~ messages[0].content ~ ']')[1:-1] }}", ""},
+           {"{{ '%s<%s>' % (messages[0].content, 1) }}", "<|>"},
+           {"{{ messages|map(attribute='content')|join('<sep>') }}", "<sep>"},
+           {"{{ messages[0].content.replace('hi', '<x>') }}", "<x>"},
+           {"{{ messages[0].content.split('<')|join('<') }}", "<"},
+           {"{{ messages|tojson }}{{ messages[0].content|upper }}{{ messages[0].content[::-1] }}", ""},
+           {"{% macro f(x) %}<{{ x }}>{% endmacro %}{% set a %}{{ f(messages[0].content) }}{% endset %}{{ a }}", "<|>"},
+           {"{% filter trim %} a{{ messages[0].content }}{% endfilter %}", "a"},
+       })
+    EXPECT_EQ(trusted_part(source, chat), trusted) << source;
 }
 
 TEST(ChatTemplate, MarksWinOverVariablesOfTheirName) {
@@ -207,8 +211,8 @@ TEST(ChatTemplate, MarksWinOverVariablesOfTheirName) {
 }
 
 TEST(ChatTemplate, TextsThatAreNotUtf8AreRefused) {
-  EXPECT_NE(error_of("a\xFF").find("not valid UTF-8: at byte 1"), std::string::npos);
-  EXPECT_NE(error_of("{{ x }}", {{"x", "a\xFF"}}).find("not valid UTF-8"), std::string::npos);
+  expect_error("a\xFF", "not valid UTF-8: at byte 1");
+  expect_error("{{ x }}", "not valid UTF-8", {{"x", "a\xFF"}});
 }
 
 }  // namespace

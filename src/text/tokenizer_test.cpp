@@ -25,9 +25,9 @@ std::string error_of(const Result<Tokenizer>& made) {
 
 json gpt2_json() { return json::parse(test::read_data("gpt2.json")); }
 
-void expect_refusal(const json& file, std::string_view words) {
-  const std::string message = error_of(Tokenizer::from_json(file.dump()));
-  EXPECT_NE(message.find(words), std::string::npos) << message;
+void expect_error(const Result<Tokenizer>& made, std::string_view words) {
+  const std::string message = error_of(made);
+  EXPECT_NE(message.find(words), std::string::npos) << words << " in: " << message;
 }
 
 TEST(Tokenizer, GgufVocabularyGivesTheIdsOfTokenizerJson) {
@@ -68,35 +68,30 @@ TEST(Tokenizer, RefusesAnUnknownGgufPreAndListsTheKnown) {
 }
 
 TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
-  const auto refusal = [](auto spoil) {
+  const auto expect = [](std::string_view words, auto spoil) {
     GgufCopy copy("gpt2");
     GgufVocab vocab = copy.vocab("gpt-2");
     spoil(copy, vocab);
     vocab.tokens = copy.tokens;
     vocab.merges = copy.merges;
     vocab.token_types = copy.types;
-    return error_of(Tokenizer::from_gguf(vocab));
+    expect_error(Tokenizer::from_gguf(vocab), words);
   };
-  const auto expect = [](const std::string& message, std::string_view words) {
-    EXPECT_NE(message.find(words), std::string::npos) << message;
-  };
-  expect(refusal([](GgufCopy&, GgufVocab& v) { v.model = "llama"; }), "tokenizer.ggml.model");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.types.pop_back(); }), "tokenizer.ggml.token_type");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.types[3] = 7; }), "not known (1 to 6 are): 7");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.types[3] = 6; }), "byte tokens");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens.clear(), c.types.clear(); }), "tokenizer.ggml.tokens");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[5] = c.tokens[4]; }), "given twice");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { *std::find(c.tokens.begin(), c.tokens.end(), "Ā") = "zzzz"; }),
-         "no token for byte 0x00");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "q zebra"; }),
-         "merge 5 names a token that the vocabulary lacks: \"zebra\"");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "a"; }), "not two tokens");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = "a b c"; }), "not two tokens");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[5] = ""; }), "not two tokens");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.tokens[9].assign(100'000'000, 'x'); }), "longer than 8192 bytes");
-  expect(refusal([](GgufCopy& c, GgufVocab&) { c.merges[9] = "a " + std::string(100'000'000, 'x'); }), "lacks");
-  expect(refusal([](GgufCopy&, GgufVocab& v) { v.eos_id = 1 << 30; }), "EOS id");
-  expect(refusal([](GgufCopy&, GgufVocab& v) { v.add_bos = true; }), "BOS");
+  expect("tokenizer.ggml.model", [](auto&, auto& v) { v.model = "llama"; });
+  expect("tokenizer.ggml.token_type", [](auto& c, auto&) { c.types.pop_back(); });
+  expect("not known (1 to 6 are): 7", [](auto& c, auto&) { c.types[3] = 7; });
+  expect("byte tokens", [](auto& c, auto&) { c.types[3] = 6; });
+  expect("tokenizer.ggml.tokens", [](auto& c, auto&) { c.tokens.clear(), c.types.clear(); });
+  expect("given twice", [](auto& c, auto&) { c.tokens[5] = c.tokens[4]; });
+  expect("no token for byte 0x00", [](auto& c, auto&) { *std::find(c.tokens.begin(), c.tokens.end(), "Ā") = "zzzz"; });
+  expect("merge 5 names a token that the vocabulary lacks: \"zebra\"", [](auto& c, auto&) { c.merges[5] = "q zebra"; });
+  expect("not two tokens", [](auto& c, auto&) { c.merges[5] = "a"; });
+  expect("not two tokens", [](auto& c, auto&) { c.merges[5] = "a b c"; });
+  expect("not two tokens", [](auto& c, auto&) { c.merges[5] = ""; });
+  expect("longer than 8192 bytes", [](auto& c, auto&) { c.tokens[9].assign(100'000'000, 'x'); });
+  expect("lacks", [](auto& c, auto&) { c.merges[9] = "a " + std::string(100'000'000, 'x'); });
+  expect("EOS id", [](auto&, auto& v) { v.eos_id = 1 << 30; });
+  expect("BOS", [](auto&, auto& v) { v.add_bos = true; });
 }
 
 TEST(Tokenizer, GgufAddBosFollowsTheKeyAndElseTheFamily) {
@@ -118,7 +113,7 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   const auto refuses = [&](std::string_view pointer, const json& value, std::string_view words) {
     json file = good;
     file[json::json_pointer(std::string(pointer))] = value;
-    expect_refusal(file, words);
+    expect_error(Tokenizer::from_json(file.dump()), words);
   };
   refuses("/normalizer", {{"type", "Lowercase"}}, "Lowercase");
   refuses("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "NFKC"}}}}}, "NFKC");
@@ -162,31 +157,28 @@ TEST(Tokenizer, RefusesHostileJsonQuickly) {
   for (const std::string_view bracket : {"[", "{\"a\":"}) {
     std::string deep;
     for (int i = 0; i < 100'000; ++i) deep += bracket;
-    EXPECT_NE(error_of(Tokenizer::from_json(deep)).find("JSON"), std::string::npos);
+    expect_error(Tokenizer::from_json(deep), "JSON");
   }
   for (const std::string_view text : {"", "null", "[]", "{}", "{\"model\":{}}", "{\"a\":1,}", "\xFF", "{\"model\":\"\\ud800\"}"})
     EXPECT_FALSE(Tokenizer::from_json(text).ok()) << text;
   EXPECT_FALSE(Tokenizer::from_json(gpt2_json().dump(), "{").ok());
-  EXPECT_NE(error_of(Tokenizer::from_json(gpt2_json().dump(), R"({"eos_token":"<none>"})")).find("eos_token"), std::string::npos);
+  expect_error(Tokenizer::from_json(gpt2_json().dump(), R"({"eos_token":"<none>"})"), "eos_token");
 
   json file = gpt2_json();
   file["model"]["vocab"][std::string(50'000'000, 'x')] = 700;
-  expect_refusal(file, "longer than");
-  EXPECT_NE(error_of(Tokenizer::from_json(std::string(100'000'000, ' '))).find("larger than"), std::string::npos);
+  expect_error(Tokenizer::from_json(file.dump()), "longer than");
+  expect_error(Tokenizer::from_json(std::string(100'000'000, ' ')), "larger than");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // seconds under sanitizers, fewer without
 }
 
-TEST(Tokenizer, SaysAtWhichByteTheTextStopsBeingUtf8) {
+TEST(Tokenizer, RefusesTextThatIsNotUtf8OrBeyondTheLimit) {
   const Tokenizer tokenizer = load("gpt2");
-  const auto refused = tokenizer.encode("abc\xC3(");
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("at byte 3"), std::string::npos) << refused.error().message;
-}
-
-TEST(Tokenizer, RefusesTextBeyondTheLimit) {
-  const auto refused = load("gpt2").encode(std::string(kMaxTextBytes + 1, 'a'));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("too long"), std::string::npos);
+  for (const auto& [text, words] :
+       {std::pair(std::string("abc\xC3("), "at byte 3"), {std::string(kMaxTextBytes + 1, 'a'), "too long"}}) {
+    const auto refused = tokenizer.encode(text);
+    ASSERT_FALSE(refused.ok()) << words;
+    EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
+  }
 }
 
 TEST(Tokenizer, TakesLongWordsAndLongRunsInGoodTime) {
