@@ -11,6 +11,7 @@ using nlohmann::ordered_json;
 
 Status watch_text(EngineParts& parts, std::span<const int32_t> text, const SparseVerification& sparse, int rows,
                   CheckRecord& record) {
+  if (parts.backend->asynchronous()) return usage_error("exact checks are watched on the host: use --device cpu");
   SparseVerification watched = sparse;  // attention is watched whatever the rest asks for
   watched.on = true, watched.reuse_layers = false, watched.skip_experts = 0;
   watched.channel_threshold = watched.channel_share = 0;

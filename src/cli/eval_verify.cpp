@@ -127,7 +127,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
       }
       HUNCH_OK(run->status());
     }
-    HUNCH_OK(watch_text(parts, window, sparse, how.rows, record));
+    if (!parts.backend->asynchronous()) HUNCH_OK(watch_text(parts, window, sparse, how.rows, record));
     if (how.free_tokens == 0) continue;
     Request request;
     request.prompt.assign(window.begin(), window.end());

@@ -59,8 +59,12 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
   CheckOptions out;
   if (!s.on && !s.drafts) return out;
   out.drafts = s.drafts;
-  if (parts.backend->asynchronous())
-    return usage_error(fmt::format("sparse verification does not run on {} yet: use --device cpu", parts.backend->description()));
+  if (parts.backend->asynchronous() && (thins_channels(s) || s.skip_experts > 0 || s.scope == "joint"))
+    return usage_error(
+        fmt::format("{} leaves out blocks of the cache alone, with a budget for each head (--verify-scope per_head), not "
+                    "channels or experts: "
+                    "use --device cpu for these",
+                    parts.backend->description()));
   const VerifyCalibration* known = parts.calibration ? &*parts.calibration : nullptr;
   if (thins_attention(s)) {
     if (shape.nsa.used())

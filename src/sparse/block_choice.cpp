@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -54,51 +55,46 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
   for (auto& list : kept) std::sort(list.begin(), list.end());
 }
 
-void BlockMeans::open(int layers, int kv_heads, int head_dim, int block, int64_t max_len) {
-  kv_heads_ = kv_heads, head_dim_ = head_dim, block_ = block, max_blocks_ = (max_len + block - 1) / block;
-  sums_.resize(size_t(layers) * size_t(kv_heads) * size_t(max_blocks_) * size_t(head_dim));
-  done_.assign(size_t(layers), 0);
-  k_.resize(size_t(head_dim)), v_.resize(size_t(head_dim));
+void BlockMeans::open(Backend& backend, const KvGeometry& geometry, int block, int64_t blocks) {
+  backend_ = &backend, block_ = block;
+  done_.assign(size_t(geometry.layers), 0);
+  const int64_t pages = (blocks + kPageLen - 1) / kPageLen;
+  if (pages <= int64_t(pages_.size())) return;
+  store_.reset();  // before the larger one is taken
+  KvGeometry means = geometry;
+  means.dtype = bounds_dtype(geometry.dtype);
+  store_ = backend.make_kv_store(means, pages);
+  HUNCH_CHECK(store_ != nullptr);
+  pages_.resize(size_t(pages));
+  std::iota(pages_.begin(), pages_.end(), 0);
 }
 
-void BlockMeans::extend(int layer, const KvRef& kv, int64_t committed) {
+void BlockMeans::extend(int layer, const KvRef& kv, int64_t blocks) {
   int64_t& done = done_[size_t(layer)];
-  HUNCH_CHECK(committed <= max_blocks_ * block_);
-  for (int64_t e = done; e < committed; ++e)
-    for (int head = 0; head < kv_heads_; ++head) {
-      float* to = sum(layer, head, e / block_);
-      if (e % block_ == 0) std::fill_n(to, head_dim_, 0.0f);
-      kv.store->read(layer, head, kv.pages, e, k_.data(), v_.data());
-      for (int d = 0; d < head_dim_; ++d) to[d] += k_[size_t(d)];
-    }
-  done = std::max(done, committed);
+  if (blocks <= done) return;
+  backend_->page_bounds(
+      {.layer = layer, .from = kv, .to = means(), .page_len = block_, .first_page = done, .last_page = blocks, .means = true});
+  done = blocks;
 }
 
-void BlockMeans::score(int layer, View<const float, 2> q, bool max_of_group, View<float, 2> out) const {
-  const int64_t len = done_[size_t(layer)], group = q.extent[0] / kv_heads_;
-  const auto dot = [&](const float* a, const float* b) {
-    float sums[8] = {};  // independent, so that they run side by side
-    int d = 0;
-    for (; d + 8 <= head_dim_; d += 8)
-      for (int i = 0; i < 8; ++i) sums[i] += a[d + i] * b[d + i];
-    for (; d < head_dim_; ++d) sums[0] += a[d] * b[d];
-    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-  };
-  std::vector<float> query(static_cast<size_t>(head_dim_));
-  for (int head = 0; head < kv_heads_; ++head) {
-    std::fill(query.begin(), query.end(), 0.0f);
-    for (int64_t g = 0; g < group; ++g)
-      for (int d = 0; d < head_dim_; ++d) query[size_t(d)] += q(head * group + g, d);
-    for (int64_t b = 0; b * block_ < len; ++b) {
-      const float* keys = const_cast<BlockMeans*>(this)->sum(layer, head, b);
-      float score = dot(query.data(), keys);
-      if (max_of_group) {
-        score = dot(&q(head * group, 0), keys);
-        for (int64_t g = 1; g < group; ++g) score = std::max(score, dot(&q(head * group + g, 0), keys));
-      }
-      out(head, b) = score / float(std::min<int64_t>(block_, len - b * block_));
-    }
+void BlockMeans::score(int layer, View<const float, 2> q, bool max_of_group, int64_t blocks, View<float, 2> out) const {
+  const int64_t heads = q.extent[0], kv_heads = store_->kv_heads, group = heads / kv_heads;
+  View<const float, 3> rows(q.data, 1, heads, q.extent[1]);
+  if (max_of_group) {  // a row for every query head of the groups
+    rows.extent[0] = group, rows.extent[1] = kv_heads;
+    rows.stride[0] = q.stride[0], rows.stride[1] = group * q.stride[0];
   }
+  const std::vector<uint8_t> used(size_t(rows.extent[0]), 1);
+  backend_->score_keys({
+      .layer = layer,
+      .q = rows,
+      .kv = means(),
+      .scores = {.metric = ScoreMetric::Logit,
+                 .combine = ScoreCombine::Max,
+                 .row_used = View<const uint8_t, 1>(used.data(), used.size()),
+                 .prefix_len = blocks,
+                 .out = out},
+  });
 }
 
 }  // namespace hunch

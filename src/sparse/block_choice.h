@@ -1,13 +1,12 @@
 // Which blocks of the cache a sparse check reads: the budget, the scores and the choice of "Accelerate Speculative Decoding with
-// Sparse Computation in Verification", section 3.1. LOSSY: the check is then another model's. Host memory only.
+// Sparse Computation in Verification", section 3.1. LOSSY: the check is then another model's.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <vector>
 
-#include "backend/ops/kv.h"
-#include "tensor/view.h"
+#include "backend/backend.h"
 
 namespace hunch {
 
@@ -28,31 +27,31 @@ int recent_blocks(const BlockBudget&, int rows);
 
 // kept[h] becomes the ascending blocks of KV head h: its first `sinks` and last `recent`, which count inside the budget and stay
 // even where they exceed it, then the best by score (NaN ranks lowest, ties to the lower block and head). `budget`: of each head,
-// or with `joint` of all together.
+// or with `joint` of all together. Host memory only.
 void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, int sinks, int recent, bool joint,
                    std::vector<std::vector<int32_t>>& kept);  // scores [heads][>= blocks]
 
-// Means of the rotated keys of every block as stored, by running sums. Entries are added once, when they are final.
+// Means of the rotated keys of whole blocks as stored: keys of a store of the backend, an entry a block, made when all entries of
+// a block are final.
 class BlockMeans {
  public:
-  // Room for a sequence; what was summed is forgotten.
-  void open(int layers, int kv_heads, int head_dim, int block, int64_t max_len);
-  // Adds the entries of this layer up to `committed`.
-  void extend(int layer, const KvRef&, int64_t committed);
-  // out[h][b] = q . mean key, q the sum of the query heads of KV head h, or the greatest of their products. A last block that is
-  // not full counts by the entries that it has.
-  void score(int layer, View<const float, 2> q, bool max_of_group, View<float, 2> out) const;  // q [heads][head_dim]
-  size_t bytes() const { return sums_.size() * sizeof(float); }
+  // Room for `blocks` of a sequence; what was made is forgotten.
+  void open(Backend&, const KvGeometry&, int block, int64_t blocks);
+  // Makes those of this layer up to `blocks`.
+  void extend(int layer, const KvRef&, int64_t blocks);
+  // out[h][b] = q . mean key for the first `blocks`, q the mean of the query heads of KV head h, or the greatest of their
+  // products.
+  void score(int layer, View<const float, 2> q, bool max_of_group, int64_t blocks,
+             View<float, 2> out) const;  // q [heads][head_dim]
+  size_t bytes() const { return store_ ? store_->bytes : 0; }
 
  private:
-  float* sum(int layer, int head, int64_t block) {
-    return sums_.data() + ((int64_t(layer) * kv_heads_ + head) * max_blocks_ + block) * head_dim_;
-  }
-  int kv_heads_ = 0, head_dim_ = 0, block_ = 1;
-  int64_t max_blocks_ = 0;
-  std::vector<float> sums_;    // [layer][kv_head][block][head_dim]
-  std::vector<int64_t> done_;  // [layer] entries summed
-  std::vector<float> k_, v_;
+  KvRef means() const { return {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())}; }
+  Backend* backend_ = nullptr;
+  int block_ = 1;
+  std::unique_ptr<KvStore> store_;
+  std::vector<int32_t> pages_;
+  std::vector<int64_t> done_;  // [layer] blocks made
 };
 
 }  // namespace hunch

@@ -26,10 +26,12 @@ int64_t shared(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 
 }  // namespace
 
-SparseCheck::SparseCheck(Setup setup) : setup_(std::move(setup)), options_(setup_.options) {
-  HUNCH_CHECK(!setup_.backend->asynchronous());
-  head_first_.resize(size_t(setup_.geometry.kv_heads));
-  chosen_.resize(setup_.window.size());
+SparseCheck::SparseCheck(Setup setup)
+    : setup_(std::move(setup)), options_(setup_.options), in_place_(setup_.backend->selects_in_place()) {
+  const bool joint = options_.attention && options_.attention->joint;
+  HUNCH_CHECK(!setup_.backend->asynchronous() || (in_place_ && !thins_channels() && !thins_experts() && !joint));
+  last_.head_first.resize(size_t(setup_.geometry.kv_heads));
+  chosen_.resize(setup_.window.size(), last_);
 }
 
 void SparseCheck::open(const Sequence& sequence) {
@@ -38,17 +40,21 @@ void SparseCheck::open(const Sequence& sequence) {
   const BlockBudget& b = *options_.attention;
   const KvGeometry& g = setup_.geometry;
   if (sequence.max_len <= b.dense_len && !options_.record) return;
-  means_.open(g.layers, g.kv_heads, g.head_dim, b.block, sequence.max_len);
-  most_blocks_ = (sequence.max_len + b.block - 1) / b.block;
-  scores_.resize(size_t(g.kv_heads * most_blocks_));
+  const int64_t blocks = sequence.max_len / b.block + 1;
+  means_.open(*setup_.backend, g, b.block, blocks);
+  if (blocks > most_blocks_) scores_ = {}, scores_ = setup_.backend->allocate(size_t(g.kv_heads * blocks) * sizeof(float));
+  most_blocks_ = std::max(most_blocks_, blocks);
   if (options_.record) return;
-  const int64_t chosen = b.joint ? most_blocks_
-                                 : std::min(most_blocks_, std::max<int64_t>(budget_blocks(b, sequence.max_len, 1),
-                                                                            b.sinks + recent_blocks(b, setup_.max_rows)));
-  most_entries_ = chosen * b.block;
-  index_.resize(size_t(g.kv_heads * most_entries_));
+  const int64_t most = b.joint ? blocks
+                               : std::min(blocks, std::max<int64_t>(budget_blocks(b, sequence.max_len, 1),
+                                                                    b.sinks + recent_blocks(b, setup_.max_rows)));
+  if (most * b.block > most_entries_) {
+    most_entries_ = most * b.block;
+    lists_ = {};
+    lists_ = setup_.backend->allocate(size_t((in_place_ ? g.layers : 1) * g.kv_heads * most_entries_) * sizeof(int32_t));
+  }
   const int64_t pages = (most_entries_ + b.block + setup_.max_rows + kPageLen - 1) / kPageLen;
-  if (pages <= int64_t(pages_.size())) return;
+  if (in_place_ || pages <= int64_t(pages_.size())) return;
   store_.reset();  // before the larger one is taken
   store_ = setup_.backend->make_kv_store(g, pages);
   HUNCH_CHECK(store_ != nullptr);
@@ -56,33 +62,80 @@ void SparseCheck::open(const Sequence& sequence) {
   std::iota(pages_.begin(), pages_.end(), 0);
 }
 
+// A last block that is not full counts inside the budget; it lies in the tail, which is always read.
+SparseCheck::Quota SparseCheck::quota(int64_t len, int rows, int heads) const {
+  const BlockBudget& b = *options_.attention;
+  Quota out{.full = len / b.block};
+  const int rest = len % b.block != 0;
+  out.recent = int(std::min<int64_t>(recent_blocks(b, rows) - rest, out.full));
+  const int64_t forced = std::min<int64_t>(b.sinks + out.recent, out.full);
+  out.count = std::max({budget_blocks(b, len, heads) - rest * heads, forced * heads, int64_t(1)});
+  return out;
+}
+
+View<int32_t, 2> SparseCheck::lists(int layer, int64_t width) const {
+  const int64_t heads = setup_.geometry.kv_heads;
+  auto* data = static_cast<int32_t*>(lists_.data()) + (in_place_ ? layer * heads * most_entries_ : 0);
+  View<int32_t, 2> out(data, heads, width);
+  out.stride[0] = most_entries_;
+  return out;
+}
+
+View<float, 2> SparseCheck::rate(int layer, View<const float, 2> q, int64_t full) {
+  const auto scores = scores_.view<float>(setup_.geometry.kv_heads, most_blocks_);
+  means_.score(layer, q, options_.attention->max_of_group, full, scores);
+  return scores;
+}
+
+// Makes last_ and its lists.
 void SparseCheck::choose(int layer, View<const float, 2> q, int64_t len, int rows) {
   const BlockBudget& b = *options_.attention;
   const int heads = setup_.geometry.kv_heads;
-  const int64_t blocks = (len + b.block - 1) / b.block;
-  const View<float, 2> scores(scores_.data(), heads, blocks);
-  means_.score(layer, q, b.max_of_group, scores);
-  choose_blocks(scores, blocks, budget_blocks(b, len, b.joint ? heads : 1), b.sinks, recent_blocks(b, rows), b.joint, kept_);
+  const Quota quota = this->quota(len, rows, b.joint ? heads : 1);
+  chosen_at_ = len, last_.lists = layer, last_.tail_first = quota.full * b.block;
+  last_.all = quota.count >= quota.full * (b.joint ? heads : 1);
+  if (last_.all) return;
+  const auto scores = rate(layer, q, quota.full);
+  if (b.joint) {
+    choose_blocks(scores, quota.full, quota.count, b.sinks, quota.recent, true, kept_);
+    return list_entries();
+  }
+  last_.width = quota.count * b.block;
+  HUNCH_CHECK(last_.width <= most_entries_);
+  const View<int32_t, 2> entries = lists(layer, last_.width);
+  View<int32_t, 2> blocks = entries;
+  blocks.extent[1] = quota.count;
+  setup_.backend->top_k({.scores = scores,
+                         .n = quota.full,
+                         .count = quota.count,
+                         .sinks = int(std::min<int64_t>(b.sinks, quota.full)),
+                         .recent = quota.recent,
+                         .index = blocks});
+  if (b.block > 1) setup_.backend->expand_blocks({.index = entries, .blocks = quota.count, .block = b.block});
 }
 
-// The lists of kept_ as entries, each at the end of its line. The block that is not full is no part of them: it lies in the tail.
-void SparseCheck::list_entries(int64_t full_blocks) {
-  const int block = options_.attention->block, heads = setup_.geometry.kv_heads;
-  const auto full = [&](const std::vector<int32_t>& list) {
-    return int64_t(std::lower_bound(list.begin(), list.end(), int32_t(full_blocks)) - list.begin());
-  };
-  width_ = 0;
-  for (const auto& list : kept_) width_ = std::max(width_, full(list) * block);
-  HUNCH_CHECK(width_ <= most_entries_);
-  for (int head = 0; head < heads; ++head) {
-    const auto& list = kept_[size_t(head)];
-    const int64_t count = full(list);
-    int32_t* to = index_.data() + head * width_;
-    head_first_[size_t(head)] = width_ - count * block;
-    to = std::fill_n(to, head_first_[size_t(head)], 0);
-    for (int64_t i = 0; i < count; ++i)
-      for (int e = 0; e < block; ++e) *to++ = list[size_t(i)] * block + e;
+// The lists of kept_ as entries, each at the end of its line.
+void SparseCheck::list_entries() {
+  const int block = options_.attention->block;
+  last_.width = 0;
+  for (const auto& list : kept_) last_.width = std::max(last_.width, int64_t(list.size()) * block);
+  HUNCH_CHECK(last_.width <= most_entries_);
+  const auto to = lists(0, last_.width);
+  for (size_t head = 0; head < kept_.size(); ++head) {
+    int64_t at = last_.head_first[head] = last_.width - int64_t(kept_[head].size()) * block;
+    std::fill_n(&to(int64_t(head), 0), at, 0);
+    for (const int32_t b : kept_[head])
+      for (int e = 0; e < block; ++e) to(int64_t(head), at++) = b * block + e;
   }
+}
+
+std::vector<std::vector<int32_t>> SparseCheck::kept() const {
+  const int block = options_.attention->block;
+  const auto entries = lists(last_.lists, last_.width);
+  std::vector<std::vector<int32_t>> out(last_.head_first.size());
+  for (size_t head = 0; head < out.size(); ++head)
+    for (int64_t i = last_.head_first[head]; i < last_.width; i += block) out[head].push_back(entries(int64_t(head), i) / block);
+  return out;
 }
 
 // Makes chosen_[layer], and the copy of what it names.
@@ -90,28 +143,21 @@ void SparseCheck::choose_set(int layer, View<const float, 3> q, const KvRef& own
   const BlockBudget& b = *options_.attention;
   Chosen& set = chosen_[size_t(layer)];
   set.all = true;
-  const int64_t blocks = (len + b.block - 1) / b.block, full = len / b.block;
-  const int heads = setup_.geometry.kv_heads, rows = int(q.extent[0]);
   if (len <= b.dense_len) return;
   if (options_.record) {
-    means_.extend(layer, own, len);
+    means_.extend(layer, own, len / b.block);
     return watch_blocks(layer, q, len);
   }
-  if (budget_blocks(b, len, 1) >= blocks) return;
   if (chooses(layer) || chosen_at_ != len) {  // drafts may leave out the layer that was to choose
-    means_.extend(layer, own, len);
-    choose(layer, q[0], len, options_.drafts ? 1 : rows);
-    int64_t kept = 0;
-    for (const auto& list : kept_) kept += int64_t(list.size());
-    all_ = kept == blocks * heads, chosen_at_ = len;
-    if (!all_) list_entries(full);
+    means_.extend(layer, own, len / b.block);
+    choose(layer, q[0], len, options_.drafts ? 1 : int(q.extent[0]));
   }
-  if (all_) return;
-  set = {.all = false, .width = width_, .tail_first = full * b.block, .head_first = head_first_};
+  set = last_;
+  if (set.all || in_place_) return;
   setup_.backend->gather_kv({.layer = layer,
                              .from = own,
                              .to = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())},
-                             .index = View<const int32_t, 2>(index_.data(), heads, width_),
+                             .index = lists(set.lists, set.width),
                              .tail_first = set.tail_first,
                              .tail_last = len});
 }
@@ -122,8 +168,9 @@ SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, cons
   if (round_row == 0) choose_set(layer, q, own, committed);
   const Chosen& set = chosen_[size_t(layer)];
   if (set.all) return {};
-  const KvRef compact{store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
-  Reading out{.selection = {.grain = Selection::Grain::Token, .kv = compact, .prefix = set.width, .tail_first = set.tail_first}};
+  Reading out{.selection = {.grain = Selection::Grain::Token, .prefix = set.width, .tail_first = set.tail_first}};
+  if (in_place_) out.selection.index = lists(set.lists, set.width);
+  else out.selection.kv = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
   const bool ragged = std::any_of(set.head_first.begin(), set.head_first.end(), [](int64_t first) { return first > 0; });
   if (ragged) out.head_first = set.head_first;
   counts_.entries += committed * setup_.geometry.kv_heads;
@@ -201,8 +248,11 @@ void SparseCheck::watch_blocks(int layer, View<const float, 3> q, int64_t len) {
   CheckRecord& record = *options_.record;
   const int rows = int(q.extent[0]);
   std::vector<std::vector<std::vector<int32_t>>> sets;
+  const BlockBudget& b = *options_.attention;
+  const int heads = setup_.geometry.kv_heads;
+  const Quota quota = this->quota(len, rows, b.joint ? heads : 1);
   for (int row = 0; row < rows; ++row) {
-    choose(layer, q[row], len, rows);
+    choose_blocks(rate(layer, q[row], quota.full), quota.full, quota.count, b.sinks, quota.recent, b.joint, kept_);
     sets.push_back(kept_);
   }
   record.sets.resize(size_t(record.layers));
@@ -225,6 +275,6 @@ std::vector<int> SparseCheck::reuse_layers() const {
   return out;
 }
 
-size_t SparseCheck::bytes() const { return means_.bytes() + (store_ ? store_->bytes : 0); }
+size_t SparseCheck::bytes() const { return means_.bytes() + lists_.bytes() + (store_ ? store_->bytes : 0); }
 
 }  // namespace hunch

@@ -1,7 +1,7 @@
 // SparseCheck: what passes of one request leave out ("Accelerate Speculative Decoding with Sparse Computation in Verification";
 // docs/sparse-verification.md). Verify passes: LOSSY. Draft passes: what they say is checked exactly. One object a request:
 // blocks of the cache (section 3.1) with sets reused by layers (3.2), channels of the feed-forward block (3.3), experts (3.4);
-// each is off unless asked for. It counts what it left out: labels come from that. Host memory only.
+// each is off unless asked for. It counts what it left out: labels come from that. On a device: blocks alone, a budget a head.
 #pragma once
 
 #include <memory>
@@ -88,37 +88,45 @@ class SparseCheck {
   // Whether the pass that ends now left something out.
   bool end_pass(int rows);
   std::vector<int> reuse_layers() const;
-  // Tests: the blocks that the last anchor chose, [kv_head].
-  const std::vector<std::vector<int32_t>>& kept() const { return kept_; }
+  // Tests: the whole blocks that the last anchor chose, [kv_head]. Host memory only.
+  std::vector<std::vector<int32_t>> kept() const;
   size_t bytes() const;
 
  private:
-  // What the rows of this round read of a layer.
+  // What the rows of this round read of a layer: whole blocks, `width` entries to a KV head (lists end together), and the rest.
   struct Chosen {
     bool all = true;
+    int lists = 0;  // the layer whose lists these are
     int64_t width = 0, tail_first = 0;
     std::vector<int64_t> head_first;
   };
+  // Of a step: how many whole blocks there are, each KV head may read, and the last ones that it always reads.
+  struct Quota {
+    int64_t full = 0, count = 0;
+    int recent = 0;
+  };
+  Quota quota(int64_t len, int rows, int heads) const;
+  View<float, 2> rate(int layer, View<const float, 2> q, int64_t full);
   void choose(int layer, View<const float, 2> q, int64_t len, int rows);
   void choose_set(int layer, View<const float, 3> q, const KvRef& own, int64_t len);
-  void list_entries(int64_t full_blocks);
+  void list_entries();
   void watch_blocks(int layer, View<const float, 3> q, int64_t len);
   bool chooses(int layer) const { return options_.anchors.empty() || options_.anchors[size_t(layer)]; }
+  View<int32_t, 2> lists(int layer, int64_t width) const;  // [kv_head][width]
 
   Setup setup_;
   CheckOptions& options_;
+  bool in_place_;  // chosen entries are read where they lie
   BlockMeans means_;
   std::unique_ptr<KvStore> store_;  // compact: chosen entries, the rest of a block, the pass's rows
   std::vector<int32_t> pages_;
-  std::vector<float> scores_;  // [kv_head][blocks]
+  Buffer scores_;  // [kv_head][blocks]
+  Buffer lists_;   // [layer, or 1][kv_head][most_entries_]
   int64_t most_blocks_ = 0, most_entries_ = 0;
-  std::vector<std::vector<int32_t>> kept_;
-  bool all_ = true;             // the last choice left nothing out
-  int64_t chosen_at_ = -1;      // its length
-  std::vector<Chosen> chosen_;  // [layers]
-  std::vector<int32_t> index_;  // [kv_head][width], lists end together
-  int64_t width_ = 0;
-  std::vector<int64_t> head_first_;
+  std::vector<std::vector<int32_t>> kept_;  // a joint budget, or watched
+  int64_t chosen_at_ = -1;                  // the length at the last choice
+  Chosen last_;                             // what that was
+  std::vector<Chosen> chosen_;              // [layers]
   bool left_out_ = false;
   Counts counts_;
 };

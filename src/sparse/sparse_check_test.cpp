@@ -75,8 +75,9 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
     for (int r = 0; r < kRows; ++r)
       for (int head = 0; head < kHeads; ++head) {
         std::vector<int64_t> read;
-        for (const int32_t b : check.kept()[size_t(head / 2)])
-          for (int64_t e = b * kBlock; e < std::min<int64_t>((b + 1) * kBlock, len); ++e) read.push_back(e);
+        for (const int32_t b : before[size_t(head / 2)])
+          for (int64_t e = b * kBlock; e < (b + 1) * kBlock; ++e) read.push_back(e);
+        for (int64_t e = len / kBlock * kBlock; e < len; ++e) read.push_back(e);
         if (r == 0 && head % 2 == 0) entries_read += int64_t(read.size());
         for (int i = 0; i <= r; ++i) read.push_back(len + i);
         std::vector<double> sums(kDim);

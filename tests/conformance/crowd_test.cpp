@@ -84,7 +84,7 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
     ASSERT_TRUE(step->prefill(nullptr).ok());
     while (step->sequence().len() < step->sequence().max_len) ASSERT_TRUE(step->round().ok());
     plain.push_back({step->sequence().tokens, test::kv_of(*alone, *step, step->sequence().committed_len)});
-    int method = 1 + (i + 3 * turn) % (test::kNumMethods - 2);  // auto, the first and last, belongs to a service
+    int method = 1 + (i + 3 * turn) % (test::kNumMethods - 3);  // auto, the first and the last two, belongs to a service
     test::set_method(request, test::kMethods[method], 2 + (i + turn) % 6);
     requests.push_back(request);
   }

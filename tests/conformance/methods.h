@@ -13,16 +13,24 @@ struct Method {
   const char* policy = "vegas";
   bool thinned = false;  // draft passes read chosen blocks (--verify drafts)
 };
-inline constexpr Method kMethods[] = {{"auto"},    {"ngram"},    {"suffix"}, {"suffix", 6},        {"cascade"},    {"self"},
-                                      {"self", 8}, {"ngram", 5}, {"staged"}, {"self", 6, "quest"}, {"cascade", 4}, {"auto", 7}};
+inline constexpr Method kMethods[] = {{"auto"},
+                                      {"ngram"},
+                                      {"suffix"},
+                                      {"suffix", 6},
+                                      {"cascade"},
+                                      {"self"},
+                                      {"self", 8},
+                                      {"ngram", 5},
+                                      {"staged"},
+                                      {"self", 6, "quest"},
+                                      {"cascade", 4},
+                                      {"self", 0, "vegas", true},
+                                      {"staged", 0, "vegas", true},
+                                      {"cascade", 0, "vegas", true},
+                                      {"self", 6, "vegas", true},
+                                      {"auto", 0, "vegas", true},
+                                      {"auto", 7}};
 inline constexpr int kNumMethods = int(std::size(kMethods));
-// Where the host sees every layer.
-inline std::vector<Method> methods_on_a_host() {
-  std::vector<Method> all(std::begin(kMethods), std::end(kMethods));
-  for (const char* proposer : {"self", "staged", "cascade", "auto"}) all.push_back({proposer, 0, "vegas", true});
-  all.push_back({"self", 6, "vegas", true});
-  return all;
-}
 
 inline std::string name_of(const Method& method) {
   return fmt::format("{} tree {} {}{}", method.proposer, method.tree_tokens, method.policy, method.thinned ? " thinned" : "");

@@ -24,7 +24,7 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
       Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       const Generation plain = test::generate_plain(*engine, request);
-      for (const auto& method : test::methods_on_a_host()) {
+      for (const auto& method : test::kMethods) {
         test::set_method(request, method, 1 + turn++ % 6);
         const std::string what = fmt::format("{} {} {}", device, kv, test::name_of(method));
         const Generation run = test::generate(*engine, request);
@@ -33,7 +33,7 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
         drafted[test::name_of(method)] += run.drafted, accepted[test::name_of(method)] += run.accepted;
       }
     }
-  for (const auto& method : test::methods_on_a_host()) {
+  for (const auto& method : test::kMethods) {
     if (std::string(method.proposer) == "auto") continue;  // its planner may find that nothing pays
     const std::string name = test::name_of(method);
     EXPECT_GE(accepted[name], 1) << name;
@@ -51,7 +51,7 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
           {.model = test::tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
       Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
       const Generation plain = test::generate_plain(*engine, request);
-      for (const auto& method : test::methods_on_a_host()) {
+      for (const auto& method : test::kMethods) {
         test::set_method(request, method, 1 + turn++ % 6);
         const std::string what = fmt::format("{} {} {}", model, device, test::name_of(method));
         const Generation run = test::generate(*engine, request);
@@ -89,11 +89,10 @@ void expect_plain_outputs_in_a_crowd(const char* model, const char* device, cons
     std::unique_ptr<TokenStream> stream;
   };
   std::vector<Case> cases;
-  const auto methods = test::methods_on_a_host();
   for (int i = 0; i < 12; ++i) {
     Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens)};
     c.plain = test::generate_plain(*alone, c.request);
-    const auto& method = methods[size_t(i + 5 * turn) % methods.size()];
+    const auto& method = test::kMethods[(i + 5 * turn) % test::kNumMethods];
     test::set_method(c.request, method, 2 + (i + turn) % 6);
     c.request.priority = i % 3;
     c.what = fmt::format("{} kind {} {}", where, i % test::kNumKinds, test::name_of(method));

@@ -142,6 +142,56 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
   }
 }
 
+// Blocks chosen and read in place: in drafts the stream stays, in checks it is lossy and says so.
+TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
+  int turn = 0;
+  for (const char* model : {"qwen3-tied", "qwen2-window", "gpt-oss"}) {
+    auto engine = test::load(tiny(model));
+    Equality equality(*engine);
+    for (const char* proposer : {"self", "staged"})
+      for (const char* group : {"sum", "max"}) {
+        Request request = test::request(test::phrases(170, 40, 4), 60);
+        request.speculation.proposer = proposer;
+        request.speculation.num_tokens = test::kGammas[turn % 5];
+        request.speculation.sparse = {.drafts = true, .ratio = 0.2, .dense_len = 32, .block = turn % 2 ? 8 : 5, .group = group};
+        test::set_sampling(request, turn++);
+        const auto plain = test::plain_stream(*engine, request);
+        const Generation run = test::generate(*engine, request);
+        EXPECT_EQ(run.tokens, plain) << model << " " << proposer << " " << group;
+        EXPECT_TRUE(run.lossless);
+        equality.drafted += run.drafted, equality.accepted += run.accepted;
+        EXPECT_GT(run.thinned.passes, 0);
+        EXPECT_LT(run.thinned.entries_read, run.thinned.entries / 2);
+      }
+    EXPECT_GE(equality.accepted, 1) << model;
+    EXPECT_GE(equality.rejected(), 1) << model;
+  }
+}
+
+TEST_P(Device, SparseChecksAreLossyAndKeepToThemselves) {
+  for (const char* model : {"qwen3-tied", "qwen2-window", "gpt-oss"}) {
+    auto engine = test::load(tiny(model));
+    auto reference = test::load({.model = test::tiny_path(model), .device = "reference", .context_len = 256});
+    for (const char* proposer : {"none", "ngram", "suffix"}) {
+      Request exact = test::request(test::phrases(170, 40, 4), 40), lossy = exact;
+      lossy.speculation.proposer = exact.speculation.proposer = proposer;
+      const auto plain = test::plain_stream(*engine, exact);
+      lossy.speculation.sparse = {.on = true, .ratio = 1};
+      EXPECT_EQ(test::generate(*engine, lossy).tokens, plain);
+      lossy.speculation.sparse = {.on = true, .ratio = 0.1, .dense_len = 40, .block = 8};
+      const Generation alone = test::generate(*engine, lossy);
+      EXPECT_FALSE(alone.lossless);
+      EXPECT_GT(alone.approximation.entries_read, 0);
+      EXPECT_LT(alone.approximation.entries_read, alone.approximation.entries / 2);
+      if (slow()) { EXPECT_EQ(alone.tokens, test::generate(*reference, lossy).tokens) << model << " " << proposer; }
+      auto a = engine->submit(lossy), b = engine->submit(exact);
+      ASSERT_TRUE(a.ok() && b.ok());
+      EXPECT_EQ((*b)->result()->tokens, plain) << "beside a lossy one";
+      EXPECT_EQ((*a)->result()->tokens, alone.tokens);
+    }
+  }
+}
+
 TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf"}) {

@@ -28,7 +28,7 @@ void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64
       std::memcpy(out + bounds.k_offset(int(page % kPageLen), d), &bits, sizeof(bits));
     };
     for (int d = 0; d < keys.head_dim; ++d) {
-      float greatest = -std::numeric_limits<float>::infinity(), least = -greatest;
+      float greatest = -std::numeric_limits<float>::infinity(), least = -greatest, sum = 0;
       for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {
         const std::byte* chunk = chunk_of(from, args.from, entry);
         const int e = int(entry % kPageLen);
@@ -36,20 +36,20 @@ void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64
         float scale = from.scale(args.layer).k;
         if (from.dtype == DType::Q8_0) std::memcpy(&scale, chunk + keys.k_scale_offset(e), sizeof(scale));
         const float x = scale * (from.dtype == DType::Q8_0 ? float(int(code) - 128) : f8_to_f32(uint8_t(code)));
-        greatest = std::max(greatest, x), least = std::min(least, x);
+        greatest = std::max(greatest, x), least = std::min(least, x), sum += x;
       }
-      put(d, f32_to_bf16(greatest)), put(keys.head_dim + d, f32_to_bf16(least));
+      put(d, f32_to_bf16(args.means ? sum / float(args.page_len) : greatest));
+      if (!args.means) put(keys.head_dim + d, f32_to_bf16(least));
     }
-    for (int d = 2 * keys.head_dim; d < bounds.padded_dim; ++d) put(d, 0);  // K padding is zero
+    for (int d = bounds.head_dim; d < bounds.padded_dim; ++d) put(d, 0);  // K padding is zero
   }
 }
 
 }  // namespace
 
 size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBoundsArgs& args) {
-  const KvStore &from = *args.from.store, &to = *args.to.store;
-  HUNCH_CHECK(to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && to.head_dim == 2 * from.head_dim);
-  HUNCH_CHECK(args.page_len >= 1 && args.last_page <= args.to.pages.extent[0] * kPageLen);
+  const KvStore& from = *args.from.store;
+  HUNCH_CHECK(page_bounds_fit(args) && args.last_page <= args.to.pages.extent[0] * kPageLen);
   if (args.first_page >= args.last_page) return 0;
   const int64_t first_chunk = args.first_page / kPageLen, chunks = (args.last_page - 1) / kPageLen + 1 - first_chunk;
   const auto bound_chunk = [&](int64_t index, int) {
@@ -58,7 +58,7 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
     BoundsItem item;
     item.from = key_plane(args.from, args.layer, head);
     item.to = key_plane(args.to, args.layer, head);
-    item.page_len = args.page_len;
+    item.page_len = args.page_len, item.means = args.means;
     item.first_page = std::max(args.first_page, chunk * kPageLen);
     item.last_page = std::min(args.last_page, (chunk + 1) * kPageLen);
     if (from.dtype == DType::Q8_0 || from.dtype == DType::F8_E4M3) bound_codes(args, head, item.first_page, item.last_page);

@@ -1,5 +1,6 @@
-// Least and greatest keys of pages. Lanes of a K tile are keys, so a tile's bound of one dimension is a maximum over lanes; lanes
-// outside the page are replaced after loading (they may hold NaN). Contract in ops/kv.h, memory layout in kv_store.h.
+// Least and greatest keys of pages, or means. Lanes of a K tile are keys, so a tile's bound of one dimension is a maximum over
+// lanes; lanes outside the page are replaced after loading (they may hold NaN). Contract in ops/kv.h, memory layout in
+// kv_store.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -39,8 +40,8 @@ void bound_pages(const BoundsItem& item) {
     const auto put = [&](int d, Bits value) { to[d / kDims * kDims * kLanes + lane * kDims + d % kDims] = value; };
     const int64_t first = page * item.page_len, end = first + item.page_len;
     for (int line = 0; line * kDims < dim; ++line) {
-      F32 greatest[kDims], least[kDims];  // least: of -x, as a greatest
-      for (int i = 0; i < kDims; ++i) greatest[i] = least[i] = never;
+      F32 greatest[kDims], least[kDims], sums[kDims];  // least: of -x, as a greatest
+      for (int i = 0; i < kDims; ++i) greatest[i] = least[i] = never, sums[i] = zero();
       for (int64_t at = first / kLanes * kLanes; at < end; at += kLanes) {
         const Bits* tile =
             reinterpret_cast<const Bits*>(chunk_at(item.from, at / kBlockLen)) + at % kBlockLen / kLanes * kLanes * from_dim;
@@ -48,16 +49,20 @@ void bound_pages(const BoundsItem& item) {
         F32 x[kDims];
         Kv::load_line(tile, line, x);
         for (int i = 0; i < kDims; ++i) {
+          if (item.means) {
+            sums[i] = sums[i] + select(mask_of(in_page), x[i], zero());
+            continue;
+          }
           greatest[i] = max(greatest[i], select(mask_of(in_page), x[i], never));
           least[i] = max(least[i], select(mask_of(in_page), zero() - x[i], never));
         }
       }
       for (int i = 0; i < kDims && line * kDims + i < dim; ++i) {
-        put(line * kDims + i, Kv::bits_of_value(max_of(greatest[i])));
-        put(dim + line * kDims + i, Kv::bits_of_value(-max_of(least[i])));
+        put(line * kDims + i, Kv::bits_of_value(item.means ? sum(sums[i]) / float(item.page_len) : max_of(greatest[i])));
+        if (!item.means) put(dim + line * kDims + i, Kv::bits_of_value(-max_of(least[i])));
       }
     }
-    for (int d = 2 * dim; d < to_dim; ++d) put(d, Bits(0));  // K padding is zero
+    for (int d = item.to.head_dim; d < to_dim; ++d) put(d, Bits(0));  // K padding is zero
   }
 }
 

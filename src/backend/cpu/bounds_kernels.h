@@ -8,11 +8,13 @@
 
 namespace hunch {
 
-// Pages [first_page, last_page) of `from` become the keys of the same entries of `to`, whose head_dim is twice as wide.
+// Pages [first_page, last_page) of `from` become the keys of the same entries of `to`, whose head_dim is twice as wide, or
+// their means.
 struct BoundsItem {
   KeyPlane from, to;
   int page_len = 16;
   int64_t first_page = 0, last_page = 0;
+  bool means = false;
 };
 
 struct BoundsKernels {

@@ -46,6 +46,39 @@ TEST(PageBounds, AreTheGreatestAndLeastKeysOfEachPage) {
       }
 }
 
+TEST(PageBounds, OrTheMeansOfEachPage) {
+  for (DType dtype : kKvTypes)
+    for (int page_len : {1, 8, 24, 64, 100}) {
+      const KvShape shape{dtype, 2, 1, 40, 2};
+      std::vector<std::unique_ptr<Backend>> backends;
+      backends.push_back(std::make_unique<ReferenceBackend>());
+      for (const std::string& isa : available_isas()) backends.push_back(make_cpu(isa, 2));
+      for (const auto& backend : backends) {
+        const KvCase from(*backend, shape, 700, 3);
+        KvCase to(*backend, {bounds_dtype(dtype), 2, 1, 40, 2}, 0, 4);
+        to.store = backend->make_kv_store({bounds_dtype(dtype), 2, 2, 40}, 12);
+        to.table.resize(12);
+        std::iota(to.table.begin(), to.table.end(), 0);
+        const int64_t pages = 700 / page_len;
+        backend->page_bounds(
+            {.layer = 1, .from = from.ref(), .to = to.ref(), .page_len = page_len, .last_page = pages, .means = true});
+        std::vector<float> k(40), v(k), mean(k);
+        for (int head = 0; head < 2; ++head)
+          for (int64_t page = 0; page < pages; ++page) {
+            std::vector<double> sums(40);
+            for (int64_t e = page * page_len; e < (page + 1) * page_len; ++e) {
+              from.store->read(1, head, from.pages(), e, k.data(), v.data());
+              for (size_t d = 0; d < 40; ++d) sums[d] += double(k[d]) / page_len;
+            }
+            to.store->read(1, head, to.pages(), page, mean.data(), v.data());
+            for (size_t d = 0; d < 40; ++d)
+              ASSERT_NEAR(double(mean[d]), sums[d], 0.005 * std::abs(sums[d]) + 1e-4)
+                  << backend->description() << " " << page_len;
+          }
+      }
+    }
+}
+
 // What quest does with them: the key product of [max(q, 0), min(q, 0)] is an upper bound of every key's product with q.
 TEST(PageBounds, BoundTheProductsOfTheirKeys) {
   const KvShape shape{DType::F32, 2, 1, 32, 1};

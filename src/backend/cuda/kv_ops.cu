@@ -144,6 +144,7 @@ struct BoundsDevice {
   const int32_t *from_pages, *to_pages;
   int64_t first_page, num_pages;
   int page_len;
+  bool means;
 };
 // Rounding to the dtype of `to` keeps what is already exact there.
 __global__ void bounds_kernel(const BoundsDevice* args) {
@@ -156,14 +157,15 @@ __global__ void bounds_kernel(const BoundsDevice* args) {
     const int64_t page = a.first_page + at % a.num_pages;
     const KvRow to = kv_row(a.to, a.to_pages, head, page, 0);
     for (int d = int(threadIdx.x % 32); d < dim; d += 32) {
-      float most = 0, least = 0;
+      float most = 0, least = 0, sum = 0;
       for (int i = 0; i < a.page_len; ++i) {
         const float x = kv_element(a.from.dtype, kv_row(a.from, a.from_pages, head, page * a.page_len + i, 0), d);
         most = i == 0 ? x : most < x ? x : most;
         least = i == 0 ? x : x < least ? x : least;
+        sum += x;
       }
-      for (int side = 0; side < 2; ++side) {
-        const float x = side == 0 ? most : least;
+      for (int side = 0; side < (a.means ? 1 : 2); ++side) {
+        const float x = a.means ? sum / float(a.page_len) : side == 0 ? most : least;
         const int at_d = side * dim + d;
         if (a.to.dtype == DType::F32) reinterpret_cast<float*>(to.data)[at_d] = x;
         if (a.to.dtype == DType::F16) reinterpret_cast<__half*>(to.data)[at_d] = __float2half_rn(x);
@@ -250,7 +252,7 @@ void enqueue_shuffle_kv(Commands& commands, const ShuffleKvArgs& args) {
 
 void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
   const KvPlane from = kv_plane(args.from, args.layer), to = kv_plane(args.to, args.layer);
-  HUNCH_CHECK(to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && to.head_dim == 2 * from.head_dim);
+  HUNCH_CHECK(page_bounds_fit(args));
   commands.begin_op();
   const BoundsDevice device{from,
                             to,
@@ -258,7 +260,8 @@ void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
                             commands.data(args.to.pages),
                             args.first_page,
                             args.last_page - args.first_page,
-                            args.page_len};
+                            args.page_len,
+                            args.means};
   commands.launch(bounds_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
   commands.wrote_cache();
 }

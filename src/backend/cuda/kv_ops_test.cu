@@ -90,22 +90,25 @@ TEST(CudaKv, ShufflesTheColumnsOfATree) {
 TEST(CudaKv, MakesTheBoundsOfPages) {
   HUNCH_NEEDS_DEVICE();
   auto commands = std::move(*Commands::make());
-  for (const KvShape& shape : kShapes) {
-    KvShape bounds = shape;
-    bounds.dtype = bounds_dtype(shape.dtype), bounds.head_dim = 2 * shape.head_dim;
-    KvPair kv(*commands, shape, 200), to(*commands, bounds, 20);
-    enqueue_page_bounds(*commands, {1, kv.ref(), to.ref(), 16, 2, 11});
-    kv.reference.page_bounds({1, kv.expected_ref(), to.expected_ref(), 16, 2, 11});
-    ASSERT_TRUE(commands->wait().ok());
-    const size_t dim = size_t(bounds.head_dim);
-    std::vector<float> a(dim), b(dim), v(dim);
-    for (int head = 0; head < shape.kv_heads; ++head)
-      for (int64_t page = 0; page < 20; ++page) {
-        to.store->read(1, head, to.pages(), page, a.data(), v.data()),
-            to.expected->read(1, head, to.pages(), page, b.data(), v.data());
-        EXPECT_EQ(a, b) << shape.name() << " page " << page;
-      }
-  }
+  for (const KvShape& shape : kShapes)
+    for (const bool means : {false, true}) {
+      KvShape bounds = shape;
+      bounds.dtype = bounds_dtype(shape.dtype), bounds.head_dim = (means ? 1 : 2) * shape.head_dim;
+      KvPair kv(*commands, shape, 200), to(*commands, bounds, 20);
+      enqueue_page_bounds(*commands, {1, kv.ref(), to.ref(), 16, 2, 11, means});
+      kv.reference.page_bounds({1, kv.expected_ref(), to.expected_ref(), 16, 2, 11, means});
+      ASSERT_TRUE(commands->wait().ok());
+      const size_t dim = size_t(bounds.head_dim);
+      std::vector<float> a(dim), b(dim), v(dim);
+      for (int head = 0; head < shape.kv_heads; ++head)
+        for (int64_t page = 0; page < 20; ++page) {
+          to.store->read(1, head, to.pages(), page, a.data(), v.data()),
+              to.expected->read(1, head, to.pages(), page, b.data(), v.data());
+          for (size_t d = 0; d < dim; ++d)
+            if (means && page >= 2 && page < 11) EXPECT_NEAR(a[d], b[d], 0.01 * std::abs(b[d]) + 1e-5) << shape.name();
+            else EXPECT_EQ(a[d], b[d]) << shape.name() << " page " << page;
+        }
+    }
 }
 
 }  // namespace

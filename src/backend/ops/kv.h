@@ -92,13 +92,20 @@ struct GatherKvArgs {
 // becomes [greatest, least] of the keys of entries [p page_len, (p + 1) page_len) of `from`, element by element. Both stores have
 // the same layers and KV heads; head_dim of `to` is twice that of `from`; its dtype is bounds_dtype(). Values of `to` are not
 // written. Bits are exact (every FP8 value is a bf16), those of Q8_0 rounded to bf16.
+// `means`: the key of entry p becomes the mean instead, summed in fp32 and rounded once; head_dim of `to` is that of `from`.
 inline DType bounds_dtype(DType keys) { return keys == DType::Q8_0 || keys == DType::F8_E4M3 ? DType::BF16 : keys; }
 struct PageBoundsArgs {
   int layer = 0;
   KvRef from, to;
   int page_len = 16;
   int64_t first_page = 0, last_page = 0;
+  bool means = false;
 };
+inline bool page_bounds_fit(const PageBoundsArgs& a) {
+  const KvStore &from = *a.from.store, &to = *a.to.store;
+  return to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && a.page_len >= 1 &&
+         to.head_dim == (a.means ? 1 : 2) * from.head_dim;
+}
 
 // Queries in a form whose product with [greatest, least] bounds (page_bounds) is the greatest logit that a page can hold:
 // out[..][d] = max(q[d], 0), out[..][head_dim + d] = min(q[d], 0). A row of `out` per query row and head of a group, its columns

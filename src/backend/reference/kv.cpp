@@ -185,7 +185,7 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
   auto& from = static_cast<ReferenceKvStore&>(*args.from.store);
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
   const int dim = from.head_dim;
-  HUNCH_CHECK(to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && to.head_dim == 2 * dim);
+  HUNCH_CHECK(page_bounds_fit(args));
   std::vector<float> k(size_t(dim), 0.0f), v(k), bounds(size_t(2 * dim));
   for (int head = 0; head < from.kv_heads; ++head)
     for (int64_t page = args.first_page; page < args.last_page; ++page) {
@@ -193,11 +193,16 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
         from.read(args.layer, head, args.from.pages, entry, k.data(), v.data());
         const bool first = entry == page * args.page_len;
         for (int d = 0; d < dim; ++d) {
+          if (args.means) {
+            bounds[size_t(d)] = (first ? 0 : bounds[size_t(d)]) + k[size_t(d)];
+            continue;
+          }
           bounds[size_t(d)] = first ? k[size_t(d)] : std::max(bounds[size_t(d)], k[size_t(d)]);
           bounds[size_t(dim + d)] = first ? k[size_t(d)] : std::min(bounds[size_t(dim + d)], k[size_t(d)]);
         }
       }
-      encode(to.dtype, 1, bounds.data(), 2 * dim, to.entry(args.layer, head, args.to.pages, page));
+      for (int d = 0; args.means && d < dim; ++d) bounds[size_t(d)] /= float(args.page_len);
+      encode(to.dtype, 1, bounds.data(), to.head_dim, to.entry(args.layer, head, args.to.pages, page));
     }
   counters_.kv_bytes += size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.entry_bytes() / 2;
 }

@@ -205,6 +205,7 @@ class Self final : public Proposer {
               .num_rows = 1,
               .policy = task.policy,
               .round_row = level,
+              .check = task.check,
           });
         }
         const int64_t rows = int64_t(open);
@@ -214,6 +215,7 @@ class Self final : public Proposer {
         weights_.logits(backend_, hidden, logits);
         for (int64_t i = 0; i < rows; ++i) {
           Draft& draft = *blind_[size_t(i)];
+          if (SparseCheck* check = draft.task->check) check->end_pass(1);
           draft.depth = draft.first = level;
           sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1)});
         }
