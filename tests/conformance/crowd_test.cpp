@@ -72,7 +72,7 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
   EngineOptions options = roomy;
   options.max_num_seqs = 5, options.prefix_caching = caching;
   options.chunk_len = 33 + 10 * turn, options.max_num_batched_tokens = 80 + 7 * turn;
-  options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  options.kv_memory_bytes = test::bytes_of_pages(*alone, 7);
   auto crowded = test::load(options);
 
   std::vector<Request> requests;
@@ -81,8 +81,7 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
     Request request = test::request(test::phrases(70 + 25 * (i % 4), 66, uint64_t(i % 3)), 70);
     request.sampling.temperature = i % 2 ? 0.8 : 0.0;
     auto step = test::make_step(*alone, request);
-    ASSERT_TRUE(step->prefill(nullptr).ok());
-    while (step->sequence().len() < step->sequence().max_len) ASSERT_TRUE(step->round().ok());
+    test::decode_to_the_end(*step);
     plain.push_back({step->sequence().tokens, test::kv_of(*alone, *step, step->sequence().committed_len)});
     int method = 1 + (i + 3 * turn) % (test::kNumMethods - 2);  // auto, the first and last, belongs to a service
     test::set_method(request, test::kMethods[method], 2 + (i + turn) % 6);

@@ -80,26 +80,19 @@ TEST(DraftModel, IsAlwaysRightInACrowdWithFewRowsAndPages) {
     EngineOptions options = with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"));
     options.max_num_seqs = 6, options.chunk_len = 30, options.max_num_batched_tokens = 40, options.prefix_caching = caching;
     auto roomy = test::load(options);
-    const EngineParts& parts = roomy->parts();
-    const auto bytes = int64_t(parts.backend->kv_page_bytes(parts.geometry));
-    options.kv_memory_bytes = 2 * 9 * bytes;  // the draft model's are as many
+    options.kv_memory_bytes = 2 * test::bytes_of_pages(*roomy, 9);  // the draft model's are as many
     auto engine = test::load(options);
     ASSERT_EQ(engine->parts().pool->num_pages(), 9);
     std::vector<Request> requests;
-    std::vector<std::unique_ptr<TokenStream>> streams;
     for (int i = 0; i < 12; ++i) {
       requests.push_back(drafting(test::phrases(64 + 9 * i, 70, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
       requests.back().priority = i % 3;
-      auto stream = engine->submit(requests.back());
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
     }
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto run = streams[i]->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
+    const auto runs = test::generate_together(*engine, requests);
+    for (size_t i = 0; i < runs.size(); ++i) {
       const std::string what = fmt::format("request {} cache {}", i, caching);
-      expect_all_kept(*run, what);
-      expect_plain_stream(*roomy, requests[i], *run, what);
+      expect_all_kept(runs[i], what);
+      expect_plain_stream(*roomy, requests[i], runs[i], what);
     }
     EXPECT_GT(engine->stats().preemptions, 0);
     EXPECT_EQ(engine->stats().prefix_tokens_hit > 0, caching);
@@ -170,8 +163,7 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
       EXPECT_LT(who.tree().tokens(node), 258);
     }
   };
-  ASSERT_TRUE(run->prefill(nullptr).ok());
-  while (run->sequence().len() < run->sequence().prompt_len + 50) ASSERT_TRUE(run->round().ok());
+  test::decode_to(*run, run->sequence().prompt_len + 50);
   for (int64_t i = run->sequence().prompt_len; i < run->sequence().len(); ++i) said += run->sequence().tokens[size_t(i)] == 256;
   EXPECT_GT(guessed, 0);
   EXPECT_GT(said, 0);
@@ -191,8 +183,7 @@ TEST(DraftModel, StopsWhereItsOwnContextEnds) {
       EXPECT_LE(who.tree().size, std::max<int64_t>(0, 100 - who.sequence.committed_len));
       within += who.tree().size;
     };
-    ASSERT_TRUE(run->prefill(nullptr).ok());
-    while (run->sequence().len() < prompt_len + 60) ASSERT_TRUE(run->round().ok());
+    test::decode_to(*run, prompt_len + 60);
     EXPECT_EQ(run->stats().accepted, run->stats().drafted);
     EXPECT_EQ(within > 0, prompt_len < 100);
     auto plain = test::plain_stream(*engine, request);
@@ -205,9 +196,7 @@ TEST(DraftModel, RefusesAnotherVocabularyUnlessTold) {
   std::swap(turned[65], turned[66]);
   const auto options = with_draft_model("qwen3-tied", renumbered("qwen3-tied", "swapped", turned, 260));
   const auto refused = Engine::load(options);
-  ASSERT_FALSE(refused.ok());
-  for (const char* word : {"swapped", "token 65", "intersection"})
-    EXPECT_NE(refused.error().message.find(word), std::string::npos) << refused.error().message;
+  for (const char* word : {"swapped", "token 65", "intersection"}) test::expect_refusal(refused, word);
 }
 
 }  // namespace

@@ -32,11 +32,8 @@ class LearnedDrafter : public testing::TestWithParam<Drafter> {
     return out;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, LearnedDrafter, testing::ValuesIn(kDrafters), [](const auto& info) {
-  std::string name = info.param.folder;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, LearnedDrafter, testing::ValuesIn(kDrafters),
+                         [](const auto& info) { return test::test_name(info.param.folder); });
 
 // The shapes of guesses: a chain, a tree that grows, the request's own tree.
 constexpr int kNumShapes = 3;
@@ -109,33 +106,20 @@ TEST_P(LearnedDrafter, GivesThePlainOutputsInACrowdWithFarTooFewPages) {
       crowd.kv_memory_bytes = memory_of(*test::load(options(device, kv)), 7);
       auto crowded = test::load(crowd);
 
-      struct Case {
-        Request request;
-        Generation plain;
-        std::string what;
-        std::unique_ptr<TokenStream> stream;
-      };
-      std::vector<Case> cases;
+      std::vector<Request> requests;
+      std::vector<Generation> plain;
       for (int i = 0; i < 12; ++i) {
-        Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60)};
-        if (i % 8 < 2) narrow(c.request);
-        c.plain = test::generate_plain(*alone, c.request);
-        if (i % 5 != 4) set_shape(c.request, *crowded, i + turn, 1 + (i + turn) % 4);  // every fifth decodes plainly
-        if (GetParam().points && i % 3 == 0) c.request.speculation.rule = "ratio";
-        c.request.priority = i % 3;
-        c.what = fmt::format("{} cache {} request {}", device, caching, i);
-        cases.push_back(std::move(c));
+        Request request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
+        if (i % 8 < 2) narrow(request);
+        plain.push_back(test::generate_plain(*alone, request));
+        if (i % 5 != 4) set_shape(request, *crowded, i + turn, 1 + (i + turn) % 4);  // every fifth decodes plainly
+        if (GetParam().points && i % 3 == 0) request.speculation.rule = "ratio";
+        request.priority = i % 3;
+        requests.push_back(std::move(request));
       }
-      for (Case& c : cases) {
-        auto stream = crowded->submit(c.request);
-        ASSERT_TRUE(stream.ok()) << c.what << ": " << stream.error().message;
-        c.stream = std::move(*stream);
-      }
-      for (Case& c : cases) {
-        auto run = c.stream->result();
-        ASSERT_TRUE(run.ok()) << c.what << ": " << run.error().message;
-        test::expect_same_output(*run, c.plain, c.what);
-      }
+      const auto runs = test::generate_together(*crowded, requests);
+      for (size_t i = 0; i < runs.size(); ++i)
+        test::expect_same_output(runs[i], plain[i], fmt::format("{} cache {} request {}", device, caching, i));
       const EngineStats stats = crowded->stats();
       EXPECT_GT(stats.preemptions, 0);
       EXPECT_GT(stats.accepted, 0);
@@ -202,8 +186,7 @@ TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
     for (int node = 0; node < tree.size; ++node) ASSERT_EQ(tree.parents[size_t(node)], parents[node]);
     whole += tree.size >= 6;
   };
-  ASSERT_TRUE(run->prefill(nullptr).ok());
-  while (run->sequence().len() < run->sequence().max_len) ASSERT_TRUE(run->round().ok());
+  test::decode_to_the_end(*run);
   EXPECT_GT(whole, 5);
   EXPECT_GE(rounds, whole);
 }

@@ -79,38 +79,26 @@ void expect_plain_outputs_in_a_crowd(const char* model, const char* device, cons
   EngineOptions options = roomy;
   options.max_num_seqs = 6, options.prefix_caching = caching;
   options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
-  options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  options.kv_memory_bytes = test::bytes_of_pages(*alone, 7);
   auto crowded = test::load(options);
 
-  struct Case {
-    Request request;
-    Generation plain;
-    std::string what;
-    std::unique_ptr<TokenStream> stream;
-  };
-  std::vector<Case> cases;
+  std::vector<Request> requests;
+  std::vector<Generation> plain;
   const auto methods = test::methods_on_a_host();
   for (int i = 0; i < 12; ++i) {
-    Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens)};
-    c.plain = test::generate_plain(*alone, c.request);
-    const auto& method = methods[size_t(i + 5 * turn) % methods.size()];
-    test::set_method(c.request, method, 2 + (i + turn) % 6);
-    c.request.priority = i % 3;
-    c.what = fmt::format("{} kind {} {}", where, i % test::kNumKinds, test::name_of(method));
-    cases.push_back(std::move(c));
-  }
-  for (Case& c : cases) {
-    auto stream = crowded->submit(c.request);
-    ASSERT_TRUE(stream.ok()) << c.what << ": " << stream.error().message;
-    c.stream = std::move(*stream);
+    Request request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens);
+    plain.push_back(test::generate_plain(*alone, request));
+    test::set_method(request, methods[size_t(i + 5 * turn) % methods.size()], 2 + (i + turn) % 6);
+    request.priority = i % 3;
+    requests.push_back(std::move(request));
   }
   int ended_by_text = 0;
-  for (Case& c : cases) {
-    auto run = c.stream->result();
-    ASSERT_TRUE(run.ok()) << c.what << ": " << run.error().message;
-    test::expect_same_output(*run, c.plain, c.what);
-    ended_by_text += !run->stopped_by.empty();
-    ended_by_id += run->finish == FinishReason::Stop && run->stopped_by.empty();
+  const auto runs = test::generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    test::expect_same_output(runs[i], plain[i],
+                             fmt::format("{} kind {} {}", where, i % test::kNumKinds, requests[i].speculation.proposer));
+    ended_by_text += !runs[i].stopped_by.empty();
+    ended_by_id += runs[i].finish == FinishReason::Stop && runs[i].stopped_by.empty();
   }
   EXPECT_GE(ended_by_text, 1) << where;
   const EngineStats stats = crowded->stats();

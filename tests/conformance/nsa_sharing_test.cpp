@@ -75,11 +75,8 @@ std::string all_layers_but_0(Engine& engine) {
 }
 
 class Sharing : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(test::nsa_models()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(test::nsa_models()),
+                         [](const auto& info) { return test::test_name(info.param); });
 
 TEST_P(Sharing, OfNothingIsStrictBitForBit) {
   for (const char* device : {"reference", "cpu"}) {
@@ -234,11 +231,9 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
   EXPECT_EQ(named.tokens, run_class(*with, request, "reuse", all_layers_but_0(*with), 1).tokens);
 
   const auto other = Engine::load({.model = test::tiny_path("qwen3-untied"), .context_len = 64, .reuse_schedule = path});
-  ASSERT_FALSE(other.ok());
-  const std::string& message = other.error().message;
+  test::expect_refusal(other, found->model.hash);
   auto foreign = test::load({.model = test::tiny_path("qwen3-untied"), .context_len = 64});
-  EXPECT_NE(message.find(found->model.hash), message.npos) << message;
-  EXPECT_NE(message.find(identity_of(*foreign->parts().checkpoint).hash), message.npos) << message;
+  test::expect_refusal(other, identity_of(*foreign->parts().checkpoint).hash);
   EXPECT_FALSE(ReuseSchedule::from_json(R"({"version":1})", found->model).ok());
   EXPECT_FALSE(calibrate_reuse(engine->parts(), texts, 400, [](int, int) { return true; }).ok());
 }
@@ -266,9 +261,7 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   EXPECT_EQ(approx.approximation.group_rows, 4);
   EXPECT_GT(approx.approximation.shared_choices, 0);
   request.speculation.precision_class = "approx-reuse", request.speculation.reuse_layers = "1";
-  const auto refused = with->generate(request);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("no strategies of precision class approx-reuse"), std::string::npos);
+  test::expect_refusal(with->generate(request), "no strategies of precision class approx-reuse");
 }
 
 TEST(SharingRefusals, SayWhatToDoInstead) {
@@ -294,9 +287,7 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
     Request request = test::request(test::random_prompt(20, 256, 1), 8);
     request.speculation.precision_class = c.precision_class, request.speculation.reuse_layers = c.layers;
     request.speculation.group_rows = c.group, request.speculation.proposer = c.method;
-    const auto run = c.engine->generate(request);
-    ASSERT_FALSE(run.ok()) << c.says;
-    EXPECT_NE(run.error().message.find(c.says), std::string::npos) << run.error().message;
+    test::expect_refusal(c.engine->generate(request), c.says);
   }
 }
 

@@ -21,11 +21,8 @@ std::vector<Place> places() {
 }
 
 class Nsa : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(test::nsa_models()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(test::nsa_models()),
+                         [](const auto& info) { return test::test_name(info.param); });
 
 TEST_P(Nsa, EveryMethodGivesThePlainStream) {
   int turn = 0;
@@ -57,7 +54,7 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
 // Compressed rows that rejected and accepted nodes own must not outlive the round in any other form than a chain would leave.
 TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
   int turn = 0;
-  int64_t kept = 0, moved = 0;
+  test::TreeCounts counts;
   for (const Place& place : places()) {
     auto engine = test::load({.model = test::tiny_path(GetParam()),
                               .device = place.device,
@@ -68,30 +65,11 @@ TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
                               .max_draft = 64});
     Request request = test::request(test::random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-    auto plain = test::make_step(*engine, request);
-    ASSERT_TRUE(plain->prefill(nullptr).ok());
-    while (plain->sequence().len() < 240) ASSERT_TRUE(plain->round().ok());
-    request.speculation.proposer = "random-trees";
-    for (const int nodes : {64, 64, 30}) {  // the first run knows nothing
-      request.speculation.num_tokens = 6 + turn % 7;
-      request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
-      auto step = test::make_step(*engine, request);
-      step->hot_loop().after_commit = [&](Running& who) {
-        for (size_t i = 0; i < who.path_rows.size(); ++i) moved += who.path_rows[i] != int32_t(i);
-      };
-      ASSERT_TRUE(step->prefill(nullptr).ok());
-      while (step->sequence().len() < 220) ASSERT_TRUE(step->round().ok());
-      kept += step->stats().accepted;
-      const auto& tokens = step->sequence().tokens;
-      const std::string what = fmt::format("{} {} nodes {}", place.device, place.isa, nodes);
-      ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
-      const int64_t entries = step->sequence().committed_len;
-      ASSERT_TRUE(test::same_bits(test::kv_of(*engine, *step, entries), test::kv_of(*engine, *plain, entries))) << what;
-    }
+    test::expect_entries_of_a_chain(*engine, request, 64, 220, turn, fmt::format("{} {}", place.device, place.isa), counts);
     ++turn;
   }
-  EXPECT_GT(kept, 50);
-  EXPECT_GT(moved, 30);
+  EXPECT_GT(counts.kept, 50);
+  EXPECT_GT(counts.moved, 30);
 }
 
 TEST_P(Nsa, APromptInAnyChunksLeavesTheSameEntriesAndTokens) {
@@ -104,8 +82,7 @@ TEST_P(Nsa, APromptInAnyChunksLeavesTheSameEntriesAndTokens) {
       options.chunk_len = chunk, options.threads = 1 + chunk % 2;
       auto engine = test::load(options);
       auto step = test::make_step(*engine, test::request(test::random_prompt(150, 256, 9), 40));
-      ASSERT_TRUE(step->prefill(nullptr).ok());
-      while (step->sequence().len() < 180) ASSERT_TRUE(step->round().ok());
+      test::decode_to(*step, 180);
       const auto now = test::kv_of(*engine, *step, 179);
       if (kv.empty()) tokens = step->sequence().tokens, kv = now;
       EXPECT_EQ(step->sequence().tokens, tokens) << place.isa << " chunk " << chunk;
@@ -132,11 +109,10 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
       EngineOptions options = roomy;
       options.max_num_seqs = 5, options.prefix_caching = caching;
       options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
-      options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+      options.kv_memory_bytes = test::bytes_of_pages(*alone, 7);
       auto crowded = test::load(options);
       std::vector<Generation> plain;
       std::vector<Request> requests;
-      std::vector<std::unique_ptr<TokenStream>> streams;
       for (int i = 0; i < 12; ++i) {
         Request request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
         plain.push_back(test::generate_plain(*alone, request));
@@ -144,16 +120,9 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
         request.priority = i % 3;
         requests.push_back(request);
       }
-      for (const Request& request : requests) {
-        auto stream = crowded->submit(request);
-        ASSERT_TRUE(stream.ok()) << stream.error().message;
-        streams.push_back(std::move(*stream));
-      }
-      for (size_t i = 0; i < streams.size(); ++i) {
-        auto run = streams[i]->result();
-        ASSERT_TRUE(run.ok()) << run.error().message;
-        test::expect_same_output(*run, plain[i], fmt::format("{} cache {} request {}", device, caching, i));
-      }
+      const auto runs = test::generate_together(*crowded, requests);
+      for (size_t i = 0; i < runs.size(); ++i)
+        test::expect_same_output(runs[i], plain[i], fmt::format("{} cache {} request {}", device, caching, i));
       EXPECT_GT(crowded->stats().preemptions, 0);
       EXPECT_EQ(crowded->stats().prefix_tokens_hit > 0, caching);
       ++turn;
@@ -205,22 +174,16 @@ TEST(NsaRefusals, SayWhatToDoInstead) {
   for (const char* method : {"self", "cascade"}) {
     Request request = test::request(test::random_prompt(20, 256, 1), 8);
     request.speculation.proposer = method;
-    const auto run = engine->generate(request);
-    ASSERT_FALSE(run.ok()) << method;
-    EXPECT_NE(run.error().message.find("use suffix, ngram or a loaded drafter"), std::string::npos) << run.error().message;
+    test::expect_refusal(engine->generate(request), "use suffix, ngram or a loaded drafter", method);
   }
   for (const char* kv : {"q8_0", "fp8"}) {
     EngineOptions with = options;
     with.kv_dtype = kv;
-    const auto loaded = Engine::load(with);
-    ASSERT_FALSE(loaded.ok());
-    EXPECT_NE(loaded.error().message.find("choose one of these by --kv-type"), std::string::npos) << loaded.error().message;
+    test::expect_refusal(Engine::load(with), "choose one of these by --kv-type", kv);
   }
   EngineOptions drafting{.model = test::tiny_path("qwen3-untied"), .context_len = 256};
   drafting.drafters = {{.method = "draft_model", .path = test::tiny_path("nsa-std")}};
-  const auto loaded = Engine::load(drafting);
-  ASSERT_FALSE(loaded.ok());
-  EXPECT_NE(loaded.error().message.find("sparse attention cannot draft"), std::string::npos) << loaded.error().message;
+  test::expect_refusal(Engine::load(drafting), "sparse attention cannot draft");
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
 // What holds on the CPU holds on a device: streams with speculation are those of plain decoding, bit for bit, for every way to
 // draft, every policy, in a crowd and under every rule of logits; rows do not depend on their company; and its numbers are near
 // the reference's. On `cuda` where there is a GPU, and everywhere on `late`, which keeps a device's contract.
-#include <algorithm>
-#include <cmath>
-
 #include "../conformance/equality.h"
-#include "../conformance/methods.h"
 #include "engine/round_bench.h"
+#include "near.h"
 
 namespace hunch {
 namespace {
@@ -164,23 +161,19 @@ TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
     auto alone = test::load(options);
     options.max_num_seqs = 6, options.prefix_caching = caching;
     options.chunk_len = 40, options.max_num_batched_tokens = 90;
-    options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+    options.kv_memory_bytes = test::bytes_of_pages(*alone, 7);
     auto crowded = test::load(options);
-    std::vector<std::unique_ptr<TokenStream>> streams;
+    std::vector<Request> requests;
     std::vector<Generation> plain;
     for (int i = 0; i < 12; ++i) {
       Request request = test::request_of_kind(*alone, i, test::phrases(100 + 5 * i, 40, uint64_t(i)), 40);
       plain.push_back(test::generate_plain(*alone, request));
       test::set_method(request, kMethods[i % test::kNumMethods], 1 + i % 5);
-      auto stream = crowded->submit(request);
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
+      requests.push_back(std::move(request));
     }
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto run = streams[i]->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
-      test::expect_same_output(*run, plain[i], fmt::format("request {} cache {}", i, caching));
-    }
+    const auto runs = test::generate_together(*crowded, requests);
+    for (size_t i = 0; i < runs.size(); ++i)
+      test::expect_same_output(runs[i], plain[i], fmt::format("request {} cache {}", i, caching));
   }
 }
 
@@ -239,26 +232,18 @@ TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
     cases.push_back({test::tiny_path(model), model.starts_with("gpt-oss") ? 3.0 : 0.4, 0.05});
   for (const Case& c : cases) {
     std::vector<std::vector<float>> found;
-    for (const std::string& device : {std::string("reference"), device_}) {
-      auto engine = test::load({.model = c.model, .device = device, .context_len = 256});
-      Request request = test::request(test::random_prompt(150, 256, 8), 1);
-      request.sampling.prompt_logprobs = 0;
-      const Generation run = test::generate_plain(*engine, request);
-      found.emplace_back();
-      for (const TokenLogprob& token : run.prompt_logprobs) found.back().push_back(token.logprob);
-    }
-    ASSERT_EQ(found[0].size(), found[1].size());
+    for (const std::string& device : {std::string("reference"), device_})
+      found.push_back(test::prompt_logprobs(*test::load({.model = c.model, .device = device, .context_len = 256}),
+                                            test::random_prompt(150, 256, 8)));
     ASSERT_GT(found[0].size(), 100u);
-    double most = 0, sum = 0;
-    for (size_t i = 0; i < found[0].size(); ++i) {
-      const double difference = std::abs(double(found[0][i]) - double(found[1][i]));
-      most = std::max(most, difference), sum += difference;
-    }
-    EXPECT_LT(most, c.most) << c.model;
-    EXPECT_LT(sum / double(found[0].size()), c.mean) << c.model;
-    std::printf("%s: most %.4f, mean %.5f\n", c.model.substr(c.model.rfind('/') + 1).c_str(), most,
-                sum / double(found[0].size()));
+    test::expect_near(found[0], found[1], c.most, c.mean, c.model.substr(c.model.rfind('/') + 1));
   }
+}
+
+void expect_same_rounds(const std::vector<Generation>& runs, const std::string& what) {
+  EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
+  EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
+  EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
 }
 
 // Chains that run blind and selections read in place are those of the host's loop over compact copies: the same tokens, and the
@@ -281,9 +266,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
         }
         ++turn;
         const std::string what = fmt::format("{} {} {}", model, rule, policy);
-        EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
-        EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
-        EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+        expect_same_rounds(runs, what);
         EXPECT_GT(runs[1].drafted, 0) << what;
       }
 }
@@ -323,7 +306,6 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
     options.drafters.push_back({.path = test::tiny_path(name)});
     auto engine = test::load(options);
     std::vector<std::vector<int32_t>> plain;
-    std::vector<std::unique_ptr<TokenStream>> streams;
     std::vector<Request> requests;
     for (int i = 0; i < 6; ++i) {
       requests.push_back(test::request(test::random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
@@ -331,17 +313,11 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
       plain.push_back(test::plain_stream(*engine, requests.back()));
       requests.back().speculation.proposer = "auto";
     }
-    for (const Request& request : requests) {
-      auto stream = engine->submit(request);
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
-    }
     int64_t drafted = 0;
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto run = streams[i]->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
-      EXPECT_EQ(run->tokens, plain[i]) << name << " request " << i;
-      drafted += run->drafted;
+    const auto runs = test::generate_together(*engine, requests);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      EXPECT_EQ(runs[i].tokens, plain[i]) << name << " request " << i;
+      drafted += runs[i].drafted;
     }
     EXPECT_GT(drafted, 50) << name;
   }
@@ -366,9 +342,7 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
         }
         ++turn;
         const std::string what = fmt::format("{} {} {}", name, rule, beside);
-        EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
-        EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
-        EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+        expect_same_rounds(runs, what);
         EXPECT_GT(runs[1].accepted, 0) << what;
       }
 }

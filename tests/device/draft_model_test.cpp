@@ -1,8 +1,7 @@
 // A draft model on a device: it is right where it reads what the target reads, in blind chains and, under another numbering,
 // level by level.
 #include "../conformance/renumbered.h"
-
-#include <gtest/gtest.h>
+#include "../conformance/runs.h"
 
 namespace hunch {
 namespace {
@@ -75,17 +74,12 @@ TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
   options.max_num_seqs = 6, options.chunk_len = 66, options.max_num_batched_tokens = 400;  // 466 rows of a pass of drafts
   options.max_draft = 64;
   auto engine = test::load(options);
-  std::vector<std::unique_ptr<TokenStream>> streams;
-  for (int i = 0; i < 12; ++i) {
-    auto stream = engine->submit(test::drafting(test::random_prompt(66, 256, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
-    ASSERT_TRUE(stream.ok()) << stream.error().message;
-    streams.push_back(std::move(*stream));
-  }
-  for (size_t i = 0; i < streams.size(); ++i) {
-    auto run = streams[i]->result();
-    ASSERT_TRUE(run.ok()) << run.error().message;
-    EXPECT_GT(run->drafted, 0) << i;
-    EXPECT_EQ(run->accepted, run->drafted) << i;
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i)
+    requests.push_back(test::drafting(test::random_prompt(66, 256, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
+  for (const Generation& run : test::generate_together(*engine, requests)) {
+    EXPECT_GT(run.drafted, 0);
+    EXPECT_EQ(run.accepted, run.drafted);
   }
 }
 

@@ -1,9 +1,6 @@
 // A model with natively trained sparse attention on a device: the shipped one, whose heads and blocks the kernels have forms for.
 // Its streams are those of plain decoding under every way to draft, alone and in a crowd, and its numbers are near the CPU's.
-#include <algorithm>
-#include <cmath>
-
-#include "../conformance/methods.h"
+#include "near.h"
 
 namespace hunch {
 namespace {
@@ -65,7 +62,7 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   auto alone = test::load(roomy);
   EngineOptions tight = options();
   tight.max_num_seqs = 5, tight.chunk_len = 77, tight.max_num_batched_tokens = 200;
-  tight.kv_memory_bytes = 40 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  tight.kv_memory_bytes = test::bytes_of_pages(*alone, 40);
   auto crowded = test::load(tight);
   std::vector<Generation> plain;
   std::vector<Request> requests;
@@ -73,21 +70,13 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
     requests.push_back(test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160));
     requests.back().sampling.temperature = i % 3 ? 0.0 : 0.8;
     plain.push_back(test::generate_plain(*alone, requests.back()));
-  }
-  std::vector<std::unique_ptr<TokenStream>> streams;
-  for (int i = 0; i < 10; ++i) {  // all at once, or a fast device is done with one before the next comes
     const Way& way = kWays[size_t(i) % std::size(kWays)];
-    set_method(requests[size_t(i)], way.proposer, way.chain, way.beside);
-    requests[size_t(i)].priority = i % 3;
-    auto stream = crowded->submit(requests[size_t(i)]);
-    ASSERT_TRUE(stream.ok()) << stream.error().message;
-    streams.push_back(std::move(*stream));
+    set_method(requests.back(), way.proposer, way.chain, way.beside);
+    requests.back().priority = i % 3;
   }
-  for (size_t i = 0; i < streams.size(); ++i) {
-    auto run = streams[i]->result();
-    ASSERT_TRUE(run.ok()) << run.error().message;
-    test::expect_same_output(*run, plain[i], fmt::format("request {}", i));
-  }
+  // All at once, or a fast device is done with one before the next comes.
+  const auto runs = test::generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) test::expect_same_output(runs[i], plain[i], fmt::format("request {}", i));
   EXPECT_GT(crowded->stats().preemptions, 0);
 }
 
@@ -123,22 +112,11 @@ TEST_F(DeviceNsa, LogProbabilitiesAreNearTheProcessors) {
   std::vector<std::vector<float>> found;
   for (const char* device : {"cpu", "cuda"}) {
     auto engine = test::load(options(device));
-    Request request = test::request(test::copying_prompt(engine->tokenizer(), 1200, 5), 1);
-    request.sampling.prompt_logprobs = 0;
-    found.emplace_back();
-    for (const TokenLogprob& token : test::generate_plain(*engine, request).prompt_logprobs)
-      found.back().push_back(token.logprob);
+    found.push_back(test::prompt_logprobs(*engine, test::copying_prompt(engine->tokenizer(), 1200, 5)));
   }
-  ASSERT_EQ(found[0].size(), found[1].size());
   ASSERT_GT(found[0].size(), 1000u);
-  double most = 0, sum = 0;  // rounding may send a row to another block, which moves it by a step
-  for (size_t i = 0; i < found[0].size(); ++i) {
-    const double difference = std::abs(double(found[0][i]) - double(found[1][i]));
-    most = std::max(most, difference), sum += difference;
-  }
-  std::printf("most %.4f, mean %.5f\n", most, sum / double(found[0].size()));
-  EXPECT_LT(most, 2.0);
-  EXPECT_LT(sum / double(found[0].size()), 0.03);
+  // Rounding may send a row to another block, which moves it by a step.
+  test::expect_near(found[0], found[1], 2.0, 0.03, "wren-nsa-8m");
 }
 
 }  // namespace

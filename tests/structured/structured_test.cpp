@@ -79,7 +79,7 @@ TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
   auto alone = test::load(options());
   EngineOptions narrow = options();
   narrow.max_num_seqs = 5, narrow.chunk_len = 40, narrow.max_num_batched_tokens = 90;
-  narrow.kv_memory_bytes = 5 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
+  narrow.kv_memory_bytes = test::bytes_of_pages(*alone, 5);
   auto crowded = test::load(narrow);
   std::vector<Request> requests;
   std::vector<Generation> plain;
@@ -89,17 +89,8 @@ TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
     test::set_method(asked, test::kMethods[(i * 5 + 1) % test::kNumMethods], 2 + i % 5);
     requests.push_back(asked);
   }
-  std::vector<std::unique_ptr<TokenStream>> streams;
-  for (const Request& asked : requests) {
-    auto stream = crowded->submit(asked);
-    ASSERT_TRUE(stream.ok()) << stream.error().message;
-    streams.push_back(std::move(*stream));
-  }
-  for (size_t i = 0; i < streams.size(); ++i) {
-    auto run = streams[i]->result();
-    ASSERT_TRUE(run.ok()) << run.error().message;
-    test::expect_same_output(run.value(), plain[i], fmt::format("request {}", i));
-  }
+  const auto runs = test::generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) test::expect_same_output(runs[i], plain[i], fmt::format("request {}", i));
   EXPECT_GT(crowded->stats().preemptions, 0);
 }
 
@@ -118,9 +109,7 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
     std::string said;
     while (auto event = (*stream)->next()) said += event->text;
     EXPECT_EQ(said, "abcabcabcabc") << proposer;
-    auto outcome = (*stream)->result();
-    ASSERT_FALSE(outcome.ok());
-    EXPECT_NE(outcome.error().message.find("grammar_dead_end"), std::string::npos) << outcome.error().message;
+    test::expect_refusal((*stream)->result(), "grammar_dead_end");
     EXPECT_TRUE((*beside)->result().ok());
   }
 }
