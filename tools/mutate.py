@@ -82,7 +82,7 @@ def copy_if_changed(source: Path, target: Path):
 def make_scratch(scratch: Path, suites):
     """A copy of what the programs need; data and models are links. Unchanged files keep their times, so builds stay incremental."""
     wanted = set()
-    files = [ROOT / 'CMakeLists.txt', ROOT / 'tools/make_tiny_models.cpp']
+    files = [ROOT / 'CMakeLists.txt', ROOT / 'models/tiny/make_tiny_models.cpp']
     for folder in ['src', 'include', 'bindings'] + [f'tests/{suite}' for suite in suites]:
         files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in KINDS]
     files += (ROOT / 'tests').glob('*/*.h')  # suites share some

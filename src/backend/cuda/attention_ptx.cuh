@@ -9,14 +9,6 @@
 
 namespace hunch {
 
-__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity) {
-  uint32_t passed;
-  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-               : "=r"(passed)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return passed != 0;
-}
 // Arrives once the 16-byte copies that this thread started before are done.
 __device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "backend/cuda/attention_fixture.h"
-#include "backend/cuda/kernel_bench.h"
 
 namespace hunch {
 namespace {
@@ -533,18 +532,6 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         EXPECT_LE(distance(got.out, gathered.out), one_split ? 0 : out_tolerance(shape)) << what;
         EXPECT_LE(distance(got.lse, gathered.lse), one_split ? 0 : 1e-4) << what;
       }
-}
-
-// Not a test: prints what `hunch bench kernels` would, with --gtest_also_run_disabled_tests.
-TEST(CudaAttention, DISABLED_Bench) {
-  HUNCH_NEEDS_DEVICE();
-  const Ceilings ceilings = measure_ceilings();
-  std::printf("%s: read %.1f GB/s, copy %.1f GB/s\n", device_facts().name.c_str(), ceilings.read_bytes / 1e9,
-              ceilings.copy_bytes / 1e9);
-  auto commands = std::move(*Commands::make());
-  for (const KernelRow& row : bench_attention(*commands))
-    std::printf("%-72s %8.4f ms %7.1f GB/s %5.1f %% of read %6.1f TFLOP/s\n", row.name.c_str(), row.ms, row.bytes / row.ms / 1e6,
-                row.bytes / row.ms * 1e3 / ceilings.read_bytes * 100, row.flops / row.ms / 1e9);
 }
 
 }  // namespace

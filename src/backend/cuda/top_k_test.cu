@@ -6,7 +6,6 @@
 #include <random>
 
 #include "backend/cuda/device_test.h"
-#include "backend/cuda/kernel_bench.h"
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {
@@ -171,16 +170,6 @@ TEST(CudaTopK, RepeatsManySetsAsOneGraph) {
   auto commands = Commands::make().value();
   for (int64_t n = 4100; n < 4128; n += 4) expect_reference(*commands, {{Kind::Wide, n, n / 14, 16, 4, 8, 140}});
   EXPECT_EQ(commands->counters().graph_launches, 4u);
-}
-
-// Prints its figures; run by hand.
-TEST(CudaTopK, DISABLED_Bench) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
-  const Ceilings ceilings = measure_ceilings();
-  printf("read %.2f TB/s\n", ceilings.read_bytes * 1e-12);
-  for (const KernelRow& row : bench_top_k(*commands))
-    printf("%-55s %8.4f ms %6.2f TB/s\n", row.name.c_str(), row.ms, row.bytes / row.ms * 1e-9);
 }
 
 TEST(CudaTopK, RepeatsAsOneGraph) {

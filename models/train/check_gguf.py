@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks hunch's GGUF files against the `gguf` package, both ways; needs `pip install gguf numpy`.
 
-  tools/check_gguf.py --model MODEL [--quantize 'build/release/hunch quantize {in} {out} --type {type}']
+  models/train/check_gguf.py --model MODEL [--quantize 'build/release/hunch quantize {in} {out} --type {type}']
 
 (a) What hunch writes reads back in the package: same keys, tensors and types, and for Q8_0 and Q4_0 the same bytes as the
     package's own quantiser makes of the same weights.
