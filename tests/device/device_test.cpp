@@ -8,20 +8,19 @@
 namespace hunch {
 namespace {
 
-using test::Equality;
-using test::kMethods;
+using namespace test;
 
 class Device : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     device_ = GetParam();
-    const auto devices = test::accelerators();
+    const auto devices = accelerators();
     if (std::find(devices.begin(), devices.end(), device_) == devices.end()) GTEST_SKIP() << "no device";
   }
   // Plain loops are too slow for the shipped model.
   bool slow() const { return device_ == "late"; }
   EngineOptions tiny(const std::string& model) const {
-    return {.model = test::tiny_path(model), .device = device_, .context_len = 256};
+    return {.model = tiny_path(model), .device = device_, .context_len = 256};
   }
   std::string device_;
 };
@@ -38,15 +37,15 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
     EngineOptions options = tiny(model);
     options.kv_dtype = turn % 2 ? "f16" : "bf16";
     options.chunk_len = turn % 3 ? 64 : 7;
-    auto engine = test::load(options);
+    auto engine = load(options);
     Equality equality(*engine);
     for (const auto& policy : Register<SparsePolicy>::all())
       for (const double ratio : {0.07, 0.3}) {
-        Request request = test::request(test::random_prompt(170, 256, 4), 60);
+        Request request = test::request(random_prompt(170, 256, 4), 60);
         request.speculation.policy = std::string(policy.name);
         request.speculation.min_tokens = 12;
         request.speculation.ratio = ratio;
-        request.speculation.num_tokens = test::kGammas[turn % 5];
+        request.speculation.num_tokens = kGammas[turn % 5];
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} {}", model, policy.name, ratio));
       }
     EXPECT_GE(equality.accepted, 1) << model;
@@ -58,17 +57,17 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
 // A grammar is a rule of the host: drafts that would run blind wait for it, and none is made without it.
 TEST_P(Device, StructuredOutputIsThatOfPlainDecoding) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  auto engine = test::load(tiny("qwen3-tied"));
+  auto engine = load(tiny("qwen3-tied"));
   int64_t accepted = 0;
   for (int seed = 0; seed < 4; ++seed) {
-    Request request = test::request(test::random_prompt(60, 256, uint64_t(seed)), 50);
+    Request request = test::request(random_prompt(60, 256, uint64_t(seed)), 50);
     request.sampling.temperature = seed % 2 ? 0.9 : 0.0;
     request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
-    const Generation plain = test::generate(*engine, request);
+    const Generation plain = generate(*engine, request);
     for (const int tree : {0, 6}) {
       request.speculation.proposer = "self", request.speculation.ratio = 0.3, request.speculation.num_tokens = 4;
       request.speculation.tree_tokens = tree;
-      const Generation run = test::generate(*engine, request);
+      const Generation run = generate(*engine, request);
       EXPECT_EQ(run.text, plain.text) << seed;
       EXPECT_EQ(run.tokens, plain.tokens) << seed;
       EXPECT_EQ(run.finish, plain.finish) << seed;
@@ -84,7 +83,7 @@ TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
   const auto kernels = [&](int batch) {
     EngineOptions options = tiny("qwen3-tied");
     options.max_num_seqs = batch;
-    const auto engine = test::load(options);
+    const auto engine = load(options);
     Request request;
     request.speculation.proposer = "self", request.speculation.min_tokens = 12, request.speculation.ratio = 0.3;
     auto bench =
@@ -105,15 +104,15 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
   for (const char* kv : {"q8_0", "fp8"}) {
     EngineOptions options = tiny(turn % 2 ? "qwen2-window" : "qwen3-tied");
     options.kv_dtype = kv;
-    auto engine = test::load(options);
+    auto engine = load(options);
     Equality equality(*engine);
     for (const char* policy : {"vegas", "quest", "streamingllm"})
       for (const int beside : {0, 6}) {
-        Request request = test::request(test::random_prompt(170, 256, 4), 60);
+        Request request = test::request(random_prompt(170, 256, 4), 60);
         request.speculation.policy = policy;
         request.speculation.min_tokens = 12;
         request.speculation.ratio = 0.3;
-        request.speculation.num_tokens = test::kGammas[turn % 5];
+        request.speculation.num_tokens = kGammas[turn % 5];
         request.speculation.tree_tokens = beside;
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} beside {}", kv, policy, beside));
       }
@@ -126,10 +125,10 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
 TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;
   for (const char* model : kEncoded) {
-    auto engine = test::load(tiny(model));
+    auto engine = load(tiny(model));
     Equality equality(*engine);
     for (const char* weights : {"target", "q8_0"}) {
-      Request request = test::request(test::random_prompt(170, 256, 4), 60);
+      Request request = test::request(random_prompt(170, 256, 4), 60);
       request.speculation.ratio = 0.3;
       request.speculation.num_tokens = 2 + turn % 6;
       request.speculation.draft_weights = weights;
@@ -142,14 +141,13 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
 TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf"}) {
-    auto engine = test::load(tiny(model));
-    for (int kind = 0; kind < test::kNumKinds; ++kind) {
-      Request request = test::request_of_kind(*engine, kind, test::phrases(160, 40, uint64_t(kind)), 50);
-      const Generation plain = test::generate_plain(*engine, request);
+    auto engine = load(tiny(model));
+    for (int kind = 0; kind < kNumKinds; ++kind) {
+      Request request = request_of_kind(*engine, kind, phrases(160, 40, uint64_t(kind)), 50);
+      const Generation plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
-        test::set_method(request, method, 1 + turn++ % 6);
-        test::expect_same_output(test::generate(*engine, request), plain,
-                                 fmt::format("{} kind {} {}", model, kind, test::name_of(method)));
+        set_method(request, method, 1 + turn++ % 6);
+        expect_same_output(generate(*engine, request), plain, fmt::format("{} kind {} {}", model, kind, name_of(method)));
       }
     }
   }
@@ -158,30 +156,30 @@ TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
 TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
   for (const bool caching : {false, true}) {
     EngineOptions options = tiny("qwen3-untied");
-    auto alone = test::load(options);
+    auto alone = load(options);
     options.max_num_seqs = 6, options.prefix_caching = caching;
     options.chunk_len = 40, options.max_num_batched_tokens = 90;
-    options.kv_memory_bytes = test::bytes_of_pages(*alone, 7);
-    auto crowded = test::load(options);
+    options.kv_memory_bytes = bytes_of_pages(*alone, 7);
+    auto crowded = load(options);
     std::vector<Request> requests;
     std::vector<Generation> plain;
     for (int i = 0; i < 12; ++i) {
-      Request request = test::request_of_kind(*alone, i, test::phrases(100 + 5 * i, 40, uint64_t(i)), 40);
-      plain.push_back(test::generate_plain(*alone, request));
-      test::set_method(request, kMethods[i % test::kNumMethods], 1 + i % 5);
+      Request request = request_of_kind(*alone, i, phrases(100 + 5 * i, 40, uint64_t(i)), 40);
+      plain.push_back(generate_plain(*alone, request));
+      set_method(request, kMethods[i % kNumMethods], 1 + i % 5);
       requests.push_back(std::move(request));
     }
-    const auto runs = test::generate_together(*crowded, requests);
+    const auto runs = generate_together(*crowded, requests);
     for (size_t i = 0; i < runs.size(); ++i)
-      test::expect_same_output(runs[i], plain[i], fmt::format("request {} cache {}", i, caching));
+      expect_same_output(runs[i], plain[i], fmt::format("request {} cache {}", i, caching));
   }
 }
 
 TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   if (slow()) GTEST_SKIP() << "plain loops";
-  auto engine = test::load({.model = test::wren_path(), .device = device_, .context_len = 8704});
+  auto engine = load({.model = wren_path(), .device = device_, .context_len = 8704});
   Equality equality(*engine);
-  const auto prompt = test::copying_prompt(engine->tokenizer(), 8192, 1);
+  const auto prompt = copying_prompt(engine->tokenizer(), 8192, 1);
   int turn = 0;
   for (const double ratio : {0.03, 0.07})
     for (const int gamma : {1, 4, 7, 15}) {
@@ -200,10 +198,10 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
     for (const int chunk : {512, 2, 3, 7, 64, 149}) {
       EngineOptions options = tiny(model);
       options.chunk_len = chunk;
-      auto engine = test::load(options);
-      Request request = test::request(test::random_prompt(150, 256, 9), 40);
+      auto engine = load(options);
+      Request request = test::request(random_prompt(150, 256, 9), 40);
       request.sampling.temperature = 0.8, request.sampling.seed = 3;
-      const auto stream = test::plain_stream(*engine, request);
+      const auto stream = plain_stream(*engine, request);
       if (whole.empty()) whole = stream;
       EXPECT_EQ(stream, whole) << model << " chunk " << chunk;
     }
@@ -218,25 +216,24 @@ TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
     double most, mean;
   };
   std::vector<Case> cases;
-  if (!slow()) cases.push_back({test::wren_path(), 0.2, 0.04});
+  if (!slow()) cases.push_back({wren_path(), 0.2, 0.04});
   // Rounding may send a row to another expert, which moves it by a step.
   auto backend = Register<Backend>::find(device_)->make({});
   ASSERT_TRUE(backend.ok());
-  for (const std::string& model : test::tiny_models()) {
-    auto checkpoint = Checkpoint::open(test::tiny_path(model));
+  for (const std::string& model : tiny_models()) {
+    auto checkpoint = Checkpoint::open(tiny_path(model));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
     const bool experts = (*checkpoint)->shape().num_experts > 0;
-    if ((*backend)->lacks(**checkpoint).empty()) cases.push_back({test::tiny_path(model), experts ? 3.0 : 0.4, 0.05});
+    if ((*backend)->lacks(**checkpoint).empty()) cases.push_back({tiny_path(model), experts ? 3.0 : 0.4, 0.05});
   }
-  for (const std::string model : kEncoded)
-    cases.push_back({test::tiny_path(model), model.starts_with("gpt-oss") ? 3.0 : 0.4, 0.05});
+  for (const std::string model : kEncoded) cases.push_back({tiny_path(model), model.starts_with("gpt-oss") ? 3.0 : 0.4, 0.05});
   for (const Case& c : cases) {
     std::vector<std::vector<float>> found;
     for (const std::string& device : {std::string("reference"), device_})
-      found.push_back(test::prompt_logprobs(*test::load({.model = c.model, .device = device, .context_len = 256}),
-                                            test::random_prompt(150, 256, 8)));
+      found.push_back(
+          prompt_logprobs(*load({.model = c.model, .device = device, .context_len = 256}), random_prompt(150, 256, 8)));
     ASSERT_GT(found[0].size(), 100u);
-    test::expect_near(found[0], found[1], c.most, c.mean, c.model.substr(c.model.rfind('/') + 1));
+    expect_near(found[0], found[1], c.most, c.mean, c.model.substr(c.model.rfind('/') + 1));
   }
 }
 
@@ -255,14 +252,14 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
       for (const char* policy : {"vegas", "last_accepted", "streamingllm", "quest", "sparsespec", "snapkv", "random", "full"}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
-          auto engine = test::load({.model = test::tiny_path(model), .device = device, .context_len = 256});
-          Request request = test::request(test::random_prompt(170, 256, 4), 50);
+          auto engine = load({.model = tiny_path(model), .device = device, .context_len = 256});
+          Request request = test::request(random_prompt(170, 256, 4), 50);
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
           SpeculationOptions& o = request.speculation;
           o.proposer = "self", o.rule = rule, o.policy = policy;
           o.ratio = 0.3, o.min_tokens = 12, o.num_tokens = 1 + turn % 6;
           o.tree_tokens = turn % 4 == 3 ? 5 : 0;
-          runs.push_back(test::generate(*engine, request));
+          runs.push_back(generate(*engine, request));
         }
         ++turn;
         const std::string what = fmt::format("{} {} {}", model, rule, policy);
@@ -278,18 +275,18 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
     for (const char* kv : {"bf16", "f32", "fp8"}) {
       EngineOptions options = tiny("echo");
       options.kv_dtype = kv;
-      options.drafters.push_back({.path = test::tiny_path(name)});
-      auto engine = test::load(options);
+      options.drafters.push_back({.path = tiny_path(name)});
+      auto engine = load(options);
       int64_t kept = 0, dropped = 0;
       for (const int beside : {0, 6})
         for (const double temperature : {0.0, 0.5}) {
           const int prompt = 30 + 70 * (turn++ % 3);
-          Request asked = test::request(test::random_prompt(prompt, 250, uint64_t(turn)), 60);
+          Request asked = test::request(random_prompt(prompt, 250, uint64_t(turn)), 60);
           asked.sampling.temperature = temperature;
-          const auto plain = test::plain_stream(*engine, asked);
+          const auto plain = plain_stream(*engine, asked);
           asked.speculation.proposer = engine->parts().learned.at(0).name;
           asked.speculation.num_tokens = 1 + turn % 5, asked.speculation.tree_tokens = beside;
-          const Generation run = test::generate(*engine, asked);
+          const Generation run = generate(*engine, asked);
           EXPECT_EQ(run.tokens, plain) << name << " " << kv << " T " << temperature << " beside " << beside;
           kept += run.accepted, dropped += run.drafted - run.accepted;
         }
@@ -303,18 +300,18 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
   for (const char* name : {"echo", "echo-eagle3", "echo-medusa"}) {
     EngineOptions options = tiny("echo");
     options.max_num_seqs = 3;
-    options.drafters.push_back({.path = test::tiny_path(name)});
-    auto engine = test::load(options);
+    options.drafters.push_back({.path = tiny_path(name)});
+    auto engine = load(options);
     std::vector<std::vector<int32_t>> plain;
     std::vector<Request> requests;
     for (int i = 0; i < 6; ++i) {
-      requests.push_back(test::request(test::random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
+      requests.push_back(test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
       requests.back().sampling.temperature = i % 2 ? 0.5 : 0.0;
-      plain.push_back(test::plain_stream(*engine, requests.back()));
+      plain.push_back(plain_stream(*engine, requests.back()));
       requests.back().speculation.proposer = "auto";
     }
     int64_t drafted = 0;
-    const auto runs = test::generate_together(*engine, requests);
+    const auto runs = generate_together(*engine, requests);
     for (size_t i = 0; i < runs.size(); ++i) {
       EXPECT_EQ(runs[i].tokens, plain[i]) << name << " request " << i;
       drafted += runs[i].drafted;
@@ -330,15 +327,15 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
       for (const int beside : {0, 5}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
-          EngineOptions options{.model = test::tiny_path("echo"), .device = device, .context_len = 256};
-          options.drafters.push_back({.path = test::tiny_path(name)});
-          auto engine = test::load(options);
-          Request request = test::request(test::random_prompt(100, 250, 4), 60);
+          EngineOptions options{.model = tiny_path("echo"), .device = device, .context_len = 256};
+          options.drafters.push_back({.path = tiny_path(name)});
+          auto engine = load(options);
+          Request request = test::request(random_prompt(100, 250, 4), 60);
           request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
           SpeculationOptions& o = request.speculation;
           o.proposer = engine->parts().learned.at(0).name, o.rule = rule;
           o.num_tokens = 2 + turn % 4, o.tree_tokens = beside;
-          runs.push_back(test::generate(*engine, request));
+          runs.push_back(generate(*engine, request));
         }
         ++turn;
         const std::string what = fmt::format("{} {} {}", name, rule, beside);
