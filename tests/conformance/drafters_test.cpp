@@ -156,13 +156,7 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
               narrowed ? std::count(allowed.begin(), allowed.end(), run.tokens[i]) > 0
                        : std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
               << what << ": token " << i << " is impossible";
-        int64_t at_depths = 0, kept = 0;
-        for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
-          at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
-          EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
-        }
-        EXPECT_EQ(kept, run.accepted) << what;
-        beside += run.drafted - at_depths, accepted += run.accepted;
+        beside += guesses_beside(run, what), accepted += run.accepted;
       }
     }
   EXPECT_GT(beside, 100) << "nothing branches";

@@ -98,6 +98,18 @@ inline void expect_same_output(const Generation& got, const Generation& plain, c
   }
 }
 
+// How many guesses of a run stood beside chains, after a look at its counts by position.
+inline int64_t guesses_beside(const Generation& run, const std::string& what) {
+  int64_t at_depths = 0, kept = 0;
+  for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
+    at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
+    EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
+  }
+  EXPECT_EQ(kept, run.accepted) << what;
+  EXPECT_LE(at_depths, run.drafted) << what;
+  return run.drafted - at_depths;
+}
+
 // Runs over random trees of up to `most` nodes and of 30: tokens and entries are those of plain decoding.
 struct TreeCounts {
   int64_t kept = 0, moved = 0;

@@ -52,7 +52,7 @@ class Schemas : public testing::Test {
 };
 
 TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
-  const std::vector<std::string> schemas = schemas(kSchemas);
+  const std::vector<std::string> schemas = test::schemas(kSchemas);
   struct Method {
     const char* proposer;
     int tree_tokens;
@@ -88,7 +88,7 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
 
 // The same without seeds and shared noise: other outputs than plain decoding's, and just as valid.
 TEST_F(Schemas, AreKeptUnderRuleRatio) {
-  const std::vector<std::string> schemas = schemas(60);
+  const std::vector<std::string> schemas = test::schemas(60);
   for (size_t i = 0; i < schemas.size(); ++i)
     for (const char* proposer : {"self", "eagle3", "ngram"}) {
       Request request = test::request(random_prompt(20, 256, i), 60);
