@@ -137,9 +137,7 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
 
 TEST(LightDrafts, GuessedRowsMakeTheSameDraftsOnTheShippedModel) {
   auto engine = load({.model = wren_path(), .threads = 2, .context_len = 4608});
-  Request request = test::request(copying_prompt(engine->tokenizer(), 4096, 7), 96);
-  request.speculation.num_tokens = 9;
-  request.speculation.ratio = 0.03;
+  Request request = self_drafting(copying_prompt(engine->tokenizer(), 4096, 7), 96, 0.03, 9);
   for (int sampling = 0; sampling < 2; ++sampling) {
     set_sampling(request, sampling);
     EXPECT_GT(saved_by_a_lookup(*engine, request, "ngram", 0.4f, fmt::format("sampling {}", sampling)), 20);

@@ -35,6 +35,15 @@ inline std::vector<Generation> generate_together(Engine& engine, const std::vect
   return out;
 }
 
+// Drafts of `self` over a share of the cache.
+inline Request self_drafting(std::vector<int32_t> prompt, int64_t max_tokens, double ratio, int gamma,
+                             std::string_view policy = "vegas") {
+  Request out = request(std::move(prompt), max_tokens);
+  SpeculationOptions& o = out.speculation;
+  o.proposer = "self", o.policy = policy, o.ratio = ratio, o.num_tokens = gamma;
+  return out;
+}
+
 inline int64_t bytes_of_pages(Engine& engine, int pages) {
   return pages * int64_t(engine.parts().backend->kv_page_bytes(engine.parts().geometry));
 }

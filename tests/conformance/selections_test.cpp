@@ -43,12 +43,8 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
       for (const auto& part : Register<SparsePolicy>::all())
         for (const char* rows : {"all", "last"}) {
           auto engine = load({.model = tiny_path(model), .device = device, .threads = 1, .context_len = 256});
-          Request request = test::request(random_prompt(150, 256, 31), 40);
-          request.speculation.proposer = "self";
-          request.speculation.policy = std::string(part.name);
+          Request request = self_drafting(random_prompt(150, 256, 31), 40, 0.07, 4, part.name);
           request.speculation.rows = rows;
-          request.speculation.ratio = 0.07;
-          request.speculation.num_tokens = 4;
           auto plan = plan_request(request, {}, 64);
           ASSERT_TRUE(plan.ok());
           auto step = make_step(*engine, request);

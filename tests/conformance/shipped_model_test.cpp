@@ -19,9 +19,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryRatioAndGamma) {
   int turn = 0;
   for (const double ratio : kRatios)
     for (const int gamma : kGammas) {
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.ratio = ratio;
-      request.speculation.num_tokens = gamma;
+      Request request = self_drafting(prompt, kNewTokens, ratio, gamma);
       equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -85,11 +83,8 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForDraftsOfOtherPoliciesAndCheaperWe
   int turn = 0;
   for (const char* weights : {"target", "q4_0"})
     for (const char* policy : {"full", "streamingllm", "vegas"}) {
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.policy = policy;
+      Request request = self_drafting(prompt, kNewTokens, 0.02, 3, policy);
       request.speculation.draft_weights = weights;
-      request.speculation.ratio = 0.02;
-      request.speculation.num_tokens = 3;
       equality.expect_plain_stream(request, turn++, std::string(policy) + " " + weights);
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -103,9 +98,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
     const auto prompt = copying_prompt(engine->tokenizer(), len, 5);
     ASSERT_GE(prompt.size(), size_t(len) - 200);
     for (int turn = 0; turn < (len == 8192 ? 6 : 2); ++turn) {
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.ratio = turn % 2 ? 0.01 : 0.015;
-      request.speculation.num_tokens = len == 8192 ? 7 : 4;
+      Request request = self_drafting(prompt, kNewTokens, turn % 2 ? 0.01 : 0.015, len == 8192 ? 7 : 4);
       equality.expect_plain_stream(request, turn, fmt::format("{} tokens", len));
     }
     EXPECT_GT(equality.acceptance(), 0.5) << len;

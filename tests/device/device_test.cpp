@@ -41,11 +41,8 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
     Equality equality(*engine);
     for (const auto& policy : Register<SparsePolicy>::all())
       for (const double ratio : {0.07, 0.3}) {
-        Request request = test::request(random_prompt(170, 256, 4), 60);
-        request.speculation.policy = std::string(policy.name);
+        Request request = self_drafting(random_prompt(170, 256, 4), 60, ratio, kGammas[turn % 5], policy.name);
         request.speculation.min_tokens = 12;
-        request.speculation.ratio = ratio;
-        request.speculation.num_tokens = kGammas[turn % 5];
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} {}", model, policy.name, ratio));
       }
     EXPECT_GE(equality.accepted, 1) << model;
@@ -108,11 +105,8 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
     Equality equality(*engine);
     for (const char* policy : {"vegas", "quest", "streamingllm"})
       for (const int beside : {0, 6}) {
-        Request request = test::request(random_prompt(170, 256, 4), 60);
-        request.speculation.policy = policy;
+        Request request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, kGammas[turn % 5], policy);
         request.speculation.min_tokens = 12;
-        request.speculation.ratio = 0.3;
-        request.speculation.num_tokens = kGammas[turn % 5];
         request.speculation.tree_tokens = beside;
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} beside {}", kv, policy, beside));
       }
@@ -128,9 +122,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
     auto engine = load(tiny(model));
     Equality equality(*engine);
     for (const char* weights : {"target", "q8_0"}) {
-      Request request = test::request(random_prompt(170, 256, 4), 60);
-      request.speculation.ratio = 0.3;
-      request.speculation.num_tokens = 2 + turn % 6;
+      Request request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, 2 + turn % 6);
       request.speculation.draft_weights = weights;
       equality.expect_plain_stream(request, turn++, fmt::format("{} drafts {}", model, weights));
     }
@@ -183,9 +175,7 @@ TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   int turn = 0;
   for (const double ratio : {0.03, 0.07})
     for (const int gamma : {1, 4, 7, 15}) {
-      Request request = test::request(prompt, 96);
-      request.speculation.ratio = ratio;
-      request.speculation.num_tokens = gamma;
+      Request request = self_drafting(prompt, 96, ratio, gamma);
       equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
     }
   EXPECT_GT(equality.acceptance(), 0.5);
