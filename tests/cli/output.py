@@ -14,10 +14,10 @@ GUESSED = ["-p", LONG, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "sel
 
 
 def test_json_has_every_promised_field(hunch):
-    j = hunch.run_json("-p", PROMPT, "-n", "8", "--ignore-eos", "--temp", "0")  # guesses, if the planner thinks that they pay
+    j = hunch.greedy("-p", PROMPT, "-n", "8")  # guesses, if the planner thinks that they pay
     assert all(name in j for name in FIELDS), j
     assert j["mean_acceptance_length"] >= 1, j
-    j = hunch.run_json("-p", PROMPT, "-n", "8", "--ignore-eos", "--temp", "0", "--spec", "none")
+    j = hunch.greedy("-p", PROMPT, "-n", "8", "--spec", "none")
     assert all(isinstance(j["milliseconds"][part], (int, float)) for part in ("load", "prefill", "draft", "verify", "select")), j
     assert len(j["tokens"]) == 8 and all(isinstance(t, int) for t in j["tokens"]), j
     assert j["lossless"] is True and j["mean_acceptance_length"] == 1 and j["prompt_tokens"] > 0, j
@@ -192,7 +192,7 @@ def test_the_manual_names_every_command_and_flag(hunch):
 
 def test_a_trace_holds_every_round_of_a_request(hunch):
     path = os.path.join(hunch.folder, "trace.json")
-    j = hunch.run_json("-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "ngram", "--trace", path)
+    j = hunch.greedy("-p", PROMPT, "-n", "24", "--spec", "ngram", "--trace", path)
     with open(path) as file:
         events = [event for event in json.load(file) if event]
     rounds = [e for e in events if e.get("name") in ("round", "token")]

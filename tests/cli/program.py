@@ -48,6 +48,9 @@ class Hunch:
         [answer] = self.lines("run", "-m", self.model, "--json", *arguments, **options)
         return answer
 
+    def greedy(self, *arguments, **options):
+        return self.run_json("--ignore-eos", "--temp", "0", *arguments, **options)
+
     def bench(self, *flags):
         return self("bench", "-m", self.model, *flags)
 

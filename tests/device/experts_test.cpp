@@ -43,8 +43,8 @@ TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
 }
 
 TEST(ExpertModels, NameWhatABackendLacks) {
-  for (const auto& [folder, family, lacks] : {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"},
-                                              {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
+  for (const auto& [folder, family, lacks] :
+       {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"}, {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
     auto checkpoint = Checkpoint::open(test::tiny_path(folder));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
     Lacking backend;
