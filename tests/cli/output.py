@@ -96,9 +96,9 @@ def test_foreign_flags_leave_a_note(hunch):
 
 
 def test_tokenize_prints_ids(hunch):
-    ids = hunch.json("tokenize", "-m", hunch.model, "-p", PROMPT, "--json")["tokens"]
+    ids = hunch.json("tokenize", "-p", PROMPT, "--json")["tokens"]
     assert ids and hunch.run_json("-p", PROMPT, "-n", "1")["prompt_tokens"] == len(ids)
-    back = hunch.json("detokenize", "-m", hunch.model, "-p", " ".join(map(str, ids)), "--json")
+    back = hunch.json("detokenize", "-p", " ".join(map(str, ids)), "--json")
     assert back["text"].endswith(PROMPT), back
 
 
@@ -110,9 +110,9 @@ def test_info_describes_the_model(hunch):
 
 def test_audit_says_equal(hunch):
     prompt = hunch.file("audit.txt", LONG.encode())
-    result = hunch("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--temp", "0.8")
+    result = hunch("audit", "-f", prompt, "-n", "40", "--ignore-eos", "--temp", "0.8")
     assert result.code == 0 and result.out.startswith("equal, 40 tokens"), result
-    j = hunch.json("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--json")
+    j = hunch.json("audit", "-f", prompt, "-n", "40", "--ignore-eos", "--json")
     assert j["equal"] is True and j["tokens"] == 40 and j["first_difference"] is None, j
 
 

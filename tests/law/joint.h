@@ -3,6 +3,7 @@
 // position; the drafter is far from the target (about three of four drafts are kept), since a near one hides faults.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
