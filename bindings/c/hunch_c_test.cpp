@@ -28,6 +28,13 @@ hunch_engine_options tiny_options() {
   return options;
 }
 
+template <class S>
+S sized() {
+  S made{};
+  made.size = sizeof made;
+  return made;
+}
+
 class CInterface : public testing::Test {
  protected:
   void SetUp() override {
@@ -66,8 +73,7 @@ TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
 
   hunch_stream* stream = submit();
   std::vector<int32_t> taken;
-  hunch_token token{};
-  token.size = sizeof token;
+  auto token = sized<hunch_token>();
   hunch_status status;
   while ((status = hunch_stream_next(stream, taken.size() % 2 ? -1 : 1000, &token, &error_)) == HUNCH_STATUS_OK) {
     EXPECT_EQ(token.index, int64_t(taken.size()));
@@ -76,8 +82,7 @@ TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
   }
   EXPECT_EQ(status, HUNCH_STATUS_END);
   EXPECT_EQ(taken, plain);
-  hunch_result result{};
-  result.size = sizeof result;
+  auto result = sized<hunch_result>();
   for (int again = 0; again < 2; ++again) {
     ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK) << error_.message;
     EXPECT_EQ(std::vector<int32_t>(result.tokens, result.tokens + result.num_tokens), plain);
@@ -91,18 +96,15 @@ TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
 TEST_F(CInterface, CancelsAndTimesOut) {
   request_.max_tokens = 400;
   hunch_stream* stream = submit();
-  hunch_token token{};
-  token.size = sizeof token;
+  auto token = sized<hunch_token>();
   ASSERT_EQ(hunch_stream_next(stream, -1, &token, &error_), HUNCH_STATUS_OK);
   EXPECT_EQ(hunch_stream_cancel(stream, &error_), HUNCH_STATUS_OK);
-  hunch_result result{};
-  result.size = sizeof result;
+  auto result = sized<hunch_result>();
   ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK);
   EXPECT_EQ(result.finish, HUNCH_FINISH_INTERRUPTED);
   EXPECT_EQ(hunch_stream_next(stream, 0, &token, &error_), HUNCH_STATUS_END);
   hunch_stream_free(stream);
-  hunch_engine_stats stats{};
-  stats.size = sizeof stats;
+  auto stats = sized<hunch_engine_stats>();
   ASSERT_EQ(hunch_engine_get_stats(engine_, &stats, nullptr), HUNCH_STATUS_OK);
   EXPECT_EQ(stats.requests_aborted, 1);
   EXPECT_EQ(stats.kv_pages_used, 0);
@@ -202,13 +204,21 @@ TEST_F(CInterface, ReadsWhatAnOlderHeaderKnewAndWritesNoMore) {
   hunch_stream_free(stream);
 }
 
-TEST(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
-  hunch_error error;
-  hunch_engine_options options = tiny_options();
-  const std::string wren = test::wren_path();
-  options.model = wren.c_str();
+// The shipped model, which says something.
+class CInterfaceText : public testing::Test {
+ protected:
+  void SetUp() override {
+    hunch_engine_options options = tiny_options();
+    const std::string wren = test::wren_path();
+    options.model = wren.c_str();
+    ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
+  }
+  void TearDown() override { EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK); }
   hunch_engine* engine = nullptr;
-  ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
+  hunch_error error;
+};
+
+TEST_F(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
   const std::string text = "The captain looked at the sea.";
   size_t count = 0, length = 0;
   EXPECT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, nullptr, 0, &count, &error), HUNCH_STATUS_TOO_SMALL);
@@ -219,18 +229,11 @@ TEST(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
   ASSERT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), back.data(), back.size(), &length, &error), HUNCH_STATUS_OK);
   EXPECT_EQ(back, text);
   EXPECT_EQ(hunch_tokenize(engine, "\xff", 1, 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_USAGE) << error.message;
-  EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK);
 }
 
 // Every kind of structure: what comes is what was asked for.
-TEST(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
+TEST_F(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  hunch_error error;
-  hunch_engine_options options = tiny_options();
-  const std::string wren = test::wren_path();
-  options.model = wren.c_str();
-  hunch_engine* engine = nullptr;
-  ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
   const int32_t prompt[] = {5, 6, 7};
   const char* const choices[] = {"the sea", "a ship"};
   const auto said = [&](hunch_structure structure, const char* text) {
@@ -241,8 +244,7 @@ TEST(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
     request.choices = choices, request.num_choices = 2;
     hunch_stream* stream = nullptr;
     EXPECT_EQ(hunch_submit(engine, &request, &stream, &error), HUNCH_STATUS_OK) << error.message;
-    hunch_result result{};
-    result.size = sizeof result;
+    auto result = sized<hunch_result>();
     EXPECT_EQ(hunch_stream_result(stream, &result, &error), HUNCH_STATUS_OK) << error.message;
     const std::string out(result.text, result.text_len);
     hunch_stream_free(stream);
@@ -254,7 +256,6 @@ TEST(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
   EXPECT_EQ(said(HUNCH_STRUCTURE_GRAMMAR, "root ::= \"sail\""), "sail");
   const std::string chosen = said(HUNCH_STRUCTURE_CHOICE, nullptr);
   EXPECT_TRUE(chosen == choices[0] || chosen == choices[1]) << chosen;
-  EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK);
 }
 
 }  // namespace

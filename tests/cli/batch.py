@@ -17,7 +17,7 @@ def jsonl(lines):
 def batch(hunch, name, lines, *flags, out=None, **options):
     source = hunch.file(name + ".in", jsonl(lines))
     out = out or os.path.join(hunch.folder, name + ".out")
-    return hunch("batch", source, "-o", out, "-m", hunch.model, *flags, **options), out
+    return hunch("batch", source, "-o", out, *flags, **options), out
 
 
 def answers(path):
@@ -75,13 +75,13 @@ def test_leaves_files_of_others_alone(hunch):
         expect(result, 1, "is no answer of hunch batch")
         assert open(out, "rb").read() == data
     source = hunch.file("same.jsonl", jsonl(GOOD))
-    expect(hunch("batch", source, "-o", source, "-m", hunch.model), 2, "is the input")
-    expect(hunch("batch", source, "-m", hunch.model), 2, "-o")
-    expect(hunch("batch", "/no/such", "-o", "-", "-m", hunch.model), 1, "/no/such")
+    expect(hunch("batch", source, "-o", source), 2, "is the input")
+    expect(hunch("batch", source), 2, "-o")
+    expect(hunch("batch", "/no/such", "-o", "-"), 1, "/no/such")
 
 
 def test_streams_from_stdin_to_stdout_before_the_input_ends(hunch):
-    child = hunch.start("batch", "-", "-o", "-", "-m", hunch.model, stdin=subprocess.PIPE)
+    child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
     for line in GOOD[:3]:
         child.stdin.write(jsonl([line]))
         child.stdin.flush()
@@ -93,7 +93,7 @@ def test_streams_from_stdin_to_stdout_before_the_input_ends(hunch):
 def test_ctrl_c_keeps_whole_answers_and_says_how_to_go_on(hunch):
     lines = GOOD + [dict(id=f"long {i}", prompt="Once", max_tokens=8000, ignore_eos=True, seed=i) for i in range(3)]
     source, out = hunch.file("stop.in", jsonl(lines)), os.path.join(hunch.folder, "stop.out")
-    child = hunch.start("batch", source, "-o", out, "-m", hunch.model)
+    child = hunch.start("batch", source, "-o", out)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and (not os.path.exists(out) or open(out, "rb").read().count(b"\n") < len(GOOD)):
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_whole_answers_and_says_how_to_go_on(hunch):
     assert child.returncode == 130 and b"the same command goes on" in err, (child.returncode, err)
     assert {a["id"] for a in answers(out)} == {line["id"] for line in GOOD}
     # The reader of an input that never ends stops too.
-    child = hunch.start("batch", "-", "-o", "-", "-m", hunch.model, stdin=subprocess.PIPE)
+    child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
     child.stdin.write(jsonl(GOOD[:1]))
     child.stdin.flush()
     child.stdout.readline()

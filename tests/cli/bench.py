@@ -15,7 +15,7 @@ def book(hunch):
 
 
 def test_bench_json_has_llama_benchs_fields(hunch):
-    rows = hunch.json("bench", "-m", hunch.model, *SMALL, "-pg", "8,4", "-o", "json")
+    rows = hunch.json("bench", *SMALL, "-pg", "8,4", "-o", "json")
     assert [row["test"] for row in rows] == ["pp8", "tg4", "pp8+tg4", "pp8 @ d32", "tg4 @ d32", "pp8+tg4 @ d32"], rows
     for row in rows:
         assert all(name in row for name in FIELDS), row
@@ -25,7 +25,7 @@ def test_bench_json_has_llama_benchs_fields(hunch):
 
 
 def test_bench_formats_agree(hunch):
-    lines = hunch.lines("bench", "-m", hunch.model, *SMALL, "-o", "jsonl")
+    lines = hunch.lines("bench", *SMALL, "-o", "jsonl")
     table = list(csv.DictReader(io.StringIO(hunch.bench(*SMALL, "-o", "csv").out)))
     markdown = hunch.bench(*SMALL).out
     assert [row["test"] for row in lines] == [row["test"] for row in table] == ["pp8", "tg4", "pp8 @ d32", "tg4 @ d32"]
@@ -56,11 +56,11 @@ def test_bench_rows_with_speculation_need_a_text(hunch):
 
 
 def test_bench_only_still_means_passes(hunch):
-    assert hunch.json("bench", "-m", hunch.model, "--only", "plain", "-d", "0", "-r", "1", "--json")["plain"][0]["context"] == 0
+    assert hunch.json("bench", "--only", "plain", "-d", "0", "-r", "1", "--json")["plain"][0]["context"] == 0
 
 
 def test_bench_batch_counts_every_requests_tokens(hunch):
-    rows = hunch.lines("bench", "batch", "-m", hunch.model, "--parallel", "1,2", "-p", "32", "-n", "4", "-o", "jsonl")
+    rows = hunch.lines("bench", "batch", "--parallel", "1,2", "-p", "32", "-n", "4", "-o", "jsonl")
     assert [row["n_parallel"] for row in rows] == [1, 2], rows
     for row in rows:  # tokens = requests x n
         assert abs(row["samples_ts"][0] * row["samples_ns"][0] / 1e9 - 4 * row["n_parallel"]) < 0.01, row
@@ -72,7 +72,7 @@ def prompts_of(hunch):
 
 
 def test_bench_batch_continues_a_files_prompts(hunch):
-    flags = ["bench", "batch", "-m", hunch.model, "--prompts", prompts_of(hunch)]
+    flags = ["bench", "batch", "--prompts", prompts_of(hunch)]
     rows = hunch.lines(*flags, "--parallel", "2", "-n", "8", "-r", "2", "--spec", "self", "-o", "jsonl")
     assert [row["drafter"] for row in rows] == ["none", "self"], rows
     assert rows[0]["decode_ts"] > 0 and len(rows[1]["samples_decode_speedup"]) == 2 and rows[1]["decode_speedup"] > 0, rows
@@ -81,7 +81,7 @@ def test_bench_batch_continues_a_files_prompts(hunch):
 
 
 def test_bench_accept_measures_every_policy_at_every_ratio(hunch):
-    rows = hunch.json("bench", "accept", prompts_of(hunch), "-m", hunch.model, "--policies", "streamingllm,default-q4_0",
+    rows = hunch.json("bench", "accept", prompts_of(hunch), "--policies", "streamingllm,default-q4_0",
                       "--ratios", "0.1,0.5", "--draft", "3", "--n", "2", "-n", "8", "--json")["rows"]
     assert [(row["policy"], row["ratio"]) for row in rows] == [(p, r) for p in ("streamingllm", "default-q4_0") for r in (0.1, 0.5)], rows
     for row in rows:  # whoever is reached was kept before
@@ -89,7 +89,7 @@ def test_bench_accept_measures_every_policy_at_every_ratio(hunch):
 
 
 def test_bench_rounds_times_policies_by_name(hunch):
-    flags = ["bench", "rounds", "-m", hunch.model, "-d", "128", "--rounds", "2", "--gammas", "2"]
+    flags = ["bench", "rounds", "-d", "128", "--rounds", "2", "--gammas", "2"]
     rows = hunch.json(*flags, "--policies", "streamingllm,vegas-logit", "--ratios", "0.1,0.5", "-o", "json")["rows"]
     assert [(row["what"], row["policy"], row["ratio"]) for row in rows] == [("plain", None, None)] + [
         ("round", p, r) for p in ("streamingllm", "vegas-logit") for r in (0.1, 0.5)], rows
@@ -99,7 +99,7 @@ def test_bench_rounds_times_policies_by_name(hunch):
 
 
 def test_bench_prefill_counts_multiplications(hunch):
-    rows = hunch.json("bench", "prefill", "-m", hunch.model, "-p", "100", "-ub", "32,64", "-r", "1", "-o", "json")["rows"]
+    rows = hunch.json("bench", "prefill", "-p", "100", "-ub", "32,64", "-r", "1", "-o", "json")["rows"]
     assert [row["chunk"] for row in rows] == [32, 64] and rows[0]["of_ceiling"] is None, rows
     for row in rows:
         total = row["product_TFLOP"] + row["attention_TFLOP"]
@@ -107,13 +107,13 @@ def test_bench_prefill_counts_multiplications(hunch):
 
 
 def test_perplexity_of_repetition_falls_with_context(hunch):
-    rows = hunch.lines("eval", "perplexity", book(hunch), "-m", hunch.model, "--contexts", "64,512", "--windows", "2", "--json")
+    rows = hunch.lines("eval", "perplexity", book(hunch), "--contexts", "64,512", "--windows", "2", "--json")
     assert [row["context"] for row in rows] == [64, 512] and rows[0]["perplexity"] > rows[1]["perplexity"] > 1, rows
     assert all(row["lossless"] is True and row["tokens"] == row["windows"] * (row["context"] // 2 - 1) for row in rows), rows
 
 
 def test_lookup_is_the_same_with_speculation(hunch):
-    flags = ["eval", "lookup", "-m", hunch.model, "--contexts", "1024", "--books", "1", "--json"]
+    flags = ["eval", "lookup", "--contexts", "1024", "--books", "1", "--json"]
     plain, guessed = hunch.json(*flags), hunch.json(*flags, "--spec", "self")
     assert plain["found"] == guessed["found"] and plain["questions"] == 3 and guessed["drafter"] == "self", (plain, guessed)
 
@@ -129,5 +129,5 @@ def test_bench_without_wishes_decodes_plainly(hunch):
     # The engine's own default may guess; a baseline must not.
     text = book(hunch)
     for command in (["bench", "-p", "0", "-n", "4", "-d", "64", "-r", "1"], ["bench", "batch", "--parallel", "1", "-p", "64", "-n", "4"]):
-        rows = hunch.lines(*command, "-m", hunch.model, "-f", text, "-o", "jsonl")
+        rows = hunch.lines(*command, "-f", text, "-o", "jsonl")
         assert [row["drafter"] for row in rows] == ["none"], rows

@@ -107,7 +107,7 @@ def test_a_line_of_a_batch_may_name_only_what_is_loaded(hunch):
              dict(id="b", prompt="hello", max_tokens=2, speculative_config=dict(model="/no/such")),
              dict(id="c", prompt="hello", max_tokens=2, speculative_config=dict(method="none"))]
     source = hunch.file("drafters.in", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    result = hunch("batch", source, "-o", "-", "-m", hunch.model)
+    result = hunch("batch", source, "-o", "-")
     assert result.code == 1, result
     answers = {a["id"]: a for a in map(json.loads, result.out.splitlines())}
     assert "method eagle3 needs a drafter" in answers["a"]["error"]["message"], answers["a"]
@@ -143,7 +143,7 @@ def test_bench_accept_measures_drafters_and_every_side_of_a_modules_norms(hunch)
                   num_attention_heads=2, num_key_value_heads=1, head_dim=64, vocab_size=16384, rms_norm_eps=1e-6)
     source = folder(hunch, "module", config, **{"model.safetensors": zeros(shapes)})
     prompts = hunch.file("prompts.jsonl", b'{"text": "Once upon a time", "kind": "tale"}\n')
-    accept = lambda *flags: hunch("bench", "accept", prompts, "-m", hunch.model, "-n", "4", "--draft", "2", *flags)
+    accept = lambda *flags: hunch("bench", "accept", prompts, "-n", "4", "--draft", "2", *flags)
     rows = json.loads(accept("--model-draft", source, "--mtp-norms", "all", "--json").out)["rows"]
     assert [(r["mtp_feed_norm"], r["mtp_recycle_norm"]) for r in rows] == [("post", "post"), ("post", "pre"), ("pre", "post"), ("pre", "pre")], rows
     assert all(r["policy"] == "mtp" and r["mean_tokens_per_round"] >= 1 and len(r["conditional_acceptance"]) == 2 for r in rows), rows

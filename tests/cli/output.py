@@ -14,10 +14,10 @@ GUESSED = ["-p", LONG, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "sel
 
 
 def test_json_has_every_promised_field(hunch):
-    j = hunch.run_json("-p", PROMPT, "-n", "8", "--ignore-eos", "--temp", "0")  # guesses, if the planner thinks that they pay
+    j = hunch.greedy("-p", PROMPT, "-n", "8")  # guesses, if the planner thinks that they pay
     assert all(name in j for name in FIELDS), j
     assert j["mean_acceptance_length"] >= 1, j
-    j = hunch.run_json("-p", PROMPT, "-n", "8", "--ignore-eos", "--temp", "0", "--spec", "none")
+    j = hunch.greedy("-p", PROMPT, "-n", "8", "--spec", "none")
     assert all(isinstance(j["milliseconds"][part], (int, float)) for part in ("load", "prefill", "draft", "verify", "select")), j
     assert len(j["tokens"]) == 8 and all(isinstance(t, int) for t in j["tokens"]), j
     assert j["lossless"] is True and j["mean_acceptance_length"] == 1 and j["prompt_tokens"] > 0, j
@@ -96,9 +96,9 @@ def test_foreign_flags_leave_a_note(hunch):
 
 
 def test_tokenize_prints_ids(hunch):
-    ids = hunch.json("tokenize", "-m", hunch.model, "-p", PROMPT, "--json")["tokens"]
+    ids = hunch.json("tokenize", "-p", PROMPT, "--json")["tokens"]
     assert ids and hunch.run_json("-p", PROMPT, "-n", "1")["prompt_tokens"] == len(ids)
-    back = hunch.json("detokenize", "-m", hunch.model, "-p", " ".join(map(str, ids)), "--json")
+    back = hunch.json("detokenize", "-p", " ".join(map(str, ids)), "--json")
     assert back["text"].endswith(PROMPT), back
 
 
@@ -110,9 +110,9 @@ def test_info_describes_the_model(hunch):
 
 def test_audit_says_equal(hunch):
     prompt = hunch.file("audit.txt", LONG.encode())
-    result = hunch("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--temp", "0.8")
+    result = hunch("audit", "-f", prompt, "-n", "40", "--ignore-eos", "--temp", "0.8")
     assert result.code == 0 and result.out.startswith("equal, 40 tokens"), result
-    j = hunch.json("audit", "-m", hunch.model, "-f", prompt, "-n", "40", "--ignore-eos", "--json")
+    j = hunch.json("audit", "-f", prompt, "-n", "40", "--ignore-eos", "--json")
     assert j["equal"] is True and j["tokens"] == 40 and j["first_difference"] is None, j
 
 
@@ -192,7 +192,7 @@ def test_the_manual_names_every_command_and_flag(hunch):
 
 def test_a_trace_holds_every_round_of_a_request(hunch):
     path = os.path.join(hunch.folder, "trace.json")
-    j = hunch.run_json("-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "ngram", "--trace", path)
+    j = hunch.greedy("-p", PROMPT, "-n", "24", "--spec", "ngram", "--trace", path)
     with open(path) as file:
         events = [event for event in json.load(file) if event]
     rounds = [e for e in events if e.get("name") in ("round", "token")]

@@ -19,8 +19,8 @@ class Hunch:
         self.folder = tempfile.mkdtemp(prefix="hunch-cli-")
 
     def environment(self, **changes):
-        # Nothing of the caller's wishes about colour may decide a test; None removes a variable.
-        env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CLICOLOR_FORCE", "HUNCH_MODEL")}
+        # Nothing of the caller's wishes about colour may decide a test; None removes a variable. Commands without -m find the model here.
+        env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CLICOLOR_FORCE")} | {"HUNCH_MODEL": self.model}
         env.update({k: v for k, v in changes.items() if v is not None})
         return env
 
@@ -47,6 +47,9 @@ class Hunch:
     def run_json(self, *arguments, **options):
         [answer] = self.lines("run", "-m", self.model, "--json", *arguments, **options)
         return answer
+
+    def greedy(self, *arguments, **options):
+        return self.run_json("--ignore-eos", "--temp", "0", *arguments, **options)
 
     def bench(self, *flags):
         return self("bench", "-m", self.model, *flags)

@@ -6,6 +6,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // Requests through scheduler and step, without a service: the entries of each can be read before its pages go.
 class Crowd {
  public:
@@ -68,24 +70,23 @@ struct State {
 
 void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int turn) {
   const std::string where = fmt::format("{} {} {} {} cache {}", roomy.model, roomy.device, roomy.isa, roomy.kv_dtype, caching);
-  auto alone = test::load(roomy);
+  auto alone = load(roomy);
   EngineOptions options = roomy;
   options.max_num_seqs = 5, options.prefix_caching = caching;
   options.chunk_len = 33 + 10 * turn, options.max_num_batched_tokens = 80 + 7 * turn;
-  options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
-  auto crowded = test::load(options);
+  options.kv_memory_bytes = bytes_of_pages(*alone, 7);
+  auto crowded = load(options);
 
   std::vector<Request> requests;
   std::vector<State> plain;
   for (int i = 0; i < 8; ++i) {
-    Request request = test::request(test::phrases(70 + 25 * (i % 4), 66, uint64_t(i % 3)), 70);
+    Request request = test::request(phrases(70 + 25 * (i % 4), 66, uint64_t(i % 3)), 70);
     request.sampling.temperature = i % 2 ? 0.8 : 0.0;
-    auto step = test::make_step(*alone, request);
-    ASSERT_TRUE(step->prefill(nullptr).ok());
-    while (step->sequence().len() < step->sequence().max_len) ASSERT_TRUE(step->round().ok());
-    plain.push_back({step->sequence().tokens, test::kv_of(*alone, *step, step->sequence().committed_len)});
-    int method = 1 + (i + 3 * turn) % (test::kNumMethods - 3);  // auto, the first and the last two, belongs to a service
-    test::set_method(request, test::kMethods[method], 2 + (i + turn) % 6);
+    auto step = make_step(*alone, request);
+    decode_to_the_end(*step);
+    plain.push_back({step->sequence().tokens, kv_of(*alone, *step, step->sequence().committed_len)});
+    int method = 1 + (i + 3 * turn) % (kNumMethods - 3);  // auto, the first and the last two, belongs to a service
+    set_method(request, kMethods[method], 2 + (i + turn) % 6);
     requests.push_back(request);
   }
   Crowd crowd(*crowded);
@@ -95,7 +96,7 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
     crowd.run([&](size_t i, const Running& who) {
       ++over;
       EXPECT_EQ(who.sequence.tokens, plain[i].tokens) << where << " request " << i;
-      EXPECT_TRUE(test::same_bits(test::kv_of(*crowded, who.sequence, who.sequence.committed_len), plain[i].kv))
+      EXPECT_TRUE(same_bits(kv_of(*crowded, who.sequence, who.sequence.committed_len), plain[i].kv))
           << where << " request " << i << " wave " << wave << " " << who.plan.proposer << " tree "
           << who.plan.nodes - who.plan.gamma;
     });
@@ -108,12 +109,12 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
 
 TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
   int turn = 0;
-  const auto isas = test::available_isas();
+  const auto isas = available_isas();
   for (const char* model : {"qwen3-tied", "llama-linear", "qwen3-q8_0.gguf"})
     for (const char* device : {"reference", "cpu"})
       for (const bool caching : {true, false}) {
         static constexpr const char* kKvTypes[] = {"bf16", "q8_0", "f16", "f32", "fp8"};
-        EngineOptions options{.model = test::tiny_path(model), .device = device, .threads = 1 + turn % 2, .context_len = 256};
+        EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1 + turn % 2, .context_len = 256};
         options.kv_dtype = kKvTypes[(turn + turn / 5) % 5], options.max_num_seqs = 1, options.prefix_caching = false;
         if (std::string(device) == "cpu") options.isa = isas[size_t(turn) / 2 % isas.size()];
         expect_entries_of_each_alone(options, caching, turn++);

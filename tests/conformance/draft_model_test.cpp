@@ -10,11 +10,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 namespace fs = std::filesystem;
-using test::drafting;
-using test::renumbered;
-using test::same_ids;
-using test::with_draft_model;
 
 // The same model with matrices of 8 bits: often right, not always.
 const std::string& coarser(const char* model) {
@@ -22,13 +19,13 @@ const std::string& coarser(const char* model) {
   std::string& path = made[model];
   if (!path.empty()) return path;
   path = (fs::path(testing::TempDir()) / fmt::format("draft_model_{}_q8_0.gguf", model)).string();
-  HUNCH_CHECK(quantise_checkpoint(test::tiny_path(model), path, DType::Q8_0).ok());
+  HUNCH_CHECK(quantise_checkpoint(tiny_path(model), path, DType::Q8_0).ok());
   return path;
 }
 
 void expect_plain_stream(Engine& engine, const Request& request, const Generation& run, const std::string& what) {
   EXPECT_TRUE(run.lossless) << what;
-  EXPECT_EQ(run.tokens, test::plain_stream(engine, request)) << what;
+  EXPECT_EQ(run.tokens, plain_stream(engine, request)) << what;
 }
 
 // Whatever its cache lacked, or held of others, would cost acceptance.
@@ -41,13 +38,13 @@ TEST(DraftModel, AModelThatDraftsForItselfIsAlwaysRight) {
   int turn = 0;
   for (const char* device : {"reference", "cpu"})
     for (const char* model : {"qwen3-tied", "qwen2-window", "llama-q4_k_m.gguf"}) {
-      auto engine = test::load(with_draft_model(model, test::tiny_path(model), device));
+      auto engine = load(with_draft_model(model, tiny_path(model), device));
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
           const int gamma = std::array{1, 3, 6, 9}[size_t(turn++ % 4)];
           const std::string what = fmt::format("{} {} T {} {} gamma {}", device, model, temperature, rule, gamma);
-          const Request request = drafting(test::random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
-          const Generation run = test::generate(*engine, request);
+          const Request request = drafting(random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
+          const Generation run = generate(*engine, request);
           expect_all_kept(run, what);
           EXPECT_EQ(run.rounds, 59 / (gamma + 1) + (59 % (gamma + 1) > 1)) << what;
           if (temperature == 0 || rule[0] == 'm') expect_plain_stream(*engine, request, run, what);
@@ -59,13 +56,13 @@ TEST(DraftModel, AModelThatDraftsForItselfIsAlwaysRight) {
 // the third has made good.
 TEST(DraftModel, KnowsPagesThatItSawAndReadsThoseThatItDidNot) {
   for (const char* device : {"reference", "cpu"}) {
-    auto engine = test::load(with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"), device));
-    const auto first = test::random_prompt(200, 256, 1), unseen = test::random_prompt(150, 256, 2);
-    (void)test::plain_stream(*engine, drafting(unseen, 10, 1, 0));
+    auto engine = load(with_draft_model("qwen3-tied", tiny_path("qwen3-tied"), device));
+    const auto first = random_prompt(200, 256, 1), unseen = random_prompt(150, 256, 2);
+    (void)plain_stream(*engine, drafting(unseen, 10, 1, 0));
     int number = 0;
     for (const auto& prompt : {first, first, unseen, unseen}) {
       const Request request = drafting(prompt, 40, 5, 0.8);
-      const Generation run = test::generate(*engine, request);
+      const Generation run = generate(*engine, request);
       const std::string what = fmt::format("{} request {}", device, number++);
       EXPECT_EQ(run.reused_tokens > 0, number > 1) << what;
       expect_all_kept(run, what);
@@ -77,29 +74,22 @@ TEST(DraftModel, KnowsPagesThatItSawAndReadsThoseThatItDidNot) {
 // Rows that wait for their first draft are more than fit into a pass, and requests come and go.
 TEST(DraftModel, IsAlwaysRightInACrowdWithFewRowsAndPages) {
   for (const bool caching : {false, true}) {
-    EngineOptions options = with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"));
+    EngineOptions options = with_draft_model("qwen3-tied", tiny_path("qwen3-tied"));
     options.max_num_seqs = 6, options.chunk_len = 30, options.max_num_batched_tokens = 40, options.prefix_caching = caching;
-    auto roomy = test::load(options);
-    const EngineParts& parts = roomy->parts();
-    const auto bytes = int64_t(parts.backend->kv_page_bytes(parts.geometry));
-    options.kv_memory_bytes = 2 * 9 * bytes;  // the draft model's are as many
-    auto engine = test::load(options);
+    auto roomy = load(options);
+    options.kv_memory_bytes = 2 * bytes_of_pages(*roomy, 9);  // the draft model's are as many
+    auto engine = load(options);
     ASSERT_EQ(engine->parts().pool->num_pages(), 9);
     std::vector<Request> requests;
-    std::vector<std::unique_ptr<TokenStream>> streams;
     for (int i = 0; i < 12; ++i) {
-      requests.push_back(drafting(test::phrases(64 + 9 * i, 70, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
+      requests.push_back(drafting(phrases(64 + 9 * i, 70, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
       requests.back().priority = i % 3;
-      auto stream = engine->submit(requests.back());
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
     }
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto run = streams[i]->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
+    const auto runs = generate_together(*engine, requests);
+    for (size_t i = 0; i < runs.size(); ++i) {
       const std::string what = fmt::format("request {} cache {}", i, caching);
-      expect_all_kept(*run, what);
-      expect_plain_stream(*roomy, requests[i], *run, what);
+      expect_all_kept(runs[i], what);
+      expect_plain_stream(*roomy, requests[i], runs[i], what);
     }
     EXPECT_GT(engine->stats().preemptions, 0);
     EXPECT_EQ(engine->stats().prefix_tokens_hit > 0, caching);
@@ -111,14 +101,14 @@ TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
   int turn = 0;
   for (const char* device : {"reference", "cpu"})
     for (const char* model : {"qwen3-tied", "qwen2-tied"}) {
-      auto engine = test::load(with_draft_model(model, coarser(model), device));
-      for (int kind = 0; kind < test::kNumKinds; ++kind, ++turn) {
-        Request request = test::request_of_kind(*engine, kind, test::phrases(120, 40, uint64_t(kind)), 50);
-        const Generation plain = test::generate_plain(*engine, request);
+      auto engine = load(with_draft_model(model, coarser(model), device));
+      for (int kind = 0; kind < kNumKinds; ++kind, ++turn) {
+        Request request = request_of_kind(*engine, kind, phrases(120, 40, uint64_t(kind)), 50);
+        const Generation plain = generate_plain(*engine, request);
         request.speculation.proposer = turn % 7 == 6 ? "auto" : "draft_model";
         request.speculation.num_tokens = 2 + turn % 5, request.speculation.tree_tokens = turn % 3 == 2 ? 6 : 0;
-        const Generation run = test::generate(*engine, request);
-        test::expect_same_output(run, plain, fmt::format("{} {} kind {}", device, model, kind));
+        const Generation run = generate(*engine, request);
+        expect_same_output(run, plain, fmt::format("{} {} kind {}", device, model, kind));
         drafted += run.drafted, accepted += run.accepted;
         branched += run.drafted > 5 * run.rounds;
       }
@@ -129,7 +119,7 @@ TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
 }
 
 TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
-  const std::vector<int> turned = test::turned_ids();
+  const std::vector<int> turned = turned_ids();
   struct {
     const char *name, *mode;
     std::vector<int> ids;
@@ -139,12 +129,12 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
   for (const char* device : {"reference", "cpu"})
     for (const auto& c : cases) {
       const std::string path = renumbered("qwen3-tied", c.name, c.ids, c.columns);
-      auto engine = test::load(with_draft_model("qwen3-tied", path, device, c.mode));
+      auto engine = load(with_draft_model("qwen3-tied", path, device, c.mode));
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
           const std::string what = fmt::format("{} {} T {} {}", device, c.name, temperature, rule);
-          const Request request = drafting(test::random_prompt(100, 256, 5), 40, 4, temperature, rule);
-          const Generation run = test::generate(*engine, request);
+          const Request request = drafting(random_prompt(100, 256, 5), 40, 4, temperature, rule);
+          const Generation run = generate(*engine, request);
           expect_all_kept(run, what);
           if (temperature == 0 || rule[0] == 'm') expect_plain_stream(*engine, request, run, what);
         }
@@ -155,14 +145,14 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
   std::vector<int> fewer = same_ids();
   for (int id = 0; id < 260; ++id) fewer[size_t(id)] = id < 256 ? (id + 100) % 256 : id == 257 ? 256 : -1;
   const std::string path = renumbered("qwen3-tied", "fewer", fewer, 264);
-  auto engine = test::load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
+  auto engine = load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
   const std::string text = "to the tree, to the top, to the town";  // " t" is a token of the target's alone
   auto prompt = engine->tokenizer().encode(text);
   ASSERT_TRUE(prompt.ok());
   ASSERT_NE(std::find(prompt->begin(), prompt->end(), 256), prompt->end());
   Request request = drafting(*prompt, 60, 4, 0.8);
   request.sampling.logit_bias = {{256, 4.0f}};  // and is said often
-  const auto run = test::make_step(*engine, request);
+  const auto run = make_step(*engine, request);
   int64_t guessed = 0, said = 0;
   run->hot_loop().after_drafts = [&](Running& who) {
     for (int node = 0; node < who.tree().size; ++node, ++guessed) {
@@ -170,32 +160,30 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
       EXPECT_LT(who.tree().tokens(node), 258);
     }
   };
-  ASSERT_TRUE(run->prefill(nullptr).ok());
-  while (run->sequence().len() < run->sequence().prompt_len + 50) ASSERT_TRUE(run->round().ok());
+  decode_to(*run, run->sequence().prompt_len + 50);
   for (int64_t i = run->sequence().prompt_len; i < run->sequence().len(); ++i) said += run->sequence().tokens[size_t(i)] == 256;
   EXPECT_GT(guessed, 0);
   EXPECT_GT(said, 0);
   EXPECT_GT(run->stats().accepted, 0);
-  expect_plain_stream(*engine, request, test::generate(*engine, request), "a token that the draft model lacks");
+  expect_plain_stream(*engine, request, generate(*engine, request), "a token that the draft model lacks");
 }
 
 TEST(DraftModel, StopsWhereItsOwnContextEnds) {
   const std::string path = renumbered("qwen3-tied", "short", same_ids(), 260, 100);
-  auto engine = test::load(with_draft_model("qwen3-tied", path));
+  auto engine = load(with_draft_model("qwen3-tied", path));
   for (const int prompt_len : {60, 150}) {
-    const Request request = drafting(test::random_prompt(prompt_len, 256, 6), 60, 5, 0);
-    const auto run = test::make_step(*engine, request);
+    const Request request = drafting(random_prompt(prompt_len, 256, 6), 60, 5, 0);
+    const auto run = make_step(*engine, request);
     int64_t within = 0;
     run->hot_loop().after_drafts = [&](Running& who) {
       // The last draft is a guess only: nothing reads it.
       EXPECT_LE(who.tree().size, std::max<int64_t>(0, 100 - who.sequence.committed_len));
       within += who.tree().size;
     };
-    ASSERT_TRUE(run->prefill(nullptr).ok());
-    while (run->sequence().len() < prompt_len + 60) ASSERT_TRUE(run->round().ok());
+    decode_to(*run, prompt_len + 60);
     EXPECT_EQ(run->stats().accepted, run->stats().drafted);
     EXPECT_EQ(within > 0, prompt_len < 100);
-    auto plain = test::plain_stream(*engine, request);
+    auto plain = plain_stream(*engine, request);
     EXPECT_TRUE(std::equal(plain.begin(), plain.end(), run->sequence().tokens.begin() + prompt_len));
   }
 }
@@ -205,9 +193,7 @@ TEST(DraftModel, RefusesAnotherVocabularyUnlessTold) {
   std::swap(turned[65], turned[66]);
   const auto options = with_draft_model("qwen3-tied", renumbered("qwen3-tied", "swapped", turned, 260));
   const auto refused = Engine::load(options);
-  ASSERT_FALSE(refused.ok());
-  for (const char* word : {"swapped", "token 65", "intersection"})
-    EXPECT_NE(refused.error().message.find(word), std::string::npos) << refused.error().message;
+  for (const char* word : {"swapped", "token 65", "intersection"}) expect_refusal(refused, word);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 struct Drafter {
   const char *folder, *target;
   bool points = false;  // guesses under rule ratio are no samples, so that even there the stream is the plain one
@@ -20,7 +22,7 @@ class LearnedDrafter : public testing::TestWithParam<Drafter> {
   // `drafting` false: the target alone.
   EngineOptions options(const char* device, const char* kv, bool drafting = true) const {
     EngineOptions out{
-        .model = test::tiny_path(GetParam().target),
+        .model = tiny_path(GetParam().target),
         .device = device,
         .threads = 2,
         .kv_dtype = kv,
@@ -28,15 +30,12 @@ class LearnedDrafter : public testing::TestWithParam<Drafter> {
         .max_num_seqs = 1,
         .prefix_caching = false,
     };
-    if (drafting) out.drafters = {{.path = test::tiny_path(GetParam().folder)}};
+    if (drafting) out.drafters = {{.path = tiny_path(GetParam().folder)}};
     return out;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, LearnedDrafter, testing::ValuesIn(kDrafters), [](const auto& info) {
-  std::string name = info.param.folder;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, LearnedDrafter, testing::ValuesIn(kDrafters),
+                         [](const auto& info) { return test_name(info.param.folder); });
 
 // The shapes of guesses: a chain, a tree that grows, the request's own tree.
 constexpr int kNumShapes = 3;
@@ -55,22 +54,22 @@ TEST_P(LearnedDrafter, GivesThePlainStreamAloneInEveryShapeUnderEveryRuleThatPro
   int turn = 0;
   int64_t accepted[kNumShapes] = {}, drafted[kNumShapes] = {};
   for (const char* device : {"reference", "cpu"}) {
-    auto engine = test::load(options(device, turn == 0 ? "f32" : "bf16"));
+    auto engine = load(options(device, turn == 0 ? "f32" : "bf16"));
     for (const double temperature : {0.0, 0.8})
       for (const bool narrowed : {false, true}) {
-        Request request = test::request(test::phrases(90, 30, 1), 40);
+        Request request = test::request(phrases(90, 30, 1), 40);
         request.sampling.temperature = temperature;
         if (narrowed) narrow(request), request.sampling.frequency_penalty = 0.4;
-        const Generation plain = test::generate_plain(*engine, request);
+        const Generation plain = generate_plain(*engine, request);
         for (const char* rule : {"match", "ratio"})
           for (int shape = 0; shape < kNumShapes; ++shape) {
             if (std::string(rule) == "ratio" && temperature > 0 && !GetParam().points) continue;
             Request asked = request;
             set_shape(asked, *engine, shape, 1 + turn++ % 4);
             asked.speculation.rule = rule;
-            const Generation run = test::generate(*engine, asked);
+            const Generation run = generate(*engine, asked);
             const std::string what = fmt::format("{} T {} narrow {} {} shape {}", device, temperature, narrowed, rule, shape);
-            test::expect_same_output(run, plain, what);
+            expect_same_output(run, plain, what);
             EXPECT_GT(run.drafted, 0) << what;
             drafted[shape] += run.drafted, accepted[shape] += run.accepted;
           }
@@ -102,40 +101,27 @@ TEST_P(LearnedDrafter, GivesThePlainOutputsInACrowdWithFarTooFewPages) {
   for (const char* device : {"reference", "cpu"})
     for (const bool caching : {true, false}) {
       const char* kv = turn % 2 ? "bf16" : "f32";
-      auto alone = test::load(options(device, kv, false));
+      auto alone = load(options(device, kv, false));
       EngineOptions crowd = options(device, kv);
       crowd.max_num_seqs = 6, crowd.prefix_caching = caching;
       crowd.chunk_len = 40 + 9 * turn, crowd.max_num_batched_tokens = 90 + 10 * turn;
-      crowd.kv_memory_bytes = memory_of(*test::load(options(device, kv)), 7);
-      auto crowded = test::load(crowd);
+      crowd.kv_memory_bytes = memory_of(*load(options(device, kv)), 7);
+      auto crowded = load(crowd);
 
-      struct Case {
-        Request request;
-        Generation plain;
-        std::string what;
-        std::unique_ptr<TokenStream> stream;
-      };
-      std::vector<Case> cases;
+      std::vector<Request> requests;
+      std::vector<Generation> plain;
       for (int i = 0; i < 12; ++i) {
-        Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60)};
-        if (i % 8 < 2) narrow(c.request);
-        c.plain = test::generate_plain(*alone, c.request);
-        if (i % 5 != 4) set_shape(c.request, *crowded, i + turn, 1 + (i + turn) % 4);  // every fifth decodes plainly
-        if (GetParam().points && i % 3 == 0) c.request.speculation.rule = "ratio";
-        c.request.priority = i % 3;
-        c.what = fmt::format("{} cache {} request {}", device, caching, i);
-        cases.push_back(std::move(c));
+        Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
+        if (i % 8 < 2) narrow(request);
+        plain.push_back(generate_plain(*alone, request));
+        if (i % 5 != 4) set_shape(request, *crowded, i + turn, 1 + (i + turn) % 4);  // every fifth decodes plainly
+        if (GetParam().points && i % 3 == 0) request.speculation.rule = "ratio";
+        request.priority = i % 3;
+        requests.push_back(std::move(request));
       }
-      for (Case& c : cases) {
-        auto stream = crowded->submit(c.request);
-        ASSERT_TRUE(stream.ok()) << c.what << ": " << stream.error().message;
-        c.stream = std::move(*stream);
-      }
-      for (Case& c : cases) {
-        auto run = c.stream->result();
-        ASSERT_TRUE(run.ok()) << c.what << ": " << run.error().message;
-        test::expect_same_output(*run, c.plain, c.what);
-      }
+      const auto runs = generate_together(*crowded, requests);
+      for (size_t i = 0; i < runs.size(); ++i)
+        expect_same_output(runs[i], plain[i], fmt::format("{} cache {} request {}", device, caching, i));
       const EngineStats stats = crowded->stats();
       EXPECT_GT(stats.preemptions, 0);
       EXPECT_GT(stats.accepted, 0);
@@ -152,16 +138,16 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
   int64_t beside = 0, accepted = 0;
   for (const char* device : {"reference", "cpu"})
     for (const bool narrowed : {false, true}) {
-      auto engine = test::load(options(device, turn % 2 ? "bf16" : "f32"));
+      auto engine = load(options(device, turn % 2 ? "bf16" : "f32"));
       for (int shape = 1; shape < kNumShapes; ++shape) {
-        Request request = test::request(test::phrases(90, 30, 3), 60);
+        Request request = test::request(phrases(90, 30, 3), 60);
         set_shape(request, *engine, shape, 1 + turn++ % 4);
         request.speculation.rule = "ratio";
         // Three tokens are possible, and log-probabilities name them: none has another bias or history.
         request.sampling.temperature = 1.0, request.sampling.top_k = 3, request.sampling.logprobs = narrowed ? 20 : 3;
         if (narrowed) narrow(request);
         const std::string what = fmt::format("{} narrow {} shape {}", device, narrowed, shape);
-        const Generation run = test::generate(*engine, request);
+        const Generation run = generate(*engine, request);
         EXPECT_TRUE(run.lossless) << what;
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         const auto& allowed = request.sampling.allowed_token_ids;
@@ -170,13 +156,7 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
               narrowed ? std::count(allowed.begin(), allowed.end(), run.tokens[i]) > 0
                        : std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
               << what << ": token " << i << " is impossible";
-        int64_t at_depths = 0, kept = 0;
-        for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
-          at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
-          EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
-        }
-        EXPECT_EQ(kept, run.accepted) << what;
-        beside += run.drafted - at_depths, accepted += run.accepted;
+        beside += guesses_beside(run, what), accepted += run.accepted;
       }
     }
   EXPECT_GT(beside, 100) << "nothing branches";
@@ -186,10 +166,10 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
 // What stands behind the pending token in every round, with the target's own continuation known: nodes of the shape in its order,
 // all of one depth with the same candidates where the drafter's heads know nothing of each other.
 TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
-  auto engine = test::load(options("cpu", "f32"));
-  Request request = test::request(test::phrases(60, 20, 2), 30);
+  auto engine = load(options("cpu", "f32"));
+  Request request = test::request(phrases(60, 20, 2), 30);
   set_shape(request, *engine, 2, 1);
-  const auto run = test::make_step(*engine, request);
+  const auto run = make_step(*engine, request);
   int whole = 0, rounds = 0;
   run->hot_loop().after_drafts = [&](Running& who) {
     if (!who.drafting() || who.tree().size == 0) return;
@@ -202,14 +182,13 @@ TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
     for (int node = 0; node < tree.size; ++node) ASSERT_EQ(tree.parents[size_t(node)], parents[node]);
     whole += tree.size >= 6;
   };
-  ASSERT_TRUE(run->prefill(nullptr).ok());
-  while (run->sequence().len() < run->sequence().max_len) ASSERT_TRUE(run->round().ok());
+  decode_to_the_end(*run);
   EXPECT_GT(whole, 5);
   EXPECT_GE(rounds, whole);
 }
 
 TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
-  auto engine = test::load(options("cpu", "f32"));
+  auto engine = load(options("cpu", "f32"));
   const auto refusal = [&](auto&& change) {
     Request request = test::request({1, 2, 3}, 4);
     set_shape(request, *engine, 2, 1);

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 
-#include "engine/test_engines.h"
+#include "runs.h"
 
 namespace hunch::test {
 

@@ -6,7 +6,7 @@
 namespace hunch {
 namespace {
 
-using test::Equality;
+using namespace test;
 
 constexpr int kPromptLen = 170, kNewTokens = 80;
 
@@ -33,16 +33,16 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "qwen2-window", "llama-yarn", "mistral"}) {
     const char* device = std::string(model) < "n" ? "cpu" : "reference";
-    auto engine = test::load({.model = test::tiny_path(model), .device = device, .context_len = 256});
+    auto engine = load({.model = tiny_path(model), .device = device, .context_len = 256});
     Equality equality(*engine);
-    const auto prompt = test::random_prompt(kPromptLen, 256, 4);
+    const auto prompt = random_prompt(kPromptLen, 256, 4);
     for (const Light& light : kLight)
       for (const auto& policy : Register<SparsePolicy>::all()) {
         Request request = test::request(prompt, kNewTokens);
         request.speculation.policy = std::string(policy.name);
         request.speculation.min_tokens = 12;
         request.speculation.rows = turn % 4 == 1 ? "last" : turn % 4 == 3 ? "accepted" : "all";
-        request.speculation.num_tokens = test::kGammas[turn % 5];
+        request.speculation.num_tokens = kGammas[turn % 5];
         set(request.speculation, light);
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} {} {}", model, device, light.name, policy.name));
       }
@@ -53,13 +53,13 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
 
 // Under rule ratio another noise decides, so only the promise itself is compared: the run is lossless and drafts.
 TEST(LightDrafts, RunUnderRuleRatio) {
-  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "cpu", .context_len = 256});
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "cpu", .context_len = 256});
   for (const Light& light : kLight) {
-    Request request = test::request(test::random_prompt(kPromptLen, 256, 4), kNewTokens);
-    test::set_sampling(request, 1);
+    Request request = test::request(random_prompt(kPromptLen, 256, 4), kNewTokens);
+    set_sampling(request, 1);
     request.speculation.proposer = "self", request.speculation.rule = "ratio";
     set(request.speculation, light);
-    const Generation run = test::generate(*engine, request);
+    const Generation run = generate(*engine, request);
     EXPECT_TRUE(run.lossless);
     EXPECT_GT(run.drafted, 0);
     EXPECT_EQ(run.draft_passes, run.drafted) << light.name;  // no look-up runs along here
@@ -75,7 +75,7 @@ struct Drafts {
 
 Drafts drafts_of(Engine& engine, const Request& request, float stop_below) {
   Drafts out;
-  auto step = test::make_step(engine, request);
+  auto step = make_step(engine, request);
   HUNCH_CHECK(step->prefill(nullptr).ok());
   step->hot_loop().after_drafts = [&](Running& who) {
     out.rounds.emplace_back(who.tree().tokens.data, who.tree().tokens.data + who.tree().size);
@@ -108,7 +108,7 @@ int64_t saved_by_a_lookup(Engine& engine, Request request, const char* lookup, f
 
 // A stretch again and again: look-ups find something in every round.
 std::vector<int32_t> again_and_again() {
-  const auto stretch = test::random_prompt(17, 256, 5);
+  const auto stretch = random_prompt(17, 256, 5);
   std::vector<int32_t> prompt;
   while (prompt.size() < kPromptLen) prompt.insert(prompt.end(), stretch.begin(), stretch.end());
   return prompt;
@@ -121,9 +121,9 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
     for (const char* policy : {"vegas", "sparsespec", "last_accepted", "snapkv", "streamingllm", "full"})
       for (const char* lookup : {"ngram", "suffix"})
         for (const float stop_below : {0.0f, 0.6f}) {
-          auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256});
+          auto engine = load({.model = tiny_path("qwen3-tied"), .device = device, .context_len = 256});
           Request request = test::request(again_and_again(), 70);
-          test::set_sampling(request, turn);
+          set_sampling(request, turn);
           auto& s = request.speculation;
           s.policy = policy, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = turn % 2 ? 5 : 12;
           s.ngram_min = 1, s.ngram_max = 3;
@@ -136,12 +136,10 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
 }
 
 TEST(LightDrafts, GuessedRowsMakeTheSameDraftsOnTheShippedModel) {
-  auto engine = test::load({.model = test::wren_path(), .threads = 2, .context_len = 4608});
-  Request request = test::request(test::copying_prompt(engine->tokenizer(), 4096, 7), 96);
-  request.speculation.num_tokens = 9;
-  request.speculation.ratio = 0.03;
+  auto engine = load({.model = wren_path(), .threads = 2, .context_len = 4608});
+  Request request = self_drafting(copying_prompt(engine->tokenizer(), 4096, 7), 96, 0.03, 9);
   for (int sampling = 0; sampling < 2; ++sampling) {
-    test::set_sampling(request, sampling);
+    set_sampling(request, sampling);
     EXPECT_GT(saved_by_a_lookup(*engine, request, "ngram", 0.4f, fmt::format("sampling {}", sampling)), 20);
   }
 }
@@ -155,9 +153,9 @@ TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
     for (const char* rule : {"match", "ratio"})
       for (const char* lookup : {"ngram", "suffix"})
         for (const bool thinned : {false, true}) {
-          auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256});
+          auto engine = load({.model = tiny_path("qwen3-tied"), .device = device, .context_len = 256});
           Request request = test::request(again_and_again(), 70);
-          test::set_sampling(request, turn++);
+          set_sampling(request, turn++);
           auto& s = request.speculation;
           s.rule = rule, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = 9, s.ngram_min = 1, s.ngram_max = 3;
           if (thinned) s.sparse = {.drafts = true, .ratio = 0.3, .dense_len = 24, .block = 8, .channel_threshold = 0.02};
@@ -185,10 +183,10 @@ TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
 }
 
 TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
-  auto engine = test::load({.model = test::tiny_path("qwen2-window"), .device = "reference", .context_len = 256});
-  Request request = test::request(test::random_prompt(kPromptLen, 256, 4), 20);
+  auto engine = load({.model = tiny_path("qwen2-window"), .device = "reference", .context_len = 256});
+  Request request = test::request(random_prompt(kPromptLen, 256, 4), 20);
   request.speculation.proposer = "self", request.speculation.draft_skip_layers = "0,";
-  auto step = test::make_step(*engine, request);
+  auto step = make_step(*engine, request);
   ASSERT_TRUE(step->prefill(nullptr).ok());
   ASSERT_TRUE(step->round().ok());
   EXPECT_EQ(step->policy()->select(0, {}, {.sequence = &step->sequence(), .draft = true}).grain, Selection::Grain::All);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/test_engines.h"
+#include "runs.h"
 
 namespace hunch::test {
 
@@ -103,6 +103,46 @@ inline void expect_same_output(const Generation& got, const Generation& plain, c
       EXPECT_EQ(got.top[i][j].id, plain.top[i][j].id) << what;
       EXPECT_TRUE(same_bits({got.top[i][j].logprob}, {plain.top[i][j].logprob})) << what;
     }
+  }
+}
+
+// How many guesses of a run stood beside chains, after a look at its counts by position.
+inline int64_t guesses_beside(const Generation& run, const std::string& what) {
+  int64_t at_depths = 0, kept = 0;
+  for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
+    at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
+    EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
+  }
+  EXPECT_EQ(kept, run.accepted) << what;
+  EXPECT_LE(at_depths, run.drafted) << what;
+  return run.drafted - at_depths;
+}
+
+// Runs over random trees of up to `most` nodes and of 30: tokens and entries are those of plain decoding.
+struct TreeCounts {
+  int64_t kept = 0, moved = 0;
+  int largest = 0;
+};
+inline void expect_entries_of_a_chain(Engine& engine, Request request, int most, int64_t len, int turn, const std::string& where,
+                                      TreeCounts& counts) {
+  auto plain = make_step(engine, request);
+  decode_to(*plain, len + 20);
+  request.speculation.proposer = "random-trees";
+  for (const int nodes : {most, most, 30}) {  // the first run knows nothing
+    request.speculation.num_tokens = 6 + turn % 7;
+    request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
+    auto step = make_step(engine, request);
+    step->hot_loop().after_commit = [&](Running& who) {
+      counts.largest = std::max(counts.largest, who.tree().size);
+      for (size_t i = 0; i < who.path_rows.size(); ++i) counts.moved += who.path_rows[i] != int32_t(i);
+    };
+    decode_to(*step, len);
+    counts.kept += step->stats().accepted;
+    const auto& tokens = step->sequence().tokens;
+    const std::string what = fmt::format("{} nodes {}", where, nodes);
+    ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
+    const int64_t entries = step->sequence().committed_len;
+    ASSERT_TRUE(same_bits(kv_of(engine, *step, entries), kv_of(engine, *plain, entries))) << what;
   }
 }
 

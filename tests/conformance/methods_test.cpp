@@ -5,6 +5,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 constexpr int kNewTokens = 60;
 constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
 constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window", "llama-q4_k_m.gguf"};
@@ -14,28 +16,28 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
   std::map<std::string, int64_t> drafted, accepted;
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : kKvTypes) {
-      auto engine = test::load({
-          .model = test::tiny_path(kModels[turn % 4]),
+      auto engine = load({
+          .model = tiny_path(kModels[turn % 4]),
           .device = device,
           .threads = 1 + turn % 2,
           .kv_dtype = kv,
           .context_len = 256,
       });
-      Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
+      Request request = test::request(phrases(160, 40, 1), kNewTokens);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-      const Generation plain = test::generate_plain(*engine, request);
-      for (const auto& method : test::kMethods) {
-        test::set_method(request, method, 1 + turn++ % 6);
-        const std::string what = fmt::format("{} {} {}", device, kv, test::name_of(method));
-        const Generation run = test::generate(*engine, request);
-        test::expect_same_output(run, plain, what);
+      const Generation plain = generate_plain(*engine, request);
+      for (const auto& method : kMethods) {
+        set_method(request, method, 1 + turn++ % 6);
+        const std::string what = fmt::format("{} {} {}", device, kv, name_of(method));
+        const Generation run = generate(*engine, request);
+        expect_same_output(run, plain, what);
         EXPECT_LE(run.drafted_by_position.size(), size_t(request.speculation.num_tokens)) << what;
-        drafted[test::name_of(method)] += run.drafted, accepted[test::name_of(method)] += run.accepted;
+        drafted[name_of(method)] += run.drafted, accepted[name_of(method)] += run.accepted;
       }
     }
-  for (const auto& method : test::kMethods) {
+  for (const auto& method : kMethods) {
     if (std::string(method.proposer) == "auto") continue;  // its planner may find that nothing pays
-    const std::string name = test::name_of(method);
+    const std::string name = name_of(method);
     EXPECT_GE(accepted[name], 1) << name;
     EXPECT_LT(accepted[name], drafted[name]) << name;
   }
@@ -47,15 +49,15 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
   std::map<std::string, int64_t> accepted;
   for (const char* model : {"deepseek-v3", "deepseek-v2-lite"})
     for (const char* device : {"reference", "cpu"}) {
-      auto engine = test::load(
-          {.model = test::tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
-      Request request = test::request(test::phrases(160, 40, 1), kNewTokens);
-      const Generation plain = test::generate_plain(*engine, request);
-      for (const auto& method : test::kMethods) {
-        test::set_method(request, method, 1 + turn++ % 6);
-        const std::string what = fmt::format("{} {} {}", model, device, test::name_of(method));
-        const Generation run = test::generate(*engine, request);
-        test::expect_same_output(run, plain, what);
+      auto engine =
+          load({.model = tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
+      Request request = test::request(phrases(160, 40, 1), kNewTokens);
+      const Generation plain = generate_plain(*engine, request);
+      for (const auto& method : kMethods) {
+        set_method(request, method, 1 + turn++ % 6);
+        const std::string what = fmt::format("{} {} {}", model, device, name_of(method));
+        const Generation run = generate(*engine, request);
+        expect_same_output(run, plain, what);
         accepted[method.proposer] += run.accepted;
       }
     }
@@ -67,7 +69,7 @@ void expect_plain_outputs_in_a_crowd(const char* model, const char* device, cons
                                      int& ended_by_id) {
   const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
   const EngineOptions roomy{
-      .model = test::tiny_path(model),
+      .model = tiny_path(model),
       .device = device,
       .threads = 1,
       .kv_dtype = kv,
@@ -75,41 +77,28 @@ void expect_plain_outputs_in_a_crowd(const char* model, const char* device, cons
       .max_num_seqs = 1,
       .prefix_caching = false,
   };
-  auto alone = test::load(roomy);
+  auto alone = load(roomy);
   EngineOptions options = roomy;
   options.max_num_seqs = 6, options.prefix_caching = caching;
   options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
-  options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
-  auto crowded = test::load(options);
+  options.kv_memory_bytes = bytes_of_pages(*alone, 7);
+  auto crowded = load(options);
 
-  struct Case {
-    Request request;
-    Generation plain;
-    std::string what;
-    std::unique_ptr<TokenStream> stream;
-  };
-  std::vector<Case> cases;
+  std::vector<Request> requests;
+  std::vector<Generation> plain;
   for (int i = 0; i < 12; ++i) {
-    Case c{.request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens)};
-    c.plain = test::generate_plain(*alone, c.request);
-    const auto& method = test::kMethods[(i + 5 * turn) % test::kNumMethods];
-    test::set_method(c.request, method, 2 + (i + turn) % 6);
-    c.request.priority = i % 3;
-    c.what = fmt::format("{} kind {} {}", where, i % test::kNumKinds, test::name_of(method));
-    cases.push_back(std::move(c));
-  }
-  for (Case& c : cases) {
-    auto stream = crowded->submit(c.request);
-    ASSERT_TRUE(stream.ok()) << c.what << ": " << stream.error().message;
-    c.stream = std::move(*stream);
+    Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens);
+    plain.push_back(generate_plain(*alone, request));
+    set_method(request, kMethods[(i + 5 * turn) % kNumMethods], 2 + (i + turn) % 6);
+    request.priority = i % 3;
+    requests.push_back(std::move(request));
   }
   int ended_by_text = 0;
-  for (Case& c : cases) {
-    auto run = c.stream->result();
-    ASSERT_TRUE(run.ok()) << c.what << ": " << run.error().message;
-    test::expect_same_output(*run, c.plain, c.what);
-    ended_by_text += !run->stopped_by.empty();
-    ended_by_id += run->finish == FinishReason::Stop && run->stopped_by.empty();
+  const auto runs = generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    expect_same_output(runs[i], plain[i], fmt::format("{} kind {} {}", where, i % kNumKinds, requests[i].speculation.proposer));
+    ended_by_text += !runs[i].stopped_by.empty();
+    ended_by_id += runs[i].finish == FinishReason::Stop && runs[i].stopped_by.empty();
   }
   EXPECT_GE(ended_by_text, 1) << where;
   const EngineStats stats = crowded->stats();

@@ -9,6 +9,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // The reference, which also keeps what nsa_attention was asked.
 struct Asked {
   int layer = 0;
@@ -64,7 +66,7 @@ const Register<Backend> recorder{"recorder", "the reference, and what it was ask
 Generation run_class(Engine& engine, Request request, const char* precision_class, const std::string& layers, int group_rows) {
   request.speculation.precision_class = precision_class;
   request.speculation.reuse_layers = layers, request.speculation.group_rows = group_rows;
-  return test::generate(engine, request);
+  return generate(engine, request);
 }
 
 std::string all_layers_but_0(Engine& engine) {
@@ -75,20 +77,17 @@ std::string all_layers_but_0(Engine& engine) {
 }
 
 class Sharing : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(test::nsa_models()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(nsa_models()),
+                         [](const auto& info) { return test_name(info.param); });
 
 TEST_P(Sharing, OfNothingIsStrictBitForBit) {
   for (const char* device : {"reference", "cpu"}) {
-    auto engine = test::load({.model = test::tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 256});
-    Request request = test::request(test::phrases(150, 40, 1), 60);
+    auto engine = load({.model = tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 256});
+    Request request = test::request(phrases(150, 40, 1), 60);
     request.sampling.logprobs = 2;
     for (const int tree : {0, 6}) {
-      test::set_method(request, {"suffix", tree}, 4);
-      const Generation strict = test::generate(*engine, request);
+      set_method(request, {"suffix", tree}, 4);
+      const Generation strict = generate(*engine, request);
       EXPECT_TRUE(strict.lossless && !strict.approximation.any());
       for (const auto& [name, group] : {std::pair("reuse", 4), std::pair("approx", 1), std::pair("approx-reuse", 1)}) {
         Generation run = run_class(*engine, request, name, "none", group);
@@ -97,7 +96,7 @@ TEST_P(Sharing, OfNothingIsStrictBitForBit) {
         EXPECT_EQ(run.approximation.shared_choices + run.approximation.reused_choices, 0) << name;
         EXPECT_GT(run.approximation.own_choices, 0) << name;
         run.lossless = true;
-        test::expect_same_output(run, strict, fmt::format("{} {} tree {}", device, name, tree));
+        expect_same_output(run, strict, fmt::format("{} {} tree {}", device, name, tree));
       }
     }
   }
@@ -108,17 +107,16 @@ TEST_P(Sharing, ReuseHasOneStreamHoweverItIsDrafted) {
   int64_t accepted = 0;
   bool differs = false;
   for (const char* device : {"reference", "cpu"}) {
-    auto engine =
-        test::load({.model = test::tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 512, .max_draft = 32});
-    Request request = test::request(test::phrases(260, 40, 1), 80);
+    auto engine = load({.model = tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 512, .max_draft = 32});
+    Request request = test::request(phrases(260, 40, 1), 80);
     const std::string layers = all_layers_but_0(*engine);
-    const Generation exact = test::generate_plain(*engine, request);
+    const Generation exact = generate_plain(*engine, request);
     Generation plain = run_class(*engine, request, "reuse", layers, 1);
     EXPECT_FALSE(plain.lossless);
     EXPECT_EQ(plain.approximation.reused_choices, plain.approximation.own_choices * (engine->parts().model->shape().layers - 1));
-    differs = differs || plain.tokens != exact.tokens || !test::same_bits(plain.logprobs, exact.logprobs);
-    for (const auto& method : {test::Method{"ngram"}, test::Method{"suffix", 6}, test::Method{"random-trees", 20}}) {
-      test::set_method(request, method, 5);
+    differs = differs || plain.tokens != exact.tokens || !same_bits(plain.logprobs, exact.logprobs);
+    for (const auto& method : {Method{"ngram"}, Method{"suffix", 6}, Method{"random-trees", 20}}) {
+      set_method(request, method, 5);
       Generation run = run_class(*engine, request, "reuse", layers, 1);
       accepted += run.accepted;
       EXPECT_EQ(run.tokens, plain.tokens) << device << " " << method.proposer;
@@ -131,13 +129,13 @@ TEST_P(Sharing, ReuseHasOneStreamHoweverItIsDrafted) {
 // own block, and its forced blocks.
 TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   {
-    auto engine = test::load({.model = test::tiny_path(GetParam()), .device = "reference", .context_len = 64});
+    auto engine = load({.model = tiny_path(GetParam()), .device = "reference", .context_len = 64});
     recorded_sel_count = engine->parts().model->shape().nsa.sel_count;
   }
-  auto engine = test::load({.model = test::tiny_path(GetParam()), .device = "recorder", .context_len = 512, .max_draft = 32});
+  auto engine = load({.model = tiny_path(GetParam()), .device = "recorder", .context_len = 512, .max_draft = 32});
   recorded_sel_count = 0;
   const NsaShape& shape = engine->parts().model->shape().nsa;
-  Request request = test::request(test::random_prompt(300, 256, 3), 12);
+  Request request = test::request(random_prompt(300, 256, 3), 12);
   request.speculation.proposer = "random-trees";
   request.speculation.num_tokens = 6, request.speculation.tree_tokens = 14;
   std::vector<Asked> calls;
@@ -194,25 +192,25 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
 
 // The prompt of a lossy request is read exactly and may be shared, what it decodes may not.
 TEST_P(Sharing, LeavesNothingForExactRequests) {
-  const EngineOptions options{.model = test::tiny_path(GetParam()), .threads = 2, .context_len = 640};
-  auto engine = test::load(options), fresh = test::load(options);
-  Request request = test::request(test::phrases(150, 40, 1), 200);
-  test::set_method(request, {"suffix", 6}, 5);
+  const EngineOptions options{.model = tiny_path(GetParam()), .threads = 2, .context_len = 640};
+  auto engine = load(options), fresh = load(options);
+  Request request = test::request(phrases(150, 40, 1), 200);
+  set_method(request, {"suffix", 6}, 5);
   const Generation lossy = run_class(*engine, request, "approx-reuse", all_layers_but_0(*engine), 8);
   Request longer = test::request(request.prompt, 40);
   longer.prompt.insert(longer.prompt.end(), lossy.tokens.begin(), lossy.tokens.end());
-  const Generation exact = test::generate(*engine, longer);
+  const Generation exact = generate(*engine, longer);
   EXPECT_GT(exact.reused_tokens, 0);
   EXPECT_LE(exact.reused_tokens, int64_t(request.prompt.size()));
-  test::expect_same_output(exact, test::generate(*fresh, longer), "behind a lossy request");
+  expect_same_output(exact, generate(*fresh, longer), "behind a lossy request");
   // An exact one leaves more than its prompt.
-  EXPECT_GT(test::generate(*engine, longer).reused_tokens, int64_t(request.prompt.size()));
+  EXPECT_GT(generate(*engine, longer).reused_tokens, int64_t(request.prompt.size()));
 }
 
 TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
-  auto engine = test::load({.model = test::tiny_path(GetParam()), .threads = 2, .context_len = 512});
+  auto engine = load({.model = tiny_path(GetParam()), .threads = 2, .context_len = 512});
   const int layers = engine->parts().model->shape().layers;
-  const std::vector<std::vector<int32_t>> texts = {test::phrases(300, 40, 1), test::phrases(330, 40, 2)};
+  const std::vector<std::vector<int32_t>> texts = {phrases(300, 40, 1), phrases(330, 40, 2)};
   int evaluations = 0;
   auto found =
       calibrate_reuse(engine->parts(), texts, 64, [&](int done, int total) { return evaluations = done, done <= total; });
@@ -225,40 +223,38 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
 
   const std::string path = testing::TempDir() + "/reuse-" + GetParam() + ".json";
   ASSERT_TRUE(write_atomically(path, found->to_json()).ok());
-  auto with = test::load({.model = test::tiny_path(GetParam()), .context_len = 512, .reuse_schedule = path});
+  auto with = load({.model = tiny_path(GetParam()), .context_len = 512, .reuse_schedule = path});
   ASSERT_TRUE(with->parts().reuse_layers);
   EXPECT_EQ(*with->parts().reuse_layers, found->layers());
-  Request request = test::request(test::phrases(260, 40, 1), 30);
+  Request request = test::request(phrases(260, 40, 1), 30);
   const Generation named = run_class(*with, request, "reuse", "", 1);
   EXPECT_EQ(named.approximation.reuse_layers, found->layers());
   EXPECT_EQ(named.tokens, run_class(*with, request, "reuse", all_layers_but_0(*with), 1).tokens);
 
-  const auto other = Engine::load({.model = test::tiny_path("qwen3-untied"), .context_len = 64, .reuse_schedule = path});
-  ASSERT_FALSE(other.ok());
-  const std::string& message = other.error().message;
-  auto foreign = test::load({.model = test::tiny_path("qwen3-untied"), .context_len = 64});
-  EXPECT_NE(message.find(found->model.hash), message.npos) << message;
-  EXPECT_NE(message.find(identity_of(*foreign->parts().checkpoint).hash), message.npos) << message;
+  const auto other = Engine::load({.model = tiny_path("qwen3-untied"), .context_len = 64, .reuse_schedule = path});
+  expect_refusal(other, found->model.hash);
+  auto foreign = load({.model = tiny_path("qwen3-untied"), .context_len = 64});
+  expect_refusal(other, identity_of(*foreign->parts().checkpoint).hash);
   EXPECT_FALSE(ReuseSchedule::from_json(R"({"version":1})", found->model).ok());
   EXPECT_FALSE(calibrate_reuse(engine->parts(), texts, 400, [](int, int) { return true; }).ok());
 }
 
 TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
-  const std::string model = test::tiny_path("nsa-std");
-  auto engine = test::load({.model = model, .context_len = 512});
+  const std::string model = tiny_path("nsa-std");
+  auto engine = load({.model = model, .context_len = 512});
   StrategyProfile profile{.model = identity_of(*engine->parts().checkpoint), .drafter = "suffix", .reuse_layers = {1}};
   // Of the first nothing is expected and nothing comes; the second expects what does not come.
   for (const char* name : {"strict", "reuse", "approx"})
     profile.rows.push_back({name, 0, 4096, {{3, 3, 1, 1, false, 0, 90}, {4, 9, 2, name[0] == 'a' ? 4 : 1, true, 0, 80}, {}}});
   const std::string path = testing::TempDir() + "/strategies.json";
   ASSERT_TRUE(write_atomically(path, profile.to_json()).ok());
-  auto with = test::load({.model = model, .context_len = 512, .strategies = path});
-  Request request = test::request(test::phrases(150, 40, 1), 120);
-  test::set_method(request, {"none"}, 4);
-  const Generation plain = test::generate(*with, request), reused = run_class(*with, request, "reuse", "1", 1);
-  test::set_method(request, {"profile"}, 0);
-  const Generation run = test::generate(*with, request);
-  test::expect_same_output(run, plain, "profile");
+  auto with = load({.model = model, .context_len = 512, .strategies = path});
+  Request request = test::request(phrases(150, 40, 1), 120);
+  set_method(request, {"none"}, 4);
+  const Generation plain = generate(*with, request), reused = run_class(*with, request, "reuse", "1", 1);
+  set_method(request, {"profile"}, 0);
+  const Generation run = generate(*with, request);
+  expect_same_output(run, plain, "profile");
   EXPECT_GT(run.drafted, 0);
   EXPECT_EQ(run.strategy_changes, 2);
   EXPECT_EQ(run_class(*with, request, "reuse", "", 1).tokens, reused.tokens);
@@ -266,14 +262,12 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   EXPECT_EQ(approx.approximation.group_rows, 4);
   EXPECT_GT(approx.approximation.shared_choices, 0);
   request.speculation.precision_class = "approx-reuse", request.speculation.reuse_layers = "1";
-  const auto refused = with->generate(request);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("no strategies of precision class approx-reuse"), std::string::npos);
+  expect_refusal(with->generate(request), "no strategies of precision class approx-reuse");
 }
 
 TEST(SharingRefusals, SayWhatToDoInstead) {
-  auto nsa = test::load({.model = test::tiny_path("nsa-std"), .context_len = 128});
-  auto dense = test::load({.model = test::tiny_path("qwen3-untied"), .context_len = 128});
+  auto nsa = load({.model = tiny_path("nsa-std"), .context_len = 128});
+  auto dense = load({.model = tiny_path("qwen3-untied"), .context_len = 128});
   const struct {
     Engine* engine;
     const char *precision_class, *layers, *says;
@@ -291,12 +285,10 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
       {nsa.get(), "strict", "", "name a file of hunch tune --profile by --strategies", 4, "profile"},
   };
   for (const auto& c : cases) {
-    Request request = test::request(test::random_prompt(20, 256, 1), 8);
+    Request request = test::request(random_prompt(20, 256, 1), 8);
     request.speculation.precision_class = c.precision_class, request.speculation.reuse_layers = c.layers;
     request.speculation.group_rows = c.group, request.speculation.proposer = c.method;
-    const auto run = c.engine->generate(request);
-    ASSERT_FALSE(run.ok()) << c.says;
-    EXPECT_NE(run.error().message.find(c.says), std::string::npos) << run.error().message;
+    expect_refusal(c.engine->generate(request), c.says);
   }
 }
 

@@ -7,7 +7,8 @@
 namespace hunch {
 namespace {
 
-using test::Method;
+using namespace test;
+
 constexpr Method kNsaMethods[] = {{"auto"}, {"ngram"}, {"suffix"}, {"suffix", 6}, {"ngram", 5}, {"auto", 7}};
 constexpr const char* kKvTypes[] = {"f32", "f16", "bf16"};
 
@@ -16,37 +17,33 @@ struct Place {
 };
 std::vector<Place> places() {
   std::vector<Place> out{{"reference", ""}};
-  for (const std::string& isa : test::available_isas()) out.push_back({"cpu", isa});
+  for (const std::string& isa : available_isas()) out.push_back({"cpu", isa});
   return out;
 }
 
 class Nsa : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(test::nsa_models()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(nsa_models()), [](const auto& info) { return test_name(info.param); });
 
 TEST_P(Nsa, EveryMethodGivesThePlainStream) {
   int turn = 0;
   int64_t drafted = 0, accepted = 0;
   for (const Place& place : places()) {
     const char* kv = kKvTypes[turn % 3];
-    auto engine = test::load({
-        .model = test::tiny_path(GetParam()),
+    auto engine = load({
+        .model = tiny_path(GetParam()),
         .device = place.device,
         .isa = place.isa,
         .threads = 1 + turn % 2,
         .kv_dtype = kv,
         .context_len = 256,
     });
-    Request request = test::request(test::phrases(150, 40, 1), 60);
+    Request request = test::request(phrases(150, 40, 1), 60);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-    const Generation plain = test::generate_plain(*engine, request);
+    const Generation plain = generate_plain(*engine, request);
     for (const Method& method : kNsaMethods) {
-      test::set_method(request, method, 1 + turn++ % 6);
-      const Generation run = test::generate(*engine, request);
-      test::expect_same_output(run, plain, fmt::format("{} {} {} {}", place.device, place.isa, kv, test::name_of(method)));
+      set_method(request, method, 1 + turn++ % 6);
+      const Generation run = generate(*engine, request);
+      expect_same_output(run, plain, fmt::format("{} {} {} {}", place.device, place.isa, kv, name_of(method)));
       drafted += run.drafted, accepted += run.accepted;
     }
   }
@@ -57,59 +54,39 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
 // Compressed rows that rejected and accepted nodes own must not outlive the round in any other form than a chain would leave.
 TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
   int turn = 0;
-  int64_t kept = 0, moved = 0;
+  TreeCounts counts;
   for (const Place& place : places()) {
-    auto engine = test::load({.model = test::tiny_path(GetParam()),
-                              .device = place.device,
-                              .isa = place.isa,
-                              .threads = 1 + turn % 2,
-                              .kv_dtype = kKvTypes[turn % 3],
-                              .context_len = 512,
-                              .max_draft = 64});
-    Request request = test::request(test::random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
+    auto engine = load({.model = tiny_path(GetParam()),
+                        .device = place.device,
+                        .isa = place.isa,
+                        .threads = 1 + turn % 2,
+                        .kv_dtype = kKvTypes[turn % 3],
+                        .context_len = 512,
+                        .max_draft = 64});
+    Request request = test::request(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-    auto plain = test::make_step(*engine, request);
-    ASSERT_TRUE(plain->prefill(nullptr).ok());
-    while (plain->sequence().len() < 240) ASSERT_TRUE(plain->round().ok());
-    request.speculation.proposer = "random-trees";
-    for (const int nodes : {64, 64, 30}) {  // the first run knows nothing
-      request.speculation.num_tokens = 6 + turn % 7;
-      request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
-      auto step = test::make_step(*engine, request);
-      step->hot_loop().after_commit = [&](Running& who) {
-        for (size_t i = 0; i < who.path_rows.size(); ++i) moved += who.path_rows[i] != int32_t(i);
-      };
-      ASSERT_TRUE(step->prefill(nullptr).ok());
-      while (step->sequence().len() < 220) ASSERT_TRUE(step->round().ok());
-      kept += step->stats().accepted;
-      const auto& tokens = step->sequence().tokens;
-      const std::string what = fmt::format("{} {} nodes {}", place.device, place.isa, nodes);
-      ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
-      const int64_t entries = step->sequence().committed_len;
-      ASSERT_TRUE(test::same_bits(test::kv_of(*engine, *step, entries), test::kv_of(*engine, *plain, entries))) << what;
-    }
+    expect_entries_of_a_chain(*engine, request, 64, 220, turn, fmt::format("{} {}", place.device, place.isa), counts);
     ++turn;
   }
-  EXPECT_GT(kept, 50);
-  EXPECT_GT(moved, 30);
+  EXPECT_GT(counts.kept, 50);
+  EXPECT_GT(counts.moved, 30);
 }
 
 TEST_P(Nsa, APromptInAnyChunksLeavesTheSameEntriesAndTokens) {
   for (const Place& place : places()) {
     EngineOptions options{
-        .model = test::tiny_path(GetParam()), .device = place.device, .isa = place.isa, .context_len = 256, .chunk_len = 512};
+        .model = tiny_path(GetParam()), .device = place.device, .isa = place.isa, .context_len = 256, .chunk_len = 512};
     std::vector<int32_t> tokens;
     std::vector<float> kv;
     for (const int chunk : {512, 2, 7, 64, 149}) {
       options.chunk_len = chunk, options.threads = 1 + chunk % 2;
-      auto engine = test::load(options);
-      auto step = test::make_step(*engine, test::request(test::random_prompt(150, 256, 9), 40));
-      ASSERT_TRUE(step->prefill(nullptr).ok());
-      while (step->sequence().len() < 180) ASSERT_TRUE(step->round().ok());
-      const auto now = test::kv_of(*engine, *step, 179);
+      auto engine = load(options);
+      auto step = make_step(*engine, test::request(random_prompt(150, 256, 9), 40));
+      decode_to(*step, 180);
+      const auto now = kv_of(*engine, *step, 179);
       if (kv.empty()) tokens = step->sequence().tokens, kv = now;
       EXPECT_EQ(step->sequence().tokens, tokens) << place.isa << " chunk " << chunk;
-      EXPECT_TRUE(test::same_bits(now, kv)) << place.isa << " chunk " << chunk;
+      EXPECT_TRUE(same_bits(now, kv)) << place.isa << " chunk " << chunk;
     }
   }
 }
@@ -120,7 +97,7 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   for (const char* device : {"reference", "cpu"})
     for (const bool caching : {true, false}) {
       const EngineOptions roomy{
-          .model = test::tiny_path(GetParam()),
+          .model = tiny_path(GetParam()),
           .device = device,
           .threads = 1,
           .kv_dtype = kKvTypes[turn % 3],
@@ -128,32 +105,24 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
           .max_num_seqs = 1,
           .prefix_caching = false,
       };
-      auto alone = test::load(roomy);
+      auto alone = load(roomy);
       EngineOptions options = roomy;
       options.max_num_seqs = 5, options.prefix_caching = caching;
       options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
-      options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
-      auto crowded = test::load(options);
+      options.kv_memory_bytes = bytes_of_pages(*alone, 7);
+      auto crowded = load(options);
       std::vector<Generation> plain;
       std::vector<Request> requests;
-      std::vector<std::unique_ptr<TokenStream>> streams;
       for (int i = 0; i < 12; ++i) {
-        Request request = test::request_of_kind(*alone, i, test::phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
-        plain.push_back(test::generate_plain(*alone, request));
-        test::set_method(request, kNsaMethods[size_t(i + turn) % std::size(kNsaMethods)], 2 + (i + turn) % 6);
+        Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
+        plain.push_back(generate_plain(*alone, request));
+        set_method(request, kNsaMethods[size_t(i + turn) % std::size(kNsaMethods)], 2 + (i + turn) % 6);
         request.priority = i % 3;
         requests.push_back(request);
       }
-      for (const Request& request : requests) {
-        auto stream = crowded->submit(request);
-        ASSERT_TRUE(stream.ok()) << stream.error().message;
-        streams.push_back(std::move(*stream));
-      }
-      for (size_t i = 0; i < streams.size(); ++i) {
-        auto run = streams[i]->result();
-        ASSERT_TRUE(run.ok()) << run.error().message;
-        test::expect_same_output(*run, plain[i], fmt::format("{} cache {} request {}", device, caching, i));
-      }
+      const auto runs = generate_together(*crowded, requests);
+      for (size_t i = 0; i < runs.size(); ++i)
+        expect_same_output(runs[i], plain[i], fmt::format("{} cache {} request {}", device, caching, i));
       EXPECT_GT(crowded->stats().preemptions, 0);
       EXPECT_EQ(crowded->stats().prefix_tokens_hit > 0, caching);
       ++turn;
@@ -163,17 +132,17 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
 // Learned drafters of another model guess for this one: seldom right, never wrong.
 TEST(NsaDrafters, GiveThePlainStream) {
   for (const char* folder : {"eagle3", "medusa", "draft-llama"}) {
-    auto engine = test::load(
-        {.model = test::tiny_path("nsa-fla"), .threads = 2, .context_len = 256, .drafters = {{.path = test::tiny_path(folder)}}});
-    Request request = test::request(test::phrases(90, 30, 1), 60);
+    auto engine =
+        load({.model = tiny_path("nsa-fla"), .threads = 2, .context_len = 256, .drafters = {{.path = tiny_path(folder)}}});
+    Request request = test::request(phrases(90, 30, 1), 60);
     request.sampling.allowed_token_ids = {3, 17, 40, 41, 99, 130, 200, 251};
-    const Generation plain = test::generate_plain(*engine, request);
+    const Generation plain = generate_plain(*engine, request);
     int64_t accepted = 0;
     for (const int beside : {0, 9}) {
       request.speculation.proposer = engine->parts().learned.at(0).name;
       request.speculation.num_tokens = 3, request.speculation.tree_tokens = beside;
-      const Generation run = test::generate(*engine, request);
-      test::expect_same_output(run, plain, folder);
+      const Generation run = generate(*engine, request);
+      expect_same_output(run, plain, folder);
       EXPECT_GT(run.drafted, 0) << folder;
       accepted += run.accepted;
     }
@@ -183,44 +152,38 @@ TEST(NsaDrafters, GiveThePlainStream) {
 
 // The model that ships and its own head: chains and trees that are often right.
 TEST(NsaDrafters, OfTheShippedModelGiveThePlainStream) {
-  const std::string model = test::tree_path() + "/models/wren-nsa-8m";
+  const std::string model = tree_path() + "/models/wren-nsa-8m";
   auto engine =
-      test::load({.model = model + ".gguf", .threads = 2, .context_len = 2048, .drafters = {{.path = model + "-eagle3.gguf"}}});
-  Request request = test::request(test::copying_prompt(engine->tokenizer(), 900, 3), 96);
-  const Generation plain = test::generate_plain(*engine, request);
+      load({.model = model + ".gguf", .threads = 2, .context_len = 2048, .drafters = {{.path = model + "-eagle3.gguf"}}});
+  Request request = test::request(copying_prompt(engine->tokenizer(), 900, 3), 96);
+  const Generation plain = generate_plain(*engine, request);
   for (const int beside : {0, 12}) {
     request.speculation.proposer = "eagle3";
     request.speculation.num_tokens = 4, request.speculation.tree_tokens = beside;
-    const Generation run = test::generate(*engine, request);
-    test::expect_same_output(run, plain, fmt::format("eagle3, {} beside the chain", beside));
+    const Generation run = generate(*engine, request);
+    expect_same_output(run, plain, fmt::format("eagle3, {} beside the chain", beside));
     EXPECT_GT(run.accepted, 20);
   }
   request.speculation = {};
-  test::expect_same_output(test::generate(*engine, request), plain, "auto");
+  expect_same_output(generate(*engine, request), plain, "auto");
 }
 
 TEST(NsaRefusals, SayWhatToDoInstead) {
-  const EngineOptions options{.model = test::tiny_path("nsa-std"), .context_len = 256};
-  auto engine = test::load(options);
+  const EngineOptions options{.model = tiny_path("nsa-std"), .context_len = 256};
+  auto engine = load(options);
   for (const char* method : {"self", "cascade"}) {
-    Request request = test::request(test::random_prompt(20, 256, 1), 8);
+    Request request = test::request(random_prompt(20, 256, 1), 8);
     request.speculation.proposer = method;
-    const auto run = engine->generate(request);
-    ASSERT_FALSE(run.ok()) << method;
-    EXPECT_NE(run.error().message.find("use suffix, ngram or a loaded drafter"), std::string::npos) << run.error().message;
+    expect_refusal(engine->generate(request), "use suffix, ngram or a loaded drafter", method);
   }
   for (const char* kv : {"q8_0", "fp8"}) {
     EngineOptions with = options;
     with.kv_dtype = kv;
-    const auto loaded = Engine::load(with);
-    ASSERT_FALSE(loaded.ok());
-    EXPECT_NE(loaded.error().message.find("choose one of these by --kv-type"), std::string::npos) << loaded.error().message;
+    expect_refusal(Engine::load(with), "choose one of these by --kv-type", kv);
   }
-  EngineOptions drafting{.model = test::tiny_path("qwen3-untied"), .context_len = 256};
-  drafting.drafters = {{.method = "draft_model", .path = test::tiny_path("nsa-std")}};
-  const auto loaded = Engine::load(drafting);
-  ASSERT_FALSE(loaded.ok());
-  EXPECT_NE(loaded.error().message.find("sparse attention cannot draft"), std::string::npos) << loaded.error().message;
+  EngineOptions drafting{.model = tiny_path("qwen3-untied"), .context_len = 256};
+  drafting.drafters = {{.method = "draft_model", .path = tiny_path("nsa-std")}};
+  expect_refusal(Engine::load(drafting), "sparse attention cannot draft");
 }
 
 }  // namespace

@@ -80,8 +80,8 @@ const Register<Proposer> random_trees{
     [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new RandomTrees); }};
 
 TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
-  int turn = 0, largest = 0;
-  int64_t kept = 0, moved = 0;
+  int turn = 0;
+  test::TreeCounts counts;
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : {"q8_0", "bf16", "f32", "f16", "fp8"}) {
       static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
@@ -98,33 +98,12 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
       Request request = test::request(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
-      auto plain = test::make_step(*engine, request);
-      ASSERT_TRUE(plain->prefill(nullptr).ok());
-      while (plain->sequence().len() < 130) ASSERT_TRUE(plain->round().ok());
-
-      request.speculation.proposer = "random-trees";
-      for (const int nodes : {256, 256, 30}) {  // the first run knows nothing
-        const std::string what = fmt::format("{} {} {} {}", device, kv, model, nodes);
-        request.speculation.num_tokens = 6 + turn % 7;
-        request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
-        auto step = test::make_step(*engine, request);
-        step->hot_loop().after_commit = [&](Running& who) {
-          largest = std::max(largest, who.tree().size);
-          for (size_t i = 0; i < who.path_rows.size(); ++i) moved += who.path_rows[i] != int32_t(i);
-        };
-        ASSERT_TRUE(step->prefill(nullptr).ok());
-        while (step->sequence().len() < 115) ASSERT_TRUE(step->round().ok());
-        kept += step->stats().accepted;
-        const auto& tokens = step->sequence().tokens;
-        ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
-        const int64_t entries = step->sequence().committed_len;
-        ASSERT_TRUE(test::same_bits(test::kv_of(*engine, *step, entries), test::kv_of(*engine, *plain, entries))) << what;
-      }
+      test::expect_entries_of_a_chain(*engine, request, 256, 115, turn, fmt::format("{} {} {}", device, kv, model), counts);
       ++turn;
     }
-  EXPECT_EQ(largest, 256);
-  EXPECT_GT(kept, 150);
-  EXPECT_GT(moved, 100);
+  EXPECT_EQ(counts.largest, 256);
+  EXPECT_GT(counts.kept, 150);
+  EXPECT_GT(counts.moved, 100);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace hunch {
 namespace {
 
-using test::same_bits;
+using namespace test;
 
 struct State {
   std::vector<int32_t> tokens;
@@ -13,13 +13,13 @@ struct State {
 };
 
 State run(const EngineOptions& options, const Request& request, size_t until) {
-  auto engine = test::load(options);
-  auto step = test::make_step(*engine, request);
+  auto engine = load(options);
+  auto step = make_step(*engine, request);
   HUNCH_CHECK(step->prefill(nullptr).ok());
   while (step->sequence().tokens.size() < until) HUNCH_CHECK(step->round().ok());
   State state;
   state.tokens.assign(step->sequence().tokens.begin(), step->sequence().tokens.begin() + int64_t(until));
-  state.kv = test::kv_of(*engine, *step, int64_t(until) - 1);
+  state.kv = kv_of(*engine, *step, int64_t(until) - 1);
   return state;
 }
 
@@ -29,8 +29,8 @@ struct Place {
 
 std::vector<Place> places() {
   std::vector<Place> out;
-  for (const std::string& model : test::tiny_models()) out.push_back({model, "reference", ""});
-  for (const std::string& isa : test::available_isas())
+  for (const std::string& model : tiny_models()) out.push_back({model, "reference", ""});
+  for (const std::string& isa : available_isas())
     for (const char* model : {"qwen3-untied", "qwen2-window", "llama-linear", "qwen3-moe", "llama-q4_k_m.gguf", "qwen3-q4_0.gguf",
                               "qwen3-q8_0.gguf", "gpt-oss", "deepseek-v3", "deepseek2-q8_0.gguf"})
       out.push_back({model, "cpu", isa});
@@ -39,8 +39,8 @@ std::vector<Place> places() {
 
 TEST(RowInvariance, APromptInAnyChunksLeavesTheSameEntriesAndPendingToken) {
   for (const Place& place : places()) {
-    EngineOptions options{.model = test::tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
-    const Request request = test::request(test::random_prompt(150, 256, 9), 20);
+    EngineOptions options{.model = tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
+    const Request request = test::request(random_prompt(150, 256, 9), 20);
     options.chunk_len = 512;
     const State whole = run(options, request, 151);
     for (const int chunk : {2, 3, 7, 64, 149}) {
@@ -55,9 +55,8 @@ TEST(RowInvariance, APromptInAnyChunksLeavesTheSameEntriesAndPendingToken) {
 
 TEST(RowInvariance, RoundsLeaveTheEntriesThatPlainDecodingLeaves) {
   for (const Place& place : places()) {
-    const EngineOptions options{
-        .model = test::tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
-    Request request = test::request(test::random_prompt(140, 256, 9), 60);
+    const EngineOptions options{.model = tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
+    Request request = test::request(random_prompt(140, 256, 9), 60);
     const State plain = run(options, request, 180);
     request.speculation.proposer = "self";
     request.speculation.ratio = 0.03;
@@ -72,9 +71,9 @@ TEST(RowInvariance, RoundsLeaveTheEntriesThatPlainDecodingLeaves) {
 }
 
 TEST(RowInvariance, HoldsForTheShippedModelAtFourThousandTokens) {
-  EngineOptions options{.model = test::wren_path(), .threads = 2, .context_len = 4608};
-  auto engine = test::load(options);
-  Request request = test::request(test::copying_prompt(engine->tokenizer(), 4096, 6), 40);
+  EngineOptions options{.model = wren_path(), .threads = 2, .context_len = 4608};
+  auto engine = load(options);
+  Request request = test::request(copying_prompt(engine->tokenizer(), 4096, 6), 40);
   const size_t until = request.prompt.size() + 30;
   engine.reset();
   const State whole = run(options, request, until);

@@ -5,6 +5,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // How many entries the selection was chosen from: all that stood before the verify pass, but for quest, which chooses whole pages
 // while drafting, and snapkv, which chose once, before the last rows of the prompt.
 int64_t chosen_from(Solo& step, int64_t first_row) {
@@ -40,16 +42,12 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
     for (const char* device : {"reference", "cpu"})
       for (const auto& part : Register<SparsePolicy>::all())
         for (const char* rows : {"all", "last"}) {
-          auto engine = test::load({.model = test::tiny_path(model), .device = device, .threads = 1, .context_len = 256});
-          Request request = test::request(test::random_prompt(150, 256, 31), 40);
-          request.speculation.proposer = "self";
-          request.speculation.policy = std::string(part.name);
+          auto engine = load({.model = tiny_path(model), .device = device, .threads = 1, .context_len = 256});
+          Request request = self_drafting(random_prompt(150, 256, 31), 40, 0.07, 4, part.name);
           request.speculation.rows = rows;
-          request.speculation.ratio = 0.07;
-          request.speculation.num_tokens = 4;
           auto plan = plan_request(request, {}, 64);
           ASSERT_TRUE(plan.ok());
-          auto step = test::make_step(*engine, request);
+          auto step = make_step(*engine, request);
           ASSERT_TRUE(step->prefill(nullptr).ok());
           const PolicyOptions options = plan->policy;
           const std::string what = fmt::format("{} {} {} rows {}", model, device, part.name, rows);
@@ -67,13 +65,13 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
 }
 
 TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
-  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
-  Request request = test::request(test::random_prompt(150, 256, 31), 40);
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
+  Request request = test::request(random_prompt(150, 256, 31), 40);
   request.speculation.proposer = "self";
   request.speculation.policy = "streamingllm";
   request.speculation.min_tokens = 10;
   request.speculation.ratio = 0.01;
-  auto step = test::make_step(*engine, request);
+  auto step = make_step(*engine, request);
   ASSERT_TRUE(step->prefill(nullptr).ok());
   const auto selected = step->policy()->selected(0, 1);
   std::vector<int32_t> got(&selected(0, 0), &selected(0, 0) + selected.extent[1]);

@@ -5,23 +5,21 @@
 namespace hunch {
 namespace {
 
-using test::Equality;
+using namespace test;
 
 constexpr int kNewTokens = 64;
 
-EngineOptions wren(int64_t context) { return {.model = test::wren_path(), .threads = 2, .context_len = context}; }
+EngineOptions wren(int64_t context) { return {.model = wren_path(), .threads = 2, .context_len = context}; }
 
 TEST(ShippedModel, StreamsEqualPlainDecodingForEveryRatioAndGamma) {
-  auto engine = test::load(wren(4608));
-  const auto prompt = test::copying_prompt(engine->tokenizer(), 4096, 1);
+  auto engine = load(wren(4608));
+  const auto prompt = copying_prompt(engine->tokenizer(), 4096, 1);
   ASSERT_GE(prompt.size(), 4000u);
   Equality equality(*engine);
   int turn = 0;
-  for (const double ratio : test::kRatios)
-    for (const int gamma : test::kGammas) {
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.ratio = ratio;
-      request.speculation.num_tokens = gamma;
+  for (const double ratio : kRatios)
+    for (const int gamma : kGammas) {
+      Request request = self_drafting(prompt, kNewTokens, ratio, gamma);
       equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -29,8 +27,8 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryRatioAndGamma) {
 }
 
 TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
-  auto engine = test::load(wren(4608));
-  const auto prompt = test::copying_prompt(engine->tokenizer(), 4096, 2);
+  auto engine = load(wren(4608));
+  const auto prompt = copying_prompt(engine->tokenizer(), 4096, 2);
   Equality equality(*engine);
   int turn = 0;
   for (const char* metric : {"weight", "true_weight", "logit"})
@@ -55,7 +53,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
 TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
   static constexpr int kChunks[] = {64, 512, 96};
   static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32", "q8_0", "fp8"};
-  const auto isas = test::available_isas();
+  const auto isas = available_isas();
   int turn = 0;
   for (size_t level = 0; level < isas.size(); ++level)
     for (size_t type = 0; type < 5; ++type) {
@@ -64,9 +62,9 @@ TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
       if (isa == "portable" || (level + 1 < isas.size() && type != 3 - level)) continue;
       EngineOptions options = wren(4608);
       options.isa = isa, options.kv_dtype = kv, options.threads = 1 + turn % 2, options.chunk_len = kChunks[turn % 3];
-      auto engine = test::load(options);
+      auto engine = load(options);
       Equality equality(*engine);
-      Request request = test::request(test::copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
+      Request request = test::request(copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
       request.speculation.num_tokens = 7;
       for (const double ratio : {0.01, 0.02}) {
         request.speculation.ratio = ratio;
@@ -79,17 +77,14 @@ TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
 }
 
 TEST(ShippedModel, StreamsEqualPlainDecodingForDraftsOfOtherPoliciesAndCheaperWeights) {
-  auto engine = test::load(wren(4608));
-  const auto prompt = test::copying_prompt(engine->tokenizer(), 4096, 4);
+  auto engine = load(wren(4608));
+  const auto prompt = copying_prompt(engine->tokenizer(), 4096, 4);
   Equality equality(*engine);
   int turn = 0;
   for (const char* weights : {"target", "q4_0"})
     for (const char* policy : {"full", "streamingllm", "vegas"}) {
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.policy = policy;
+      Request request = self_drafting(prompt, kNewTokens, 0.02, 3, policy);
       request.speculation.draft_weights = weights;
-      request.speculation.ratio = 0.02;
-      request.speculation.num_tokens = 3;
       equality.expect_plain_stream(request, turn++, std::string(policy) + " " + weights);
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -98,14 +93,12 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForDraftsOfOtherPoliciesAndCheaperWe
 
 TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
   for (const int len : {8192, 16000}) {
-    auto engine = test::load(wren(len + 512));
+    auto engine = load(wren(len + 512));
     Equality equality(*engine);
-    const auto prompt = test::copying_prompt(engine->tokenizer(), len, 5);
+    const auto prompt = copying_prompt(engine->tokenizer(), len, 5);
     ASSERT_GE(prompt.size(), size_t(len) - 200);
     for (int turn = 0; turn < (len == 8192 ? 6 : 2); ++turn) {
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.ratio = turn % 2 ? 0.01 : 0.015;
-      request.speculation.num_tokens = len == 8192 ? 7 : 4;
+      Request request = self_drafting(prompt, kNewTokens, turn % 2 ? 0.01 : 0.015, len == 8192 ? 7 : 4);
       equality.expect_plain_stream(request, turn, fmt::format("{} tokens", len));
     }
     EXPECT_GT(equality.acceptance(), 0.5) << len;
@@ -114,16 +107,16 @@ TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
 }
 
 TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
-  auto engine = test::load(wren(4608));
-  Request request = test::request(test::copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
-  test::set_sampling(request, 1);
-  const auto plain = test::plain_stream(*engine, request);
+  auto engine = load(wren(4608));
+  Request request = test::request(copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
+  set_sampling(request, 1);
+  const auto plain = plain_stream(*engine, request);
   request.speculation.proposer = "self";
   request.speculation.ratio = 0.02;
   request.cache_prompt = true;
   for (int repeat = 0; repeat < 4; ++repeat) {
     request.speculation.num_tokens = 3 + 4 * repeat;
-    const Generation run = test::generate(*engine, request);
+    const Generation run = generate(*engine, request);
     EXPECT_EQ(run.tokens, plain) << "repeat " << repeat;
     if (repeat > 0) { EXPECT_GT(run.reused_tokens, 0); }
     EXPECT_GE(run.accepted, 1);

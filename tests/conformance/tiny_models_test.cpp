@@ -6,7 +6,7 @@
 namespace hunch {
 namespace {
 
-using test::Equality;
+using namespace test;
 
 constexpr int kPromptLen = 170, kNewTokens = 80;
 
@@ -18,7 +18,7 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 }
 
 class TinyModel : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(test::tiny_models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(tiny_models()), test_name);
 
 // Over every policy and ratio; gammas and samplings take turns.
 void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
@@ -26,33 +26,30 @@ void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
   bool selects = false;  // windowed layers are never selected from: where all have one, drafts read what the target reads
   for (int layer = 0; layer < shape.layers; ++layer) selects = selects || shape.window_of(layer) == 0;
   Equality equality(engine);
-  const auto prompt = test::random_prompt(kPromptLen, 256, 4);
+  const auto prompt = random_prompt(kPromptLen, 256, 4);
   for (const auto& policy : Register<SparsePolicy>::all())
     for (const int ratio : ratios) {
-      const bool reads_all = !selects || policy.name == "full" || test::kRatios[ratio] == 1;
+      const bool reads_all = !selects || policy.name == "full" || kRatios[ratio] == 1;
       if (policy.name == "full" && ratio != ratios.front()) continue;  // has no ratio
       equality.reset();
-      Request request = test::request(prompt, kNewTokens);
-      request.speculation.policy = std::string(policy.name);
+      Request request = self_drafting(prompt, kNewTokens, kRatios[ratio], kGammas[(turn + 1) % 5], policy.name);
       request.speculation.min_tokens = 12;  // random weights let few drafts through: leave them some entries
-      request.speculation.ratio = test::kRatios[ratio];
-      request.speculation.num_tokens = test::kGammas[(turn + 1) % 5];
-      equality.expect_plain_stream(
-          request, turn, fmt::format("{} {} gamma {}", policy.name, test::kRatios[ratio], request.speculation.num_tokens));
+      equality.expect_plain_stream(request, turn,
+                                   fmt::format("{} {} gamma {}", policy.name, kRatios[ratio], request.speculation.num_tokens));
       ++turn;
-      EXPECT_GE(equality.accepted, 1) << policy.name << " " << test::kRatios[ratio];
+      EXPECT_GE(equality.accepted, 1) << policy.name << " " << kRatios[ratio];
       // A draft that reads everything has the target's own bits, so under shared noise nothing can be rejected.
-      if (reads_all) EXPECT_EQ(equality.rejected(), 0) << policy.name << " " << test::kRatios[ratio];
-      else EXPECT_GE(equality.rejected(), 1) << policy.name << " " << test::kRatios[ratio];
+      if (reads_all) EXPECT_EQ(equality.rejected(), 0) << policy.name << " " << kRatios[ratio];
+      else EXPECT_GE(equality.rejected(), 1) << policy.name << " " << kRatios[ratio];
     }
 }
 
 TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
   static constexpr const char* kKvTypes[] = {"f32", "bf16", "f16", "q8_0", "fp8"};
-  const auto& all = test::tiny_models();
+  const auto& all = tiny_models();
   const int number = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
-  auto engine = test::load({
-      .model = test::tiny_path(GetParam()),
+  auto engine = load({
+      .model = tiny_path(GetParam()),
       .device = "reference",
       .kv_dtype = kKvTypes[number % 5],
       .context_len = 256,
@@ -64,13 +61,13 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
 TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
   static constexpr const char* kKvTypes[] = {"bf16", "f16", "q8_0", "f32", "fp8"};
   static constexpr int kChunks[] = {7, 64, 512};
-  const auto& all = test::tiny_models();
+  const auto& all = tiny_models();
   int turn = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
-  for (const std::string& isa : test::available_isas()) {
+  for (const std::string& isa : available_isas()) {
     if (++turn % 2) continue;  // every second level, another half for the next model
     SCOPED_TRACE(isa);
-    auto engine = test::load({
-        .model = test::tiny_path(GetParam()),
+    auto engine = load({
+        .model = tiny_path(GetParam()),
         .device = "cpu",
         .isa = isa,
         .threads = 1 + turn / 2 % 2,
@@ -90,14 +87,11 @@ INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel,
 
 TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;
-  for (const std::string& isa : test::available_isas()) {
+  for (const std::string& isa : available_isas()) {
     SCOPED_TRACE(isa);
-    auto engine =
-        test::load({.model = test::tiny_path(GetParam()), .device = "cpu", .isa = isa, .threads = 2, .context_len = 256});
+    auto engine = load({.model = tiny_path(GetParam()), .device = "cpu", .isa = isa, .threads = 2, .context_len = 256});
     Equality equality(*engine);
-    Request request = test::request(test::random_prompt(kPromptLen, 256, 4), kNewTokens);
-    request.speculation.ratio = 0.3;
-    request.speculation.num_tokens = 2 + turn % 6;
+    Request request = self_drafting(random_prompt(kPromptLen, 256, 4), kNewTokens, 0.3, 2 + turn % 6);
     equality.expect_plain_stream(request, turn++, GetParam());
     EXPECT_GE(equality.accepted, 1);
     EXPECT_GE(equality.rejected(), 1);

@@ -1,30 +1,26 @@
 // What holds on the CPU holds on a device: streams with speculation are those of plain decoding, bit for bit, for every way to
 // draft, every policy, in a crowd and under every rule of logits; rows do not depend on their company; and its numbers are near
 // the reference's. On `cuda` where there is a GPU, and everywhere on `late`, which keeps a device's contract.
-#include <algorithm>
-#include <cmath>
-
 #include "../conformance/equality.h"
-#include "../conformance/methods.h"
 #include "engine/round_bench.h"
+#include "near.h"
 
 namespace hunch {
 namespace {
 
-using test::Equality;
-using test::kMethods;
+using namespace test;
 
 class Device : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     device_ = GetParam();
-    const auto devices = test::accelerators();
+    const auto devices = accelerators();
     if (std::find(devices.begin(), devices.end(), device_) == devices.end()) GTEST_SKIP() << "no device";
   }
   // Plain loops are too slow for the shipped model.
   bool slow() const { return device_ == "late"; }
   EngineOptions tiny(const std::string& model) const {
-    return {.model = test::tiny_path(model), .device = device_, .context_len = 256};
+    return {.model = tiny_path(model), .device = device_, .context_len = 256};
   }
   std::string device_;
 };
@@ -41,15 +37,12 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
     EngineOptions options = tiny(model);
     options.kv_dtype = turn % 2 ? "f16" : "bf16";
     options.chunk_len = turn % 3 ? 64 : 7;
-    auto engine = test::load(options);
+    auto engine = load(options);
     Equality equality(*engine);
     for (const auto& policy : Register<SparsePolicy>::all())
       for (const double ratio : {0.07, 0.3}) {
-        Request request = test::request(test::random_prompt(170, 256, 4), 60);
-        request.speculation.policy = std::string(policy.name);
+        Request request = self_drafting(random_prompt(170, 256, 4), 60, ratio, kGammas[turn % 5], policy.name);
         request.speculation.min_tokens = 12;
-        request.speculation.ratio = ratio;
-        request.speculation.num_tokens = test::kGammas[turn % 5];
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} {}", model, policy.name, ratio));
       }
     EXPECT_GE(equality.accepted, 1) << model;
@@ -61,17 +54,17 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
 // A grammar is a rule of the host: drafts that would run blind wait for it, and none is made without it.
 TEST_P(Device, StructuredOutputIsThatOfPlainDecoding) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  auto engine = test::load(tiny("qwen3-tied"));
+  auto engine = load(tiny("qwen3-tied"));
   int64_t accepted = 0;
   for (int seed = 0; seed < 4; ++seed) {
-    Request request = test::request(test::random_prompt(60, 256, uint64_t(seed)), 50);
+    Request request = test::request(random_prompt(60, 256, uint64_t(seed)), 50);
     request.sampling.temperature = seed % 2 ? 0.9 : 0.0;
     request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
-    const Generation plain = test::generate(*engine, request);
+    const Generation plain = generate(*engine, request);
     for (const int tree : {0, 6}) {
       request.speculation.proposer = "self", request.speculation.ratio = 0.3, request.speculation.num_tokens = 4;
       request.speculation.tree_tokens = tree;
-      const Generation run = test::generate(*engine, request);
+      const Generation run = generate(*engine, request);
       EXPECT_EQ(run.text, plain.text) << seed;
       EXPECT_EQ(run.tokens, plain.tokens) << seed;
       EXPECT_EQ(run.finish, plain.finish) << seed;
@@ -87,7 +80,7 @@ TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
   const auto kernels = [&](int batch) {
     EngineOptions options = tiny("qwen3-tied");
     options.max_num_seqs = batch;
-    const auto engine = test::load(options);
+    const auto engine = load(options);
     Request request;
     request.speculation.proposer = "self", request.speculation.min_tokens = 12, request.speculation.ratio = 0.3;
     auto bench =
@@ -108,15 +101,12 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
   for (const char* kv : {"q8_0", "fp8"}) {
     EngineOptions options = tiny(turn % 2 ? "qwen2-window" : "qwen3-tied");
     options.kv_dtype = kv;
-    auto engine = test::load(options);
+    auto engine = load(options);
     Equality equality(*engine);
     for (const char* policy : {"vegas", "quest", "streamingllm"})
       for (const int beside : {0, 6}) {
-        Request request = test::request(test::random_prompt(170, 256, 4), 60);
-        request.speculation.policy = policy;
+        Request request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, kGammas[turn % 5], policy);
         request.speculation.min_tokens = 12;
-        request.speculation.ratio = 0.3;
-        request.speculation.num_tokens = test::kGammas[turn % 5];
         request.speculation.tree_tokens = beside;
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} beside {}", kv, policy, beside));
       }
@@ -129,12 +119,10 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
 TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;
   for (const char* model : kEncoded) {
-    auto engine = test::load(tiny(model));
+    auto engine = load(tiny(model));
     Equality equality(*engine);
     for (const char* weights : {"target", "q8_0"}) {
-      Request request = test::request(test::random_prompt(170, 256, 4), 60);
-      request.speculation.ratio = 0.3;
-      request.speculation.num_tokens = 2 + turn % 6;
+      Request request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, 2 + turn % 6);
       request.speculation.draft_weights = weights;
       equality.expect_plain_stream(request, turn++, fmt::format("{} drafts {}", model, weights));
     }
@@ -146,17 +134,17 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
 TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "qwen2-window", "gpt-oss"}) {
-    auto engine = test::load(tiny(model));
+    auto engine = load(tiny(model));
     Equality equality(*engine);
     for (const char* proposer : {"self", "staged"})
       for (const char* group : {"sum", "max"}) {
-        Request request = test::request(test::phrases(170, 40, 4), 60);
+        Request request = test::request(phrases(170, 40, 4), 60);
         request.speculation.proposer = proposer;
-        request.speculation.num_tokens = test::kGammas[turn % 5];
+        request.speculation.num_tokens = kGammas[turn % 5];
         request.speculation.sparse = {.drafts = true, .ratio = 0.2, .dense_len = 32, .block = turn % 2 ? 8 : 5, .group = group};
-        test::set_sampling(request, turn++);
-        const auto plain = test::plain_stream(*engine, request);
-        const Generation run = test::generate(*engine, request);
+        set_sampling(request, turn++);
+        const auto plain = plain_stream(*engine, request);
+        const Generation run = generate(*engine, request);
         EXPECT_EQ(run.tokens, plain) << model << " " << proposer << " " << group;
         EXPECT_TRUE(run.lossless);
         equality.drafted += run.drafted, equality.accepted += run.accepted;
@@ -170,20 +158,20 @@ TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
 
 TEST_P(Device, SparseChecksAreLossyAndKeepToThemselves) {
   for (const char* model : {"qwen3-tied", "qwen2-window", "gpt-oss"}) {
-    auto engine = test::load(tiny(model));
-    auto reference = test::load({.model = test::tiny_path(model), .device = "reference", .context_len = 256});
+    auto engine = load(tiny(model));
+    auto reference = load({.model = tiny_path(model), .device = "reference", .context_len = 256});
     for (const char* proposer : {"none", "ngram", "suffix"}) {
-      Request exact = test::request(test::phrases(170, 40, 4), 40), lossy = exact;
+      Request exact = test::request(phrases(170, 40, 4), 40), lossy = exact;
       lossy.speculation.proposer = exact.speculation.proposer = proposer;
-      const auto plain = test::plain_stream(*engine, exact);
+      const auto plain = plain_stream(*engine, exact);
       lossy.speculation.sparse = {.on = true, .ratio = 1};
-      EXPECT_EQ(test::generate(*engine, lossy).tokens, plain);
+      EXPECT_EQ(generate(*engine, lossy).tokens, plain);
       lossy.speculation.sparse = {.on = true, .ratio = 0.1, .dense_len = 40, .block = 8};
-      const Generation alone = test::generate(*engine, lossy);
+      const Generation alone = generate(*engine, lossy);
       EXPECT_FALSE(alone.lossless);
       EXPECT_GT(alone.approximation.entries_read, 0);
       EXPECT_LT(alone.approximation.entries_read, alone.approximation.entries / 2);
-      if (slow()) { EXPECT_EQ(alone.tokens, test::generate(*reference, lossy).tokens) << model << " " << proposer; }
+      if (slow()) { EXPECT_EQ(alone.tokens, generate(*reference, lossy).tokens) << model << " " << proposer; }
       auto a = engine->submit(lossy), b = engine->submit(exact);
       ASSERT_TRUE(a.ok() && b.ok());
       EXPECT_EQ((*b)->result()->tokens, plain) << "beside a lossy one";
@@ -195,14 +183,13 @@ TEST_P(Device, SparseChecksAreLossyAndKeepToThemselves) {
 TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf"}) {
-    auto engine = test::load(tiny(model));
-    for (int kind = 0; kind < test::kNumKinds; ++kind) {
-      Request request = test::request_of_kind(*engine, kind, test::phrases(160, 40, uint64_t(kind)), 50);
-      const Generation plain = test::generate_plain(*engine, request);
+    auto engine = load(tiny(model));
+    for (int kind = 0; kind < kNumKinds; ++kind) {
+      Request request = request_of_kind(*engine, kind, phrases(160, 40, uint64_t(kind)), 50);
+      const Generation plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
-        test::set_method(request, method, 1 + turn++ % 6);
-        test::expect_same_output(test::generate(*engine, request), plain,
-                                 fmt::format("{} kind {} {}", model, kind, test::name_of(method)));
+        set_method(request, method, 1 + turn++ % 6);
+        expect_same_output(generate(*engine, request), plain, fmt::format("{} kind {} {}", model, kind, name_of(method)));
       }
     }
   }
@@ -211,40 +198,34 @@ TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
 TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
   for (const bool caching : {false, true}) {
     EngineOptions options = tiny("qwen3-untied");
-    auto alone = test::load(options);
+    auto alone = load(options);
     options.max_num_seqs = 6, options.prefix_caching = caching;
     options.chunk_len = 40, options.max_num_batched_tokens = 90;
-    options.kv_memory_bytes = 7 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
-    auto crowded = test::load(options);
-    std::vector<std::unique_ptr<TokenStream>> streams;
+    options.kv_memory_bytes = bytes_of_pages(*alone, 7);
+    auto crowded = load(options);
+    std::vector<Request> requests;
     std::vector<Generation> plain;
     for (int i = 0; i < 12; ++i) {
-      Request request = test::request_of_kind(*alone, i, test::phrases(100 + 5 * i, 40, uint64_t(i)), 40);
-      plain.push_back(test::generate_plain(*alone, request));
-      test::set_method(request, kMethods[i % test::kNumMethods], 1 + i % 5);
-      auto stream = crowded->submit(request);
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
+      Request request = request_of_kind(*alone, i, phrases(100 + 5 * i, 40, uint64_t(i)), 40);
+      plain.push_back(generate_plain(*alone, request));
+      set_method(request, kMethods[i % kNumMethods], 1 + i % 5);
+      requests.push_back(std::move(request));
     }
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto run = streams[i]->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
-      test::expect_same_output(*run, plain[i], fmt::format("request {} cache {}", i, caching));
-    }
+    const auto runs = generate_together(*crowded, requests);
+    for (size_t i = 0; i < runs.size(); ++i)
+      expect_same_output(runs[i], plain[i], fmt::format("request {} cache {}", i, caching));
   }
 }
 
 TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   if (slow()) GTEST_SKIP() << "plain loops";
-  auto engine = test::load({.model = test::wren_path(), .device = device_, .context_len = 8704});
+  auto engine = load({.model = wren_path(), .device = device_, .context_len = 8704});
   Equality equality(*engine);
-  const auto prompt = test::copying_prompt(engine->tokenizer(), 8192, 1);
+  const auto prompt = copying_prompt(engine->tokenizer(), 8192, 1);
   int turn = 0;
   for (const double ratio : {0.03, 0.07})
     for (const int gamma : {1, 4, 7, 15}) {
-      Request request = test::request(prompt, 96);
-      request.speculation.ratio = ratio;
-      request.speculation.num_tokens = gamma;
+      Request request = self_drafting(prompt, 96, ratio, gamma);
       equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -257,10 +238,10 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
     for (const int chunk : {512, 2, 3, 7, 64, 149}) {
       EngineOptions options = tiny(model);
       options.chunk_len = chunk;
-      auto engine = test::load(options);
-      Request request = test::request(test::random_prompt(150, 256, 9), 40);
+      auto engine = load(options);
+      Request request = test::request(random_prompt(150, 256, 9), 40);
       request.sampling.temperature = 0.8, request.sampling.seed = 3;
-      const auto stream = test::plain_stream(*engine, request);
+      const auto stream = plain_stream(*engine, request);
       if (whole.empty()) whole = stream;
       EXPECT_EQ(stream, whole) << model << " chunk " << chunk;
     }
@@ -275,40 +256,31 @@ TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
     double most, mean;
   };
   std::vector<Case> cases;
-  if (!slow()) cases.push_back({test::wren_path(), 0.2, 0.04});
+  if (!slow()) cases.push_back({wren_path(), 0.2, 0.04});
   // Rounding may send a row to another expert, which moves it by a step.
   auto backend = Register<Backend>::find(device_)->make({});
   ASSERT_TRUE(backend.ok());
-  for (const std::string& model : test::tiny_models()) {
-    auto checkpoint = Checkpoint::open(test::tiny_path(model));
+  for (const std::string& model : tiny_models()) {
+    auto checkpoint = Checkpoint::open(tiny_path(model));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
     const bool experts = (*checkpoint)->shape().num_experts > 0;
-    if ((*backend)->lacks(**checkpoint).empty()) cases.push_back({test::tiny_path(model), experts ? 3.0 : 0.4, 0.05});
+    if ((*backend)->lacks(**checkpoint).empty()) cases.push_back({tiny_path(model), experts ? 3.0 : 0.4, 0.05});
   }
-  for (const std::string model : kEncoded)
-    cases.push_back({test::tiny_path(model), model.starts_with("gpt-oss") ? 3.0 : 0.4, 0.05});
+  for (const std::string model : kEncoded) cases.push_back({tiny_path(model), model.starts_with("gpt-oss") ? 3.0 : 0.4, 0.05});
   for (const Case& c : cases) {
     std::vector<std::vector<float>> found;
-    for (const std::string& device : {std::string("reference"), device_}) {
-      auto engine = test::load({.model = c.model, .device = device, .context_len = 256});
-      Request request = test::request(test::random_prompt(150, 256, 8), 1);
-      request.sampling.prompt_logprobs = 0;
-      const Generation run = test::generate_plain(*engine, request);
-      found.emplace_back();
-      for (const TokenLogprob& token : run.prompt_logprobs) found.back().push_back(token.logprob);
-    }
-    ASSERT_EQ(found[0].size(), found[1].size());
+    for (const std::string& device : {std::string("reference"), device_})
+      found.push_back(
+          prompt_logprobs(*load({.model = c.model, .device = device, .context_len = 256}), random_prompt(150, 256, 8)));
     ASSERT_GT(found[0].size(), 100u);
-    double most = 0, sum = 0;
-    for (size_t i = 0; i < found[0].size(); ++i) {
-      const double difference = std::abs(double(found[0][i]) - double(found[1][i]));
-      most = std::max(most, difference), sum += difference;
-    }
-    EXPECT_LT(most, c.most) << c.model;
-    EXPECT_LT(sum / double(found[0].size()), c.mean) << c.model;
-    std::printf("%s: most %.4f, mean %.5f\n", c.model.substr(c.model.rfind('/') + 1).c_str(), most,
-                sum / double(found[0].size()));
+    expect_near(found[0], found[1], c.most, c.mean, c.model.substr(c.model.rfind('/') + 1));
   }
+}
+
+void expect_same_rounds(const std::vector<Generation>& runs, const std::string& what) {
+  EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
+  EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
+  EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
 }
 
 // Chains that run blind and selections read in place are those of the host's loop over compact copies: the same tokens, and the
@@ -320,20 +292,18 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
       for (const char* policy : {"vegas", "last_accepted", "streamingllm", "quest", "sparsespec", "snapkv", "random", "full"}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
-          auto engine = test::load({.model = test::tiny_path(model), .device = device, .context_len = 256});
-          Request request = test::request(test::random_prompt(170, 256, 4), 50);
+          auto engine = load({.model = tiny_path(model), .device = device, .context_len = 256});
+          Request request = test::request(random_prompt(170, 256, 4), 50);
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
           SpeculationOptions& o = request.speculation;
           o.proposer = "self", o.rule = rule, o.policy = policy;
           o.ratio = 0.3, o.min_tokens = 12, o.num_tokens = 1 + turn % 6;
           o.tree_tokens = turn % 4 == 3 ? 5 : 0;
-          runs.push_back(test::generate(*engine, request));
+          runs.push_back(generate(*engine, request));
         }
         ++turn;
         const std::string what = fmt::format("{} {} {}", model, rule, policy);
-        EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
-        EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
-        EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+        expect_same_rounds(runs, what);
         EXPECT_GT(runs[1].drafted, 0) << what;
       }
 }
@@ -345,18 +315,18 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
     for (const char* kv : {"bf16", "f32", "fp8"}) {
       EngineOptions options = tiny("echo");
       options.kv_dtype = kv;
-      options.drafters.push_back({.path = test::tiny_path(name)});
-      auto engine = test::load(options);
+      options.drafters.push_back({.path = tiny_path(name)});
+      auto engine = load(options);
       int64_t kept = 0, dropped = 0;
       for (const int beside : {0, 6})
         for (const double temperature : {0.0, 0.5}) {
           const int prompt = 30 + 70 * (turn++ % 3);
-          Request asked = test::request(test::random_prompt(prompt, 250, uint64_t(turn)), 60);
+          Request asked = test::request(random_prompt(prompt, 250, uint64_t(turn)), 60);
           asked.sampling.temperature = temperature;
-          const auto plain = test::plain_stream(*engine, asked);
+          const auto plain = plain_stream(*engine, asked);
           asked.speculation.proposer = engine->parts().learned.at(0).name;
           asked.speculation.num_tokens = 1 + turn % 5, asked.speculation.tree_tokens = beside;
-          const Generation run = test::generate(*engine, asked);
+          const Generation run = generate(*engine, asked);
           EXPECT_EQ(run.tokens, plain) << name << " " << kv << " T " << temperature << " beside " << beside;
           kept += run.accepted, dropped += run.drafted - run.accepted;
         }
@@ -370,28 +340,21 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
   for (const char* name : {"echo", "echo-eagle3", "echo-medusa"}) {
     EngineOptions options = tiny("echo");
     options.max_num_seqs = 3;
-    options.drafters.push_back({.path = test::tiny_path(name)});
-    auto engine = test::load(options);
+    options.drafters.push_back({.path = tiny_path(name)});
+    auto engine = load(options);
     std::vector<std::vector<int32_t>> plain;
-    std::vector<std::unique_ptr<TokenStream>> streams;
     std::vector<Request> requests;
     for (int i = 0; i < 6; ++i) {
-      requests.push_back(test::request(test::random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
+      requests.push_back(test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
       requests.back().sampling.temperature = i % 2 ? 0.5 : 0.0;
-      plain.push_back(test::plain_stream(*engine, requests.back()));
+      plain.push_back(plain_stream(*engine, requests.back()));
       requests.back().speculation.proposer = "auto";
     }
-    for (const Request& request : requests) {
-      auto stream = engine->submit(request);
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
-    }
     int64_t drafted = 0;
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto run = streams[i]->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
-      EXPECT_EQ(run->tokens, plain[i]) << name << " request " << i;
-      drafted += run->drafted;
+    const auto runs = generate_together(*engine, requests);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      EXPECT_EQ(runs[i].tokens, plain[i]) << name << " request " << i;
+      drafted += runs[i].drafted;
     }
     EXPECT_GT(drafted, 50) << name;
   }
@@ -404,21 +367,19 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
       for (const int beside : {0, 5}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
-          EngineOptions options{.model = test::tiny_path("echo"), .device = device, .context_len = 256};
-          options.drafters.push_back({.path = test::tiny_path(name)});
-          auto engine = test::load(options);
-          Request request = test::request(test::random_prompt(100, 250, 4), 60);
+          EngineOptions options{.model = tiny_path("echo"), .device = device, .context_len = 256};
+          options.drafters.push_back({.path = tiny_path(name)});
+          auto engine = load(options);
+          Request request = test::request(random_prompt(100, 250, 4), 60);
           request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
           SpeculationOptions& o = request.speculation;
           o.proposer = engine->parts().learned.at(0).name, o.rule = rule;
           o.num_tokens = 2 + turn % 4, o.tree_tokens = beside;
-          runs.push_back(test::generate(*engine, request));
+          runs.push_back(generate(*engine, request));
         }
         ++turn;
         const std::string what = fmt::format("{} {} {}", name, rule, beside);
-        EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
-        EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
-        EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+        expect_same_rounds(runs, what);
         EXPECT_GT(runs[1].accepted, 0) << what;
       }
 }

@@ -1,19 +1,17 @@
 // A draft model on a device: it is right where it reads what the target reads, in blind chains and, under another numbering,
 // level by level.
 #include "../conformance/renumbered.h"
-
-#include <gtest/gtest.h>
+#include "../conformance/runs.h"
 
 namespace hunch {
 namespace {
 
-using test::same_ids;
-using test::turned_ids;
+using namespace test;
 
 class DeviceDraftModel : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const auto devices = test::accelerators();
+    const auto devices = accelerators();
     if (std::find(devices.begin(), devices.end(), GetParam()) == devices.end()) GTEST_SKIP() << "no device";
   }
 };
@@ -30,16 +28,16 @@ TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
                      {"dev_turned", "intersection", turned_ids(), 288}};
   for (const auto& c : cases) {
     EngineOptions options =
-        test::with_draft_model("qwen3-tied", test::renumbered("qwen3-tied", c.name, c.ids, c.columns), GetParam(), c.mode);
+        with_draft_model("qwen3-tied", renumbered("qwen3-tied", c.name, c.ids, c.columns), GetParam(), c.mode);
     options.chunk_len = 50;
-    auto engine = test::load(options);
+    auto engine = load(options);
     int64_t drafted = 0, accepted = 0;
     for (const int prompt_len : {40, 190, 190})  // the last begins with pages of the one before
       for (const auto& [temperature, rule] : {std::pair{0.0, "match"}, {0.8, "match"}, {0.8, "ratio"}}) {
-        const Request request = test::drafting(test::random_prompt(prompt_len, 256, 5), 40, 4, temperature, rule);
-        const Generation run = test::generate(*engine, request);
+        const Request request = drafting(random_prompt(prompt_len, 256, 5), 40, 4, temperature, rule);
+        const Generation run = generate(*engine, request);
         drafted += run.drafted, accepted += run.accepted;
-        if (rule[0] == 'm') { EXPECT_EQ(run.tokens, test::plain_stream(*engine, request)) << c.name << " T " << temperature; }
+        if (rule[0] == 'm') { EXPECT_EQ(run.tokens, plain_stream(*engine, request)) << c.name << " T " << temperature; }
       }
     EXPECT_GT(drafted, 200) << c.name;
     EXPECT_EQ(accepted, drafted) << c.name;
@@ -48,17 +46,16 @@ TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
 
 TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
   for (const bool turned : {false, true}) {
-    const std::string draft =
-        turned ? test::renumbered("qwen3-tied", "dev_tree", turned_ids(), 288) : test::tiny_path("qwen3-tied");
+    const std::string draft = turned ? renumbered("qwen3-tied", "dev_tree", turned_ids(), 288) : tiny_path("qwen3-tied");
     for (const double temperature : {0.0, 0.8})
       for (const int depth : {3, 6}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", GetParam()}) {
-          auto engine = test::load(test::with_draft_model("qwen3-tied", draft, device, turned ? "intersection" : "same"));
-          Request request = test::drafting(test::random_prompt(50 + 21 * depth, 256, 5), 60, depth, temperature);
+          auto engine = load(with_draft_model("qwen3-tied", draft, device, turned ? "intersection" : "same"));
+          Request request = drafting(random_prompt(50 + 21 * depth, 256, 5), 60, depth, temperature);
           request.speculation.tree_tokens = 24, request.speculation.tree_top_k = 4;
-          runs.push_back(test::generate(*engine, request));
-          EXPECT_EQ(runs.back().tokens, test::plain_stream(*engine, request)) << device;
+          runs.push_back(generate(*engine, request));
+          EXPECT_EQ(runs.back().tokens, plain_stream(*engine, request)) << device;
         }
         const std::string what = fmt::format("turned {} T {} depth {}", turned, temperature, depth);
         if (GetParam() == std::string("late")) {
@@ -71,21 +68,15 @@ TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
 }
 
 TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
-  EngineOptions options = test::with_draft_model("qwen3-tied", test::tiny_path("qwen3-tied"), GetParam());
+  EngineOptions options = with_draft_model("qwen3-tied", tiny_path("qwen3-tied"), GetParam());
   options.max_num_seqs = 6, options.chunk_len = 66, options.max_num_batched_tokens = 400;  // 466 rows of a pass of drafts
   options.max_draft = 64;
-  auto engine = test::load(options);
-  std::vector<std::unique_ptr<TokenStream>> streams;
-  for (int i = 0; i < 12; ++i) {
-    auto stream = engine->submit(test::drafting(test::random_prompt(66, 256, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
-    ASSERT_TRUE(stream.ok()) << stream.error().message;
-    streams.push_back(std::move(*stream));
-  }
-  for (size_t i = 0; i < streams.size(); ++i) {
-    auto run = streams[i]->result();
-    ASSERT_TRUE(run.ok()) << run.error().message;
-    EXPECT_GT(run->drafted, 0) << i;
-    EXPECT_EQ(run->accepted, run->drafted) << i;
+  auto engine = load(options);
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i) requests.push_back(drafting(random_prompt(66, 256, uint64_t(i)), 50, 1 + i % 7, i % 2 ? 0.8 : 0));
+  for (const Generation& run : generate_together(*engine, requests)) {
+    EXPECT_GT(run.drafted, 0);
+    EXPECT_EQ(run.accepted, run.drafted);
   }
 }
 

@@ -10,18 +10,15 @@
 namespace hunch {
 namespace {
 
-class NoExperts final : public ReferenceBackend {
- public:
+// A device that lacks what some models need.
+struct Lacking final : ReferenceBackend {
   std::string description() const override { return "a device"; }
-  bool has_experts() const override { return false; }
-};
-
-class NoSinks final : public ReferenceBackend {
- public:
-  std::string description() const override { return "a device"; }
+  bool has_experts() const override { return experts; }
   std::string lacks(const Checkpoint& checkpoint) const override {
-    return checkpoint.shape().attention_sinks ? "attention sinks" : "";
+    if (checkpoint.shape().attention_sinks) return "attention sinks";
+    return checkpoint.shape().latent.used() ? "latent attention (DeepSeek)" : "";
   }
+  bool experts = true;
 };
 
 struct Opened {
@@ -37,7 +34,8 @@ Result<std::unique_ptr<Model>> load(Backend& backend, const Checkpoint& checkpoi
 TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
   Opened opened;
   ASSERT_TRUE(opened.checkpoint.ok()) << opened.checkpoint.error().message;
-  NoExperts backend;
+  Lacking backend;
+  backend.experts = false;
   auto model = load(backend, **opened.checkpoint);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().message,
@@ -45,29 +43,15 @@ TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
 }
 
 TEST(ExpertModels, NameWhatABackendLacks) {
-  auto checkpoint = Checkpoint::open(test::tiny_path("gpt-oss"));
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  NoSinks backend;
-  auto model = Register<Model>::find("gpt_oss")->make({.backend = &backend, .checkpoint = checkpoint->get()});
-  ASSERT_FALSE(model.ok());
-  EXPECT_EQ(model.error().message, "gpt_oss: a device has no attention sinks yet; use --device cpu");
-}
-
-class NoLatent final : public ReferenceBackend {
- public:
-  std::string description() const override { return "a device"; }
-  std::string lacks(const Checkpoint& checkpoint) const override {
-    return checkpoint.shape().latent.used() ? "latent attention (DeepSeek)" : "";
+  for (const auto& [folder, family, lacks] :
+       {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"}, {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
+    auto checkpoint = Checkpoint::open(test::tiny_path(folder));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    Lacking backend;
+    auto model = Register<Model>::find(family)->make({.backend = &backend, .checkpoint = checkpoint->get()});
+    ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.error().message, fmt::format("{}: a device has no {} yet; use --device cpu", family, lacks));
   }
-};
-
-TEST(LatentModels, AreRefusedWhereTheyDoNotRun) {
-  auto checkpoint = Checkpoint::open(test::tiny_path("deepseek-v3"));
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  NoLatent backend;
-  auto model = Register<Model>::find("deepseek_v3")->make({.backend = &backend, .checkpoint = checkpoint->get()});
-  ASSERT_FALSE(model.ok());
-  EXPECT_EQ(model.error().message, "deepseek_v3: a device has no latent attention (DeepSeek) yet; use --device cpu");
 }
 
 TEST(ExpertModels, CountTheExpertsThatOneRowReads) {

@@ -1,12 +1,11 @@
 // A model with natively trained sparse attention on a device: the shipped one, whose heads and blocks the kernels have forms for.
 // Its streams are those of plain decoding under every way to draft, alone and in a crowd, and its numbers are near the CPU's.
-#include <algorithm>
-#include <cmath>
-
-#include "../conformance/methods.h"
+#include "near.h"
 
 namespace hunch {
 namespace {
+
+using namespace test;
 
 class DeviceNsa : public testing::Test {
  protected:
@@ -17,7 +16,7 @@ class DeviceNsa : public testing::Test {
     if (!runs) GTEST_SKIP() << "no device that runs such models";
   }
   static EngineOptions options(const std::string& device = "cuda") {
-    const std::string model = test::tree_path() + "/models/wren-nsa-8m";
+    const std::string model = tree_path() + "/models/wren-nsa-8m";
     return {.model = model + ".gguf",
             .device = device,
             .kv_dtype = "bf16",
@@ -43,14 +42,14 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
   for (const int chunk : {512, 57}) {
     EngineOptions with = options();
     with.chunk_len = chunk;
-    auto engine = test::load(with);
-    Request request = test::request(test::copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
+    auto engine = load(with);
+    Request request = test::request(copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-    const Generation plain = test::generate_plain(*engine, request);
+    const Generation plain = generate_plain(*engine, request);
     for (const Way& way : kWays) {
       set_method(request, way.proposer, way.chain, way.beside);
-      const Generation run = test::generate(*engine, request);
-      test::expect_same_output(run, plain, fmt::format("{}, {} beside a chain of {}", way.proposer, way.beside, way.chain));
+      const Generation run = generate(*engine, request);
+      expect_same_output(run, plain, fmt::format("{}, {} beside a chain of {}", way.proposer, way.beside, way.chain));
       accepted += run.accepted, drafted += run.drafted;
     }
     ++turn;
@@ -62,46 +61,38 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
 TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   EngineOptions roomy = options();
   roomy.max_num_seqs = 1, roomy.prefix_caching = false;
-  auto alone = test::load(roomy);
+  auto alone = load(roomy);
   EngineOptions tight = options();
   tight.max_num_seqs = 5, tight.chunk_len = 77, tight.max_num_batched_tokens = 200;
-  tight.kv_memory_bytes = 40 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
-  auto crowded = test::load(tight);
+  tight.kv_memory_bytes = bytes_of_pages(*alone, 40);
+  auto crowded = load(tight);
   std::vector<Generation> plain;
   std::vector<Request> requests;
   for (int i = 0; i < 10; ++i) {
-    requests.push_back(test::request(test::copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160));
+    requests.push_back(test::request(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160));
     requests.back().sampling.temperature = i % 3 ? 0.0 : 0.8;
-    plain.push_back(test::generate_plain(*alone, requests.back()));
-  }
-  std::vector<std::unique_ptr<TokenStream>> streams;
-  for (int i = 0; i < 10; ++i) {  // all at once, or a fast device is done with one before the next comes
+    plain.push_back(generate_plain(*alone, requests.back()));
     const Way& way = kWays[size_t(i) % std::size(kWays)];
-    set_method(requests[size_t(i)], way.proposer, way.chain, way.beside);
-    requests[size_t(i)].priority = i % 3;
-    auto stream = crowded->submit(requests[size_t(i)]);
-    ASSERT_TRUE(stream.ok()) << stream.error().message;
-    streams.push_back(std::move(*stream));
+    set_method(requests.back(), way.proposer, way.chain, way.beside);
+    requests.back().priority = i % 3;
   }
-  for (size_t i = 0; i < streams.size(); ++i) {
-    auto run = streams[i]->result();
-    ASSERT_TRUE(run.ok()) << run.error().message;
-    test::expect_same_output(*run, plain[i], fmt::format("request {}", i));
-  }
+  // All at once, or a fast device is done with one before the next comes.
+  const auto runs = generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) expect_same_output(runs[i], plain[i], fmt::format("request {}", i));
   EXPECT_GT(crowded->stats().preemptions, 0);
 }
 
 // Choices that nothing shares are those of class strict; a choice that layers reuse is the row's own, whatever is drafted.
 TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
-  auto engine = test::load(options());
-  Request request = test::request(test::copying_prompt(engine->tokenizer(), 1100, 9), 96);
+  auto engine = load(options());
+  Request request = test::request(copying_prompt(engine->tokenizer(), 1100, 9), 96);
   request.sampling.temperature = 0;
-  const Generation plain = test::generate_plain(*engine, request);
+  const Generation plain = generate_plain(*engine, request);
   const auto run_class = [&](const Way& way, const char* name, const char* layers, int group_rows) {
     set_method(request, way.proposer, way.chain, way.beside);
     request.speculation.precision_class = name;
     request.speculation.reuse_layers = layers, request.speculation.group_rows = group_rows;
-    return test::generate(*engine, request);
+    return generate(*engine, request);
   };
   std::vector<int32_t> reusing;
   for (const Way& way : kWays) {
@@ -122,23 +113,12 @@ TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
 TEST_F(DeviceNsa, LogProbabilitiesAreNearTheProcessors) {
   std::vector<std::vector<float>> found;
   for (const char* device : {"cpu", "cuda"}) {
-    auto engine = test::load(options(device));
-    Request request = test::request(test::copying_prompt(engine->tokenizer(), 1200, 5), 1);
-    request.sampling.prompt_logprobs = 0;
-    found.emplace_back();
-    for (const TokenLogprob& token : test::generate_plain(*engine, request).prompt_logprobs)
-      found.back().push_back(token.logprob);
+    auto engine = load(options(device));
+    found.push_back(prompt_logprobs(*engine, copying_prompt(engine->tokenizer(), 1200, 5)));
   }
-  ASSERT_EQ(found[0].size(), found[1].size());
   ASSERT_GT(found[0].size(), 1000u);
-  double most = 0, sum = 0;  // rounding may send a row to another block, which moves it by a step
-  for (size_t i = 0; i < found[0].size(); ++i) {
-    const double difference = std::abs(double(found[0][i]) - double(found[1][i]));
-    most = std::max(most, difference), sum += difference;
-  }
-  std::printf("most %.4f, mean %.5f\n", most, sum / double(found[0].size()));
-  EXPECT_LT(most, 2.0);
-  EXPECT_LT(sum / double(found[0].size()), 0.03);
+  // Rounding may send a row to another block, which moves it by a step.
+  expect_near(found[0], found[1], 2.0, 0.03, "wren-nsa-8m");
 }
 
 }  // namespace

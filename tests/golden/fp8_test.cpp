@@ -16,6 +16,7 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
@@ -67,7 +68,7 @@ class Fp8Model : public testing::Test {
   void make(const Kind& kind, bool deepseek = false) {
     for (const char* folder : {"/fp8", "/f32"}) {
       fs::create_directories(root_ + folder);
-      for (const auto& entry : fs::directory_iterator(test::tiny_path(deepseek ? "deepseek-v3" : "qwen3-untied")))
+      for (const auto& entry : fs::directory_iterator(tiny_path(deepseek ? "deepseek-v3" : "qwen3-untied")))
         if (entry.path().extension() == ".json")
           fs::copy_file(entry, root_ + folder + "/" + entry.path().filename().string(), fs::copy_options::overwrite_existing);
       Json config = Json::parse(std::ifstream(root_ + folder + "/config.json"));
@@ -80,13 +81,13 @@ class Fp8Model : public testing::Test {
     File coded, plain;
     uint64_t seed = 1;
     const auto vector = [&](const std::string& name, int64_t n) {
-      test::Dice dice(seed++);
+      Dice dice(seed++);
       std::vector<float> x(static_cast<size_t>(n));
       for (float& value : x) value = 0.75f + float(dice.below(512)) / 1024;
       for (File* file : {&coded, &plain}) file->add(name, "F32", {n}, x.data(), x.size() * 4);
     };
     const auto matrix = [&](const std::string& name, int64_t out, int64_t in, bool fp8) {
-      test::Dice dice(seed++);
+      Dice dice(seed++);
       const int64_t rows = kind.rows ? kind.rows : out, columns = kind.columns ? kind.columns : in;
       const int64_t across = (in + columns - 1) / columns, down = (out + rows - 1) / rows;
       std::vector<float> scales(size_t(across * down)), values(size_t(out * in));
@@ -142,7 +143,7 @@ class Fp8Model : public testing::Test {
     coded.write(root_ + "/fp8/model.safetensors"), plain.write(root_ + "/f32/model.safetensors");
   }
   std::map<int64_t, std::vector<float>> logits(const std::string& model, const std::string& device, const std::string& isa) {
-    auto engine = test::load({
+    auto engine = load({
         .model = root_ + model,
         .device = device,
         .isa = isa,
@@ -151,7 +152,7 @@ class Fp8Model : public testing::Test {
         .context_len = 256,
         .chunk_len = 64,
     });
-    return test::logits_of(*engine, test::random_prompt(90, kVocab, 3), {0, 40, 63, 64, 89});
+    return logits_of(*engine, random_prompt(90, kVocab, 3), {0, 40, 63, 64, 89});
   }
   // The greatest difference between two sets of logits.
   static double off(const std::map<int64_t, std::vector<float>>& a, const std::map<int64_t, std::vector<float>>& b) {
@@ -174,9 +175,9 @@ TEST_F(Fp8Model, HasTheLogitsOfItsValues) {
     make(kind);
     const auto want = logits("/f32", "reference", "");
     EXPECT_EQ(off(logits("/fp8", "reference", ""), want), 0) << kind.name;  // the same products
-    for (const std::string& isa : test::available_isas())
+    for (const std::string& isa : available_isas())
       EXPECT_LT(off(logits("/fp8", "cpu", isa), want), 2e-4) << kind.name << " " << isa;
-    for (const std::string& device : test::accelerators())
+    for (const std::string& device : accelerators())
       EXPECT_LT(off(logits("/fp8", device, ""), want), 0.2) << kind.name << " " << device;
   }
 }
@@ -197,17 +198,17 @@ TEST_F(Fp8Model, KeepsItsLogitsInGguf) {
 // An FP8 cache under the file's scales, as powers of two; other caches have none. Speculation keeps the stream.
 TEST_F(Fp8Model, ScalesAnFp8CacheAsItsFilesSay) {
   make(kKinds[0]);
-  const std::vector<int32_t> prompt = test::random_prompt(60, kVocab, 6);
+  const std::vector<int32_t> prompt = random_prompt(60, kVocab, 6);
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : {"fp8", "bf16"}) {
-      auto engine = test::load({.model = root_ + "/fp8", .device = device, .threads = 1, .kv_dtype = kv, .context_len = 256});
+      auto engine = load({.model = root_ + "/fp8", .device = device, .threads = 1, .kv_dtype = kv, .context_len = 256});
       const KvStore& store = *engine->parts().store;
       EXPECT_EQ(store.scale(0).k, kv == std::string("fp8") ? 0.125f : 1);
       EXPECT_EQ(store.scale(1).v, kv == std::string("fp8") ? 4 : 1);
       Request request = test::request(prompt, 40);
-      const auto plain = test::plain_stream(*engine, request);
+      const auto plain = plain_stream(*engine, request);
       request.speculation.proposer = "self", request.speculation.ratio = 0.3;
-      EXPECT_EQ(test::generate(*engine, request).tokens, plain) << device << " " << kv;
+      EXPECT_EQ(generate(*engine, request).tokens, plain) << device << " " << kv;
     }
 }
 
@@ -216,26 +217,26 @@ TEST_F(Fp8Model, MayHaveLatentAttention) {
   make(kKinds[0], true);
   const auto want = logits("/f32", "reference", "");
   EXPECT_EQ(off(logits("/fp8", "reference", ""), want), 0);
-  for (const std::string& isa : test::available_isas()) EXPECT_LT(off(logits("/fp8", "cpu", isa), want), 2e-4) << isa;
+  for (const std::string& isa : available_isas()) EXPECT_LT(off(logits("/fp8", "cpu", isa), want), 2e-4) << isa;
   EngineOptions options{.model = root_ + "/fp8", .threads = 1, .kv_dtype = "bf16", .context_len = 256};
   options.drafters.push_back({.method = "mtp"});
-  auto engine = test::load(options);
-  Request request = test::request(test::random_prompt(60, kVocab, 5), 40);
-  const auto plain = test::plain_stream(*engine, request);
+  auto engine = load(options);
+  Request request = test::request(random_prompt(60, kVocab, 5), 40);
+  const auto plain = plain_stream(*engine, request);
   request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
-  EXPECT_EQ(test::generate(*engine, request).tokens, plain);
+  EXPECT_EQ(generate(*engine, request).tokens, plain);
   request.speculation = {.proposer = "mtp"};
-  EXPECT_EQ(test::generate(*engine, request).tokens, plain);
+  EXPECT_EQ(generate(*engine, request).tokens, plain);
 }
 
 // Drafts read 4-bit copies, whose rows are made from FP8 rows; the stream is the plain one.
 TEST_F(Fp8Model, SpeculatesWithCoarserCopiesOfItsWeights) {
   make(kKinds[0]);
-  auto engine = test::load({.model = root_ + "/fp8", .threads = 1, .kv_dtype = "bf16", .context_len = 256});
-  Request request = test::request(test::random_prompt(60, kVocab, 5), 40);
-  const auto plain = test::plain_stream(*engine, request);
+  auto engine = load({.model = root_ + "/fp8", .threads = 1, .kv_dtype = "bf16", .context_len = 256});
+  Request request = test::request(random_prompt(60, kVocab, 5), 40);
+  const auto plain = plain_stream(*engine, request);
   request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
-  EXPECT_EQ(test::generate(*engine, request).tokens, plain);
+  EXPECT_EQ(generate(*engine, request).tokens, plain);
 }
 
 }  // namespace

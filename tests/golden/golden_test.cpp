@@ -17,10 +17,11 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using Json = nlohmann::json;
 
 Json golden(const std::string& name) {
-  std::ifstream file(test::tree_path() + "/models/golden/" + name + ".json");
+  std::ifstream file(tree_path() + "/models/golden/" + name + ".json");
   HUNCH_CHECK(file.good());
   return Json::parse(file);
 }
@@ -47,7 +48,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
     for (const Json& full : c.value("logits", Json::array())) wanted.push_back(full["pos"]);
     std::sort(wanted.begin(), wanted.end());
     wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
-    const auto rows = test::logits_of(engine, ids, wanted);
+    const auto rows = logits_of(engine, ids, wanted);
     const auto note = [&](double& worst, double got, double want) {
       worst = std::isfinite(got) ? std::max(worst, std::abs(got - want)) : 1e9;
       ++errors.compared;
@@ -61,7 +62,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
       for (size_t i = 0; i < full["values"].size(); ++i) note(errors.logit, double(rows.at(full["pos"])[i]), full["values"][i]);
 
     const auto greedy = c["greedy"].get<std::vector<int32_t>>();
-    const auto tokens = test::generate(engine, test::request(ids, int64_t(greedy.size()))).tokens;
+    const auto tokens = generate(engine, test::request(ids, int64_t(greedy.size()))).tokens;
     const size_t equal = size_t(std::mismatch(greedy.begin(), greedy.end(), tokens.begin()).first - greedy.begin());
     errors.greedy_equal += int64_t(equal);
     if (equal == greedy.size()) continue;
@@ -81,7 +82,7 @@ std::vector<Place> places() {
       {"reference", "", "f32"},  {"reference", "", "f16"}, {"reference", "", "bf16"},
       {"reference", "", "q8_0"}, {"reference", "", "fp8"},
   };
-  for (const std::string& isa : test::available_isas())
+  for (const std::string& isa : available_isas())
     for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"}) out.push_back({"cpu", isa, kv});
   return out;
 }
@@ -110,7 +111,7 @@ void expect_close(const std::string& name, const std::string& path, const std::v
   const Json data = golden(name);
   for (const Place& place : where) {
     if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
-    auto engine = test::load({
+    auto engine = load({
         .model = path,
         .device = place.device,
         .isa = place.isa,
@@ -137,22 +138,22 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 }
 
 class Golden : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(test::tiny_models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(tiny_models()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
                          testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf",
                                          "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
                          test_name);
 
-INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(test::nsa_models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(nsa_models()), test_name);
 
-TEST_P(Golden, LogitsAndGreedyTokensAgree) { expect_close(GetParam(), test::tiny_path(GetParam()), places()); }
+TEST_P(Golden, LogitsAndGreedyTokensAgree) { expect_close(GetParam(), tiny_path(GetParam()), places()); }
 
 // Q8_0 weights against goldens of the bf16 original: the rounding of the weights (relative 1/254 of a block's greatest)
 // dominates.
 TEST(ShippedModel, AgreesWithTheGoldenOfItsOriginalWithinTheRoundingOfItsWeights) {
   const Json data = golden("wren-34m");
   for (const char* kv : {"bf16", "f32", "q8_0"}) {
-    auto engine = test::load({.model = test::wren_path(), .threads = 2, .kv_dtype = kv, .context_len = 4608});
+    auto engine = load({.model = wren_path(), .threads = 2, .kv_dtype = kv, .context_len = 4608});
     const Errors errors = compare(*engine, data, 1);
     EXPECT_LT(errors.logit, 0.8) << kv;
     EXPECT_LT(errors.logsumexp, kv == std::string("q8_0") ? 0.7 : 0.4) << kv;

@@ -3,6 +3,7 @@
 // position; the drafter is far from the target (about three of four drafts are kept), since a near one hides faults.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,6 +55,28 @@ inline toy::Table table_of(const Rows& rows) {
   };
 }
 
+// A target, and a drafter far from it.
+inline toy::Tables far_tables() {
+  const Rows target = random_rows(1);
+  return {kVocab, table_of(target), table_of(far_from(target, 2))};
+}
+
+// The drafter has seen the rejected rows of the round before, as a selection has: they are likelier.
+inline toy::Tables learning_tables() {
+  auto seen = std::make_shared<std::array<int, kPositions>>();
+  toy::Tables made = far_tables();
+  made.on_verify = [seen](int64_t position, int32_t token) {
+    if (position == 0) seen->fill(-1);
+    (*seen)[size_t(position)] = token;
+  };
+  made.drafter = [seen, plain = made.drafter](int64_t position, int32_t token, float* logits) {
+    plain(position, token, logits);
+    const int before = position + 1 < kPositions ? (*seen)[size_t(position) + 1] : -1;
+    if (before >= 0) logits[before] += 2;
+  };
+  return made;
+}
+
 struct Sampling {
   const char* name;
   double temperature = 1, top_p = 1, min_p = 0;
@@ -61,6 +84,13 @@ struct Sampling {
 };
 inline constexpr Sampling kSamplings[] = {
     {"T 0.7", 0.7}, {"T 1", 1}, {"top-k 3", 1, 1, 0, 3}, {"top-p 0.8", 1, 0.8}, {"min-p 0.2", 1, 1, 0.2}};
+
+// A test's name: letters, digits and _.
+inline std::string letters(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(uint8_t(c))) c = '_';
+  return name;
+}
 
 // The processed law in double precision, written from the contract: T, min-p, top-k, top-p.
 inline std::array<double, kVocab> processed(std::array<double, kVocab> p, const Sampling& s) {

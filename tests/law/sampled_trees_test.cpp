@@ -10,11 +10,6 @@ namespace {
 
 using namespace law;
 
-toy::Tables far_tables() {
-  const Rows target = random_rows(1);
-  return {kVocab, table_of(target), table_of(far_from(target, 2))};
-}
-
 struct Case {
   const char* device;
   int sampling, gamma, tree;
@@ -38,33 +33,15 @@ INSTANTIATE_TEST_SUITE_P(Reference, SelfTrees,
                                          Case{"reference", 4, 2, 4}),
                          [](const auto& info) {
                            const Case& c = info.param;
-                           std::string name = std::string(kSamplings[c.sampling].name) + "_gamma" + std::to_string(c.gamma);
-                           for (char& x : name)
-                             if (!std::isalnum(uint8_t(x))) x = '_';
-                           return name;
+                           return letters(fmt::format("{}_gamma{}", kSamplings[c.sampling].name, c.gamma));
                          });
 INSTANTIATE_TEST_SUITE_P(Cpu, SelfTrees, testing::Values(Case{"cpu", 1, 2, 4}));
 
 // A selection has seen the rejected rows of the round before: fresh noise for every draw, a sibling's too.
 TEST(SampledTrees, KeepTheLawWhereTheDrafterLearnsFromRejectedDrafts) {
-  const Rows target = random_rows(1), drafter = far_from(target, 2);
   Request request = toy_request(3, "ratio", kSamplings[1]);
   request.speculation.tree_tokens = 6;
-  const auto tables = [&] {
-    auto seen = std::make_shared<std::array<int, kPositions>>();
-    toy::Tables made{kVocab, table_of(target), {}};
-    made.on_verify = [seen](int64_t position, int32_t token) {
-      if (position == 0) seen->fill(-1);
-      (*seen)[size_t(position)] = token;
-    };
-    made.drafter = [seen, plain = table_of(drafter)](int64_t position, int32_t token, float* logits) {
-      plain(position, token, logits);
-      const int before = position + 1 < kPositions ? (*seen)[size_t(position) + 1] : -1;
-      if (before >= 0) logits[before] += 2;
-    };
-    return made;
-  };
-  expect_law(sample_joint(tables, "reference", request), exact_joint(target, kSamplings[1]));
+  expect_law(sample_joint(learning_tables, "reference", request), exact_joint(random_rows(1), kSamplings[1]));
 }
 
 // A tree of any shape from the far drafter's table: so many children by depth, drawn by the sampler (`ranked`); numbered depth or

@@ -8,6 +8,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 struct Outcome {
   std::vector<int32_t> tokens;
   int64_t drafted = 0, accepted = 0;
@@ -47,7 +49,7 @@ Outcome run(Engine& engine, const Request& request, const Where& where) {
   Outcome out;
   KvStore& store = *engine.parts().store;
   if (where.before) poison_all(store);
-  auto step = test::make_step(engine, request);
+  auto step = make_step(engine, request);
   if (where.before && step->policy() && step->policy()->compact_store()) poison_all(*step->policy()->compact_store());
   if (where.after_drafts) step->hot_loop().after_drafts = [&](Running&) { poison_tail(store, *step); };
   if (where.after_commit || where.copy)
@@ -63,12 +65,12 @@ Outcome run(Engine& engine, const Request& request, const Where& where) {
 }
 
 void expect_no_effect(const EngineOptions& options) {
-  auto engine = test::load(options);
+  auto engine = load(options);
   std::vector<std::string> readings{"thinned"};  // by chosen blocks, of --verify drafts
   for (const auto& policy : Register<SparsePolicy>::all()) readings.emplace_back(policy.name);
   for (const std::string& name : readings)
     for (const char* rule : {"match", "ratio"}) {
-      Request request = test::request(test::random_prompt(150, 256, 21), 40);
+      Request request = test::request(random_prompt(150, 256, 21), 40);
       request.sampling.temperature = 0.8;
       request.speculation.proposer = "self";
       request.speculation.rule = rule;
@@ -94,36 +96,34 @@ void expect_no_effect(const EngineOptions& options) {
 
 TEST(Poison, ChangesNothingOnTheReferenceBackend) {
   for (const char* model : {"qwen3-tied", "qwen2-window", "llama", "mistral"})
-    expect_no_effect({.model = test::tiny_path(model), .device = "reference", .context_len = 256});
+    expect_no_effect({.model = tiny_path(model), .device = "reference", .context_len = 256});
 }
 
 TEST(Poison, ChangesNothingOnAnyInstructionSetAndKvType) {
   int turn = 0;
-  for (const std::string& isa : test::available_isas())
+  for (const std::string& isa : available_isas())
     for (const char* kv : {"bf16", "f16", "f32", "q8_0", "fp8"}) {
       SCOPED_TRACE(isa + " " + kv);
       const char* model = turn++ % 2 ? "qwen2-window" : "qwen3-untied";
-      expect_no_effect(
-          {.model = test::tiny_path(model), .isa = isa, .threads = 1 + turn % 2, .kv_dtype = kv, .context_len = 256});
+      expect_no_effect({.model = tiny_path(model), .isa = isa, .threads = 1 + turn % 2, .kv_dtype = kv, .context_len = 256});
     }
 }
 
 // Sparse attention of the model's own: compressed rows behind the committed length too.
 TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
   int turn = 0;
-  for (const std::string& model : test::nsa_models())
+  for (const std::string& model : nsa_models())
     for (const char* device : {"reference", "cpu"}) {
       static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32"};
-      auto engine =
-          test::load({.model = test::tiny_path(model), .device = device, .kv_dtype = kKvTypes[turn++ % 3], .context_len = 256});
+      auto engine = load({.model = tiny_path(model), .device = device, .kv_dtype = kKvTypes[turn++ % 3], .context_len = 256});
       EngineParts& parts = engine->parts();
-      Request request = test::request(test::random_prompt(150, 256, 21), 40);
+      Request request = test::request(random_prompt(150, 256, 21), 40);
       for (size_t i = 100; i < 150; ++i) request.prompt[i] = request.prompt[i % 20];
       request.speculation.proposer = "suffix", request.speculation.num_tokens = 5, request.speculation.tree_tokens = 6;
       request.speculation.suffix_factor = 3;
       const auto tokens_of = [&](bool poisoned) {
         if (poisoned) poison_all(*parts.store), poison_all(*parts.compressed);
-        auto step = test::make_step(*engine, request);
+        auto step = make_step(*engine, request);
         const auto poison = [&](Running&) {
           poison_tail(*parts.store, *step);
           const NsaShape& nsa = parts.model->shape().nsa;
@@ -145,16 +145,16 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
 
 // The test of the test: an entry that is final does matter.
 TEST(Poison, OfAFinalEntryIsNoticed) {
-  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
-  auto step = test::make_step(*engine, test::request(test::random_prompt(150, 256, 21), 40));
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
+  auto step = make_step(*engine, test::request(random_prompt(150, 256, 21), 40));
   ASSERT_TRUE(step->prefill(nullptr).ok());
   engine->parts().store->poison(step->sequence().pages.view(), 17, 18);
   EXPECT_FALSE(step->round().ok());
 }
 
 TEST(Poison, ChangesNothingForTheShippedModel) {
-  auto engine = test::load({.model = test::wren_path(), .threads = 2, .context_len = 2560});
-  Request request = test::request(test::copying_prompt(engine->tokenizer(), 2048, 8), 60);
+  auto engine = load({.model = wren_path(), .threads = 2, .context_len = 2560});
+  Request request = test::request(copying_prompt(engine->tokenizer(), 2048, 8), 60);
   request.speculation.proposer = "self";
   request.speculation.ratio = 0.02;
   const Outcome clean = run(*engine, request, {}), poisoned = run(*engine, request, {true, true, true, true});

@@ -5,7 +5,8 @@ import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from served import BINARY, MODEL, PROMPT, ROOT, Served, ServerTest, body_of, completion_bytes, events, get_bytes, read_all, status_of
+from served import (BINARY, MODEL, PROMPT, ROOT, ServerTest, answers_of, body_of, completion_bytes, events, get_bytes, read_all, serve,
+                    status_of)
 
 
 def text_of(stream):
@@ -41,7 +42,7 @@ class Answers(ServerTest):
 
     def test_choices_of_several_prompts_and_samples_are_indexed(self):
         body = {"prompt": [PROMPT, "The sea was"], "n": 2, "max_tokens": 6, "temperature": 0.8, "seed": 7}
-        whole = self.post("/v1/completions", body)[2]
+        whole = self.ask(body)[2]
         self.assertEqual([c["index"] for c in whole["choices"]], [0, 1, 2, 3])
         texts = [""] * 4
         for event in events(self.request("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]:
@@ -51,9 +52,9 @@ class Answers(ServerTest):
 
     def test_a_seed_fixes_a_text_whoever_else_is_served(self):
         body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 1.0, "seed": 11}
-        alone = self.post("/v1/completions", body)[2]["choices"][0]["text"]
+        alone = self.ask(body)[2]["choices"][0]["text"]
         with ThreadPoolExecutor(6) as pool:
-            got = list(pool.map(lambda i: self.post("/v1/completions", {**body, "seed": 11 + i % 2})[2]["choices"][0]["text"], range(6)))
+            got = list(pool.map(lambda i: self.ask({**body, "seed": 11 + i % 2})[2]["choices"][0]["text"], range(6)))
         self.assertEqual({got[0], got[2], got[4]}, {alone})
         self.assertNotEqual(got[1], alone)
 
@@ -72,11 +73,11 @@ class Answers(ServerTest):
             self.assertEqual(status_of(read_all(s)), 200)
         for body in ("{", "", "[" * 100000):
             self.assertEqual(self.request("POST", "/v1/completions", body)[0], 400)
-        status, _, body = self.post("/v1/completions", {"prompt": "a " * 4000})
+        status, _, body = self.ask({"prompt": "a " * 4000})
         self.assertEqual((status, self.error(body)["code"]), (400, "context_length_exceeded"))
 
     def test_unknown_models_are_404_and_list_those_there_are(self):
-        status, _, body = self.post("/v1/completions", {"model": "gpt", "prompt": "x"})
+        status, _, body = self.ask({"model": "gpt", "prompt": "x"})
         self.assertEqual((status, self.error(body)["code"]), (404, "model_not_found"))
         self.assertIn("wren-34m", body["error"]["message"])
 
@@ -128,9 +129,8 @@ class Answers(ServerTest):
         for s in sockets[4::5]:
             s.close()  # some leave
         del sockets[4::5]
-        for s in sockets:
-            self.assertEqual(text_of(events(body_of(read_all(s))[1])), (expected, "length"))
-            s.close()
+        for answer in answers_of(sockets):
+            self.assertEqual(text_of(events(body_of(answer)[1])), (expected, "length"))
         self.until(self.idle, 5)
 
 
@@ -148,21 +148,19 @@ class SeveralModels(unittest.TestCase):
     def test_requests_name_their_model_and_get_it(self):
         tiny = sorted((ROOT / "models/tiny").glob("*.gguf"))
         self.assertTrue(tiny)
-        served = Served("-m", str(tiny[0]), "--served-model-name", "big", "--served-model-name", "small", "-c", "512")
-        self.addCleanup(served.kill)
+        served = serve(self, "-m", str(tiny[0]), "--served-model-name", "big", "--served-model-name", "small", "-c", "512")
         self.assertEqual([m["id"] for m in json.loads(served.get("/v1/models")[2])["data"]], ["big", "small"])
-        answers = [served.post("/v1/completions", {**({"model": m} if m else {}), "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0})[2]
+        answers = [served.ask({**({"model": m} if m else {}), "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0})[2]
                    for m in ("big", "small", None)]
         self.assertEqual([a["model"] for a in answers], ["big", "small", "big"])
         self.assertEqual(answers[0]["choices"][0]["text"], answers[2]["choices"][0]["text"])
         self.assertEqual(served.metrics()['vllm:request_success_total{model_name="small",engine="0",finished_reason="length"}'], 1)
 
     def test_one_model_may_have_several_names(self):
-        served = Served("--served-model-name", "a", "-a", "b")
-        self.addCleanup(served.kill)
+        served = serve(self, "--served-model-name", "a", "-a", "b")
         for name in ("a", "b"):
-            self.assertEqual(served.post("/v1/completions", {"model": name, "prompt": "x", "max_tokens": 1})[0], 200)
-        self.assertEqual(served.post("/v1/completions", {"model": "A", "prompt": "x", "max_tokens": 1})[0], 404)
+            self.assertEqual(served.ask({"model": name, "prompt": "x", "max_tokens": 1})[0], 200)
+        self.assertEqual(served.ask({"model": "A", "prompt": "x", "max_tokens": 1})[0], 404)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import threading
 import time
 import unittest
 
-from served import Served, body_of, events, post_bytes, read_all
+from served import Served, body_of, events, mangled, post_bytes, read_all
 
 SECONDS = float(os.environ.get("HUNCH_CHAOS_SECONDS", "6"))
 SEED = int(os.environ.get("HUNCH_CHAOS_SEED", "1"))
@@ -68,7 +68,7 @@ class Chaos(unittest.TestCase):
         r = random.Random(f"{SEED} {number}")
         while time.monotonic() < self.stop and not self.wrong:
             try:
-                what = r.choice((self.whole, self.whole, self.streamed, self.streamed, self.leaves, self.mangled, self.asks))
+                what = r.choice((self.whole, self.whole, self.streamed, self.streamed, self.leaves, self.mangles, self.asks))
                 what(r)
             except Exception as error:  # a fault of the server's or of the test's: say so
                 self.wrong.append(f"{what.__name__}: {error!r}")
@@ -123,21 +123,15 @@ class Chaos(unittest.TestCase):
                 pass
         self.say("left")
 
-    def mangled(self, r):
+    def mangles(self, r):
         route, body = random_body(r)
-        data = bytearray(post_bytes(route, body))
-        for _ in range(r.randint(1, 6)):
-            at = r.randrange(len(data))
-            if r.random() < 0.6:
-                data[at] = r.randrange(256)
-            else:
-                data[at:at + r.randrange(9)] = bytes(r.randrange(256) for _ in range(r.randrange(9)))
+        data = mangled(post_bytes(route, body), r)
         with self.served.socket(300) as s:
-            s.sendall(bytes(data))
+            s.sendall(data)
             s.shutdown(socket.SHUT_WR)
             answer = read_all(s)
         if answer.startswith(b"HTTP/1.1 5") and not answer.startswith(b"HTTP/1.1 501"):
-            self.wrong.append(f"{answer[:200]} for {bytes(data)}")
+            self.wrong.append(f"{answer[:200]} for {data}")
         self.say("mangled")
 
     def asks(self, r):

@@ -7,7 +7,8 @@ import socket
 import time
 import unittest
 
-from served import LONG, PROMPT, Served, ServerTest, body_of, completion_bytes, events, get_bytes, post_bytes, read_all, status_of
+from served import (LONG, PROMPT, Served, ServerTest, answers_of, body_of, completion_bytes, events, get_bytes, mangled, post_bytes,
+                    read_all, status_of)
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 SHORT = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}
@@ -92,7 +93,7 @@ class Requests(ServerTest):
     def test_compressed_and_multipart_bodies_are_415(self):
         for status, header, value in ((415, "Encoding", "gzip"), (415, "Type", "multipart/form-data; boundary=x"),
                                       (200, "Type", "application/x-www-form-urlencoded")):
-            self.assertEqual(self.post("/v1/completions", SHORT, headers={"Content-" + header: value})[0], status)
+            self.assertEqual(self.ask(SHORT, headers={"Content-" + header: value})[0], status)
 
     def test_tls_and_http_2_are_closed_at_once(self):
         start = time.monotonic()
@@ -164,21 +165,12 @@ class Requests(ServerTest):
         before = self.metric("process_open_fds")
         whole = completion_bytes(SHORT)
         for _ in range(300):
-            data = bytearray(whole)
-            for _ in range(random.randint(1, 6)):
-                at = random.randrange(len(data))
-                what = random.random()
-                if what < 0.5:
-                    data[at] = random.randrange(256)
-                elif what < 0.8:
-                    del data[at:at + random.randint(1, 8)]
-                else:
-                    data[at:at] = bytes(random.randrange(256) for _ in range(random.randint(1, 8)))
+            data = mangled(whole, random)
             with self.socket() as s:
-                s.sendall(bytes(data))
+                s.sendall(data)
                 s.shutdown(socket.SHUT_WR)
                 answer = read_all(s)
-                self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 "), bytes(data))
+                self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 "), data)
         self.until(self.idle, 5)
         self.until(lambda: self.metric("process_open_fds") <= before, 5)
 
@@ -195,14 +187,12 @@ class Queue(ServerTest):
         served.until(waits(1))
         waiter = served.asking(SHORT)
         served.until(waits(2))
-        status, headers, body = served.post("/v1/completions", SHORT)
+        status, headers, body = served.ask(SHORT)
         self.assertEqual((status, self.error(body)["code"]), (429, "queue_full"))
         self.assertGreaterEqual(int(headers["Retry-After"]), 1)
         leaver.close()
         served.until(waits(1), 1)
-        answers = [read_all(s) for s in (running, waiter)]
-        for s in (running, waiter):
-            s.close()
+        answers = answers_of((running, waiter))
         self.assertEqual([status_of(a) for a in answers], [200, 200])
         self.assertIn(b'"completion_tokens":600', answers[0])
         served.until(served.idle, 2)
@@ -254,9 +244,7 @@ class FewWorkers(ServerTest):
         sockets = [self.socket(60) for _ in range(60)]
         for s in sockets:
             s.sendall(post_bytes("/tokenize", body))
-        answers = [read_all(s) for s in sockets]
-        for s in sockets:
-            s.close()
+        answers = answers_of(sockets)
         self.assertEqual({status_of(a) for a in answers}, {200, 429})
         self.assertIn(b'"code":"queue_full"', next(a for a in answers if status_of(a) == 429))
         self.assertEqual(len(self.complete(max_tokens=3)["choices"]), 1)
@@ -269,9 +257,7 @@ class TimeLimit(ServerTest):
         streaming = self.asking(STREAM)
         self.running()
         waiting, whole = self.asking(STREAM), self.asking(LONG)
-        streamed, waited, answer = read_all(streaming), read_all(waiting), read_all(whole)
-        for s in (streaming, whole, waiting):
-            s.close()
+        streamed, waited, answer = answers_of((streaming, waiting, whole))
         for data in (streamed, waited):
             last = [e for e in events(data.replace(b"\r\n", b"\n")) if "error" in e]
             self.assertEqual(json.loads(last[-1])["error"]["code"], "timeout")

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from served import BINARY, LONG, MODEL, PROMPT, Served, body_of, events, get_bytes, read_all, status_of
+from served import BINARY, LONG, MODEL, PROMPT, answers_of, body_of, events, get_bytes, read_all, serve, status_of
 
 STREAM = {**LONG, "stream": True}
 
@@ -23,10 +23,7 @@ def run(*arguments, environment=None):
 
 
 class Life(unittest.TestCase):
-    def start(self, *flags, **more):
-        served = Served(*flags, **more)
-        self.addCleanup(served.kill)
-        return served
+    start = serve
 
     def folder(self):
         folder = tempfile.TemporaryDirectory()
@@ -40,26 +37,25 @@ class Life(unittest.TestCase):
         served.running(2)
         served.process.send_signal(signal.SIGTERM)
         served.until(lambda: served.get("/health")[0] == 503)
-        status, headers, body = served.post("/v1/completions", {"prompt": PROMPT})
+        status, headers, body = served.ask({"prompt": PROMPT})
         self.assertEqual((status, body["error"]["code"]), (503, "server_shutdown"))
         self.assertIn("Retry-After", headers)
-        streamed, answered = read_all(streaming), read_all(whole)
+        streamed, answered = answers_of((streaming, whole))
         self.assertTrue(streamed.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
         self.assertIn(b'"completion_tokens":200', answered)
         self.assertEqual(served.process.wait(10), 0)
-        streaming.close(), whole.close()
 
     def test_what_runs_too_long_is_told_of_the_shutdown(self):
         served = self.start("--shutdown-timeout", "0.3")
         streaming, whole = served.asking(STREAM), served.asking(LONG)
         served.running(2)
         self.assertEqual(served.stop(signal.SIGTERM), 0)
-        last = [e for e in events(read_all(streaming)) if "error" in e]
+        streamed, answered = answers_of((streaming, whole))
+        last = [e for e in events(streamed) if "error" in e]
         self.assertEqual(json.loads(last[-1])["error"]["code"], "server_shutdown")
-        status, answer = body_of(read_all(whole))
+        status, answer = body_of(answered)
         self.assertEqual(status, 503)
         self.assertIn(b"server_shutdown", answer)
-        streaming.close(), whole.close()
 
     def test_a_second_signal_ends_at_once(self):
         for sig in (signal.SIGTERM, signal.SIGINT):
@@ -147,8 +143,7 @@ class Life(unittest.TestCase):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        served = Served("--port", str(port), wait=False)
-        self.addCleanup(served.kill)
+        served = self.start("--port", str(port), wait=False)
         served.port = port
         seen = []
         while not seen or seen[-1][0] != 200:
@@ -162,8 +157,7 @@ class Life(unittest.TestCase):
 
     def test_a_unix_socket_serves_too(self):
         path = str(self.folder() / "hunch.sock")
-        served = Served("--host", path, wait=False)
-        self.addCleanup(served.kill)
+        served = self.start("--host", path, wait=False)
         self.assertEqual(served.process.stdout.readline().decode(), f"listening on unix:{path}\n")
         with socket.socket(socket.AF_UNIX) as s:
             s.connect(path)

@@ -3,7 +3,7 @@
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from served import PROMPT, Served, ServerTest
+from served import PROMPT, ServerTest, serve
 
 try:
     import openai
@@ -66,8 +66,7 @@ class Client(ServerTest):
 @unittest.skipUnless(openai, "the package openai is not installed")
 class Retries(unittest.TestCase):
     def test_a_full_queue_is_tried_again(self):
-        served = Served("-np", "1", "--max-num-queued-reqs", "1")
-        self.addCleanup(served.kill)
+        served = serve(self, "-np", "1", "--max-num-queued-reqs", "1")
         client = openai.OpenAI(base_url=served.url + "/v1", api_key="none", max_retries=8)
         ask = lambda _: client.completions.create(model="wren-34m", prompt=PROMPT, max_tokens=60, temperature=0).choices[0].text
         with ThreadPoolExecutor(6) as pool:

@@ -75,8 +75,11 @@ class Served:
         status, headers, text = self.request("POST", path, body, **more)
         return status, headers, json.loads(text)
 
+    def ask(self, body, **more):
+        return self.post("/v1/completions", body, **more)
+
     def complete(self, **body):
-        status, _, answer = self.post("/v1/completions", {"prompt": PROMPT, "temperature": 0, "max_tokens": 12, **body})
+        status, _, answer = self.ask({"prompt": PROMPT, "temperature": 0, "max_tokens": 12, **body})
         assert status == 200, answer
         return answer
 
@@ -141,6 +144,26 @@ def read_all(s):
         data += piece
 
 
+def answers_of(sockets):
+    """All that comes on each of them, in their order; closes them."""
+    answers = [read_all(s) for s in sockets]
+    for s in sockets:
+        s.close()
+    return answers
+
+
+def mangled(data, r):
+    """A request with bytes changed, left out and put in."""
+    data = bytearray(data)
+    for _ in range(r.randint(1, 6)):
+        at = r.randrange(len(data))
+        if r.random() < 0.5:
+            data[at] = r.randrange(256)
+        else:
+            data[at:at + r.randrange(9)] = bytes(r.randrange(256) for _ in range(r.choice((0, r.randrange(9)))))
+    return bytes(data)
+
+
 def post_bytes(path, body, extra="", close=True):
     text = json.dumps(body).encode() if isinstance(body, dict) else body
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n{extra}"
@@ -177,6 +200,13 @@ def body_of(data):
 def events(body):
     """The data of a stream's events; comments are left out."""
     return [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
+
+
+def serve(test, *flags, **more):
+    """A server that ends with the test."""
+    served = Served(*flags, **more)
+    test.addCleanup(served.kill)
+    return served
 
 
 class ServerTest(unittest.TestCase):

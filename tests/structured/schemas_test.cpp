@@ -7,6 +7,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 constexpr int kSchemas = 300;
 
 // A model that knows nothing would fill its outputs with blanks.
@@ -22,12 +24,12 @@ class Schemas : public testing::Test {
  protected:
   void SetUp() override {
     if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-    engine = test::load({
-        .model = test::tiny_path("qwen3-deep"),
+    engine = load({
+        .model = tiny_path("qwen3-deep"),
         .threads = 2,
         .context_len = 256,
         .max_num_seqs = 1,
-        .drafters = {{.path = test::tiny_path("eagle3")}},
+        .drafters = {{.path = tiny_path("eagle3")}},
     });
   }
   // By the tokens, with an automaton of its own; of an output that came to its end also by its text.
@@ -42,8 +44,8 @@ class Schemas : public testing::Test {
     if (run.finish != FinishReason::Stop) return;
     ++ended;
     EXPECT_TRUE(state.complete()) << what;
-    const test::Json schema = test::Json::parse(wanted.text), value = test::Json::parse(run.text, nullptr, false);
-    EXPECT_TRUE(!value.is_discarded() && test::fits(value, schema, schema)) << what;
+    const Json schema = Json::parse(wanted.text), value = Json::parse(run.text, nullptr, false);
+    EXPECT_TRUE(!value.is_discarded() && fits(value, schema, schema)) << what;
   }
   std::unique_ptr<Engine> engine;
   int ended = 0;
@@ -58,12 +60,12 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
   constexpr Method kMethods[] = {{"self", 0}, {"self", 6}, {"ngram", 0}, {"suffix", 0}, {"eagle3", 0}, {"eagle3", 6}};
   int64_t drafted = 0, accepted = 0;
   for (int i = 0; i < kSchemas; ++i) {
-    Request request = test::request(test::random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
+    Request request = test::request(random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
     request.sampling.temperature = i % 3 == 0 ? 0.0 : 0.9;
     request.sampling.seed = uint64_t(i);
     ban_blanks(*engine, request);
     request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[size_t(i)]};
-    const Generation plain = test::generate(*engine, request);
+    const Generation plain = generate(*engine, request);
     const std::string what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
     expect_kept(request.structured, plain);
     EXPECT_EQ(plain.drafted, 0) << what;
@@ -72,7 +74,7 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
       o.proposer = method.proposer, o.tree_tokens = method.tree_tokens;
       o.num_tokens = 2 + i % 5;
       o.ngram_min = 1, o.ngram_max = 2, o.suffix_factor = 3, o.ratio = 0.4;
-      const Generation run = test::generate(*engine, request);
+      const Generation run = generate(*engine, request);
       ASSERT_EQ(run.text, plain.text) << what << " " << method.proposer;
       ASSERT_EQ(run.tokens, plain.tokens) << what << " " << method.proposer;
       ASSERT_EQ(run.finish, plain.finish) << what << " " << method.proposer;
@@ -89,13 +91,13 @@ TEST_F(Schemas, AreKeptUnderRuleRatio) {
   const std::vector<std::string> schemas = test::schemas(60);
   for (size_t i = 0; i < schemas.size(); ++i)
     for (const char* proposer : {"self", "eagle3", "ngram"}) {
-      Request request = test::request(test::random_prompt(20, 256, i), 60);
+      Request request = test::request(random_prompt(20, 256, i), 60);
       request.sampling.temperature = 1, request.sampling.seed = i;
       ban_blanks(*engine, request);
       request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[i]};
       SpeculationOptions& o = request.speculation;
       o.proposer = proposer, o.rule = "ratio", o.num_tokens = 3, o.tree_tokens = i % 2 ? 5 : 0, o.ngram_min = 1, o.ratio = 0.4;
-      expect_kept(request.structured, test::generate(*engine, request));
+      expect_kept(request.structured, generate(*engine, request));
     }
   EXPECT_GT(ended, 100);
 }

@@ -8,6 +8,7 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using Kind = StructuredOutput::Kind;
 
 class Structured : public testing::Test {
@@ -16,10 +17,10 @@ class Structured : public testing::Test {
     if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
   }
   static EngineOptions options() {
-    return {.model = test::tiny_path("qwen3-tied"), .threads = 2, .context_len = 256, .max_num_seqs = 1};
+    return {.model = tiny_path("qwen3-tied"), .threads = 2, .context_len = 256, .max_num_seqs = 1};
   }
   static Request request(StructuredOutput structured, int seed, int64_t max_tokens = 60) {
-    Request out = test::request(test::phrases(60, 30, uint64_t(seed)), max_tokens);
+    Request out = test::request(phrases(60, 30, uint64_t(seed)), max_tokens);
     out.sampling.temperature = seed % 2 ? 0.9 : 0.0;
     out.sampling.seed = uint64_t(seed);
     out.structured = std::move(structured);
@@ -40,17 +41,17 @@ const StructuredOutput kKinds[] = {
 };
 
 TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
-  auto engine = test::load(options());
+  auto engine = load(options());
   int64_t accepted = 0, drafted = 0;
   for (int seed = 0; seed < 6; ++seed)
     for (const StructuredOutput& structured : kKinds) {
       Request asked = request(structured, seed);
       if (seed > 3) asked.sampling.logprobs = 2, asked.sampling.presence_penalty = 0.5;
-      const Generation plain = test::generate_plain(*engine, asked);
-      for (const test::Method& method : test::kMethods) {
-        test::set_method(asked, method, 2 + seed);
-        const Generation run = test::generate(*engine, asked);
-        test::expect_same_output(run, plain, fmt::format("{} {}", int(structured.kind), test::name_of(method)));
+      const Generation plain = generate_plain(*engine, asked);
+      for (const Method& method : kMethods) {
+        set_method(asked, method, 2 + seed);
+        const Generation run = generate(*engine, asked);
+        expect_same_output(run, plain, fmt::format("{} {}", int(structured.kind), name_of(method)));
         drafted += run.drafted, accepted += run.accepted;
       }
     }
@@ -60,12 +61,12 @@ TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
 
 // A text of which every byte is known needs no drafter: the rounds are as long as they may be and everything in them is kept.
 TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
-  auto engine = test::load(options());
+  auto engine = load(options());
   for (const char* proposer : {"self", "ngram", "suffix", "auto"}) {
     Request asked = request({.kind = Kind::Choice, .choices = {"never in a hundred years"}}, 1);
-    const Generation plain = test::generate_plain(*engine, asked);
+    const Generation plain = generate_plain(*engine, asked);
     asked.speculation.proposer = proposer, asked.speculation.num_tokens = 8;
-    const Generation run = test::generate(*engine, asked);
+    const Generation run = generate(*engine, asked);
     EXPECT_EQ(run.text, "never in a hundred years");
     EXPECT_EQ(run.tokens, plain.tokens);
     EXPECT_EQ(run.finish, FinishReason::Stop);
@@ -76,30 +77,21 @@ TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
 }
 
 TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
-  auto alone = test::load(options());
+  auto alone = load(options());
   EngineOptions narrow = options();
   narrow.max_num_seqs = 5, narrow.chunk_len = 40, narrow.max_num_batched_tokens = 90;
-  narrow.kv_memory_bytes = 5 * int64_t(alone->parts().backend->kv_page_bytes(alone->parts().geometry));
-  auto crowded = test::load(narrow);
+  narrow.kv_memory_bytes = bytes_of_pages(*alone, 5);
+  auto crowded = load(narrow);
   std::vector<Request> requests;
   std::vector<Generation> plain;
   for (int i = 0; i < 16; ++i) {
     Request asked = i % 4 == 3 ? request({}, i, 90) : request(kKinds[size_t(i / 4 + i) % 4], i, 90);
-    plain.push_back(test::generate_plain(*alone, asked));
-    test::set_method(asked, test::kMethods[(i * 5 + 1) % test::kNumMethods], 2 + i % 5);
+    plain.push_back(generate_plain(*alone, asked));
+    set_method(asked, kMethods[(i * 5 + 1) % kNumMethods], 2 + i % 5);
     requests.push_back(asked);
   }
-  std::vector<std::unique_ptr<TokenStream>> streams;
-  for (const Request& asked : requests) {
-    auto stream = crowded->submit(asked);
-    ASSERT_TRUE(stream.ok()) << stream.error().message;
-    streams.push_back(std::move(*stream));
-  }
-  for (size_t i = 0; i < streams.size(); ++i) {
-    auto run = streams[i]->result();
-    ASSERT_TRUE(run.ok()) << run.error().message;
-    test::expect_same_output(run.value(), plain[i], fmt::format("request {}", i));
-  }
+  const auto runs = generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) expect_same_output(runs[i], plain[i], fmt::format("request {}", i));
   EXPECT_GT(crowded->stats().preemptions, 0);
 }
 
@@ -107,7 +99,7 @@ TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
 TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
   EngineOptions two = options();
   two.max_num_seqs = 2;
-  auto engine = test::load(two);
+  auto engine = load(two);
   for (const char* proposer : {"none", "self", "ngram", "suffix"}) {
     Request dead = request({.kind = Kind::Choice, .choices = {"abcabcabcabcX!"}}, 1);
     dead.sampling.logit_bias = {{id_of(*engine, "X"), -100.0f}};
@@ -118,16 +110,14 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
     std::string said;
     while (auto event = (*stream)->next()) said += event->text;
     EXPECT_EQ(said, "abcabcabcabc") << proposer;
-    auto outcome = (*stream)->result();
-    ASSERT_FALSE(outcome.ok());
-    EXPECT_NE(outcome.error().message.find("grammar_dead_end"), std::string::npos) << outcome.error().message;
+    expect_refusal((*stream)->result(), "grammar_dead_end");
     EXPECT_TRUE((*beside)->result().ok());
   }
 }
 
 // An end that the request ignores comes only where nothing else is possible; so does one that min_tokens puts off.
 TEST_F(Structured, EndsWhereNothingElseIsPossible) {
-  auto engine = test::load(options());
+  auto engine = load(options());
   const StructuredOutput grows{.kind = Kind::Regex, .text = "a{1,12}"};
   for (const bool ignore : {true, false})
     for (const char* proposer : {"none", "self", "suffix"}) {
@@ -135,14 +125,14 @@ TEST_F(Structured, EndsWhereNothingElseIsPossible) {
       asked.ignore_eos = ignore;
       if (!ignore) asked.sampling.min_tokens = 30;
       asked.speculation.proposer = proposer, asked.speculation.num_tokens = 5;
-      const Generation run = test::generate(*engine, asked);
+      const Generation run = generate(*engine, asked);
       EXPECT_EQ(run.text, "aaaaaaaaaaaa") << proposer << ignore;
       EXPECT_EQ(run.finish, FinishReason::Stop);
     }
 }
 
 TEST_F(Structured, RefusesWhatCannotBeCompiledBeforeTheRequestIsQueued) {
-  auto engine = test::load(options());
+  auto engine = load(options());
   const auto stream = engine->submit(request({.kind = Kind::JsonSchema, .text = "{"}, 1));
   ASSERT_FALSE(stream.ok());
   EXPECT_EQ(stream.error().kind, Error::Kind::Usage);
@@ -165,20 +155,20 @@ class Blind final : public Proposer {
   }
 
  private:
-  test::Dice dice_{5};
+  Dice dice_{5};
 };
 const Register<Proposer> blind{
     "blind", "tests: guesses that know no grammar",
     [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Blind); }};
 
 TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
-  auto engine = test::load(options());
+  auto engine = load(options());
   int64_t guesses = 0;
   for (int seed = 0; seed < 8; ++seed) {
     Request asked = request(kKinds[3], seed);
-    const Generation plain = test::generate_plain(*engine, asked);
+    const Generation plain = generate_plain(*engine, asked);
     asked.speculation.proposer = "blind", asked.speculation.num_tokens = 6;
-    auto step = test::make_step(*engine, asked);
+    auto step = make_step(*engine, asked);
     step->hot_loop().after_drafts = [&](Running& who) {
       int place = GrammarMask::kCommitted;
       for (int node = 0; node < who.tree().size; ++node, ++guesses) {

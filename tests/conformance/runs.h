@@ -1,0 +1,65 @@
+// Runs: what suites do with whole engines again and again: many requests at once, a step by step run, refusals.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "engine/test_engines.h"
+
+namespace hunch::test {
+
+// The name of a model or folder as one of a test.
+inline std::string test_name(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+// All requests in their order, before the first is waited for.
+inline std::vector<std::unique_ptr<TokenStream>> submit(Engine& engine, const std::vector<Request>& requests) {
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (const Request& request : requests) {
+    auto stream = engine.submit(request);
+    if (!stream) std::fprintf(stderr, "submit: %s\n", stream.error().message.c_str());
+    HUNCH_CHECK(stream.ok());
+    streams.push_back(std::move(*stream));
+  }
+  return streams;
+}
+inline std::vector<Generation> generate_together(Engine& engine, const std::vector<Request>& requests) {
+  std::vector<Generation> out;
+  for (auto& stream : submit(engine, requests)) {
+    auto run = stream->result();
+    if (!run) std::fprintf(stderr, "request %zu: %s\n", out.size(), run.error().message.c_str());
+    HUNCH_CHECK(run.ok());
+    out.push_back(std::move(*run));
+  }
+  return out;
+}
+
+// Drafts of `self` over a share of the cache.
+inline Request self_drafting(std::vector<int32_t> prompt, int64_t max_tokens, double ratio, int gamma,
+                             std::string_view policy = "vegas") {
+  Request out = request(std::move(prompt), max_tokens);
+  SpeculationOptions& o = out.speculation;
+  o.proposer = "self", o.policy = policy, o.ratio = ratio, o.num_tokens = gamma;
+  return out;
+}
+
+inline int64_t bytes_of_pages(Engine& engine, int pages) {
+  return pages * int64_t(engine.parts().backend->kv_page_bytes(engine.parts().geometry));
+}
+
+// The prompt, then rounds until there are so many tokens, prompt included.
+inline void decode_to(Solo& step, int64_t len) {
+  HUNCH_CHECK(step.prefill(nullptr).ok());
+  while (step.sequence().len() < len) HUNCH_CHECK(step.round().ok());
+}
+inline void decode_to_the_end(Solo& step) { decode_to(step, step.sequence().max_len); }
+
+// An error whose message holds these words.
+template <class Outcome>
+void expect_refusal(const Outcome& outcome, const std::string& words, const std::string& what = "") {
+  ASSERT_FALSE(outcome.ok()) << words << " " << what;
+  EXPECT_NE(outcome.error().message.find(words), std::string::npos) << outcome.error().message;
+}
+
+}  // namespace hunch::test

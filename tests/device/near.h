@@ -1,0 +1,31 @@
+// Near: how far the numbers of two backends are from each other, by the log-probabilities of a prompt's tokens.
+#pragma once
+
+#include <cmath>
+
+#include "../conformance/methods.h"
+
+namespace hunch::test {
+
+inline std::vector<float> prompt_logprobs(Engine& engine, std::vector<int32_t> prompt) {
+  Request asked = request(std::move(prompt), 1);
+  asked.sampling.prompt_logprobs = 0;
+  std::vector<float> out;
+  for (const TokenLogprob& token : generate_plain(engine, asked).prompt_logprobs) out.push_back(token.logprob);
+  return out;
+}
+
+inline void expect_near(const std::vector<float>& a, const std::vector<float>& b, double most, double mean,
+                        const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  double greatest = 0, sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(double(a[i]) - double(b[i]));
+    greatest = std::max(greatest, difference), sum += difference;
+  }
+  std::printf("%s: most %.4f, mean %.5f\n", what.c_str(), greatest, sum / double(a.size()));
+  EXPECT_LT(greatest, most) << what;
+  EXPECT_LT(sum / double(a.size()), mean) << what;
+}
+
+}  // namespace hunch::test
