@@ -18,6 +18,7 @@
 #include "backend/ops/nsa.h"
 #include "backend/ops/rope.h"
 #include "backend/ops/sample.h"
+#include "backend/ops/thin.h"
 #include "backend/ops/top_k.h"
 #include "backend/ops/tree.h"
 #include "base/registry.h"
@@ -118,6 +119,8 @@ class Backend {
   virtual bool has_experts() const { return false; }
   virtual void route(const RouteArgs&) { HUNCH_CHECK(has_experts()); }
   virtual void experts(const ExpertsArgs&) { HUNCH_CHECK(has_experts()); }
+  virtual void thin_channels(const ThinChannelsArgs&) = 0;
+  virtual void thin_experts(const ThinExpertsArgs&) { HUNCH_CHECK(has_experts()); }
   // Natively trained sparse attention; false: likewise.
   virtual bool has_nsa() const { return false; }
   virtual bool nsa_reads(DType) const { return true; }  // of a store of that type

@@ -89,6 +89,7 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
   ordered_json row{
       {"what", what},
       {"synthetic", true},
+      {"lossless", guesser.options.lossless()},
       {"batch", batch},
       {"depth", depth},
       {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
@@ -125,7 +126,7 @@ std::string markdown(const std::vector<ordered_json>& rows) {
   for (const ordered_json& row : rows) {
     for (const auto& [name, value] : row.items())
       out += value.is_number_float() ? fmt::format("| {:.3f} ", value.get<double>())
-             : value.is_boolean()    ? "| synthetic "
+             : value.is_boolean()    ? fmt::format("| {} ", value.get<bool>() ? name : "LOSSY")
              : value.is_null()       ? "| "
              : value.is_string()     ? fmt::format("| {} ", value.get<std::string>())
                                      : fmt::format("| {} ", value.get<int64_t>());

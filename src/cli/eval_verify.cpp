@@ -157,7 +157,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
         {"median_first_difference", first_difference[first_difference.size() / 2]},
     };
   }
-  row["overlap_by_distance"] = overlap_by_distance(record);
+  if (record.steps > 0) row["overlap_by_distance"] = overlap_by_distance(record);
   row["ms_exact"] = exact_ms, row["ms"] = sparse_ms;
   return row;
 }

@@ -38,7 +38,7 @@ Status check_sparse_values(const SpeculationOptions& o) {
   if (s.channel_threshold > 0 && s.channel_share > 0)
     return usage_error("sparse verification: a threshold of channels and a share of them: say one");
   if (s.skip_experts < 0) return wrong("the number of experts left out", s.skip_experts, "be 0 or more");
-  if (!expert_mode_named(s.expert_mode))
+  if (!expert_skip_named(s.expert_mode))
     return wrong("the mode of experts", s.expert_mode, "be literal, graded, tail_mass or union_aware");
   if (!(s.expert_mass >= 0 && s.expert_mass < 1)) return wrong("the mass of experts left out", s.expert_mass, "lie in [0, 1)");
   const bool passes = o.proposer == "self" || o.proposer == "cascade" || o.proposer == "staged";
@@ -59,12 +59,9 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
   CheckOptions out;
   if (!s.on && !s.drafts) return out;
   out.drafts = s.drafts;
-  if (parts.backend->asynchronous() && (thins_channels(s) || s.skip_experts > 0 || s.scope == "joint"))
-    return usage_error(
-        fmt::format("{} leaves out blocks of the cache alone, with a budget for each head (--verify-scope per_head), not "
-                    "channels or experts: "
-                    "use --device cpu for these",
-                    parts.backend->description()));
+  if (parts.backend->asynchronous() && thins_attention(s) && s.scope == "joint")
+    return usage_error(fmt::format("{} has a budget for each head alone: say --verify-scope per_head, or --device cpu",
+                                   parts.backend->description()));
   const VerifyCalibration* known = parts.calibration ? &*parts.calibration : nullptr;
   if (thins_attention(s)) {
     if (shape.nsa.used())
@@ -108,12 +105,12 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
       return usage_error(fmt::format("sparse verification: a row goes to {} experts; at most {} may be left out, not {}",
                                      shape.experts_per_token, shape.experts_per_token - 1, s.skip_experts));
     ExpertRule rule{
-        .mode = *expert_mode_named(s.expert_mode),
+        .mode = *expert_skip_named(s.expert_mode),
         .most = s.skip_experts,
         .mass = float(s.expert_mass),
         .renorm = s.expert_renorm,
     };
-    if (rule.mode == ExpertRule::Mode::Literal || rule.mode == ExpertRule::Mode::Graded) {
+    if (rule.mode == ExpertSkip::Literal || rule.mode == ExpertSkip::Graded) {
       if (!known || known->expert_betas.empty()) return needs_calibration("--verify-expert-mode " + s.expert_mode);
       rule.betas = known->expert_betas;
       for (int layer = 0; layer < shape.layers; ++layer)

@@ -29,7 +29,12 @@ int64_t shared(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 SparseCheck::SparseCheck(Setup setup)
     : setup_(std::move(setup)), options_(setup_.options), in_place_(setup_.backend->selects_in_place()) {
   const bool joint = options_.attention && options_.attention->joint;
-  HUNCH_CHECK(!setup_.backend->asynchronous() || (in_place_ && !thins_channels() && !thins_experts() && !joint));
+  HUNCH_CHECK(!setup_.backend->asynchronous() || (in_place_ && !options_.record && !joint));
+  skipped_ = setup_.backend->allocate(3 * sizeof(int64_t), Memory::Shared);
+  for (int64_t i = 0; i < 3; ++i) skipped()(i) = 0;
+  if (options_.experts)
+    for (const auto& betas : options_.experts->betas)
+      betas_.push_back(betas.empty() ? Buffer() : setup_.backend->constant(betas));
   last_.head_first.resize(size_t(setup_.geometry.kv_heads));
   chosen_.resize(setup_.window.size(), last_);
 }
@@ -189,20 +194,9 @@ void SparseCheck::thin_channels(int layer, View<float, 2> gate) {
   }
   const float threshold = options_.thresholds[size_t(layer)];
   if (threshold <= 0) return;
-  int64_t skipped = 0;
-  for (int64_t i = 0; i < width; ++i) {
-    int64_t below = 0;
-    for (int64_t r = 0; r < rows; ++r) {
-      const bool small = std::fabs(silu(gate(r, i))) < threshold;
-      below += small;
-      if (small && options_.drafts) gate(r, i) = 0;
-    }
-    counts_.channel_rows_below += below;
-    skipped += below == rows;
-    for (int64_t r = 0; below == rows && r < rows; ++r) gate(r, i) = 0;
-  }
-  counts_.channels += width, counts_.channels_skipped += skipped, counts_.channel_rows += rows * width;
-  left_out_ |= skipped > 0;
+  setup_.backend->thin_channels(
+      {.gate = gate, .threshold = threshold, .by_row = options_.drafts, .below = &skipped()(0), .skipped = &skipped()(1)});
+  counts_.channels += width, counts_.channel_rows += rows * width;
 }
 
 void SparseCheck::thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> shares) {
@@ -215,9 +209,22 @@ void SparseCheck::thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> s
     }
     return;
   }
-  const int64_t skipped = skip_experts(*options_.experts, layer, ids, shares);
-  counts_.experts += ids.size(), counts_.experts_skipped += skipped;
-  left_out_ |= skipped > 0;
+  const ExpertRule& rule = *options_.experts;
+  setup_.backend->thin_experts({.mode = rule.mode,
+                                .most = rule.most,
+                                .mass = rule.mass,
+                                .renorm = rule.renorm,
+                                .betas = betas_.empty() ? nullptr : static_cast<const float*>(betas_[size_t(layer)].data()),
+                                .ids = ids,
+                                .shares = shares,
+                                .skipped = &skipped()(2)});
+  counts_.experts += ids.size();
+}
+
+SparseCheck::Counts SparseCheck::counts() const {
+  Counts out = counts_;
+  out.channel_rows_below = skipped()(0), out.channels_skipped = skipped()(1), out.experts_skipped = skipped()(2);
+  return out;
 }
 
 bool SparseCheck::end_pass(int rows) {
@@ -237,6 +244,13 @@ bool SparseCheck::end_pass(int rows) {
         }
     }
     for (auto& layer : record->sets) layer.clear();
+  }
+  // What a device's drafts leave out is not known before somebody waits: their passes count as if there always were something.
+  if (options_.drafts && setup_.backend->asynchronous()) {
+    left_out_ |= thins_channels() || thins_experts();
+  } else {
+    const int64_t now = skipped()(1) + skipped()(2);
+    left_out_ |= now != std::exchange(seen_, now);
   }
   if (!std::exchange(left_out_, false)) return false;
   ++counts_.passes, counts_.rows += rows;

@@ -1,7 +1,7 @@
 // SparseCheck: what passes of one request leave out ("Accelerate Speculative Decoding with Sparse Computation in Verification";
 // docs/sparse-verification.md). Verify passes: LOSSY. Draft passes: what they say is checked exactly. One object a request:
 // blocks of the cache (section 3.1) with sets reused by layers (3.2), channels of the feed-forward block (3.3), experts (3.4);
-// each is off unless asked for. It counts what it left out: labels come from that. On a device: blocks alone, a budget a head.
+// each is off unless asked for. It counts what it left out: labels come from that. A device wants a budget for each head.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,6 @@
 #include "backend/backend.h"
 #include "kv/sequence.h"
 #include "sparse/block_choice.h"
-#include "sparse/expert_choice.h"
 #include "sparse/policy.h"
 
 namespace hunch {
@@ -29,9 +28,18 @@ struct CheckRecord {
   // [layer] |silu(gate)| by size: bin i holds [2^(i/8 - 24), 2^((i+1)/8 - 24)).
   static constexpr int kBins = 256;
   std::vector<std::vector<int64_t>> channels;
-  // [layer][m - 1] the least-m-left-out share of a row's weights (expert_choice.h).
+  // [layer][m - 1] the least-m-left-out share of a row's weights (tail_ratios).
   std::vector<std::vector<std::vector<float>>> ratios;
   std::vector<std::vector<std::vector<int32_t>>> sets;  // of this step's row 0: [layer][kv_head]
+};
+
+// Of ThinExpertsArgs.
+struct ExpertRule {
+  ExpertSkip mode = ExpertSkip::Literal;
+  int most = 0;
+  float mass = 0.1f;
+  bool renorm = false;
+  std::vector<std::vector<float>> betas;  // [layer][m - 1]: medians of ratio_m
 };
 
 struct CheckOptions {
@@ -84,7 +92,7 @@ class SparseCheck {
     int64_t passes = 0, rows = 0, entries = 0, entries_read = 0, channels = 0, channels_skipped = 0, channel_rows = 0,
             channel_rows_below = 0, experts = 0, experts_skipped = 0;
   };
-  const Counts& counts() const { return counts_; }
+  Counts counts() const;  // on a device as of the last wait
   // Whether the pass that ends now left something out.
   bool end_pass(int rows);
   std::vector<int> reuse_layers() const;
@@ -127,6 +135,11 @@ class SparseCheck {
   int64_t chosen_at_ = -1;                  // the length at the last choice
   Chosen last_;                             // what that was
   std::vector<Chosen> chosen_;              // [layers]
+  std::vector<Buffer> betas_;               // [layers]
+  // Shared memory: pairs of row and channel, channels, pairs of row and expert that were left out; their sum at the last pass.
+  View<int64_t, 1> skipped() const { return skipped_.view<int64_t>(3); }
+  Buffer skipped_;
+  int64_t seen_ = 0;
   bool left_out_ = false;
   Counts counts_;
 };

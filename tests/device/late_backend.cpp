@@ -58,6 +58,12 @@ class LateBackend final : public ReferenceBackend {
   void experts(const ExpertsArgs& a) override {
     later([this, a] { ReferenceBackend::experts(a); });
   }
+  void thin_channels(const ThinChannelsArgs& a) override {
+    later([this, a] { ReferenceBackend::thin_channels(a); });
+  }
+  void thin_experts(const ThinExpertsArgs& a) override {
+    later([this, a] { ReferenceBackend::thin_experts(a); });
+  }
   void embed(const EmbedArgs& a) override {
     later([this, a] { ReferenceBackend::embed(a); });
   }

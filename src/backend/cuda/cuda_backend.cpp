@@ -17,6 +17,7 @@
 #include "backend/cuda/rows.h"
 #include "backend/cuda/sample.h"
 #include "backend/cuda/small.h"
+#include "backend/cuda/thin.h"
 #include "backend/cuda/top_k.h"
 #include "backend/cuda/tree.h"
 #include "backend/cuda/weights.h"
@@ -384,6 +385,9 @@ void CudaBackend::compress_kv(const CompressKvArgs& args) { nsa_.compress(args);
 void CudaBackend::nsa_attention(const NsaAttentionArgs& args) { nsa_.enqueue(next_op(), args); }
 
 void CudaBackend::route(const RouteArgs& args) { enqueue_route(next_op(), args); }
+
+void CudaBackend::thin_channels(const ThinChannelsArgs& args) { enqueue_thin_channels(next_op(), args); }
+void CudaBackend::thin_experts(const ThinExpertsArgs& args) { enqueue_thin_experts(next_op(), args); }
 
 void CudaBackend::experts(const ExpertsArgs& args) {
   if (!experts_read_.data()) {

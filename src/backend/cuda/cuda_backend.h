@@ -73,6 +73,8 @@ class CudaBackend final : public Backend {
   void nsa_attention(const NsaAttentionArgs&) override;
   void route(const RouteArgs& args) override;
   void experts(const ExpertsArgs& args) override;
+  void thin_channels(const ThinChannelsArgs& args) override;
+  void thin_experts(const ThinExpertsArgs& args) override;
 
   void replay(const std::function<void()>& body) override;
   std::vector<KernelRow> bench_kernels(const std::string& filter) override;

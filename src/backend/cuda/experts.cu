@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
   const auto id_of = [&](int pair) { return a.ids[pair / a.per_row * a.ids_stride + pair % a.per_row]; };
   for (int e = t; e < a.experts; e += kSortThreads) count[e] = 0;
   __syncthreads();
-  for (int pair = t; pair < pairs; pair += kSortThreads) atomicAdd(&count[id_of(pair)], 1);
+  for (int pair = t; pair < pairs; pair += kSortThreads)
+    if (const int e = id_of(pair); e >= 0) atomicAdd(&count[e], 1);
   __syncthreads();
   if (t < 32) {
     int first = 0, used = 0;
@@ -137,7 +138,8 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
     }
   }
   __syncthreads();
-  for (int pair = t; pair < pairs; pair += kSortThreads) a.pairs[atomicAdd(&next[id_of(pair)], 1)] = pair;
+  for (int pair = t; pair < pairs; pair += kSortThreads)
+    if (const int e = id_of(pair); e >= 0) a.pairs[atomicAdd(&next[e], 1)] = pair;
 }
 
 struct GatedDevice {
@@ -160,9 +162,10 @@ __global__ void __launch_bounds__(kPackThreads) gated_kernel(const GatedDevice* 
 }
 
 struct CombineDevice {
-  const float *shares, *y;  // y [pairs][hidden]
+  const float *shares, *y;  // y [pairs][hidden]; undefined where the id is below 0
+  const int32_t* ids;
   float* out;
-  int64_t shares_stride, out_stride;
+  int64_t shares_stride, ids_stride, out_stride;
   int hidden, per_row;
 };
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineDevice* args) {
@@ -174,7 +177,8 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineD
   const int64_t r = blockIdx.y;
   float sum = a.out[r * a.out_stride + j];
   for (int slot = 0; slot < a.per_row; ++slot)
-    sum = __fmaf_rn(a.shares[r * a.shares_stride + slot], a.y[(r * a.per_row + slot) * a.hidden + j], sum);
+    if (a.ids[r * a.ids_stride + slot] >= 0)
+      sum = __fmaf_rn(a.shares[r * a.shares_stride + slot], a.y[(r * a.per_row + slot) * a.hidden + j], sum);
   a.out[r * a.out_stride + j] = sum;
 }
 
@@ -314,8 +318,8 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
     multiply(down.first, 2, 1, gated, gated_units, 1, y);
     commands.launch(combine_kernel,
                     {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
-                    CombineDevice{&args.shares(first, 0), y, &args.out(first, 0), args.shares.stride[0], args.out.stride[0],
-                                  int(hidden), int(k)});
+                    CombineDevice{&args.shares(first, 0), y, &args.ids(first, 0), &args.out(first, 0), args.shares.stride[0],
+                                  args.ids.stride[0], args.out.stride[0], int(hidden), int(k)});
   }
 }
 

@@ -43,7 +43,7 @@ struct Expert {
 // read once for all its rows, those of experts without rows not at all (BackendCounters::experts_read).
 struct ExpertsArgs {
   View<const float, 2> x;      // [rows][hidden]; another memory than `out`
-  View<const int32_t, 2> ids;  // [rows][k], ascending in a row; below 0: no expert (cpu, reference)
+  View<const int32_t, 2> ids;  // [rows][k], ascending in a row; below 0: no expert
   View<const float, 2> shares;
   std::span<const Expert> experts;
   GateClamp clamp = {};

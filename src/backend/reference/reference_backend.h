@@ -81,6 +81,8 @@ class ReferenceBackend : public Backend {
   bool has_experts() const override { return true; }
   void route(const RouteArgs& args) override;
   void experts(const ExpertsArgs& args) override;
+  void thin_channels(const ThinChannelsArgs& args) override { hunch::thin_channels(args); }
+  void thin_experts(const ThinExpertsArgs& args) override { hunch::thin_experts(args); }
   bool has_nsa() const override { return true; }
   void compress_kv(const CompressKvArgs& args) override;
   void nsa_attention(const NsaAttentionArgs& args) override;

@@ -1,6 +1,7 @@
-#include "sparse/expert_choice.h"
+#include "backend/ops/thin.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 
@@ -33,11 +34,26 @@ int64_t within(View<const float, 1> shares, std::span<const int64_t> least, floa
 
 }  // namespace
 
-std::optional<ExpertRule::Mode> expert_mode_named(std::string_view name) {
+std::optional<ExpertSkip> expert_skip_named(std::string_view name) {
   constexpr std::string_view kNames[] = {"literal", "graded", "tail_mass", "union_aware"};
   for (int i = 0; i < 4; ++i)
-    if (name == kNames[i]) return ExpertRule::Mode(i);
+    if (name == kNames[i]) return ExpertSkip(i);
   return {};
+}
+
+void thin_channels(const ThinChannelsArgs& args) {
+  const int64_t rows = args.gate.extent[0];
+  for (int64_t i = 0; i < args.gate.extent[1]; ++i) {
+    int64_t below = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      float& x = args.gate(r, i);
+      const bool small = std::fabs(x / (1.0f + std::exp(-x))) < args.threshold;
+      below += small;
+      if (small && args.by_row) x = 0;
+    }
+    *args.below += below, *args.skipped += below == rows;
+    for (int64_t r = 0; below == rows && r < rows; ++r) args.gate(r, i) = 0;
+  }
 }
 
 std::vector<float> tail_ratios(View<const float, 1> shares) {
@@ -52,10 +68,12 @@ std::vector<float> tail_ratios(View<const float, 1> shares) {
   return out;
 }
 
-int64_t skip_experts(const ExpertRule& rule, int layer, View<int32_t, 2> ids, View<float, 2> shares) {
-  using Mode = ExpertRule::Mode;
+void thin_experts(const ThinExpertsArgs& rule) {
+  using Mode = ExpertSkip;
+  const auto& ids = rule.ids;
+  const auto& shares = rule.shares;
   const int64_t rows = ids.extent[0], k = ids.extent[1], most = std::min<int64_t>(rule.most, k - 1);
-  if (most <= 0) return 0;
+  if (most <= 0) return;
   std::vector<int> users;  // rows of each expert
   if (rule.mode == Mode::UnionAware)
     for (int64_t r = 0; r < rows; ++r)
@@ -63,17 +81,15 @@ int64_t skip_experts(const ExpertRule& rule, int layer, View<int32_t, 2> ids, Vi
         users.resize(std::max(users.size(), size_t(ids(r, slot)) + 1));
         ++users[size_t(ids(r, slot))];
       }
-  int64_t skipped = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const View<float, 1> row = shares[r];
     auto least = ascending(row);
     int64_t count = 0;
     if (rule.mode == Mode::Literal || rule.mode == Mode::Graded) {
       const auto ratios = tail_ratios(row);
-      const auto& betas = rule.betas[size_t(layer)];
       // ratio_i falls with i: if the condition holds for any i of the literal rule's one threshold, it holds for m.
       for (int64_t i = rule.mode == Mode::Literal ? most : 1; i <= most; ++i)
-        if (ratios[size_t(i - 1)] < betas[size_t(i - 1)]) count = i;
+        if (ratios[size_t(i - 1)] < rule.betas[i - 1]) count = i;
     } else {
       if (rule.mode == Mode::UnionAware) std::erase_if(least, [&](int64_t slot) { return users[size_t(ids(r, slot))] > 1; });
       least.resize(std::min(least.size(), size_t(most)));
@@ -82,12 +98,11 @@ int64_t skip_experts(const ExpertRule& rule, int layer, View<int32_t, 2> ids, Vi
     if (count == 0) continue;
     const float all = sum_of(row);
     for (int64_t i = 0; i < count; ++i) ids(r, least[size_t(i)]) = -1, row(least[size_t(i)]) = 0;
-    skipped += count;
+    *rule.skipped += count;
     if (!rule.renorm) continue;
     const float stays = sum_of(row);
     for (int64_t slot = 0; slot < k && stays > 0; ++slot) row(slot) *= all / stays;
   }
-  return skipped;
 }
 
 }  // namespace hunch

@@ -1,5 +1,5 @@
 // Experts that a sparse check leaves out.
-#include "sparse/expert_choice.h"
+#include "backend/ops/thin.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace hunch {
 namespace {
 
-using Mode = ExpertRule::Mode;
+using Mode = ExpertSkip;
 
 struct Rows {
   explicit Rows(std::vector<std::vector<float>> weights, std::vector<std::vector<int32_t>> of = {})
@@ -23,8 +23,12 @@ struct Rows {
         ids.push_back(of.empty() ? int32_t(r * k + i) : of[size_t(r)][size_t(i)]);
       }
   }
-  int64_t skip(const ExpertRule& rule) {
-    return skip_experts(rule, 0, View<int32_t, 2>(ids.data(), rows, k), View<float, 2>(shares.data(), rows, k));
+  int64_t skip(ThinExpertsArgs rule) {
+    int64_t skipped = 0;
+    rule.ids = View<int32_t, 2>(ids.data(), rows, k), rule.shares = View<float, 2>(shares.data(), rows, k);
+    rule.skipped = &skipped;
+    thin_experts(rule);
+    return skipped;
   }
   int64_t rows, k;
   std::vector<float> shares;
@@ -44,7 +48,7 @@ std::vector<std::vector<float>> random_rows(uint64_t seed) {
   return out;
 }
 
-std::vector<std::vector<float>> medians(const std::vector<std::vector<float>>& rows) {
+std::vector<float> medians(const std::vector<std::vector<float>>& rows) {
   std::vector<float> betas;
   for (size_t m = 0; m < 7; ++m) {
     std::vector<float> all;
@@ -52,10 +56,10 @@ std::vector<std::vector<float>> medians(const std::vector<std::vector<float>>& r
     std::nth_element(all.begin(), all.begin() + 200, all.end());
     betas.push_back(all[200]);
   }
-  return {betas};
+  return betas;
 }
 
-TEST(ExpertChoice, RatiosAreOfTheLeastWeights) {
+TEST(ThinExperts, RatiosAreOfTheLeastWeights) {
   const std::vector<float> row{0.1f, 0.4f, 0.2f, 0.3f};
   const auto ratios = tail_ratios(View<const float, 1>(row.data(), 4));
   ASSERT_EQ(ratios.size(), 3u);
@@ -64,12 +68,12 @@ TEST(ExpertChoice, RatiosAreOfTheLeastWeights) {
   EXPECT_NEAR(ratios[2], 0.1f, 1e-6);
 }
 
-TEST(ExpertChoice, TheLiteralRuleIsAllOrNothingAndPassesHalfOfItsCalibration) {
+TEST(ThinExperts, TheLiteralRuleIsAllOrNothingAndPassesHalfOfItsCalibration) {
   const auto rows = random_rows(5);
   const auto betas = medians(rows);
   for (const int m : {1, 2, 3, 4, 7}) {
     Rows r(rows);
-    EXPECT_EQ(r.skip({.mode = Mode::Literal, .most = m, .betas = betas}), 200 * m) << m;
+    EXPECT_EQ(r.skip({.mode = Mode::Literal, .most = m, .betas = betas.data()}), 200 * m) << m;
     for (int64_t row = 0; row < 400; ++row) {
       const auto gone = std::count(r.ids.begin() + row * 8, r.ids.begin() + row * 8 + 8, -1);
       EXPECT_TRUE(gone == 0 || gone == m) << row;
@@ -80,11 +84,12 @@ TEST(ExpertChoice, TheLiteralRuleIsAllOrNothingAndPassesHalfOfItsCalibration) {
       EXPECT_LE(most, least);
     }
     Rows graded(rows);
-    EXPECT_GE(graded.skip({.mode = Mode::Graded, .most = m, .betas = betas}), 200 * m) << "more thresholds, more that pass";
+    EXPECT_GE(graded.skip({.mode = Mode::Graded, .most = m, .betas = betas.data()}), 200 * m)
+        << "more thresholds, more that pass";
   }
 }
 
-TEST(ExpertChoice, TailMassBoundsWhatGoes) {
+TEST(ThinExperts, TailMassBoundsWhatGoes) {
   const std::vector<std::vector<float>> weights{{0.5f, 0.04f, 0.4f, 0.06f}, {0.25f, 0.25f, 0.25f, 0.25f}};
   Rows r(weights);
   EXPECT_EQ(r.skip({.mode = Mode::TailMass, .most = 3, .mass = 0.11f}), 2);
@@ -99,13 +104,13 @@ TEST(ExpertChoice, TailMassBoundsWhatGoes) {
   EXPECT_NEAR(scaled.shares[0] / scaled.shares[2], 1.25, 1e-6);
 }
 
-TEST(ExpertChoice, UnionAwareLeavesOutWhatNobodyElseReads) {
+TEST(ThinExperts, UnionAwareLeavesOutWhatNobodyElseReads) {
   Rows r({{0.05f, 0.04f, 0.91f}, {0.06f, 0.02f, 0.92f}}, {{1, 2, 3}, {1, 4, 5}});
   EXPECT_EQ(r.skip({.mode = Mode::UnionAware, .most = 2, .mass = 0.2f}), 2);
   EXPECT_EQ(r.ids, (std::vector<int32_t>{1, -1, 3, 1, -1, 5})) << "expert 1 is read anyway";
 }
 
-TEST(ExpertChoice, ABudgetOfNoneChangesNothing) {
+TEST(ThinExperts, ABudgetOfNoneChangesNothing) {
   for (const Mode mode : {Mode::Literal, Mode::Graded, Mode::TailMass, Mode::UnionAware}) {
     Rows r(random_rows(6)), same(random_rows(6));
     EXPECT_EQ(r.skip({.mode = mode, .most = 0, .mass = 0.9f, .renorm = true}), 0);
