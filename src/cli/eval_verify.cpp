@@ -87,6 +87,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
       HUNCH_TRY(const auto run, TokenRun::make(parts, how.context));
       run->feed(window.first(size_t(prompt)), parts.options.chunk_len, TokenRun::Logits::None);
       Logits exact(scored.size());
+      comparing_ms = 0;
       auto start = Clock::now();
       run->feed(scored, how.rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
         const auto compared = Clock::now();
