@@ -40,28 +40,30 @@ SparseCheck::SparseCheck(Setup setup)
 }
 
 void SparseCheck::open(const Sequence& sequence) {
-  chosen_at_ = -1;
+  chosen_at_ = -1, all_read_ = true;
   if (!options_.attention) return;
   const BlockBudget& b = *options_.attention;
   const KvGeometry& g = setup_.geometry;
   if (sequence.max_len <= b.dense_len && !options_.record) return;
+  Backend& backend = *setup_.backend;
   const int64_t blocks = sequence.max_len / b.block + 1;
-  means_.open(*setup_.backend, g, b.block, blocks);
-  if (blocks > most_blocks_) scores_ = {}, scores_ = setup_.backend->allocate(size_t(g.kv_heads * blocks) * sizeof(float));
+  const int64_t least = std::max<int64_t>(budget_blocks(b, sequence.max_len, 1), b.sinks + recent_blocks(b, setup_.max_rows));
+  const int64_t entries = (b.joint ? blocks : std::min(blocks, least)) * b.block;
+  const size_t scores = size_t(g.kv_heads * blocks) * sizeof(float);
+  const size_t lists = size_t((in_place_ ? g.layers : 1) * g.kv_heads * entries) * sizeof(int32_t);
+  const int64_t pages = in_place_ ? 0 : (entries + b.block + setup_.max_rows + kPageLen - 1) / kPageLen;
+  // Other requests' memory is not this one's to run out of.
+  if (scores + lists + size_t(pages + blocks / kPageLen + 1) * backend.kv_page_bytes(g) > backend.memory_bytes()) return;
+  all_read_ = false;
+  means_.open(backend, g, b.block, blocks);
+  if (blocks > most_blocks_) scores_ = {}, scores_ = backend.allocate(scores);
   most_blocks_ = std::max(most_blocks_, blocks);
   if (options_.record) return;
-  const int64_t most = b.joint ? blocks
-                               : std::min(blocks, std::max<int64_t>(budget_blocks(b, sequence.max_len, 1),
-                                                                    b.sinks + recent_blocks(b, setup_.max_rows)));
-  if (most * b.block > most_entries_) {
-    most_entries_ = most * b.block;
-    lists_ = {};
-    lists_ = setup_.backend->allocate(size_t((in_place_ ? g.layers : 1) * g.kv_heads * most_entries_) * sizeof(int32_t));
-  }
-  const int64_t pages = (most_entries_ + b.block + setup_.max_rows + kPageLen - 1) / kPageLen;
-  if (in_place_ || pages <= int64_t(pages_.size())) return;
+  if (entries > most_entries_) lists_ = {}, lists_ = backend.allocate(lists);
+  most_entries_ = std::max(most_entries_, entries);
+  if (pages <= int64_t(pages_.size())) return;
   store_.reset();  // before the larger one is taken
-  store_ = setup_.backend->make_kv_store(g, pages);
+  store_ = backend.make_kv_store(g, pages);
   HUNCH_CHECK(store_ != nullptr);
   pages_.resize(size_t(pages));
   std::iota(pages_.begin(), pages_.end(), 0);
@@ -148,7 +150,7 @@ void SparseCheck::choose_set(int layer, View<const float, 3> q, const KvRef& own
   const BlockBudget& b = *options_.attention;
   Chosen& set = chosen_[size_t(layer)];
   set.all = true;
-  if (len <= b.dense_len) return;
+  if (all_read_ || len <= b.dense_len) return;
   if (options_.record) {
     means_.extend(layer, own, len / b.block);
     return watch_blocks(layer, q, len);

@@ -66,7 +66,7 @@ class SparseCheck {
   SparseCheck(const SparseCheck&) = delete;
   SparseCheck& operator=(const SparseCheck&) = delete;
 
-  // A slot got the sequence: memory for its longest state; nothing is known of it yet.
+  // A slot got the sequence: memory for its longest state; nothing is known of it yet. Without room for that all is read.
   void open(const Sequence&);
 
   // What rows read in a layer; called after their K and V were stored. Grain::All: all. Only the first `committed` entries are
@@ -124,7 +124,8 @@ class SparseCheck {
 
   Setup setup_;
   CheckOptions& options_;
-  bool in_place_;  // chosen entries are read where they lie
+  bool in_place_;         // chosen entries are read where they lie
+  bool all_read_ = true;  // of this sequence: it is short, or memory is
   BlockMeans means_;
   std::unique_ptr<KvStore> store_;  // compact: chosen entries, the rest of a block, the pass's rows
   std::vector<int32_t> pages_;

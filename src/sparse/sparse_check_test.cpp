@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "backend/reference/reference_backend.h"
 #include "base/random.h"
 
 namespace hunch {
@@ -168,6 +169,34 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
     const auto fresh = check();
     (void)fresh->select(0, queries, own, kLater);
     EXPECT_EQ(drafts->kept(), fresh->kept()) << device;
+  }
+}
+
+struct Full final : ReferenceBackend {
+  size_t memory_bytes() const override { return room; }
+  size_t room = 0;
+};
+
+TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
+  Full backend;
+  const auto store = backend.make_kv_store({DType::F32, 1, kKvHeads, kDim}, 4);
+  const std::vector<int32_t> pages{0, 1, 2, 3};
+  const std::vector<float> zeros(256 * kKvHeads * kDim);
+  const View<const float, 3> rows(zeros.data(), 256, kKvHeads, kDim), q(zeros.data(), 1, kHeads, kDim);
+  const KvRef own{store.get(), View<const int32_t, 1>(pages.data(), 4)};
+  backend.store_kv({.k = rows, .v = rows, .kv = own});
+  SparseCheck check({.backend = &backend,
+                     .geometry = {DType::F32, 1, kKvHeads, kDim},
+                     .window = {0},
+                     .max_rows = 1,
+                     .options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}}});
+  Sequence sequence;
+  sequence.max_len = 256;
+  for (const bool room : {false, true}) {
+    backend.room = room ? 1 << 20 : 1000;
+    check.open(sequence);
+    EXPECT_EQ(check.select(0, q, own, 200).selection.grain == Selection::Grain::Token, room);
+    EXPECT_EQ(check.end_pass(1), room);
   }
 }
 
