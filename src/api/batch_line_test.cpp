@@ -1,5 +1,6 @@
 #include "api/batch_line.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <tuple>
