@@ -320,6 +320,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
           o.proposer = "self", o.rule = rule, o.policy = policy;
           o.ratio = 0.3, o.min_tokens = 12, o.num_tokens = 1 + turn % 6;
           o.tree_tokens = turn % 4 == 3 ? 5 : 0;
+          o.sparse = {.drafts = turn % 5 == 4, .ratio = 0.2, .dense_len = 9, .block = 8};
           runs.push_back(generate(*engine, request));
         }
         ++turn;
