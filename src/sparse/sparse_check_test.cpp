@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "backend/reference/reference_backend.h"
 #include "base/random.h"
 
 namespace hunch {
@@ -172,13 +171,9 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
   }
 }
 
-struct Full final : ReferenceBackend {
-  size_t memory_bytes() const override { return room; }
-  size_t room = 0;
-};
-
 TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
-  Full backend;
+  auto made = Register<Backend>::find("reference")->make({});
+  Backend& backend = **made;
   const auto store = backend.make_kv_store({DType::F32, 1, kKvHeads, kDim}, 4);
   const std::vector<int32_t> pages{0, 1, 2, 3};
   const std::vector<float> zeros(256 * kKvHeads * kDim);
@@ -191,9 +186,8 @@ TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
                      .max_rows = 1,
                      .options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}}});
   Sequence sequence;
-  sequence.max_len = 256;
   for (const bool room : {false, true}) {
-    backend.room = room ? 1 << 20 : 1000;
+    sequence.max_len = room ? 256 : int64_t(1) << 50;
     check.open(sequence);
     EXPECT_EQ(check.select(0, q, own, 200).selection.grain == Selection::Grain::Token, room);
     EXPECT_EQ(check.end_pass(1), room);

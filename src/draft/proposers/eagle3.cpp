@@ -78,7 +78,7 @@ class Eagle3 final : public DraftNet {
   ModelShape shape_;
   size_t bytes_ = 0;
   std::vector<int> taps_;
-  bool norm_before_residual_ = false, fuse_normed_ = false;
+  bool norm_before_residual_ = false;
   RopeTable rope_;
   std::unique_ptr<Weight> embedding_, fuse_, head_;  // embedding, head null: the target's
   std::array<Buffer, 3> fuse_norms_;
