@@ -26,11 +26,6 @@ std::string stem_of(const std::string& path) {
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-// GGUF has no type for truth values and none for unsigned bytes.
-IntegerType stored_as(IntegerType type) {
-  return type == IntegerType::Bool ? IntegerType::I8 : type == IntegerType::U8 ? IntegerType::I32 : type;
-}
-
 Status check_storable(const DrafterFile& file) {
   for (const DrafterFile::Item& item : file.items()) {
     const Tensor& t = item.tensor;
@@ -62,22 +57,28 @@ Result<ConvertReport> quantise_drafter(const std::string& in, const std::string&
 
   ConvertReport report;
   std::vector<PlannedTensor> plan;
-  std::list<Tensor> tensors;                    // as written: scalars are vectors of one, tables as wide as stored
-  std::list<std::vector<int32_t>> wide_tables;  // U8 as I32
+  std::list<Tensor> tensors;               // as written: scalars are vectors of one, tables as wide as stored
+  std::list<std::vector<int32_t>> tables;  // GGUF has no unsigned bytes, and ids and counts need no 64 bits
   for (const DrafterFile::Item& item : file->items()) {
+    if (item.tensor.name == "t2d") continue;  // which ids d2t reaches: no loader reads it
     Tensor& tensor = tensors.emplace_back(item.tensor);
     if (tensor.shape.empty()) tensor.shape = {1};
     if (item.integer == IntegerType::None) {
       plan.push_back({&tensor, encoding_for(tensor, type, report.notes)});
       writer.add_tensor(tensor.name, plan.back().dtype, tensor.shape);
     } else {
-      if (item.integer == IntegerType::U8) {
-        const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.data);
-        const auto& wide = wide_tables.emplace_back(bytes, bytes + tensor.bytes);
-        tensor.data = reinterpret_cast<const std::byte*>(wide.data()), tensor.bytes = 4 * wide.size();
+      IntegerType stored = item.integer == IntegerType::Bool ? IntegerType::I8 : item.integer;
+      if (stored == IntegerType::U8 || stored == IntegerType::I64) {
+        HUNCH_TRY(const auto values, file->integers(tensor.name));
+        const auto fits = [](int64_t value) { return value == int32_t(value); };
+        if (std::all_of(values.begin(), values.end(), fits)) {
+          const auto& table = tables.emplace_back(values.begin(), values.end());
+          tensor.data = reinterpret_cast<const std::byte*>(table.data()), tensor.bytes = 4 * table.size();
+          stored = IntegerType::I32;
+        }
       }
       plan.push_back({.tensor = &tensor, .whole_numbers = true});
-      writer.add_integers(tensor.name, stored_as(item.integer), tensor.shape);
+      writer.add_integers(tensor.name, stored, tensor.shape);
     }
     report.bytes_in += tensor.bytes;
   }

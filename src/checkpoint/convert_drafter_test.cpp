@@ -48,8 +48,9 @@ TEST_F(ConvertDrafterTest, KeepsNamesConfigMethodAndWholeNumbers) {
   EXPECT_EQ(out->config_text(), tiny::eagle3_config().dump(2));
   auto original = DrafterFile::open(folder_);
   ASSERT_TRUE(original.ok());
-  ASSERT_EQ(out->items().size(), (*original)->items().size());
+  ASSERT_EQ(out->items().size(), (*original)->items().size() - 1);
   for (const auto& item : (*original)->items()) {
+    if (item.tensor.name == "t2d") continue;  // which ids d2t reaches
     if (item.integer != IntegerType::None) {
       EXPECT_EQ(out->integers(item.tensor.name).value(), (*original)->integers(item.tensor.name).value());
       continue;

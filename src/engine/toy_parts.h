@@ -39,7 +39,6 @@ class ToyCheckpoint final : public Checkpoint {
   const SamplingDefaults& sampling() const override { return sampling_; }
   std::string_view format() const override { return "toy"; }
   size_t file_bytes() const override { return 0; }
-  ModelShape& edit_shape() { return shape_; }
 
   Tables tables;
 

@@ -42,8 +42,6 @@ class Generating : public std::enable_shared_from_this<Generating> {
   void tick(Clock::time_point now);  // about once a second
   // Ends it from outside: a stream gets the error as its last event.
   void stop(const ApiError& error, std::string_view reason);
-  size_t model_index() const { return model_index_; }
-  bool waits_for_worker() const { return !admitted_; }
 
  private:
   void read();      // on a worker

@@ -17,7 +17,6 @@ inline constexpr int kNsaBlocks = 8;       // of a cluster, which has a group of
 inline constexpr int kNsaBlockChains = 4;  // a team's each: a warp for every 16 packed rows
 inline constexpr int kNsaChains = kNsaBlocks * kNsaBlockChains;
 inline constexpr int kNsaTile = 64;                       // keys of a tile of compressed entries and of the window
-inline constexpr int kNsaPacked = 64;                     // rows of a group times query heads of a KV head, at most
 inline constexpr int kNsaMostGrouped = 16;                // rows of a group
 inline constexpr int kNsaMostPicks = 32;                  // blocks that a row selects
 inline constexpr int kNsaMostBlocks = kNsaChains * 1024;  // selection blocks of a context
