@@ -13,6 +13,8 @@ namespace {
 // Query rows (rows times group) of an item that keeps all splits to itself: enough that a block of K and V is read from memory
 // once for all of them, few enough that their state stays in the second-level cache.
 constexpr int64_t kItemQueryRows = 64;
+// Query rows that are not cut: their states (a KiB each) fit a second-level cache, and K and V are read from memory once.
+constexpr int64_t kSplitQueryRows = 272;
 constexpr int64_t kStoreAlone = 16384;  // elements that the caller stores faster than a fork and join takes
 
 // Entries that some row of the run reads: [first, last]; none if first > last.
@@ -103,7 +105,7 @@ void CpuAttention::plan(const AttentionArgs& args) {
     // Where nothing is read, one split remains: its item writes the zeros.
     unit.first_split = std::min(entries.first, std::max<int64_t>(0, entries.last)) / kSplitLen;
     unit.num_splits = entries.last / kSplitLen + 1 - unit.first_split;
-    const bool by_split = query_rows <= kItemQueryRows || kv_heads * row_items < threads_.count();
+    const bool by_split = query_rows <= kSplitQueryRows || kv_heads * row_items < threads_.count();
     const bool scored = by_split && run.scores.metric != ScoreMetric::None && run.scores.prefix_len > 0;
     if (scored && run.scores.out.extent[0] == 1) unit.num_heads = kv_heads;
     unit.rows_per_item = by_split ? 0 : int(rows_per_item);

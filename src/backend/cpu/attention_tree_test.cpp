@@ -98,7 +98,7 @@ TEST(CpuTree, HoldsForTheLargestTreesAndForEveryHeadShape) {
       for (int64_t first_entry : {31, 63, 1020}) {
         expect_chains(isa, {{dtype, 2, 1, 64}, random_tree(65, 0.3, random), first_entry, 0, 2});
         expect_chains(isa, {{dtype, 1, 3, 40}, random_tree(65, 0.98, random), first_entry, 0, 1});
-        expect_chains(isa, {{dtype, 2, 4, 16}, random_tree(40, 0.9, random), first_entry, 0, 3});
+        expect_chains(isa, {{dtype, 2, 4, 16}, random_tree(80, 0.9, random), first_entry, 0, 3});
         expect_chains(isa, {{dtype, 1, 1, 16}, random_tree(257, 0.98, random), first_entry, 0, 2});
       }
 }
