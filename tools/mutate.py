@@ -14,7 +14,7 @@ exactly once any more, so the table cannot rot.
 
     tools/mutate.py [--ci] [--only SUBSTRING] [--release] [--scratch DIR] [--jobs N] [--list]
 
---ci runs the marked subset (about ten minutes on 2 cores, the first build included). --release compiles as preset release does:
+--ci runs the marked subset (about ten minutes on 2 cores beside the first build). --release compiles as preset release does:
 slower, but where ccache knows that build, the first build is done at once.
 """
 import argparse

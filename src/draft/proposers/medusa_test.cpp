@@ -310,6 +310,16 @@ class MedusaDrafts : public MedusaTest {
     };
     medusa_->follow({&rows, 1});
   }
+  // Two tokens of which the first is committed, sampled at 1; `last`: the hidden state that heads read.
+  Sequence followed(int slot, std::vector<float>& last) {
+    Sequence sequence = sequence_of({5, 6}, slot);
+    sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+    std::vector<float> hidden = tiny::values(2 * kHidden, 8);
+    last.assign(hidden.begin() + kHidden, hidden.end());
+    medusa_->open(sequence);
+    follow(sequence, 0, hidden, {0});
+    return sequence;
+  }
   std::vector<float> logits(int head, const std::vector<float>& x) {
     return product(values_.at(fmt::format("{}.1.weight", head)),
                    layer(x, fmt::format("{}.0.linear.weight", head), fmt::format("{}.0.linear.bias", head)));
@@ -392,12 +402,8 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
 }
 
 TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent) {
-  Sequence sequence = sequence_of({5, 6}, 1);
-  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
-  std::vector<float> hidden = tiny::values(2 * kHidden, 8);
-  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
-  medusa_->open(sequence);
-  follow(sequence, 0, hidden, {0});
+  std::vector<float> last;
+  const Sequence sequence = followed(1, last);
   const std::vector<std::vector<int>> paths{{0}, {1}, {0, 0}, {0, 2}, {1, 0}, {1, 2}, {1, 2, 1}};
   const StaticTree shape = StaticTree::make(paths, 16).value();
   const auto first = ranked(sequence, logits(0, last), 2, 3), second = ranked(sequence, logits(1, last), 3, 3),
@@ -419,12 +425,8 @@ TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent)
 
 // The tree that grew has nodes of ranks that this request does not want, and nodes behind those.
 TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
-  Sequence sequence = sequence_of({5, 6}, 0);
-  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
-  std::vector<float> hidden = tiny::values(2 * kHidden, 8);
-  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
-  medusa_->open(sequence);
-  follow(sequence, 0, hidden, {0});
+  std::vector<float> last;
+  const Sequence sequence = followed(0, last);
   const DraftTree& tree = propose(sequence, {.max_tokens = 16, .may_branch = true, .tree_top_k = 2});
   EXPECT_GT(tree.size, 6);
   EXPECT_LT(tree.size, 16);
@@ -440,12 +442,8 @@ TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
 }
 
 TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
-  Sequence sequence = sequence_of({5, 6}, 0);
-  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
-  std::vector<float> hidden = tiny::values(2 * kHidden, 8);
-  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
-  medusa_->open(sequence);
-  follow(sequence, 0, hidden, {0});
+  std::vector<float> last;
+  const Sequence sequence = followed(0, last);
   const auto first = ranked(sequence, logits(0, last), 2, 3);
   const DraftLimits limits{.max_tokens = 3, .may_branch = true, .tree_top_k = 3};
   const auto roots = [&](const DraftTree& tree) {
