@@ -153,7 +153,8 @@ Status FlagSet::parse(std::span<const std::string> given) {
       continue;
     }
     if (next_positional == positionals_.size())
-      return usage_error(fmt::format("what is {} for? A text to continue goes behind -p, a file behind -f", excerpt(argument)));
+      return usage_error(fmt::format("what is {} for? {}", excerpt(argument),
+                                     find("--prompt") ? "A text to continue goes behind -p, a file behind -f" : usage_));
     *positionals_[next_positional++].target = argument;
     ++at;
   }
