@@ -22,55 +22,58 @@ AttendRequest tree_from(const KvShape& shape, int64_t root, int64_t first, int w
   return request;
 }
 
-void expect_reference(const std::string& isa, int threads, const KvShape& shape, const AttendRequest& request) {
+// On every instruction set.
+void expect_reference(int threads, const KvShape& shape, const AttendRequest& request) {
   ReferenceBackend reference;
-  const auto cpu = make_cpu(isa, threads);
-  const int64_t len = *std::max_element(request.last.begin(), request.last.end()) + 10;
-  const KvCase expected_kv(reference, shape, len), kv(*cpu, shape, len);
-  const int64_t unknown = std::min(request.first, len);
-  expected_kv.store->poison(expected_kv.pages(), 0, unknown), kv.store->poison(kv.pages(), 0, unknown);
-  const AttendResult expected = attend_one(reference, expected_kv, request), got = attend_one(*cpu, kv, request);
-  const std::string what = isa + " " + name_of(shape) + " from " + std::to_string(request.first) + " to " +
-                           std::to_string(request.last.back()) + " window " + std::to_string(request.window);
-  EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
+  const int64_t len = *std::max_element(request.last.begin(), request.last.end()) + 10, unknown = std::min(request.first, len);
+  const KvCase expected_kv(reference, shape, len);
+  expected_kv.store->poison(expected_kv.pages(), 0, unknown);
+  const AttendResult expected = attend_one(reference, expected_kv, request);
   const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
-  for (size_t i = 0; i < got.lse.size(); ++i) {
-    if (request.last[i / heads] < request.first) {
-      EXPECT_EQ(got.lse[i], kNothing) << what;
-      EXPECT_EQ(expected.lse[i], kNothing) << what;
-      for (size_t d = 0; d < width; ++d) ASSERT_EQ(got.out[i / heads * width + d], 0.0f) << what;
-    } else {
-      EXPECT_NEAR(got.lse[i], expected.lse[i], logit_tolerance(shape.dtype)) << what;
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa, threads);
+    const KvCase kv(*cpu, shape, len);
+    kv.store->poison(kv.pages(), 0, unknown);
+    const AttendResult got = attend_one(*cpu, kv, request);
+    const std::string what = isa + " " + name_of(shape) + " from " + std::to_string(request.first) + " to " +
+                             std::to_string(request.last.back()) + " window " + std::to_string(request.window);
+    EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
+    for (size_t i = 0; i < got.lse.size(); ++i) {
+      if (request.last[i / heads] < request.first) {
+        EXPECT_EQ(got.lse[i], kNothing) << what;
+        EXPECT_EQ(expected.lse[i], kNothing) << what;
+        for (size_t d = 0; d < width; ++d) ASSERT_EQ(got.out[i / heads * width + d], 0.0f) << what;
+      } else {
+        EXPECT_NEAR(got.lse[i], expected.lse[i], logit_tolerance(shape.dtype)) << what;
+      }
     }
   }
 }
 
 TEST(CpuFirstEntry, EqualsReferenceWithNaNBeforeIt) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t first : {1, 15, 16, 37, 63, 64, 65, 1000, 1023, 1024, 1030})
-        for (int window : {0, 3, 70}) {
-          const KvShape shape{dtype, 2, 2, 24};
-          expect_reference(isa, 2, shape, chunk_from(shape, first, 1, first, window));
-          expect_reference(isa, 2, shape, chunk_from(shape, first + 20, 7, first, window));
-          expect_reference(isa, 1, shape, chunk_from(shape, first + 1040, 3, first, window));
-          expect_reference(isa, 2, shape, tree_from(shape, first, first, window));
-          expect_reference(isa, 2, shape, tree_from(shape, first + 61, first, window));
-        }
+  for (DType dtype : kKvTypes)
+    for (int64_t first : {1, 15, 16, 37, 63, 64, 65, 1000, 1023, 1024, 1030})
+      for (int window : {0, 3, 70}) {
+        const KvShape shape{dtype, 2, 2, 24};
+        expect_reference(2, shape, chunk_from(shape, first, 1, first, window));
+        expect_reference(2, shape, chunk_from(shape, first + 20, 7, first, window));
+        expect_reference(1, shape, chunk_from(shape, first + 1040, 3, first, window));
+        expect_reference(2, shape, tree_from(shape, first, first, window));
+        expect_reference(2, shape, tree_from(shape, first + 61, first, window));
+      }
 }
 
 TEST(CpuFirstEntry, LeavesARowWithoutEntriesAtZero) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t begin : {0, 60, 1020}) {
-        const KvShape shape{dtype, 1, 2, 24};
-        expect_reference(isa, 2, shape, chunk_from(shape, begin, 8, begin + 4));  // the first four
-        expect_reference(isa, 2, shape, chunk_from(shape, begin, 100, begin + 80));
-        expect_reference(isa, 2, shape, chunk_from(shape, begin, 3, begin + 3));  // all
-        expect_reference(isa, 2, shape, chunk_from(shape, begin, 70, begin + 3000));
-        expect_reference(isa, 2, shape, tree_from(shape, begin, begin + 2));
-        expect_reference(isa, 2, shape, tree_from(shape, begin, begin + 200));
-      }
+  for (DType dtype : kKvTypes)
+    for (int64_t begin : {0, 60, 1020}) {
+      const KvShape shape{dtype, 1, 2, 24};
+      expect_reference(2, shape, chunk_from(shape, begin, 8, begin + 4));  // the first four
+      expect_reference(2, shape, chunk_from(shape, begin, 100, begin + 80));
+      expect_reference(2, shape, chunk_from(shape, begin, 3, begin + 3));  // all
+      expect_reference(2, shape, chunk_from(shape, begin, 70, begin + 3000));
+      expect_reference(2, shape, tree_from(shape, begin, begin + 2));
+      expect_reference(2, shape, tree_from(shape, begin, begin + 200));
+    }
 }
 
 // The same lower bound has the same bits, whoever says it; and what stands before it changes none.

@@ -8,61 +8,62 @@
 namespace hunch {
 namespace {
 
-void expect_reference(const std::string& isa, int threads, const KvShape& shape, int64_t len, const AttendRequest& request) {
+// On every instruction set.
+void expect_reference(int threads, const KvShape& shape, int64_t len, const AttendRequest& request) {
   ReferenceBackend reference;
-  const auto cpu = make_cpu(isa, threads);
-  const KvCase expected_kv(reference, shape, len), kv(*cpu, shape, len);
-  const AttendResult expected = attend_one(reference, expected_kv, request), got = attend_one(*cpu, kv, request);
-  const std::string what = isa + " " + name_of(shape) + " len " + std::to_string(len) + " rows " +
-                           std::to_string(request.last.size()) + " window " + std::to_string(request.window);
-  EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
-  EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << what;
+  const KvCase expected_kv(reference, shape, len);
+  const AttendResult expected = attend_one(reference, expected_kv, request);
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa, threads);
+    const KvCase kv(*cpu, shape, len);
+    const AttendResult got = attend_one(*cpu, kv, request);
+    const std::string what = isa + " " + name_of(shape) + " len " + std::to_string(len) + " rows " +
+                             std::to_string(request.last.size()) + " window " + std::to_string(request.window);
+    EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
+    EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << what;
+  }
 }
 
 TEST(CpuAttention, EqualsReferenceForEveryTypeAndHeadShape) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int dim : {16, 24, 64, 80, 128})
-        for (int group : {1, 2, 4, 8}) {
-          const KvShape shape{dtype, group == 8 ? 1 : 2, group, dim};
-          expect_reference(isa, 1, shape, 203, chunk(shape, 198, 5));
-        }
+  for (DType dtype : kKvTypes)
+    for (int dim : {16, 24, 64, 80, 128})
+      for (int group : {1, 2, 4, 8}) {
+        const KvShape shape{dtype, group == 8 ? 1 : 2, group, dim};
+        expect_reference(1, shape, 203, chunk(shape, 198, 5));
+      }
 }
 
 TEST(CpuAttention, EqualsReferenceAroundTileBlockAndSplitEdges) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t len : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1023, 1024, 1025, 1089, 2049}) {
-        const KvShape shape{dtype, 1, 2, 24};
-        expect_reference(isa, 2, shape, len, chunk(shape, len - 1, 1));
-        if (len > 20) expect_reference(isa, 2, shape, len, chunk(shape, len - 20, 20));
-      }
+  for (DType dtype : kKvTypes)
+    for (int64_t len : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1023, 1024, 1025, 1089, 2049}) {
+      const KvShape shape{dtype, 1, 2, 24};
+      expect_reference(2, shape, len, chunk(shape, len - 1, 1));
+      if (len > 20) expect_reference(2, shape, len, chunk(shape, len - 20, 20));
+    }
 }
 
 TEST(CpuAttention, EqualsReferenceWithinWindows) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int window : {1, 2, 63, 64, 65, 200, 1024, 1500}) {
-        const KvShape shape{dtype, 1, 2, 32};
-        expect_reference(isa, 2, shape, 2200, chunk(shape, 2190, 10, 5, window));
-        expect_reference(isa, 2, shape, 150, chunk(shape, 0, 150, 5, window));
-      }
+  for (DType dtype : kKvTypes)
+    for (int window : {1, 2, 63, 64, 65, 200, 1024, 1500}) {
+      const KvShape shape{dtype, 1, 2, 32};
+      expect_reference(2, shape, 2200, chunk(shape, 2190, 10, 5, window));
+      expect_reference(2, shape, 150, chunk(shape, 0, 150, 5, window));
+    }
 }
 
 // Sinks far below, about and far above what the keys say; rows in one split and in several, cut by rows and by splits.
 TEST(CpuAttention, EqualsReferenceWithSinks) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t len : {1, 70, 1025, 2200})
-        for (const int64_t rows : {1, 5, 150}) {
-          if (rows > len) continue;
-          const KvShape shape{dtype, 2, 2, 32};
-          for (const int window : {0, 65}) {
-            AttendRequest request = chunk(shape, len - rows, rows, 5, window);
-            request.sinks = {-200, 0.5f, 3, 60};
-            expect_reference(isa, 2, shape, len, request);
-          }
+  for (DType dtype : kKvTypes)
+    for (int64_t len : {1, 70, 1025, 2200})
+      for (const int64_t rows : {1, 5, 150}) {
+        if (rows > len) continue;
+        const KvShape shape{dtype, 2, 2, 32};
+        for (const int window : {0, 65}) {
+          AttendRequest request = chunk(shape, len - rows, rows, 5, window);
+          request.sinks = {-200, 0.5f, 3, 60};
+          expect_reference(2, shape, len, request);
         }
+      }
 }
 
 TEST(CpuAttention, ASinkTakesItsShareOfTheWeight) {
@@ -90,12 +91,10 @@ TEST(CpuAttention, ASinkTakesItsShareOfTheWeight) {
 }
 
 TEST(CpuAttention, ReadsWideHeadsAndManyRows) {
-  for (const std::string& isa : available_isas()) {
-    const KvShape wide{DType::BF16, 1, 1, 512}, odd{DType::F16, 1, 3, 48}, seven{DType::BF16, 1, 7, 64};
-    expect_reference(isa, 2, wide, 130, chunk(wide, 125, 5));
-    expect_reference(isa, 2, odd, 300, chunk(odd, 0, 300));
-    expect_reference(isa, 2, seven, 300, chunk(seven, 291, 9));
-  }
+  const KvShape wide{DType::BF16, 1, 1, 512}, odd{DType::F16, 1, 3, 48}, seven{DType::BF16, 1, 7, 64};
+  expect_reference(2, wide, 130, chunk(wide, 125, 5));
+  expect_reference(2, odd, 300, chunk(odd, 0, 300));
+  expect_reference(2, seven, 300, chunk(seven, 291, 9));
 }
 
 // Every key and query at the greatest code, of one sign: the greatest sums of integers there can be.

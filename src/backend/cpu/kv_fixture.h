@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -27,6 +28,13 @@ struct KvShape {
 inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) {
   return test::gaussian(int64_t(n), seed, scale);
 }
+// At least n, kept: drawing them is most of what many tests do.
+inline const std::vector<float>& first_floats(size_t n, uint32_t seed) {
+  static std::map<uint32_t, std::vector<float>> drawn;
+  auto& out = drawn[seed];
+  if (out.size() < n) out = random_floats(n, seed);
+  return out;
+}
 
 inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3};
 
@@ -46,7 +54,7 @@ struct KvCase {
     std::shuffle(table.begin(), table.end(), std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);  // whatever is not written must not matter
     const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
-    const auto k = random_floats(size_t(len * width), seed + 1), v = random_floats(size_t(len * width), seed + 2);
+    const auto &k = first_floats(size_t(len * width), seed + 1), &v = first_floats(size_t(len * width), seed + 2);
     for (int layer = 0; layer < shape.layers; ++layer) {
       StoreKvArgs args;
       args.layer = layer;
