@@ -47,13 +47,17 @@ PassModel::PassModel(const Terms& prior) {
     terms_[size_t(i)] = {std::log(values[i]), kTermDeviation[i] * kTermDeviation[i]};
   }
   nodes_.fill({0, kNodeDeviation * kNodeDeviation});
+  take_powers();
+}
+
+void PassModel::take_powers() {
+  for (size_t i = 0; i < kTerms; ++i) values_[i] = std::exp(terms_[i].mean);
 }
 
 PassModel::Parts PassModel::parts(const PassShape& shape) const {
   Parts out;
   const double sequences = std::max(1, shape.sequences), rows = std::max(shape.rows, sequences);
-  std::array<double, kTerms> t;
-  for (int i = 0; i < kTerms; ++i) t[size_t(i)] = std::exp(terms_[size_t(i)].mean);
+  const auto& t = values_;
   const double wm = t[2], wr = t[3] * rows, em = t[4] * shape.entries, er = t[5] * shape.entries * rows / sequences;
   const double w = either(wm, wr), e = either(em, er), sum = t[0] + t[1] * sequences + w + e;
   const auto share = [&](double x, double of) {  // d either / d log x, over the sum
@@ -112,6 +116,7 @@ void PassModel::record(const PassShape& shape, double ms) {
   };
   for (int i = 0; i < kTerms; ++i) update(terms_[size_t(i)], p.shares[size_t(i)]);
   for (const Corner& c : p.corners) update(nodes_[size_t(c.node)], c.weight);
+  take_powers();
   ++recorded_;
 }
 
@@ -149,6 +154,7 @@ Status PassModel::from_json(const json& in) {
         !estimate(node, 1, kNodeDeviation, read.nodes_[size_t(node[0].get<double>())]))
       return damaged;
   read.recorded_ = int64_t(in["recorded"].get<double>());
+  read.take_powers();
   *this = read;
   return {};
 }

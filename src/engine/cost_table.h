@@ -59,8 +59,10 @@ class PassModel {
     std::array<Corner, 8> corners{};
   };
   Parts parts(const PassShape&) const;
+  void take_powers();
 
   std::array<Estimate, kTerms> terms_;
+  std::array<double, kTerms> values_;  // exp(mean) of terms_
   std::array<Estimate, kNodes> nodes_;
   int64_t recorded_ = 0;
 };

@@ -72,8 +72,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
     chain.longest = 0;
     return;
   }
-  std::array<double, kMaxPlannedDraft> base;
-  shared_acceptance(a, bucket_of(a, view.context_len, found.quality), base);
+  const Rates& base = shared_acceptance(a, bucket_of(a, view.context_len, found.quality));
   // The request's own record as one factor on the odds of every position: the profile keeps its form, the text sets its height.
   const Evidence& e = slot.arms[size_t(a)];
   double factor = odds_factor(e);
@@ -134,7 +133,8 @@ double Planner::step_ms(int arm, double sequences) const {
 }
 
 // Each request takes what is worth most at this price of a millisecond (`rate`, tokens), given that drafts with passes use arm
-// `passing` and run for `longest` steps at most: the weights of those steps are read anyway then.
+// `passing` and run for `longest` steps at most: the weights of those steps are read anyway then. A chain's further lengths are
+// not looked at where all it could still bring is not worth what this one costs.
 Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out) {
   const size_t arms = options_.arms.size();
   Totals totals{.tokens = double(count)};
@@ -151,12 +151,16 @@ Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passi
       if (passes ? int(a) != passing : !lookups) continue;
       const Chain& chain = chains_[i * arms + a];
       const int last = std::min(chain.longest, passes ? longest : kMaxPlannedDraft);
-      for (int g = 1; g <= last; ++g) {
+      int g = 1;
+      for (; g <= last; ++g) {
         const double drafts = chain.drafts[size_t(g)];
-        const double value = chain.gain[size_t(g)] - rate * (verify_ms(rows + drafts * options_.arms[a].width) - before +
-                                                             (passes ? drafts * one_more : 0));
+        const double cost =
+            rate * (verify_ms(rows + drafts * options_.arms[a].width) - before + (passes ? drafts * one_more : 0));
+        const double value = chain.gain[size_t(g)] - cost;
         if (value > most) most = value, best = {int(a), g};
+        else if (one_more >= 0 && chain.gain[size_t(chain.longest)] - cost <= most) break;
       }
+      totals.cut = totals.cut || (g > last && last < chain.longest);
     }
     out[i] = best;
     if (best.arm == kPlain) continue;
@@ -183,9 +187,11 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
     if (!options_.arms[a].passes || !(passing >> a & 1)) continue;
     for (const int longest : kLengths) {
       const Totals totals = fill(count, rate, lookups, int(a), longest, trial_);
-      if (totals.tokens - rate * totals.ms <= most) continue;
-      most = totals.tokens - rate * totals.ms, best = totals;
-      std::copy_n(trial_.begin(), count, out.begin());
+      if (totals.tokens - rate * totals.ms > most) {
+        most = totals.tokens - rate * totals.ms, best = totals;
+        std::copy_n(trial_.begin(), count, out.begin());
+      }
+      if (!totals.cut) break;
     }
   }
   return best;

@@ -71,10 +71,13 @@ class Planner {
     std::array<double, kMaxPlannedDraft> trials{}, kept{};
     void add(int position, bool success, double most);
   };
+  using Rates = std::array<double, kMaxPlannedDraft>;
   struct Shared {
     Counts all;
-    std::array<Counts, kBuckets> buckets;  // by context or by quality
-    Counts goes_on;                        // chains that were not stopped early before this position
+    std::array<Counts, kBuckets> buckets;       // by context or by quality
+    Counts goes_on;                             // chains that were not stopped early before this position
+    mutable std::array<Rates, kBuckets> rates;  // what the counts say, where bit b of `known` is set
+    mutable uint32_t known = 0;
   };
   // A test for a change of the text (CUSUM): how much better the trials since it was last zero fit other odds than the record's.
   struct Change {
@@ -115,10 +118,11 @@ class Planner {
   };
   struct Totals {
     double tokens = 0, ms = 0;
+    bool cut = false;  // longer chains might have been chosen than were allowed
   };
 
   int bucket_of(int arm, int64_t context_len, int quality) const;
-  void shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>&) const;
+  const Rates& shared_acceptance(int arm, int bucket) const;
   void learn(Evidence&, bool kept, double expected, double factor) const;
   double odds_factor(const Evidence&) const;
   void make_chain(const RequestView&, int arm, Chain&) const;

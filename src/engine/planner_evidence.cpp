@@ -35,8 +35,11 @@ int Planner::bucket_of(int arm, int64_t context_len, int quality) const {
 
 // Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one
 // before it, so that positions never reached are expected to be as good as the last one that was.
-void Planner::shared_acceptance(int arm, int bucket, std::array<double, kMaxPlannedDraft>& out) const {
+const Planner::Rates& Planner::shared_acceptance(int arm, int bucket) const {
   const Shared& shared = shared_[size_t(arm)];
+  Rates& out = shared.rates[size_t(bucket)];
+  if (shared.known >> bucket & 1) return out;
+  shared.known |= 1u << bucket;
   const Counts& here = shared.buckets[size_t(bucket)];
   double all = options_.arms[size_t(arm)].prior_acceptance;
   for (size_t i = 0; i < out.size(); ++i) {
@@ -44,12 +47,11 @@ void Planner::shared_acceptance(int arm, int bucket, std::array<double, kMaxPlan
     const double prior = i == 0 ? all : 0.5 * (all + out[i - 1]);
     out[i] = std::clamp((here.kept[i] + kSharedStrength * prior) / (here.trials[i] + kSharedStrength), kLeast, kMost);
   }
+  return out;
 }
 
 std::array<double, kMaxPlannedDraft> Planner::acceptance(int arm, int64_t context_len, int quality) const {
-  std::array<double, kMaxPlannedDraft> out;
-  shared_acceptance(arm, bucket_of(arm, context_len, quality), out);
-  return out;
+  return shared_acceptance(arm, bucket_of(arm, context_len, quality));
 }
 
 void Planner::seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality) {
@@ -61,6 +63,7 @@ void Planner::seed(int arm, int64_t context_len, std::span<const double> accepta
     for (Counts* counts : {&here, &shared.all}) counts->trials[i] += reached, counts->kept[i] += reached * a;
     reached *= a;
   }
+  shared.known = 0;
 }
 
 double Planner::odds_factor(const Evidence& e) const {
@@ -109,12 +112,12 @@ void Planner::record(const RoundOutcome& outcome) {
 
   Shared& shared = shared_[size_t(d.arm)];
   Evidence& e = slot.arms[size_t(d.arm)];
-  std::array<double, kMaxPlannedDraft> base;
-  shared_acceptance(d.arm, slot.bucket, base);
+  const Rates& base = shared_acceptance(d.arm, slot.bucket);
   const double factor = odds_factor(e);
   // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: what it brings is
   // then right, whatever the reason. Its cost is counted by goes_on.
   const int tried = std::min(outcome.accepted + 1, asked);
+  shared.known = 0;
   for (int i = 0; i < tried; ++i) {
     const bool kept = i < outcome.accepted;
     learn(e, kept, base[size_t(i)], factor);
