@@ -75,4 +75,24 @@ class DraftCopy {
   std::vector<int64_t> move_from_, move_to_;  // [max_rows] of close_up
 };
 
+// A policy whose draft rows read such copies.
+class CopyingPolicy : public SparsePolicy {
+ public:
+  size_t bytes() const override { return copy_.bytes(); }
+  void open(const Sequence& sequence) override { copy_.open(sequence); }
+  Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
+    return copy_.selection(layer, info.sequence->slot);
+  }
+  void close(Slot slot) override { copy_.close(slot); }
+
+  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
+  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
+
+ protected:
+  CopyingPolicy(const Setup& setup, int sets, int block = 1, int layer_step = 1) : copy_(setup, sets, block, layer_step) {}
+  static int sets_of(const Setup& setup) { return setup.options.share == "layer" ? 1 : setup.geometry.kv_heads; }
+
+  DraftCopy copy_;
+};
+
 }  // namespace hunch

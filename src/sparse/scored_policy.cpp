@@ -24,14 +24,14 @@ Status parse_combine(const char* policy, const PolicyOptions& options, ScoredOpt
 }
 
 ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
-    : backend_(*setup.backend),
+    : CopyingPolicy(setup, how.per_kv_head ? setup.geometry.kv_heads : 1, how.block, setup.options.layer_step),
+      backend_(*setup.backend),
       options_(setup.options),
       how_(how),
       geometry_(setup.geometry),
       heads_(setup.heads),
       max_rows_(std::max(setup.max_draft + 1, how.prompt_rows)),
       sets_(how.per_kv_head ? setup.geometry.kv_heads : 1),
-      copy_(setup, sets_, how.block, setup.options.layer_step),
       scores_(backend_, sets_),
       reduced_(backend_, sets_),
       slots_(size_t(setup.max_sequences)) {
@@ -79,10 +79,6 @@ ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
     if (!request.lse.data) return {};  // true weights in learn()
   }
   return request;
-}
-
-Selection ScoredPolicy::select(int layer, const DraftQueries&, const PassInfo& info) {
-  return copy_.selection(layer, info.sequence->slot);
 }
 
 void ScoredPolicy::learn(int layer, const PassInfo& info, const Observation& seen) {

@@ -37,7 +37,7 @@ struct ScoredOptions {
 Status parse_share(const char* policy, const PolicyOptions&, ScoredOptions&);
 Status parse_combine(const char* policy, const PolicyOptions&, ScoredOptions&);
 
-class ScoredPolicy : public SparsePolicy {
+class ScoredPolicy : public CopyingPolicy {
  public:
   ScoredPolicy(const Setup&, const ScoredOptions&);
 
@@ -45,14 +45,10 @@ class ScoredPolicy : public SparsePolicy {
   int prompt_rows() const override { return how_.prompt_rows; }
   void open(const Sequence&) override;
   ScoreRequest scores(int layer, const PassInfo&) override;
-  Selection select(int layer, const DraftQueries&, const PassInfo&) override;
   void learn(int layer, const PassInfo&, const Observation&) override;
   void forget_drafts(const Sequence&, int first_row) override;
   void committed(const Sequence&, const Commit&) override;
   void close(Slot) override;
-
-  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
-  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
   using Rows = ScoredOptions::Rows;
@@ -88,7 +84,6 @@ class ScoredPolicy : public SparsePolicy {
   ScoredOptions how_;
   KvGeometry geometry_;
   int heads_, max_rows_, sets_;
-  DraftCopy copy_;
   EntryScores scores_, reduced_;
   std::vector<uint8_t> used_;  // [max_rows]
   std::vector<SlotState> slots_;

@@ -8,16 +8,15 @@
 namespace hunch {
 namespace {
 
-class Oracle final : public SparsePolicy {
+class Oracle final : public CopyingPolicy {
  public:
   explicit Oracle(const Setup& setup)
-      : backend_(*setup.backend),
+      : CopyingPolicy(setup, sets_of(setup)),
+        backend_(*setup.backend),
         geometry_(setup.geometry),
         heads_(setup.heads),
         max_rows_(setup.max_draft + 1),
-        sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
-        copy_(setup, sets_),
-        scores_(backend_, sets_) {
+        scores_(backend_, sets_of(setup)) {
     const size_t row_heads = size_t(max_rows_) * size_t(heads_);
     out_ = backend_.allocate(row_heads * size_t(geometry_.head_dim) * sizeof(float));
     lse_ = backend_.allocate(row_heads * sizeof(float));
@@ -53,10 +52,6 @@ class Oracle final : public SparsePolicy {
     copy_.copy(layer, slot, own_entry, drafts.kv);
     return copy_.selection(layer, slot);
   }
-  void close(Slot slot) override { copy_.close(slot); }
-
-  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
-  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
   View<const float, 2> true_lse(int layer, const DraftQueries& drafts, int rows, int64_t own_entry) {
@@ -77,8 +72,7 @@ class Oracle final : public SparsePolicy {
 
   Backend& backend_;
   KvGeometry geometry_;
-  int heads_, max_rows_, sets_;
-  DraftCopy copy_;
+  int heads_, max_rows_;
   EntryScores scores_;
   Buffer out_, lse_;
   std::vector<int32_t> last_;

@@ -15,18 +15,17 @@
 namespace hunch {
 namespace {
 
-class Quest final : public SparsePolicy {
+class Quest final : public CopyingPolicy {
  public:
   explicit Quest(const Setup& setup)
-      : backend_(*setup.backend),
+      : CopyingPolicy(setup, sets_of(setup), setup.options.page),
+        backend_(*setup.backend),
         geometry_(setup.geometry),
         heads_(setup.heads),
         page_(setup.options.page),
         max_rows_(setup.max_draft + 1),
         shared_(setup.options.share == "layer"),
-        sets_(shared_ ? 1 : setup.geometry.kv_heads),
-        copy_(setup, sets_, page_),
-        scores_(backend_, sets_),
+        scores_(backend_, sets_of(setup)),
         slots_(size_t(setup.max_sequences)) {
     const int64_t query_rows = int64_t(max_rows_) * heads_;
     queries_ = backend_.allocate(size_t(query_rows * 2 * geometry_.head_dim) * sizeof(float));
@@ -94,9 +93,6 @@ class Quest final : public SparsePolicy {
     return copy_.selection(layer, slot);
   }
 
-  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
-  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
-
  private:
   struct SlotState {
     std::unique_ptr<KvStore> bounds;  // entry: a page; key [max, min]
@@ -134,8 +130,6 @@ class Quest final : public SparsePolicy {
   KvGeometry geometry_;
   int heads_, page_, max_rows_;
   bool shared_;
-  int sets_;
-  DraftCopy copy_;
   EntryScores scores_;  // by page
   Buffer queries_;
   std::vector<uint8_t> used_;  // all of them

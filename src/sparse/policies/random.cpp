@@ -10,12 +10,12 @@ namespace {
 
 constexpr NoiseKey kKey{.seed = 0x72616e646f6d};
 
-class Random final : public SparsePolicy {
+class Random final : public CopyingPolicy {
  public:
   explicit Random(const Setup& setup)
-      : backend_(*setup.backend),
-        sets_(setup.options.share == "layer" ? 1 : setup.geometry.kv_heads),
-        copy_(setup, sets_),
+      : CopyingPolicy(setup, sets_of(setup)),
+        backend_(*setup.backend),
+        sets_(sets_of(setup)),
         scores_(backend_, sets_, Memory::Shared) {}
 
   size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }
@@ -40,18 +40,10 @@ class Random final : public SparsePolicy {
   void committed(const Sequence& sequence, const Commit& commit) override {
     copy_.close_up(sequence.slot, commit.first, commit.rows);
   }
-  Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
-    return copy_.selection(layer, info.sequence->slot);
-  }
-  void close(Slot slot) override { copy_.close(slot); }
-
-  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
-  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
   Backend& backend_;
   int sets_;
-  DraftCopy copy_;
   EntryScores scores_;
 };
 

@@ -5,12 +5,9 @@
 namespace hunch {
 namespace {
 
-class StreamingLlm final : public SparsePolicy {
+class StreamingLlm final : public CopyingPolicy {
  public:
-  explicit StreamingLlm(const Setup& setup) : copy_(setup, 1), sinks_(setup.options.sinks) {}
-
-  size_t bytes() const override { return copy_.bytes(); }
-  void open(const Sequence& sequence) override { copy_.open(sequence); }
+  explicit StreamingLlm(const Setup& setup) : CopyingPolicy(setup, 1), sinks_(setup.options.sinks) {}
 
   void learn(int layer, const PassInfo& info, const Observation& seen) override {
     if (info.draft) return;
@@ -28,16 +25,8 @@ class StreamingLlm final : public SparsePolicy {
     for (int layer = 0; layer < copy_.num_layers(); ++layer) learn(layer, info, {.kv = own});
     return true;
   }
-  Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
-    return copy_.selection(layer, info.sequence->slot);
-  }
-  void close(Slot slot) override { copy_.close(slot); }
-
-  KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }
-  View<const int32_t, 2> selected(Slot slot, int layer) const override { return copy_.index(slot, layer); }
 
  private:
-  DraftCopy copy_;
   int sinks_;
 };
 
