@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "backend/cpu/test_backends.h"
 #include "base/random.h"
@@ -39,10 +41,14 @@ struct Experts {
       });
   }
   const Weight* load(Backend& backend, DType dtype, int64_t rows, int64_t columns, uint64_t seed) {
-    std::vector<float> values = gaussian(rows * columns, 100 + seed);
-    for (float& value : values) value /= std::sqrt(float(columns));
-    std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
-    quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
+    static std::map<std::pair<DType, uint64_t>, std::vector<std::byte>> drawn;  // drawing them is most of the work
+    auto& bytes = drawn[{dtype, seed}];
+    if (bytes.empty()) {
+      std::vector<float> values = gaussian(rows * columns, 100 + seed);
+      for (float& value : values) value /= std::sqrt(float(columns));
+      bytes.resize(dtype_bytes(dtype, values.size()));
+      quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
+    }
     const Tensor tensor{.dtype = dtype, .shape = {rows, columns}, .data = bytes.data(), .bytes = bytes.size()};
     return owned.emplace_back(backend.load_weight(tensor)).get();
   }
