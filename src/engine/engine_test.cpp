@@ -178,6 +178,22 @@ TEST(Step, ADraftRowWithoutValidNumbersCostsOnlyItsGuesses) {
   for (const char* rule : {"match", "ratio"}) EXPECT_EQ(live(tables, 64, ask(30, rule)).tokens, counted(0, 31)) << rule;
 }
 
+// As a grammar adds what it leaves no choice about.
+TEST(Step, WhatWasAddedBehindGuessesIsNoChoiceOfTheDrafter) {
+  auto parts = toy::make_parts(counting(), "reference", 256);
+  const Request request = toy::request({0}, 40, "match");
+  auto step = Solo::make(*parts, *plan_request(request, {}, 64), request);
+  ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
+  step.value()->hot_loop().after_drafts = [](Running& who) {
+    DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
+    EXPECT_EQ(tree.size, 1);
+    for (int node = 1; node < 40; ++node) tree.tokens(node) = (tree.tokens(node - 1) + 1) % kVocab;
+    tree.make_chain(40);
+  };
+  ASSERT_TRUE(step.value()->round(0.999f).ok());
+  EXPECT_EQ(step.value()->stats().accepted, 40);
+}
+
 // A tiny model through the public API.
 class Whole : public testing::Test {
  protected:

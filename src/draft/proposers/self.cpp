@@ -95,6 +95,7 @@ class Self final : public Proposer {
     Confidence& confidence = confidence_of(draft);
     int row = 0;
     for (const int node : verdict.path) {
+      if (node >= draft.nodes) break;  // what a grammar left no choice about was added behind
       confidence.record(draft.confidence_class(node), true);
       record_law(draft, row, draft.first_child(row) == node);
       row = node + 1;
