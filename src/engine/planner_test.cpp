@@ -164,6 +164,7 @@ TEST(Planner, AProfileIsAPrior) {
   const CostTable table = known_table();
   Planner planner(table, options(1));
   const double never[] = {0.1, 0.1};
+  EXPECT_GT(planner.acceptance(kSelf, 20000)[0], 0.2);
   planner.seed(kSelf, 20000, never, 200);
   EXPECT_LT(planner.acceptance(kSelf, 20000)[0], 0.2);
   EXPECT_EQ(planner.decide(view()).arm, kPlain);
