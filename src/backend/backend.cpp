@@ -1,12 +1,13 @@
 #include "backend/backend.h"
 
-#include <cstring>
+#include <algorithm>
+#include <bit>
 
 namespace hunch {
 
 Buffer Backend::constant_ids(std::span<const int32_t> ids) {
   std::vector<float> bits(ids.size());
-  std::memcpy(bits.data(), ids.data(), ids.size_bytes());
+  std::ranges::transform(ids, bits.begin(), [](int32_t id) { return std::bit_cast<float>(id); });
   return constant(bits);
 }
 

@@ -61,7 +61,7 @@ class Backend {
  public:
   struct Setup {
     int threads = 0;  // 0: one per core this process may use
-    std::string isa;  // cpu: portable, avx2, avx512, avx512_bf16; empty: the best this machine has
+    std::string isa;  // cpu: portable, avx2, avx512, avx512_vnni, avx512_bf16; empty: the best this machine has
   };
   virtual ~Backend() = default;
 

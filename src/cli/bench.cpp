@@ -92,7 +92,7 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
             words(flags.key_types));
   set.value({"-ctv", "--cache-type-v"}, "LIST", "type of its values", words(flags.value_types));
   set.text({"--device"}, "NAME", "cpu (default) or reference", flags.device);
-  set.text({"--isa"}, "NAME", "portable, avx2, avx512 or avx512_bf16 (default: the best here)", flags.isa);
+  set.text({"--isa"}, "NAME", "portable, avx2, avx512, avx512_vnni or avx512_bf16 (default: the best here)", flags.isa);
 
   set.group("Rows with speculation");
   set.text({"-f", "--file"}, "FILE", "the text to continue: acceptance depends on it, random tokens say nothing",

@@ -2,11 +2,13 @@
 #include "cli/commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <vector>
 
 #include "api/nearest.h"
 #include "backend/backend.h"
+#include "backend/isas.h"
 #include "cli/flags.h"
 #include "cli/terminal.h"
 #include "text/excerpt.h"
@@ -75,22 +77,14 @@ std::string_view program_version() { return kVersion; }
 std::span<const Command> commands() { return kCommands; }
 
 std::string version_line() {
-  std::string targets = "portable";
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) targets += " avx2";
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-    targets += " avx512";
-    if (__builtin_cpu_supports("avx512bf16")) targets += " avx512_bf16";
-  }
-#endif
 #ifdef __clang__
   const std::string compiler = "Clang " __clang_version__;
 #else
   const std::string compiler = "GCC " __VERSION__;
 #endif
   const char* cuda = Register<Backend>::find("cuda") ? "with CUDA" : "no CUDA";
-  return fmt::format("hunch {} ({}; {}; {}; this CPU: {})", kVersion, build_commit(), compiler, cuda, targets);
+  return fmt::format("hunch {} ({}; {}; {}; this CPU: {})", kVersion, build_commit(), compiler, cuda,
+                     fmt::join(available_isas(), " "));
 }
 
 int dispatch(Arguments arguments) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "backend/backend.h"
+#include "backend/isas.h"
 #include "base/machine.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_info.h"
@@ -70,8 +71,7 @@ ordered_json cpu_json(std::vector<std::string>& advice) {
   if (!best.ok()) return out;  // cannot be: the portable kernels run everywhere
   const int threads = (*best)->threads();
   out["threads"] = threads;
-  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"})
-    if (part->make({1, isa}).ok()) out["instruction_sets"].push_back(isa);
+  out["instruction_sets"] = available_isas();
   out["kernels"] = (*best)->description();
   out["kv_type"] = dtype_info((*best)->default_kv_dtype()).name;
   if (threads < int(std::thread::hardware_concurrency()))

@@ -96,8 +96,8 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
               HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
               return {};
             });
-  set.choice({"--isa"}, "NAME", "instructions used: portable, avx2, avx512 or avx512_bf16 (default: the best here)",
-             {"portable", "avx2", "avx512", "avx512_bf16"}, flags.isa);
+  set.choice({"--isa"}, "NAME", "instructions used: portable, avx2, avx512, avx512_vnni or avx512_bf16 (default: the best here)",
+             {"portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"}, flags.isa);
 }
 
 void add_prompt_flags(FlagSet& set, PromptFlags& flags) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/isas.h"
 #include "base/random.h"
 #include "engine/parts.h"
 #include "engine/solo.h"
@@ -44,14 +45,6 @@ inline const std::vector<std::string>& tiny_models() {
 inline const std::vector<std::string>& nsa_models() {
   static const std::vector<std::string> names{"nsa-std", "nsa-linear", "nsa-fla"};
   return names;
-}
-
-// The instruction sets of backend `cpu` that this machine runs, weakest first.
-inline std::vector<std::string> available_isas() {
-  std::vector<std::string> out;
-  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"})
-    if (Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa}).ok()) out.emplace_back(isa);
-  return out;
 }
 
 // Backends that need hardware which this machine has, or hasn't: "cuda".

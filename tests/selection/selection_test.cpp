@@ -271,7 +271,7 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
 }
 
 TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
-  for (const std::string& isa : test::available_isas()) {
+  for (const std::string& isa : available_isas()) {
     auto backend = Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa});
     ASSERT_TRUE(backend.ok());
     const Tally tally = replay_all(**backend, By::Ops);

@@ -8,14 +8,16 @@ namespace hunch::HUNCH_ISA {
 inline constexpr int kBlockLen = 64, kKeyTiles = kBlockLen / kLanes, kSplitEntries = 1024;
 inline constexpr int kQueryTile = 16;  // query rows whose scores and weights of a block are kept at a time: 8 KiB of L1
 // Register tiles: rows x key tiles for scores, rows x vectors of dimensions for values. 16 accumulators of 32 registers
-// (AVX-512): 8 loads then feed 16 products, so the arithmetic is the limit. 8 of 16 registers otherwise.
+// (AVX-512): 8 loads then feed 16 products, so the arithmetic is the limit. 8 of 16 registers otherwise. Lines that are widened
+// before they are multiplied are better shared by more rows: kManyRows by two.
 #if HUNCH_LEVEL >= 2
-inline constexpr int kRowTile = 4, kWide = 4;
+inline constexpr int kRowTile = 4, kWide = 4, kManyRows = 8;
 #elif HUNCH_LEVEL == 1
-inline constexpr int kRowTile = 2, kWide = 2;
+inline constexpr int kRowTile = 2, kWide = 2, kManyRows = 4;
 #else
-inline constexpr int kRowTile = 1, kWide = 2;
+inline constexpr int kRowTile = 1, kWide = 2, kManyRows = 1;
 #endif
+constexpr int wide_of(int rows) { return rows > kRowTile ? 2 : kWide; }
 inline constexpr float kLog2e = 1.44269504089f, kLn2 = 0.69314718056f;
 
 // How one KV type is read. A line is kPerStep dimensions (keys) or entries (values) of 16 lanes; a factor stands opposite to it:
@@ -27,7 +29,7 @@ struct KvF32 {
   using Wide = F32;
   static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
-  static constexpr bool kCodes = false;
+  static constexpr bool kCodes = false, kWidened = false;  // kWidened: `read` is more than a load
   static constexpr float kUnit = 0;  // what `read` gives, times this and the plane's scale, is the value; 0: it is the value
   using Query = Factor;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
@@ -40,15 +42,17 @@ struct KvF32 {
 };
 struct KvF16 : KvF32 {
   static constexpr int kLineBytes = 32, kLaneBytes = 2, kElementBytes = 2;
+  static constexpr bool kWidened = true;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
 // Codes widened in registers. Their unit and scale, powers of two and hence exact, go into queries and weights.
 struct KvF8 : KvF32 {
   static constexpr int kLineBytes = 16, kLaneBytes = 1, kElementBytes = 1;
+  static constexpr bool kWidened = true;
   static constexpr float kUnit = 256;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f8_nan(p); }
 };
-#if HUNCH_LEVEL >= 3
+#if HUNCH_LEVEL >= 4
 // Pairs multiplied as they are; the query and the weights are rounded to bf16.
 struct KvBf16 {
   using Factor = uint16_t;
@@ -56,7 +60,7 @@ struct KvBf16 {
   using Wide = I32;
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
-  static constexpr bool kCodes = false;
+  static constexpr bool kCodes = false, kWidened = false;
   static constexpr float kUnit = 0;
   using Query = Factor;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
@@ -84,7 +88,7 @@ struct KvBf16 {
   };
   static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
-  static constexpr bool kCodes = false;
+  static constexpr bool kCodes = false, kWidened = true;
   static constexpr float kUnit = 0;
   using Query = Factor;
   static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
@@ -131,6 +135,7 @@ HUNCH_SIMD void fetch_ahead(const std::byte* at, size_t stride) {
 template <class Kv, int R>
 void score_block(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores,
                  Ahead& ahead) {
+  constexpr int kWide = wide_of(R);
   const int steps = padded_dim / Kv::kPerStep;
   const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
   const std::byte* ahead_at = ahead.at;
@@ -211,6 +216,7 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
 template <class Kv, int R>
 void add_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
                          float* states, int64_t state_stride, Ahead& ahead) {
+  constexpr int kWide = wide_of(R);
   int left = padded_dim / kLanes;
   for (; left >= kWide; left -= kWide, values += kWide * Kv::kLineBytes, states += kWide * kLanes)
     add_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, state_stride, ahead);
@@ -221,30 +227,35 @@ void add_values_all_dims(const std::byte* values, int padded_dim, const typename
   if (left == 1) add_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
 }
 
+// Query rows in tiles of kManyRows (if kMany), of kRowTile, and one of what is left: step<R>(its first row).
+template <bool kMany, class Step>
+HUNCH_SIMD void each_tile(int rows, Step step) {
+  int at = 0;
+  if constexpr (kMany && kManyRows > kRowTile)
+    for (; rows - at >= kManyRows; at += kManyRows) step.template operator()<kManyRows>(at);
+  for (; rows - at >= kRowTile; at += kRowTile) step.template operator()<kRowTile>(at);
+  if constexpr (kRowTile > 2) {
+    if (rows - at == 3) step.template operator()<3>(at);
+    if (rows - at == 2) step.template operator()<2>(at);
+  }
+  if constexpr (kRowTile > 1)
+    if (rows - at == 1) step.template operator()<1>(at);
+}
+
 template <class Kv>
 void score_rows(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, int rows, float* scores,
                 Ahead& ahead) {
-  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile * q_stride, scores += kRowTile * kBlockLen)
-    score_block<Kv, kRowTile>(keys, padded_dim, q, q_stride, scores, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) score_block<Kv, 3>(keys, padded_dim, q, q_stride, scores, ahead);
-    if (rows == 2) score_block<Kv, 2>(keys, padded_dim, q, q_stride, scores, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) score_block<Kv, 1>(keys, padded_dim, q, q_stride, scores, ahead);
+  each_tile<Kv::kWidened>(rows, [&]<int R>(int at) {
+    score_block<Kv, R>(keys, padded_dim, q + at * q_stride, q_stride, scores + at * kBlockLen, ahead);
+  });
 }
 
 template <class Kv>
 void value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
-                float* states, int64_t state_stride, Ahead& ahead) {
-  for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile * state_stride)
-    add_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, state_stride, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) add_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, state_stride, ahead);
-    if (rows == 2) add_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, state_stride, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) add_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+                float* states, int64_t stride, Ahead& ahead) {
+  each_tile<Kv::kWidened>(rows, [&]<int R>(int at) {
+    add_values_all_dims<Kv, R>(values, padded_dim, weights + at * kBlockLen, first, last, states + at * stride, stride, ahead);
+  });
 }
 
 HUNCH_SIMD std::byte* chunk_at(const KeyPlane& keys, int64_t block) {

@@ -410,7 +410,7 @@ static AttentionKernels attention_kernels() {
   table.store[int(DType::F8_E4M3)] = store_f8_rows;
   table.merge = merge;
   table.combine_rows = combine_rows;
-  table.multiplies_bf16 = HUNCH_LEVEL >= 3;
+  table.prefers_bf16 = HUNCH_LEVEL >= 3;
   return table;
 }
 

@@ -81,6 +81,7 @@ HUNCH_SIMD I32 pair_at(const void* p) {
 // scores[r][entry] = q[r] . k[entry].
 template <int R>
 void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int64_t q_stride, float* scores, Ahead& ahead) {
+  constexpr int kWide = wide_of(R);
   const int steps = padded_dim / 4;
   const size_t tile_bytes = size_t(steps) * 64;
   const float* scales = scales_of(keys, padded_dim);
@@ -126,14 +127,9 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
 
 static void score_code_rows(const std::byte* keys, int padded_dim, const std::byte* q, int64_t q_stride, int rows, float* scores,
                             Ahead& ahead) {
-  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile * q_stride, scores += kRowTile * kBlockLen)
-    score_codes<kRowTile>(keys, padded_dim, q, q_stride, scores, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) score_codes<3>(keys, padded_dim, q, q_stride, scores, ahead);
-    if (rows == 2) score_codes<2>(keys, padded_dim, q, q_stride, scores, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) score_codes<1>(keys, padded_dim, q, q_stride, scores, ahead);
+  each_tile<true>(rows, [&]<int R>(int at) {
+    score_codes<R>(keys, padded_dim, q + at * q_stride, q_stride, scores + at * kBlockLen, ahead);
+  });
 }
 
 // The weights of one row and block, not negative and zero where masked, as 16 bits to `to`; returns their unit f, NaN if one is.
@@ -189,6 +185,7 @@ void add_value_codes(const std::byte* values, int padded_dim, const int16_t* wei
 template <int R>
 void add_value_codes_all_dims(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int begin,
                               int end, float* states, int64_t state_stride, Ahead& ahead) {
+  constexpr int kWide = wide_of(R);
   int left = padded_dim / kLanes;
   for (; left >= kWide; left -= kWide, values += kWide * 2 * kLanes, states += kWide * kLanes)
     add_value_codes<R, kWide>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
@@ -200,18 +197,11 @@ void add_value_codes_all_dims(const std::byte* values, int padded_dim, const int
 }
 
 static void value_code_rows(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int rows,
-                            int first, int last, float* states, int64_t state_stride, Ahead& ahead) {
-  const int begin = first / 2, end = (last + 1) / 2;
-  for (; rows >= kRowTile; rows -= kRowTile) {
-    add_value_codes_all_dims<kRowTile>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
-    weights += kRowTile * kBlockLen, units += kRowTile, states += kRowTile * state_stride;
-  }
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) add_value_codes_all_dims<3>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
-    if (rows == 2) add_value_codes_all_dims<2>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) add_value_codes_all_dims<1>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+                            int first, int last, float* states, int64_t stride, Ahead& ahead) {
+  each_tile<true>(rows, [&]<int R>(int at) {
+    add_value_codes_all_dims<R>(values, padded_dim, weights + at * kBlockLen, units + at, first / 2, (last + 1) / 2,
+                                states + at * stride, stride, ahead);
+  });
 }
 
 }  // namespace hunch::HUNCH_ISA

@@ -95,7 +95,7 @@ struct AttentionKernels {
   void (*merge)(const AttendItem&) = nullptr;
   // One set for all heads, after the last head: row_sums to out, for the entries of one split.
   void (*combine_rows)(const ScoreSink&, int num_rows, int64_t split) = nullptr;
-  bool multiplies_bf16 = false;  // without conversion
+  bool prefers_bf16 = false;  // to f16: multiplied as it is, or widened sooner
 };
 
 }  // namespace hunch

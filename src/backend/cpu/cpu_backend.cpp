@@ -30,7 +30,7 @@ std::string CpuBackend::description() const {
   return fmt::format("cpu ({}, {} thread{})", kernels_.isa, threads_.count(), threads_.count() == 1 ? "" : "s");
 }
 
-DType CpuBackend::default_kv_dtype() const { return kernels_.attention.multiplies_bf16 ? DType::BF16 : DType::F16; }
+DType CpuBackend::default_kv_dtype() const { return kernels_.attention.prefers_bf16 ? DType::BF16 : DType::F16; }
 
 Buffer CpuBackend::allocate(size_t bytes, Memory) { return allocate_aligned(bytes); }
 

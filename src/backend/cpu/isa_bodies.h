@@ -1,6 +1,24 @@
-// The kernel bodies of one instruction set and the table that exports them. Included by instances/*.cpp inside a target region,
-// with HUNCH_ISA (the namespace) and HUNCH_LEVEL (0 portable, 1 avx2, 2 avx512, 3 avx512_bf16) defined.
+// The kernel bodies of one instruction set and the table that exports them. Included by instances/*.cpp with HUNCH_ISA (the
+// namespace, and the name that --isa takes), HUNCH_LEVEL (0 portable, 1 avx2, 2 avx512, 3 avx512_vnni, 4 avx512_bf16) and, for
+// all but the portable one, HUNCH_TARGET (as compilers call what they may use) defined.
 #pragma once
+
+#if !defined(HUNCH_TARGET) || defined(__x86_64__)
+#include "backend/cpu/isa_headers.h"
+
+#define HUNCH_TEXT(...) #__VA_ARGS__
+#define HUNCH_TEXT_OF(x) HUNCH_TEXT(x)
+#define HUNCH_PRAGMA(...) _Pragma(HUNCH_TEXT(__VA_ARGS__))
+#define HUNCH_JOIN(a, b) a##b
+#define HUNCH_JOINED(a, b) HUNCH_JOIN(a, b)
+
+#if !defined(HUNCH_TARGET)
+#elif defined(__clang__)
+HUNCH_PRAGMA(clang attribute push(__attribute__((target(HUNCH_TARGET))), apply_to = function))
+#else
+#pragma GCC push_options
+HUNCH_PRAGMA(GCC target(HUNCH_TARGET))
+#endif
 
 // clang-format off
 #include "backend/cpu/simd.h"
@@ -23,9 +41,9 @@
 namespace hunch::HUNCH_ISA {
 
 // Each body defines `<Name>Kernels <name>_kernels()`, which fills its table.
-static KernelTable make_kernels(const char* name) {
+static KernelTable make_kernels() {
   KernelTable table;
-  table.isa = name;
+  table.isa = HUNCH_TEXT_OF(HUNCH_ISA);
   table.attention = attention_kernels();
   table.nsa = nsa_kernels();
   table.gather = gather_kernels();
@@ -37,3 +55,20 @@ static KernelTable make_kernels(const char* name) {
 }
 
 }  // namespace hunch::HUNCH_ISA
+
+#if !defined(HUNCH_TARGET)
+#elif defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace hunch {
+
+const KernelTable& HUNCH_JOINED(kernels_, HUNCH_ISA)() {
+  static const KernelTable table = HUNCH_ISA::make_kernels();
+  return table;
+}
+
+}  // namespace hunch
+#endif

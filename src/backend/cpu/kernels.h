@@ -1,15 +1,14 @@
 // KernelTable: the functions of one instruction set level. One table per instances/*.cpp; CpuBackend picks one when it is made.
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/bounds_kernels.h"
 #include "backend/cpu/gather_kernels.h"
 #include "backend/cpu/nsa_kernels.h"
 #include "backend/cpu/top_k_kernels.h"
+#include "backend/isas.h"
 #include "base/result.h"
 #if __has_include("backend/cpu/matmul_kernels.h")
 #include "backend/cpu/matmul_kernels.h"
@@ -39,12 +38,11 @@ const KernelTable& kernels_portable();
 #if defined(__x86_64__)
 const KernelTable& kernels_avx2();
 const KernelTable& kernels_avx512();
+const KernelTable& kernels_avx512_vnni();
 const KernelTable& kernels_avx512_bf16();
 #endif
 
 // The table called `isa`, or the best one for an empty name. An error if the name is unknown or this machine lacks it.
 Result<const KernelTable*> choose_kernels(std::string_view isa);
-// Every level that this machine runs, weakest first (tests).
-std::vector<std::string> available_isas();
 
 }  // namespace hunch

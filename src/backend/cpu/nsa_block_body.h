@@ -33,7 +33,7 @@ struct NsaAhead {
 // out[r][entry] = q[r] . k[entry] for W tiles of 16 entries, dimensions ascending.
 template <class Kv, int R, int W>
 void nsa_scores(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, NsaAhead& ahead) {
-  constexpr int kPart = W < kWide ? W : kWide;
+  constexpr int kPart = W < wide_of(R) ? W : wide_of(R);
   const int steps = padded_dim / Kv::kPerStep;
   const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
   NsaAhead asked = ahead;
@@ -67,17 +67,8 @@ void nsa_scores(const std::byte* keys, int padded_dim, const typename Kv::Query*
 template <class Kv, int W>
 void nsa_score_rows(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, int rows,
                     NsaAhead& ahead) {
-  if constexpr (kRowTile > 2 && 2 * W <= kWide)  // few tiles of keys: more rows, to have as many sums
-    for (; rows >= 2 * kRowTile; rows -= 2 * kRowTile, q += 2 * kRowTile, out += 2 * kRowTile)
-      nsa_scores<Kv, 2 * kRowTile, W>(keys, padded_dim, q, out, ahead);
-  for (; rows >= kRowTile; rows -= kRowTile, q += kRowTile, out += kRowTile)
-    nsa_scores<Kv, kRowTile, W>(keys, padded_dim, q, out, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) nsa_scores<Kv, 3, W>(keys, padded_dim, q, out, ahead);
-    if (rows == 2) nsa_scores<Kv, 2, W>(keys, padded_dim, q, out, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) nsa_scores<Kv, 1, W>(keys, padded_dim, q, out, ahead);
+  constexpr bool kMany = Kv::kWidened || 2 * W <= kWide;  // few tiles of keys: more rows, to have as many sums
+  each_tile<kMany>(rows, [&]<int R>(int at) { nsa_scores<Kv, R, W>(keys, padded_dim, q + at, out + at, ahead); });
 }
 
 // sums[r] += weights[r][e] values[e] for the entries e in [first, last) of a block, ascending; 16 V dimensions.
@@ -111,6 +102,7 @@ void nsa_values(const std::byte* values, int padded_dim, const typename Kv::Fact
 template <class Kv, int R>
 void nsa_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
                          float* const* states, NsaAhead& ahead) {
+  constexpr int kWide = wide_of(R);
   int at = 0;
   for (; padded_dim - at >= kWide * kLanes; at += kWide * kLanes, values += kWide * Kv::kLineBytes)
     nsa_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, at, ahead);
@@ -121,14 +113,9 @@ void nsa_values_all_dims(const std::byte* values, int padded_dim, const typename
 template <class Kv>
 void nsa_value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
                     float* const* states, NsaAhead& ahead) {
-  for (; rows >= kRowTile; rows -= kRowTile, weights += kRowTile * kBlockLen, states += kRowTile)
-    nsa_values_all_dims<Kv, kRowTile>(values, padded_dim, weights, first, last, states, ahead);
-  if constexpr (kRowTile > 2) {
-    if (rows == 3) nsa_values_all_dims<Kv, 3>(values, padded_dim, weights, first, last, states, ahead);
-    if (rows == 2) nsa_values_all_dims<Kv, 2>(values, padded_dim, weights, first, last, states, ahead);
-  }
-  if constexpr (kRowTile > 1)
-    if (rows == 1) nsa_values_all_dims<Kv, 1>(values, padded_dim, weights, first, last, states, ahead);
+  each_tile<Kv::kWidened>(rows, [&]<int R>(int at) {
+    nsa_values_all_dims<Kv, R>(values, padded_dim, weights + at * kBlockLen, first, last, states + at, ahead);
+  });
 }
 
 }  // namespace hunch::HUNCH_ISA

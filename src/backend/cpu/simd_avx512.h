@@ -1,4 +1,4 @@
-// F32, I32 and Mask in one 512-bit register each (levels avx512 and avx512_bf16). See simd.h for the contract of every name.
+// F32, I32 and Mask in one 512-bit register each (levels avx512 and above). See simd.h for the contract of every name.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -162,7 +162,7 @@ HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
   _mm512_storeu_si512(p, _mm512_permutex2var_epi16(low, even, high));
 }
 
-#if HUNCH_LEVEL >= 3
+#if HUNCH_LEVEL >= 4
 // acc += even(a) even(b) + odd(a) odd(b), bf16 pairs in 32-bit lanes.
 HUNCH_SIMD F32 dot_bf16(F32 acc, I32 a, I32 b) { return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)}; }
 // 16 values of `low`, then 16 of `high`, rounded to bf16 (denormals become zero).
