@@ -91,6 +91,7 @@ class Backend {
   virtual std::unique_ptr<KvStore> make_kv_store(const KvGeometry&, int64_t num_pages) = 0;
 
   virtual void matmul(const MatmulArgs&) = 0;
+  virtual void feed_forward(const FeedForwardArgs&);
   virtual void embed(const EmbedArgs&) = 0;
   virtual void norm(const NormArgs&) = 0;
   virtual void gate(const GateArgs&) = 0;

@@ -307,9 +307,12 @@ void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s
   }
   if (!w.gate) return;
   const View<float, 2> gate(s.gate.data, rows, w.gate->out_dim), up(s.up.data, rows, w.gate->out_dim);
+  if (!check || !check->thins_channels())
+    return backend.feed_forward(
+        {.x = in, .gate = w.gate.get(), .up = w.up.get(), .down = w.down.get(), .gate_out = gate, .up_out = up, .out = x});
   const Product both[] = {{w.gate.get(), nullptr, gate}, {w.up.get(), nullptr, up}};
   backend.matmul({.x = in, .products = both});
-  if (check && check->thins_channels()) check->thin_channels(layer, gate);
+  check->thin_channels(layer, gate);
   backend.gate({.gate = gate, .up = up, .out = gate});
   const Product down[] = {{w.down.get(), nullptr, x}};
   backend.matmul({.x = gate, .products = down, .accumulate = true});

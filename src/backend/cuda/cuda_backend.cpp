@@ -218,6 +218,15 @@ void CudaBackend::matmul(const MatmulArgs& args) {
   for (const Product& product : args.products) counters_.weight_bytes += product.weight->bytes;
 }
 
+void CudaBackend::feed_forward(const FeedForwardArgs& args) {
+  const auto touches = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.x) || meet(copy.to, args.out) || meet(copy.from, args.out) || meet(copy.from, args.gate_out) ||
+           meet(copy.to, args.gate_out);
+  };
+  if (!enqueue_feed_forward(next_op_beside(touches), args)) return Backend::feed_forward(args);
+  counters_.weight_bytes += args.gate->bytes + args.up->bytes + args.down->bytes;
+}
+
 void CudaBackend::embed(const EmbedArgs& args) { enqueue_embed(next_op(), args); }
 
 void CudaBackend::norm(const NormArgs& args) {

@@ -41,6 +41,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
 
   void matmul(const MatmulArgs& args) override;
+  void feed_forward(const FeedForwardArgs& args) override;
   void embed(const EmbedArgs& args) override;
   void norm(const NormArgs& args) override;
   void gate(const GateArgs& args) override;

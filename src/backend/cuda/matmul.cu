@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/chunk_products.h"
 #include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/plain_products.cuh"
 #include "backend/cuda/products_kernel.cuh"
@@ -151,8 +152,9 @@ int most_clusters(int blocks) {
   return most;
 }
 
-// Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks.
-int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape) {
+// Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks;
+// `time` for many rows: as wants_chunk() counts it.
+int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape, double& time) {
   const int sms = device_facts().num_sms;
   // Groups of a cluster's share of features; its units; blocks that have one each.
   const auto groups_of = [&](int group) {
@@ -169,7 +171,6 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
   for (int group = 1; group <= 3; ++group) {
     plan_stage(a, form, shape, group, shared_of(group));
     const int units = blocks_of(group);
-    double time;
     if (form.whole) {
       time = double(divide_up(units_of(group), most_clusters(form.cluster))) * group *
              (group == 1   ? 1.5
@@ -185,6 +186,7 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
     }
     if (time <= best_time) best = group, best_time = time;
   }
+  time = best_time / (a.cut ? a.splits : 1);
   plan_stage(a, form, shape, best, shared_of(best));
   a.groups = groups_of(best);
   a.units = units_of(best);
@@ -219,34 +221,56 @@ int plan_resident(ProductsOnDevice& a, const RecordShape& shape) {
   return 0;
 }
 
-// Products of one encoding and one number of splits. `packed`: the activations, if they are there already.
+// Products of one encoding and one number of splits, without a plan.
+ProductsOnDevice describe(const MatmulArgs& args, std::span<const Product> products) {
+  const CudaWeight& first = weight_of(products[0]);
+  ProductsOnDevice a{};
+  a.x = args.x.data, a.x_stride = args.x.stride[0], a.in_dim = first.in_dim;
+  a.rows = int(args.x.extent[0]), a.accumulate = args.accumulate;
+  a.unit = unit_of(first.form);
+  a.num_products = int(products.size());
+  a.num_records = first.num_records, a.splits = first.splits;
+  a.records_per_input = first.records_per_input;
+  a.parts = a.num_records / a.records_per_input * (record_shape(first.form).inputs / 64);
+  for (size_t i = 0; i < products.size(); ++i) {
+    const CudaWeight& weight = weight_of(products[i]);
+    HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);
+    HUNCH_CHECK(products[i].out.extent[0] == a.rows && products[i].out.stride[1] == 1);
+    a.products[i] = {.tiles = weight.tiles,
+                     .bias = products[i].bias,
+                     .out = products[i].out.data,
+                     .counters = weight.counters,
+                     .out_stride = products[i].out.stride[0],
+                     .num_tiles = weight.num_tiles,
+                     .out_dim = int(weight.out_dim)};
+    a.num_tiles += weight.num_tiles;
+  }
+  return a;
+}
+
+// Many rows are packed by a kernel of its own.
+void pack_rows(Commands& commands, const ProductsOnDevice& a) {
+  const int units = a.parts * a.x_blocks * 64, most = 8 * device_facts().num_sms;
+  commands.launch(pack_activations_kernel, {.blocks = dim3(unsigned(std::min(divide_up(units, 256), most))), .threads = 256},
+                  PackActivations{.x = a.x,
+                                  .packed = const_cast<std::byte*>(a.packed_x),
+                                  .x_stride = a.x_stride,
+                                  .in_dim = a.in_dim,
+                                  .rows = a.rows,
+                                  .x_blocks = a.x_blocks,
+                                  .parts = a.parts});
+}
+
+// `packed`: the activations, if they are there already.
 void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed,
                    ActivationPath path) {
   const CudaWeight& first = weight_of(products[0]);
   const RecordShape shape = record_shape(first.form);
   const Kernels kernels = kernels_of(first.form);
   const int64_t rows = args.x.extent[0];
-  ProductsOnDevice a{};
-  a.x = args.x.data, a.x_stride = args.x.stride[0], a.in_dim = first.in_dim;
-  a.rows = int(rows), a.accumulate = args.accumulate;
-  a.unit = unit_of(first.form);
-  a.num_products = int(products.size());
-  a.num_records = first.num_records, a.splits = first.splits;
-  a.records_per_input = first.records_per_input;
-  for (const Product& product : products) a.num_tiles += weight_of(product).num_tiles;
+  ProductsOnDevice a = describe(args, products);
 
   if (!is_hopper() || path == ActivationPath::Plain) {
-    for (size_t i = 0; i < products.size(); ++i) {
-      const CudaWeight& weight = weight_of(products[i]);
-      HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);
-      HUNCH_CHECK(products[i].out.extent[0] == rows && products[i].out.stride[1] == 1);
-      a.products[i] = {.tiles = weight.tiles,
-                       .bias = products[i].bias,
-                       .out = products[i].out.data,
-                       .out_stride = products[i].out.stride[0],
-                       .num_tiles = weight.num_tiles,
-                       .out_dim = int(weight.out_dim)};
-    }
     commands.launch(kernels.plain, {.blocks = dim3(unsigned(a.num_tiles), unsigned(divide_up(rows, kPlainRows))), .threads = 128},
                     a);
     return;
@@ -279,12 +303,20 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
   a.row_band = std::min(a.row_tiles, 4);
   // One block an SM; those without work keep places (resident_kernel.cuh).
-  const int most = sms / a.splits * a.splits, blocks = !resident ? choose_group(a, form, shape) : a.units > most ? most : sms;
+  double time = 0;
+  const int most = sms / a.splits * a.splits;
+  const int blocks = !resident ? choose_group(a, form, shape, time) : a.units > most ? most : sms;
   a.keep_weights = a.row_tiles > 1;
+  const bool chunk = path == ActivationPath::Chunk || (path == ActivationPath::Auto && whole && wants_chunk(a, time));
+  if (chunk && first.form == DType::BF16 && fits_chunk(a)) {
+    a.x_blocks = divide_up(rows, 256) * 32;
+    a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * size_t(a.x_blocks) * 1024));
+    if (!packed) pack_rows(commands, a);
+    return enqueue_chunk(commands, a);
+  }
 
   // Workspace: activations, then sums of runs.
   a.x_blocks = packed ? packed_blocks(rows) : a.row_tiles * (whole ? 2 : 1) * form.n / 8;
-  a.parts = a.num_records / first.records_per_input * (shape.inputs / 64);
   const size_t x_bytes = resident || packed ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
   const size_t partial_bytes =
@@ -295,32 +327,12 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + (ones ? 0 : partial_bytes)));
   a.packed_x = packed || resident ? packed : workspace;
   auto* partials = ones ? static_cast<float*>(ones) : reinterpret_cast<float*>(workspace + x_bytes);
-  for (size_t i = 0; i < products.size(); ++i) {
-    const CudaWeight& weight = weight_of(products[i]);
-    HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);
-    HUNCH_CHECK(products[i].out.extent[0] == rows && products[i].out.stride[1] == 1);
-    a.products[i] = {.tiles = weight.tiles,
-                     .bias = products[i].bias,
-                     .out = products[i].out.data,
-                     .partials = partials,
-                     .counters = weight.counters,
-                     .out_stride = products[i].out.stride[0],
-                     .num_tiles = weight.num_tiles,
-                     .out_dim = int(weight.out_dim)};
-    partials += size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(weight.num_tiles) * tile_partials;
+  for (int i = 0; i < a.num_products; ++i) {
+    a.products[i].partials = partials;
+    partials += size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(a.products[i].num_tiles) * tile_partials;
   }
   a.packed_count = first.counters + size_t(kMaxRowTiles) * size_t(first.num_tiles);
-  if (whole && !packed) {
-    const int units = a.parts * a.x_blocks * 64;
-    commands.launch(pack_activations_kernel, {.blocks = dim3(unsigned(std::min(divide_up(units, 256), 8 * sms))), .threads = 256},
-                    PackActivations{.x = a.x,
-                                    .packed = workspace,
-                                    .x_stride = a.x_stride,
-                                    .in_dim = a.in_dim,
-                                    .rows = a.rows,
-                                    .x_blocks = a.x_blocks,
-                                    .parts = a.parts});
-  }
+  if (whole && !packed) pack_rows(commands, a);
   const int weights = a.group_tiles * a.tile_bytes;
   a.burst = divide_up(kBurst, weights);
   const double pace = first.form != DType::BF16 ? kCodedPace : resident ? kResidentPace : kStreamedPace;
@@ -355,6 +367,33 @@ void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath p
 }
 
 void enqueue_matmul(Commands& commands, const MatmulArgs& args) { enqueue_matmul(commands, args, ActivationPath::Auto); }
+
+bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
+  const auto &gate = static_cast<const CudaWeight&>(*args.gate), &up = static_cast<const CudaWeight&>(*args.up);
+  const int64_t rows = args.x.extent[0], width = gate.out_dim;
+  const auto plain = [](const CudaWeight& w) { return w.form == DType::BF16 && w.records_per_input == 1 && w.splits == 1; };
+  // The gated rows of whole blocks of 256, in bf16, lie where floats would.
+  const bool room = args.gate_out.stride[0] == width && reinterpret_cast<uintptr_t>(args.gate_out.data) % 16 == 0;
+  if (!is_hopper() || rows <= kFewRows || !plain(gate) || !plain(up) || up.out_dim != width || width % 256 != 0 || !room)
+    return false;
+  const Product both[] = {{&gate, nullptr, args.gate_out}, {&up, nullptr, args.up_out}};
+  ProductsOnDevice a = describe({args.x, both}, both), planned = a;
+  double time = 0;
+  const Form form = form_of(kernels_of(gate.form), rows, false);
+  planned.row_tiles = divide_up(rows, 2 * form.n);
+  choose_group(planned, form, record_shape(gate.form), time);
+  if (!fits_chunk(a) || !wants_chunk(a, time)) return false;
+  commands.begin_op();
+  const std::byte* packed = commands.packed(args.x);
+  a.x_blocks = divide_up(rows, 256) * 32;
+  a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * size_t(a.x_blocks) * 1024));
+  a.gated = reinterpret_cast<std::byte*>(args.gate_out.data);
+  if (!packed) pack_rows(commands, a);
+  enqueue_chunk(commands, a);
+  const Product down[] = {{args.down, nullptr, args.out}};
+  enqueue_alike(commands, {args.gate_out, down, true}, down, a.gated, ActivationPath::Auto);
+  return true;
+}
 
 void enqueue_embed(Commands& commands, const EmbedArgs& args) {
   if (args.ids.extent[0] == 0) return;

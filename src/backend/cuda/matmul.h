@@ -11,10 +11,12 @@ namespace hunch {
 
 void enqueue_matmul(Commands& commands, const MatmulArgs& args);
 void enqueue_embed(Commands& commands, const EmbedArgs& args);
+// False, and nothing is done, where its ops one by one are as good.
+bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args);
 
 // For tests, the same bits. Packed: through the workspace also where blocks would keep the activations themselves; Plain: the
-// kernel of devices that are not Hopper.
-enum class ActivationPath { Auto, Packed, Plain };
+// kernel of devices that are not Hopper; Chunk: that of many rows of plain weights (chunk_products.h), where it can.
+enum class ActivationPath { Auto, Packed, Plain, Chunk };
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path);
 
 }  // namespace hunch

@@ -46,11 +46,11 @@ class Products {
       l.gate = make(12288, 4096), l.up = make(12288, 4096), l.down = make(4096, 12288);
       layers_.push_back(std::move(l));
     }
-    HUNCH_CUDA_CHECK(cudaMalloc(&memory_, kMostRows * (12288 + 24576) * sizeof(float)));
+    HUNCH_CUDA_CHECK(cudaMalloc(&memory_, kMostRows * (12288 + 28672) * sizeof(float)));
     HUNCH_CUDA_CHECK(cudaMalloc(&norm_, 4096 * sizeof(float)));
     fill_activations(norm_, 4096);
     fill_activations(memory_, kMostRows * 12288);
-    HUNCH_CUDA_CHECK(cudaMemset(memory_ + kMostRows * 12288, 0, kMostRows * 24576 * sizeof(float)));
+    HUNCH_CUDA_CHECK(cudaMemset(memory_ + kMostRows * 12288, 0, kMostRows * 28672 * sizeof(float)));
     HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   }
   ~Products() {
@@ -77,6 +77,9 @@ class Products {
       enqueue_matmul(commands_, {x(4096), qkv});
       enqueue_matmul(commands_, {x(4096), o, true});
       norm();
+      if (chain && enqueue_feed_forward(commands_, {x(4096), l.gate.get(), l.up.get(), l.down.get(), out(4096, 12288),
+                                                    out(16384, 12288), out(0, 4096)}))
+        continue;
       enqueue_matmul(commands_, {x(4096), both});
       if (chain)
         enqueue_gate(commands_, {.gate = out(0, 12288), .up = out(12288, 12288), .out = View<float, 2>(memory_, rows, 12288)});
@@ -113,8 +116,9 @@ std::vector<KernelRow> bench_products(Commands& commands) {
             2 * n * products.parameters(), time_commands(commands, 12, [&] { products.run(n, chain); }));
       }
     for (const int n : plain ? std::vector<int>{512, 2048, 8192} : std::vector<int>{512, 2048})
-      add(fmt::format("products: {} rows, 8 layers, {}", n, name), products.bytes(), 2.0 * n * products.parameters(),
-          time_commands(commands, 4, [&] { products.run(n, false); }));
+      for (const bool chain : {false, true})
+        add(fmt::format("products{}: {} rows, 8 layers, {}", chain ? ", norms, gate" : "", n, name), products.bytes(),
+            2.0 * n * products.parameters(), time_commands(commands, 4, [&] { products.run(n, chain); }));
   }
   for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0}) {
     const auto head = random_weight(dtype, 151936, 4096, 1, 0.02f);

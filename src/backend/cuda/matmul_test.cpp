@@ -2,6 +2,7 @@
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -117,7 +118,8 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
     const DeviceArray<float> x(gaussian(kRows * k)), bias(gaussian(n, 5));
     const auto all = product(*weight, x, 0, kRows, bias.data(), true);
     for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 256, 512, 513}) {
-      for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain}) {
+      for (const ActivationPath path :
+           {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
         if (rows > (path == ActivationPath::Packed ? 8 : path == ActivationPath::Plain ? 65 : 1 << 20)) continue;
         const int64_t first = rows == 1 ? 77 : 5 * rows % (kRows - rows);
         const auto some = product(*weight, x, first, rows, bias.data(), true, path);
@@ -178,6 +180,50 @@ TEST_P(CudaEncodings, RandomWeightsHaveTheirSpread) {
 
 using CudaProducts = CudaMatmul;
 INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(DType::BF16));
+
+// Rows of a chunk, whose gated rows are never stored as floats.
+TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
+  for (const auto& [rows, dim, width] : {std::array<int64_t, 3>{2048, 512, 12288}, {1031, 4096, 8448}, {300, 1024, 33280}}) {
+    const auto gate = random_weight(DType::BF16, width, dim, 1, 0.1f), up = random_weight(DType::BF16, width, dim, 2, 0.1f);
+    const auto down = random_weight(DType::BF16, dim, width, 3, 0.1f);
+    const DeviceArray<float> x(gaussian(rows * dim));
+    DeviceArray<float> between(size_t(2 * rows * width));
+    const View<float, 2> gate_out(between.data(), rows, width), up_out(between.data() + rows * width, rows, width);
+    const View<const float, 2> in(x.data(), rows, dim);
+    std::vector<float> got[2];
+    for (const bool together : {false, true}) {
+      DeviceArray<float> out(gaussian(rows * dim, 9));
+      const View<float, 2> to(out.data(), rows, dim);
+      const Product both[] = {{gate.get(), nullptr, gate_out}, {up.get(), nullptr, up_out}}, last[] = {{down.get(), nullptr, to}};
+      if (together) {
+        ASSERT_TRUE(enqueue_feed_forward(*commands, {in, gate.get(), up.get(), down.get(), gate_out, up_out, to})) << rows;
+      } else {
+        enqueue_matmul(*commands, {in, both});
+        enqueue_gate(*commands, {.gate = gate_out, .up = up_out, .out = gate_out});
+        enqueue_matmul(*commands, {gate_out, last, true});
+      }
+      ASSERT_TRUE(commands->wait().ok());
+      got[together] = out.get();
+    }
+    EXPECT_EQ(got[0], got[1]) << rows << " rows";
+  }
+}
+
+// What is too small for a normal float is added alike: as zero.
+TEST_P(CudaProducts, AddTinyResidualsAlike) {
+  constexpr int64_t kRows = 9, kDim = 256;
+  const auto weight = random_weight(DType::BF16, kDim, kDim, 4, 1);
+  const DeviceArray<float> x(std::vector<float>(size_t(kRows * kDim), 0x1p-126f));
+  std::vector<float> first;
+  for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
+    DeviceArray<float> out(std::vector<float>(size_t(kRows * kDim), -0x1p-130f));
+    const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), kRows, kDim)}};
+    enqueue_matmul(*commands, {View<const float, 2>(x.data(), kRows, kDim), products, true}, path);
+    ASSERT_TRUE(commands->wait().ok());
+    if (first.empty()) first = out.get();
+    EXPECT_EQ(std::memcmp(first.data(), out.get().data(), first.size() * sizeof(float)), 0) << int(path);
+  }
+}
 
 // Embedding look-ups show every element as packed.
 TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {

@@ -119,7 +119,7 @@ __device__ __forceinline__ void finish_rows(const float (&sums)[4], const Produc
       for (int s = 0; s < splits; ++s) store_relaxed(const_cast<uint32_t*>(from) + s * share * 128, kNothing);
     }
     const float value = sum * a.unit + bias;
-    if (there) *out = a.accumulate ? old + value : value;
+    if (there) *out = a.accumulate ? accumulated(old, value) : value;
   }
 }
 

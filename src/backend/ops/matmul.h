@@ -33,6 +33,15 @@ struct MatmulArgs {
   bool accumulate = false;  // out += (the residual stream)
 };
 
+// out += down (silu(gate x) * up x), the bits of its ops one by one. What lies between them is nobody else's: `gate_out` and
+// `up_out` are room for it and hold anything afterwards.
+struct FeedForwardArgs {
+  View<const float, 2> x;
+  const Weight *gate = nullptr, *up = nullptr, *down = nullptr;
+  View<float, 2> gate_out, up_out;  // [rows][width]
+  View<float, 2> out;
+};
+
 // out[r] = row ids[r] of the table, dequantised; zeros for an id outside the table (a draft row without a valid number).
 struct EmbedArgs {
   View<const int32_t, 1> ids;  // [rows]
