@@ -5,6 +5,7 @@
 
 #include "backend/cuda/attention_general.cuh"
 #include "backend/cuda/attention_kernel.cuh"
+#include "backend/cuda/packed_rows.cuh"
 
 namespace hunch {
 namespace {
@@ -13,9 +14,8 @@ constexpr int kCombineWarps = 4;
 constexpr int kMostTensorGroup = 16;
 constexpr int kMostLineColumns = 16;
 
-// One row of one head is folded by a block, each warp some of its spans, or, where rows are many, by a warp. A lane has four
-// elements.
-constexpr int kSpanSplits = kSuperSplits * kSpanSupers, kSpansOfWarp = 32 / kSpanSplits;
+// One row of one head is folded by a block, each warp some of its super-splits. A lane has four elements.
+constexpr int kSupersOfWarp = 32 / kSuperSplits;
 constexpr int kSlotsAtOnce = 4;      // partials that a warp asks for together
 constexpr int64_t kManyRows = 4096;  // times heads
 struct Folded {
@@ -29,28 +29,42 @@ struct Folded {
   }
   __device__ __forceinline__ void add(const Folded& x) { add(x.sums, x.top, x.total); }
 };
-template <bool kWarpRows>
-__global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const CombineDevice* args) {
-  constexpr int kStep = kWarpRows ? 1 : kCombineWarps, kAtOnce = kStep * kSpansOfWarp;  // spans
-  static_assert(kSpansOfWarp * kSpanSplits == 32);
-  __shared__ float4 shared_sums[kWarpRows ? 1 : kAtOnce][32];
+__device__ __forceinline__ const float* partial_of(const float* in_partial, AttentionSlot slot) {
+  return in_partial + (slot & ~1u);
+}
+template <bool kPacks>
+__device__ __forceinline__ void write_row(const CombineDevice& a, int row, int head, int d, Folded& all) {
+  if (a.sinks) all.add(make_float4(0, 0, 0, 0), a.sinks[head] * kLog2E, 1);  // a logit that has no value
+  // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
+  const float share = all.total == 0 ? 0.0f : 1 / all.total;
+  const auto out = [&](float x) { return all.total == 0 ? 0.0f : x * share + 0.0f; };
+  const float4 y = make_float4(out(all.sums.x), out(all.sums.y), out(all.sums.z), out(all.sums.w));
+  if (d < a.head_dim) {
+    *reinterpret_cast<float4*>(a.out + row * a.out_row + head * a.out_head + d) = y;
+    if (kPacks && a.packed) pack_four({a.packed, a.packed_blocks}, row, head * a.head_dim + d, y);
+  }
+  if (d == 0 && a.lse) a.lse[row * a.lse_row + head * a.lse_head] = (all.top + log2f(all.total)) * kLn2;
+}
+
+__global__ void __launch_bounds__(kCombineWarps * 32, 5) combine_kernel(const CombineDevice* args) {
+  constexpr int kAtOnce = kCombineWarps * kSupersOfWarp;  // super-splits
+  static_assert(kSupersOfWarp * kSuperSplits == 32);
+  __shared__ float4 shared_sums[kAtOnce][32];
   __shared__ float2 shared_state[kAtOnce];
   const CombineDevice a = *args;
-  const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32), first_span = kWarpRows ? 0 : warp;
-  const int at_head = kWarpRows ? int(blockIdx.x) * kCombineWarps + warp : int(blockIdx.x);
-  if (at_head >= a.row_heads) return;
-  const int head = at_head % a.heads;
-  const CombineRowDevice row = a.rows[at_head / a.heads * (a.heads / a.group) + head / a.group];
-  const int in_tile = row.in_tile + head % a.group;
-  // The slots of a warp's spans, one a lane.
-  int count = 0;  // of the lane's span
+  const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32), at_head = int(blockIdx.x);
+  const CombineRowDevice row = a.rows[at_head / a.group];
+  const int head = row.kv_head * a.group + at_head % a.group;
+  const int in_tile = row.in_tile + at_head % a.group;
+  // The slots of a warp's super-splits, one a lane.
+  int count = 0;  // of the lane's super-split
   AttentionSlot mine = 0;
   const auto look_up = [&](int first) {
-    const int span = first + first_span + lane / kSpanSplits * kStep;
+    const int super = first + warp + lane / kSuperSplits * kCombineWarps;
     count = 0;
-    if (span >= row.num_spans) return;
-    const AttentionSpanDevice of = a.spans[row.first_span + span];
-    count = of.num_slots, mine = a.slots[of.first_slot + min(lane % kSpanSplits, of.num_slots - 1)];
+    if (super >= row.num_supers) return;
+    const AttentionSuperDevice of = a.supers[row.first_super + super];
+    count = of.num_slots, mine = a.slots[of.first_slot + min(lane % kSuperSplits, of.num_slots - 1)];
   };
   look_up(0);
   wait_for_previous();
@@ -58,60 +72,95 @@ __global__ void __launch_bounds__(kCombineWarps * 32) combine_kernel(const Combi
     const float* const sums = a.partials + in_tile * a.head_dim + min(d, a.head_dim - 4);
     const float* const states = a.partials + row.rows * a.head_dim + in_tile * 2;
     Folded all;
-    for (int first = 0; first < row.num_spans; first += kAtOnce) {
-      const int spans = min(kAtOnce, row.num_spans - first);
+    for (int first = 0; first < row.num_supers; first += kAtOnce) {
+      const int supers = min(kAtOnce, row.num_supers - first);
       if (first > 0 || d >= 128) {
-        if (!kWarpRows) __syncthreads();
+        __syncthreads();
         look_up(first);
       }
-      const float2 state = *reinterpret_cast<const float2*>(states + int64_t(mine >> 1) * 4);
+      const float2 state = *reinterpret_cast<const float2*>(partial_of(states, mine));
 #pragma unroll
-      for (int j = 0; j < kSpansOfWarp; ++j) {
-        if (first_span + j * kStep >= spans) break;
-        const int slots = uniform(__shfl_sync(~0u, count, j * kSpanSplits));
-        Folded super, folded;
+      for (int j = 0; j < kSupersOfWarp; ++j) {
+        if (warp + j * kCombineWarps >= supers) break;
+        const int slots = uniform(__shfl_sync(~0u, count, j * kSuperSplits));
+        Folded super;
 #pragma unroll
-        for (int half = 0; half < kSpanSplits; half += kSlotsAtOnce) {
+        for (int half = 0; half < kSuperSplits; half += kSlotsAtOnce) {
           if (half >= slots) break;
           float4 x[kSlotsAtOnce];
 #pragma unroll
           for (int i = 0; i < kSlotsAtOnce; ++i) {
-            const AttentionSlot slot = __shfl_sync(~0u, mine, j * kSpanSplits + half + i);
-            if (half + i < slots) x[i] = *reinterpret_cast<const float4*>(sums + int64_t(slot >> 1) * 4);
+            const AttentionSlot slot = __shfl_sync(~0u, mine, j * kSuperSplits + half + i);
+            if (half + i < slots) x[i] = *reinterpret_cast<const float4*>(partial_of(sums, slot));
           }
 #pragma unroll
           for (int i = 0; i < kSlotsAtOnce; ++i) {
-            const int from = j * kSpanSplits + half + i;
-            const bool starts = __shfl_sync(~0u, int(mine & 1), from);
+            const int from = j * kSuperSplits + half + i;
             const float top = __shfl_sync(~0u, state.x, from), total = __shfl_sync(~0u, state.y, from);
-            if (half + i >= slots) continue;
-            if (starts) folded.add(super), super = Folded();
-            super.add(x[i], top, total);
+            if (half + i < slots) super.add(x[i], top, total);
           }
         }
-        folded.add(super);
-        if (kWarpRows) {
-          all.add(folded);
-        } else {
-          shared_sums[first_span + j * kStep][lane] = folded.sums;
-          if (lane == 0) shared_state[first_span + j * kStep] = make_float2(folded.top, folded.total);
-        }
+        shared_sums[warp + j * kCombineWarps][lane] = super.sums;
+        if (lane == 0) shared_state[warp + j * kCombineWarps] = make_float2(super.top, super.total);
       }
-      if (!kWarpRows) {
-        __syncthreads();
-        if (warp == 0)
-          for (int at = 0; at < spans; ++at) all.add(shared_sums[at][lane], shared_state[at].x, shared_state[at].y);
-      }
+      __syncthreads();
+      if (warp == 0)
+        for (int at = 0; at < supers; ++at) all.add(shared_sums[at][lane], shared_state[at].x, shared_state[at].y);
     }
     let_next_start();  // not before: the product behind asks for its weights, and partials would stand in line behind them
-    if (!kWarpRows && warp > 0) continue;
-    if (a.sinks) all.add(make_float4(0, 0, 0, 0), a.sinks[head] * kLog2E, 1);  // a logit that has no value
-    // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
-    const auto out = [&](float x) { return all.total == 0 ? 0.0f : x / all.total + 0.0f; };
-    const float4 y = make_float4(out(all.sums.x), out(all.sums.y), out(all.sums.z), out(all.sums.w));
-    if (d < a.head_dim) *reinterpret_cast<float4*>(a.out + row.out_row * a.out_row + head * a.out_head + d) = y;
-    if (d == 0 && a.lse) a.lse[row.out_row * a.lse_row + head * a.lse_head] = (all.top + log2f(all.total)) * kLn2;
+    if (warp == 0) write_row<false>(a, row.out_row, head, d, all);
   }
+}
+
+// The same for tiles of many rows, whose partials lie side by side in the same slots: a warp has some rows of a tile, one after
+// the other. Paced by instructions: a super-split of one partial, as nearly all are, is folded without a step between.
+constexpr int kRowsOfWarp = 8, kBlocksOfTile = kTileRows / kRowsOfWarp / kCombineWarps;
+__global__ void __launch_bounds__(kCombineWarps * 32, 7) combine_tiles_kernel(const CombineDevice* args) {
+  constexpr int kTileSlots = 4;
+  const CombineDevice& a = *args;  // registers are for partials
+  const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32);
+  const CombineTileDevice tile = a.tiles[blockIdx.x / kBlocksOfTile];
+  const int begin = (int(blockIdx.x) % kBlocksOfTile * kCombineWarps + warp) * kRowsOfWarp;
+  const int end = min(begin + kRowsOfWarp, tile.rows), slots = tile.num_slots;
+  AttentionSlot mine = lane < slots ? a.slots[tile.first_slot + lane] : 0;
+  const bool alone = slots <= 32 && __popc(__ballot_sync(~0u, mine & 1)) == slots;
+  wait_for_previous();
+  for (int row = begin; row < end; ++row)
+    for (int d = lane * 4; d - lane * 4 < a.head_dim; d += 128) {
+      const float* const sums = a.partials + row * a.head_dim + min(d, a.head_dim - 4);
+      const float* const states = a.partials + tile.rows * a.head_dim + row * 2;
+      Folded all, super;
+      for (int first = 0; first < slots; first += 32) {
+        const int count = min(32, slots - first);
+        if (slots > 32) mine = lane < count ? a.slots[tile.first_slot + first + lane] : 0;
+        const float2 state = *reinterpret_cast<const float2*>(partial_of(states, mine));
+        const unsigned begins = __ballot_sync(~0u, mine & 1);
+        for (int from = 0; from < count; from += kTileSlots) {
+          float4 x[kTileSlots];
+#pragma unroll
+          for (int i = 0; i < kTileSlots; ++i) {
+            const AttentionSlot slot = __shfl_sync(~0u, mine, from + i);
+            if (from + i < count) x[i] = *reinterpret_cast<const float4*>(partial_of(sums, slot));
+          }
+#pragma unroll
+          for (int i = 0; i < kTileSlots; ++i) {
+            if (from + i >= count) break;
+            const float top = __shfl_sync(~0u, state.x, from + i), total = __shfl_sync(~0u, state.y, from + i);
+            if (alone) {
+              all.add(x[i], top, total);
+            } else {
+              if (begins >> (from + i) & 1) all.add(super), super = Folded();
+              super.add(x[i], top, total);
+            }
+          }
+        }
+      }
+      if (!alone) all.add(super);
+      if (row + 1 == end) let_next_start();
+      const int packed = tile.first_packed + row, in_group = packed % tile.padded_group;
+      if (in_group < a.group)
+        write_row<true>(a, tile.first_row + packed / tile.padded_group, tile.kv_head * a.group + in_group, d, all);
+    }
 }
 
 __global__ void reduce_scores_kernel(const ReduceScoresDevice* args) {
@@ -297,17 +346,29 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   score_bytes_ += uint64_t(scores.out.extent[0] * scores.prefix_len) * sizeof(float);
 }
 
-void CudaAttention::Launch::list_combined(int padded_group) {
-  combined.clear();
+void CudaAttention::Launch::list_combined(int padded_group, int group) {
+  combined.clear(), tiles.clear(), row_heads = 0;
   if (keys_only) return;
+  for (size_t r = 0; r < runs.size(); ++r) row_heads += int64_t(planned[r].rows.size()) * planned[r].kv_heads * group;
   for (size_t r = 0; r < runs.size(); ++r)
-    for (const int32_t row : planned[r].rows)
-      for (int kv_head = 0; kv_head < planned[r].kv_heads; ++kv_head) {
-        const int packed = row * padded_group;
-        const AttentionUnitDevice& unit =
-            plan.units[size_t(plan.run_units[r] + kv_head * plan.run_tiles[r] + packed / kTileRows)];
-        combined.push_back({unit.first_span, unit.num_spans, unit.rows, packed % kTileRows, int32_t(planned[r].first_row) + row});
+    for (int kv_head = 0; kv_head < planned[r].kv_heads; ++kv_head) {
+      const AttentionUnitDevice* units = &plan.units[size_t(plan.run_units[r] + kv_head * plan.run_tiles[r])];
+      const int first_row = int(planned[r].first_row);
+      if (row_heads >= kManyRows) {
+        for (int t = 0; t < plan.run_tiles[r]; ++t) {
+          const AttentionSuperDevice &first = plan.supers[size_t(units[t].first_super)],
+                                     &last = plan.supers[size_t(units[t].first_super + units[t].num_supers - 1)];
+          tiles.push_back({first.first_slot, last.first_slot + last.num_slots - first.first_slot, units[t].rows, first_row,
+                           t * kTileRows, padded_group, kv_head});
+        }
+      } else {
+        for (const int32_t row : planned[r].rows) {
+          const int packed = row * padded_group;
+          const AttentionUnitDevice& unit = units[packed / kTileRows];
+          combined.push_back({unit.first_super, unit.num_supers, unit.rows, packed % kTileRows, first_row + row, kv_head});
+        }
       }
+    }
 }
 
 void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
@@ -319,7 +380,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
                    workers);
     launch.used.clear(), launch.used_index.clear();
     for (size_t r = 0; r < launch.runs.size(); ++r) launch.used.add(), launch.used_index.add();
-    launch.list_combined(1 << call.shift);
+    launch.list_combined(1 << call.shift, call.group);
     launch.planned_already = true;
   }
   const AttentionPlan& plan = launch.plan;
@@ -432,20 +493,28 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   if (!launch.general) commands.launched_barrier();
   if (!launch.keys_only) {
     CombineDevice combine;
-    combine.rows = upload(launch.combined);
-    combine.spans = upload(plan.spans), combine.slots = upload(plan.slot_list), combine.partials = workspace;
+    combine.supers = upload(plan.supers), combine.slots = upload(plan.slot_list), combine.partials = workspace;
     combine.out = call.out.data, combine.out_row = call.out.stride[0], combine.out_head = call.out.stride[1];
     HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.heads = int32_t(call.q.extent[1]);
     combine.group = call.group, combine.head_dim = call.head_dim, combine.sinks = call.sinks;
-    combine.row_heads = int32_t(launch.combined.size()) * call.group;
-    const Grid blocks_of_warps{.blocks = dim3(unsigned(combine.row_heads + kCombineWarps - 1) / kCombineWarps),
-                               .threads = kCombineWarps * 32};
-    if (combine.row_heads >= kManyRows) commands.launch(combine_kernel<true>, blocks_of_warps, combine);
-    else
-      commands.launch(combine_kernel<false>, {.blocks = dim3(unsigned(combine.row_heads)), .threads = kCombineWarps * 32},
+    constexpr unsigned kThreads = kCombineWarps * 32;
+    if (!launch.tiles.empty()) {
+      // The product behind takes them all as they are, if nothing comes between.
+      View<float, 2> out(call.out.data, call.out.extent[0], call.q.extent[1] * call.head_dim);
+      out.stride[0] = combine.out_row;
+      const bool all = launch.row_heads == out.extent[0] * combine.heads && combine.out_head == call.head_dim;
+      const PackedRows packed = all ? wanted_packed(commands, out.extent[0], out.extent[1]) : PackedRows{};
+      combine.packed = packed.at, combine.packed_blocks = packed.blocks;
+      combine.tiles = upload(launch.tiles);
+      commands.launch(combine_tiles_kernel, {.blocks = dim3(unsigned(launch.tiles.size()) * kBlocksOfTile), .threads = kThreads},
                       combine);
+      if (packed.at) commands.set_packed(out);
+    } else {
+      combine.rows = upload(launch.combined);
+      commands.launch(combine_kernel, {.blocks = dim3(unsigned(launch.row_heads)), .threads = kThreads}, combine);
+    }
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

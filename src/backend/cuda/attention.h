@@ -41,10 +41,12 @@ class CudaAttention {
     // Made of these.
     bool planned_already = false;
     AttentionPlan plan;
-    std::vector<CombineRowDevice> combined;  // [row in all runs][kv_head]
+    int64_t row_heads = 0;                   // of all runs
+    std::vector<CombineRowDevice> combined;  // few of them: [row and KV head in all runs]
+    std::vector<CombineTileDevice> tiles;    // many
     KeptList<std::vector<uint8_t>> used;     // [run][row]
     KeptList<std::vector<int32_t>> used_index;
-    void list_combined(int padded_group);
+    void list_combined(int padded_group, int group);
     void begin(const Launch& kind) {  // no runs yet, of that kind
       general = kind.general, paired = kind.paired, lines = kind.lines, keys_only = kind.keys_only;
       dtype = kind.dtype, head_dim = kind.head_dim, shift = kind.shift, columns = kind.columns;

@@ -1,8 +1,8 @@
 // What the kernels of attention read: written by attention_plan.cpp on the host, copied to the device with the list.
 //
 // Order of arithmetic, the same for a row in any company: keys are cut at multiples of kSplitEntries; a split starts afresh and
-// folds its blocks of 64 in ascending order; a super-split (kSuperSplits splits) folds its splits left to right, a span
-// (kSpanSupers supers) its supers, and the spans are folded left to right (merge()), the sink last. Within a split a row's
+// folds its blocks of 64 in ascending order; a super-split (kSuperSplits splits) folds its splits left to right, and the
+// super-splits are folded left to right (merge()), the sink last. Within a split a row's
 // weights stand relative to a reference, which becomes the greatest logit of a block where that one's weight, rounded, would be
 // above 256. Weights of a block are added by entries 8 apart in a group of 16, blocks by these sums, which at the end of a split
 // are added over the entries of a group, then over groups. What a row does not read leaves its state bit for bit as it was, so it
@@ -11,6 +11,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/kv_store.h"
@@ -21,8 +22,7 @@ namespace hunch {
 inline constexpr int kSplitEntries = 1024, kSplitBlocks = kSplitEntries / kPageLen;
 // Of selections, which are short and drafts only: more blocks share one, so that a few of them fill the device.
 inline constexpr int kSelectedSplitEntries = 256, kSelectedSplitBlocks = kSelectedSplitEntries / kPageLen;
-inline constexpr int kSuperSplits = 4;  // splits of a super-split; a power of two
-inline constexpr int kSpanSupers = 2;   // super-splits of a span
+inline constexpr int kSuperSplits = 8;  // splits of a super-split; a power of two
 inline constexpr int kTileRows = 64;    // packed rows (row x padded group) of an M tile
 inline constexpr int kFarFuture = 0x7fffffff;
 
@@ -89,13 +89,13 @@ struct AttentionItemDevice {
 // The partials of one M tile of one KV head, in order.
 struct AttentionUnitDevice {
   int32_t rows = 0;  // packed rows: a partial is [rows][head_dim] sums, then [rows][2] greatest logit (base 2) and total
-  int32_t first_span = 0, num_spans = 0;  // in CombineDevice::spans
+  int32_t first_super = 0, num_supers = 0;  // in CombineDevice::supers
 };
-// The partials of one span, left to right.
-struct AttentionSpanDevice {
+// The partials of one super-split, left to right.
+struct AttentionSuperDevice {
   int32_t first_slot = 0, num_slots = 0;  // in CombineDevice::slots
 };
-// Where a slot's partial lies, in units of four floats, times two; plus one if it is the first of its super-split.
+// Where a slot's partial lies, in floats, a multiple of four; plus one if it is the first of its super-split.
 using AttentionSlot = uint32_t;
 inline constexpr int64_t partial_floats(int rows, int head_dim) { return (int64_t(rows) * (head_dim + 2) + 3) / 4 * 4; }
 
@@ -118,19 +118,29 @@ struct AttentionDevice {
 
 // The partials of one row's query heads of a KV head.
 struct CombineRowDevice {
-  int32_t first_span = 0, num_spans = 0;
+  int32_t first_super = 0, num_supers = 0;
   int32_t rows = 0, in_tile = 0;  // packed rows of the tile; that of the first of these heads
-  int32_t out_row = 0;
+  int32_t out_row = 0, kv_head = 0;
+};
+// Those of a tile of many rows.
+struct CombineTileDevice {
+  int32_t first_slot = 0, num_slots = 0;
+  int32_t rows = 0;                        // packed
+  int32_t first_row = 0, first_packed = 0;  // of the run, in out; of the tile, in the run
+  int32_t padded_group = 1, kv_head = 0;
 };
 struct CombineDevice {
-  const CombineRowDevice* rows = nullptr;  // [listed rows][kv_heads]
-  const AttentionSpanDevice* spans = nullptr;
+  const CombineRowDevice* rows = nullptr;  // few rows: [rows x kv_heads]
+  const CombineTileDevice* tiles = nullptr;  // many
+  const AttentionSuperDevice* supers = nullptr;
   const AttentionSlot* slots = nullptr;
   const float* partials = nullptr;
   float *out = nullptr, *lse = nullptr;
   int64_t out_row = 0, out_head = 0, lse_row = 0, lse_head = 0;  // strides
-  int32_t row_heads = 0, heads = 0, group = 1, head_dim = 0;
+  int32_t heads = 0, group = 1, head_dim = 0;
   const float* sinks = nullptr;  // [head]; null: none
+  std::byte* packed = nullptr;   // all heads of a row as products take them (packed_rows.cuh); null: not wanted
+  int32_t packed_blocks = 0;
 };
 
 // Planes of scores to one score per set and entry.

@@ -85,13 +85,12 @@ class Cutter {
       item.fold = split % kSuperSplits == 0 || split == group.first_split;
       const int super_end = (split / kSuperSplits + 1) * kSuperSplits;
       const bool of_paths = split >= group.path_split;
-      const bool starts_span = split % (kSuperSplits * kSpanSupers) == 0 || split == group.first_split;
       item.num_splits = of_paths ? 1 : std::min({end, super_end, group.path_split}) - split;
       const int slots = item.fold ? 1 : item.num_splits;
       for (int t = 0; t < group.tiles && head_dim_ > 0; ++t) {
         item.partial[t] = plan_.partial_floats;
         plan_.partial_floats += slots * partial_floats(item.rows[t], head_dim_);
-        plan_.slots.push_back({units[t], item.partial[t], slots, int(plan_.slots.size()), item.fold != 0, starts_span});
+        plan_.slots.push_back({units[t], item.partial[t], slots, int(plan_.slots.size()), item.fold != 0});
       }
       if (of_paths) add_paths(item);
       else plan_.items.push_back(item);
@@ -130,7 +129,7 @@ bool is_chain(const TreeRows& tree, int64_t num_rows) {
 void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
                     int workers) {
   plan.items.clear(), plan.worker_items.clear(), plan.units.clear(), plan.run_units.clear(), plan.run_tiles.clear();
-  plan.spans.clear(), plan.slot_list.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
+  plan.supers.clear(), plan.slot_list.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
   plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear(), plan.path_items.clear();
   plan.partial_floats = 0, plan.reread = false, plan.tiles_per_group = paired ? 2 : 1;
   auto& groups = plan.groups;
@@ -203,18 +202,18 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
   while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
   // First of what is left for all: they take longest.
   plan.items.insert(plan.items.begin() + plan.worker_items.back(), plan.path_items.begin(), plan.path_items.end());
-  HUNCH_CHECK(plan.partial_floats / 2 < int64_t(UINT32_MAX));
-  // Slots of a unit lie in one stretch, in the order of splits, and so do its spans; partials may lie anywhere.
+  HUNCH_CHECK(plan.partial_floats < int64_t(UINT32_MAX));
+  // Slots of a unit lie in one stretch, in the order of splits, and so do its super-splits; partials may lie anywhere.
   std::sort(plan.slots.begin(), plan.slots.end(),
             [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });
   AttentionUnitDevice* unit = nullptr;
   for (const PlannedSlots& slots : plan.slots) {
-    if (slots.unit != unit) unit = slots.unit, unit->first_span = int32_t(plan.spans.size());
-    if (slots.starts_span) plan.spans.push_back({int32_t(plan.slot_list.size()), 0}), ++unit->num_spans;
-    plan.spans.back().num_slots += slots.count;
+    if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());
+    if (slots.starts_super) plan.supers.push_back({int32_t(plan.slot_list.size()), 0}), ++unit->num_supers;
+    plan.supers.back().num_slots += slots.count;
     for (int i = 0; i < slots.count; ++i)
       plan.slot_list.push_back(
-          AttentionSlot((slots.partial + i * partial_floats(unit->rows, head_dim)) / 2 + (slots.starts_super && i == 0)));
+          AttentionSlot(slots.partial + i * partial_floats(unit->rows, head_dim) + (slots.starts_super && i == 0)));
   }
 }
 

@@ -72,7 +72,7 @@ struct PlannedSlots {
   AttentionUnitDevice* unit;
   int64_t partial;
   int count, order;  // order: in which they were made
-  bool starts_super, starts_span;
+  bool starts_super;
 };
 
 struct AttentionPlan {
@@ -81,7 +81,7 @@ struct AttentionPlan {
   std::vector<int32_t> worker_items;       // [workers + 1] first of each worker's own
   std::vector<AttentionUnitDevice> units;
   std::vector<int32_t> run_units, run_tiles;
-  std::vector<AttentionSpanDevice> spans;
+  std::vector<AttentionSuperDevice> supers;
   std::vector<AttentionSlot> slot_list;
   int64_t partial_floats = 0;
   bool reread = false;

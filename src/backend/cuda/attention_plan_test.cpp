@@ -52,20 +52,21 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
         ASSERT_GT(items.back()->block_end * kPageLen, run.last[size_t(last_row)]);
         const AttentionUnitDevice& unit = plan.units[size_t(plan.run_units[r] + head * tiles + tile)];
         ASSERT_EQ(unit.rows, std::min(kTileRows, packed - tile * kTileRows));
-        int split = items[0]->first_split, span = unit.first_span - 1, slot = 0;
+        int split = items[0]->first_split, super = unit.first_super - 1, slot = 0;
         for (const AttentionItemDevice* item : items) {
           ASSERT_EQ(item->first_split, split);
           ASSERT_EQ(item->fold != 0, split % kSuperSplits == 0 || item == items[0]);
           for (int i = 0; i < (item->fold ? 1 : item->num_splits); ++i) {
-            if (i == 0 && ((split + i) % (kSuperSplits * kSpanSupers) == 0 || item == items[0])) ++span, slot = 0;
-            const AttentionSpanDevice& of = plan.spans[size_t(span)];
+            const bool starts_super = i == 0 && item->fold;
+            if (starts_super) ++super, slot = 0;
+            const AttentionSuperDevice& of = plan.supers[size_t(super)];
             ASSERT_LT(slot, of.num_slots);
             const int64_t partial = item->partial[tile % plan.tiles_per_group] + i * partial_floats(unit.rows, 64);
-            ASSERT_EQ(plan.slot_list[size_t(of.first_slot + slot++)], partial / 2 + (item->fold && i == 0));
+            ASSERT_EQ(plan.slot_list[size_t(of.first_slot + slot++)], partial + starts_super);
           }
           split += item->num_splits;
         }
-        ASSERT_EQ(span + 1, unit.first_span + unit.num_spans);
+        ASSERT_EQ(super + 1, unit.first_super + unit.num_supers);
         ASSERT_EQ(split, (items.back()->block_end + kSplitBlocks - 1) / kSplitBlocks);
       }
   }

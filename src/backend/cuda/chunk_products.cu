@@ -282,6 +282,7 @@ void enqueue_chunk(Commands& commands, ProductsOnDevice a) {
   if (a.gated) launch(chunk_kernel<Form::Gated>, Form::Gated);
   else if (a.splits > 1) launch(chunk_kernel<Form::Runs>, Form::Runs);
   else launch(chunk_kernel<Form::OneRun>, Form::OneRun);
+  commands.launched_long();
 }
 
 }  // namespace hunch

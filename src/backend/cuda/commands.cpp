@@ -71,6 +71,7 @@ Commands::~Commands() {
 // The first failure decides; what follows it says nothing new.
 bool Commands::good(cudaError_t code, const char* doing) {
   if (code != cudaSuccess && failed_ == cudaSuccess) failed_ = code, failed_doing_ = doing;
+  if (code != cudaSuccess) (void)cudaGetLastError();  // else the next call that asks for it takes it for its own
   return failed_ == cudaSuccess;
 }
 
@@ -133,7 +134,9 @@ void* Commands::workspace(size_t bytes) {
 }
 
 void Commands::begin_op() {
-  if (args_used_ > kArgsBytes / 2 || data_used_ > kDataBytes / 2) submit();
+  const bool early = early_ < 2 && long_ > early_ * kLongOfLayer;
+  if (early) ++early_;
+  if (early || args_used_ > kArgsBytes / 2 || data_used_ > kDataBytes / 2) submit();
 }
 
 void Commands::run_launches() {
@@ -210,6 +213,7 @@ void Commands::drop_list() {
 Status Commands::wait() {
   submit();
   packed_rows_ = {};
+  long_ = early_ = 0;
   ++counters_.waits;
   const auto start = std::chrono::steady_clock::now();
   good(cudaStreamSynchronize(stream_), "running a step");

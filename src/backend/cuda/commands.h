@@ -65,6 +65,10 @@ class Commands {
     add_launch(reinterpret_cast<const void*>(kernel), grid, &args, sizeof args);
   }
 
+  // The kernel launched last takes long (a chunk of a prompt): while the host lists what follows, the device could work. So the
+  // first such kernel after a wait is started before the next op, and a layer or so behind it, time for all that is left.
+  void launched_long() { ++long_; }
+
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
 
@@ -148,7 +152,7 @@ class Commands {
   std::unordered_map<const void*, size_t> allowed_;
   static constexpr size_t kOnesBytes = size_t(32) << 20;
   void* ones_ = nullptr;
-  static constexpr size_t kPackedBytes = size_t(16) << 20;
+  static constexpr size_t kPackedBytes = size_t(32) << 20;
   std::byte* packed_ = nullptr;
   View<const float, 2> packed_rows_{};
   uint64_t packed_until_ = 0;  // kernels
@@ -160,6 +164,8 @@ class Commands {
   cudaError_t failed_ = cudaSuccess;  // the first failure
   const char* failed_doing_ = "";
   size_t wanted_bytes_ = 0;  // of scratch that could not be had
+  static constexpr int kLongOfLayer = 4;
+  int long_ = 0, early_ = 0;  // since the last wait: long kernels; lists started for them
 };
 
 }  // namespace hunch

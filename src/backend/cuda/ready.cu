@@ -29,8 +29,8 @@ struct CopiedRow {
 struct ReadyDevice {
   ReadyPart parts[2];  // Q, K
   const float* cos_sin;
-  int64_t angle_stride, rows;
-  int dim, half, halves;
+  int64_t angle_stride;
+  int rows, dim, half, halves;
   float eps;
   const StoreDevice* stores;
   const int32_t* store_of_row;  // and its first row at [rows + row]; -1: none
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kWarps * 32) ready_kernel(const ReadyDevice* a
   const ReadyDevice a = *args;
   let_next_start();
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
-  int64_t at = int64_t(blockIdx.x) * kWarps + warp;
+  int at = int(blockIdx.x) * kWarps + warp;  // 32 bits: divided below, which is a good part of the work of many rows
   const int turned = a.parts[0].heads + a.parts[1].heads, heads = turned + a.value_heads;
   if (at >= a.rows * heads) {
     at -= a.rows * heads;
@@ -104,11 +104,11 @@ __global__ void __launch_bounds__(kWarps * 32) ready_kernel(const ReadyDevice* a
     for (int64_t i = lane; i < copy.columns; i += 32) copy.to[i] = copy.from[i];
     return;
   }
-  const int64_t row = at / heads;
-  int head = int(at % heads);
+  const int row = at / heads;
+  int head = at - row * heads;
   const bool query = head < a.parts[0].heads;
   const int which = query || a.value_heads == 0 ? -1 : a.store_of_row[row];
-  const int64_t of_store = which < 0 ? 0 : row - a.store_of_row[a.rows + row];
+  const int of_store = which < 0 ? 0 : row - a.store_of_row[a.rows + row];
   wait_for_previous();
   float* const kept = heads_as_they_are + warp * a.dim;
   if (query) return ready_head<kMostPairs, kMostRest>(a, a.parts[0], row, head, kept);
@@ -137,7 +137,7 @@ void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::spa
   ReadyDevice device{{part(args.q, args.q_norm), part(args.k, args.k_norm)},
                      args.cos_sin.data,
                      args.cos_sin.stride[0],
-                     rows,
+                     int(rows),
                      int(dim),
                      int(half),
                      args.pairs == RopePairs::Halves,
@@ -174,6 +174,7 @@ void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::spa
   device.value_heads = stored.empty() ? 0 : int(args.k.extent[1]);
   device.copies = int(copied.size()), device.copied = commands.data(std::span<const CopiedRow>(copied));
   const int64_t warps = rows * (args.q.extent[1] + args.k.extent[1] + device.value_heads) + device.copies;
+  HUNCH_CHECK(warps < INT32_MAX);
   const Grid grid{.blocks = dim3(unsigned((warps + kWarps - 1) / kWarps)),
                   .threads = kWarps * 32,
                   .shared_bytes = size_t(kWarps * dim) * sizeof(float)};
