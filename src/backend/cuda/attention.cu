@@ -199,8 +199,8 @@ int columns_for(int64_t packed) {
 }
 
 template <int D, class T>
-void launch_tensor(Commands& commands, int blocks, int columns, bool paired, bool lines, bool scored,
-                   const AttentionDevice& device) {
+void launch_tensor(
+    Commands& commands, int blocks, int columns, bool paired, bool lines, bool scored, const AttentionDevice& device) {
   const auto launch = [&](auto* kernel) {
     const size_t bytes = lines ? AttentionShared<D, true>::kBytes : AttentionShared<D, false>::kBytes;
     commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = bytes}, device);
@@ -320,7 +320,7 @@ void CudaAttention::enqueue(Commands& commands, const ScoreKeysArgs& args) {
 }
 
 void CudaAttention::score(Commands& commands, int layer, float scale, View<const float, 3> q, int64_t first_row, const KvRef& kv,
-                          const ScoreArgs& scores) {
+    const ScoreArgs& scores) {
   const auto& store = *kv.store;
   Call call;
   call.layer = layer, call.scale = scale, call.q = q, call.head_dim = store.head_dim;
@@ -359,7 +359,7 @@ void CudaAttention::Launch::list_combined(int padded_group, int group) {
           const AttentionSuperDevice &first = plan.supers[size_t(units[t].first_super)],
                                      &last = plan.supers[size_t(units[t].first_super + units[t].num_supers - 1)];
           tiles.push_back({first.first_slot, last.first_slot + last.num_slots - first.first_slot, units[t].rows, first_row,
-                           t * kTileRows, padded_group, kv_head});
+              t * kTileRows, padded_group, kv_head});
         }
       } else {
         for (const int32_t row : planned[r].rows) {
@@ -376,8 +376,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   const int sms = device_facts().num_sms, blocks = most_blocks_ ? std::min(most_blocks_, sms) : sms;
   if (!launch.planned_already) {
     const int workers = launch.paired ? blocks : 2 * blocks;
-    plan_attention(launch.plan, launch.planned.all(), 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired,
-                   workers);
+    plan_attention(
+        launch.plan, launch.planned.all(), 1 << call.shift, launch.keys_only ? 0 : call.head_dim, launch.paired, workers);
     launch.used.clear(), launch.used_index.clear();
     for (size_t r = 0; r < launch.runs.size(); ++r) launch.used.add(), launch.used_index.add();
     launch.list_combined(1 << call.shift, call.group);
@@ -480,7 +480,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   if (launch.general) {
     const size_t shared = size_t(kGeneralWarps) * 2 * size_t(call.head_dim) * sizeof(float);
     commands.launch(general_attention_kernel,
-                    {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
+        {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else if (launch.dtype == DType::BF16) {
     if (call.head_dim == 128)
       launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
@@ -508,8 +508,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       const PackedRows packed = all ? wanted_packed(commands, out.extent[0], out.extent[1]) : PackedRows{};
       combine.packed = packed.at, combine.packed_blocks = packed.blocks;
       combine.tiles = upload(launch.tiles);
-      commands.launch(combine_tiles_kernel, {.blocks = dim3(unsigned(launch.tiles.size()) * kBlocksOfTile), .threads = kThreads},
-                      combine);
+      commands.launch(
+          combine_tiles_kernel, {.blocks = dim3(unsigned(launch.tiles.size()) * kBlocksOfTile), .threads = kThreads}, combine);
       if (packed.at) commands.set_packed(out);
     } else {
       combine.rows = upload(launch.combined);

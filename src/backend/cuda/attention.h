@@ -55,7 +55,7 @@ class CudaAttention {
     }
     bool same_kind(const Launch& o) const {
       return general == o.general && paired == o.paired && lines == o.lines && keys_only == o.keys_only && dtype == o.dtype &&
-             head_dim == o.head_dim && shift == o.shift && columns == o.columns;
+          head_dim == o.head_dim && shift == o.shift && columns == o.columns;
     }
     bool same_plan(const Launch& o) const { return planned_already && same_kind(o) && planned == o.planned; }
   };

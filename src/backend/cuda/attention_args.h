@@ -125,12 +125,12 @@ struct CombineRowDevice {
 // Those of a tile of many rows.
 struct CombineTileDevice {
   int32_t first_slot = 0, num_slots = 0;
-  int32_t rows = 0;                        // packed
+  int32_t rows = 0;                         // packed
   int32_t first_row = 0, first_packed = 0;  // of the run, in out; of the tile, in the run
   int32_t padded_group = 1, kv_head = 0;
 };
 struct CombineDevice {
-  const CombineRowDevice* rows = nullptr;  // few rows: [rows x kv_heads]
+  const CombineRowDevice* rows = nullptr;    // few rows: [rows x kv_heads]
   const CombineTileDevice* tiles = nullptr;  // many
   const AttentionSuperDevice* supers = nullptr;
   const AttentionSlot* slots = nullptr;

@@ -47,7 +47,7 @@ class Bench {
     store_ = CudaKvStore::make(commands, geometry, pages * c.sequences);
     HUNCH_CHECK(store_);
     commands.launch(fill_kernel, {.blocks = dim3(2048), .threads = 256},
-                    FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2)});
+        FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2)});
     std::vector<int32_t> all(size_t(pages * c.sequences));
     std::iota(all.begin(), all.end(), 0);
     std::mt19937 random(1);
@@ -141,27 +141,27 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
   for (const int rows : {1, 8, 12})
     for (const bool scores : {false, true})
       cases.push_back({.name = "attention: " + std::to_string(rows) + " rows" + (scores ? " with scores" : "") + ", 4 x 131072",
-                       .rows = rows,
-                       .scores = scores});
+          .rows = rows,
+          .scores = scores});
   cases.push_back({.name = "attention: 8 rows with shared scores, 4 x 131072", .rows = 8, .scores = true, .shared = true});
   for (const int rows : {1, 8, 12})
     cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 4 x 131072, 64 / 8 heads of 64",
-                     .rows = rows,
-                     .q_heads = 64,
-                     .head_dim = 64,
-                     .scores = true});
+        .rows = rows,
+        .q_heads = 64,
+        .head_dim = 64,
+        .scores = true});
   for (const int rows : {1, 8}) {
     cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 1 x 32768",
-                     .sequences = 1,
-                     .entries = 32768,
-                     .rows = rows,
-                     .layers = 8,
-                     .scores = true});
+        .sequences = 1,
+        .entries = 32768,
+        .rows = rows,
+        .layers = 8,
+        .scores = true});
     cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 32 x 10240",
-                     .sequences = 32,
-                     .entries = 10240,
-                     .rows = rows,
-                     .scores = true});
+        .sequences = 32,
+        .entries = 10240,
+        .rows = rows,
+        .scores = true});
   }
   cases.push_back({.name = "attention: 1 row, 16 x 8192", .sequences = 16, .entries = 8192, .layers = 4});
   cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072", .sequences = 16, .selected = 8192});
@@ -171,22 +171,22 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
   for (const bool shared : {true, false})
     for (const int page : {1, 2, 4, 8, 16})
       cases.push_back({.name = "attention, pages of " + std::to_string(page) + (shared ? ", shared" : ", per KV head") +
-                               ": 1 row, 16 x 8192 of 131072",
-                       .sequences = 16,
-                       .shared = shared,
-                       .selected = 8192,
-                       .page = page});
+              ": 1 row, 16 x 8192 of 131072",
+          .sequences = 16,
+          .shared = shared,
+          .selected = 8192,
+          .page = page});
   // Vegas, figure 6: what collecting scores adds, by rows: none, of two rows, of all rows; pooled over them as they are made.
   for (const int rows : {2, 4, 8, 12, 16})
     for (const int collect : {0, 2, 1})
       cases.push_back({.name = "attention, collecting " +
-                               std::string(collect == 0   ? "nothing"
-                                           : collect == 2 ? "2 rows"
-                                                          : "all rows") +
-                               ": " + std::to_string(rows) + " rows, 4 x 131072",
-                       .rows = rows,
-                       .scores = collect > 0,
-                       .first_last = collect == 2});
+              std::string(collect == 0 ? "nothing"
+                      : collect == 2   ? "2 rows"
+                                       : "all rows") +
+              ": " + std::to_string(rows) + " rows, 4 x 131072",
+          .rows = rows,
+          .scores = collect > 0,
+          .first_last = collect == 2});
   cases.push_back({.name = "attention: chunk of 512 rows at 32768", .sequences = 1, .entries = 32768, .rows = 512, .layers = 4});
   cases.push_back({.name = "attention: chunk of 512 rows at 4096", .sequences = 1, .entries = 4096, .rows = 512, .layers = 4});
   std::vector<KernelRow> rows;
@@ -194,7 +194,7 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
   // Unpooled, that is a bf16 value for every row, head and entry, written here and read by whoever pools: as a plain stream each.
   for (const int n : {2, 8, 12, 16})
     rows.push_back(bench_scores_stream(commands, int64_t(n) * 32 * 4 * 131072 * 2,
-                                       "unpooled scores written and read alone: " + std::to_string(n) + " rows, 4 x 131072"));
+        "unpooled scores written and read alone: " + std::to_string(n) + " rows, 4 x 131072"));
   return rows;
 }
 

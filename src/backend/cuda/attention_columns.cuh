@@ -126,8 +126,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
   }
 
-  __device__ __forceinline__ void store_split(const AttentionItemDevice& item, int of_item, bool last, const State& state,
-                                              State& folded) const {
+  __device__ __forceinline__ void store_split(
+      const AttentionItemDevice& item, int of_item, bool last, const State& state, State& folded) const {
     if (!item.fold) {
       store_partial(item, item.partial[0] + of_item * partial_floats(rows_in_tile_, D), state);
       return;
@@ -188,8 +188,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   // O^T += V^T P^T of a tile, p being the weights that its scores make; ends with wgmma_wait. P goes, [row][64 keys] in the
   // swizzle, where the keys are, and so does what warps have to tell each other before: nobody reads them once all have their
   // scores.
-  __device__ __forceinline__ void start_values(const TileInFlight& tile, const float (&s)[N / 2], float (&p)[N / 2],
-                                               State& state) {
+  __device__ __forceinline__ void start_values(
+      const TileInFlight& tile, const float (&s)[N / 2], float (&p)[N / 2], State& state) {
     uint32_t rounded[kBlocks * 2];
     weigh(s, state.top, p, rounded);
     if (any_of_consumer(any_leaves_slack(rounded))) {
@@ -197,12 +197,12 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       weigh(s, state.top, p, rounded);
     }
     constexpr int kWeightPitch = kLines ? Shared::kPitch : 128;
-    const uint32_t to = tile.keys + uint32_t((lane_ / 16 * 8 + lane_ % 8) * kWeightPitch +
-                                             ((warp_ * 2 + lane_ / 8 % 2) ^ (kLines ? 0 : lane_ % 8)) * 16);
+    const uint32_t to = tile.keys +
+        uint32_t((lane_ / 16 * 8 + lane_ % 8) * kWeightPitch + ((warp_ * 2 + lane_ / 8 % 2) ^ (kLines ? 0 : lane_ % 8)) * 16);
 #pragma unroll
     for (int j = 0; j + 1 < kBlocks; j += 2)
-      store_transposed(to + uint32_t(j * 8 * kWeightPitch), rounded[j * 2], rounded[j * 2 + 1], rounded[j * 2 + 2],
-                       rounded[j * 2 + 3]);
+      store_transposed(
+          to + uint32_t(j * 8 * kWeightPitch), rounded[j * 2], rounded[j * 2 + 1], rounded[j * 2 + 2], rounded[j * 2 + 3]);
     if constexpr (kBlocks == 1) store_transposed(to, rounded[0], rounded[1]);
     show_to_tensor_cores();
     sync();
@@ -222,7 +222,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
         wgmma_tile<T, N, true>(state.o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
-                               weight_operand + uint32_t(k * 2), true);
+            weight_operand + uint32_t(k * 2), true);
     wgmma_commit();
   }
   // A warp has 16 dimensions of each part, and all keys.
@@ -246,8 +246,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
         }
     }
   }
-  __device__ __forceinline__ void weigh(const float (&s)[N / 2], const float (&top)[kColumns], float (&p)[N / 2],
-                                        uint32_t (&rounded)[kBlocks * 2]) const {
+  __device__ __forceinline__ void weigh(
+      const float (&s)[N / 2], const float (&top)[kColumns], float (&p)[N / 2], uint32_t (&rounded)[kBlocks * 2]) const {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) p[i] = exp2_fast(fmaf(s[i], scale_, -top[i / 4 * 2 + i % 2]));
 #pragma unroll
@@ -347,8 +347,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
     score(run, entry, x);
   }
-  __device__ __forceinline__ void score_weights(const AttentionRunDevice& run, int entry, const float (&p)[N / 2],
-                                                const float (&top)[kColumns]) const {
+  __device__ __forceinline__ void score_weights(
+      const AttentionRunDevice& run, int entry, const float (&p)[N / 2], const float (&top)[kColumns]) const {
     float x[N / 2];
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {

@@ -48,7 +48,7 @@ class AttentionConsumer {
       weight_ = uniform(run.weight) != 0, sum_ = uniform(run.sum) != 0, mean_ = run.mean;
       if (sink_ != ScoreSink::Rows)
         scores_ = run.scores +
-                  (sink_ == ScoreSink::Groups ? tile_ * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
+            (sink_ == ScoreSink::Groups ? tile_ * run.plane.kv_heads + item.kv_head : item.kv_head) * run.scores_stride;
       if (item.run != last_run || item.kv_head != last_head || item.mgroup != last_group) {
         self().begin_rows(run, item);
         last_run = item.run, last_head = item.kv_head, last_group = item.mgroup;
@@ -101,16 +101,16 @@ class AttentionConsumer {
   // Queries of the tile, rounded, in the swizzle, of kPlaces rows of the operand; zeros where there is no row. All earlier
   // products are done, and nobody looks at what `meanwhile` writes before this ends.
   template <int kPlaces, class RowOfPlace, class Meanwhile>
-  __device__ __forceinline__ void load_queries(const AttentionRunDevice& run, const AttentionItemDevice& item,
-                                               RowOfPlace row_of_place, Meanwhile meanwhile) {
+  __device__ __forceinline__ void load_queries(
+      const AttentionRunDevice& run, const AttentionItemDevice& item, RowOfPlace row_of_place, Meanwhile meanwhile) {
     constexpr int kChunks = D / 8, kEach = (kPlaces * kChunks + 127) / 128;  // 16 bytes of the tile each
     float4 x[kEach][2];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {  // all loads first, whatever they are of: one wait for memory
       const int chunk = (i * 128 + t_) % kChunks, in_tile = row_of_place((i * 128 + t_) / kChunks), head = head_of(in_tile);
       const int row = run.first_row + row_of(run, min(in_tile, max(rows_in_tile_, 1) - 1)), of_run = item.kv_head * args_.group;
-      const auto* from = reinterpret_cast<const float4*>(args_.q + row * args_.q_row +
-                                                         (of_run + min(head, args_.group - 1)) * args_.q_head + chunk * 8);
+      const auto* from = reinterpret_cast<const float4*>(
+          args_.q + row * args_.q_row + (of_run + min(head, args_.group - 1)) * args_.q_head + chunk * 8);
       const bool stands = in_tile < rows_in_tile_ && head < args_.group;
       x[i][0] = from[0], x[i][1] = from[1];
       if (!stands) x[i][0] = x[i][1] = make_float4(0, 0, 0, 0);
@@ -194,8 +194,8 @@ class AttentionConsumer {
   }
 
   // Whether a row with this newest entry and this path reads an entry of a tile.
-  __device__ __forceinline__ static bool reads(const AttentionRunDevice& run, int newest, int leaf_of_row, int entry,
-                                               int leaf_of_tile) {
+  __device__ __forceinline__ static bool reads(
+      const AttentionRunDevice& run, int newest, int leaf_of_row, int entry, int leaf_of_tile) {
     const int oldest = max(run.first, run.window ? newest + 1 - run.window : 0);
     return entry >= oldest && entry <= newest && (leaf_of_tile < 0 || leaf_of_tile == leaf_of_row);
   }

@@ -24,7 +24,7 @@ struct KvShape {
   int heads() const { return kv_heads * group; }
   std::string name() const {
     return std::string(dtype_info(dtype).name) + " kv_heads " + std::to_string(kv_heads) + " group " + std::to_string(group) +
-           " dim " + std::to_string(head_dim);
+        " dim " + std::to_string(head_dim);
   }
 };
 
@@ -102,7 +102,7 @@ inline Request rows_of(const Request& request, int64_t first, int64_t count, con
 
 // One pass of several sequences, through the device (attention not null) or the reference.
 inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention, const std::vector<KvPair*>& pairs,
-                                    const std::vector<Request>& requests, int layer = 1, bool keys_only = false) {
+    const std::vector<Request>& requests, int layer = 1, bool keys_only = false) {
   const KvShape& shape = pairs[0]->shape;
   const int64_t heads = shape.heads(), dim = shape.head_dim;
   // Each array once on the host and, for the device, a copy.

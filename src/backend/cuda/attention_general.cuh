@@ -117,10 +117,10 @@ __global__ void general_scores_kernel(const AttentionDevice* args) {
       float sum = 0;
       for (int head = shared ? 0 : set * a.group; head < (shared ? kv_heads * a.group : (set + 1) * a.group); ++head) {
         const float x = dot(run.plane.dtype, a.q + (run.first_row + row) * a.q_row + head * a.q_head,
-                            kv_row(run.plane, run.pages, head / a.group, entry, 0), dim);
+            kv_row(run.plane, run.pages, head / a.group, entry, 0), dim);
         sum += run.weight
-                   ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
-                   : x * a.scale_log2 * kLn2;
+            ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
+            : x * a.scale_log2 * kLn2;
       }
       score = run.sum ? score + sum * run.mean : fmaxf(score, sum * run.mean);
     }

@@ -106,7 +106,7 @@ class Cutter {
     bool all_have_tiles = std::max(item.block_begin, begin) < std::min(item.block_end, begin + item.split_blocks);
     if (!all_have_tiles)
       all_have_tiles = std::all_of(plan_.leaves.begin() + first, plan_.leaves.begin() + item.leaf_end,
-                                   [&](const LeafDevice& leaf) { return leaf.end_block > std::max(begin, item.leaf_block); });
+          [&](const LeafDevice& leaf) { return leaf.end_block > std::max(begin, item.leaf_block); });
     const int parts = all_have_tiles ? std::min(paths, most_parts_) : 1;
     for (int i = 0; i < parts; ++i) {
       item.part = parts > 1 ? i + 1 : 0;
@@ -126,8 +126,8 @@ bool is_chain(const TreeRows& tree, int64_t num_rows) {
   return true;
 }
 
-void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
-                    int workers) {
+void plan_attention(
+    AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired, int workers) {
   plan.items.clear(), plan.worker_items.clear(), plan.units.clear(), plan.run_units.clear(), plan.run_tiles.clear();
   plan.supers.clear(), plan.slot_list.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
   plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear(), plan.path_items.clear();
@@ -177,7 +177,7 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
         int step = 1;
         if (done < own) {
           while (split + step < super_end &&
-                 !((split + step) % quantum == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
+              !((split + step) % quantum == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
             ++step;
         } else {
           step = kSuperSplits;
@@ -205,7 +205,7 @@ void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int p
   HUNCH_CHECK(plan.partial_floats < int64_t(UINT32_MAX));
   // Slots of a unit lie in one stretch, in the order of splits, and so do its super-splits; partials may lie anywhere.
   std::sort(plan.slots.begin(), plan.slots.end(),
-            [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });
+      [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });
   AttentionUnitDevice* unit = nullptr;
   for (const PlannedSlots& slots : plan.slots) {
     if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());

@@ -99,8 +99,8 @@ struct AttentionPlan {
 
 // `workers` without pairing is the number of consumers, with pairing that of blocks. head_dim 0: no partials (scores only). What
 // `plan` held is overwritten; its memory is used again.
-void plan_attention(AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired,
-                    int workers);
+void plan_attention(
+    AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired, int workers);
 
 // Whether every row reads what stands before it in the order of entries.
 bool is_chain(const TreeRows& tree, int64_t num_rows);

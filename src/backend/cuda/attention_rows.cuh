@@ -140,8 +140,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
           continue;
         }
       }
-      store_partial(item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)),
-                    !kPaired && item.fold && of_item > 0, state);
+      store_partial(
+          item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), !kPaired && item.fold && of_item > 0, state);
     }
   }
   // From this one on, in order: tiles that every row reads, of one split, with scores by weights if any.
@@ -179,8 +179,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     hold(s);
   }
   // rounded: k step j / 2: [half] of its low 8 keys, then of its high 8.
-  __device__ __forceinline__ void make_weights(const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], State& state,
-                                               float (&added)[2][kClasses]) const {
+  __device__ __forceinline__ void make_weights(
+      const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], State& state, float (&added)[2][kClasses]) const {
     weigh(s, p, rounded, state);
     if (__any_sync(~0u, any_leaves_slack(rounded))) {
       raise(s, state, added);
@@ -206,7 +206,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 #pragma unroll
     for (int k = 0; k < kPageLen / 16; ++k)
       wgmma_values<T>(state.o, rounded[4 * k], rounded[4 * k + 1], rounded[4 * k + 2], rounded[4 * k + 3],
-                      value_operand + uint32_t(k * (2048 / 16)));
+          value_operand + uint32_t(k * (2048 / 16)));
   }
 
   // References follow where weights are past the slack.
@@ -306,8 +306,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     }
   }
 
-  __device__ __forceinline__ void spoil(const AttentionRunDevice& run, const TileInFlight& tile,
-                                        float (&added)[2][kClasses]) const {
+  __device__ __forceinline__ void spoil(
+      const AttentionRunDevice& run, const TileInFlight& tile, float (&added)[2][kClasses]) const {
     for (int e = 0; e < kPageLen; ++e)
       if (is_bad(e))
 #pragma unroll
@@ -335,8 +335,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       }
     score(run, entry, v);
   }
-  __device__ __forceinline__ void score_weights(const AttentionRunDevice& run, int entry, const float (&p)[32],
-                                                const float (&top)[2]) {
+  __device__ __forceinline__ void score_weights(
+      const AttentionRunDevice& run, int entry, const float (&p)[32], const float (&top)[2]) {
     float v[2][16];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -421,7 +421,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     if (shift_ > 3) exchange<4, 16>(v[0], true);
     const int exchanges = max(0, shift_ - 1);
     const int block = (exchanges > 0 && (lane_ & 4) ? 4 : 0) + (exchanges > 1 && (lane_ & 8) ? 2 : 0) +
-                      (exchanges > 2 && (lane_ & 16) ? 1 : 0);  // the first of 8 columns that the lane has
+        (exchanges > 2 && (lane_ & 16) ? 1 : 0);  // the first of 8 columns that the lane has
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (plane_[half] < 0 || (half > 0 && shift_ > 0)) continue;

@@ -92,8 +92,8 @@ class Tiles {
 };
 
 // The entry of the store that place `place` of a run is.
-__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place,
-                                            int end) {
+__device__ __forceinline__ int stored_entry(
+    const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place, int end) {
   place = min(place, end - 1);
   if (leaf && place >= run.tree_entry) place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
   if (!run.index) return place;
@@ -105,8 +105,8 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, const
 class ItemQueue {
  public:
   template <class Shared, bool kPaired>
-  __device__ __forceinline__ static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring,
-                                                 bool first) {
+  __device__ __forceinline__ static ItemQueue of(
+      const AttentionDevice& args, uint32_t shared, char* memory, int ring, bool first) {
     const int queue = kPaired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
     ItemQueue q(args);
     q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
         if (lane == 0) {
           barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
           copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
-                   run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
+              run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
         } else {
           barrier_arrive(ready);
         }
@@ -206,7 +206,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
 #pragma unroll
           for (int h = 0; h < 2; ++h)
             copy_line(to + uint32_t((h * 32 + lane) * Shared::kPitch), head + int64_t(row[h]) * Shared::kLineBytes,
-                      Shared::kLineBytes, ready, policy);
+                Shared::kLineBytes, ready, policy);
           if (lane != 0) barrier_arrive(ready);
           continue;
         }

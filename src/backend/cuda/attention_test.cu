@@ -42,16 +42,15 @@ constexpr float kLogitTolerance = 4e-5f;
 void expect_reference(Device& device, KvPair& kv, const Request& request, const std::string& what = "") {
   const Attended right = expected(kv, request), got = device.run(kv, request);
   const std::string all = what + " " + kv.shape.name() + " len " + std::to_string(kv.len) + " rows " +
-                          std::to_string(request.last.size()) + " window " + std::to_string(request.window);
+      std::to_string(request.last.size()) + " window " + std::to_string(request.window);
   EXPECT_LE(distance(got.out, right.out), out_tolerance(kv.shape)) << all;
   EXPECT_LE(distance(got.lse, right.lse), kLogitTolerance) << all;
 }
 
 const std::vector<KvShape> kTensorShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128}};
-const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64},    {DType::F16, 1, 4, 128},
-                                   {DType::F16, 2, 1, 64},   {DType::BF16, 2, 5, 128},   {DType::BF16, 1, 16, 64},
-                                   {DType::F32, 2, 2, 80},   {DType::Q8_0, 2, 2, 64},    {DType::BF16, 1, 2, 48},
-                                   {DType::BF16, 1, 32, 64}, {DType::F8_E4M3, 2, 4, 128}};
+const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128},
+    {DType::F16, 2, 1, 64}, {DType::BF16, 2, 5, 128}, {DType::BF16, 1, 16, 64}, {DType::F32, 2, 2, 80}, {DType::Q8_0, 2, 2, 64},
+    {DType::BF16, 1, 2, 48}, {DType::BF16, 1, 32, 64}, {DType::F8_E4M3, 2, 4, 128}};
 
 TEST(CudaAttention, EqualsReferenceForEveryTypeAndHeadShape) {
   HUNCH_NEEDS_DEVICE();
@@ -364,7 +363,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
       store_row(device, chain, first_entry + int64_t(d), path[d]);
       of_path.last.push_back(int32_t(first_entry) + int32_t(d));
       of_path.q.insert(of_path.q.end(), request.q.begin() + int64_t(size_t(path[d]) * width),
-                       request.q.begin() + int64_t(size_t(path[d] + 1) * width));
+          request.q.begin() + int64_t(size_t(path[d] + 1) * width));
     }
     const Attended right = device.run(chain, of_path);
     for (size_t d = 0; d < path.size(); ++d) {
@@ -394,8 +393,8 @@ TEST(CudaAttention, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
   for (const KvShape& shape : {KvShape{DType::BF16, 1, 4, 128}, KvShape{DType::F16, 2, 8, 64}, KvShape{DType::F32, 1, 2, 16}})
     for (const int64_t first_entry : {1, 37, 63, 64, 960, 1000, 1022, 1024})
       for (const double chain : {0.2, 0.8})
-        expect_chains(device, shape, random_tree(2 + int(random() % 40), chain, random), first_entry,
-                      first_entry == 1000 ? 60 : 0);
+        expect_chains(
+            device, shape, random_tree(2 + int(random() % 40), chain, random), first_entry, first_entry == 1000 ? 60 : 0);
   expect_chains(device, {DType::BF16, 1, 4, 128}, random_tree(256, 0.9, random), 1000, 0);
   expect_chains(device, {DType::BF16, 1, 4, 128}, random_tree(256, 0.3, random), 8190, 0);
 }
@@ -418,8 +417,8 @@ TEST(CudaAttention, ReadsNoRowOfATreeBeforeTheFirstEntry) {
       }
 }
 
-Request scored(const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared,
-               int64_t prefix_len) {
+Request scored(
+    const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared, int64_t prefix_len) {
   Request request = chunk(shape, len - rows, rows, 11);
   request.metric = metric, request.combine = combine, request.prefix_len = prefix_len;
   request.sets = shared ? 1 : shape.kv_heads;
@@ -451,10 +450,10 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
     int64_t len, rows, prefix;
   };
   for (const KvShape& shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 2, 8, 64}, KvShape{DType::F16, 2, 1, 64},
-                               KvShape{DType::BF16, 2, 2, 64}, KvShape{DType::BF16, 1, 16, 64}, KvShape{DType::BF16, 2, 5, 128},
-                               KvShape{DType::F32, 2, 3, 24}})
+           KvShape{DType::BF16, 2, 2, 64}, KvShape{DType::BF16, 1, 16, 64}, KvShape{DType::BF16, 2, 5, 128},
+           KvShape{DType::F32, 2, 3, 24}})
     for (const Case c :
-         {Case{100, 8, 92}, Case{1200, 3, 1197}, Case{1200, 12, 1024}, Case{70, 1, 64}, Case{200, 70, 20}, Case{300, 20, 280}}) {
+        {Case{100, 8, 92}, Case{1200, 3, 1197}, Case{1200, 12, 1024}, Case{70, 1, 64}, Case{200, 70, 20}, Case{300, 20, 280}}) {
       KvPair kv(*device.commands, shape, c.len);
       for (const ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
         for (const ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})
@@ -463,7 +462,7 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
             const Attended right = expected(kv, request);
             const float tolerance = kLogitTolerance * std::sqrt(float(c.rows));  // of a sum over rows
             const std::string what = shape.name() + " rows " + std::to_string(c.rows) + " metric " + std::to_string(int(metric)) +
-                                     " combine " + std::to_string(int(combine)) + " shared " + std::to_string(shared);
+                " combine " + std::to_string(int(combine)) + " shared " + std::to_string(shared);
             const Attended got = device.run(kv, request);
             expect_scores(got, right, c.prefix, tolerance, what);
             expect_scores(device.keys(kv, request), right, c.prefix, tolerance, what + " by keys");
@@ -522,8 +521,8 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         copy.store->poison(copy.pages(), 0, count + tail);
         const test::DeviceArray<int32_t> index(request.index);
         enqueue_gather_kv(*device.commands,
-                          {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count), tail_first,
-                           tail_first + tail});
+            {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count), tail_first,
+                tail_first + tail});
         Request dense = request;
         dense.index_sets = 0;
         const Attended gathered = device.run(copy, dense);

@@ -127,9 +127,9 @@ __device__ __forceinline__ void load_pieces(uint32_t (&x)[4], uint32_t from) {
 
 // Stores 8 x 8 pieces of a sum, rounded, transposed: lane 8 m + i names the 16 bytes of column i of piece m.
 __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2),
-               "r"(p3)
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2), "r"(p3)
+      : "memory");
 }
 __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(p0), "r"(p1) : "memory");

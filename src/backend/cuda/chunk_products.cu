@@ -4,7 +4,8 @@
 //   warps 0..7   consumers, a warpgroup 64 rows
 //   warp 8       fills stages: 64 inputs of 256 features and of 128 rows
 // Of weights in runs a thread's 128 sums leave registers for half of the total; the other half waits in shared memory, a stage
-// less. Of a gate the first 128 features are its own and the others what it lets through, so that a thread has both of an element.
+// less. Of a gate the first 128 features are its own and the others what it lets through, so that a thread has both of an
+// element.
 #include "backend/cuda/chunk_products.h"
 
 #include <algorithm>
@@ -29,9 +30,9 @@ __device__ __forceinline__ void add_two(float* to, float2 x) {
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 __device__ __forceinline__ void copy_from_shared(std::byte* to, uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes)
+      : "memory");
 }
 
 // The units of a cluster: bands of rows, so that those which run together share both weights and activations.
@@ -114,8 +115,8 @@ struct Places {
 };
 
 // The other half of the total: this run's added, or written if it is the last.
-__device__ __forceinline__ void add_aside(const float* sums, uint32_t aside, bool first, bool last, const ProductsOnDevice& a,
-                                          int tile, int row, int t) {
+__device__ __forceinline__ void add_aside(
+    const float* sums, uint32_t aside, bool first, bool last, const ProductsOnDevice& a, int tile, int row, int t) {
 #pragma unroll
   for (int i = 0; i < kTiles / 2; ++i) {
     const Places places(a, last ? tile + i : a.num_tiles, row, t);
@@ -131,16 +132,16 @@ __device__ __forceinline__ void add_aside(const float* sums, uint32_t aside, boo
       }
       if (last) places.write(eight, total);
       else
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(total[0]), "f"(total[1]), "f"(total[2]),
-                     "f"(total[3])
-                     : "memory");
+        asm volatile(
+            "st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(total[0]), "f"(total[1]), "f"(total[2]), "f"(total[3])
+            : "memory");
     }
   }
 }
 
 // silu(gate) * up as rows of bf16 to shared memory, [part][8 blocks of 8 rows], and from there to `gated`.
-__device__ __forceinline__ void write_gated(const float (&sums)[kSums], uint32_t aside, const ProductsOnDevice& a, int group,
-                                            int row, int barrier, int t) {
+__device__ __forceinline__ void write_gated(
+    const float (&sums)[kSums], uint32_t aside, const ProductsOnDevice& a, int group, int row, int barrier, int t) {
   if (t < 2) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
   named_barrier<128>(barrier);
   const int row8 = t % 32 / 4;
@@ -263,7 +264,8 @@ bool fits_chunk(const ProductsOnDevice& a) {
 }
 
 bool wants_chunk(const ProductsOnDevice& a, double time) {
-  const int units = (a.num_tiles + kTiles - 1) / kTiles * ((a.rows + kClusterRows - 1) / kClusterRows), at_once = device_facts().num_sms / 2;
+  const int units = (a.num_tiles + kTiles - 1) / kTiles * ((a.rows + kClusterRows - 1) / kClusterRows),
+            at_once = device_facts().num_sms / 2;
   constexpr double kSpeed = 1.1;  // of that of many_rows_kernel, measured
   return (units + at_once - 1) / at_once * kTiles / kSpeed < time;
 }
@@ -276,8 +278,8 @@ void enqueue_chunk(Commands& commands, ProductsOnDevice a) {
   a.groups = (a.num_tiles + tiles - 1) / tiles;
   a.units = a.groups * a.row_tiles;
   const auto launch = [&](auto kernel, Form form) {
-    commands.launch(kernel, {.blocks = dim3(unsigned(2 * std::min(a.units, at_once))), .threads = 384, .shared_bytes = size_t(shared_of(form))},
-                    a);
+    commands.launch(kernel,
+        {.blocks = dim3(unsigned(2 * std::min(a.units, at_once))), .threads = 384, .shared_bytes = size_t(shared_of(form))}, a);
   };
   if (a.gated) launch(chunk_kernel<Form::Gated>, Form::Gated);
   else if (a.splits > 1) launch(chunk_kernel<Form::Runs>, Form::Runs);

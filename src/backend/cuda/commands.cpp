@@ -187,8 +187,8 @@ void Commands::submit() {
   slot.in_flight = true;
 
   if (graphs_.size() >= kMostGraphs && !graphs_.contains(shape_)) {
-    const auto oldest = std::min_element(graphs_.begin(), graphs_.end(),
-                                         [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; });
+    const auto oldest = std::min_element(
+        graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; });
     if (oldest->second.exec) (void)cudaGraphExecDestroy(oldest->second.exec);
     graphs_.erase(oldest);
   }
@@ -233,7 +233,7 @@ Error Commands::failure() const {
   return Error{
       fmt::format("the GPU has no {:.0f} MiB left for a step's scratch ({:.1f} of {:.1f} GiB are free): start again with a "
                   "lower -c, --max-num-batched-tokens or --kv-memory, or end what else runs on it",
-                  double(wanted_bytes_) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30))};
+          double(wanted_bytes_) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30))};
 }
 
 void Commands::drop_graphs() {

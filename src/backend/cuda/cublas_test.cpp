@@ -46,8 +46,8 @@ class CudaOracle : public testing::Test {
   }
 
   // [rows][n] of x [rows][k] and w [n][k], both bf16.
-  std::vector<float> multiplied(const std::vector<uint16_t>& w, const std::vector<uint16_t>& x, int64_t n, int64_t k,
-                                int64_t rows) {
+  std::vector<float> multiplied(
+      const std::vector<uint16_t>& w, const std::vector<uint16_t>& x, int64_t n, int64_t k, int64_t rows) {
     const DeviceArray<uint16_t> weights(w), in(x);
     const DeviceArray<float> out(size_t(rows * n));
     const float one = 1, zero = 0;
@@ -62,7 +62,7 @@ class CudaOracle : public testing::Test {
     then(cublasLtMatrixLayoutCreate_(&layouts[2], CUDA_R_32F, uint64_t(n), uint64_t(rows), n));
     if (status == CUBLAS_STATUS_SUCCESS)
       then(cublasLtMatmul_(blas_, product, &one, weights.data(), layouts[0], in.data(), layouts[1], &zero, out.data(), layouts[2],
-                           out.data(), layouts[2], nullptr, nullptr, 0, nullptr));
+          out.data(), layouts[2], nullptr, nullptr, 0, nullptr));
     EXPECT_EQ(status, CUBLAS_STATUS_SUCCESS) << n << " x " << k << ", " << rows << " rows";
     HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
     for (const auto layout : layouts) (void)cublasLtMatrixLayoutDestroy_(layout);

@@ -31,8 +31,7 @@ constexpr size_t kMostKept = 4096;  // calls of one kind
 [[noreturn]] void out_of_memory(size_t bytes, cudaError_t code) {
   size_t free = 0, total = 0;
   (void)cudaMemGetInfo(&free, &total);
-  fmt::print(
-      stderr,
+  fmt::print(stderr,
       "hunch: the GPU has no {:.1f} MiB left ({:.1f} of {:.1f} GiB are free; {}): lower -c, --max-num-seqs or --kv-memory, "
       "or end what else runs on it\n",
       double(bytes) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30), cudaGetErrorString(code));
@@ -56,13 +55,13 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Setup& setup) {
   const DeviceFacts& facts = device_facts();
   if (facts.major < 8)
     return Error{fmt::format("the GPU {} has compute capability {}.{}; hunch needs 8.0 (Ampere) or newer: use --device cpu",
-                             facts.name, facts.major, facts.minor)};
+        facts.name, facts.major, facts.minor)};
   const cudaError_t code = look_for_code();
   if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
     return Error{
         fmt::format("the GPU {} has compute capability {}.{}, for which this build holds no code: configure with "
                     "-DHUNCH_CUDA_ARCHS=\"90a;{}{}\" and build again, or use --device cpu",
-                    facts.name, facts.major, facts.minor, facts.major, facts.minor)};
+            facts.name, facts.major, facts.minor, facts.major, facts.minor)};
   if (code != cudaSuccess) return cuda_error(code, "loading the kernels");
   HUNCH_TRY(auto commands, Commands::make());
   return std::unique_ptr<Backend>(new CudaBackend(std::move(commands)));
@@ -211,8 +210,8 @@ void CudaBackend::replay(const std::function<void()>& body) {
 void CudaBackend::matmul(const MatmulArgs& args) {
   const auto touches = [&](const CopyRowsArgs& copy) {
     return meet(copy.to, args.x) || std::any_of(args.products.begin(), args.products.end(), [&](const Product& product) {
-             return meet(copy.to, product.out) || meet(copy.from, product.out);
-           });
+      return meet(copy.to, product.out) || meet(copy.from, product.out);
+    });
   };
   enqueue_matmul(next_op_beside(touches), args);
   for (const Product& product : args.products) counters_.weight_bytes += product.weight->bytes;
@@ -221,7 +220,7 @@ void CudaBackend::matmul(const MatmulArgs& args) {
 void CudaBackend::feed_forward(const FeedForwardArgs& args) {
   const auto touches = [&](const CopyRowsArgs& copy) {
     return meet(copy.to, args.x) || meet(copy.to, args.out) || meet(copy.from, args.out) || meet(copy.from, args.gate_out) ||
-           meet(copy.to, args.gate_out);
+        meet(copy.to, args.gate_out);
   };
   if (!enqueue_feed_forward(next_op_beside(touches), args)) return Backend::feed_forward(args);
   counters_.weight_bytes += args.gate->bytes + args.up->bytes + args.down->bytes;
@@ -247,9 +246,9 @@ void CudaBackend::rope_angles(const RopeAnglesArgs& args) { enqueue_rope_angles(
 
 void CudaBackend::rope(const RopeArgs& args) {  // of heads without keys
   ready_heads({.q = args.x,
-               .k = View<float, 3>(args.x.data, args.x.extent[0], 0, args.x.extent[2]),
-               .cos_sin = args.cos_sin,
-               .pairs = args.pairs});
+      .k = View<float, 3>(args.x.data, args.x.extent[0], 0, args.x.extent[2]),
+      .cos_sin = args.cos_sin,
+      .pairs = args.pairs});
 }
 
 // Heads, the rows of them that caches get and copies kept before or behind go in one launch, in any order: so none of these
@@ -265,8 +264,8 @@ void CudaBackend::ready_heads(const ReadyHeadsArgs& args) {
 
 void CudaBackend::store_kv(const StoreKvArgs& args) {
   const bool apart = heads_ && std::none_of(copies_.begin(), copies_.end(), [&](const CopyRowsArgs& copy) {
-                       return meet(copy.to, args.k) || meet(copy.to, args.v);
-                     });
+    return meet(copy.to, args.k) || meet(copy.to, args.v);
+  });
   if (stores_.size() == kMostKept || (!apart && !copies_.empty()) || !samples_.empty()) (void)next_op();
   stores_.push_back(args);
 }
@@ -328,13 +327,13 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
   const auto end = [](const auto& x) { return x.data + x.stride[0] * (x.extent[0] - 1) + x.extent[1]; };
   const bool depends = std::any_of(copies_.begin(), copies_.end(), [&](const CopyRowsArgs& other) {
     return (args.from.data < end(other.to) && other.to.data < end(args.from)) ||
-           (args.to.data < end(other.from) && other.from.data < end(args.to)) ||
-           (args.to.data < end(other.to) && other.to.data < end(args.to));
+        (args.to.data < end(other.from) && other.from.data < end(args.to)) ||
+        (args.to.data < end(other.to) && other.to.data < end(args.to));
   });
   const bool apart = heads_ && !meet(args.to, heads_->q) && !meet(args.to, heads_->k) && !meet(args.from, heads_->q) &&
-                     !meet(args.from, heads_->k) && std::none_of(stores_.begin(), stores_.end(), [&](const StoreKvArgs& store) {
-                       return meet(args.to, store.k) || meet(args.to, store.v);
-                     });
+      !meet(args.from, heads_->k) && std::none_of(stores_.begin(), stores_.end(), [&](const StoreKvArgs& store) {
+        return meet(args.to, store.k) || meet(args.to, store.v);
+      });
   if (depends || copies_.size() == kMostKept || (!apart && (heads_ || !stores_.empty())) || !samples_.empty()) (void)next_op();
   copies_.push_back(args);
 }
@@ -352,8 +351,8 @@ void CudaBackend::sample(const SampleArgs& args) {
   if (!synchronize().ok()) return;  // the caller's own synchronize() says so
   if (patched_.bytes() < bytes) patched_ = allocate(bytes);
   for (int64_t row = 0; row < rows; ++row)
-    HUNCH_CUDA_CHECK(cudaMemcpy(host_logits_.data() + row * vocab, &args.logits(row, 0), size_t(vocab) * sizeof(float),
-                                cudaMemcpyDeviceToHost));
+    HUNCH_CUDA_CHECK(cudaMemcpy(
+        host_logits_.data() + row * vocab, &args.logits(row, 0), size_t(vocab) * sizeof(float), cudaMemcpyDeviceToHost));
   SampleArgs host = args, device = args;
   host.logits = View<const float, 2>(host_logits_.data(), rows, vocab);
   patch_.reserve(vocab, args.drafts.extent[0]);
@@ -405,8 +404,8 @@ void CudaBackend::experts(const ExpertsArgs& args) {
     HUNCH_CUDA_CHECK(copy_to_device(experts_read_.data(), &kNone, sizeof kNone));
     std::memcpy(experts_seen_.data(), &kNone, sizeof kNone);
   }
-  enqueue_experts(next_op(), args, static_cast<ExpertsRead*>(experts_read_.data()),
-                  static_cast<ExpertsRead*>(experts_seen_.data()));
+  enqueue_experts(
+      next_op(), args, static_cast<ExpertsRead*>(experts_read_.data()), static_cast<ExpertsRead*>(experts_seen_.data()));
 }
 
 std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
@@ -422,7 +421,7 @@ std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {
   add("attention", bench_attention);
   add("products", bench_products);
   add("experts", bench_experts);
-  add("rows", bench_rows);
+  add("top-k", bench_top_k);
   if (std::strcmp(filter.c_str(), "nsa") == 0) add("nsa", bench_nsa);  // a long table of its own
   return rows;
 }

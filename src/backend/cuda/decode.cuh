@@ -120,8 +120,8 @@ __device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t 
     const uint32_t words[4] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w};
 #pragma unroll
     for (int block = kFirst / 2; block < (kFirst + kSteps) / 2; ++block) {
-      const uint32_t scale[2] = {__byte_perm(scales.x, 0, block ? 0x3232 : 0x1010),
-                                 __byte_perm(scales.y, 0, block ? 0x3232 : 0x1010)};  // of features
+      const uint32_t scale[2] = {
+          __byte_perm(scales.x, 0, block ? 0x3232 : 0x1010), __byte_perm(scales.y, 0, block ? 0x3232 : 0x1010)};  // of features
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
         const uint32_t word = words[2 * block + i / 4];

@@ -13,12 +13,12 @@ const DeviceFacts& device_facts() {
     cudaDeviceProp prop;
     HUNCH_CUDA_CHECK(cudaGetDeviceProperties(&prop, 0));
     return DeviceFacts{.name = prop.name,
-                       .major = prop.major,
-                       .minor = prop.minor,
-                       .num_sms = prop.multiProcessorCount,
-                       .l2_bytes = size_t(prop.l2CacheSize),
-                       .shared_bytes = prop.sharedMemPerBlockOptin,
-                       .memory = prop.totalGlobalMem};
+        .major = prop.major,
+        .minor = prop.minor,
+        .num_sms = prop.multiProcessorCount,
+        .l2_bytes = size_t(prop.l2CacheSize),
+        .shared_bytes = prop.sharedMemPerBlockOptin,
+        .memory = prop.totalGlobalMem};
   }();
   return facts;
 }

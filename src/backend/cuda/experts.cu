@@ -199,7 +199,7 @@ Kernel kernel_of(DType form) {
 
 bool alike(const CudaWeight& a, const CudaWeight& b) {
   return a.form == b.form && a.records_per_input == b.records_per_input && a.splits == b.splits && a.in_dim == b.in_dim &&
-         a.out_dim == b.out_dim;
+      a.out_dim == b.out_dim;
 }
 
 // One of the three matrices of all experts.
@@ -228,8 +228,8 @@ void enqueue_route(Commands& commands, const RouteArgs& args) {
   HUNCH_CHECK(args.logits.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1);
   if (rows == 0) return;
   commands.launch(route_kernel, {.blocks = dim3(unsigned(rows)), .threads = 32},
-                  RouteDevice{args.logits.data, args.ids.data, args.shares.data, args.logits.stride[0], args.ids.stride[0],
-                              args.shares.stride[0], int(n), int(k), args.routing == Routing::SoftmaxOfChosen, args.normalise});
+      RouteDevice{args.logits.data, args.ids.data, args.shares.data, args.logits.stride[0], args.ids.stride[0],
+          args.shares.stride[0], int(n), int(k), args.routing == Routing::SoftmaxOfChosen, args.normalise});
 }
 
 void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* total, ExpertsRead* seen) {
@@ -255,7 +255,7 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
   const auto aligned = [](int64_t floats) { return (floats + 63) / 64 * 64; };
   const int64_t inner = aligned(most_pairs * width), outer = aligned(most_pairs * hidden), listed = aligned(most_used * 4);
   auto* x = static_cast<uint4*>(commands.workspace(size_t(most_rows * x_units + most_pairs * gated_units) * sizeof(uint4) +
-                                                   size_t(2 * inner + outer + listed + most_pairs) * sizeof(float)));
+      size_t(2 * inner + outer + listed + most_pairs) * sizeof(float)));
   uint4* gated = x + most_rows * x_units;
   auto* both = reinterpret_cast<float*>(gated + most_pairs * gated_units);
   float* y = both + 2 * inner;
@@ -265,22 +265,22 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
   for (int64_t first = 0; first < all_rows; first += most_rows) {
     const int64_t rows = std::min(most_rows, all_rows - first), num_pairs = rows * k, now_used = std::min(num_pairs, experts);
     commands.launch(sort_kernel, {.blocks = dim3(unsigned(1 + divide_up(rows * x_units, kSortThreads))), .threads = kSortThreads},
-                    SortDevice{.x = &args.x(first, 0),
-                               .packed = x,
-                               .x_stride = args.x.stride[0],
-                               .hidden = int(hidden),
-                               .units = x_units,
-                               .ids = &args.ids(first, 0),
-                               .used = used,
-                               .pairs = pairs,
-                               .total = total,
-                               .seen = seen,
-                               .expert_bytes = gate.first.bytes + up.first.bytes + down.first.bytes,
-                               .ids_stride = args.ids.stride[0],
-                               .rows = int(rows),
-                               .per_row = int(k),
-                               .experts = int(experts),
-                               .most_used = int(now_used)});
+        SortDevice{.x = &args.x(first, 0),
+            .packed = x,
+            .x_stride = args.x.stride[0],
+            .hidden = int(hidden),
+            .units = x_units,
+            .ids = &args.ids(first, 0),
+            .used = used,
+            .pairs = pairs,
+            .total = total,
+            .seen = seen,
+            .expert_bytes = gate.first.bytes + up.first.bytes + down.first.bytes,
+            .ids_stride = args.ids.stride[0],
+            .rows = int(rows),
+            .per_row = int(k),
+            .experts = int(experts),
+            .most_used = int(now_used)});
     const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const uint4* in, int in_units,
                               int64_t pairs_of_row, float* out) {
       const int64_t units = weight.num_tiles * weight.splits * matrices;
@@ -290,36 +290,36 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
           .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), unsigned(divide_up(rows, 8 * groups))),
           .threads = 128};
       commands.launch(groups == 1 ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
-                      ExpertProducts{.tiles = tiles + matrix * experts,
-                                     .biases = biases ? biases + matrix * experts : nullptr,
-                                     .used = used,
-                                     .pairs = pairs,
-                                     .x = in,
-                                     .out = out,
-                                     .out_matrix = inner,
-                                     .x_units = in_units,
-                                     .pairs_of_row = int(pairs_of_row),
-                                     .experts = int(experts),
-                                     .out_dim = int(weight.out_dim),
-                                     .num_tiles = weight.num_tiles,
-                                     .num_records = weight.num_records,
-                                     .records_per_input = weight.records_per_input,
-                                     .splits = weight.splits,
-                                     .units = int(units),
-                                     .per_block = int(per_block),
-                                     .unit = unit_of(weight.form)});
+          ExpertProducts{.tiles = tiles + matrix * experts,
+              .biases = biases ? biases + matrix * experts : nullptr,
+              .used = used,
+              .pairs = pairs,
+              .x = in,
+              .out = out,
+              .out_matrix = inner,
+              .x_units = in_units,
+              .pairs_of_row = int(pairs_of_row),
+              .experts = int(experts),
+              .out_dim = int(weight.out_dim),
+              .num_tiles = weight.num_tiles,
+              .num_records = weight.num_records,
+              .records_per_input = weight.records_per_input,
+              .splits = weight.splits,
+              .units = int(units),
+              .per_block = int(per_block),
+              .unit = unit_of(weight.form)});
     };
     const bool together = alike(gate.first, up.first);
     multiply(gate.first, 0, together ? 2 : 1, x, x_units, k, both);
     if (!together) multiply(up.first, 1, 1, x, x_units, k, both + inner);
     commands.launch(gated_kernel,
-                    {.blocks = dim3(unsigned(divide_up(num_pairs * gated_units, kPackThreads))), .threads = kPackThreads},
-                    GatedDevice{both, both + inner, gated, gated_units, int(num_pairs), int(width), args.clamp});
+        {.blocks = dim3(unsigned(divide_up(num_pairs * gated_units, kPackThreads))), .threads = kPackThreads},
+        GatedDevice{both, both + inner, gated, gated_units, int(num_pairs), int(width), args.clamp});
     multiply(down.first, 2, 1, gated, gated_units, 1, y);
     commands.launch(combine_kernel,
-                    {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
-                    CombineDevice{&args.shares(first, 0), y, &args.ids(first, 0), &args.out(first, 0), args.shares.stride[0],
-                                  args.ids.stride[0], args.out.stride[0], int(hidden), int(k)});
+        {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
+        CombineDevice{&args.shares(first, 0), y, &args.ids(first, 0), &args.out(first, 0), args.shares.stride[0],
+            args.ids.stride[0], args.out.stride[0], int(hidden), int(k)});
   }
 }
 

@@ -67,9 +67,9 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
     }
     HUNCH_CUDA_CHECK(copy_to_device(ids.as<int32_t>(), drawn.data(), drawn.size() * sizeof(int32_t)));
     ExpertsArgs args{.x = View<const float, 2>(x.as<float>(), rows, hidden),
-                     .shares = View<const float, 2>(shares.as<float>(), rows, per_row),
-                     .experts = experts,
-                     .out = View<float, 2>(y.as<float>(), rows, hidden)};
+        .shares = View<const float, 2>(shares.as<float>(), rows, per_row),
+        .experts = experts,
+        .out = View<float, 2>(y.as<float>(), rows, hidden)};
     args.gate = View<float, 2>(nullptr, rows, width);  // scratch that the device does not use
     const double ms = time_commands(commands, kRepeats, [&] {
       for (int call = 0; call < kInList; ++call) {
@@ -81,9 +81,9 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
     name << "experts: " << dtype_info(dtype).name << ", " << per_row << " of " << num_experts << ", " << hidden << " x " << width
          << ", " << rows << " rows, " << double(distinct) / kInList << " read";
     out.push_back({.name = name.str(),
-                   .bytes = double(distinct) * double(expert_bytes) / kInList,
-                   .flops = 6.0 * double(rows * per_row * hidden * width),
-                   .ms = ms / kInList});
+        .bytes = double(distinct) * double(expert_bytes) / kInList,
+        .flops = 6.0 * double(rows * per_row * hidden * width),
+        .ms = ms / kInList});
   }
 }
 

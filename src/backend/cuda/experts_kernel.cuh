@@ -37,7 +37,7 @@ template <class Value>
 __device__ __forceinline__ uint4 fragment_of(int unit, const Value& value) {
   const int k = unit / 4 * 32 + unit % 4 * 2;
   return make_uint4(bf16x2_of(value(k), value(k + 1)), bf16x2_of(value(k + 8), value(k + 9)),
-                    bf16x2_of(value(k + 16), value(k + 17)), bf16x2_of(value(k + 24), value(k + 25)));
+      bf16x2_of(value(k + 16), value(k + 17)), bf16x2_of(value(k + 24), value(k + 25)));
 }
 // Of a row in that form: whole records of any encoding.
 constexpr int fragment_units(int64_t dim) { return int((dim + 127) / 128) * 16; }

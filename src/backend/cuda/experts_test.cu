@@ -44,7 +44,7 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
   for (const int64_t n : {1, 4, 31, 60, 128, 1000, 1024})
     for (const int64_t k : {1, 2, 8, 40})
       for (const auto& [routing, normalise] :
-           {Form{Routing::Softmax, false}, Form{Routing::Softmax, true}, Form{Routing::SoftmaxOfChosen, false}}) {
+          {Form{Routing::Softmax, false}, Form{Routing::Softmax, true}, Form{Routing::SoftmaxOfChosen, false}}) {
         if (k > n) continue;
         const int64_t stride = n + 3, out_stride = k + 1;
         std::vector<float> logits = gaussian(rows * stride, uint32_t(n));
@@ -57,22 +57,24 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(static_cast<size_t>(k));
         std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
         std::vector<float> want(size_t(rows * out_stride), -1.0f);
-        enqueue_route(*commands, {.logits = strided<const float>(device.data(), rows, n, stride),
-                                  .routing = routing,
-                                  .normalise = normalise,
-                                  .ids = strided(ids.data(), rows, k, out_stride),
-                                  .shares = strided(shares.data(), rows, k, out_stride)});
-        enqueue_route(*commands, {.logits = strided<const float>(device.data() + 5 * stride, 1, n, stride),
-                                  .routing = routing,
-                                  .normalise = normalise,
-                                  .ids = strided(id.data(), 1, k, k),
-                                  .shares = strided(alone.data(), 1, k, k)});
+        enqueue_route(*commands,
+            {.logits = strided<const float>(device.data(), rows, n, stride),
+                .routing = routing,
+                .normalise = normalise,
+                .ids = strided(ids.data(), rows, k, out_stride),
+                .shares = strided(shares.data(), rows, k, out_stride)});
+        enqueue_route(*commands,
+            {.logits = strided<const float>(device.data() + 5 * stride, 1, n, stride),
+                .routing = routing,
+                .normalise = normalise,
+                .ids = strided(id.data(), 1, k, k),
+                .shares = strided(alone.data(), 1, k, k)});
         ASSERT_TRUE(commands->wait().ok());
         reference.route({.logits = strided<const float>(logits.data(), rows, n, stride),
-                         .routing = routing,
-                         .normalise = normalise,
-                         .ids = strided(want_ids.data(), rows, k, out_stride),
-                         .shares = strided(want.data(), rows, k, out_stride)});
+            .routing = routing,
+            .normalise = normalise,
+            .ids = strided(want_ids.data(), rows, k, out_stride),
+            .shares = strided(want.data(), rows, k, out_stride)});
         ASSERT_EQ(ids.get(), want_ids) << k << " of " << n;
         const std::vector<float> got = shares.get(), got_alone = alone.get();
         for (size_t i = 0; i < want.size(); ++i) {
@@ -151,13 +153,13 @@ class CudaExperts : public testing::Test {
     seen = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
   }
   ExpertsArgs args(const std::vector<Expert>& experts, GateClamp clamp, const float* x, const int32_t* ids, const float* shares,
-                   float* out, int64_t rows) {
+      float* out, int64_t rows) {
     ExpertsArgs a{.x = View<const float, 2>(x, rows, kHidden),
-                  .ids = View<const int32_t, 2>(ids, rows, kPerRow),
-                  .shares = View<const float, 2>(shares, rows, kPerRow),
-                  .experts = experts,
-                  .clamp = clamp,
-                  .out = View<float, 2>(out, rows, kHidden)};
+        .ids = View<const int32_t, 2>(ids, rows, kPerRow),
+        .shares = View<const float, 2>(shares, rows, kPerRow),
+        .experts = experts,
+        .clamp = clamp,
+        .out = View<float, 2>(out, rows, kHidden)};
     scratch.assign(size_t(rows * (2 * kWidth + 2 * kHidden)), 0);  // of the reference
     a.gate = View<float, 2>(scratch.data(), rows, kWidth), a.up = View<float, 2>(a.gate.data + rows * kWidth, rows, kWidth);
     a.gathered = View<float, 2>(a.up.data + rows * kWidth, rows, kHidden);
@@ -169,9 +171,9 @@ class CudaExperts : public testing::Test {
     DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
     DeviceArray<int32_t> ids(routed.ids);
     enqueue_experts(*commands,
-                    args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
-                         shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
-                    total->data(), seen->data());
+        args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
+            shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
+        total->data(), seen->data());
     EXPECT_TRUE(commands->wait().ok());
     const std::vector<float> all = out.get();
     return {all.begin() + first * kHidden, all.begin() + (first + rows) * kHidden};
@@ -185,11 +187,10 @@ class CudaExperts : public testing::Test {
 struct Encodings {
   DType gate, up, down;
 };
-constexpr Encodings kEncodings[] = {{DType::F32, DType::F32, DType::F32},      {DType::F16, DType::F16, DType::F16},
-                                    {DType::BF16, DType::BF16, DType::BF16},   {DType::Q8_0, DType::Q8_0, DType::Q8_0},
-                                    {DType::Q4_0, DType::Q4_0, DType::Q4_0},   {DType::BF16, DType::Q8_0, DType::Q4_0},
-                                    {DType::Q4_K, DType::Q4_K, DType::Q8_0},   {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3},
-                                    {DType::MXFP4, DType::MXFP4, DType::MXFP4}};
+constexpr Encodings kEncodings[] = {{DType::F32, DType::F32, DType::F32}, {DType::F16, DType::F16, DType::F16},
+    {DType::BF16, DType::BF16, DType::BF16}, {DType::Q8_0, DType::Q8_0, DType::Q8_0}, {DType::Q4_0, DType::Q4_0, DType::Q4_0},
+    {DType::BF16, DType::Q8_0, DType::Q4_0}, {DType::Q4_K, DType::Q4_K, DType::Q8_0},
+    {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3}, {DType::MXFP4, DType::MXFP4, DType::MXFP4}};
 
 TEST_F(CudaExperts, AreNearTheReference) {
   const Routed routed;
@@ -242,7 +243,7 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
     const Experts experts(e.gate, e.up, e.down);
     const std::vector<float> all = run(experts, routed, 0, kRows);
     for (const auto& [first, rows] :
-         {std::pair<int64_t, int64_t>{0, 1}, {7, 2}, {20, 5}, {30, 17}, {250, 20}, {3, 256}, {299, 1}}) {
+        {std::pair<int64_t, int64_t>{0, 1}, {7, 2}, {20, 5}, {30, 17}, {250, 20}, {3, 256}, {299, 1}}) {
       const std::vector<float> some = run(experts, routed, first, rows);
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kHidden, some.size() * sizeof(float)), 0)
           << dtype_info(e.gate).name << ", " << rows << " rows from " << first;

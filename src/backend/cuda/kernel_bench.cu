@@ -74,9 +74,8 @@ __global__ void __launch_bounds__(kTensorThreads, kTensorBlocks) tensor_kernel(c
 double tensor_flops(Commands& commands) {
   const TensorDevice device{4000};
   const int blocks = device_facts().num_sms * kTensorBlocks;
-  const double ms = time_commands(commands, 21, [&] {
-    commands.launch(tensor_kernel, {.blocks = dim3(unsigned(blocks)), .threads = kTensorThreads}, device);
-  });
+  const double ms = time_commands(commands, 21,
+      [&] { commands.launch(tensor_kernel, {.blocks = dim3(unsigned(blocks)), .threads = kTensorThreads}, device); });
   return kTensorFlops * device.steps * (kTensorThreads / 128) * blocks / (ms * 1e-3);
 }
 
@@ -122,9 +121,8 @@ Ceilings measure_ceilings() {
     for (const int per_sm : {1, 2, 4}) {
       const CopyDevice device{static_cast<const uint4*>(from), copy ? static_cast<uint4*>(to) : nullptr, kBytes / 16};
       best = std::min(best, time_commands(*commands, 5, [&] {
-                        commands->launch(stream_kernel,
-                                         {.blocks = dim3(unsigned(device_facts().num_sms * per_sm)), .threads = 512}, device);
-                      }));
+        commands->launch(stream_kernel, {.blocks = dim3(unsigned(device_facts().num_sms * per_sm)), .threads = 512}, device);
+      }));
     }
     (copy ? ceilings.copy_bytes : ceilings.read_bytes) = double(kBytes) * (copy ? 2 : 1) / best * 1e3;
   }

@@ -27,6 +27,5 @@ std::vector<KernelRow> bench_products(Commands&);   // few rows, many rows, ever
 std::vector<KernelRow> bench_experts(Commands&);    // of a layer, few rows and many
 std::vector<KernelRow> bench_nsa(Commands&);        // sparse branches, rows apart and in groups
 std::vector<KernelRow> bench_top_k(Commands&);      // selection, few sets and many
-std::vector<KernelRow> bench_rows(Commands&);       // those, sampling, norms
 
 }  // namespace hunch

@@ -38,8 +38,8 @@ __global__ void store_kernel(const StoresDevice* args) {
   const int part = int(at % 2), head = int(at / 2 % heads);
   const int64_t row = at / 2 / heads;
   const float* from = part == 0 ? a.k + row * a.k_row + head * a.k_head : a.v + row * a.v_row + head * a.v_head;
-  encode_row(a.plane.dtype, kv_row(a.plane, a.pages, head, a.first_entry + row, part), a.plane.head_dim,
-             [&](int d) { return from[d]; });
+  encode_row(
+      a.plane.dtype, kv_row(a.plane, a.pages, head, a.first_entry + row, part), a.plane.head_dim, [&](int d) { return from[d]; });
 }
 
 struct GatherDevice {
@@ -64,8 +64,8 @@ __global__ void gather_kernel(const GatherDevice* args) {
     } else {
       for (int part = 0; part < 2; ++part) {
         const KvRow from = kv_row(a.from, a.from_pages, head, entry, part);
-        encode_row(a.to.dtype, kv_row(a.to, a.to_pages, head, i, part), dim,
-                   [&](int d) { return kv_element(a.from.dtype, from, d); });
+        encode_row(
+            a.to.dtype, kv_row(a.to, a.to_pages, head, i, part), dim, [&](int d) { return kv_element(a.from.dtype, from, d); });
       }
     }
   }
@@ -191,7 +191,7 @@ void enqueue_store_kv(Commands& commands, std::span<const StoreKvArgs> calls) {
   }
   if (devices.empty()) return;
   commands.launch(store_kernel, {.blocks = dim3(blocks_of(most), unsigned(devices.size())), .threads = kThreads},
-                  StoresDevice{commands.data(std::span<const StoreDevice>(devices))});
+      StoresDevice{commands.data(std::span<const StoreDevice>(devices))});
   commands.wrote_rows();
 }
 
@@ -200,15 +200,9 @@ void enqueue_gather_kv(Commands& commands, const GatherKvArgs& args) {
   HUNCH_CHECK(from.dtype == to.dtype || to.dtype == DType::Q8_0);
   HUNCH_CHECK(from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
   commands.begin_op();
-  const GatherDevice device{from,
-                            to,
-                            commands.data(args.from.pages),
-                            commands.data(args.to.pages),
-                            args.index.data,
-                            args.index.extent[0] == 1 ? 0 : args.index.stride[0],
-                            args.index.extent[1],
-                            args.tail_first,
-                            args.index.extent[1] + args.tail_last - args.tail_first};
+  const GatherDevice device{from, to, commands.data(args.from.pages), commands.data(args.to.pages), args.index.data,
+      args.index.extent[0] == 1 ? 0 : args.index.stride[0], args.index.extent[1], args.tail_first,
+      args.index.extent[1] + args.tail_last - args.tail_first};
   commands.launch(gather_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
   commands.wrote_cache();
 }
@@ -219,15 +213,10 @@ void enqueue_move_kv(Commands& commands, const MoveKvArgs& args) {
   commands.begin_op();
   const KvPlane plane = kv_plane(args.kv, 0);
   HUNCH_CHECK(kv_row_bytes(plane.dtype, plane.head_dim) % 4 == 0);
-  const MoveDevice device{plane,
-                          plane.head_bytes * plane.kv_heads,
-                          commands.data(args.kv.pages),
-                          commands.data(args.from),
-                          commands.data(args.to),
-                          args.kv.store->layers,
-                          int(args.from.size())};
-  commands.launch(move_kernel, {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads},
-                  device);
+  const MoveDevice device{plane, plane.head_bytes * plane.kv_heads, commands.data(args.kv.pages), commands.data(args.from),
+      commands.data(args.to), args.kv.store->layers, int(args.from.size())};
+  commands.launch(
+      move_kernel, {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads}, device);
   commands.wrote_cache();
 }
 
@@ -240,13 +229,13 @@ void enqueue_shuffle_kv(Commands& commands, const ShuffleKvArgs& args) {
   const KvPlane plane = kv_plane(args.kv, 0);
   const size_t row_bytes = 2 * kv_row_bytes(plane.dtype, plane.head_dim);
   HUNCH_CHECK(kv_row_bytes(plane.dtype, plane.head_dim) % 4 == 0);
-  const ShuffleDevice device{plane,          plane.head_bytes * plane.kv_heads, args.first_entry, commands.data(args.kv.pages),
-                             args.from.data, commands.data(args.lengths),       int(count)};
+  const ShuffleDevice device{plane, plane.head_bytes * plane.kv_heads, args.first_entry, commands.data(args.kv.pages),
+      args.from.data, commands.data(args.lengths), int(count)};
   commands.launch(shuffle_kernel,
-                  {.blocks = dim3(unsigned(args.kv.store->layers * plane.kv_heads), unsigned(args.lengths.size())),
-                   .threads = kThreads,
-                   .shared_bytes = size_t(count) * row_bytes},
-                  device);
+      {.blocks = dim3(unsigned(args.kv.store->layers * plane.kv_heads), unsigned(args.lengths.size())),
+          .threads = kThreads,
+          .shared_bytes = size_t(count) * row_bytes},
+      device);
   commands.wrote_cache();
 }
 
@@ -254,14 +243,8 @@ void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
   const KvPlane from = kv_plane(args.from, args.layer), to = kv_plane(args.to, args.layer);
   HUNCH_CHECK(page_bounds_fit(args));
   commands.begin_op();
-  const BoundsDevice device{from,
-                            to,
-                            commands.data(args.from.pages),
-                            commands.data(args.to.pages),
-                            args.first_page,
-                            args.last_page - args.first_page,
-                            args.page_len,
-                            args.means};
+  const BoundsDevice device{from, to, commands.data(args.from.pages), commands.data(args.to.pages), args.first_page,
+      args.last_page - args.first_page, args.page_len, args.means};
   commands.launch(bounds_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
   commands.wrote_cache();
 }

@@ -9,9 +9,8 @@ namespace {
 using test::KvPair;
 using test::KvShape;
 
-const std::vector<KvShape> kShapes{{DType::BF16, 2, 1, 128},  {DType::F16, 3, 1, 64},  {DType::F32, 2, 1, 24},
-                                   {DType::Q8_0, 2, 1, 64},   {DType::BF16, 1, 1, 20}, {DType::F8_E4M3, 2, 1, 64},
-                                   {DType::F8_E4M3, 1, 1, 20}};
+const std::vector<KvShape> kShapes{{DType::BF16, 2, 1, 128}, {DType::F16, 3, 1, 64}, {DType::F32, 2, 1, 24},
+    {DType::Q8_0, 2, 1, 64}, {DType::BF16, 1, 1, 20}, {DType::F8_E4M3, 2, 1, 64}, {DType::F8_E4M3, 1, 1, 20}};
 
 // Elements of both stores, NaN equal to NaN.
 int64_t differences(const KvStore& a, const KvStore& b, View<const int32_t, 1> pages, int64_t len) {

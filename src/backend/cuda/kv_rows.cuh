@@ -28,7 +28,7 @@ __device__ __forceinline__ KvRow kv_row(const KvPlane& plane, const int32_t* pag
   std::byte* chunk = plane.keys + kv_head * plane.head_bytes + pages[entry / kPageLen] * plane.chunk_bytes;
   const int64_t in_page = entry % kPageLen, bytes = kv_part_bytes(plane.dtype, plane.head_dim);
   return {chunk + (2 * in_page + part) * bytes, reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part,
-          part == 0 ? plane.scale.k : plane.scale.v};
+      part == 0 ? plane.scale.k : plane.scale.v};
 }
 
 __device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d) {
@@ -85,16 +85,8 @@ inline StoreDevice store_device(Commands& commands, const StoreKvArgs& args) {
   const KvPlane plane = kv_plane(args.kv, args.layer);
   HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
   HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
-  return {args.k.data,
-          args.v.data,
-          args.k.stride[0],
-          args.k.stride[1],
-          args.v.stride[0],
-          args.v.stride[1],
-          plane,
-          commands.data(args.kv.pages),
-          args.k.extent[0],
-          args.first_entry};
+  return {args.k.data, args.v.data, args.k.stride[0], args.k.stride[1], args.v.stride[0], args.v.stride[1], plane,
+      commands.data(args.kv.pages), args.k.extent[0], args.first_entry};
 }
 
 }  // namespace hunch

@@ -30,7 +30,7 @@ EncodeTiled encode_tiled() {
 
 size_t CudaKvStore::page_bytes(const KvGeometry& geometry) {
   return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) *
-         kv_row_bytes(geometry.dtype, geometry.head_dim);
+      kv_row_bytes(geometry.dtype, geometry.head_dim);
 }
 
 std::unique_ptr<CudaKvStore> CudaKvStore::make(Commands& commands, const KvGeometry& geometry, int64_t num_pages) {
@@ -65,8 +65,8 @@ bool CudaKvStore::make_maps() {
   for (int keys_only = 0; keys_only < 2; ++keys_only) {
     const cuuint32_t box[3] = {64, kPageLen, keys_only ? parts / 2 : parts};
     if (encode(&maps[keys_only], dtype == DType::BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-               memory_, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+            memory_, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       return false;
   }
   return copy_to_device(maps_, maps, sizeof maps) == cudaSuccess;
@@ -119,8 +119,8 @@ void CudaKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int
   HUNCH_CUDA_CHECK(cudaMemcpy(bits.data(), row(layer, kv_head, page, in_page), row_bytes_, cudaMemcpyDeviceToHost));
   float scales[2] = {scale(layer).k, scale(layer).v};
   if (dtype == DType::Q8_0)
-    HUNCH_CUDA_CHECK(cudaMemcpy(scales, row(layer, kv_head, page, kPageLen) + size_t(in_page) * kScaleBytes, kScaleBytes,
-                                cudaMemcpyDeviceToHost));
+    HUNCH_CUDA_CHECK(cudaMemcpy(
+        scales, row(layer, kv_head, page, kPageLen) + size_t(in_page) * kScaleBytes, kScaleBytes, cudaMemcpyDeviceToHost));
   for (int part = 0; part < 2; ++part) {
     const std::byte* from = bits.data() + size_t(part) * row_bytes_ / 2;
     float* to = part == 0 ? k : v;

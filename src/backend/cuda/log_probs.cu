@@ -104,22 +104,22 @@ void enqueue_log_probs(Commands& commands, const LogProbsArgs& args) {
   HUNCH_CHECK(vocab > 0 && vocab <= kMostVocab && args.logits.stride[1] == 1 && args.count >= 0);
   HUNCH_CHECK(args.count == 0 || (args.top_ids.stride[1] == 1 && args.top_values.stride[1] == 1));
   const LogProbsDevice device{.logits = args.logits.data,
-                              .ids = args.ids.data,
-                              .values = args.values.data,
-                              .top_ids = args.top_ids.data,
-                              .top_values = args.top_values.data,
-                              .logits_stride = args.logits.stride[0],
-                              .ids_stride = args.ids.stride[0],
-                              .values_stride = args.values.stride[0],
-                              .top_ids_stride = args.top_ids.stride[0],
-                              .top_values_stride = args.top_values.stride[0],
-                              .vocab = int(vocab),
-                              .count = args.count};
+      .ids = args.ids.data,
+      .values = args.values.data,
+      .top_ids = args.top_ids.data,
+      .top_values = args.top_values.data,
+      .logits_stride = args.logits.stride[0],
+      .ids_stride = args.ids.stride[0],
+      .values_stride = args.values.stride[0],
+      .top_ids_stride = args.top_ids.stride[0],
+      .top_values_stride = args.top_values.stride[0],
+      .vocab = int(vocab),
+      .count = args.count};
   commands.launch(log_probs_kernel,
-                  {.blocks = dim3(unsigned(rows) * kClusterBlocks),
-                   .threads = kRowThreads,
-                   .shared_bytes = sizeof(Shared) + size_t(slice_len(vocab)) * sizeof(uint32_t)},
-                  device);
+      {.blocks = dim3(unsigned(rows) * kClusterBlocks),
+          .threads = kRowThreads,
+          .shared_bytes = sizeof(Shared) + size_t(slice_len(vocab)) * sizeof(uint32_t)},
+      device);
 }
 
 }  // namespace hunch

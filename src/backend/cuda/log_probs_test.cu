@@ -24,12 +24,13 @@ std::vector<T> filled(int64_t n, T value) {
 }
 
 Result on_device(Commands& commands, const std::vector<float>& logits, int64_t rows, int64_t vocab,
-                 const std::vector<int32_t>& ids, int count) {
+    const std::vector<int32_t>& ids, int count) {
   test::DeviceArray<float> x(logits), values(filled(rows, -5.0f)), top_values(filled(rows * count, -5.0f));
   test::DeviceArray<int32_t> wanted(ids), top_ids(filled<int32_t>(rows * count, -5));
-  enqueue_log_probs(commands, {View<const float, 2>(x.data(), rows, vocab), View<const int32_t, 1>(wanted.data(), rows),
-                               View<float, 1>(values.data(), rows), count, View<int32_t, 2>(top_ids.data(), rows, count),
-                               View<float, 2>(top_values.data(), rows, count)});
+  enqueue_log_probs(commands,
+      {View<const float, 2>(x.data(), rows, vocab), View<const int32_t, 1>(wanted.data(), rows),
+          View<float, 1>(values.data(), rows), count, View<int32_t, 2>(top_ids.data(), rows, count),
+          View<float, 2>(top_values.data(), rows, count)});
   EXPECT_TRUE(commands.wait().ok());
   return {values.get(), top_values.get(), top_ids.get()};
 }
@@ -62,8 +63,8 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       for (int64_t r = 0; r < rows; ++r) ids.push_back(int32_t(random() % uint32_t(vocab)));
       Result want{filled(rows, 0.0f), filled(rows * count, 0.0f), filled<int32_t>(rows * count, 0)};
       reference.log_probs({View<const float, 2>(logits.data(), rows, vocab), View<const int32_t, 1>(ids.data(), rows),
-                           View<float, 1>(want.values.data(), rows), count, View<int32_t, 2>(want.top_ids.data(), rows, count),
-                           View<float, 2>(want.top_values.data(), rows, count)});
+          View<float, 1>(want.values.data(), rows), count, View<int32_t, 2>(want.top_ids.data(), rows, count),
+          View<float, 2>(want.top_values.data(), rows, count)});
       const Result got = on_device(*commands, logits, rows, vocab, ids, count);
       expect_same(got.values, want.values);
       expect_same(got.top_values, want.top_values);

@@ -15,7 +15,6 @@ namespace {
 constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
 constexpr int64_t kFewRows = 128;                                    // one tile of rows
-constexpr int64_t kPairRows = 1024;  // up to here pairs of blocks share weights; beyond, clusters of four
 constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
 constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
@@ -66,19 +65,18 @@ __global__ void embed_kernel(const EmbedOnDevice* args) {
 // The kernels of an encoding.
 struct Kernels {
   Kernel plain, resident;
-  Kernel few[5];      // up to 8 << i rows; none of 8 for codes, which are decoded faster in `resident`
-  Kernel many[2][2];  // clusters of two, of four; units of all runs, of one
+  Kernel few[5];   // up to 8 << i rows; none of 8 for codes, which are decoded faster in `resident`
+  Kernel many[2];  // units of all runs, of one
   void (*embed)(const EmbedOnDevice*);
 };
 template <DType kType>
 Kernels kernels_of_type() {
   Kernels k{.plain = plain_rows_kernel<kType>,
-            .resident = resident_rows_kernel<kType>,
-            .few = {nullptr, few_rows_kernel<kType, 16>, few_rows_kernel<kType, 32>, few_rows_kernel<kType, 64>,
-                    few_rows_kernel<kType, 128>},
-            .many = {{many_rows_kernel<kType, 2, false>, many_rows_kernel<kType, 2, true>},
-                     {many_rows_kernel<kType, 4, false>, many_rows_kernel<kType, 4, true>}},
-            .embed = embed_kernel<kType>};
+      .resident = resident_rows_kernel<kType>,
+      .few = {nullptr, few_rows_kernel<kType, 16>, few_rows_kernel<kType, 32>, few_rows_kernel<kType, 64>,
+          few_rows_kernel<kType, 128>},
+      .many = {many_rows_kernel<kType, false>, many_rows_kernel<kType, true>},
+      .embed = embed_kernel<kType>};
   if constexpr (kType == DType::BF16) k.few[0] = few_rows_kernel<kType, 8>;
   return k;
 }
@@ -102,9 +100,8 @@ struct Form {
   int cluster = 1;  // blocks; of groups that share activations, of row tiles too if `whole`
   bool whole = false;
 };
-constexpr int many_rows_cluster(int64_t rows) { return rows > kPairRows ? 4 : 2; }
 Form form_of(const Kernels& kernels, int64_t rows, bool cut) {
-  if (rows > kFewRows) return {kernels.many[rows > kPairRows][cut], 128, many_rows_cluster(rows), true};
+  if (rows > kFewRows) return {kernels.many[cut], 128, 2, true};
   int i = kernels.few[0] ? 0 : 1;
   while (8 << i < rows) ++i;
   return {kernels.few[i], 8 << i, few_rows_cluster(8 << i)};
@@ -133,33 +130,12 @@ void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape,
   HUNCH_CHECK(a.stages >= 2);
 }
 
-// Clusters of many_rows_kernel that the device has room for at a time: not every SM has three neighbours.
-int most_clusters(int blocks) {
-  if (blocks == 2) return device_facts().num_sms / 2;
-  static const int most = [blocks] {
-    const auto kernel = many_rows_kernel<DType::BF16, 4, true>;
-    HUNCH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfOne));
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = unsigned(blocks), cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(512), config.dynamicSmemBytes = kSharedOfOne;
-    config.attrs = &cluster, config.numAttrs = 1;
-    int count = 0;
-    HUNCH_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config));
-    return std::max(count, 1);
-  }();
-  return most;
-}
-
 // Tiles of a group and all that follows from it: the shortest time by a model of the device. Returns the number of blocks;
 // `time` for many rows: as wants_chunk() counts it.
 int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape, double& time) {
   const int sms = device_facts().num_sms;
   // Groups of a cluster's share of features; its units; blocks that have one each.
-  const auto groups_of = [&](int group) {
-    return divide_up(a.num_tiles, group * (form.whole ? form.cluster / 2 : form.cluster));
-  };
+  const auto groups_of = [&](int group) { return divide_up(a.num_tiles, group * (form.whole ? 1 : form.cluster)); };
   const auto units_of = [&](int group) { return groups_of(group) * (a.cut ? a.splits : 1) * a.row_tiles; };
   const auto blocks_of = [&](int group) { return units_of(group) * form.cluster; };
   // One block with deep stages where a unit is all that an SM gets; else two, so that one multiplies while the other ends.
@@ -172,17 +148,14 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
     plan_stage(a, form, shape, group, shared_of(group));
     const int units = blocks_of(group);
     if (form.whole) {
-      time = double(divide_up(units_of(group), most_clusters(form.cluster))) * group *
-             (group == 1   ? 1.5
-              : group == 2 ? 1.25
-                           : 1.0);
+      time = double(divide_up(units_of(group), sms / 2)) * group * (group == 1 ? 1.5 : group == 2 ? 1.25 : 1.0);
     } else {
       const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
       const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
       const double x = double(a.stage_bytes - a.x_offset) / form.cluster;
       time = std::max({all / kReadRate, all * kTurnaround / in_flight, unit * divide_up(units, sms) / a.row_tiles / kSmRate,
-                       unit * units * (1 + x / weights) / kL2Rate}) *
-             (1 + 0.01 * (3 - group));
+                 unit * units * (1 + x / weights) / kL2Rate}) *
+          (1 + 0.01 * (3 - group));
     }
     if (time <= best_time) best = group, best_time = time;
   }
@@ -190,7 +163,6 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
   plan_stage(a, form, shape, best, shared_of(best));
   a.groups = groups_of(best);
   a.units = units_of(best);
-  if (form.whole) return form.cluster * std::min(a.units, most_clusters(form.cluster));
   return form.cluster * std::min(a.units, (shared_of(best) == kSharedOfOne ? sms : 2 * sms) / form.cluster);
 }
 
@@ -237,12 +209,12 @@ ProductsOnDevice describe(const MatmulArgs& args, std::span<const Product> produ
     HUNCH_CHECK(weight.in_dim == args.x.extent[1] && products[i].out.extent[1] == weight.out_dim);
     HUNCH_CHECK(products[i].out.extent[0] == a.rows && products[i].out.stride[1] == 1);
     a.products[i] = {.tiles = weight.tiles,
-                     .bias = products[i].bias,
-                     .out = products[i].out.data,
-                     .counters = weight.counters,
-                     .out_stride = products[i].out.stride[0],
-                     .num_tiles = weight.num_tiles,
-                     .out_dim = int(weight.out_dim)};
+        .bias = products[i].bias,
+        .out = products[i].out.data,
+        .counters = weight.counters,
+        .out_stride = products[i].out.stride[0],
+        .num_tiles = weight.num_tiles,
+        .out_dim = int(weight.out_dim)};
     a.num_tiles += weight.num_tiles;
   }
   return a;
@@ -252,18 +224,18 @@ ProductsOnDevice describe(const MatmulArgs& args, std::span<const Product> produ
 void pack_rows(Commands& commands, const ProductsOnDevice& a) {
   const int units = a.parts * a.x_blocks * 64, most = 8 * device_facts().num_sms;
   commands.launch(pack_activations_kernel, {.blocks = dim3(unsigned(std::min(divide_up(units, 256), most))), .threads = 256},
-                  PackActivations{.x = a.x,
-                                  .packed = const_cast<std::byte*>(a.packed_x),
-                                  .x_stride = a.x_stride,
-                                  .in_dim = a.in_dim,
-                                  .rows = a.rows,
-                                  .x_blocks = a.x_blocks,
-                                  .parts = a.parts});
+      PackActivations{.x = a.x,
+          .packed = const_cast<std::byte*>(a.packed_x),
+          .x_stride = a.x_stride,
+          .in_dim = a.in_dim,
+          .rows = a.rows,
+          .x_blocks = a.x_blocks,
+          .parts = a.parts});
 }
 
 // `packed`: the activations, if they are there already.
-void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed,
-                   ActivationPath path) {
+void enqueue_alike(
+    Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed, ActivationPath path) {
   const CudaWeight& first = weight_of(products[0]);
   const RecordShape shape = record_shape(first.form);
   const Kernels kernels = kernels_of(first.form);
@@ -271,8 +243,8 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   ProductsOnDevice a = describe(args, products);
 
   if (!is_hopper() || path == ActivationPath::Plain) {
-    commands.launch(kernels.plain, {.blocks = dim3(unsigned(a.num_tiles), unsigned(divide_up(rows, kPlainRows))), .threads = 128},
-                    a);
+    commands.launch(
+        kernels.plain, {.blocks = dim3(unsigned(a.num_tiles), unsigned(divide_up(rows, kPlainRows))), .threads = 128}, a);
     return;
   }
 
@@ -284,15 +256,16 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
     return commands.ones(size_t(tiles_of_rows) * size_t(a.num_tiles) * size_t(a.splits) * size_t(n / 2) * 128 * sizeof(float));
   };
   // A block must not have two runs of a tile: it would wait for itself.
-  const int many = many_rows_cluster(rows), clusters = most_clusters(many);
+  const int clusters = sms / 2;
   a.cut = a.splits > 1 &&
-          (!whole || (clusters >= a.splits && divide_up(a.num_tiles, 3 * many / 2) * divide_up(rows, 64 * many) < clusters &&
-                      room_for_sums(divide_up(rows, 256) * 2, 128)));
+      (!whole ||
+          (clusters >= a.splits && divide_up(a.num_tiles, 3) * divide_up(rows, 128) < clusters &&
+              room_for_sums(divide_up(rows, 256) * 2, 128)));
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
   int resident_bytes = 0;
   // Codes are decoded faster there. Plain weights of more than a few rows are faster with activations that come by the stage.
   bool resident = !whole && can_read && rows <= kResidentRows && path != ActivationPath::Packed &&
-                  !(first.form == DType::BF16 && rows > kResidentPlainRows);
+      !(first.form == DType::BF16 && rows > kResidentPlainRows);
   if (resident) {
     ProductsOnDevice planned = a;
     resident_bytes = plan_resident(planned, shape);
@@ -339,10 +312,10 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   a.stage_cycles = int(double(weights) * sms * kClock / pace);
   a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,
-                  {.blocks = dim3(unsigned(blocks)),
-                   .threads = unsigned(a.group_tiles * 128 + (resident ? 32 : helper_threads(form.whole))),
-                   .shared_bytes = size_t(resident ? resident_bytes : kHeadBytes + a.stages * a.stage_bytes)},
-                  a);
+      {.blocks = dim3(unsigned(blocks)),
+          .threads = unsigned(a.group_tiles * 128 + (resident ? 32 : helper_threads(form.whole))),
+          .shared_bytes = size_t(resident ? resident_bytes : kHeadBytes + a.stages * a.stage_bytes)},
+      a);
 }
 
 }  // namespace
@@ -401,14 +374,14 @@ void enqueue_embed(Commands& commands, const EmbedArgs& args) {
   const auto& table = static_cast<const CudaWeight&>(*args.table);
   HUNCH_CHECK(args.out.extent[1] == table.in_dim && args.out.stride[1] == 1);
   const EmbedOnDevice a{.ids = args.ids.data,
-                        .tiles = table.tiles,
-                        .out = args.out.data,
-                        .id_stride = args.ids.stride[0],
-                        .out_stride = args.out.stride[0],
-                        .out_dim = table.out_dim,
-                        .in_dim = table.in_dim,
-                        .num_records = table.num_records,
-                        .per_input = table.records_per_input};
+      .tiles = table.tiles,
+      .out = args.out.data,
+      .id_stride = args.ids.stride[0],
+      .out_stride = args.out.stride[0],
+      .out_dim = table.out_dim,
+      .in_dim = table.in_dim,
+      .num_records = table.num_records,
+      .per_input = table.records_per_input};
   const Grid grid{.blocks = dim3(unsigned(args.ids.extent[0]), unsigned(divide_up(table.in_dim, 1024))), .threads = 256};
   commands.launch(kernels_of(table.form).embed, grid, a);
 }

@@ -77,8 +77,9 @@ class Products {
       enqueue_matmul(commands_, {x(4096), qkv});
       enqueue_matmul(commands_, {x(4096), o, true});
       norm();
-      if (chain && enqueue_feed_forward(commands_, {x(4096), l.gate.get(), l.up.get(), l.down.get(), out(4096, 12288),
-                                                    out(16384, 12288), out(0, 4096)}))
+      if (chain &&
+          enqueue_feed_forward(
+              commands_, {x(4096), l.gate.get(), l.up.get(), l.down.get(), out(4096, 12288), out(16384, 12288), out(0, 4096)}))
         continue;
       enqueue_matmul(commands_, {x(4096), both});
       if (chain)

@@ -31,11 +31,11 @@ class CudaMatmul : public testing::TestWithParam<DType> {
   }
   // Rows first .. first + rows - 1 of x.
   std::vector<float> product(const Weight& weight, const DeviceArray<float>& x, int64_t first, int64_t rows,
-                             const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
+      const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
     DeviceArray<float> out(std::vector<float>(size_t(rows * weight.out_dim), 0.25f));
     const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
-    enqueue_matmul(*commands, {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate},
-                   path);
+    enqueue_matmul(
+        *commands, {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate}, path);
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
@@ -43,8 +43,8 @@ class CudaMatmul : public testing::TestWithParam<DType> {
     DeviceArray<int32_t> list(ids);
     const int64_t rows = int64_t(ids.size());
     DeviceArray<float> out(size_t(rows * weight.in_dim));
-    enqueue_embed(*commands,
-                  {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
+    enqueue_embed(
+        *commands, {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
@@ -72,8 +72,8 @@ float rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
   const DType dtype = GetParam();
   const int block = dtype_info(dtype).block;
-  std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 256},    {63, 512},   {64, 256}, {65, 256},
-                                                     {200, 1024}, {130, 2304}, {70, 4096}};
+  std::vector<std::pair<int64_t, int64_t>> shapes = {
+      {1, 256}, {63, 512}, {64, 256}, {65, 256}, {200, 1024}, {130, 2304}, {70, 4096}};
   if (block == 1) shapes.insert(shapes.end(), {{3, 1}, {5, 7}, {80, 33}, {100, 64}, {40, 1100}, {40, 2060}});
   if (block == 32) shapes.insert(shapes.end(), {{3, 32}, {80, 96}, {100, 288}, {40, 2080}});
   ReferenceBackend reference;
@@ -110,8 +110,8 @@ TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
 TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
   const DType dtype = GetParam();
   constexpr int64_t kRows = 1100;
-  const std::pair<int64_t, int64_t> shapes[] = {{4096, 4096}, {1024, 4096}, {12288, 1024},
-                                                {512, 1536},  {300, 512},   {4096, 12288}};
+  const std::pair<int64_t, int64_t> shapes[] = {
+      {4096, 4096}, {1024, 4096}, {12288, 1024}, {512, 1536}, {300, 512}, {4096, 12288}};
   for (const auto& [n, k] : shapes) {
     const auto weight = random_weight(dtype, n, k, 7, 0.02f);
     ASSERT_TRUE(weight);
@@ -119,7 +119,7 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
     const auto all = product(*weight, x, 0, kRows, bias.data(), true);
     for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 256, 512, 513}) {
       for (const ActivationPath path :
-           {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
+          {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
         if (rows > (path == ActivationPath::Packed ? 8 : path == ActivationPath::Plain ? 65 : 1 << 20)) continue;
         const int64_t first = rows == 1 ? 77 : 5 * rows % (kRows - rows);
         const auto some = product(*weight, x, first, rows, bias.data(), true, path);
@@ -278,7 +278,7 @@ TEST_P(CudaProducts, ShowsANanCodeOfFp8InItsFeatureOnly) {
 TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
   for (const int64_t rows : {1, 8, 20, 64, 130, 1100}) {
     const std::pair<DType, int64_t> parts[] = {{DType::BF16, 4096}, {DType::BF16, 1000}, {DType::Q4_0, 1024}, {DType::BF16, 1024},
-                                               {DType::Q6_K, 70},   {DType::Q4_0, 64},   {DType::BF16, 9000}, {DType::F32, 65}};
+        {DType::Q6_K, 70}, {DType::Q4_0, 64}, {DType::BF16, 9000}, {DType::F32, 65}};
     std::vector<std::unique_ptr<Weight>> weights;
     std::vector<std::unique_ptr<DeviceArray<float>>> together;
     std::vector<Product> products;

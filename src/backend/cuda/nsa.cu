@@ -46,9 +46,9 @@ __global__ void nsa_compress_kernel(const NsaCompressLaunch* args) {
     if (a.linear) __syncthreads();  // the entries before have been read
     for (int m = 0; m < run.cmp_len; ++m) {
       const int entry = job.listed < 0 ? first + m : a.places[job.listed + m];
-      const auto* row = reinterpret_cast<const __nv_bfloat16*>(run.raw.keys + head * run.raw.head_bytes +
-                                                               run.raw_pages[entry / kPageLen] * run.raw.chunk_bytes) +
-                        int64_t(entry % kPageLen) * 2 * dim;
+      const auto* row = reinterpret_cast<const __nv_bfloat16*>(
+                            run.raw.keys + head * run.raw.head_bytes + run.raw_pages[entry / kPageLen] * run.raw.chunk_bytes) +
+          int64_t(entry % kPageLen) * 2 * dim;
       float k[2] = {__bfloat162float(row[i]), __bfloat162float(row[i + half])};
       const float v[2] = {__bfloat162float(row[dim + i]), __bfloat162float(row[dim + i + half])};
       const auto turn_back = [&](float c, float s) {
@@ -87,8 +87,7 @@ __global__ void nsa_compress_kernel(const NsaCompressLaunch* args) {
     }
     std::byte* to = job.listed >= 0 ? const_cast<std::byte*>(run.owned) + (int64_t(head) * run.num_owned + job.to) * dim * 4
                                     : run.compressed.keys + head * run.compressed.head_bytes +
-                                          run.compressed_pages[job.to / kPageLen] * run.compressed.chunk_bytes +
-                                          int64_t(job.to % kPageLen) * dim * 4;
+            run.compressed_pages[job.to / kPageLen] * run.compressed.chunk_bytes + int64_t(job.to % kPageLen) * dim * 4;
     auto* row = reinterpret_cast<__nv_bfloat16*>(to);
     for (int h = 0; h < 2; ++h)
       row[i + h * half] = __float2bfloat16_rn(k[h]), row[dim + i + h * half] = __float2bfloat16_rn(float(value[h]));
@@ -102,8 +101,8 @@ struct Kind {
 template <int D, int kBlock, int kTiles>
 void launch(Commands& commands, bool route, dim3 blocks, int owners, const NsaLaunch& args) {
   const Grid grid{.blocks = blocks,
-                  .threads = kNsaBlockChains * kTiles * 32,
-                  .shared_bytes = size_t(NsaShared<D, kTiles * 16>::kOwners) + size_t(owners) * sizeof(uint32_t)};
+      .threads = kNsaBlockChains * kTiles * 32,
+      .shared_bytes = size_t(NsaShared<D, kTiles * 16>::kOwners) + size_t(owners) * sizeof(uint32_t)};
   if (route) commands.launch(nsa_route_kernel<D, kBlock, kTiles>, grid, args);
   else commands.launch(nsa_attend_kernel<D, kBlock, kTiles>, grid, args);
 }
@@ -235,10 +234,10 @@ void CudaNsa::compress_kept(Commands& commands, const NsaAttentionArgs& args) {
   launch.inv_freq = args.nsa.inv_freq, launch.magnitude = args.nsa.magnitude;
   const int dim = devices_[0].raw.head_dim;
   commands.launch(nsa_compress_kernel,
-                  {.blocks = dim3(unsigned(most_jobs * devices_[0].kv_heads)),
-                   .threads = unsigned(dim / 2),
-                   .shared_bytes = launch.linear ? size_t(shape.cmp_len * dim) * 2 * sizeof(float) : 0},
-                  launch);
+      {.blocks = dim3(unsigned(most_jobs * devices_[0].kv_heads)),
+          .threads = unsigned(dim / 2),
+          .shared_bytes = launch.linear ? size_t(shape.cmp_len * dim) * 2 * sizeof(float) : 0},
+      launch);
 }
 
 void CudaNsa::enqueue(Commands& commands, const NsaAttentionArgs& args) {
@@ -274,7 +273,7 @@ void CudaNsa::enqueue(Commands& commands, const NsaAttentionArgs& args) {
 }
 
 void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std::span<const NsaRows> runs,
-                     const NsaGrouping& grouping, const NsaAttentionArgs* op) {
+    const NsaGrouping& grouping, const NsaAttentionArgs* op) {
   commands.begin_op();
   devices_.assign(runs.size(), NsaDevice{});
   int most_rows = 0, most_blocks = 0;
@@ -337,7 +336,7 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   run(false, [](NsaDevice& d) { d.branches = kNsaSelected, d.apart = 1; });
   run(false, [](NsaDevice& d) { d.branches = kNsaWindow, d.apart = 1; });
   commands.launch(nsa_mix_kernel, {.blocks = dim3(64, unsigned(runs.size())), .threads = 256},
-                  NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
+      NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
 }
 
 }  // namespace hunch

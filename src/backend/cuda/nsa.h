@@ -44,8 +44,8 @@ struct NsaGrouping {
 
 class CudaNsa {
  public:
-  void enqueue(Commands& commands, const NsaShape& shape, float scale, std::span<const NsaRows> runs,
-               const NsaGrouping& grouping = {}) {
+  void enqueue(
+      Commands& commands, const NsaShape& shape, float scale, std::span<const NsaRows> runs, const NsaGrouping& grouping = {}) {
     attend(commands, shape, scale, runs, grouping, nullptr);
   }
 
@@ -55,7 +55,7 @@ class CudaNsa {
 
  private:
   void attend(Commands& commands, const NsaShape& shape, float scale, std::span<const NsaRows> runs, const NsaGrouping& grouping,
-              const NsaAttentionArgs* op);  // op: what was kept is compressed first
+      const NsaAttentionArgs* op);  // op: what was kept is compressed first
   void add_run(Commands& commands, const NsaShape& shape, const NsaRows& run, NsaDevice& device);
   void find_paths(const NsaRows& run);
   void find_owned(const NsaShape& shape, const NsaRun& run, int index);

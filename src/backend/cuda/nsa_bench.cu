@@ -31,8 +31,8 @@ Draft draft(int entries, int rows, float alike) {
   const size_t width = size_t(kHeads * kDim);
   for (int row = 0; row < rows; ++row) {
     for (size_t i = 0; i < width; ++i)
-      x.q.push_back(row == 0 ? 2 * normal(random)
-                             : alike * x.q[x.q.size() - width] + 2 * std::sqrt(1 - alike * alike) * normal(random));
+      x.q.push_back(
+          row == 0 ? 2 * normal(random) : alike * x.q[x.q.size() - width] + 2 * std::sqrt(1 - alike * alike) * normal(random));
     x.positions.push_back(entries + row);
   }
   return x;
@@ -61,13 +61,13 @@ double union_share(const std::vector<int32_t>& chosen, int rows, int count, int 
 std::vector<KernelRow> bench_nsa(Commands& commands) {
   std::vector<KernelRow> out;
   const NsaShape settings{.variant = "std",
-                          .cmp_len = 32,
-                          .cmp_stride = 16,
-                          .sel_block = 64,
-                          .sel_count = 16,
-                          .init_blocks = 1,
-                          .local_blocks = 2,
-                          .window = 512};
+      .cmp_len = 32,
+      .cmp_stride = 16,
+      .sel_block = 64,
+      .sel_count = 16,
+      .init_blocks = 1,
+      .local_blocks = 2,
+      .window = 512};
   CudaNsa nsa;
   const double scale = 1 / std::sqrt(double(kDim));
   for (const int entries : {4096, 8192, 16384, 32768, 65536}) {
@@ -93,15 +93,13 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
       const auto time = [&](const Form& form) {
         NsaRows mine = run;
         mine.given = form.given;
-        return time_commands(commands, kRepeats,
-                             [&] {
-                               for (const Layer& layer : layers) {
-                                 mine.raw = layer.raw, mine.compressed = layer.compressed;
-                                 nsa.enqueue(commands, settings, float(scale), std::span<const NsaRows>(&mine, 1),
-                                             {.rows = form.grouped, .shared = form.shared, .apart = form.apart});
-                               }
-                             }) /
-               kLayers;
+        return time_commands(commands, kRepeats, [&] {
+          for (const Layer& layer : layers) {
+            mine.raw = layer.raw, mine.compressed = layer.compressed;
+            nsa.enqueue(commands, settings, float(scale), std::span<const NsaRows>(&mine, 1),
+                {.rows = form.grouped, .shared = form.shared, .apart = form.apart});
+          }
+        }) / kLayers;
       };
       const double base = time({"", 1, false, false, true});
       const std::vector<int32_t> own = chosen.get();

@@ -187,12 +187,13 @@ class NsaGroup {
     fold<kNsaTile>(0, compressed_tiles([this](int) { return all_rows(); }));
   }
   __device__ __forceinline__ void fold_selected() {
-    fold<kBlock>(1, tiles<kBlock>(kNsaSelected, 0, most_ / kBlock + 1, a_.entries,
-                                  [this](int block) { return owners()[slot_of(block)]; }));
+    fold<kBlock>(1,
+        tiles<kBlock>(kNsaSelected, 0, most_ / kBlock + 1, a_.entries, [this](int block) { return owners()[slot_of(block)]; }));
   }
   __device__ __forceinline__ void fold_window() {
-    fold<kNsaTile>(2, tiles<kNsaTile>(kNsaWindow, max(0, least_ - a_.window + 1) / kNsaTile,
-                                      a_.window > 0 ? most_ / kNsaTile + 1 : 0, a_.entries, [this](int) { return all_rows(); }));
+    fold<kNsaTile>(2,
+        tiles<kNsaTile>(kNsaWindow, max(0, least_ - a_.window + 1) / kNsaTile, a_.window > 0 ? most_ / kNsaTile + 1 : 0,
+            a_.entries, [this](int) { return all_rows(); }));
   }
 
   // The block's four chains, folded, to its result of the branch.
@@ -200,8 +201,8 @@ class NsaGroup {
     return reinterpret_cast<float*>(memory_ + Shared::kResults) + slot * Shared::kResultFloats;
   }
   __device__ __forceinline__ static void add(NsaMerged& all, const float* part, int place, int d) {
-    all.add(*reinterpret_cast<const float4*>(part + place * D + d),
-            *reinterpret_cast<const float2*>(part + kPacked * D + place * 2));
+    all.add(
+        *reinterpret_cast<const float4*>(part + place * D + d), *reinterpret_cast<const float2*>(part + kPacked * D + place * 2));
   }
   __device__ __forceinline__ void gather(int slot, NsaState<D>& state) {
     const char* parts = memory_ + Shared::kTilesAt;

@@ -24,15 +24,15 @@ struct Answer {
   Answer row(int row, int rows) const {
     const size_t o = out.size() / size_t(rows), c = chosen.size() / size_t(rows);
     return {{out.begin() + row * int64_t(o), out.begin() + (row + 1) * int64_t(o)},
-            {chosen.begin() + row * int64_t(c), chosen.begin() + (row + 1) * int64_t(c)}};
+        {chosen.begin() + row * int64_t(c), chosen.begin() + (row + 1) * int64_t(c)}};
   }
 };
 
 class Bench {
  public:
   Bench() : commands_(Commands::make().value()) {}
-  Answer ask(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& settings,
-             const NsaGrouping& grouping = {}) {
+  Answer ask(
+      NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& settings, const NsaGrouping& grouping = {}) {
     const int64_t rows = int64_t(x.positions.size()), sets = rows * x.kv_heads * settings.sel_count;
     DeviceArray<float> q(x.q), gates(x.gates), out(x.q.size());
     DeviceArray<int32_t> chosen(x.chosen.empty() ? std::vector<int32_t>(size_t(sets), -7) : x.chosen);
@@ -86,7 +86,7 @@ double bf16(float x) { return double(bf16_to_f32(f32_to_bf16(x))); }
 // The definition, in doubles, of one row of a chain; `blocks` as the device chose them. Returns the most that a block left out
 // would have been better than one that was chosen.
 double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& s, int row, const int32_t* chosen,
-                 std::vector<double>& out) {
+    std::vector<double>& out) {
   const int group = x.heads / x.kv_heads, position = x.positions[size_t(row)], newest = position / s.sel_block;
   const double scale = 1 / std::sqrt(double(x.dim));
   out.assign(size_t(x.heads * x.dim), 0);
@@ -156,13 +156,13 @@ struct Case {
   NsaShape settings;
 };
 const NsaShape kUsual{.variant = "std",
-                      .cmp_len = 32,
-                      .cmp_stride = 16,
-                      .sel_block = 64,
-                      .sel_count = 16,
-                      .init_blocks = 1,
-                      .local_blocks = 2,
-                      .window = 512};
+    .cmp_len = 32,
+    .cmp_stride = 16,
+    .sel_block = 64,
+    .sel_count = 16,
+    .init_blocks = 1,
+    .local_blocks = 2,
+    .window = 512};
 NsaShape changed(auto change) {
   NsaShape shape = kUsual;
   change(shape);
@@ -171,7 +171,7 @@ NsaShape changed(auto change) {
 const Case kCases[] = {
     {8, 2, 64, kUsual},
     {16, 1, 64,
-     changed([](NsaShape& s) { s.cmp_len = s.sel_block = 16, s.init_blocks = 0, s.local_blocks = 1, s.window = 128; })},
+        changed([](NsaShape& s) { s.cmp_len = s.sel_block = 16, s.init_blocks = 0, s.local_blocks = 1, s.window = 128; })},
     {4, 2, 128, changed([](NsaShape& s) { s.sel_count = 8, s.window = 128; })},
     {8, 2, 64, changed([](NsaShape& s) { s.cmp_len = 16, s.cmp_stride = 8, s.sel_block = 32, s.window = 128; })},
     {3, 1, 64, changed([](NsaShape& s) { s.sel_count = 4, s.window = 0; })},
@@ -281,8 +281,8 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
             for (int part = 0; part < 2; ++part) {
               std::copy_n(raw.entry(kv, entries + at, part), c.dim, chain_raw.entry(kv, x.positions[size_t(at)], part));
               if (x.owned[size_t(at)] >= 0)
-                std::copy_n(owned.entry(kv, at, part), c.dim,
-                            chain_compressed.entry(kv, visible(s, x.positions[size_t(at)]) - 1, part));
+                std::copy_n(
+                    owned.entry(kv, at, part), c.dim, chain_compressed.entry(kv, visible(s, x.positions[size_t(at)]) - 1, part));
             }
         chain_raw.show(), chain_compressed.show();
         EXPECT_TRUE(bench.ask(chain_raw, chain_compressed, alone(x, s, row), s) == tree.row(row, rows))
@@ -329,7 +329,7 @@ class Stores {
       row.clear();
       for (int i = 0; i < 2 * geometry_.head_dim; ++i) row.push_back(f32_to_bf16(kv[size_t(head * 2 * geometry_.head_dim + i)]));
       std::byte* to = plane.keys + head * plane.head_bytes + pages_[size_t(entry / kPageLen)] * plane.chunk_bytes +
-                      entry % kPageLen * 4 * geometry_.head_dim;
+          entry % kPageLen * 4 * geometry_.head_dim;
       HUNCH_CUDA_CHECK(copy_to_device(to, row.data(), row.size() * sizeof(uint16_t)));
     }
   }
@@ -352,16 +352,16 @@ std::vector<float> entry_of(const Case& c, uint32_t token, int64_t position) {
 }
 
 std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, const Case& c, const std::vector<float>& q,
-                          const std::vector<int32_t>& positions, const std::vector<int32_t>& parents, int64_t known) {
+    const std::vector<int32_t>& positions, const std::vector<int32_t>& parents, int64_t known) {
   const int64_t rows = int64_t(positions.size()), before = parents.empty() ? positions.back() + 1 : positions[0];
   DeviceArray<float> device_q(q), gates(std::vector<float>(size_t(rows * c.heads * 3), 0.3f)), out(q.size());
   const KvRef kv{stores.raw.get(), stores.pages()}, compressed{stores.rows.get(), stores.pages()};
   nsa.compress({.layer = 1,
-                .nsa = stores.on_device,
-                .kv = kv,
-                .rows = compressed,
-                .first = c.settings.rows_of(known),
-                .last = c.settings.rows_of(before)});
+      .nsa = stores.on_device,
+      .kv = kv,
+      .rows = compressed,
+      .first = c.settings.rows_of(known),
+      .last = c.settings.rows_of(before)});
   NsaRun run{.num_rows = rows, .kv = kv, .rows = compressed};
   run.last = View<const int32_t, 1>(positions.data(), rows), run.tree.parents = parents, run.tree.first_entry = positions[0];
   NsaAttentionArgs args{.layer = 1, .nsa = stores.on_device, .scale = 1 / std::sqrt(float(c.dim))};

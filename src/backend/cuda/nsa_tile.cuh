@@ -202,8 +202,8 @@ class NsaChain {
       }
       const int32_t* pages = compressed ? a_.compressed_pages : a_.raw_pages;
       rows[h] = h * 32 + lane_ >= kKeys ? -1
-                : entry >= 0            ? pages[entry / kPageLen] * kPageLen + entry % kPageLen
-                : owned >= 0            ? -2 - owned
+          : entry >= 0                  ? pages[entry / kPageLen] * kPageLen + entry % kPageLen
+          : owned >= 0                  ? -2 - owned
                                         : -1;
     }
   }
@@ -277,7 +277,7 @@ class NsaChain {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       const uint32_t p[4] = {nsa_pack(s[2 * k][0], s[2 * k][1]), nsa_pack(s[2 * k][2], s[2 * k][3]),
-                             nsa_pack(s[2 * k + 1][0], s[2 * k + 1][1]), nsa_pack(s[2 * k + 1][2], s[2 * k + 1][3])};
+          nsa_pack(s[2 * k + 1][0], s[2 * k + 1][1]), nsa_pack(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
       for (int n = 0; n < D / 16; ++n) {
         uint32_t b[4];
@@ -363,8 +363,8 @@ class NsaChain {
       float* to = a_.pooled + (int64_t(a_.order[first + of_group]) * a_.kv_heads + kv_head_) * a_.pooled_stride;
 #pragma unroll
       for (int n = 0; n < kNsaTile / 8; ++n)
-        __stcg(reinterpret_cast<float2*>(to + t.tile * kNsaTile + n * 8 + lane_ % 4 * 2),
-               make_float2(s[n][2 * h], s[n][2 * h + 1]));
+        __stcg(
+            reinterpret_cast<float2*>(to + t.tile * kNsaTile + n * 8 + lane_ % 4 * 2), make_float2(s[n][2 * h], s[n][2 * h + 1]));
     }
   }
 

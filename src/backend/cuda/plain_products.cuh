@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(128) plain_rows_kernel(const ProductsOnDevice*
   const float* x = a.x + int64_t(min(row, a.rows - 1)) * a.x_stride;
   // Inputs k and k + 1; zeros past the end.
   const auto pair_at = [&](int64_t k) {
-    return bf16x2_of(row < a.rows && k < a.in_dim ? __ldcg(x + k) : 0.0f,
-                     row < a.rows && k + 1 < a.in_dim ? __ldcg(x + k + 1) : 0.0f);
+    return bf16x2_of(
+        row < a.rows && k < a.in_dim ? __ldcg(x + k) : 0.0f, row < a.rows && k + 1 < a.in_dim ? __ldcg(x + k + 1) : 0.0f);
   };
   float total[4] = {};
   for (int split = 0; split < a.splits; ++split) {

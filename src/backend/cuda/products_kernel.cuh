@@ -11,7 +11,7 @@
 // Activations come packed as bf16. The op before has left them so (packed_rows.cuh); else the first blocks pack them into the
 // workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Blocks of a cluster
 // each fetch a part of what they share, for all: from 33 rows on two groups' blocks their activations; with many rows blocks of
-// two row tiles their weights, and four, two row tiles by two groups, both. Where a unit is one run, its sums are exchanged with
+// two row tiles their weights. Where a unit is one run, its sums are exchanged with
 // the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all runs in
 // order.
 #pragma once
@@ -53,8 +53,8 @@ struct Cursor {
       const int in_band = a.groups * a.row_band, band = i / in_band, left = a.row_tiles - band * a.row_band;
       const int width = left < a.row_band ? left : a.row_band;
       i -= band * in_band;
-      row_tile = 2 * (band * a.row_band + i % width) + rank % 2;
-      group = kBlocks / 2 * (i / width) + rank / 2;
+      row_tile = 2 * (band * a.row_band + i % width) + rank;
+      group = i / width;
     } else {
       int i = unit;
       if (a.row_tiles > 1) {
@@ -123,8 +123,8 @@ struct Ring {
 // Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
 // stays in use until the group committed last is done.
 template <DType kType, int N>
-__device__ __forceinline__ void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first,
-                                                 int t) {
+__device__ __forceinline__ void multiply_records(
+    float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first, int t) {
   constexpr RecordShape kShape = record_shape(kType);
   if constexpr (kType == DType::BF16) {
     const uint64_t a = tile_descriptor(shared_address(record)), b = tile_descriptor(x);
@@ -162,8 +162,8 @@ struct Places {
   float old[kTogether], bias[2];
 
   Places() = default;
-  __device__ __forceinline__ Places(int first_reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile,
-                                    int t) {
+  __device__ __forceinline__ Places(
+      int first_reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int t) {
     const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (first_reg / 2 % 2);
     const int row = row_tile * N + first_reg / 4 * 8 + t % 4 * 2 + first_reg % 2;
     features = p.out_dim - feature, rows = a.rows - row;
@@ -194,8 +194,8 @@ struct Places {
   }
 };
 template <int N>
-__device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
-                                           int tile, int row_tile, int t) {
+__device__ __forceinline__ void write_sums(
+    const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int t) {
   Places<N, 4> places(0, a, p, tile, row_tile, t);
   if constexpr (N >= 64) {  // what many are added to is asked for together
 #pragma unroll
@@ -222,8 +222,8 @@ __device__ __forceinline__ void write_sums(const float (&sums)[N / 2], const Pro
 // the order of runs and writes it. A word of all ones is one that has not arrived: no flags, no fences, one way through L2.
 // Blocks of a grid are all on the device together, and a unit waits for units before it or of its own tile only.
 template <int N, int kSplits>
-__device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p,
-                                              int tile, int row_tile, int split, int t) {
+__device__ __forceinline__ void exchange_sums(
+    const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
   constexpr int kShare = N / 2 / kSplits, kMost = N > 64 ? 4 : 8;  // words of a sender at a time: for more there are no registers
   constexpr int kTogether = kShare < kMost ? kShare : kMost, kPlaces = kShare < 4 ? kShare : 4;
@@ -238,7 +238,7 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const 
     const uint32_t bits = __float_as_uint(sums[reg]);
     if (first_row + reg / kWaited * (kWaited / 4) * 8 < a.rows)
       store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128,
-                    bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
+          bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
   }
   uint32_t* mine = words + split * kSplits * kShare * 128;
 #pragma unroll 1
@@ -283,8 +283,8 @@ __device__ __forceinline__ void exchange_sums(const float (&sums)[N / 2], const 
 }
 
 // 8 neighbouring inputs of a row to packed_x; rows and inputs past the end are zeros.
-__device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int64_t in_dim, int rows, int parts, int x_blocks,
-                                          std::byte* packed, int unit) {
+__device__ __forceinline__ void pack_unit(
+    const float* x, int64_t x_stride, int64_t in_dim, int rows, int parts, int x_blocks, std::byte* packed, int unit) {
   // Neighbouring units are of one row, so that both sides are whole lines.
   const int row = unit / 8 / parts, part = unit / 8 % parts, column = unit % 8;
   const int64_t k = int64_t(part) * 64 + column * 8;
@@ -303,7 +303,7 @@ __device__ __forceinline__ void pack_unit(const float* x, int64_t x_stride, int6
   }
   *reinterpret_cast<uint4*>(packed + (int64_t(part) * x_blocks + row / 8) * 1024 + swizzled(row % 8, column * 8)) =
       make_uint4(bf16x2_of(values[0], values[1]), bf16x2_of(values[2], values[3]), bf16x2_of(values[4], values[5]),
-                 bf16x2_of(values[6], values[7]));
+          bf16x2_of(values[6], values[7]));
 }
 
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
@@ -311,7 +311,6 @@ constexpr int helper_threads(bool whole) { return whole ? 128 : 64; }
 
 template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
-  constexpr int kWriters = kBlocks == 4 ? 3 : kBlocks;  // blocks that write to one's stages
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared_memory[];
@@ -326,7 +325,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < kMostStages; ++s) {
       barrier_init(full + uint32_t(s * 8), 2);
-      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * kWriters);
+      barrier_init(empty + uint32_t(s * 8), 4 * group_tiles * kBlocks);
     }
     barrier_init_done();
   }
@@ -369,8 +368,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
           const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + lane * tile_bytes);
           const std::byte* from = weights + int64_t(at.record) * kShape.bytes;
           if constexpr (kWhole) {
-            const int offset = rank % 2 * (bytes / 2);
-            copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(bytes / 2), barrier, 3 << (rank & 2), policy);
+            const int offset = rank * (bytes / 2);
+            copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(bytes / 2), barrier, 3, policy);
           } else {
             copy_to_shared(to, from, uint32_t(bytes), barrier, policy);
           }
@@ -401,10 +400,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
           const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + x_offset + lane * N * 128);
           const std::byte* from =
               a.packed_x + (int64_t(at.record >> shift) * kParts + lane) * part_bytes + int64_t(at.row_tile) * (N * 128);
-          if constexpr (kBlocks == 4) {
-            const int offset = rank / 2 * (N * 64);
-            copy_to_blocks(to + uint32_t(offset), from + offset, N * 64, barrier, 5 << (rank & 1), policy);
-          } else if constexpr (kBlocks == 2 && !kWhole) {
+          if constexpr (kBlocks == 2 && !kWhole) {
             copy_to_blocks(to + uint32_t(rank * N * 64), from + rank * N * 64, N * 64, barrier, 3, policy);
           } else {
             copy_to_shared(to, from, N * 128, barrier, policy);
@@ -426,7 +422,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const auto release = [&](int stage) {
     __syncwarp();
     if constexpr (kBlocks > 1) {
-      if (lane < kWriters) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(rank ^ lane));  // who writes here
+      if (lane < kBlocks) barrier_arrive_at(empty + uint32_t(stage * 8), uint32_t(rank ^ lane));  // who writes here
     } else {
       if (lane == 0) barrier_arrive(empty + uint32_t(stage * 8));
     }
@@ -458,8 +454,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
         const int at_stage = ring.stage * stage_bytes;
         if constexpr (!kWhole) hold(sums);
-        multiply_records<kType, N>(sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(),
-                                   at.record == begin, t);
+        multiply_records<kType, N>(
+            sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(), at.record == begin, t);
         if constexpr (kType == DType::BF16 && kWhole) {
           if (before >= 0) {
             wgmma_wait<1>();
@@ -534,10 +530,10 @@ __global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + h
   products<kType, N, few_rows_cluster(N), false>(args);
 #endif
 }
-template <DType kType, int kBlocks, bool kCut>
-__global__ void HUNCH_CLUSTER(kBlocks) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
+template <DType kType, bool kCut>
+__global__ void HUNCH_CLUSTER(2) __launch_bounds__(512, 1) many_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, 128, kBlocks, true, kCut>(args);
+  products<kType, 128, 2, true, kCut>(args);
 #endif
 }
 

@@ -67,10 +67,11 @@ __global__ void __launch_bounds__(kThreads) rank_slices_kernel(const RankDevice*
       if (cut.valid && kept.keeps(key, uint32_t(first + base + c))) {
         score = double(value_of(key));
         if (!row.greedy)
-          score = (key == cut.best_key ? 0 : (score - best) / row.temperature) + gumbel(c == 0   ? bits.x
-                                                                                        : c == 1 ? bits.y
-                                                                                        : c == 2 ? bits.z
-                                                                                                 : bits.w);
+          score = (key == cut.best_key ? 0 : (score - best) / row.temperature) +
+              gumbel(c == 0    ? bits.x
+                      : c == 1 ? bits.y
+                      : c == 2 ? bits.z
+                               : bits.w);
       }
       slice_scores[base + c] = score;
     }
@@ -158,10 +159,10 @@ void enqueue_ranks(Commands& commands, std::span<const RankRow> rows, int64_t mo
   device.scores = reinterpret_cast<double*>(at), at += score_bytes(rows.size(), k);
   device.ids = reinterpret_cast<int32_t*>(at);
   commands.launch(rank_slices_kernel,
-                  {.blocks = dim3(kSlices, unsigned(rows.size())),
-                   .threads = kThreads,
-                   .shared_bytes = size_t(slice_len_of(most_vocab)) * sizeof(double)},
-                  device);
+      {.blocks = dim3(kSlices, unsigned(rows.size())),
+          .threads = kThreads,
+          .shared_bytes = size_t(slice_len_of(most_vocab)) * sizeof(double)},
+      device);
   commands.launch(rank_merge_kernel, {.blocks = dim3(unsigned(rows.size())), .threads = 32}, device);
 }
 

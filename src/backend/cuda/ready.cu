@@ -41,7 +41,7 @@ struct ReadyDevice {
 
 __device__ __forceinline__ void store_row(const StoreDevice& store, int64_t row, int head, int part, const float* from) {
   encode_row(store.plane.dtype, kv_row(store.plane, store.pages, head, store.first_entry + row, part), store.plane.head_dim,
-             [&](int d) { return from[d]; });
+      [&](int d) { return from[d]; });
 }
 
 // Lane l holds the pairs l, l + 32, ... and what lies behind the rotated part. kept: the head as it is now.
@@ -126,22 +126,16 @@ __global__ void __launch_bounds__(kWarps * 32) ready_kernel(const ReadyDevice* a
 
 }  // namespace
 
-void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::span<const StoreKvArgs> stores,
-                        std::span<const CopyRowsArgs> copies) {
+void CudaReady::enqueue(
+    Commands& commands, const ReadyHeadsArgs& args, std::span<const StoreKvArgs> stores, std::span<const CopyRowsArgs> copies) {
   const int64_t rows = args.q.extent[0], dim = args.q.extent[2], half = args.cos_sin.extent[1];
   HUNCH_CHECK(rows > 0 && half <= 32 * kPairs && dim - 2 * half <= 32 * kRest && args.k.extent[2] == dim);
   HUNCH_CHECK(args.q.stride[2] == 1 && args.k.stride[2] == 1 && args.cos_sin.stride[1] == 2 && args.cos_sin.stride[2] == 1);
   const auto part = [](const View<float, 3>& x, const float* weight) {
     return ReadyPart{x.data, weight, x.stride[0], x.stride[1], int(x.extent[1])};
   };
-  ReadyDevice device{{part(args.q, args.q_norm), part(args.k, args.k_norm)},
-                     args.cos_sin.data,
-                     args.cos_sin.stride[0],
-                     int(rows),
-                     int(dim),
-                     int(half),
-                     args.pairs == RopePairs::Halves,
-                     float(args.eps)};
+  ReadyDevice device{{part(args.q, args.q_norm), part(args.k, args.k_norm)}, args.cos_sin.data, args.cos_sin.stride[0], int(rows),
+      int(dim), int(half), args.pairs == RopePairs::Halves, float(args.eps)};
 
   store_of_row_.assign(size_t(2 * rows), -1), other_stores_.clear(), other_copies_.clear();
   std::vector<StoreDevice> stored;
@@ -176,8 +170,8 @@ void CudaReady::enqueue(Commands& commands, const ReadyHeadsArgs& args, std::spa
   const int64_t warps = rows * (args.q.extent[1] + args.k.extent[1] + device.value_heads) + device.copies;
   HUNCH_CHECK(warps < INT32_MAX);
   const Grid grid{.blocks = dim3(unsigned((warps + kWarps - 1) / kWarps)),
-                  .threads = kWarps * 32,
-                  .shared_bytes = size_t(kWarps * dim) * sizeof(float)};
+      .threads = kWarps * 32,
+      .shared_bytes = size_t(kWarps * dim) * sizeof(float)};
   if (half <= 64 && dim == 2 * half) commands.launch(ready_kernel<2, 0>, grid, device);
   else commands.launch(ready_kernel<kPairs, kRest>, grid, device);
   if (!stored.empty()) commands.wrote_rows();

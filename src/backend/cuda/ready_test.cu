@@ -23,9 +23,8 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
     RopePairs pairs;
   };
   const std::vector<Form> forms{{{DType::BF16, 2, 4, 128}, 64, true, RopePairs::Halves},
-                                {{DType::F32, 3, 1, 80}, 20, true, RopePairs::Neighbours},
-                                {{DType::F32, 1, 2, 64}, 32, false, RopePairs::Halves},
-                                {{DType::F32, 2, 1, 256}, 128, true, RopePairs::Halves}};
+      {{DType::F32, 3, 1, 80}, 20, true, RopePairs::Neighbours}, {{DType::F32, 1, 2, 64}, 32, false, RopePairs::Halves},
+      {{DType::F32, 2, 1, 256}, 128, true, RopePairs::Halves}};
   for (const Form& form : forms) {
     const KvShape& shape = form.shape;
     const int64_t dim = shape.head_dim, width = shape.kv_heads * dim;
@@ -44,16 +43,16 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
     KvPair first(*commands, shape, 70), second(*commands, shape, 70), third(*commands, shape, 70);
     const auto store = [&](const KvPair& to, int64_t row, int64_t count, int64_t entry) {
       return StoreKvArgs{.layer = 1,
-                         .k = View<const float, 3>(on_k.data() + row * width, count, shape.kv_heads, dim),
-                         .v = View<const float, 3>(on_v.data() + row * width, count, shape.kv_heads, dim),
-                         .kv = to.ref(),
-                         .first_entry = entry};
+          .k = View<const float, 3>(on_k.data() + row * width, count, shape.kv_heads, dim),
+          .v = View<const float, 3>(on_v.data() + row * width, count, shape.kv_heads, dim),
+          .kv = to.ref(),
+          .first_entry = entry};
     };
     const std::vector<StoreKvArgs> stores{store(first, 0, 4, 62), store(second, 4, 2, 3), store(third, 4, 2, 64)};
     const CopyRowsArgs copy{.from = View<const float, 2>(on_line.data(), 1, 33), .to = View<float, 2>(copied.data(), 2, 33)};
     EXPECT_TRUE(commands->settled());
     ready.enqueue(*commands, args(on_q.data(), on_k.data(), on_weight.data(), on_angles.data()), std::span(stores).first(2),
-                  std::span(&copy, 1));
+        std::span(&copy, 1));
     EXPECT_TRUE(commands->settled());  // but for the rows of the pass
     enqueue_store_kv(*commands, stores[2]);
     EXPECT_FALSE(commands->settled());

@@ -45,10 +45,9 @@ __device__ __forceinline__ void load_rows(const ProductsOnDevice& a, std::byte* 
 #pragma unroll
       for (int i = 0; i < 2 * kAhead; ++i) {
         const int unit = begin + i * threads, k = first + (unit >> shift) * 8;
-        x[i] =
-            unit < units
-                ? __ldcg(reinterpret_cast<const uint4*>(a.packed_x + k / 64 * 1024 + swizzled(unit & ((1 << shift) - 1), k % 64)))
-                : make_uint4(0, 0, 0, 0);
+        x[i] = unit < units
+            ? __ldcg(reinterpret_cast<const uint4*>(a.packed_x + k / 64 * 1024 + swizzled(unit & ((1 << shift) - 1), k % 64)))
+            : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
       for (int i = 0; i < 2 * kAhead; ++i)
@@ -69,14 +68,15 @@ __device__ __forceinline__ void load_rows(const ProductsOnDevice& a, std::byte* 
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (begin + i * threads < units)
-        store(begin + i * threads, make_uint4(bf16x2_of(low[i].x, low[i].y), bf16x2_of(low[i].z, low[i].w),
-                                              bf16x2_of(high[i].x, high[i].y), bf16x2_of(high[i].z, high[i].w)));
+        store(begin + i * threads,
+            make_uint4(bf16x2_of(low[i].x, low[i].y), bf16x2_of(low[i].z, low[i].w), bf16x2_of(high[i].x, high[i].y),
+                bf16x2_of(high[i].z, high[i].w)));
   }
 }
 
 // exchange_sums and write_sums of 8 rows: only words of rows that are there, and what they are added to is fetched meanwhile.
-__device__ __forceinline__ void finish_rows(const float (&sums)[4], const ProductsOnDevice& a, const ProductOnDevice& p, int tile,
-                                            int split, int t) {
+__device__ __forceinline__ void finish_rows(
+    const float (&sums)[4], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
   const int splits = a.splits, share = 4 / splits;
   auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(tile) * splits * (4 * 128) + t;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void finish_rows(const float (&sums)[4], const Produc
       const uint32_t bits = __float_as_uint(sums[reg]);
       if (row_of(reg) < a.rows)
         store_relaxed(words + ((receiver * splits + split) * share + reg - receiver * share) * 128,
-                      bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
+            bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
     }
   }
   const uint32_t* mine = words + split * splits * share * 128;
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
         int tile = at.group * group_tiles + lane;
         const ProductOnDevice& p = product_of(a, tile);
         copy_to_shared(first_stage + uint32_t(ring.stage * stage_bytes + lane * tile_bytes),
-                       p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes, uint32_t(count * kShape.bytes),
-                       barrier, policy);
+            p.tiles + (int64_t(tile) * a.num_records + at.record) * kShape.bytes, uint32_t(count * kShape.bytes), barrier,
+            policy);
       }
       at.next();
     }

@@ -166,8 +166,8 @@ __device__ __forceinline__ int32_t id_listed(uint64_t x) { return int32_t(~uint3
 // Sends what `kept` keeps (at most kMostListed) and `also(key, id)` allows to the list of block 0, in no order; a
 // cluster.sync() must follow. `own`: room for as many in each block.
 template <class Also>
-__device__ __forceinline__ void list_kept(RowShared& s, uint64_t* list, uint64_t* own, const RowSlice& slice,
-                                          const Threshold& kept, const Also& also) {
+__device__ __forceinline__ void list_kept(
+    RowShared& s, uint64_t* list, uint64_t* own, const RowSlice& slice, const Threshold& kept, const Also& also) {
   const auto cluster = cluster_of_blocks();
   slice.each_four([&](uint4 k, uint32_t id) {
     if (max(max(k.x, k.y), max(k.z, k.w)) < kept.key) return;

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   float4 y{sum.x + through(g.x) * u.x, sum.y + through(g.y) * u.y, sum.z + through(g.z) * u.z, sum.w + through(g.w) * u.w};
   if (a.clamp.limit > 0)
     y = {clamped_gate(g.x, u.x, a.clamp), clamped_gate(g.y, u.y, a.clamp), clamped_gate(g.z, u.z, a.clamp),
-         clamped_gate(g.w, u.w, a.clamp)};
+        clamped_gate(g.w, u.w, a.clamp)};
   store4(out, i, a.n, a.aligned, y);
   if (a.packed.at) pack_four(a.packed, r, i, y);
 }
@@ -158,21 +158,12 @@ void enqueue_norm(Commands& commands, const NormArgs& args) {
   const int64_t rows = args.x.extent[0], n = args.x.extent[1];
   if (rows == 0) return;
   HUNCH_CHECK(args.x.stride[1] == 1 && args.out.stride[1] == 1 && n > 0 && n < (int64_t(1) << 29));
-  const NormDevice device{args.x.data,
-                          args.weight,
-                          args.out.data,
-                          rows,
-                          args.x.stride[0],
-                          args.out.stride[0],
-                          int(n),
-                          float(args.eps),
-                          is_aligned(args.x.data, args.x.stride[0]),
-                          is_aligned(args.out.data, args.out.stride[0]),
-                          is_aligned(args.weight, 0),
-                          n <= kWarpRow ? PackedRows{} : wanted_packed(commands, rows, n)};
+  const NormDevice device{args.x.data, args.weight, args.out.data, rows, args.x.stride[0], args.out.stride[0], int(n),
+      float(args.eps), is_aligned(args.x.data, args.x.stride[0]), is_aligned(args.out.data, args.out.stride[0]),
+      is_aligned(args.weight, 0), n <= kWarpRow ? PackedRows{} : wanted_packed(commands, rows, n)};
   if (n <= kWarpRow) {
     commands.launch(norm_kernel<true>,
-                    {.blocks = dim3(unsigned((rows + kRowsOfBlock - 1) / kRowsOfBlock)), .threads = kRowsOfBlock * 32}, device);
+        {.blocks = dim3(unsigned((rows + kRowsOfBlock - 1) / kRowsOfBlock)), .threads = kRowsOfBlock * 32}, device);
   } else {
     const unsigned threads = n <= 2048 ? 128 : n <= 4096 ? 256 : 512;
     commands.launch(norm_kernel<false>, {.blocks = dim3(unsigned(rows)), .threads = threads}, device);
@@ -185,22 +176,21 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
   if (rows == 0) return;
   HUNCH_CHECK(args.gate.stride[1] == 1 && args.up.stride[1] == 1 && args.out.stride[1] == 1);
   const bool aligned = is_aligned(args.gate.data, args.gate.stride[0]) && is_aligned(args.up.data, args.up.stride[0]) &&
-                       is_aligned(args.out.data, args.out.stride[0]);
+      is_aligned(args.out.data, args.out.stride[0]);
   HUNCH_CHECK(args.clamp.limit <= 0 || (!args.sigmoid && !args.accumulate));
   const PackedRows packed = wanted_packed(commands, rows, n);
   commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
-                  GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0],
-                             args.out.stride[0], int(n), aligned, args.sigmoid, args.accumulate, packed, args.clamp});
+      GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0], args.out.stride[0], int(n),
+          aligned, args.sigmoid, args.accumulate, packed, args.clamp});
   if (packed.at) commands.set_packed(args.out);
 }
 
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {
   const int64_t rows = args.positions.extent[0], half = args.inv_freq.extent[0];
   if (rows == 0 || half == 0) return;
-  commands.launch(
-      rope_angles_kernel, {.blocks = blocks_for(rows * half, 128, 1), .threads = 128},
+  commands.launch(rope_angles_kernel, {.blocks = blocks_for(rows * half, 128, 1), .threads = 128},
       AnglesDevice{commands.data(args.positions), args.inv_freq.data, args.cos_sin.data, args.inv_freq.stride[0],
-                   args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half), args.magnitude});
+          args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half), args.magnitude});
 }
 
 }  // namespace hunch

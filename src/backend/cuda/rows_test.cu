@@ -42,10 +42,12 @@ TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
         reference.norm(
             {strided<const float>(x.data(), rows, n, stride), weight.data(), 1e-6, strided(want.data(), rows, n, stride)});
         // The last row alone, then all in place.
-        enqueue_norm(*commands, {strided<const float>(device.data() + (rows - 1) * stride, 1, n, stride), weights.data(), 1e-6,
-                                 strided(out.data(), 1, n, stride)});
-        enqueue_norm(*commands, {strided<const float>(device.data(), rows, n, stride), weights.data(), 1e-6,
-                                 strided(device.data(), rows, n, stride)});
+        enqueue_norm(*commands,
+            {strided<const float>(device.data() + (rows - 1) * stride, 1, n, stride), weights.data(), 1e-6,
+                strided(out.data(), 1, n, stride)});
+        enqueue_norm(*commands,
+            {strided<const float>(device.data(), rows, n, stride), weights.data(), 1e-6,
+                strided(device.data(), rows, n, stride)});
         ASSERT_TRUE(commands->wait().ok());
         const std::vector<float> got = device.get(), alone = out.get();
         expect_near(got, want, 2e-6);
@@ -68,9 +70,9 @@ TEST(CudaGate, EqualsTheReference) {
         const test::DeviceArray<float> device(both);
         const auto args = [&](float* data) {
           return GateArgs{.gate = strided<const float>(data, rows, n, stride),
-                          .up = strided<const float>(data + n, rows, n, stride),
-                          .out = strided(data, rows, n, stride),
-                          .clamp = clamp};
+              .up = strided<const float>(data + n, rows, n, stride),
+              .out = strided(data, rows, n, stride),
+              .clamp = clamp};
         };
         enqueue_gate(*commands, args(device.data()));
         ASSERT_TRUE(commands->wait().ok());
@@ -96,8 +98,8 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
         std::vector<float> angles(size_t(rows * half * 2));
         test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());
         const View<const int32_t, 1> at(positions.data(), rows);
-        enqueue_rope_angles(*commands,
-                            {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
+        enqueue_rope_angles(
+            *commands, {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
         ReadyHeadsArgs args{View<float, 3>(device.data(), rows, heads, dim), View<float, 3>(device.data(), rows, 0, dim)};
         args.cos_sin = View<const float, 3>(cos_sin.data(), rows, half, 2), args.pairs = pairs;
         CudaReady().enqueue(*commands, args, {}, {});

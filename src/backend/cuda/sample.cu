@@ -253,8 +253,8 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
 }
 
 // Few survivors: block 0 sorts them and does the rest as the definition says. `top_k` cuts what ties brought too many.
-__device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law,
-                                        const Threshold& kept) {
+__device__ __noinline__ void finish_few(
+    Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law, const Threshold& kept) {
   const auto cluster = cluster_of_blocks();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   ListShared& few = s.few;
@@ -315,8 +315,8 @@ __device__ __noinline__ void finish_few(Shared& s, const SampleRow& row, const R
 }
 
 // Any number of survivors: every block scores its part.
-__device__ __noinline__ void finish_many(Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law,
-                                         const Threshold& kept) {
+__device__ __noinline__ void finish_many(
+    Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law, const Threshold& kept) {
   const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
@@ -481,10 +481,8 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
       row.temperature = double(p.temperature);
       row.least = p.min_p > 0 ? std::min(0.0, std::log(double(p.min_p))) : -std::numeric_limits<double>::infinity();
       row.top_p = double(p.top_p);
-      row.noise = {{uint32_t(args.key.seed), uint32_t(args.key.seed >> 32)},
-                   uint32_t(args.positions(r)),
-                   uint32_t(args.stream),
-                   args.key.sample};
+      row.noise = {{uint32_t(args.key.seed), uint32_t(args.key.seed >> 32)}, uint32_t(args.positions(r)), uint32_t(args.stream),
+          args.key.sample};
       row.vocab = int32_t(vocab), row.top_k = p.top_k;
       row.greedy = p.temperature < kGreedyTemperature, row.filter_p = p.top_p < 1;
       if (num_ranked(args) > 0) {
@@ -501,10 +499,10 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   }
   if (rows.empty()) return;
   commands.launch(sample_kernel,
-                  {.blocks = dim3(unsigned(rows.size()) * kClusterBlocks),
-                   .threads = kRowThreads,
-                   .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
-                  SampleDevice{commands.data(std::span<const SampleRow>(rows))});
+      {.blocks = dim3(unsigned(rows.size()) * kClusterBlocks),
+          .threads = kRowThreads,
+          .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
+      SampleDevice{commands.data(std::span<const SampleRow>(rows))});
   if (!ranks.empty()) enqueue_ranks(commands, ranks, most_ranked_vocab, most_k, cuts + num_ranks);
 }
 

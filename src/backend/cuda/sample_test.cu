@@ -37,7 +37,7 @@ std::vector<int32_t> positions_from(int32_t first, int64_t rows) {
 }
 
 Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-                  int32_t first_position = 0, bool want_probs = true) {
+    int32_t first_position = 0, bool want_probs = true) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(static_cast<size_t>(rows));
   test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), seconds(static_cast<size_t>(rows));
@@ -56,8 +56,8 @@ Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const Samp
   const int64_t rows = int64_t(logits.size()) / vocab;
   const std::vector<int32_t> positions = positions_from(first_position, rows);
   const size_t count = static_cast<size_t>(rows);
-  Sampled out{std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()),
-              std::vector<float>(count)};
+  Sampled out{
+      std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()), std::vector<float>(count)};
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(out.tokens.data(), rows), args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
   args.leads = View<float, 1>(out.leads.data(), rows), args.probs = View<float, 2>(out.probs.data(), rows, vocab);
@@ -68,16 +68,13 @@ Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const Samp
 
 std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
 
-constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0},      {1, 0, 1, 0},         {0.8f, 40, 0.95f, 0.05f},
-                                      {1, 3, 1, 0},          {1, 600, 1, 0},       {1, 2000, 0.9f, 0},
-                                      {1, 0, 0.95f, 0},      {1.3f, 0, 0.5f, 0},   {1, 0, 1, 0.001f},
-                                      {1, 0, 1, 0.3f},       {2, 0, 0.99f, 1e-4f}, {0.3f, 1000, 0.8f, 0},
-                                      {1, 1, 1, 0},          {5, 0, 0.999f, 0},    {1, 0, 0, 0},
-                                      {1, 1 << 20, 0.7f, 0}, {0.01f, 0, 1, 0.9f},  {1, 1500, 1, 1},
-                                      {2e-5f, 0, 0.9f, 0.5f}};
+constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0}, {1, 600, 1, 0},
+    {1, 2000, 0.9f, 0}, {1, 0, 0.95f, 0}, {1.3f, 0, 0.5f, 0}, {1, 0, 1, 0.001f}, {1, 0, 1, 0.3f}, {2, 0, 0.99f, 1e-4f},
+    {0.3f, 1000, 0.8f, 0}, {1, 1, 1, 0}, {5, 0, 0.999f, 0}, {1, 0, 0, 0}, {1, 1 << 20, 0.7f, 0}, {0.01f, 0, 1, 0.9f},
+    {1, 1500, 1, 1}, {2e-5f, 0, 0.9f, 0.5f}};
 
-void expect_reference(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-                      int32_t position = 0) {
+void expect_reference(
+    Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t position = 0) {
   const Sampled got = on_device(commands, logits, vocab, params, position), want = by_reference(logits, vocab, params, position);
   const auto where = [&](size_t i) {
     return testing::Message() << "at " << i << ", vocabulary " << vocab << ", temperature " << params.temperature << ", top_k "
@@ -215,7 +212,7 @@ struct Ranks {
   std::vector<float> shares;
 };
 Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-                      int64_t k, int32_t first_position = 0) {
+    int64_t k, int32_t first_position = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   test::DeviceArray<float> x(logits), shares(size_t(rows * k));
   test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), ids(size_t(rows * k));

@@ -173,7 +173,7 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
   if (copies.empty()) return;
   const auto blocks = unsigned(std::min<int64_t>((most + kThreads - 1) / kThreads, kStriding));
   commands.launch(copy_rows_kernel, {.blocks = dim3(blocks, unsigned(copies.size())), .threads = kThreads},
-                  CopiesOfRows{commands.data(std::span<const CopyRows>(copies))});
+      CopiesOfRows{commands.data(std::span<const CopyRows>(copies))});
 }
 
 void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
@@ -181,8 +181,8 @@ void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
   HUNCH_CHECK(args.to.extent[0] == (indexed ? int64_t(args.index.size()) : args.from.extent[0]));
   if (args.to.extent[0] == 0) return;
   commands.launch(copy_tokens_kernel, {.threads = 64},
-                  CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0],
-                             indexed ? commands.data(args.index) : nullptr});
+      CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0],
+          indexed ? commands.data(args.index) : nullptr});
 }
 
 void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args) {
@@ -191,13 +191,12 @@ void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args)
   HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1);
   if (rows == 0 || n == 0) return;
   commands.launch(scatter_columns_kernel, {.blocks = dim3(kStriding / 4, unsigned(rows)), .threads = kThreads},
-                  Scatter{args.from.data, args.map.data, args.to.data, n, args.from.stride[0], args.to.stride[0]});
+      Scatter{args.from.data, args.map.data, args.to.data, n, args.from.stride[0], args.to.stride[0]});
 }
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {
   HUNCH_CHECK(args.pool % 2 == 1 && (args.pool == 1 || args.block == 1));
-  commands.launch(
-      reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
+  commands.launch(reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
       Reduce{args.scores.data, args.out.data, args.n, args.scores.stride[0], args.out.stride[0], args.pool, args.block});
 }
 
@@ -215,14 +214,14 @@ void enqueue_split_signs(Commands& commands, const SplitSignsArgs& args) {
   const int64_t rows = args.q.extent[0], heads = args.q.extent[1], dim = args.q.extent[2];
   const auto blocks = unsigned((rows * heads * dim + kThreads - 1) / kThreads);
   commands.launch(split_kernel, {.blocks = dim3(blocks), .threads = kThreads},
-                  Split{args.q.data, args.out.data, rows, heads, dim, args.by_group ? args.out.extent[1] : 0, args.q.stride[0],
-                        args.q.stride[1]});
+      Split{args.q.data, args.out.data, rows, heads, dim, args.by_group ? args.out.extent[1] : 0, args.q.stride[0],
+          args.q.stride[1]});
 }
 
 void enqueue_ends(Commands& commands, const TopKArgs& args) {
   HUNCH_CHECK(args.count == args.sinks + args.recent && args.count <= args.n);
   commands.launch(ends_kernel, {.blocks = dim3(32, unsigned(args.index.extent[0])), .threads = kThreads},
-                  Ends{args.index.data, args.n, args.count, args.index.stride[0], args.sinks});
+      Ends{args.index.data, args.n, args.count, args.index.stride[0], args.sinks});
   commands.wrote_cache();
 }
 

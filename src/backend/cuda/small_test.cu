@@ -26,8 +26,7 @@ TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
       std::vector<float> a(size_t(rows * n)), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n));
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const test::DeviceArray<float> from_a(a), from_b(b), from_one(one), to(std::vector<float>(size_t(rows * width), -5.0f));
-      const std::vector<CopyRowsArgs> calls{
-          {View<const float, 2>(from_a.data(), rows, n), columns(to.data(), rows, width, 0, n)},
+      const std::vector<CopyRowsArgs> calls{{View<const float, 2>(from_a.data(), rows, n), columns(to.data(), rows, width, 0, n)},
           {columns<const float>(from_b.data(), rows, n + 2, 1, n), columns(to.data(), rows, width, n, n)},
           {View<const float, 2>(from_one.data(), 1, n), columns(to.data(), rows, width, 2 * n, n)}};
       enqueue_copy_rows(*commands, calls);
@@ -52,11 +51,11 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const test::DeviceArray<float> x(from), to(std::vector<float>(4 * 600));
   const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(std::vector<int32_t>(3));
-  const CopyRowsArgs copy{View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600),
-                          View<const int32_t, 1>(there.data(), 4)};
+  const CopyRowsArgs copy{
+      View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600), View<const int32_t, 1>(there.data(), 4)};
   enqueue_copy_rows(*commands, std::span(&copy, 1));
-  enqueue_copy_tokens(*commands,
-                      {View<const int32_t, 1>(ids.data(), 4), View<int32_t, 1>(chosen.data(), 3), std::vector<int32_t>{3, 1, 1}});
+  enqueue_copy_tokens(
+      *commands, {View<const int32_t, 1>(ids.data(), 4), View<int32_t, 1>(chosen.data(), 3), std::vector<int32_t>{3, 1, 1}});
   ASSERT_TRUE(commands->wait().ok());
   const std::vector<float> out = to.get();
   for (size_t r = 0; r < 4; ++r)
@@ -77,8 +76,9 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
         std::iota(from.begin(), from.end(), 1.0f);
         const test::DeviceArray<float> x(from), to(expected);
         const test::DeviceArray<int32_t> map(ids);
-        enqueue_scatter_columns(*commands, {View<const float, 2>(x.data(), rows, n), View<const int32_t, 1>(map.data(), n),
-                                            columns(to.data(), rows, width, 0, whole)});
+        enqueue_scatter_columns(*commands,
+            {View<const float, 2>(x.data(), rows, n), View<const int32_t, 1>(map.data(), n),
+                columns(to.data(), rows, width, 0, whole)});
         ASSERT_TRUE(commands->wait().ok());
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < n; ++i) expected[size_t(r * width + ids[size_t(i)])] = from[size_t(r * n + i)];

@@ -116,8 +116,8 @@ void enqueue_thin_channels(Commands& commands, const ThinChannelsArgs& args) {
   if (rows == 0) return;
   HUNCH_CHECK(args.gate.stride[1] == 1);
   commands.launch(channels_kernel, {.blocks = dim3(unsigned((width + kThreads - 1) / kThreads)), .threads = kThreads},
-                  ChannelsDevice{args.gate.data, args.below, args.skipped, args.gate.stride[0], int(rows), int(width),
-                                 args.threshold, args.by_row});
+      ChannelsDevice{
+          args.gate.data, args.below, args.skipped, args.gate.stride[0], int(rows), int(width), args.threshold, args.by_row});
 }
 
 void enqueue_thin_experts(Commands& commands, const ThinExpertsArgs& args) {
@@ -126,8 +126,8 @@ void enqueue_thin_experts(Commands& commands, const ThinExpertsArgs& args) {
   if (rows == 0 || most <= 0) return;
   HUNCH_CHECK(k <= kMostPerRow && args.ids.stride[1] == 1 && args.shares.stride[1] == 1);
   commands.launch(experts_kernel, {.blocks = dim3(1), .threads = kThreads},
-                  ExpertsDevice{args.ids.data, args.shares.data, args.betas, args.skipped, args.ids.stride[0],
-                                args.shares.stride[0], int(rows), int(k), most, args.mass, args.mode, args.renorm});
+      ExpertsDevice{args.ids.data, args.shares.data, args.betas, args.skipped, args.ids.stride[0], args.shares.stride[0],
+          int(rows), int(k), most, args.mass, args.mode, args.renorm});
 }
 
 }  // namespace hunch

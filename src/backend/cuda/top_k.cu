@@ -304,7 +304,7 @@ void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<cons
       }
       used = size_t(to - scratch) - (round % 2 ? 0 : total);
       commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(moves.size())), .threads = 256},
-                      DilateDevice{commands.data(std::span<const DilateSet>(moves))});
+          DilateDevice{commands.data(std::span<const DilateSet>(moves))});
     }
     scratch += used;
   }
@@ -312,22 +312,22 @@ void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<cons
 
 void launch_clusters(Commands& commands, int clusters, int warps, const TopKDevice& args) {
   commands.launch(top_k_kernel,
-                  {.blocks = dim3(unsigned(clusters) * kClusterBlocks),
-                   .threads = unsigned(warps) * 32,
-                   .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
-                  args);
+      {.blocks = dim3(unsigned(clusters) * kClusterBlocks),
+          .threads = unsigned(warps) * 32,
+          .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
+      args);
   commands.wrote_cache();
 }
 
 TopKSets upload(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of) {
   return {commands.data(std::span<const TopKCall>(calls)), commands.data(std::span<const uint32_t>(call_of)),
-          int32_t(call_of.size()), 0};
+      int32_t(call_of.size()), 0};
 }
 
 // Block by block, where that pays: at least a set per multiprocessor, most of them fit for it. Of the two shapes, large blocks
 // hold the candidates of long sets; a call goes from one to the other when its sets outgrow it, hardly ever.
 bool enqueue_stream(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of,
-                    std::span<const TopKArgs> asked) {
+    std::span<const TopKArgs> asked) {
   const int64_t num_sets = int64_t(call_of.size());
   if (num_sets < device_facts().num_sms) return false;
   struct Shape {
@@ -393,8 +393,8 @@ void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
   if (enqueue_stream(commands, calls, call_of, asked)) return;
   spread_far(commands, calls, asked);
   const bool few = int(call_of.size()) * kClusterBlocks <= device_facts().num_sms;
-  launch_clusters(commands, int(call_of.size()), few ? kFewSets : kManySets,
-                  TopKDevice{upload(commands, calls, call_of), nullptr});
+  launch_clusters(
+      commands, int(call_of.size()), few ? kFewSets : kManySets, TopKDevice{upload(commands, calls, call_of), nullptr});
 }
 
 }  // namespace hunch

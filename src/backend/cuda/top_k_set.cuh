@@ -38,8 +38,8 @@ struct TopKSets {
   __device__ __forceinline__ TopKSet operator[](int i) const {
     const TopKCall call = calls[call_of[i]];
     const float* scores = call.scores + (i - call.first) * call.score_stride;
-    return {scores,           call.index + (i - call.first) * call.index_stride, call.n,     call.count, call.sinks,
-            call.recent_from, reinterpret_cast<uintptr_t>(scores) % 16 == 0,     call.spread};
+    return {scores, call.index + (i - call.first) * call.index_stride, call.n, call.count, call.sinks, call.recent_from,
+        reinterpret_cast<uintptr_t>(scores) % 16 == 0, call.spread};
   }
 };
 

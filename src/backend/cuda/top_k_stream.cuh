@@ -453,9 +453,8 @@ __global__ void __launch_bounds__(256, 2) stream_top_k_kernel(const StreamDevice
   wait_for_previous();
   let_next_start();
   uint32_t* words = reinterpret_cast<uint32_t*>(s.buffer + warps * kStreamBuffer);
-  const Stream<kSpread> stream{
-      s,     s.set,      s.buffer + warp * kStreamBuffer,
-      words, a.capacity, {s.set.spread.factor[0], s.set.spread.factor[1], s.set.spread.factor[2], s.set.spread.factor[3]}};
+  const Stream<kSpread> stream{s, s.set, s.buffer + warp * kStreamBuffer, words, a.capacity,
+      {s.set.spread.factor[0], s.set.spread.factor[1], s.set.spread.factor[2], s.set.spread.factor[3]}};
   const bool done = stream.run(*reinterpret_cast<Chosen*>(s.buffer));
   if (threadIdx.x == 0) a.failed[blockIdx.x] = done ? 0 : 1;
 }

@@ -14,8 +14,8 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 enum class Kind { Uniform, Wide, Ties, Signed, Odd, Equal, Heaps, OneNan };
-constexpr Kind kKinds[] = {Kind::Uniform, Kind::Wide,  Kind::Ties,  Kind::Signed,
-                           Kind::Odd,     Kind::Equal, Kind::Heaps, Kind::OneNan};
+constexpr Kind kKinds[] = {
+    Kind::Uniform, Kind::Wide, Kind::Ties, Kind::Signed, Kind::Odd, Kind::Equal, Kind::Heaps, Kind::OneNan};
 
 std::vector<float> scores_of(Kind kind, size_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -62,12 +62,12 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
     scores.push_back(std::make_unique<test::DeviceArray<float>>(values.back()));
     lists.push_back(std::make_unique<test::DeviceArray<int32_t>>(std::vector<int32_t>(size_t(set.sets * set.count), -1)));
     calls.push_back({.scores = View<const float, 2>(scores.back()->data(), set.sets, stride),
-                     .n = set.n,
-                     .count = set.count,
-                     .spread = set.spread,
-                     .sinks = set.sinks,
-                     .recent = set.recent,
-                     .index = View<int32_t, 2>(lists.back()->data(), set.sets, set.count)});
+        .n = set.n,
+        .count = set.count,
+        .spread = set.spread,
+        .sinks = set.sinks,
+        .recent = set.recent,
+        .index = View<int32_t, 2>(lists.back()->data(), set.sets, set.count)});
   }
   enqueue_top_k(commands, calls);
   ASSERT_TRUE(commands.wait().ok());
@@ -124,8 +124,7 @@ TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
   HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   // Few sets: 393,216 entries are held; many: 131,072.
-  expect_reference(
-      *commands,
+  expect_reference(*commands,
       {{Kind::Uniform, 131072, 9175, 16, 4, 64}, {Kind::Wide, 420001, 30000, 16, 4, 64, 1, 3}, {Kind::Ties, 400000, 77777}});
   expect_reference(*commands, {{Kind::Uniform, 1000003, 70000, 7, 4, 64}});
   std::vector<Set> all(18, Set{Kind::Uniform, 3000, 100, 16});

@@ -127,19 +127,18 @@ void enqueue_grow_tree(Commands& commands, const GrowTreeArgs& args) {
   HUNCH_CHECK(width <= args.tree.frontier.extent[0] && width == args.rows.extent[0] && (args.first_slot > 0 || rows == 1));
   HUNCH_CHECK(args.first_slot + rows * k <= args.tree.tokens.extent[0]);
   HUNCH_CHECK(args.shares.extent == args.ranked.extent && args.ranked.stride[1] == 1 && args.shares.stride[1] == 1);
-  commands.launch(
-      grow_kernel, {.threads = kGrowThreads},
+  commands.launch(grow_kernel, {.threads = kGrowThreads},
       GrowDevice{args.tree.tokens.data, args.tree.parents.data, args.tree.frontier.data, args.tree.chances.data, args.ranked.data,
-                 args.own_ids.data, args.shares.data, args.ids.data, args.rows.data, args.ranked.stride[0], args.shares.stride[0],
-                 int32_t(args.first_slot), int32_t(rows), int32_t(k), int32_t(width)});
+          args.own_ids.data, args.shares.data, args.ids.data, args.rows.data, args.ranked.stride[0], args.shares.stride[0],
+          int32_t(args.first_slot), int32_t(rows), int32_t(k), int32_t(width)});
 }
 
 void enqueue_choose_nodes(Commands& commands, const ChooseNodesArgs& args) {
   const int64_t most = args.tokens.extent[0];
   HUNCH_CHECK(most <= kMostTreeNodes && args.parents.extent[0] == most && args.slots <= args.tree.tokens.extent[0]);
   commands.launch(choose_kernel, {.threads = kChooseThreads},
-                  ChooseDevice{args.tree.tokens.data, args.tree.parents.data, args.tree.chances.data, args.tokens.data,
-                               args.parents.data, args.count.data, int32_t(args.slots), int32_t(most)});
+      ChooseDevice{args.tree.tokens.data, args.tree.parents.data, args.tree.chances.data, args.tokens.data, args.parents.data,
+          args.count.data, int32_t(args.slots), int32_t(most)});
 }
 
 }  // namespace hunch

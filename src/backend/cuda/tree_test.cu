@@ -45,12 +45,13 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
     const test::DeviceArray<int32_t> ranked_there(ranked), ids_there(ids), from_there(from);
     const test::DeviceArray<float> shares_there(shares);
     const bool other_ids = level % 2;
-    reference.grow_tree({here, slots, View<const int32_t, 2>(ranked.data(), rows, shape.k),
-                         View<const float, 2>(shares.data(), rows, shape.k), all(ids), all(from),
-                         other_ids ? all(own) : View<const int32_t, 1>{}});
-    enqueue_grow_tree(commands, {there, slots, View<const int32_t, 2>(ranked_there.data(), rows, shape.k),
-                                 View<const float, 2>(shares_there.data(), rows, shape.k), all(ids_there), all(from_there),
-                                 other_ids ? all(own_there) : View<const int32_t, 1>{}});
+    reference.grow_tree(
+        {here, slots, View<const int32_t, 2>(ranked.data(), rows, shape.k), View<const float, 2>(shares.data(), rows, shape.k),
+            all(ids), all(from), other_ids ? all(own) : View<const int32_t, 1>{}});
+    enqueue_grow_tree(commands,
+        {there, slots, View<const int32_t, 2>(ranked_there.data(), rows, shape.k),
+            View<const float, 2>(shares_there.data(), rows, shape.k), all(ids_there), all(from_there),
+            other_ids ? all(own_there) : View<const int32_t, 1>{}});
     ASSERT_TRUE(commands.wait().ok());
     ASSERT_EQ(ids_there.get(), ids);
     ASSERT_EQ(from_there.get(), from);
@@ -75,7 +76,7 @@ TEST(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
   auto commands = Commands::make().value();
   std::mt19937 random(11);
   for (const Shape& shape :
-       {Shape{1, 1, 1, 1}, {1, 16, 1, 9}, {6, 10, 10, 60}, {3, 16, 16, 1000}, {40, 16, 16, 255}, {7, 4, 2, 500}})
+      {Shape{1, 1, 1, 1}, {1, 16, 1, 9}, {6, 10, 10, 60}, {3, 16, 16, 1000}, {40, 16, 16, 255}, {7, 4, 2, 500}})
     for (int turn = 0; turn < 4; ++turn) {
       SCOPED_TRACE(testing::Message() << shape.depth << " levels of " << shape.k << " by " << shape.rows);
       grow_both(*commands, random, shape);

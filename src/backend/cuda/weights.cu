@@ -78,11 +78,12 @@ struct Blocks {
   __device__ uint16_t d(int64_t k) const {
     if (k >= inputs) return 0;
     if (!source.rows)
-      return random_scale(kType == DType::Q8_0   ? 73.6f
-                          : kType == DType::Q4_0 ? 4.32f
-                                                 : 32 * (kType == DType::Q4_K   ? 4.61f
-                                                         : kType == DType::Q5_K ? 9.23f
-                                                                                : 18.2f));
+      return random_scale(kType == DType::Q8_0 ? 73.6f
+              : kType == DType::Q4_0           ? 4.32f
+                                               : 32 *
+                  (kType == DType::Q4_K          ? 4.61f
+                          : kType == DType::Q5_K ? 9.23f
+                                                 : 18.2f));
     return u16_at(block(k) + (kType == DType::Q6_K ? 208 : 0));
   }
   // 2^(e - 23) in bf16. Random codes have a deviation of 2.926; exponents of two neighbours make it the wanted one.
@@ -282,7 +283,7 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
     // Packing takes one for 64 inputs; the checkpoint refuses other blocks.
     HUNCH_CHECK(scales.columns % kPartInputs == 0 || scales.columns >= weight->in_dim);
     const size_t bytes = size_t((weight->out_dim + scales.rows - 1) / scales.rows) *
-                         size_t((weight->in_dim + scales.columns - 1) / scales.columns) * sizeof(float);
+        size_t((weight->in_dim + scales.columns - 1) / scales.columns) * sizeof(float);
     if (cudaMalloc(&scale_values, bytes) != cudaSuccess) {
       (void)cudaGetLastError();
       (void)cudaFree(piece);

@@ -51,7 +51,7 @@ __device__ float coded_element(const std::byte* record, int feature, int input) 
   const std::byte* scales = record + kShape.scales + (at.part * 32 + row) * 8;
   if constexpr (has_byte_codes(kType)) {
     const std::byte* code = record + ((at.part * 2 + at.step / 2) * 128 + at.thread) * 16 + (2 * (at.step % 2) + at.reg / 2) * 4 +
-                            2 * (at.reg % 2) + at.half;
+        2 * (at.reg % 2) + at.half;
     if constexpr (kType == DType::F8_E4M3) return reinterpret_cast<const float*>(scales)[below] * f8_value(uint32_t(*code));
     return half_at(scales + (below * 2 + block) * 2) * float(int(uint8_t(*code)) - 128);
   } else {

@@ -26,8 +26,8 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void* from, ui
       : "memory");
 }
 // The same into the shared memory of those blocks of a cluster, at the same place and counted by the same barrier in each.
-__device__ __forceinline__ void copy_to_blocks(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, int blocks,
-                                               uint64_t policy) {
+__device__ __forceinline__ void copy_to_blocks(
+    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, int blocks, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1], %2, [%3], "
       "%4, "
