@@ -88,14 +88,14 @@ bool report_audit(const Engine& engine, const Both& both, const Request& request
     out["decode_tokens_per_second"] = {{"plain", plain.tokens_per_second()}, {"speculative", guessed.tokens_per_second()}};
     return write_stdout(json_line(out) + "\n");
   }
-  const std::string verdict =
-      !at ? fmt::format("equal, {} tokens", plain.tokens.size())
-          : fmt::format("different at token {} of the continuation: plain {}, with speculation {}", *at,
-                        token_text(engine.tokenizer(), plain.tokens, *at), token_text(engine.tokenizer(), guessed.tokens, *at));
+  const std::string verdict = !at
+      ? fmt::format("equal, {} tokens", plain.tokens.size())
+      : fmt::format("different at token {} of the continuation: plain {}, with speculation {}", *at,
+            token_text(engine.tokenizer(), plain.tokens, *at), token_text(engine.tokenizer(), guessed.tokens, *at));
   return write_stdout(
       fmt::format("{}\n{} rounds of {} guesses, {} of {} accepted; seed {}; {:.1f} tokens/s plain, {:.1f} with speculation\n",
-                  verdict, guessed.rounds, guessed.gamma, guessed.accepted, guessed.drafted, plain.seed,
-                  plain.tokens_per_second(), guessed.tokens_per_second()));
+          verdict, guessed.rounds, guessed.gamma, guessed.accepted, guessed.drafted, plain.seed, plain.tokens_per_second(),
+          guessed.tokens_per_second()));
 }
 
 Result<Request> audit_request(const AuditFlags& flags) {
@@ -143,8 +143,7 @@ Result<int> audit(const AuditFlags& flags, const FlagSet& set) {
 
 Result<int> audit_command(Arguments arguments) {
   AuditFlags flags;
-  FlagSet set(
-      "hunch audit [flags] (-p TEXT | -f FILE)",
+  FlagSet set("hunch audit [flags] (-p TEXT | -f FILE)",
       "Runs a request plainly and with speculation (same seed, rule match) and says whether the token streams are equal, or "
       "which token differs first. Exit code 0: equal; 1: different.");
   add_prompt_flags(set, flags.prompt);

@@ -28,8 +28,7 @@ struct BatchFlags {
 void print_stats(const Engine& engine, const BatchCounts& counts, double seconds) {
   const EngineStats s = engine.stats();
   const double rounds = double(std::max<int64_t>(1, s.rounds));
-  fmt::print(
-      stderr,
+  fmt::print(stderr,
       "\nstatistics\n  lines       {} answered, {} with an error, {} were there\n  tokens      {} written, {:.1f} tokens/s "
       "altogether, prompts {} ({:.0f} % of them reused)\n  guesses     {:.2f} tokens a round, {} dropped for want of room\n"
       "  requests    {} preempted\n",
@@ -38,20 +37,20 @@ void print_stats(const Engine& engine, const BatchCounts& counts, double seconds
 }
 
 Result<int> conclude(const BatchRun& run, const BatchFlags& flags, const BatchInput& input, const BatchOutput& output,
-                     const InterruptScope& interrupts) {
+    const InterruptScope& interrupts) {
   const BatchCounts& counts = run.counts();
   HUNCH_OK(output.status());
   if (interrupts.stopped()) {
     complain(*flags.output == "-" ? fmt::format("stopped after {} answers", counts.answered + counts.failed)
                                   : fmt::format("stopped; {} answers are in {}, the same command goes on from there",
-                                                counts.answered + counts.failed + counts.skipped, *flags.output));
+                                        counts.answered + counts.failed + counts.skipped, *flags.output));
     return interrupts.exit_code();
   }
   HUNCH_OK(input.status());
   const int64_t failed = counts.failed + output.earlier_errors();
   if (failed == 0) return 0;
   complain(fmt::format("{} of {} lines have an error as their answer{}", failed, counts.answered + counts.failed + counts.skipped,
-                       output.earlier_errors() > 0 ? "; delete those answers to try their lines again" : ""));
+      output.earlier_errors() > 0 ? "; delete those answers to try their lines again" : ""));
   return 1;
 }
 
@@ -96,9 +95,9 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
 Result<int> batch_command(Arguments arguments) {
   BatchFlags flags;
   FlagSet set("hunch batch [flags] IN.jsonl -o OUT.jsonl",
-              "Answers a file of requests, many at once: a JSON object a line with \"id\", \"prompt\" (a text or token ids) or "
-              "\"messages\", and OpenAI's names for the rest. Answers come in the order in which they are done. The same command "
-              "again skips what OUT.jsonl answers already.");
+      "Answers a file of requests, many at once: a JSON object a line with \"id\", \"prompt\" (a text or token ids) or "
+      "\"messages\", and OpenAI's names for the rest. Answers come in the order in which they are done. The same command "
+      "again skips what OUT.jsonl answers already.");
   set.positional("IN.jsonl", true, "the requests (-: the standard input)", flags.input);
   set.group("Batch");
   set.text({"-o", "--output", "--output-file"}, "FILE", "where the answers go (-: the standard output)", flags.output);

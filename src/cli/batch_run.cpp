@@ -11,8 +11,8 @@
 
 namespace hunch {
 
-BatchRun::BatchRun(Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, ChatPrompts chat,
-                   int max_in_flight)
+BatchRun::BatchRun(
+    Engine& engine, BatchInput& input, BatchOutput& output, const Request& defaults, ChatPrompts chat, int max_in_flight)
     : engine_(engine),
       input_(input),
       output_(output),

@@ -60,61 +60,61 @@ FlagSet::Set words(std::vector<std::string>& target) {
 
 void add_test_flags(FlagSet& set, LlamaFlags& flags) {
   set.group("Tests (lists by comma; ranges a-b, a-b+step, a-b*factor; a repeated flag adds)");
-  set.value({"-p", "--n-prompt"}, "LIST", "prompt tokens; 0: no such test (default 512)",
-            add_ranges(flags.prompts, {0, kMostTokens}));
-  set.value({"-n", "--n-gen"}, "LIST", "generated tokens; 0: no such test (default 128)",
-            add_ranges(flags.gens, {0, kMostTokens}));
+  set.value(
+      {"-p", "--n-prompt"}, "LIST", "prompt tokens; 0: no such test (default 512)", add_ranges(flags.prompts, {0, kMostTokens}));
+  set.value(
+      {"-n", "--n-gen"}, "LIST", "generated tokens; 0: no such test (default 128)", add_ranges(flags.gens, {0, kMostTokens}));
   set.value({"-pg"}, "PP,TG", "a prompt, then generated tokens, as one test",
-            [&flags](std::string_view flag, std::string_view text) -> Status {
-              HUNCH_TRY(const auto both, parse_ranges(flag, text, {0, kMostTokens}));
-              if (both.size() != 2) return usage_error(fmt::format("{} needs two numbers, as in {} 512,128", flag, flag));
-              flags.pairs.emplace_back(both[0], both[1]);
-              return {};
-            });
+      [&flags](std::string_view flag, std::string_view text) -> Status {
+        HUNCH_TRY(const auto both, parse_ranges(flag, text, {0, kMostTokens}));
+        if (both.size() != 2) return usage_error(fmt::format("{} needs two numbers, as in {} 512,128", flag, flag));
+        flags.pairs.emplace_back(both[0], both[1]);
+        return {};
+      });
   set.value({"-d", "--n-depth", "--depths"}, "LIST", "tokens in the KV cache before a test (default 0)",
-            add_ranges(flags.depths, {0, kMostTokens}), 2);
+      add_ranges(flags.depths, {0, kMostTokens}), 2);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 5)", {1, 1000}, flags.repetitions);
   set.toggle({"--prefill-depth"}, "fill the depth with a prompt of random tokens (slow), not with noise of the same shape",
-             flags.prefill);
+      flags.prefill);
   set.toggle({"--no-warmup"}, "no warm-up run", flags.warmup, false);
   set.whole({"--n-gen-warmup"}, "tokens of the warm-up of a generation test (default 1)", {1, 4096}, flags.gen_warmup);
   set.number({"--delay"}, "seconds between tests", {0, 3600}, flags.delay);
 
   set.group("Model and machine");
-  set.value({"-m", "--model"}, "LIST", "folders or GGUF files (default: $HUNCH_MODEL, else the shipped one)",
-            words(flags.models));
-  set.value({"-t", "--threads"}, "LIST", "threads (default: all cores this process may use)",
-            add_ranges(flags.threads, {1, 1024}));
+  set.value(
+      {"-m", "--model"}, "LIST", "folders or GGUF files (default: $HUNCH_MODEL, else the shipped one)", words(flags.models));
+  set.value(
+      {"-t", "--threads"}, "LIST", "threads (default: all cores this process may use)", add_ranges(flags.threads, {1, 1024}));
   set.value({"-b", "--batch-size"}, "LIST", "most rows of a pass (default 2048; -ub bounds it too)",
-            add_ranges(flags.batches, {2, 1 << 16}));
+      add_ranges(flags.batches, {2, 1 << 16}));
   set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a prompt chunk (default 512)", add_ranges(flags.chunks, {2, 1 << 14}));
   set.value({"-ctk", "--cache-type-k"}, "LIST", "type of the KV cache's keys (default: the device's); -ctv must agree",
-            words(flags.key_types));
+      words(flags.key_types));
   set.value({"-ctv", "--cache-type-v"}, "LIST", "type of its values", words(flags.value_types));
   set.text({"--device"}, "NAME", "cpu (default) or reference", flags.device);
   set.text({"--isa"}, "NAME", "portable, avx2, avx512, avx512_vnni or avx512_bf16 (default: the best here)", flags.isa);
 
   set.group("Rows with speculation");
-  set.text({"-f", "--file"}, "FILE", "the text to continue: acceptance depends on it, random tokens say nothing",
-           flags.text_file);
+  set.text(
+      {"-f", "--file"}, "FILE", "the text to continue: acceptance depends on it, random tokens say nothing", flags.text_file);
   set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
   set.whole({"-s", "--seed"}, "seed of the first repetition (default 7)", {0, double(1LL << 53)}, flags.seed);
 }
 
 void add_output_flags(FlagSet& set, LlamaFlags& flags) {
   set.group("Output");
-  set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv",
-            [&flags](std::string_view flag, std::string_view v) {
-              auto format = parse_row_format(flag, v);
-              if (format.ok()) flags.format = *format;
-              return format.ok() ? Status() : Status(format.error());
-            });
-  set.value({"-oe", "--output-err"}, "FORMAT", "the same rows on stderr too",
-            [&flags](std::string_view flag, std::string_view v) {
-              auto format = parse_row_format(flag, v);
-              if (format.ok()) flags.error_format = *format;
-              return format.ok() ? Status() : Status(format.error());
-            });
+  set.value(
+      {"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv", [&flags](std::string_view flag, std::string_view v) {
+        auto format = parse_row_format(flag, v);
+        if (format.ok()) flags.format = *format;
+        return format.ok() ? Status() : Status(format.error());
+      });
+  set.value(
+      {"-oe", "--output-err"}, "FORMAT", "the same rows on stderr too", [&flags](std::string_view flag, std::string_view v) {
+        auto format = parse_row_format(flag, v);
+        if (format.ok()) flags.error_format = *format;
+        return format.ok() ? Status() : Status(format.error());
+      });
   set.toggle({"--json"}, "the same as -o json", [&flags] { flags.format = RowFormat::Json; });
   set.toggle({"--progress"}, "name each test on stderr as it starts", flags.progress);
 }
@@ -124,31 +124,50 @@ void add_idle_flags(FlagSet& set) {
   using A = FlagSet::Arity;
   set.ignore(
       {
-          "-ngl",        "--n-gpu-layers",
-          "-ncmoe",      "--n-cpu-moe",
-          "-sm",         "--split-mode",
-          "-mg",         "--main-gpu",
-          "-nkvo",       "--no-kv-offload",
-          "-fa",         "--flash-attn",
-          "-dev",        "-lm",
-          "--load-mode", "-lzm",
-          "-mmp",        "--mmap",
-          "-embd",       "--embeddings",
-          "-ts",         "--tensor-split",
-          "-ot",         "--override-tensor",
-          "-nopo",       "--no-op-offload",
-          "--no-host",   "--repack",
-          "--numa",      "--prio",
-          "-C",          "--cpu-mask",
-          "--poll",      "--cpu-strict",
-          "-fitt",       "--fit-target",
-          "-fitc",       "--fit-ctx",
+          "-ngl",
+          "--n-gpu-layers",
+          "-ncmoe",
+          "--n-cpu-moe",
+          "-sm",
+          "--split-mode",
+          "-mg",
+          "--main-gpu",
+          "-nkvo",
+          "--no-kv-offload",
+          "-fa",
+          "--flash-attn",
+          "-dev",
+          "-lm",
+          "--load-mode",
+          "-lzm",
+          "-mmp",
+          "--mmap",
+          "-embd",
+          "--embeddings",
+          "-ts",
+          "--tensor-split",
+          "-ot",
+          "--override-tensor",
+          "-nopo",
+          "--no-op-offload",
+          "--no-host",
+          "--repack",
+          "--numa",
+          "--prio",
+          "-C",
+          "--cpu-mask",
+          "--poll",
+          "--cpu-strict",
+          "-fitt",
+          "--fit-target",
+          "-fitc",
+          "--fit-ctx",
           "--lazy-mode",
       },
       A::One);
   set.ignore({"-v", "--verbose", "--offline"}, A::None);
   set.refuse({"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token"},
-             "models are not downloaded; name a folder or a GGUF file with -m");
+      "models are not downloaded; name a folder or a GGUF file with -m");
 }
 
 // One engine's worth of settings.
@@ -361,8 +380,8 @@ class LlamaBench {
 Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
   if (flags.key_types != flags.value_types)
     return usage_error(fmt::format("keys and values of the KV cache have one type here: -ctk {} and -ctv {} must agree",
-                                   flags.key_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.key_types, ",")),
-                                   flags.value_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.value_types, ","))));
+        flags.key_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.key_types, ",")),
+        flags.value_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.value_types, ","))));
   std::vector<std::string> models = flags.models, types = flags.key_types;
   if (models.empty()) {
     HUNCH_TRY(std::string model, model_path(std::nullopt));
@@ -383,8 +402,7 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
 
 Result<int> llama_bench_command(Arguments arguments) {
   LlamaFlags flags;
-  FlagSet set(
-      "hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven|ssv] [flags]",
+  FlagSet set("hunch bench [passes|rounds|prefill|kernels|batch|accept|breakeven|ssv] [flags]",
       "Times prompts and generation with llama-bench's flags, names and columns. Other measurements: bench passes (single "
       "passes against what memory gives, whole requests, start), bench batch (many requests at once), bench accept "
       "(acceptance over a file of prompts); each has its own --help.");
@@ -440,20 +458,20 @@ ordered_json time_split(const Generation& g) {
 }
 
 void add_format_flag(FlagSet& set, bool& json) {
-  set.value({"-o", "--output"}, "FORMAT", "md (default) or json",
-            [&json](std::string_view flag, std::string_view text) -> Status {
-              static constexpr std::string_view kFormats[] = {"md", "json"};
-              HUNCH_OK(parse_choice(flag, text, kFormats));
-              json = text == "json";
-              return {};
-            });
+  set.value(
+      {"-o", "--output"}, "FORMAT", "md (default) or json", [&json](std::string_view flag, std::string_view text) -> Status {
+        static constexpr std::string_view kFormats[] = {"md", "json"};
+        HUNCH_OK(parse_choice(flag, text, kFormats));
+        json = text == "json";
+        return {};
+      });
 }
 
 Result<int> bench_command(Arguments arguments) {
-  constexpr std::pair<std::string_view, Result<int> (*)(Arguments)> kOthers[] = {
-      {"accept", bench_accept_command},   {"batch", bench_batch_command},     {"breakeven", bench_breakeven_command},
-      {"kernels", bench_kernels_command}, {"prefill", bench_prefill_command}, {"rounds", bench_rounds_command},
-      {"passes", bench_passes_command},   {"ssv", bench_ssv_command}};
+  constexpr std::pair<std::string_view, Result<int> (*)(Arguments)> kOthers[] = {{"accept", bench_accept_command},
+      {"batch", bench_batch_command}, {"breakeven", bench_breakeven_command}, {"kernels", bench_kernels_command},
+      {"prefill", bench_prefill_command}, {"rounds", bench_rounds_command}, {"passes", bench_passes_command},
+      {"ssv", bench_ssv_command}};
   for (const auto& [name, command] : kOthers)
     if (!arguments.empty() && arguments[0] == name) return command(arguments.subspan(1));
   // --only was this command's own before `passes` had a name.

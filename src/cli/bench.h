@@ -43,7 +43,7 @@ Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double c
 Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation);
 Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation);
 Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation,
-                                    const InterruptScope& interrupts, ProgressLine& progress);
+    const InterruptScope& interrupts, ProgressLine& progress);
 // Processes of this program, from their start to their first byte of text.
 Result<BenchTable> bench_start(const std::string& model, int threads);
 

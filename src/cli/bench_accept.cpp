@@ -274,7 +274,7 @@ Status settle(AcceptFlags& flags, EngineOptions& options) {
     HUNCH_TRY(const SpeculationOptions speculation, named_policy(policy));
     // The prediction module lies in the model's own checkpoint, unless a path says otherwise.
     const bool loaded = std::any_of(options.drafters.begin(), options.drafters.end(),
-                                    [&](const DrafterOptions& d) { return d.method == speculation.proposer; });
+        [&](const DrafterOptions& d) { return d.method == speculation.proposer; });
     if (speculation.proposer == "mtp" && !loaded) options.drafters.push_back({.method = "mtp"});
     module |= speculation.proposer == "mtp";
     HUNCH_OK(check_drafter(speculation.proposer, options.drafters));
@@ -284,39 +284,39 @@ Status settle(AcceptFlags& flags, EngineOptions& options) {
 }
 
 void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
-  set.positional("FILE", true, "prompts: a JSON object a line with \"text\", and optionally \"kind\" and \"context\"",
-                 flags.file);
+  set.positional(
+      "FILE", true, "prompts: a JSON object a line with \"text\", and optionally \"kind\" and \"context\"", flags.file);
   set.group("What to measure");
   set.value({"--contexts"}, "LIST", "values of \"context\" to take (default: all)", set_ranges(flags.contexts, {0, 1 << 24}));
   set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)", set_ranges(flags.seeds, {0, 0x1p62}));
   set.value({"--policies"}, "LIST",
-            "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
-            "(weight: true weights; dweight: by the drafts' log-sum-exp); or methods: auto, ngram, suffix, "
-            "cascade, staged, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
-            [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
+      "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
+      "(weight: true weights; dweight: by the drafts' log-sum-exp); or methods: auto, ngram, suffix, "
+      "cascade, staged, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
+      [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
   set.value({"-md", "--model-draft"}, "PATH", "a drafter to load; may be repeated (default --policies: those that are loaded)",
-            [&flags](std::string_view flag, std::string_view path) -> Status {
-              if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
-              flags.drafters.emplace_back(path);
-              return {};
-            });
+      [&flags](std::string_view flag, std::string_view path) -> Status {
+        if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
+        flags.drafters.emplace_back(path);
+        return {};
+      });
   set.value({"--mtp-norms"}, "LIST",
-            "method mtp with these sides of its norms, of the target's state and of its own: post-post,pre-post, ... or all",
-            [&flags](std::string_view flag, std::string_view v) { return parse_norms(flag, v, flags.mtp_norms); });
+      "method mtp with these sides of its norms, of the target's state and of its own: post-post,pre-post, ... or all",
+      [&flags](std::string_view flag, std::string_view v) { return parse_norms(flag, v, flags.mtp_norms); });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
   set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
   set.value({"--ratio", "--ratios"}, "LIST",
-            "shares of the KV cache that guesses read (default 0.07; of policy default: its own)",
-            set_numbers(flags.ratios, {0, 1, true}));
+      "shares of the KV cache that guesses read (default 0.07; of policy default: its own)",
+      set_numbers(flags.ratios, {0, 1, true}));
   set.whole({"--min-tokens"}, "least entries that guesses read (default 16)", {1, 1 << 24}, flags.min_tokens);
   set.choice({"--rule"}, "RULE", "ratio (default) or match", {"match", "ratio"}, flags.rule);
   for (size_t i = 0; i < speculation_settings().size(); ++i)
     if (const SpeculationSetting& setting = speculation_settings()[i]; setting.flag.starts_with("--verify"))
       set.value({setting.flag}, setting.value_name, std::string(setting.about),
-                [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
-                  HUNCH_TRY(flags.verify[i], parse_setting(setting, flag, value));
-                  return {};
-                });
+          [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
+            HUNCH_TRY(flags.verify[i], parse_setting(setting, flag, value));
+            return {};
+          });
   set.toggle({"--speed"}, "also decode plainly, and print the speed over that", flags.speed);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   add_model_flags(set, flags.model);
@@ -330,8 +330,8 @@ Result<int> bench_accept_command(Arguments arguments) {
   // The published tables are at temperature 0.8 and no other filter, not at the model's defaults.
   flags.sampling = {.temperature = 0.8, .top_p = 1, .min_p = 0, .top_k = 0, .seed = {}, .max_tokens = 96, .ignore_eos = true};
   FlagSet set("hunch bench accept FILE [flags]",
-              "Tokens a round emits, the corrected or bonus token included: mean over the prompts and its standard error, by "
-              "context and policy, with the acceptance of each position given that all before it were accepted.");
+      "Tokens a round emits, the corrected or bonus token included: mean over the prompts and its standard error, by "
+      "context and policy, with the acceptance of each position given that all before it were accepted.");
   add_accept_flags(set, flags);
   if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(auto options, engine_options(flags.model));

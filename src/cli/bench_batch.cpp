@@ -115,8 +115,8 @@ class BatchBench {
   }
 
   // `first`: the number of the first request's prompt.
-  Result<Level> level(int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed,
-                      int64_t first) {
+  Result<Level> level(
+      int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed, int64_t first) {
     std::vector<Request> requests(static_cast<size_t>(parallel));
     for (int64_t i = 0; i < parallel; ++i) {
       Request& request = requests[size_t(i)];
@@ -171,8 +171,9 @@ class BatchBench {
       Generation sums;
       for (int64_t r = 0; r < flags_.repetitions; ++r) {
         if (interrupts_.stopped()) return {};
-        HUNCH_TRY(last, level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
-                              uint64_t(flags_.seed.value_or(7) + r * 1000), dealt_.empty() ? 0 : r * parallel));
+        HUNCH_TRY(last,
+            level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
+                uint64_t(flags_.seed.value_or(7) + r * 1000), dealt_.empty() ? 0 : r * parallel));
         samples.push_back(int64_t(last.total_ms * 1e6));
         speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
         decodes.push_back(last.decode_ts());
@@ -193,8 +194,8 @@ class BatchBench {
   }
 
   void print(int64_t prompt, int64_t gen, int64_t parallel, const Level& level, const std::vector<int64_t>& samples,
-             const std::vector<double>& speeds, const std::vector<double>& gains, std::vector<double> first,
-             const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
+      const std::vector<double>& speeds, const std::vector<double>& gains, std::vector<double> first,
+      const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
     std::sort(first.begin(), first.end());
     const Generation& sums = level.sums;
     ordered_json extra = {
@@ -241,20 +242,20 @@ class BatchBench {
 
 void add_batch_flags(FlagSet& set, BatchFlags& flags) {
   set.group("What to measure");
-  set.value({"--parallel", "-np", "-npl"}, "LIST", "requests at once (default 1,2,4,8,16)", add_ranges(flags.parallel, {1, 1024}),
-            2);
+  set.value(
+      {"--parallel", "-np", "-npl"}, "LIST", "requests at once (default 1,2,4,8,16)", add_ranges(flags.parallel, {1, 1024}), 2);
   set.value({"-p", "--n-prompt", "-npp", "-d", "--n-depth"}, "LIST", "tokens of each request's prompt (default 512)",
-            add_ranges(flags.prompts, {1, 1 << 24}), 2);
-  set.value({"-n", "--n-gen", "-ntg"}, "LIST", "tokens that each generates (default 64)", add_ranges(flags.gens, {2, 1 << 20}),
-            2);
+      add_ranges(flags.prompts, {1, 1 << 24}), 2);
+  set.value(
+      {"-n", "--n-gen", "-ntg"}, "LIST", "tokens that each generates (default 64)", add_ranges(flags.gens, {2, 1 << 20}), 2);
   set.text({"-f", "--file"}, "FILE", "the text that prompts are cut from (default: made-up tokens, on which drafts fail)",
-           flags.text_file);
+      flags.text_file);
   set.text({"--prompts"}, "FILE",
-           "prompts as bench accept reads them, continued from their end; prefilled before, so that decode_ts and "
-           "decode_speedup (decoding alone) count",
-           flags.prompt_file);
+      "prompts as bench accept reads them, continued from their end; prefilled before, so that decode_ts and "
+      "decode_speedup (decoding alone) count",
+      flags.prompt_file);
   set.value({"--contexts"}, "LIST", "with --prompts: values of \"context\" to take (default: all)",
-            set_ranges(flags.contexts, {0, 1 << 24}));
+      set_ranges(flags.contexts, {0, 1 << 24}));
   set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", flags.shared);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 1)", {1, 1000}, flags.repetitions);
   set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
@@ -267,8 +268,7 @@ void add_batch_flags(FlagSet& set, BatchFlags& flags) {
 
 Result<int> bench_batch_command(Arguments arguments) {
   BatchFlags flags;
-  FlagSet set(
-      "hunch bench batch [flags]",
+  FlagSet set("hunch bench batch [flags]",
       "Throughput of many requests at once, plain and with --spec: generated tokens of all of them over the time from the "
       "first request to the last token, prompts included.");
   add_batch_flags(set, flags);
@@ -287,13 +287,13 @@ Result<int> bench_batch_command(Arguments arguments) {
   // Room for all requests at once: what is measured is sharing of passes, not preemption (--kv-memory measures that).
   const int64_t most = *std::max_element(flags.parallel.begin(), flags.parallel.end());
   const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end()) +
-                         *std::max_element(flags.gens.begin(), flags.gens.end()) + kSlack;
+      *std::max_element(flags.gens.begin(), flags.gens.end()) + kSlack;
   options.max_num_seqs = int(most);
   if (options.context_len == 0 && !flags.prompt_file) options.context_len = length;  // a file's prompts: the model's own
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));
-  BatchBench bench(*engine, flags, speculation,
-                   engine_fields(*engine, options.model, engine->parts().limits.rows, options.chunk_len));
+  BatchBench bench(
+      *engine, flags, speculation, engine_fields(*engine, options.model, engine->parts().limits.rows, options.chunk_len));
   HUNCH_OK(bench.run());
   return bench.exit_code();
 }

@@ -57,9 +57,9 @@ std::string markdown(const std::vector<ordered_json>& rows) {
       "| context | batch | plain, ms | self pays from | with gamma | lookup pays from | self at 0.9 | best gamma at 0.9 |\n"
       "|---|---|---|---|---|---|---|---|\n";
   const auto number = [](const ordered_json& v) {
-    return v.is_null()             ? "never"
-           : v.is_number_integer() ? fmt::format("{}", v.get<int64_t>())
-                                   : fmt::format("{:.2f}", v.get<double>());
+    return v.is_null()          ? "never"
+        : v.is_number_integer() ? fmt::format("{}", v.get<int64_t>())
+                                : fmt::format("{:.2f}", v.get<double>());
   };
   for (const ordered_json& row : rows) {
     for (const auto& [name, value] : row.items()) out += "| " + number(value) + " ";
@@ -74,8 +74,9 @@ Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOp
   request.prompt = {0};
   request.sampling.temperature = 0.8, request.sampling.seed = 1;
   request.speculation = speculation;
-  HUNCH_TRY(auto plan, plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
-                                    parts.bits_per_weight()));
+  HUNCH_TRY(auto plan,
+      plan_request(
+          request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers, parts.bits_per_weight()));
 
   const CostKey key = cost_key(parts);
   const std::string path = cache_path("costs", key);
@@ -101,8 +102,8 @@ Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOp
     for (const int64_t batch : flags.batches)
       if (context < engine.context_len()) rows.push_back(row_of(table, self, lookup, context, int(batch)));
   if (flags.json)
-    return print_and_exit_code(json_line({{"engine", engine.description()}, {"draft", draft_kind_name(plan)}, {"rows", rows}}) +
-                               "\n");
+    return print_and_exit_code(
+        json_line({{"engine", engine.description()}, {"draft", draft_kind_name(plan)}, {"rows", rows}}) + "\n");
   return print_and_exit_code(fmt::format(
       "{}; drafts {}\n\n{}\nAcceptance: of a drafted token, given that all before it were accepted. Lookup: guesses that cost no "
       "passes (n-gram, suffix).\nBatches above 1 are computed from terms fitted to passes of one request.\n",
@@ -113,8 +114,7 @@ Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOp
 
 Result<int> bench_breakeven_command(Arguments arguments) {
   BreakEvenFlags flags;
-  FlagSet set(
-      "hunch bench breakeven [flags]",
+  FlagSet set("hunch bench breakeven [flags]",
       "Times plain, verify, draft and selecting passes, and prints from which acceptance on guessing is faster than plain "
       "decoding, by context and batch.");
   add_flags(set, flags);

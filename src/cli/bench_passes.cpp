@@ -21,7 +21,7 @@ Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int
   speculation.proposer = "self", speculation.num_tokens = gamma;
   request.speculation = speculation;
   return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
-                      engine.parts().model->shape().layers, engine.parts().bits_per_weight());
+      engine.parts().model->shape().layers, engine.parts().bits_per_weight());
 }
 
 Result<std::unique_ptr<DepthBench>> bench_at(Engine& engine, int64_t depth, const SpeculationOptions& speculation, int gamma) {
@@ -84,10 +84,7 @@ Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const S
   int most = 1;
   for (const int64_t rows : flags.rows) most = std::max(most, int(rows));
   for (const int64_t nodes : flags.trees) most = std::max(most, int(nodes) + 1);
-  BenchTable table{
-      "verify",
-      "Verify passes",
-      {},
+  BenchTable table{"verify", "Verify passes", {},
       "times_plain: against a plain step of this run; the scores come on top of the KV that a plain step reads; rows of "
       "a tree: its guesses and the pending token"};
   const auto depths = fitting(engine, flags.depths, most);

@@ -24,8 +24,8 @@ Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
     const bool tree = words[i].starts_with("tree");
     auto tokens = parse_whole("--policies", words[i].substr(tree ? 4 : 0), {1, 255});
     if (!tokens.ok())
-      return usage_error(fmt::format("--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..255", words[0],
-                                     excerpt(words[i])));
+      return usage_error(fmt::format(
+          "--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..255", words[0], excerpt(words[i])));
     (tree ? o.tree_tokens : o.num_tokens) = int(*tokens);
   }
   return o;
@@ -33,7 +33,7 @@ Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
 
 bool guesses_by_itself(std::string_view word) {
   return is_drafter_method(word) || word == "auto" || word == "ngram" || word == "suffix" || word == "cascade" ||
-         word == "staged";
+      word == "staged";
 }
 
 }  // namespace

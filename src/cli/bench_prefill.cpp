@@ -57,13 +57,10 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
   EngineParts& parts = engine.parts();
   const ModelShape& shape = parts.model->shape();
   const double ceiling = product_ceiling(*parts.backend);
-  BenchTable table{
-      "prefill",
-      "Prefill",
-      {},
+  BenchTable table{"prefill", "Prefill", {},
       fmt::format("product_TFLOP: 2 x matrix elements x tokens, the head once; attention_TFLOP: scores and sums of the "
                   "entries that a token may read; bf16 ceiling of this run: {:.1f} TFLOP/s",
-                  ceiling * 1e-12)};
+          ceiling * 1e-12)};
   for (const int64_t length : flags.prompts) {
     std::vector<int32_t> tokens(static_cast<size_t>(length));
     for (int64_t i = 0; i < length; ++i) tokens[size_t(i)] = int32_t(uint64_t(i + 1) * 2654435761u % uint64_t(shape.vocab_size));
@@ -111,8 +108,8 @@ PrefillWork prefill_work(const Checkpoint& checkpoint, int64_t length) {
 Result<int> bench_prefill_command(Arguments arguments) {
   PrefillFlags flags;
   FlagSet set("hunch bench prefill [flags]",
-              "Whole prompts of random tokens, one request: time, and the multiplications of products and attention against the "
-              "device's ceiling.");
+      "Whole prompts of random tokens, one request: time, and the multiplications of products and attention against the "
+      "device's ceiling.");
   add_flags(set, flags);
   add_model_flags(set, flags.model);
   if (const auto ended = parsed(set, arguments)) return *ended;

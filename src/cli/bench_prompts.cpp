@@ -11,8 +11,8 @@
 
 namespace hunch {
 
-Result<std::vector<BenchPrompt>> read_prompts(const Tokenizer& tokenizer, const std::string& path,
-                                              const std::vector<int64_t>& contexts) {
+Result<std::vector<BenchPrompt>> read_prompts(
+    const Tokenizer& tokenizer, const std::string& path, const std::vector<int64_t>& contexts) {
   HUNCH_TRY(const std::string text, read_text_file(path));
   std::vector<BenchPrompt> out;
   int line_number = 0;

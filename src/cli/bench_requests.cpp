@@ -29,8 +29,8 @@ Result<double> start_once(const std::string& model, int threads) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  std::vector<std::string> words{"hunch", "run", "-m",     model, "-p", "The captain looked at the",
-                                 "-n",    "1",   "--temp", "0",   "-t", std::to_string(threads)};
+  std::vector<std::string> words{
+      "hunch", "run", "-m", model, "-p", "The captain looked at the", "-n", "1", "--temp", "0", "-t", std::to_string(threads)};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -59,15 +59,12 @@ Result<BenchTable> bench_start(const std::string& model, int threads) {
     if (i > 0) times.push_back(ms);  // the first one warms the file cache
   }
   std::sort(times.begin(), times.end());
-  return BenchTable{
-      "start",
-      "From the start of the program to its first token (short prompt, warm file cache)",
-      {{{"runs", kStarts}, {"median_ms", times[times.size() / 2]}, {"least_ms", times.front()}, {"most_ms", times.back()}}},
-      ""};
+  return BenchTable{"start", "From the start of the program to its first token (short prompt, warm file cache)",
+      {{{"runs", kStarts}, {"median_ms", times[times.size() / 2]}, {"least_ms", times.front()}, {"most_ms", times.back()}}}, ""};
 }
 
 Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation,
-                                    const InterruptScope& interrupts, ProgressLine& progress) {
+    const InterruptScope& interrupts, ProgressLine& progress) {
   BenchTable table{
       "end-to-end",
       "Whole requests: records copied out of a long book, and the book continued; temperature 0.8",
@@ -92,8 +89,9 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
         request.speculation = speculation;
         request.speculation.proposer = gamma == 0 ? "none" : "self";
         request.speculation.num_tokens = int(gamma);
-        HUNCH_TRY(const Generation g, engine.generate(
-                                          request, [&](const TokenEvent&) { return progress.clear(), true; }, interrupts.flag()));
+        HUNCH_TRY(const Generation g,
+            engine.generate(
+                request, [&](const TokenEvent&) { return progress.clear(), true; }, interrupts.flag()));
         if (interrupts.stopped()) return table;
         const double speed = g.tokens_per_second();
         if (gamma == 0) plain_speed = speed;

@@ -39,15 +39,15 @@ void add_flags(FlagSet& set, RoundFlags& flags) {
   add_random_flags(set, flags.model);
   set.value({"-np", "--parallel"}, "LIST", "requests at once (default 1)", set_ranges(flags.batches, {1, 1024}), 2);
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "entries in the cache of each (default 4096)",
-            set_ranges(flags.depths, {64, 1 << 24}), 2);
+      set_ranges(flags.depths, {64, 1 << 24}), 2);
   set.value({"--gammas"}, "LIST", "drafts a round; with --tree so many on a path (default 7)", set_ranges(flags.gammas, {1, 64}));
   set.value({"--synthetic-acceptance"}, "LIST",
-            "chance that a draft is kept if those before it were, by position; the last one goes on (default 0.9)",
-            set_numbers(flags.acceptance, {0, 1}));
+      "chance that a draft is kept if those before it were, by position; the last one goes on (default 0.9)",
+      set_numbers(flags.acceptance, {0, 1}));
   set.value({"--policies"}, "LIST", "several policies, by the names of bench accept (default: what the flags below say)",
-            [&flags](std::string_view, std::string_view text) { return parse_policies(text, flags.policies); });
+      [&flags](std::string_view, std::string_view text) { return parse_policies(text, flags.policies); });
   set.value({"--ratios"}, "LIST", "with --policies: shares of the KV cache that guesses read (default: 0.07, default's own 0.03)",
-            set_numbers(flags.ratios, {0, 1, true}));
+      set_numbers(flags.ratios, {0, 1, true}));
   set.whole({"--rounds"}, "rounds timed, 1..1000 (default 8)", {1, 1000}, flags.rounds);
   set.group("Output");
   add_format_flag(set, flags.json);
@@ -82,7 +82,7 @@ Result<std::vector<Guesser>> guessers(const RoundFlags& flags, const Speculation
 }
 
 ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, const Guesser& guesser, const RoundCost& cost,
-                    double plain_ms, double ceiling) {
+    double plain_ms, double ceiling) {
   const BackendCounters& c = cost.per_round;
   const double bytes = double(c.weight_bytes + c.kv_bytes + c.score_bytes + c.gather_bytes);
   const double bound = ceiling > 0 ? bytes / ceiling * 1e3 : 0;
@@ -126,9 +126,9 @@ std::string markdown(const std::vector<ordered_json>& rows) {
   for (const ordered_json& row : rows) {
     for (const auto& [name, value] : row.items())
       out += value.is_number_float() ? fmt::format("| {:.3f} ", value.get<double>())
-             : value.is_boolean()    ? fmt::format("| {} ", value.get<bool>() ? name : "LOSSY")
-             : value.is_null()       ? "| "
-             : value.is_string()     ? fmt::format("| {} ", value.get<std::string>())
+          : value.is_boolean()       ? fmt::format("| {} ", value.get<bool>() ? name : "LOSSY")
+          : value.is_null()          ? "| "
+          : value.is_string()        ? fmt::format("| {} ", value.get<std::string>())
                                      : fmt::format("| {} ", value.get<int64_t>());
     out += "|\n";
   }
@@ -149,13 +149,14 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
         request.speculation = guesser.options;
         if (request.speculation.proposer == "auto") request.speculation.proposer = "self";
         request.speculation.rule = "match";
-        HUNCH_TRY(auto bench, RoundBench::make(parts, request,
-                                               {.batch = int(batch),
-                                                .gamma = int(most),
-                                                .beside = guesser.options.tree_tokens,
-                                                .rounds = int(flags.rounds),
-                                                .depth = depth,
-                                                .acceptance = flags.acceptance}));
+        HUNCH_TRY(auto bench,
+            RoundBench::make(parts, request,
+                {.batch = int(batch),
+                    .gamma = int(most),
+                    .beside = guesser.options.tree_tokens,
+                    .rounds = int(flags.rounds),
+                    .depth = depth,
+                    .acceptance = flags.acceptance}));
         if (plain_ms == 0) {  // once: it reads no selection
           HUNCH_TRY(const RoundCost plain, bench->run(0, int(flags.rounds)));
           plain_ms = plain.round_ms;
@@ -175,16 +176,16 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
 void add_random_flags(FlagSet& set, ModelFlags& flags) {
   flags.random_type = "bf16";
   set.text({"--random"}, "NAME", fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
-           flags.random);
+      flags.random);
   set.choice({"--random-type"}, "TYPE", "type of those weights (default bf16; experts of gpt-oss are MXFP4)",
-             {"bf16", "f16", "q8_0", "q4_0"}, flags.random_type);
+      {"bf16", "f16", "q8_0", "q4_0"}, flags.random_type);
 }
 
 Result<int> bench_rounds_command(Arguments arguments) {
   RoundFlags flags;
   FlagSet set("hunch bench rounds [flags]",
-              "Times plain steps and rounds of drafting and verifying at a depth filled with noise. The acceptance is synthetic: "
-              "given, not found.");
+      "Times plain steps and rounds of drafting and verifying at a depth filled with noise. The acceptance is synthetic: "
+      "given, not found.");
   add_flags(set, flags);
   add_model_flags(set, flags.model);
   add_speculation_flags(set, flags.speculation);
@@ -243,7 +244,7 @@ Result<int> bench_kernels_command(Arguments arguments) {
         {"note", row.note},
     });
     text += fmt::format("{:58} {:9.4f} ms  {:7.3f} TB/s  {:5.1f} %  {:7.1f} TFLOP/s  {}\n", row.name, row.ms, rate * 1e-12,
-                        100 * rate / ceiling, row.flops / (row.ms * 1e-3) * 1e-12, row.note);
+        100 * rate / ceiling, row.flops / (row.ms * 1e-3) * 1e-12, row.note);
   }
   return print_and_exit_code(json ? json_line({{"engine", backend->description()}, {"rows", all}}) + "\n" : text);
 }

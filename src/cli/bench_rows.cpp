@@ -40,8 +40,7 @@ std::string model_type(const ModelInfo& info) {
     if (c >= 'a' && c <= 'z') c = char(c - 'a' + 'A');
   const double parameters = double(info.parameters);
   return fmt::format("{} {} {}", info.family,
-                     parameters >= 1e9 ? fmt::format("{:.1f}B", parameters / 1e9) : fmt::format("{:.1f}M", parameters / 1e6),
-                     encoding);
+      parameters >= 1e9 ? fmt::format("{:.1f}B", parameters / 1e9) : fmt::format("{:.1f}M", parameters / 1e6), encoding);
 }
 
 struct Column {
@@ -53,8 +52,11 @@ constexpr int kSpeedWidth = 20;
 
 std::vector<Column> columns(const std::vector<std::string>& optional) {
   std::vector<Column> out{
-      {"model_type", "model", -30}, {"model_size", "size", 10},  {"model_n_params", "params", 10},
-      {"backends", "backend", -10}, {"n_threads", "threads", 7},
+      {"model_type", "model", -30},
+      {"model_size", "size", 10},
+      {"model_n_params", "params", 10},
+      {"backends", "backend", -10},
+      {"n_threads", "threads", 7},
   };
   for (const std::string& name : optional) {
     if (name == "mean_acceptance_length") out.push_back({name, "tokens/round", 12});
@@ -214,8 +216,8 @@ ordered_json engine_fields(Engine& engine, const std::string& model, int64_t n_b
   };
 }
 
-ordered_json bench_row(const ordered_json& engine, const BenchTest& test, const std::vector<int64_t>& samples_ns,
-                       const ordered_json& extra) {
+ordered_json bench_row(
+    const ordered_json& engine, const BenchTest& test, const std::vector<int64_t>& samples_ns, const ordered_json& extra) {
   std::vector<double> times, speeds;
   for (int64_t ns : samples_ns) {
     times.push_back(double(ns));

@@ -38,7 +38,7 @@ nlohmann::ordered_json engine_fields(Engine& engine, const std::string& model, i
 
 // The fields of a finished test behind those of its engine. `extra`: fields of this engine's own, before the samples.
 nlohmann::ordered_json bench_row(const nlohmann::ordered_json& engine, const BenchTest& test,
-                                 const std::vector<int64_t>& samples_ns, const nlohmann::ordered_json& extra);
+    const std::vector<int64_t>& samples_ns, const nlohmann::ordered_json& extra);
 
 struct MeanAndDeviation {
   double mean = 0, deviation = 0;  // of the sample (n - 1); 0 for one value

@@ -49,14 +49,13 @@ class Bench {
       BenchTable table{"ceiling", "Streaming read", {{{"threads", threads}, {"GiB_buffer", 1}, {"GB_per_s", ceiling / 1e9}}}, ""};
       add(std::move(table));
     }
-    const auto sections = {
-        std::pair{"plain", std::function([&] { return bench_plain(engine_, flags_, ceiling); })},
+    const auto sections = {std::pair{"plain", std::function([&] { return bench_plain(engine_, flags_, ceiling); })},
         std::pair{"verify", std::function([&] { return bench_verify(engine_, flags_, speculation_); })},
         std::pair{"draft", std::function([&] { return bench_draft(engine_, flags_, speculation_); })},
-        std::pair{"end-to-end",
-                  std::function([&] { return bench_end_to_end(engine_, flags_, speculation_, interrupts_, progress_); })},
+        std::pair{
+            "end-to-end", std::function([&] { return bench_end_to_end(engine_, flags_, speculation_, interrupts_, progress_); })},
         std::pair{"start",
-                  std::function([&] { return bench_start(engine_.parts().options.model, engine_.parts().backend->threads()); })}};
+            std::function([&] { return bench_start(engine_.parts().options.model, engine_.parts().backend->threads()); })}};
     for (const auto& [name, section] : sections) {
       if (!wanted(flags_, name) || interrupts_.stopped()) continue;
       auto table = section();
@@ -88,21 +87,21 @@ class Bench {
 void add_bench_flags(FlagSet& set, BenchFlags& flags) {
   set.group("What to measure");
   set.value({"--only"}, "LIST", fmt::format("sections: {} (default: all)", comma_list(kSections)),
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              flags.only.clear();
-              return each_item(v, [&](std::string_view item) -> Status {
-                HUNCH_TRY(flags.only.emplace_back(), parse_choice(flag, item, kSections));
-                return {};
-              });
-            });
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        flags.only.clear();
+        return each_item(v, [&](std::string_view item) -> Status {
+          HUNCH_TRY(flags.only.emplace_back(), parse_choice(flag, item, kSections));
+          return {};
+        });
+      });
   set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
-            set_ranges(flags.depths, {0, 1 << 24}), 2);
+      set_ranges(flags.depths, {0, 1 << 24}), 2);
   set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", set_ranges(flags.rows, {1, 64}));
   set.value({"--trees"}, "LIST", "guesses of trees that a verify pass checks, 1..64", set_ranges(flags.trees, {1, 64}));
   set.value({"--contexts"}, "LIST", "prompt lengths of the end-to-end rows (default 16384,28672)",
-            set_ranges(flags.contexts, {1024, 1 << 24}));
+      set_ranges(flags.contexts, {1024, 1 << 24}));
   set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",
-            set_ranges(flags.gammas, {1, 64}));
+      set_ranges(flags.gammas, {1, 64}));
   set.whole({"--new"}, "tokens of an end-to-end run (default 96)", {2, 1 << 20}, flags.new_tokens);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 9)", {1, 1000}, flags.repeats);
   set.group("Output");
@@ -134,8 +133,7 @@ std::string table_text(const BenchTable& table) {
 
 Result<int> bench_passes_command(Arguments arguments) {
   BenchFlags flags;
-  FlagSet set(
-      "hunch bench passes [flags]",
+  FlagSet set("hunch bench passes [flags]",
       "Measures, in one run: what memory reads reach, plain decoding at depth, verify passes, draft steps, whole requests by "
       "guesses a round, and the time from start to the first token.");
   add_bench_flags(set, flags);

@@ -50,7 +50,7 @@ class SsvBench {
     if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
     std::string text = engine_.description() + "\n";
     for (const auto& [name, title] : {std::pair("classes", "Precision classes"), std::pair("sweep", "Rows that share a choice"),
-                                      std::pair("choosing", "Verify passes, ms; the share that choosing takes")}) {
+             std::pair("choosing", "Verify passes, ms; the share that choosing takes")}) {
       BenchTable table{name, title, {}, ""};
       for (ordered_json row : out_[name]) {
         row.erase("approx");
@@ -140,7 +140,7 @@ class SsvBench {
   }
 
   void row(const char* section, int64_t context, std::string_view name, const SpeculationOptions& o, const Answers& got,
-           const Answers& strict) {
+      const Answers& strict) {
     ordered_json row{{"context", context}, {"class", name}};
     if (std::string_view(section) == "sweep") row["group_rows"] = o.group_rows, row["traversal"] = o.traversal;
     row.update({
@@ -201,15 +201,15 @@ class SsvBench {
 Result<int> bench_ssv_command(Arguments arguments) {
   SsvFlags flags;
   FlagSet set("hunch bench ssv [flags]",
-              "What the precision classes of a model with natively trained sparse attention cost and save: speed, agreement with "
-              "exact decoding and right answers, by class and by rows that share a choice, and how long choosing takes.");
+      "What the precision classes of a model with natively trained sparse attention cost and save: speed, agreement with "
+      "exact decoding and right answers, by class and by rows that share a choice, and how long choosing takes.");
   set.group("What to measure");
-  set.value({"--contexts"}, "LIST", "tokens of book and question (default 1024,4096,8192)",
-            set_ranges(flags.contexts, {256, 1 << 24}));
+  set.value(
+      {"--contexts"}, "LIST", "tokens of book and question (default 1024,4096,8192)", set_ranges(flags.contexts, {256, 1 << 24}));
   set.whole({"--books"}, "books of each length, four questions each (default 2)", {1, 1000}, flags.books);
   set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 64)", {2, 4096}, flags.new_tokens, 1);
-  set.value({"--groups"}, "LIST", "rows that share a choice, of the sweep (default 1,2,4,8,16)",
-            set_ranges(flags.groups, {1, 64}));
+  set.value(
+      {"--groups"}, "LIST", "rows that share a choice, of the sweep (default 1,2,4,8,16)", set_ranges(flags.groups, {1, 64}));
   set.value({"--verify-rows"}, "LIST", "rows whose attention is timed (default 1,4,16)", set_ranges(flags.rows, {1, 64}));
   set.whole({"-r", "--repetitions"}, "repetitions of those (default 9)", {1, 1000}, flags.repeats);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);

@@ -13,10 +13,10 @@ SpeculationOptions named(const char* name) { return named_policy(name).value(); 
 TEST(Bench, ReadsPoliciesByTheStudysNames) {
   const SpeculationOptions full = named("vegas-dweight-all-max-perkv-spread16");
   EXPECT_EQ(std::tie(full.policy, full.metric, full.rows, full.combine, full.share, full.spread),
-            std::tuple("vegas", "weight", "all", "max", "kv_head", 16));
+      std::tuple("vegas", "weight", "all", "max", "kv_head", 16));
   const SpeculationOptions published = named("vegas-logit");
   EXPECT_EQ(std::tie(published.metric, published.rows, published.combine, published.share, published.spread),
-            std::tuple("logit", "first_last", "sum", "layer", 0));
+      std::tuple("logit", "first_last", "sum", "layer", 0));
   EXPECT_EQ(named("vegas-weight").metric, "true_weight");
   EXPECT_EQ(named("streamingllm").policy, "streamingllm");
   EXPECT_EQ(named("default").spread, SpeculationOptions().spread);
@@ -54,8 +54,8 @@ TEST(Bench, ReadsMethodsAmongThePolicies) {
 
 TEST(Bench, RefusesPoliciesItDoesNotHave) {
   for (const char* bad : {"", "nosuch", "vegas-nosuch", "vegas-spread", "vegas-spreadx", "vegas-", "default-skipx",
-                          "default-q4_1", "vegas-block0", "quest-page", "default-step0", "default-step", "default-lookup-perkv",
-                          "eagle3-tree", "eagle3-tree0", "eagle3-tree256", "mtp-perkv", "eagle4", "suffix-0"})
+           "default-q4_1", "vegas-block0", "quest-page", "default-step0", "default-step", "default-lookup-perkv", "eagle3-tree",
+           "eagle3-tree0", "eagle3-tree256", "mtp-perkv", "eagle4", "suffix-0"})
     EXPECT_FALSE(named_policy(bad).ok()) << bad;
   EXPECT_TRUE(named_policy("nosuch").error().message.starts_with("--policies: \"nosuch\" is no policy; there are default, "));
 }

@@ -9,8 +9,8 @@ namespace hunch {
 
 using nlohmann::ordered_json;
 
-Status watch_text(EngineParts& parts, std::span<const int32_t> text, const SparseVerification& sparse, int rows,
-                  CheckRecord& record) {
+Status watch_text(
+    EngineParts& parts, std::span<const int32_t> text, const SparseVerification& sparse, int rows, CheckRecord& record) {
   if (parts.backend->asynchronous()) return usage_error("exact checks are watched on the host: use --device cpu");
   SparseVerification watched = sparse;  // attention is watched whatever the rest asks for
   watched.on = true, watched.reuse_layers = false, watched.skip_experts = 0;
@@ -35,8 +35,7 @@ std::vector<double> overlap_by_distance(const CheckRecord& record) {
 }
 
 Result<ordered_json> calibrate_verify(EngineParts& parts, const std::vector<std::vector<int32_t>>& texts,
-                                      const SparseVerification& sparse, int rows, int anchors, const std::string& path,
-                                      const std::atomic<bool>* interrupted) {
+    const SparseVerification& sparse, int rows, int anchors, const std::string& path, const std::atomic<bool>* interrupted) {
   const int layers = parts.model->shape().layers;
   CheckRecord record = make_record(layers, rows);
   for (const auto& text : texts) {
@@ -45,8 +44,8 @@ Result<ordered_json> calibrate_verify(EngineParts& parts, const std::vector<std:
   }
   const auto found = VerifyCalibration::of(record, verify_model_name(parts), anchors > 0 ? anchors : (layers + 1) / 2);
   HUNCH_OK(found.save(path));
-  ordered_json out = {{"calibration", path},   {"model", found.model},     {"texts", texts.size()},
-                      {"steps", record.steps}, {"anchors", found.anchors}, {"overlap_by_distance", overlap_by_distance(record)}};
+  ordered_json out = {{"calibration", path}, {"model", found.model}, {"texts", texts.size()}, {"steps", record.steps},
+      {"anchors", found.anchors}, {"overlap_by_distance", overlap_by_distance(record)}};
   if (record.steps == 0) out["note"] = "no text was longer than --verify-dense: no anchors were looked for";
   return out;
 }

@@ -39,8 +39,8 @@ class Chat {
     const bool interactive = stdin_is_terminal();
     const Paint paint{color_wanted(flags_.color, stderr_is_terminal())};
     if (interactive)
-      fmt::print(stderr,
-                 "/clear forgets, /stats shows the last answer's figures, /exit or Ctrl-D leaves, Ctrl-C stops an answer\n");
+      fmt::print(
+          stderr, "/clear forgets, /stats shows the last answer's figures, /exit or Ctrl-D leaves, Ctrl-C stops an answer\n");
     std::string line;
     while (true) {
       if (interactive) fmt::print(stderr, "{}", paint.bold("> "));
@@ -99,8 +99,8 @@ class Chat {
     }
     if (interrupts.exit_code() == 143) return 143;  // Ctrl-C stops the answer, a termination request the program
     turns_.push_back({"assistant", printer.text()});
-    const Report report{*generation, printer.text(), engine_.model_name(), asked_ratio(request_.speculation),
-                        kv_bytes_per_entry(engine_)};
+    const Report report{
+        *generation, printer.text(), engine_.model_name(), asked_ratio(request_.speculation), kv_bytes_per_entry(engine_)};
     last_report_ = report_text(report, Paint{color_wanted(flags_.color, stderr_is_terminal())});
     if (!generation->warning.empty()) complain(generation->warning);
     if (!generation->lossless) complain(lossless_text(*generation) + "; plain decoding may say something else");
@@ -143,7 +143,7 @@ Result<int> chat(const ChatFlags& flags, const FlagSet& set) {
 Result<int> chat_command(Arguments arguments) {
   ChatFlags flags;
   FlagSet set("hunch chat [flags]",
-              "A conversation with history, in the model's own chat form. /clear forgets, /stats shows figures, /exit leaves.");
+      "A conversation with history, in the model's own chat form. /clear forgets, /stats shows figures, /exit leaves.");
   set.group("Chat");
   set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn", flags.system);
   add_chat_template_flags(set, flags.chat_template);

@@ -25,12 +25,12 @@ Result<std::string> chat_template_text(const ChatTemplateFlags& flags) {
   return usage_error(
       fmt::format("--chat-template: {} is neither a known name ({}) nor a template; a file goes behind "
                   "--chat-template-file",
-                  excerpt(*flags.name_or_text), known_chat_templates()));
+          excerpt(*flags.name_or_text), known_chat_templates()));
 }
 
 void add_chat_template_flags(FlagSet& set, ChatTemplateFlags& flags) {
   set.text({"--chat-template"}, "NAME|TEXT", "how conversations are written: chatml, llama3 or a Jinja text (the model's)",
-           flags.name_or_text);
+      flags.name_or_text);
   set.text({"--chat-template-file"}, "FILE", "a file with such a text", flags.file);
   set.text({"--chat-template-kwargs"}, "JSON", "variables for the template, such as {\"enable_thinking\":false}", flags.kwargs);
 }
@@ -48,8 +48,8 @@ Result<Json> chat_template_kwargs(const ChatTemplateFlags& flags) {
 Result<ChatForm> ChatForm::make(const Engine& engine, const ChatTemplateFlags& flags) {
   HUNCH_TRY(Json kwargs, chat_template_kwargs(flags));
   HUNCH_TRY(const std::string source, chat_template_text(flags));
-  HUNCH_TRY(ChatRenderer renderer,
-            ChatRenderer::make(source.empty() ? engine.chat_template() : source, engine.tokenizer(), limits()));
+  HUNCH_TRY(
+      ChatRenderer renderer, ChatRenderer::make(source.empty() ? engine.chat_template() : source, engine.tokenizer(), limits()));
   return ChatForm(std::move(renderer), std::move(kwargs));
 }
 

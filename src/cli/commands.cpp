@@ -83,8 +83,8 @@ std::string version_line() {
   const std::string compiler = "GCC " __VERSION__;
 #endif
   const char* cuda = Register<Backend>::find("cuda") ? "with CUDA" : "no CUDA";
-  return fmt::format("hunch {} ({}; {}; {}; this CPU: {})", kVersion, build_commit(), compiler, cuda,
-                     fmt::join(available_isas(), " "));
+  return fmt::format(
+      "hunch {} ({}; {}; {}; this CPU: {})", kVersion, build_commit(), compiler, cuda, fmt::join(available_isas(), " "));
 }
 
 int dispatch(Arguments arguments) {

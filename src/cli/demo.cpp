@@ -215,8 +215,7 @@ Result<int> demo(const DemoFlags& flags) {
 
 Result<int> demo_command(Arguments arguments) {
   DemoFlags flags;
-  FlagSet set(
-      "hunch demo [flags]",
+  FlagSet set("hunch demo [flags]",
       "Asks for facts hidden in a long record book and continues the book: plainly, then with guesses that are checked (the same "
       "text, faster), then unchecked (what sparse attention alone forgets). Takes about a minute on two cores.");
   add_model_flags(set, flags.model);

@@ -13,30 +13,82 @@ namespace hunch {
 namespace {
 
 constexpr std::string_view kFirst[] = {
-    "Mara",   "Tobin",  "Ilse",   "Corvin", "Petra",  "Anselm", "Neve",   "Oskar",  "Rhea",  "Elias",  "Freya",
-    "Gideon", "Hattie", "Juno",   "Lorna",  "Magnus", "Nadia",  "Phoebe", "Silas",  "Thea",  "Viola",  "Abel",
-    "Cyrus",  "Delia",  "Edmund", "Flora",  "Gareth", "Hana",   "Ingrid", "Jasper", "Kira",  "Maeve",  "Otis",
-    "Priya",  "Rufus",  "Sabine", "Victor", "Willa",  "Esther", "Felix",  "Hugo",   "Jonas", "Lucian", "Odette",
+    "Mara",
+    "Tobin",
+    "Ilse",
+    "Corvin",
+    "Petra",
+    "Anselm",
+    "Neve",
+    "Oskar",
+    "Rhea",
+    "Elias",
+    "Freya",
+    "Gideon",
+    "Hattie",
+    "Juno",
+    "Lorna",
+    "Magnus",
+    "Nadia",
+    "Phoebe",
+    "Silas",
+    "Thea",
+    "Viola",
+    "Abel",
+    "Cyrus",
+    "Delia",
+    "Edmund",
+    "Flora",
+    "Gareth",
+    "Hana",
+    "Ingrid",
+    "Jasper",
+    "Kira",
+    "Maeve",
+    "Otis",
+    "Priya",
+    "Rufus",
+    "Sabine",
+    "Victor",
+    "Willa",
+    "Esther",
+    "Felix",
+    "Hugo",
+    "Jonas",
+    "Lucian",
+    "Odette",
 };
-constexpr std::string_view kLast[] = {
-    "Ellison", "Marlow",  "Harker",   "Vance",  "Thorne",   "Ashby",   "Draycott", "Fenwick", "Garrick", "Hale",     "Jessup",
-    "Merrow",  "Oakes",   "Penrose",  "Quill",  "Sedgwick", "Varga",   "Whitlock", "Abbott",  "Brandt",  "Calder",   "Devlin",
-    "Farrow",  "Greaves", "Holloway", "Irvine", "Jarrett",  "Langley", "Mercer",   "Norwood", "Orland",  "Prescott", "Radley",
-    "Tolland", "Upton",   "Wardlow",  "Alder",  "Bramley",  "Dunmore", "Foxley",   "Hobbs",   "Knox",    "Nash",     "Moorcroft"};
+constexpr std::string_view kLast[] = {"Ellison", "Marlow", "Harker", "Vance", "Thorne", "Ashby", "Draycott", "Fenwick", "Garrick",
+    "Hale", "Jessup", "Merrow", "Oakes", "Penrose", "Quill", "Sedgwick", "Varga", "Whitlock", "Abbott", "Brandt", "Calder",
+    "Devlin", "Farrow", "Greaves", "Holloway", "Irvine", "Jarrett", "Langley", "Mercer", "Norwood", "Orland", "Prescott",
+    "Radley", "Tolland", "Upton", "Wardlow", "Alder", "Bramley", "Dunmore", "Foxley", "Hobbs", "Knox", "Nash", "Moorcroft"};
 constexpr std::string_view kTrades[] = {
-    "clerk",   "surveyor", "pilot",   "baker",     "engineer", "nurse",  "printer", "gardener", "carpenter",
-    "teacher", "driver",   "chemist", "librarian", "sailor",   "tailor", "mason",   "cook",     "painter",
+    "clerk",
+    "surveyor",
+    "pilot",
+    "baker",
+    "engineer",
+    "nurse",
+    "printer",
+    "gardener",
+    "carpenter",
+    "teacher",
+    "driver",
+    "chemist",
+    "librarian",
+    "sailor",
+    "tailor",
+    "mason",
+    "cook",
+    "painter",
 };
-constexpr std::string_view kTowns[] = {
-    "Greywater", "Saltmarsh", "Kingsbarrow", "Elder Quay", "Coldharbour", "Tarn Hollow", "Brindle Bay", "Lowmoor",  "Stonebridge",
-    "Dunwick",   "Oxmere",    "Silverdale",  "Thornbury",  "Wexcombe",    "Amberley",    "Blackrigg",   "Eastholm", "Gullmouth",
-    "Hexley",    "Kelmarsh",  "Larkspur",    "Netherby",   "Pellworth",   "Rookhope",    "Tidewell",    "Vinton"};
-constexpr std::string_view kItems[] = {
-    "brass compass", "wool coat", "cello",         "typewriter",   "sealed letter", "telescope", "box of chalk",
-    "copper kettle", "camera",    "sack of flour", "toolbox",      "music stand",   "ladder",    "bicycle",
-    "glass jar",     "globe",     "coil of rope",  "silver spoon", "chess set",     "umbrella",  "clock",
-    "fishing net",   "birdcage",  "drum",          "pocket watch", "violin bow",    "hatbox",    "suitcase",
-    "ship model",    "mirror",    "lamp",          "rug",          "microscope"};
+constexpr std::string_view kTowns[] = {"Greywater", "Saltmarsh", "Kingsbarrow", "Elder Quay", "Coldharbour", "Tarn Hollow",
+    "Brindle Bay", "Lowmoor", "Stonebridge", "Dunwick", "Oxmere", "Silverdale", "Thornbury", "Wexcombe", "Amberley", "Blackrigg",
+    "Eastholm", "Gullmouth", "Hexley", "Kelmarsh", "Larkspur", "Netherby", "Pellworth", "Rookhope", "Tidewell", "Vinton"};
+constexpr std::string_view kItems[] = {"brass compass", "wool coat", "cello", "typewriter", "sealed letter", "telescope",
+    "box of chalk", "copper kettle", "camera", "sack of flour", "toolbox", "music stand", "ladder", "bicycle", "glass jar",
+    "globe", "coil of rope", "silver spoon", "chess set", "umbrella", "clock", "fishing net", "birdcage", "drum", "pocket watch",
+    "violin bow", "hatbox", "suitcase", "ship model", "mirror", "lamp", "rug", "microscope"};
 
 // Draws by counter, so that a book does not depend on any library's generator.
 class Dice {
@@ -61,8 +113,8 @@ constexpr std::string_view kOpen = "<|im_start|>", kClose = "<|im_end|>\n";
 }  // namespace
 
 std::string BookRecord::text() const {
-  return fmt::format("Record {}: {}, {}, from {}. Badge {}. Locker {}. Deposited a {}.", number, name, trade, town, badge, locker,
-                     item);
+  return fmt::format(
+      "Record {}: {}, {}, from {}. Badge {}. Locker {}. Deposited a {}.", number, name, trade, town, badge, locker, item);
 }
 
 bool BookQuestion::answered_by(const std::string& answer) const {

@@ -76,7 +76,7 @@ ordered_json cpu_json(std::vector<std::string>& advice) {
   out["kv_type"] = dtype_info((*best)->default_kv_dtype()).name;
   if (threads < int(std::thread::hardware_concurrency()))
     advice.push_back(fmt::format("{} of {} cores may be used (affinity or a CPU quota): a larger quota makes prompts faster",
-                                 threads, std::thread::hardware_concurrency()));
+        threads, std::thread::hardware_concurrency()));
   if (out["instruction_sets"].size() == 1)
     advice.push_back("this CPU has no AVX2, or a virtual machine hides it: only the portable kernels run, several times slower");
   return out;
@@ -120,8 +120,8 @@ ordered_json surroundings_json(std::vector<std::string>& advice) {
   getrlimit(RLIMIT_NOFILE, &files);
   out["open_files"] = int64_t(files.rlim_cur);
   if (files.rlim_cur < 4096)
-    advice.push_back(fmt::format("only {} files may be open: a server of many connections wants more (ulimit -n 65536)",
-                                 int64_t(files.rlim_cur)));
+    advice.push_back(fmt::format(
+        "only {} files may be open: a server of many connections wants more (ulimit -n 65536)", int64_t(files.rlim_cur)));
   const std::string cache = cache_path("costs", {});
   const auto folder = std::filesystem::path(cache).parent_path();
   std::error_code failed;
@@ -162,34 +162,37 @@ std::string text_of(const ordered_json& j) {
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("{:<14}{}\n", name, value); };
   const auto bytes = [](const ordered_json& v) { return bytes_text(v.get<double>()); };
   const auto& cpu = j["cpu"];
-  line("cpu", fmt::format("{}, {} of {} cores", cpu["name"].get<std::string>(), cpu.value("threads", 0),
-                          cpu["cores_of_the_machine"].get<int>()));
+  line("cpu",
+      fmt::format(
+          "{}, {} of {} cores", cpu["name"].get<std::string>(), cpu.value("threads", 0), cpu["cores_of_the_machine"].get<int>()));
   std::string sets;
   for (const auto& isa : cpu["instruction_sets"]) sets += (sets.empty() ? "" : ", ") + isa.get<std::string>();
   line("kernels",
-       fmt::format("{} (runs {}); KV cache in {}", cpu["kernels"].get<std::string>(), sets, cpu["kv_type"].get<std::string>()));
+      fmt::format("{} (runs {}); KV cache in {}", cpu["kernels"].get<std::string>(), sets, cpu["kv_type"].get<std::string>()));
   const auto& memory = j["memory"];
-  line("memory", fmt::format("{} usable{}, {} free; huge pages {}", bytes(memory["usable_bytes"]),
-                             memory["limited_by_cgroup"].get<bool>() ? " (a limit of the control group)" : "",
-                             bytes(memory["free_bytes"]), memory["huge_pages"].get<std::string>()));
+  line("memory",
+      fmt::format("{} usable{}, {} free; huge pages {}", bytes(memory["usable_bytes"]),
+          memory["limited_by_cgroup"].get<bool>() ? " (a limit of the control group)" : "", bytes(memory["free_bytes"]),
+          memory["huge_pages"].get<std::string>()));
   if (memory.contains("read_bytes_per_second")) line("reading", bytes(memory["read_bytes_per_second"]) + " a second, measured");
   for (const auto& [name, device] : j["devices"].items())
-    line(name, device["usable"].get<bool>()
-                   ? fmt::format("{}, {}", device["description"].get<std::string>(), bytes(device["memory_bytes"]))
-                   : "not usable: " + device["why_not"].get<std::string>());
+    line(name,
+        device["usable"].get<bool>()
+            ? fmt::format("{}, {}", device["description"].get<std::string>(), bytes(device["memory_bytes"]))
+            : "not usable: " + device["why_not"].get<std::string>());
   if (j["devices"].empty()) line("devices", "none was built in");
   line("cache",
-       fmt::format("{}{}", j["cache_folder"].get<std::string>(), j["cache_writable"].get<bool>() ? "" : " (not writable)"));
+      fmt::format("{}{}", j["cache_folder"].get<std::string>(), j["cache_writable"].get<bool>() ? "" : " (not writable)"));
   line("open files", std::to_string(j["open_files"].get<int64_t>()));
   if (!j["model"].is_null()) {
     const auto& model = j["model"];
     line("model", model["path"].get<std::string>());
     if (model.contains("tokens_per_second_at_most"))
-      line("", fmt::format(
-                   "plain decoding at its whole context of {} tokens reads {} a token: {:.3g} tokens/s at most",
-                   model["context_len"].get<int64_t>(),
-                   bytes_text(model["kv_bytes_of_a_full_context"].get<double>() + model["weight_bytes_per_token"].get<double>()),
-                   model["tokens_per_second_at_most"].get<double>()));
+      line("",
+          fmt::format("plain decoding at its whole context of {} tokens reads {} a token: {:.3g} tokens/s at most",
+              model["context_len"].get<int64_t>(),
+              bytes_text(model["kv_bytes_of_a_full_context"].get<double>() + model["weight_bytes_per_token"].get<double>()),
+              model["tokens_per_second_at_most"].get<double>()));
   }
   out += j["advice"].empty() ? "\nNothing to set.\n" : "\nTo set:\n";
   for (const auto& advice : j["advice"]) out += "  - " + wrapped(advice.get<std::string>(), 96, 4) + "\n";

@@ -64,10 +64,9 @@ class DrafterFlags : public testing::Test {
 };
 
 TEST_F(DrafterFlags, ANamedDrafterIsLoadedAndGuesses) {
-  for (const Outcome& o :
-       {resolve({"-md", eagle_}), resolve({"--model-draft", eagle_, "--spec", "eagle3"}), config(eagle_),
-        config(eagle_, R"(, "method": "eagle3", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 1)"),
-        resolve({"-md", eagle_, "--speculative-config", R"({"model": ")" + eagle_ + "\"}"})}) {
+  for (const Outcome& o : {resolve({"-md", eagle_}), resolve({"--model-draft", eagle_, "--spec", "eagle3"}), config(eagle_),
+           config(eagle_, R"(, "method": "eagle3", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 1)"),
+           resolve({"-md", eagle_, "--speculative-config", R"({"model": ")" + eagle_ + "\"}"})}) {
     ASSERT_EQ(o.message, "");
     EXPECT_EQ(o.options.proposer, "eagle3");
     ASSERT_EQ(o.drafters.size(), 1u);
@@ -83,30 +82,30 @@ TEST_F(DrafterFlags, AnotherMethodMayBeNamedBesideALoadedDrafter) {
   EXPECT_EQ(o.drafters.size(), 1u);
   EXPECT_EQ(resolve({"-md", eagle_, "--spec", "auto"}).options.proposer, "auto");
   EXPECT_EQ(config(eagle_, R"(, "method": "ngram")").message,
-            "--speculative-config: \"model\" names a drafter, and method ngram has none: leave one out");
+      "--speculative-config: \"model\" names a drafter, and method ngram has none: leave one out");
   EXPECT_EQ(config(eagle_, R"(, "method": "sparse_attn")").message,
-            "--speculative-config: \"model\" names a drafter, and method self has none: leave one out; self guesses with the "
-            "target's own weights");
+      "--speculative-config: \"model\" names a drafter, and method self has none: leave one out; self guesses with the "
+      "target's own weights");
 }
 
 TEST_F(DrafterFlags, OfSeveralDraftersOneMustBeMeant) {
-  EXPECT_EQ(resolve({"-md", eagle_, "-md", medusa_}).message, "several drafters are loaded: eagle3 (" + eagle_ + "), medusa (" +
-                                                                  medusa_ + "); name the one that guesses with --spec");
+  EXPECT_EQ(resolve({"-md", eagle_, "-md", medusa_}).message,
+      "several drafters are loaded: eagle3 (" + eagle_ + "), medusa (" + medusa_ + "); name the one that guesses with --spec");
   const Outcome o = resolve({"-md", eagle_, "-md", medusa_, "--spec", "medusa"});
   EXPECT_EQ(o.message, "");
   EXPECT_EQ(o.options.proposer, "medusa");
   EXPECT_EQ(o.drafters.size(), 2u);
   fs::copy(eagle_, root_ + "/copy");
   EXPECT_NE(resolve({"-md", eagle_, "-md", root_ + "/copy", "--spec", "eagle3"}).message.find("two drafters of method eagle3"),
-            std::string::npos);
+      std::string::npos);
 }
 
 TEST_F(DrafterFlags, AMethodWithoutItsDrafterIsAnError) {
   EXPECT_EQ(resolve({"--spec", "eagle3"}).message,
-            "method eagle3 needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
+      "method eagle3 needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
   EXPECT_EQ(resolve({"--spec", "medusa", "-md", eagle_}).message, eagle_ + ": a drafter of method eagle3, not medusa");
   EXPECT_EQ(resolve({"--spec", "eagle", "-md", eagle_, "-md", medusa_}).message,
-            "method eagle is not loaded; loaded are eagle3 (" + eagle_ + "), medusa (" + medusa_ + "): add --model-draft PATH");
+      "method eagle is not loaded; loaded are eagle3 (" + eagle_ + "), medusa (" + medusa_ + "): add --model-draft PATH");
   EXPECT_NE(resolve({"-md", root_ + "/none"}).message.find(root_ + "/none: No such file"), std::string::npos);
   EXPECT_EQ(resolve({"-md", ""}).message, "-md needs the path of a folder or file");
 }
@@ -118,14 +117,14 @@ TEST_F(DrafterFlags, ARequestNamesWhatIsLoadedAndNothingElse) {
   EXPECT_EQ(request(R"({"method": "none"})").options.proposer, "none");
   EXPECT_EQ(config(eagle_, "", &loaded).options.proposer, "eagle3");
   EXPECT_EQ(request(R"({"method": "medusa"})").message,
-            "method medusa is not loaded; loaded are eagle3 (" + eagle_ + "): add --model-draft PATH");
+      "method medusa is not loaded; loaded are eagle3 (" + eagle_ + "): add --model-draft PATH");
   // What is not loaded is not even opened.
   EXPECT_EQ(config("/no/such", "", &loaded).message,
-            "--speculative-config: \"model\": /no/such is not loaded; loaded drafters: eagle3 (" + eagle_ + ")");
-  EXPECT_EQ(config("/no/such", "", &none).message,
-            "--speculative-config: \"model\": /no/such is not loaded; loaded drafters: none");
+      "--speculative-config: \"model\": /no/such is not loaded; loaded drafters: eagle3 (" + eagle_ + ")");
+  EXPECT_EQ(
+      config("/no/such", "", &none).message, "--speculative-config: \"model\": /no/such is not loaded; loaded drafters: none");
   EXPECT_EQ(config(eagle_, R"(, "method": "medusa")", &loaded).message,
-            "--speculative-config: \"model\": " + eagle_ + " is a drafter of method eagle3, not medusa");
+      "--speculative-config: \"model\": " + eagle_ + " is a drafter of method eagle3, not medusa");
 }
 
 TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
@@ -145,7 +144,7 @@ TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
   for (const auto& [rest, words] : answers) EXPECT_NE(message(rest).find(words), std::string::npos) << rest << message(rest);
   EXPECT_EQ(config("").message, "--speculative-config: \"model\" must be a string, the path of a drafter, not empty");
   EXPECT_EQ(resolve({"--speculative-config", R"({"method": "eagle3", "model": 7})"}).message,
-            "--speculative-config: \"model\" must be a string, the path of a drafter, not a number");
+      "--speculative-config: \"model\" must be a string, the path of a drafter, not a number");
   const Outcome other = config(eagle_, R"(, "use_heterogeneous_vocab": true)");
   ASSERT_EQ(other.drafters.size(), 1u);
   EXPECT_EQ(other.drafters[0].vocab_mode, "intersection");
@@ -154,7 +153,7 @@ TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
 
 TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
   const Outcome flags = resolve({"-md", eagle_, "--tree", "20", "--tree-top-k", "4", "--mtp-feed-norm", "pre",
-                                 "--mtp-recycle-norm", "pre", "--draft-vocab", "intersection"});
+      "--mtp-recycle-norm", "pre", "--draft-vocab", "intersection"});
   const Outcome keys = config(eagle_, R"(, "tree_tokens": 20, "tree_top_k": 4, "mtp_feed_norm": "pre",
                                         "mtp_recycle_norm": "pre", "draft_vocab_mode": "intersection")");
   for (const Outcome* o : {&flags, &keys}) {
@@ -168,7 +167,7 @@ TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
     EXPECT_EQ(o->notes.size(), 3u);  // for eagle3 the last three change nothing
   }
   EXPECT_EQ(resolve({"--spec", "ngram", "--tree-top-k", "4"}).notes,
-            std::vector<std::string>{"--tree-top-k has no effect with method ngram"});
+      std::vector<std::string>{"--tree-top-k has no effect with method ngram"});
   EXPECT_EQ(resolve({"--mtp-feed-norm", "both"}).message, "--mtp-feed-norm must be one of post, pre, not \"both\"");
   EXPECT_EQ(resolve({"--tree-top-k", "0"}).message, "--tree-top-k must be in 1..16, not \"0\"");
 }
@@ -183,16 +182,16 @@ TEST_F(DrafterFlags, AFixedTreeSetsDepthAndWidth) {
   }
   EXPECT_EQ(config(eagle_, R"(, "num_speculative_tokens": 2, "speculative_token_tree": "[(0,), (0, 0)]")").message, "");
   EXPECT_EQ(config(eagle_, R"(, "num_speculative_tokens": 5, "speculative_token_tree": "[(0,), (0, 0)]")").message,
-            "--draft 5 contradicts a tree of 2 tokens: leave it out");
+      "--draft 5 contradicts a tree of 2 tokens: leave it out");
   EXPECT_EQ(resolve({"-md", eagle_, "--token-tree", "[(0,)]", "--tree", "3"}).message,
-            "--tree grows trees and --token-tree fixes one: leave one out");
+      "--tree grows trees and --token-tree fixes one: leave one out");
 }
 
 TEST(TokenTreeText, BreaksAreShownAndTreesAreTrees) {
   EXPECT_EQ(*parse_token_tree("t", " [ (1, 0,) , (1) ]"), (std::vector<std::vector<int>>{{1, 0}, {1}}));
   const auto error = [](std::string_view text) { return parse_token_tree("t", text).error().message; };
   for (const char* broken :
-       {"", "[", "[]", "[()]", "[(0)", "[(0]x", "[(-1,)]", "[(16,)]", "[(a,)]", "0", "[(0,)] 1", "[(99999999999,)]"})
+      {"", "[", "[]", "[()]", "[(0)", "[(0]x", "[(-1,)]", "[(16,)]", "[(a,)]", "0", "[(0,)] 1", "[(99999999999,)]"})
     EXPECT_NE(error(broken).find("it breaks at character"), std::string::npos) << broken << ": " << error(broken);
   EXPECT_TRUE(error("[(0,), (0,)]").starts_with("t: ")) << error("[(0,), (0,)]");
   EXPECT_NE(error("[(0,), (1, 2)]").find("(1, 2)"), std::string::npos) << error("[(0,), (1, 2)]");
@@ -211,7 +210,7 @@ TEST_F(DrafterFlags, InfoSaysWhatADrafterIs) {
   EXPECT_EQ((*eagle)["encodings"]["integers"]["tensors"], 2);
   const std::string text = drafter_text(*eagle);
   for (const char* part : {"drafter           eagle3 (", "1 layers, hidden 32", "target            hidden 32, 40 tokens",
-                           "draft vocabulary  20 tokens", "outputs of layers 0, 1, 1 (the file lists outputs)"})
+           "draft vocabulary  20 tokens", "outputs of layers 0, 1, 1 (the file lists outputs)"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   auto medusa = drafter_json(medusa_);
   ASSERT_TRUE(medusa.ok()) << medusa.error().message;
@@ -222,7 +221,7 @@ TEST(CheckDrafter, NamesWhatIsLoaded) {
   EXPECT_TRUE(check_drafter("self", {}).ok());
   EXPECT_TRUE(check_drafter("mtp", {{"eagle", "e"}, {"mtp", "m"}}).ok());
   EXPECT_EQ(check_drafter("mtp", {{"eagle", "e"}}).error().message,
-            "method mtp is not loaded; loaded are eagle (e): add --model-draft PATH");
+      "method mtp is not loaded; loaded are eagle (e): add --model-draft PATH");
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
 
 TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
   auto first = shape_of({{"medusa_num_heads", 3}, {"medusa_num_layers", 1}},
-                        {{"0.0.linear.weight", {32, 32}}, {"0.0.linear.bias", {32}}, {"0.1.weight", {40, 32}}});
+      {{"0.0.linear.weight", {32, 32}}, {"0.0.linear.bias", {32}}, {"0.1.weight", {40, 32}}});
   EXPECT_EQ(first.heads, 3);
   EXPECT_EQ(first.head_layers, 1);
   EXPECT_EQ(first.hidden, 32);

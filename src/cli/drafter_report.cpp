@@ -97,20 +97,22 @@ std::string drafter_text(const ordered_json& j) {
   if (method == "medusa")
     line("shape", fmt::format("{} heads of {} residual layers", whole("medusa_heads"), whole("medusa_layers")));
   if (j.contains("layers"))
-    line("shape", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"),
-                              whole("ffn"), whole("heads"), whole("kv_heads"), whole("head_dim")));
+    line("shape",
+        fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"), whole("ffn"),
+            whole("heads"), whole("kv_heads"), whole("head_dim")));
   line("target", fmt::format("hidden {}, {} tokens", whole("target_hidden"), whole("vocab_size")));
   line("draft vocabulary", fmt::format("{} tokens", whole("draft_vocab")));
   if (j.contains("taps")) {
     const std::string convention = j["taps_convention"];
-    line("taps", convention == "default" ? "not said: the outputs of layers 1, N/2 - 1 and N - 4 of the target's N"
-                                         : fmt::format("outputs of layers {} (the file lists {})",
-                                                       fmt::join(j["taps"].get<std::vector<int>>(), ", "), convention));
+    line("taps",
+        convention == "default" ? "not said: the outputs of layers 1, N/2 - 1 and N - 4 of the target's N"
+                                : fmt::format("outputs of layers {} (the file lists {})",
+                                      fmt::join(j["taps"].get<std::vector<int>>(), ", "), convention));
   }
   if (j.contains("context_len"))
     line("context", fmt::format("{} tokens, rope theta {:g}", whole("context_len"), j["rope_theta"].get<double>()));
   line("weights",
-       fmt::format("{} ({:.1f} M parameters)", bytes_text(j["weight_bytes"].get<double>()), j["parameters"].get<double>() / 1e6));
+      fmt::format("{} ({:.1f} M parameters)", bytes_text(j["weight_bytes"].get<double>()), j["parameters"].get<double>() / 1e6));
   if (j.contains("encodings"))
     for (const auto& [name, of] : j["encodings"].items())
       line("", fmt::format("{:<9}{:>5} tensors {:>10}", name, of["tensors"].get<int>(), bytes_text(of["bytes"].get<double>())));

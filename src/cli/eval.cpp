@@ -37,10 +37,8 @@ struct EvalFlags {
 
 // Fields that every row begins with.
 ordered_json labels(Engine& engine) {
-  return {{"engine", "hunch"},
-          {"build_commit", build_commit()},
-          {"model", engine.model_name()},
-          {"type_k", dtype_info(engine.parts().geometry.dtype).name}};
+  return {{"engine", "hunch"}, {"build_commit", build_commit()}, {"model", engine.model_name()},
+      {"type_k", dtype_info(engine.parts().geometry.dtype).name}};
 }
 
 // A KV cache of less than 16 bits a value is a lossy choice of the user, speculation or not.
@@ -104,8 +102,9 @@ class Eval {
           {"nats_per_token", -mean},
           {"lossless", kv_is_exact(engine_)},
       });
-      emit(row, fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
-                            row["standard_error"].get<double>(), count, windows, row["type_k"].get<std::string>()));
+      emit(row,
+          fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
+              row["standard_error"].get<double>(), count, windows, row["type_k"].get<std::string>()));
     }
     return {};
   }
@@ -129,12 +128,11 @@ class Eval {
       row.update(found);
       const bool lossless = row["lossless"].get<bool>();
       emit(row,
-           fmt::format("context {:>6}  kl {:.5f} (exact KV {:.5f})  best token {:.2f} %  perplexity {:.4f} for {:.4f}  {:.0f} ms "
-                       "for {:.0f}; {}",
-                       context, row["kl"].get<double>(), row["exact_kv"]["kl"].get<double>(),
-                       100 * row["top1_agreement"].get<double>(), row["perplexity"].get<double>(),
-                       row["perplexity_exact"].get<double>(), row["ms"].get<double>(), row["ms_exact"].get<double>(),
-                       lossless ? "lossless here" : "LOSSY"));
+          fmt::format("context {:>6}  kl {:.5f} (exact KV {:.5f})  best token {:.2f} %  perplexity {:.4f} for {:.4f}  {:.0f} ms "
+                      "for {:.0f}; {}",
+              context, row["kl"].get<double>(), row["exact_kv"]["kl"].get<double>(), 100 * row["top1_agreement"].get<double>(),
+              row["perplexity"].get<double>(), row["perplexity_exact"].get<double>(), row["ms"].get<double>(),
+              row["ms_exact"].get<double>(), lossless ? "lossless here" : "LOSSY"));
     }
     return {};
   }
@@ -189,12 +187,13 @@ class Eval {
           {"lossless", lossless && kv_is_exact(engine_)},
       });
       if (approximation.any()) row["approx"] = approximation_json(approximation);
-      emit(row, fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context,
-                            found, asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
-                            policy.empty() ? "plain" : policy,
-                            lossless              ? ""
-                            : approximation.any() ? ", " + approximation_text(approximation)
-                                                  : ", LOSSY: guesses were not checked"));
+      emit(row,
+          fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context, found,
+              asked, found_at[0], found_at[1], found_at[2], books, row["type_k"].get<std::string>(),
+              policy.empty() ? "plain" : policy,
+              lossless                  ? ""
+                  : approximation.any() ? ", " + approximation_text(approximation)
+                                        : ", LOSSY: guesses were not checked"));
     }
     return {};
   }
@@ -224,9 +223,9 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
   set.group("What to measure");
   if (!lookup) set.positional("FILE", true, "the text", flags.file);
   set.value({"--contexts", "--context"}, "LIST",
-            lookup ? "tokens of book and question (default 1024,2048,4096,8192,16384)"
-                   : "tokens of a window (default 512 to 16384, as far as text and model reach)",
-            set_ranges(flags.contexts, {16, 1 << 24}), 1);
+      lookup ? "tokens of book and question (default 1024,2048,4096,8192,16384)"
+             : "tokens of a window (default 512 to 16384, as far as text and model reach)",
+      set_ranges(flags.contexts, {16, 1 << 24}), 1);
   if (lookup) {
     set.whole({"--books"}, "books of each length, three questions each (default 4)", {1, 10000}, flags.books);
     set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 48)", {1, 4096}, flags.new_tokens, 1);
@@ -236,7 +235,7 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
       set.whole({"--rows-per-check"}, "rows of a check (default 8)", {1, 64}, flags.rows);
       set.whole({"--scored"}, "tokens of a window, at its end, that are compared (default 128)", {2, 1 << 20}, flags.scored);
       set.whole({"-n", "--n-predict"}, "tokens of greedy streams that are compared; 0: none (default 64)", {0, 4096},
-                flags.new_tokens, 1);
+          flags.new_tokens, 1);
     }
     set.whole({"--windows", "--chunks"}, "most windows of each length (default: all)", {1, 1 << 24}, flags.windows, 1);
   }
@@ -259,14 +258,13 @@ Result<int> eval_command(Arguments arguments) {
         "       hunch eval verify FILE [flags]       what --verify sparse changes, against the exact check\n"
         "each has its own --help\n");
   EvalFlags flags;
-  FlagSet set(lookup   ? "hunch eval lookup [flags]"
-              : verify ? "hunch eval verify FILE [flags]"
-                       : "hunch eval perplexity FILE [flags]",
-              verify
-                  ? "What a sparse check (--verify sparse, LOSSY) changes by length of context: KL, the best token, perplexity, "
-                    "greedy streams, time, against the exact check of the same model."
-              : lookup ? "The share of facts that greedy answers find in a generated record book, by its length."
-                       : "The perplexity of a text by length of context: the second half of each window is scored.");
+  FlagSet set(lookup ? "hunch eval lookup [flags]"
+          : verify   ? "hunch eval verify FILE [flags]"
+                     : "hunch eval perplexity FILE [flags]",
+      verify       ? "What a sparse check (--verify sparse, LOSSY) changes by length of context: KL, the best token, perplexity, "
+                     "greedy streams, time, against the exact check of the same model."
+          : lookup ? "The share of facts that greedy answers find in a generated record book, by its length."
+                   : "The perplexity of a text by length of context: the second half of each window is scored.");
   add_eval_flags(set, flags, lookup, verify);
   add_model_flags(set, flags.model);
   if (lookup || verify) add_speculation_flags(set, flags.speculation);

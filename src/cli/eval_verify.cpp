@@ -65,7 +65,7 @@ struct Differences {
 }  // namespace
 
 Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, const SpeculationOptions& speculation,
-                                 const VerifyEval& how, const std::atomic<bool>* interrupted) {
+    const VerifyEval& how, const std::atomic<bool>* interrupted) {
   EngineParts& parts = engine.parts();
   const SparseVerification& sparse = speculation.sparse;
   if (!sparse.on) return usage_error("hunch eval verify measures sparse checks: say --verify sparse");
@@ -144,8 +144,8 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
     first_difference.push_back(double(differ - plain.tokens.begin()));
   }
   if (left.kl.empty()) return ordered_json();
-  ordered_json row = {{"eval", "verify"},         {"context", how.context}, {"windows", windows},
-                      {"tokens", left.kl.size()}, {"rows", how.rows},       {"lossless", approximation.passes == 0}};
+  ordered_json row = {{"eval", "verify"}, {"context", how.context}, {"windows", windows}, {"tokens", left.kl.size()},
+      {"rows", how.rows}, {"lossless", approximation.passes == 0}};
   if (approximation.any()) row["approx"] = approximation_json(approximation);
   row.update(left.row());
   row["exact_kv"] = instant.row();

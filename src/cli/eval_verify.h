@@ -20,7 +20,7 @@ struct VerifyEval {
 // Of one text: KL and total variation per token, agreement of the best token, perplexities, with K and V of sparse checks left in
 // the cache and with exact ones; agreement of greedy streams; overlap of blocks by distance; times. Errors: the text is too
 // short.
-Result<nlohmann::ordered_json> eval_verify(Engine&, std::span<const int32_t> text, const SpeculationOptions&, const VerifyEval&,
-                                           const std::atomic<bool>* interrupted);
+Result<nlohmann::ordered_json> eval_verify(
+    Engine&, std::span<const int32_t> text, const SpeculationOptions&, const VerifyEval&, const std::atomic<bool>* interrupted);
 
 }  // namespace hunch

@@ -99,11 +99,11 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
     text = argument.substr(equals + 1);
   } else if (flag->arity == Arity::One) {
     if (!more)
-      return usage_error(fmt::format("{} needs a value{}", name,
-                                     flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name)));
+      return usage_error(fmt::format(
+          "{} needs a value{}", name, flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name)));
     text = arguments[at + 1], taken = 2;
   } else if (flag->arity == Arity::Optional && more &&
-             std::find(flag->values.begin(), flag->values.end(), arguments[at + 1]) != flag->values.end()) {
+      std::find(flag->values.begin(), flag->values.end(), arguments[at + 1]) != flag->values.end()) {
     text = arguments[at + 1], taken = 2;
   }
   HUNCH_OK(flag->set(name, text));
@@ -154,7 +154,7 @@ Status FlagSet::parse(std::span<const std::string> given) {
     }
     if (next_positional == positionals_.size())
       return usage_error(fmt::format("what is {} for? {}", excerpt(argument),
-                                     find("--prompt") ? "A text to continue goes behind -p, a file behind -f" : usage_));
+          find("--prompt") ? "A text to continue goes behind -p, a file behind -f" : usage_));
     *positionals_[next_positional++].target = argument;
     ++at;
   }

@@ -43,8 +43,8 @@ class FlagSet {
   void toggle(Names names, std::string help, std::function<void()> set);
 
   // Common kinds of value, stored into `target`, which must outlive parse(); it may be an optional.
-  void toggle(Names names, std::string help, auto& target,
-              bool to = true) requires(std::is_assignable_v<decltype(target), bool>) {
+  void toggle(Names names, std::string help, auto& target, bool to = true) requires(
+      std::is_assignable_v<decltype(target), bool>) {
     toggle(std::move(names), std::move(help), [&target, to] { target = to; });
   }
   void text(Names names, std::string_view value_name, std::string help, auto& target) {

@@ -36,7 +36,7 @@ struct Parsed {
 
 TEST(Flags, TakesLlamaCppsSpellings) {
   const Parsed p({"-m", "x.gguf", "--prompt=a = b", "-n", "-1", "-c", "0", "-t", "2", "--temp", ".5", "-s", "-1", "-ctk", "f16",
-                  "-ctv", "f16"});
+      "-ctv", "f16"});
   ASSERT_TRUE(p.status.ok()) << p.message();
   EXPECT_EQ(p.model.model, "x.gguf");
   EXPECT_EQ(p.prompt.text, "a = b");
@@ -94,7 +94,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
       {"--ratio", "0", "must be above 0 and at most 1"},
       {"--ratio", "nan", "must be above 0 and at most 1"},
       {"--policy", "nosuch",
-       "must be one of full, last_accepted, oracle, quest, random, snapkv, sparsespec, streamingllm, vegas"},
+          "must be one of full, last_accepted, oracle, quest, random, snapkv, sparsespec, streamingllm, vegas"},
       {"--rule", "block", "must be one of match, point, ratio"},
       {"--seed", "-2", "needs -1 (random) or a whole number in 0..18446744073709551615"},
       {"--kv-type", "int8", "must be one of f32, f16, bf16, q8_0, fp8"},
@@ -104,8 +104,8 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
   for (const auto& [flag, value, wanted] : values) expect_refused({flag, value}, flag + " " + wanted + ", not \"" + value + "\"");
   const std::pair<std::vector<std::string>, std::string> others[] = {
       {{"--spec", "dflash"},
-       "--spec: dflash is not available yet; there are auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
-       "profile, self, staged, suffix (self also spelled sparse_attn)"},
+          "--spec: dflash is not available yet; there are auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
+          "profile, self, staged, suffix (self also spelled sparse_attn)"},
       {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
       {{"--kv-cache-dtype", "fp8_e5m2"}, "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
       {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},
@@ -142,7 +142,7 @@ TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {
 
 TEST(Flags, TakesPenaltiesAndBiases) {
   const Parsed p({"--repeat-penalty", "1.1", "--presence-penalty", "0.5", "--frequency-penalty", "-1", "-l", "5+1.5", "-l", "7-2",
-                  "-l", "9-inf", "--temp", "0"});
+      "-l", "9-inf", "--temp", "0"});
   ASSERT_TRUE(p.status.ok()) << p.message();
   const SamplingOptions s = request_of(p.sampling, {}).sampling;
   EXPECT_EQ(std::tie(s.repetition_penalty, s.presence_penalty, s.frequency_penalty), std::tuple(1.1, 0.5, -1.0));
@@ -157,7 +157,7 @@ TEST(Flags, WantsOneTypeForKeysAndValues) {
   const auto options = engine_options(p.model);
   ASSERT_FALSE(options.ok());
   EXPECT_EQ(options.error().message,
-            "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
+      "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
 }
 
 TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {

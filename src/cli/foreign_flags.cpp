@@ -25,8 +25,8 @@ void only_neutral(FlagSet& set, std::vector<std::string_view> names, double neut
 void add_foreign_flags(FlagSet& set) {
   using A = FlagSet::Arity;
   set.ignore({"-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"}, A::One);
-  set.ignore({"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"},
-             A::One);
+  set.ignore(
+      {"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"}, A::One);
   set.ignore(
       {
           "--prio",
@@ -58,9 +58,9 @@ void add_foreign_flags(FlagSet& set) {
       A::One);
   // SGLang's: of memory, and of guesses, which change no text.
   set.ignore({"--mem-fraction-static", "--speculative-num-draft-tokens", "--speculative-ngram-max-match-window-size",
-              "--speculative-ngram-min-match-window-size", "--speculative-ngram-max-bfs-breadth",
-              "--speculative-ngram-min-bfs-breadth", "--speculative-ngram-branch-length", "--speculative-ngram-capacity"},
-             A::One);
+                 "--speculative-ngram-min-match-window-size", "--speculative-ngram-max-bfs-breadth",
+                 "--speculative-ngram-min-bfs-breadth", "--speculative-ngram-branch-length", "--speculative-ngram-capacity"},
+      A::One);
   set.ignore({"-fa", "--flash-attn"}, A::Optional, {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"});
   set.ignore(
       {
@@ -96,20 +96,20 @@ void add_foreign_flags(FlagSet& set) {
 
   set.refuse({"--samplers", "--sampler-seq", "--sampling-seq"}, kOrder);
   set.refuse({"-hf", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token", "-mu", "--model-url"},
-             "models are not downloaded; name a folder or a GGUF file with -m");
+      "models are not downloaded; name a folder or a GGUF file with -m");
   set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
   set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
   set.refuse({"--chat-template", "--chat-template-file", "--chat-template-kwargs"}, "this command writes no conversations");
   set.refuse({"--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling", "--rope-scale",
-              "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
-             "not available yet");
+                 "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
+      "not available yet");
   set.refuse({"-dev", "--list-devices"}, "use --device cpu or --device reference");
   set.refuse({"--spec-draft-n-min", "--draft-min", "--spec-draft-p-min", "--draft-p-min", "--spec-draft-p-split", "-lcs", "-lcd"},
-             "not available yet; --draft N sets how many tokens are guessed");
+      "not available yet; --draft N sets how many tokens are guessed");
   only_neutral(set,
-               {"--typical", "--typical-p", "--dynatemp-exp", "--speculative-accept-threshold-single",
-                "--speculative-accept-threshold-acc"},
-               1);
+      {"--typical", "--typical-p", "--dynatemp-exp", "--speculative-accept-threshold-single",
+          "--speculative-accept-threshold-acc"},
+      1);
   only_neutral(set, {"--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range"}, 0);
   only_neutral(set, {"--top-nsigma", "--top-n-sigma"}, -1);
 }

@@ -168,12 +168,12 @@ class Page {
       for (const std::string& key : used) {
         const ordered_json value = row.value(key, ordered_json());
         const bool lossy = key == "lossless" && value == false;
-        const std::string text = value.is_null()           ? ""
-                                 : value.is_string()       ? value.get<std::string>()
-                                 : value.is_number_float() ? fmt::format("{:.4g}", value.get<double>())
-                                 : lossy                   ? "no (LOSSY)"
-                                 : value == true           ? "yes"
-                                                           : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+        const std::string text = value.is_null() ? ""
+            : value.is_string()                  ? value.get<std::string>()
+            : value.is_number_float()            ? fmt::format("{:.4g}", value.get<double>())
+            : lossy                              ? "no (LOSSY)"
+            : value == true                      ? "yes"
+                                                 : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
         out += fmt::format("<td{}>{}</td>", lossy ? " class=\"lossy\"" : "", html_escaped(text));
       }
       out += "</tr>\n";
@@ -230,7 +230,7 @@ class Page {
       if (!(draft + verify + select > 0)) continue;
       const double context = context_of(row);
       plot.bars.push_back({label(row, differing_) + (std::isfinite(context) ? fmt::format(" at {}", axis_label(context)) : ""),
-                           {draft, verify, select, std::isfinite(all) ? std::max(0.0, all - draft - verify - select) : 0}});
+          {draft, verify, select, std::isfinite(all) ? std::max(0.0, all - draft - verify - select) : 0}});
     }
     return plot;
   }
@@ -310,8 +310,7 @@ Result<int> report_command(Arguments arguments) {
     }
   }
   std::optional<std::string> output, title;
-  FlagSet set(
-      "hunch report FILE... [-o report.html]",
+  FlagSet set("hunch report FILE... [-o report.html]",
       "Draws result files of hunch bench (-o jsonl or json), bench batch, bench accept --json and eval --json as one HTML page "
       "that needs nothing else.");
   set.text({"-o", "--output"}, "FILE", "the page (default: the standard output)", output);

@@ -37,7 +37,7 @@ TEST(HtmlReport, DrawsAPlotForEachKindOfRow) {
   };
   const std::string page = html_report(rows, "t");
   for (const char* title : {"Speed-up over plain", "Generation by context", "Acceptance by position", "Where the time",
-                            "Throughput of many", "Perplexity by context", "Facts found"})
+           "Throughput of many", "Perplexity by context", "Facts found"})
     EXPECT_NE(page.find(title), std::string::npos) << title;
   EXPECT_NE(page.find("no (LOSSY)"), std::string::npos);
 }
@@ -61,8 +61,7 @@ TEST(HtmlReport, TextFromFilesStaysText) {
 TEST(HtmlReport, SurvivesFieldsOfTheWrongType) {
   const std::vector<ordered_json> rows{
       {{"n_depth", "x"}, {"speedup", {1, 2}}, {"milliseconds", 3}, {"acceptance_by_position", {"a"}}},
-      {{"n_depth", -4}, {"speedup", 1e308}, {"lossless", "maybe"}},
-      ordered_json::object()};
+      {{"n_depth", -4}, {"speedup", 1e308}, {"lossless", "maybe"}}, ordered_json::object()};
   EXPECT_NE(html_report(rows, "t").find("</html>"), std::string::npos);
 }
 

@@ -51,12 +51,15 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
     if (s.shared_ffn > 0) out["shared_ffn"] = s.shared_ffn;
   }
   if (s.nsa.used())
-    out["nsa"] = {{"variant", s.nsa.variant},     {"cmp_len", s.nsa.cmp_len},     {"cmp_stride", s.nsa.cmp_stride},
-                  {"sel_block", s.nsa.sel_block}, {"sel_count", s.nsa.sel_count}, {"window", s.nsa.window}};
+    out["nsa"] = {{"variant", s.nsa.variant}, {"cmp_len", s.nsa.cmp_len}, {"cmp_stride", s.nsa.cmp_stride},
+        {"sel_block", s.nsa.sel_block}, {"sel_count", s.nsa.sel_count}, {"window", s.nsa.window}};
   if (s.latent.used())
     out["latent"] = {
-        {"kv_rank", s.latent.kv_rank}, {"q_rank", s.latent.q_rank}, {"nope", s.latent.nope},
-        {"rope", s.latent.rope},       {"value", s.latent.value},
+        {"kv_rank", s.latent.kv_rank},
+        {"q_rank", s.latent.q_rank},
+        {"nope", s.latent.nope},
+        {"rope", s.latent.rope},
+        {"value", s.latent.value},
     };
   out["layers"] = s.layers;
   out["heads"] = s.heads;
@@ -81,41 +84,46 @@ std::string info_text(const ordered_json& j) {
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("{:<18}{}\n", name, value); };
   const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
-  line("model", fmt::format("{} ({})", j["name"].get<std::string>().empty() ? "unnamed" : j["name"].get<std::string>(),
-                            j["path"].get<std::string>()));
-  line("architecture", fmt::format("{}, {} file{}", j["architecture"].get<std::string>(), j["format"].get<std::string>(),
-                                   whole("parameters") == 0 ? " without weights" : ""));
-  line("shape", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"),
-                            whole("ffn"), whole("heads"), whole("kv_heads"), whole("head_dim")));
+  line("model",
+      fmt::format("{} ({})", j["name"].get<std::string>().empty() ? "unnamed" : j["name"].get<std::string>(),
+          j["path"].get<std::string>()));
+  line("architecture",
+      fmt::format("{}, {} file{}", j["architecture"].get<std::string>(), j["format"].get<std::string>(),
+          whole("parameters") == 0 ? " without weights" : ""));
+  line("shape",
+      fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"), whole("ffn"),
+          whole("heads"), whole("kv_heads"), whole("head_dim")));
   if (j.contains("experts"))
     line("experts",
-         fmt::format("{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
-                     whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"].get<double>())));
+        fmt::format("{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
+            whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"].get<double>())));
   if (j.contains("latent")) {
     const auto of = [&](const char* key) { return j["latent"][key].get<int>(); };
-    line("latent attention", fmt::format("rows of {} and {} rotated; heads of {} and {}, values of {}", of("kv_rank"), of("rope"),
-                                         of("nope"), of("rope"), of("value")));
+    line("latent attention",
+        fmt::format("rows of {} and {} rotated; heads of {} and {}, values of {}", of("kv_rank"), of("rope"), of("nope"),
+            of("rope"), of("value")));
   }
   if (j.contains("nsa")) {
     const auto of = [&](const char* key) { return j["nsa"][key].get<int>(); };
     line("sparse attention",
-         fmt::format("variant {}: rows of {} tokens every {}, {} blocks of {}, window {}", j["nsa"]["variant"].get<std::string>(),
-                     of("cmp_len"), of("cmp_stride"), of("sel_count"), of("sel_block"), of("window")));
+        fmt::format("variant {}: rows of {} tokens every {}, {} blocks of {}, window {}", j["nsa"]["variant"].get<std::string>(),
+            of("cmp_len"), of("cmp_stride"), of("sel_count"), of("sel_block"), of("window")));
   }
   line("vocabulary",
-       fmt::format("{} tokens{}", whole("vocab_size"), j["tied_head"].get<bool>() ? ", embedding and head tied" : ""));
-  line("context", fmt::format("{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),
-                              whole("sliding_window") > 0 ? fmt::format(" (window {})", whole("sliding_window")) : "",
-                              j["rope_theta"].get<double>(), j["rope_scaling"].get<std::string>()));
+      fmt::format("{} tokens{}", whole("vocab_size"), j["tied_head"].get<bool>() ? ", embedding and head tied" : ""));
+  line("context",
+      fmt::format("{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),
+          whole("sliding_window") > 0 ? fmt::format(" (window {})", whole("sliding_window")) : "", j["rope_theta"].get<double>(),
+          j["rope_scaling"].get<std::string>()));
   line("weights",
-       fmt::format("{} ({:.1f} M parameters)", bytes_text(j["weight_bytes"].get<double>()), j["parameters"].get<double>() / 1e6));
+      fmt::format("{} ({:.1f} M parameters)", bytes_text(j["weight_bytes"].get<double>()), j["parameters"].get<double>() / 1e6));
   if (j.contains("encodings")) {
     for (const auto& [name, of] : j["encodings"].items())
       line("", fmt::format("{:<6}{:>5} tensors {:>10}", name, of["tensors"].get<int>(), bytes_text(of["bytes"].get<double>())));
   }
   line("KV of one token",
-       fmt::format("{} bytes as bf16 or f16, {} as fp8, {} as f32", j["kv_bytes_per_token"]["bf16"].get<double>(),
-                   j["kv_bytes_per_token"]["fp8"].get<double>(), j["kv_bytes_per_token"]["f32"].get<double>()));
+      fmt::format("{} bytes as bf16 or f16, {} as fp8, {} as f32", j["kv_bytes_per_token"]["bf16"].get<double>(),
+          j["kv_bytes_per_token"]["fp8"].get<double>(), j["kv_bytes_per_token"]["f32"].get<double>()));
   if (whole("parameters") > 0 && !j["context_where_kv_equals_weights"].is_null())
     line("KV = weights", fmt::format("at {} tokens of context (bf16)", whole("context_where_kv_equals_weights")));
   if (j.contains("note")) line("note", j["note"].get<std::string>());

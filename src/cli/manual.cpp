@@ -75,8 +75,8 @@ std::string roff(std::string_view text) {
 Result<int> completion_command(Arguments arguments) {
   std::optional<std::string> name;
   FlagSet set("hunch completion bash|zsh|fish",
-              "Prints what makes a shell complete hunch's commands and flags: eval \"$(hunch completion bash)\" in ~/.bashrc, "
-              "hunch completion zsh > a file _hunch in $fpath, hunch completion fish > ~/.config/fish/completions/hunch.fish.");
+      "Prints what makes a shell complete hunch's commands and flags: eval \"$(hunch completion bash)\" in ~/.bashrc, "
+      "hunch completion zsh > a file _hunch in $fpath, hunch completion fish > ~/.config/fish/completions/hunch.fish.");
   set.positional("SHELL", true, "bash, zsh or fish", name);
   if (const auto ended = parsed(set, arguments)) return *ended;
   for (const Shell& shell : kShells)

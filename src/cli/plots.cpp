@@ -30,13 +30,13 @@ struct Axis {
 
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view css = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor,
-                     css.empty() ? "" : fmt::format(" class=\"{}\"", css), html_escaped(text));
+      css.empty() ? "" : fmt::format(" class=\"{}\"", css), html_escaped(text));
 }
 
 std::string open_svg(double height, const std::string& title) {
-  return fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n", kWidth, height,
-                     html_escaped(title)) +
-         text_at(kLeft, 18, "start", title, "title");
+  return fmt::format(
+             "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n", kWidth, height, html_escaped(title)) +
+      text_at(kLeft, 18, "start", title, "title");
 }
 
 // Below the plot; names go on as many rows as they need. Returns the text and adds the height used.
@@ -94,8 +94,8 @@ std::string svg(const LinePlot& plot) {
 
   std::string out;
   for (double v = 0; v <= y.most + step / 2; v += step) {
-    out += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", x.from, x.to, y.at(v),
-                       y.at(v));
+    out += fmt::format(
+        "<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", x.from, x.to, y.at(v), y.at(v));
     out += text_at(x.from - 6, y.at(v) + 4, "end", plot.share ? fmt::format("{:.0f} %", 100 * v) : axis_label(v));
   }
   double free_from = -1e9;
@@ -108,20 +108,19 @@ std::string svg(const LinePlot& plot) {
   out += text_at(x.to, 18, "end", plot.y_title, "faint");
   if (plot.reference >= 0)
     out += fmt::format("<line class=\"mark\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", x.from, x.to,
-                       y.at(plot.reference), y.at(plot.reference));
+        y.at(plot.reference), y.at(plot.reference));
   std::vector<std::string> names;
   for (size_t i = 0; i < plot.series.size(); ++i) {
     auto points = plot.series[i].points;
-    std::erase_if(points, [&](const auto& p) {
-      return !std::isfinite(p.first) || !std::isfinite(p.second) || (plot.log_x && p.first <= 0);
-    });
+    std::erase_if(points,
+        [&](const auto& p) { return !std::isfinite(p.first) || !std::isfinite(p.second) || (plot.log_x && p.first <= 0); });
     std::sort(points.begin(), points.end());
     std::string path, dots;
     for (const auto& [px, py] : points) {
       path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x.at(px), y.at(py));
       dots +=
           fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"var(--c{})\"><title>{}: {} at {}</title></circle>\n",
-                      x.at(px), y.at(py), i % kColours, html_escaped(plot.series[i].name), axis_label(py), axis_label(px));
+              x.at(px), y.at(py), i % kColours, html_escaped(plot.series[i].name), axis_label(py), axis_label(px));
     }
     out += fmt::format("<polyline class=\"line\" stroke=\"var(--c{})\" points=\"{}\"/>\n{}", i % kColours, path, dots);
     names.push_back(plot.series[i].name);

@@ -36,7 +36,7 @@ Result<std::string> read_stream(std::FILE* stream, const std::string& name) {
 Status check_utf8(const std::string& text, const std::string& name) {
   if (const auto at = first_invalid_utf8(text))
     return Error{fmt::format("{}: not UTF-8 text: byte {} (0x{:02x}) begins no character", name, *at,
-                             unsigned(static_cast<unsigned char>(text[*at])))};
+        unsigned(static_cast<unsigned char>(text[*at])))};
   return {};
 }
 
@@ -55,7 +55,7 @@ Result<std::string> model_path(const std::optional<std::string>& given) {
   return Error{
       fmt::format("no model: name one with -m (a Hugging Face folder or a GGUF file) or in HUNCH_MODEL; the shipped one is "
                   "not at {}",
-                  shipped.string()),
+          shipped.string()),
       Error::Kind::Usage};
 }
 

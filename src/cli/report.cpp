@@ -63,8 +63,12 @@ ordered_json report_json(const Report& report) {
   if (g.approximation.any()) out["approx"] = approximation_json(g.approximation);
   if (g.thinned.any()) out["thinned_drafts"] = approximation_json(g.thinned);
   out["milliseconds"] = {
-      {"load", g.milliseconds.load},     {"prefill", g.milliseconds.prefill}, {"draft", g.milliseconds.draft},
-      {"verify", g.milliseconds.verify}, {"select", g.milliseconds.select},   {"decode", g.milliseconds.first_to_last_token},
+      {"load", g.milliseconds.load},
+      {"prefill", g.milliseconds.prefill},
+      {"draft", g.milliseconds.draft},
+      {"verify", g.milliseconds.verify},
+      {"select", g.milliseconds.select},
+      {"decode", g.milliseconds.first_to_last_token},
   };
   out["finish_reason"] = finish_name(g.finish);
   out["model"] = report.model;
@@ -104,23 +108,24 @@ std::string report_text(const Report& report, const Paint& paint) {
   line("load, prefill", fmt::format("{:.0f} ms, {:.0f} ms", ms.load, ms.prefill));
   if (speculated) {
     const double whole = ms.first_to_last_token, other = std::max(0.0, whole - ms.draft - ms.verify - ms.select);
-    line("time", fmt::format("draft {}, verify {}, select {}, other {}", share_text(ms.draft, whole),
-                             share_text(ms.verify, whole), share_text(ms.select, whole), share_text(other, whole)));
+    line("time",
+        fmt::format("draft {}, verify {}, select {}, other {}", share_text(ms.draft, whole), share_text(ms.verify, whole),
+            share_text(ms.select, whole), share_text(other, whole)));
     line("mean acceptance length",
-         fmt::format("{:.2f} tokens a round, {} rounds of {} guesses", g.mean_acceptance_length(), g.rounds, g.gamma));
+        fmt::format("{:.2f} tokens a round, {} rounds of {} guesses", g.mean_acceptance_length(), g.rounds, g.gamma));
     line("drafter, rule", fmt::format("{}{}, {}", g.proposer, g.policy.empty() ? "" : " with " + g.policy, g.rule));
   }
   const double plain = report.plain_kv_bytes_per_token();
-  line("KV read per token", plain > 0
-                                ? fmt::format("{} (plain decoding: {})", bytes_text(g.kv_bytes_per_token()), bytes_text(plain))
-                                : bytes_text(g.kv_bytes_per_token()));
+  line("KV read per token",
+      plain > 0 ? fmt::format("{} (plain decoding: {})", bytes_text(g.kv_bytes_per_token()), bytes_text(plain))
+                : bytes_text(g.kv_bytes_per_token()));
   if (g.experts_read > 0) line("experts read per step", fmt::format("{:.1f}, over all layers", g.experts_per_step()));
   line("lossless", g.lossless ? lossless_text(g) : paint.red(lossless_text(g)));
   line("seed", fmt::format("{}", g.seed));
   if (speculated) {
     out += "  acceptance by position\n" + acceptance_picture(g.acceptance_by_position(), paint);
     out += fmt::format("draft acceptance rate = {:.5f} ({:>5} accepted / {:>5} generated)\n",
-                       g.drafted > 0 ? double(g.accepted) / double(g.drafted) : 0.0, g.accepted, g.drafted);
+        g.drafted > 0 ? double(g.accepted) / double(g.drafted) : 0.0, g.accepted, g.drafted);
   }
   return out;
 }

@@ -72,8 +72,8 @@ TEST(Report, SaysLossyOutLoud) {
   g.approximation.reuse_layers = {2, 3};
   EXPECT_NE(report_text({g, "", "wren", 0.07, 10}, Paint{}).find("LOSSY: precision class approx-reuse"), std::string::npos);
   EXPECT_EQ(report_json({g, "", "wren", 0.07, 10})["approx"].dump(),
-            R"({"precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[2,3],)"
-            R"("choices":{"own":5,"shared":40,"reused":90}})");
+      R"({"precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[2,3],)"
+      R"("choices":{"own":5,"shared":40,"reused":90}})");
 }
 
 TEST(Terminal, ColorFollowsFlagThenEnvironmentThenTerminal) {

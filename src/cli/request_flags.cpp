@@ -56,21 +56,21 @@ Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_vi
 void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.group("Model and machine");
   set.value({"-m", "--model"}, "PATH", "Hugging Face folder or GGUF file (default: $HUNCH_MODEL, else the shipped wren-34m.gguf)",
-            [&flags](std::string_view, std::string_view v) -> Status {
-              flags.model = std::string(v);
-              flags.models.push_back(*flags.model);
-              return {};
-            });
+      [&flags](std::string_view, std::string_view v) -> Status {
+        flags.model = std::string(v);
+        flags.models.push_back(*flags.model);
+        return {};
+      });
   set.value({"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
-            "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
-            FlagSet::stored(flags.context_len, parse_context_len), 2);
+      "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
+      FlagSet::stored(flags.context_len, parse_context_len), 2);
   set.whole({"-t", "--threads"}, "threads, 1..1024 (default: all cores this process may use)", {1, 1024}, flags.threads);
   set.text({"--trace"}, "FILE", "what the engine does when, for chrome://tracing or ui.perfetto.dev", flags.trace);
   set.text({"--verify-calibration"}, "FILE", "what --verify sparse knows of this model: a file of hunch tune --calibrate-verify",
-           flags.verify_calibration);
+      flags.verify_calibration);
   set.value({"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",
-            "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
-            FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
+      "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
+      FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
   const auto store = [](std::optional<std::string>& target) {
     return [&target](std::string_view flag, std::string_view v) -> Status {
       HUNCH_TRY(target, parse_kv_dtype(flag, v));
@@ -86,18 +86,18 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
         return {};
       },
       1);
-  set.value({"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree",
-            store(flags.key_dtype));
+  set.value(
+      {"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree", store(flags.key_dtype));
   set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", store(flags.value_dtype));
   set.value({"--device"}, "NAME", "cpu (default), cuda (where built), reference (plain loops, slow)",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              std::vector<std::string_view> devices;
-              for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
-              HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
-              return {};
-            });
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        std::vector<std::string_view> devices;
+        for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
+        HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
+        return {};
+      });
   set.choice({"--isa"}, "NAME", "instructions used: portable, avx2, avx512, avx512_vnni or avx512_bf16 (default: the best here)",
-             {"portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"}, flags.isa);
+      {"portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"}, flags.isa);
 }
 
 void add_prompt_flags(FlagSet& set, PromptFlags& flags) {
@@ -122,8 +122,8 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
       3);
   set.number({"--temp", "--temperature"}, "temperature; 0: always the likeliest token", {0, kUnbounded}, flags.temperature);
   set.whole({"--top-k"}, "keep the K likeliest tokens; 0: all", {0, double(1 << 30)}, flags.top_k);
-  set.number({"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true},
-             flags.top_p);
+  set.number(
+      {"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true}, flags.top_p);
   set.number({"--min-p"}, "drop tokens less likely than this share of the likeliest, 0..1", {0, 1}, flags.min_p);
   set.value({"-s", "--seed"}, "N", "seed; -1: random (default)", FlagSet::stored(flags.seed, parse_seed));
   const auto penalty = [&set](std::vector<std::string_view> names, std::string help, Range range, double& target) {
@@ -136,19 +136,19 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
         1);
   };
   penalty({"--repeat-penalty", "--repetition-penalty"}, "of tokens that the text has, prompt included (default: 1, none)",
-          {0, 100, true}, flags.rules.repetition_penalty);
+      {0, 100, true}, flags.rules.repetition_penalty);
   penalty({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
   penalty({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
   set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",
-            [&flags](std::string_view flag, std::string_view v) -> Status {
-              const size_t sign = std::min(v.find_first_of("+-", 1), v.size());
-              HUNCH_TRY(const int64_t id, parse_whole(flag, v.substr(0, sign), {0, double(1 << 30)}));
-              // llama.cpp's "15043-inf" bans.
-              const std::string_view bias = v.substr(sign + (v.substr(sign).starts_with('+') ? 1 : 0));
-              HUNCH_TRY(const double b, bias == "-inf" ? Result<double>(-100.0) : parse_number(flag, bias, {-100, 100}));
-              flags.rules.logit_bias.emplace_back(int32_t(id), float(b));
-              return {};
-            });
+      [&flags](std::string_view flag, std::string_view v) -> Status {
+        const size_t sign = std::min(v.find_first_of("+-", 1), v.size());
+        HUNCH_TRY(const int64_t id, parse_whole(flag, v.substr(0, sign), {0, double(1 << 30)}));
+        // llama.cpp's "15043-inf" bans.
+        const std::string_view bias = v.substr(sign + (v.substr(sign).starts_with('+') ? 1 : 0));
+        HUNCH_TRY(const double b, bias == "-inf" ? Result<double>(-100.0) : parse_number(flag, bias, {-100, 100}));
+        flags.rules.logit_bias.emplace_back(int32_t(id), float(b));
+        return {};
+      });
   set.toggle({"--ignore-eos"}, "go on past the model's end of text", flags.ignore_eos);
   set.group("Structure of the output");
   add_structured_flags(set, flags.structured);
@@ -159,7 +159,7 @@ void add_output_flags(FlagSet& set, OutputFlags& flags) {
   set.toggle({"--stats"}, "end with statistics on stderr", flags.stats);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   set.value({"--color"}, "WHEN", "auto (default), always or never; NO_COLOR and CLICOLOR_FORCE are honoured",
-            FlagSet::stored(flags.color, parse_color));
+      FlagSet::stored(flags.color, parse_color));
 }
 
 Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationFlags* speculation) {
@@ -172,7 +172,7 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
   if (flags.key_dtype != flags.value_dtype) {  // one given alone would leave the other to a default that may differ
     return usage_error(
         fmt::format("keys and values of the KV cache have one type here: -ctk {} -ctv {} do not agree; use --kv-type",
-                    flags.key_dtype.value_or("(none)"), flags.value_dtype.value_or("(none)")));
+            flags.key_dtype.value_or("(none)"), flags.value_dtype.value_or("(none)")));
   }
   options.kv_dtype = flags.key_dtype.value_or("");
   options.device = flags.device;

@@ -39,9 +39,9 @@ Result<Settled> settle(const RunFlags& flags) {
 
 // Prints what belongs behind the text and returns the exit code.
 Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& flags, const Generation& generation,
-                     TokenPrinter& printer, int interrupted_code) {
-  const Report report{generation, printer.text(), engine.model_name(), asked_ratio(settled.request.speculation),
-                      kv_bytes_per_entry(engine)};
+    TokenPrinter& printer, int interrupted_code) {
+  const Report report{
+      generation, printer.text(), engine.model_name(), asked_ratio(settled.request.speculation), kv_bytes_per_entry(engine)};
   // A reader that went away is no failure, and there is nobody left to read the statistics for; a full disk is one.
   bool written = !printer.output_lost();
   if (flags.output.json) {
@@ -65,7 +65,7 @@ Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& fla
 Result<int> run_command(Arguments arguments) {
   RunFlags flags;
   FlagSet set("hunch run [flags] (-p TEXT | -f FILE)",
-              "Continues a text as it is, or answers it with --chat. Text goes to stdout, all else to stderr.");
+      "Continues a text as it is, or answers it with --chat. Text goes to stdout, all else to stderr.");
   add_prompt_flags(set, flags.prompt);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);

@@ -51,9 +51,9 @@ Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
   std::vector<std::string> file;
   if (path) { HUNCH_TRY(file, config_arguments(set, *path)); }
   std::vector<std::string>* const lists[] = {&flags.model.models, &flags.serve.names, &flags.serve.server.api_keys,
-                                             &flags.serve.server.cors_origins, &flags.serve.server.allowed_hosts};
+      &flags.serve.server.cors_origins, &flags.serve.server.allowed_hosts};
   for (const std::span<const std::string> source :
-       {std::span<const std::string>(file), std::span<const std::string>(variables), arguments}) {
+      {std::span<const std::string>(file), std::span<const std::string>(variables), arguments}) {
     std::vector<std::vector<std::string>> before;
     for (auto* list : lists) before.push_back(std::exchange(*list, {}));
     HUNCH_OK(set.parse(source));
@@ -149,8 +149,7 @@ Result<int> serve(AllFlags& flags, const FlagSet& set) {
 
 Result<int> serve_command(Arguments arguments) {
   AllFlags flags;
-  FlagSet set(
-      "hunch serve [flags] [MODEL]",
+  FlagSet set("hunch serve [flags] [MODEL]",
       "Answers over HTTP, with OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, and /tokenize, /detokenize, "
       "/health, /metrics, /version, /props, /slots. Several models: -m once for each. Every flag can also stand in a "
       "--config file, or in the environment as HUNCH_NAME_OF_FLAG.");

@@ -51,18 +51,18 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.positional("MODEL", false, "the model, as behind -m", flags.model);
   set.group("Server");
   set.value({"--host", "--uds"}, "HOST", "address to listen on, or the path of a .sock (default: 127.0.0.1, this machine only)",
-            text_into(server.host), 1);
+      text_into(server.host), 1);
   set.whole({"--port"}, "port (default: 8000); 0: any free one", {0, 65535}, flags.port);
   set.value({"--served-model-name", "-a", "--alias"}, "NAME",
-            "name of the model in requests (repeat: further names; with several models: one each)", list_into(flags.names));
+      "name of the model in requests (repeat: further names; with several models: one each)", list_into(flags.names));
   set.value({"--api-key"}, "KEY", "requests need this key (repeat: further keys)", list_into(server.api_keys));
   set.value({"--api-key-file"}, "FILE", "keys, one a line; read again at SIGHUP", text_into(server.api_key_file));
   set.value({"--cors-origins", "--allowed-origins"}, "LIST", "origins whose pages may use the server (*: all; default: its own)",
-            list_into(server.cors_origins), 1);
+      list_into(server.cors_origins), 1);
   set.value({"--allowed-hosts"}, "LIST", "further names of this server in the Host header, where it listens on loopback (*: any)",
-            list_into(server.allowed_hosts));
-  set.whole({"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers,
-            1);
+      list_into(server.allowed_hosts));
+  set.whole(
+      {"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers, 1);
   set.text({"--config"}, "FILE", "settings as JSON or YAML; the environment and the command line win over it", flags.config);
   set.toggle({"--metrics", "--enable-metrics"}, "answer /metrics (default)", server.metrics);
   set.toggle({"--no-metrics"}, "do not", server.metrics, false);
@@ -86,20 +86,20 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.group("Answers");
   set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage", server.api.force_usage);
   set.value({"--per-request-spec-decode-metrics"}, "WHAT", "speculation in answers: none, summary (default) or detailed",
-            [&server](std::string_view flag, std::string_view text) -> Status {
-              using Wish = ApiLimits::SpeculationMetrics;
-              static constexpr std::string_view kWishes[] = {"none", "summary", "detailed"};
-              HUNCH_TRY(const std::string wish, parse_choice(flag, text, kWishes));
-              server.api.speculation_metrics = wish == "none" ? Wish::None : wish == "summary" ? Wish::Summary : Wish::Detailed;
-              return {};
-            });
+      [&server](std::string_view flag, std::string_view text) -> Status {
+        using Wish = ApiLimits::SpeculationMetrics;
+        static constexpr std::string_view kWishes[] = {"none", "summary", "detailed"};
+        HUNCH_TRY(const std::string wish, parse_choice(flag, text, kWishes));
+        server.api.speculation_metrics = wish == "none" ? Wish::None : wish == "summary" ? Wish::Summary : Wish::Detailed;
+        return {};
+      });
   add_chat_template_flags(set, flags.chat_template);
   set.toggle({"--trust-request-chat-template", "--trust-request-template"}, "requests may bring a chat template of their own",
-             flags.trust_request_template);
-  set.value({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)",
-            text_into(flags.tool_parser));
+      flags.trust_request_template);
+  set.value(
+      {"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)", text_into(flags.tool_parser));
   set.value({"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)",
-            text_into(flags.reasoning_parser));
+      text_into(flags.reasoning_parser));
   set.group("Limits");
   for (const Limit& limit : limits()) add_limit(set, limit, server.limits);
   set.toggle({"--print-limits"}, "print all limits as they are and end", flags.print_limits);
@@ -173,11 +173,11 @@ void add_foreign_server_flags(FlagSet& set) {
   };
   only_one({"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"});
   set.refuse({"--ssl-keyfile", "--ssl-certfile", "--ssl-key-file", "--ssl-cert-file"},
-             "the server speaks plain HTTP; put a proxy in front of it for TLS");
+      "the server speaks plain HTTP; put a proxy in front of it for TLS");
   set.refuse({"--trust-remote-code"}, "code of models is never run; leave it out");
   set.refuse({"--quantization", "-q"}, "weights are served as the file has them; hunch quantize makes another file");
-  set.refuse({"--kv-offloading-size", "--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"},
-             "not available");
+  set.refuse(
+      {"--kv-offloading-size", "--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"}, "not available");
 }
 
 }  // namespace hunch

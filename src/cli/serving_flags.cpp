@@ -13,7 +13,7 @@ void add_serving_flags(FlagSet& set, ServingFlags& flags) {
       },
       2);
   set.whole({"--max-num-batched-tokens", "-b", "--batch-size"}, "tokens of one pass, all requests together (default: what suits)",
-            {1, 1 << 20}, flags.max_num_batched_tokens, 2);
+      {1, 1 << 20}, flags.max_num_batched_tokens, 2);
   set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)", flags.prefix_caching);
   set.toggle({"--no-enable-prefix-caching"}, "they do not; the same answers, slower", flags.prefix_caching, false);
 }

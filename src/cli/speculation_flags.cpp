@@ -25,8 +25,8 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
     const SpeculationSetting& setting = settings[i];
     std::vector<std::string_view> names{setting.flag};
     if (setting.flag == "--draft")  // what llama.cpp called it over the years
-      names.insert(names.end(),
-                   {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens", "--speculative-num-steps"});
+      names.insert(
+          names.end(), {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens", "--speculative-num-steps"});
     if (setting.flag == "--spec") names.insert(names.end(), {"--spec-type", "--speculative-algorithm"});
     if (setting.flag == "--tree-top-k") names.push_back("--speculative-eagle-topk");
     auto store = [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
@@ -45,17 +45,13 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
         return {};
       },
       2);
-  set.value(
-      {"--reuse-schedule"}, "FILE", "what hunch tune --reuse-layers wrote: the layers of --precision-class reuse",
+  set.value({"--reuse-schedule"}, "FILE", "what hunch tune --reuse-layers wrote: the layers of --precision-class reuse",
       [&flags](std::string_view, std::string_view path) -> Status { return flags.reuse_schedule = std::string(path), Status(); });
-  set.value(
-      {"--strategies"}, "FILE", "what hunch tune --profile wrote: the ranked strategies of --spec profile",
+  set.value({"--strategies"}, "FILE", "what hunch tune --profile wrote: the ranked strategies of --spec profile",
       [&flags](std::string_view, std::string_view path) -> Status { return flags.strategies = std::string(path), Status(); });
   set.toggle({"--unverified"},
-             "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only",
-             flags.unverified);
-  set.text(
-      {"--speculative-config"}, "JSON",
+      "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only", flags.unverified);
+  set.text({"--speculative-config"}, "JSON",
       "the same as an object with vLLM's keys: method, num_speculative_tokens, sparse_attn_algorithm, sparse_attn_ratio, ...",
       flags.config);
 }

@@ -50,9 +50,34 @@ TEST(SpeculationFlags, LeavesDefaultsAlone) {
 
 TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
   const Outcome a = resolve({
-      "--spec",   "self",        "--draft",  "5",          "--policy",  "vegas", "--ratio",         "0.07",  "--min-tokens", "32",
-      "--metric", "true_weight", "--rows",   "first_last", "--combine", "sum",   "--share",         "layer", "--spread",     "8",
-      "--sinks",  "4",           "--recent", "64",         "--rule",    "ratio", "--draft-weights", "q4_0",
+      "--spec",
+      "self",
+      "--draft",
+      "5",
+      "--policy",
+      "vegas",
+      "--ratio",
+      "0.07",
+      "--min-tokens",
+      "32",
+      "--metric",
+      "true_weight",
+      "--rows",
+      "first_last",
+      "--combine",
+      "sum",
+      "--share",
+      "layer",
+      "--spread",
+      "8",
+      "--sinks",
+      "4",
+      "--recent",
+      "64",
+      "--rule",
+      "ratio",
+      "--draft-weights",
+      "q4_0",
   });
   const Outcome b = config(
       R"({"method": "sparse_attn", "num_speculative_tokens": 5, "sparse_attn_algorithm": "vegas", "sparse_attn_ratio": 0.07,
@@ -63,15 +88,15 @@ TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
     EXPECT_EQ(outcome->message, "");
     const SpeculationOptions& o = outcome->options;
     EXPECT_EQ(std::tie(o.proposer, o.num_tokens, o.policy, o.ratio, o.min_tokens, o.metric, o.rows, o.combine),
-              std::tuple("self", 5, "vegas", 0.07, 32, "true_weight", "first_last", "sum"));
-    EXPECT_EQ(std::tie(o.share, o.spread, o.sinks, o.recent, o.rule, o.draft_weights),
-              std::tuple("layer", 8, 4, 64, "ratio", "q4_0"));
+        std::tuple("self", 5, "vegas", 0.07, 32, "true_weight", "first_last", "sum"));
+    EXPECT_EQ(
+        std::tie(o.share, o.spread, o.sinks, o.recent, o.rule, o.draft_weights), std::tuple("layer", 8, 4, 64, "ratio", "q4_0"));
   }
 }
 
 TEST(SpeculationFlags, SparseChecksByFlagAndByKey) {
   const Outcome flags = resolve({"--verify", "sparse", "--verify-ratio", "0.2", "--verify-dense", "64", "--verify-scope", "joint",
-                                 "--verify-channels", "0.05", "--verify-experts", "2", "--verify-expert-mode", "tail_mass"});
+      "--verify-channels", "0.05", "--verify-experts", "2", "--verify-expert-mode", "tail_mass"});
   const Outcome keys = config(R"({"verify": "sparse", "verify_attn_ratio": 0.2, "verify_attn_dense_len": 64,
       "verify_attn_budget_scope": "joint", "verify_ffn_threshold": 0.05, "verify_experts": 2, "verify_expert_mode": "tail_mass"})");
   for (const Outcome* o : {&flags, &keys}) {
@@ -80,11 +105,11 @@ TEST(SpeculationFlags, SparseChecksByFlagAndByKey) {
     const SparseVerification& s = o->options.sparse;
     EXPECT_TRUE(s.on && !o->options.lossless());
     EXPECT_EQ(std::tie(s.ratio, s.dense_len, s.scope, s.channel_threshold, s.skip_experts, s.expert_mode),
-              std::tuple(0.2, 64, "joint", 0.05, 2, "tail_mass"));
+        std::tuple(0.2, 64, "joint", 0.05, 2, "tail_mass"));
   }
   EXPECT_TRUE(resolve({}).options.lossless());
   EXPECT_EQ(resolve({"--verify-ratio", "0.2"}).notes,
-            std::vector<std::string>{"--verify-ratio has no effect without --verify sparse or drafts"});
+      std::vector<std::string>{"--verify-ratio has no effect without --verify sparse or drafts"});
 }
 
 TEST(SpeculationFlags, CheaperDraftsByFlagAndByKey) {
@@ -105,7 +130,7 @@ TEST(SpeculationFlags, CheaperDraftsByFlagAndByKey) {
   expect_part(config(R"({"sparse_attn_skip_layers": ["a"]})").message, "layers to skip: say how many");
   expect_part(resolve({"--layer-step", "0"}).message, "--layer-step");
   EXPECT_EQ(resolve({"--policy", "quest", "--layer-step", "2"}).notes,
-            std::vector<std::string>{"--layer-step has no effect with --policy quest"});
+      std::vector<std::string>{"--layer-step has no effect with --policy quest"});
 }
 
 TEST(SpeculationFlags, TakesTheReleasesOwnConfiguration) {
@@ -122,8 +147,8 @@ TEST(SpeculationFlags, PointsAtBrokenJson) {
   EXPECT_EQ(refused("{bad"), "invalid JSON at character 2, near \"{bad\"");
   EXPECT_EQ(config("{\"method\":").message, "--speculative-config: invalid JSON at character 11, where the text ends too early");
   EXPECT_EQ(refused(""), "invalid JSON at character 1, where the text ends too early");
-  EXPECT_EQ(config("[]").message,
-            "--speculative-config must be a JSON object such as '{\"method\": \"sparse_attn\"}', not a list");
+  EXPECT_EQ(
+      config("[]").message, "--speculative-config must be a JSON object such as '{\"method\": \"sparse_attn\"}', not a list");
   EXPECT_EQ(refused(R"({"rule":"match","rule":"ratio","method":"none"})"), "the key \"rule\" stands there twice");
 }
 
@@ -140,7 +165,7 @@ TEST(SpeculationFlags, AnswersKnownForeignMethodsAndKeysByName) {
   EXPECT_TRUE(config(R"({"method":"dflash"})")
                   .message.starts_with("--speculative-config: \"method\": dflash is not available yet; there are auto, "));
   EXPECT_EQ(config(R"({"method":"eagle3"})").message,
-            "method eagle3 needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
+      "method eagle3 needs a drafter: --model-draft PATH or \"model\" in --speculative-config");
   EXPECT_EQ(resolve({"--spec", "deepseek_mtp"}).message, "");  // the model's own checkpoint may have the module
   EXPECT_EQ(resolve({"--spec", "deepseek_mtp"}).options.proposer, "mtp");
   expect_part(config(R"({"method":"sparse_attn","tensor_parallel_size":2})").message, "draft_tensor_parallel_size");
@@ -167,27 +192,27 @@ TEST(SpeculationFlags, TakesPrecisionClassesByFlagAndKey) {
 }
 
 TEST(SpeculationFlags, ChecksTypesAndRangesInTheConfiguration) {
-  EXPECT_EQ(refused(R"({"method":"self","num_speculative_tokens":65})"),
-            "\"num_speculative_tokens\" must be in 1..64, not \"65\"");
+  EXPECT_EQ(
+      refused(R"({"method":"self","num_speculative_tokens":65})"), "\"num_speculative_tokens\" must be in 1..64, not \"65\"");
   EXPECT_EQ(refused(R"({"method":"self","num_speculative_tokens":"7"})"),
-            "\"num_speculative_tokens\" must be a number in 1..64, not a string");
-  EXPECT_EQ(refused(R"({"method":"self","sparse_attn_ratio":0})"),
-            "\"sparse_attn_ratio\" must be above 0 and at most 1, not \"0\"");
+      "\"num_speculative_tokens\" must be a number in 1..64, not a string");
+  EXPECT_EQ(
+      refused(R"({"method":"self","sparse_attn_ratio":0})"), "\"sparse_attn_ratio\" must be above 0 and at most 1, not \"0\"");
   EXPECT_EQ(refused(R"({"method":7})"),
-            "\"method\" must be a string (auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
-            "profile, self, staged, suffix), not a number");
+      "\"method\" must be a string (auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
+      "profile, self, staged, suffix), not a number");
   EXPECT_EQ(refused(R"({"num_speculative_tokens":7})"),
-            "\"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, "
-            "cascade, staged, none, and draft_model, medusa, eagle, eagle3, mtp with a \"model\"");
+      "\"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, "
+      "cascade, staged, none, and draft_model, medusa, eagle, eagle3, mtp with a \"model\"");
 }
 
 TEST(SpeculationFlags, RefusesContradictions) {
   EXPECT_EQ(resolve({"--ratio", "0.1", "--speculative-config", R"({"method":"sparse_attn","sparse_attn_ratio":0.2})"}).message,
-            "--ratio 0.1 contradicts \"sparse_attn_ratio\": 0.2 in --speculative-config; say it once");
+      "--ratio 0.1 contradicts \"sparse_attn_ratio\": 0.2 in --speculative-config; say it once");
   EXPECT_EQ(resolve({"--spec", "none", "--speculative-config", R"({"method":"sparse_attn"})"}).message,
-            "--spec none contradicts \"method\": self in --speculative-config; say it once");
-  EXPECT_EQ(resolve({"--ratio", "0.2", "--speculative-config", R"({"method":"sparse_attn","sparse_attn_ratio":0.2})"}).message,
-            "");
+      "--spec none contradicts \"method\": self in --speculative-config; say it once");
+  EXPECT_EQ(
+      resolve({"--ratio", "0.2", "--speculative-config", R"({"method":"sparse_attn","sparse_attn_ratio":0.2})"}).message, "");
 }
 
 TEST(SpeculationFlags, AllowsUncheckedOutputOnlyWhereItIsMeant) {
@@ -196,14 +221,14 @@ TEST(SpeculationFlags, AllowsUncheckedOutputOnlyWhereItIsMeant) {
   EXPECT_FALSE(o.options.verify);
   for (const auto& [flag, value] : {std::pair("--spec", "self"), {"--policy", "streamingllm"}})
     EXPECT_EQ(resolve({flag, value, "--unverified"}).message,
-              "--unverified is lossy decoding and needs --spec self --policy streamingllm");
+        "--unverified is lossy decoding and needs --spec self --policy streamingllm");
 }
 
 TEST(SpeculationFlags, SpreadsWeightsOnlyAndRemarksOnSettingsWithoutEffect) {
   EXPECT_EQ(resolve({"--metric", "logit"}).options.spread, 0);
   expect_part(resolve({"--metric", "logit", "--spread", "4"}).message, "--spread needs --metric weight or true_weight");
   EXPECT_EQ(resolve({"--policy", "streamingllm", "--metric", "logit"}).notes,
-            std::vector<std::string>{"--metric has no effect with --policy streamingllm"});
+      std::vector<std::string>{"--metric has no effect with --policy streamingllm"});
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void add_structured_flags(FlagSet& set, StructuredOutput& wanted) {
     };
   };
   set.value({"-j", "--json-schema"}, "SCHEMA", "the output is JSON that fits this schema; '{}': any JSON",
-            store(Kind::JsonSchema, false));
+      store(Kind::JsonSchema, false));
   set.value({"-jf", "--json-schema-file"}, "FILE", "the same, the schema in a file", store(Kind::JsonSchema, true));
   set.value({"--regex"}, "REGEX", "the whole output matches this expression", store(Kind::Regex, false));
   set.value({"--choice"}, "TEXT", "the output is this text, or one of several (once for each)", store(Kind::Choice, false));

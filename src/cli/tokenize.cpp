@@ -30,8 +30,9 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
   fs::path folder = path;
   const bool named_file = folder.filename() == "tokenizer.json";
   if (named_file) folder = folder.parent_path();
-  if (named_file || (fs::is_directory(path, ignored) && !fs::exists(folder / "config.json", ignored) &&
-                     fs::exists(folder / "tokenizer.json", ignored)))
+  if (named_file ||
+      (fs::is_directory(path, ignored) && !fs::exists(folder / "config.json", ignored) &&
+          fs::exists(folder / "tokenizer.json", ignored)))
     return Tokenizer::from_json(file_text(folder / "tokenizer.json"), file_text(folder / "tokenizer_config.json"));
   // Anything else is a model, or a GGUF file with a vocabulary and no tensors.
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(path, /*vocab_only=*/true));
@@ -108,15 +109,14 @@ Result<int> text_command(Arguments arguments, FlagSet set, Result<std::string> (
 
 Result<int> tokenize_command(Arguments arguments) {
   return text_command(arguments,
-                      FlagSet("hunch tokenize [-m MODEL] (-p TEXT | -f FILE) [--json] [--no-bos]",
-                              "Prints a token a line, or with --json all ids. Special tokens written in the text are parsed."),
-                      tokenized, true);
+      FlagSet("hunch tokenize [-m MODEL] (-p TEXT | -f FILE) [--json] [--no-bos]",
+          "Prints a token a line, or with --json all ids. Special tokens written in the text are parsed."),
+      tokenized, true);
 }
 
 Result<int> detokenize_command(Arguments arguments) {
   return text_command(arguments,
-                      FlagSet("hunch detokenize [-m MODEL] (-p IDS | -f FILE) [--json]", "Prints the text of token ids."),
-                      detokenized, false);
+      FlagSet("hunch detokenize [-m MODEL] (-p IDS | -f FILE) [--json]", "Prints the text of token ids."), detokenized, false);
 }
 
 }  // namespace hunch

@@ -58,8 +58,9 @@ class Tune {
  private:
   Status calibrate() {
     HUNCH_OK(read_prompts());
-    HUNCH_TRY(out_, calibrate_verify(engine_.parts(), prompts_, speculation_.sparse, int(flags_.rows.value_or(8)),
-                                     int(flags_.anchors.value_or(0)), *flags_.calibration, interrupts_.flag()));
+    HUNCH_TRY(out_,
+        calibrate_verify(engine_.parts(), prompts_, speculation_.sparse, int(flags_.rows.value_or(8)),
+            int(flags_.anchors.value_or(0)), *flags_.calibration, interrupts_.flag()));
     say(fmt::format("stored: {}\n{}", *flags_.calibration, out_.dump()));
     return {};
   }
@@ -155,8 +156,8 @@ class Tune {
         request.ignore_eos = true;
         if (!request.sampling.seed) request.sampling.seed = 1;
         HUNCH_TRY(const Generation g,
-                  engine_.generate(
-                      request, [&](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag()));
+            engine_.generate(
+                request, [&](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag()));
         if (interrupts_.stopped()) return out;
         Trial& trial = out[i];
         trial.rounds += g.rounds, trial.accepted += g.accepted;
@@ -238,8 +239,7 @@ Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std
 Result<int> tune_command(Arguments arguments) {
   TuneFlags flags;
   flags.sampling.max_tokens = 96;
-  FlagSet set(
-      "hunch tune FILE [flags]",
+  FlagSet set("hunch tune FILE [flags]",
       "Finds the kept ratio and the number of drafts a round that suit a sample of your prompts (FILE: a JSON object a line "
       "with \"text\", or one plain text), in the three steps of the Vegas paper, and stores them with the acceptance that "
       "was seen, for this model on this machine.");
@@ -247,19 +247,19 @@ Result<int> tune_command(Arguments arguments) {
   set.group("Tuning");
   set.whole({"--prompts"}, "prompts of the file to use, 1..1000 (default 4)", {1, 1000}, flags.most);
   set.text({"--calibrate-verify"}, "OUT",
-           "instead: what --verify sparse wants to know of the model (anchor layers, sizes of channels, thresholds of experts), "
-           "to OUT",
-           flags.calibration);
+      "instead: what --verify sparse wants to know of the model (anchor layers, sizes of channels, thresholds of experts), "
+      "to OUT",
+      flags.calibration);
   set.whole({"--anchors"}, "layers that may choose blocks when calibrating (default: half)", {1, 4096}, flags.anchors);
   set.whole({"--rows-per-check"}, "rows of a check when calibrating (default 8)", {1, 64}, flags.rows);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   set.group("Models with natively trained sparse attention");
   set.toggle({"--reuse-layers"}, "instead: find the layers that may reuse the choice of the one before, for --reuse-schedule",
-             flags.reuse);
+      flags.reuse);
   set.toggle({"--profile"}, "instead: rank strategies by precision class and context, for --strategies", flags.profile);
   set.text({"--out"}, "FILE", "where either goes (default: reuse.json, strategies.json)", flags.out);
-  set.whole({"--score"}, "--reuse-layers: tokens at the end of each text that are scored (default 256)", {1, 1 << 20},
-            flags.scored);
+  set.whole(
+      {"--score"}, "--reuse-layers: tokens at the end of each text that are scored (default 256)", {1, 1 << 20}, flags.scored);
   set.number({"--loss-budget"}, "--reuse-layers: share of the loss that reuse may add (default 0.005)", {0, 10}, flags.budget);
   add_model_flags(set, flags.model);
   add_sampling_flags(set, flags.sampling);

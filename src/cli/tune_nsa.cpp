@@ -73,8 +73,8 @@ class StrategyTrials {
   }
 
  private:
-  Result<std::vector<RankedStrategy>> ranked(const StrategyProfile::Row& row, const std::vector<std::vector<int32_t>>& texts,
-                                             bool trees, bool groups, int64_t length) {
+  Result<std::vector<RankedStrategy>> ranked(
+      const StrategyProfile::Row& row, const std::vector<std::vector<int32_t>>& texts, bool trees, bool groups, int64_t length) {
     std::vector<RankedStrategy> all;
     for (const RankedStrategy& shape : shapes(trees, engine_.parts().options.max_draft))
       for (const int group : groups&& shape.nodes > 0 ? std::vector<int>{2, 4, 16} : std::vector<int>{1})
@@ -87,8 +87,8 @@ class StrategyTrials {
           if (interrupts_.stopped()) return all;
           if (strategy.tokens_per_second > 0) all.push_back(strategy);
         }
-    std::stable_sort(all.begin(), all.end(),
-                     [](const auto& a, const auto& b) { return a.tokens_per_second > b.tokens_per_second; });
+    std::stable_sort(
+        all.begin(), all.end(), [](const auto& a, const auto& b) { return a.tokens_per_second > b.tokens_per_second; });
     // The safety net stays, however slow.
     const auto plain = std::find_if(all.begin(), all.end(), [](const RankedStrategy& s) { return s.depth == 0; });
     if (plain - all.begin() >= ptrdiff_t(kRankedStrategies)) std::swap(*plain, all[kRankedStrategies - 1]);
@@ -96,8 +96,8 @@ class StrategyTrials {
     return all;
   }
 
-  Status measure(const StrategyProfile::Row& row, const std::vector<std::vector<int32_t>>& texts, int64_t length,
-                 RankedStrategy& strategy) {
+  Status measure(
+      const StrategyProfile::Row& row, const std::vector<std::vector<int32_t>>& texts, int64_t length, RankedStrategy& strategy) {
     Generation sums;
     double tokens = 0;
     for (const auto& text : texts) {
@@ -146,28 +146,28 @@ Result<int> tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLi
   if (!found.ok()) return found.error();
   found->budget = flags.budget;
   std::string text = fmt::format("{} tokens scored; {:.4f} nats a token where every layer chooses\n  layer  nats/token    more\n",
-                                 found->tokens, found->loss);
+      found->tokens, found->loss);
   for (const auto& step : found->steps)
     text += fmt::format("  {:>5}  {:10.4f}  {:5.2f} %\n", step.layer, step.loss, 100 * (step.loss / found->loss - 1));
   text += fmt::format("within {} % more: layers {} reuse the choice of the one before\n", 100 * found->budget,
-                      found->layers().empty() ? "none" : fmt::format("{}", fmt::join(found->layers(), ",")));
+      found->layers().empty() ? "none" : fmt::format("{}", fmt::join(found->layers(), ",")));
   ordered_json out = ordered_json::parse(found->to_json());
   out["file"] = *flags.out;
   return written(flags, found->to_json(), out, text);
 }
 
-Result<int> tune_strategies(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation,
-                            ProgressLine& progress) {
+Result<int> tune_strategies(
+    Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress) {
   auto profile = StrategyTrials(engine, flags, speculation, progress).run();
   progress.clear();
   if (!profile.ok()) return profile.error();
   std::string text;
   for (const auto& row : profile->rows) {
     text += fmt::format("{}, contexts {} to {}\n  depth  nodes  rows a choice  order  tokens/s  accepted a round\n",
-                        row.precision_class, row.first_len, row.last_len);
+        row.precision_class, row.first_len, row.last_len);
     for (const RankedStrategy& s : row.ranked)
       text += fmt::format("  {:>5}  {:>5}  {:>13}  {:>5}  {:8.1f}  {:.2f}\n", s.depth, s.nodes, s.group_rows,
-                          s.depth_first ? "dfs" : "bfs", s.tokens_per_second, s.accepted);
+          s.depth_first ? "dfs" : "bfs", s.tokens_per_second, s.accepted);
   }
   ordered_json out = ordered_json::parse(profile->to_json());
   out["file"] = *flags.out;

@@ -21,7 +21,7 @@ bool Access::host_allowed(std::string_view host) const {
   if (!loopback_ || contains(options_.allowed_hosts, "*")) return true;
   const std::string_view name = host_name(host);
   return name == "localhost" || name == "::1" || name.starts_with("127.") || name == options_.host ||
-         contains(options_.allowed_hosts, name) || options_.host.ends_with(".sock");
+      contains(options_.allowed_hosts, name) || options_.host.ends_with(".sock");
 }
 
 bool Access::origin_allowed(std::string_view origin, const HttpRequest& request) const {
@@ -55,9 +55,8 @@ Headers Access::cors_headers(const HttpRequest& request, bool preflight) const {
   const std::string* origin = request.header("origin");
   if (!origin || !origin_allowed(*origin, request)) return {};
   // Never "*": an answer to one origin must not be kept for another.
-  Headers out{{"Access-Control-Allow-Origin", *origin},
-              {"Vary", "Origin"},
-              {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
+  Headers out{{"Access-Control-Allow-Origin", *origin}, {"Vary", "Origin"},
+      {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
   if (preflight) {
     out.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
     const std::string* wanted = request.header("access-control-request-headers");

@@ -29,10 +29,9 @@ HttpReply reply_of(const std::variant<std::string, ApiError>& outcome) {
 // The page may load its own files and ask its own server, and nobody may put it into a frame.
 HttpReply page_reply(PageFile file, std::string type) {
   return {.body = std::string(page_text(file)),
-          .type = std::move(type),
-          .headers = {{"Content-Security-Policy", "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"},
-                      {"X-Content-Type-Options", "nosniff"},
-                      {"Cache-Control", "no-cache"}}};
+      .type = std::move(type),
+      .headers = {{"Content-Security-Policy", "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"},
+          {"X-Content-Type-Options", "nosniff"}, {"Cache-Control", "no-cache"}}};
 }
 
 // Needs no key: health for whoever watches, the page because it asks for the key itself.
@@ -66,10 +65,10 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
     return reply;
   }
   const bool off = (match.route == Route::Metrics && !options_.metrics) || (match.route == Route::Slots && !options_.slots) ||
-                   (match.route == Route::Props && !options_.props);
+      (match.route == Route::Props && !options_.props);
   if (off) return refuse("route_off", api_error(501, "this server was started without this route"));
   const bool needs_models = !open_to_all(match.route) && match.route != Route::Metrics && match.route != Route::Version &&
-                            match.route != Route::OpenApi;
+      match.route != Route::OpenApi;
   if (needs_models && state_ == State::Loading)
     return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
   if (!has_body(match.route)) return std::nullopt;
@@ -113,16 +112,13 @@ void Server::handle(std::shared_ptr<Exchange> exchange) {
   if (match.status != 204)
     for (auto& header : access_.cors_headers(request, false)) exchange->extra.push_back(std::move(header));
   const bool quiet = match.route == Route::Health || match.route == Route::Metrics;
-  exchange->on_over = [this, id, quiet, name = match.name, address = request.address,
-                       since = Generating::Clock::now()](int status) {
+  exchange->on_over = [this, id, quiet, name = match.name, address = request.address, since = Generating::Clock::now()](
+                          int status) {
     metrics_->answered(status);
     const double seconds = std::chrono::duration<double>(Generating::Clock::now() - since).count();
     log_.write(quiet ? Log::Debug : Log::Info, "answered",
-               {{"route", name.empty() ? std::string_view("?") : name},
-                {"status", int64_t(status)},
-                {"seconds", seconds},
-                {"client", address},
-                {"request_id", id}});
+        {{"route", name.empty() ? std::string_view("?") : name}, {"status", int64_t(status)}, {"seconds", seconds},
+            {"client", address}, {"request_id", id}});
   };
   if (auto refused = refusal(request, match)) return exchange->reply(std::move(*refused));
   if (generates(match.route)) return generate(std::move(exchange), match.route, given);

@@ -106,8 +106,8 @@ class Connection::Answer final : public Exchange {
   int status_ = 0;
 };
 
-Connection::Connection(asio::io_context& context, int fd, std::string address, Owner& owner, HttpHandler& handler,
-                       const ServerLimits& limits)
+Connection::Connection(
+    asio::io_context& context, int fd, std::string address, Owner& owner, HttpHandler& handler, const ServerLimits& limits)
     : descriptor_(context, fd),
       address_(std::move(address)),
       owner_(owner),
@@ -193,8 +193,8 @@ void Connection::parse() {
     if (error) return protocol_error(error);
     if (parser_->is_header_done() && !head_known_ && !head_complete()) return;
     if (body_wire_bytes_ > 4 * parser_->get().body().size() + kCrumbs + head_bytes_)
-      return refuse("tiny_chunks", 400,
-                    "the body comes in chunks of a few bytes: send it in larger ones, or with Content-Length");
+      return refuse(
+          "tiny_chunks", 400, "the body comes in chunks of a few bytes: send it in larger ones, or with Content-Length");
     if (parser_->is_done()) return dispatch();
     if (used == 0) break;
   }

@@ -24,7 +24,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
 
   Connection(boost::asio::io_context& context, int fd, std::string address, Owner& owner, HttpHandler& handler,
-             const ServerLimits& limits);
+      const ServerLimits& limits);
   void start() { want_input(); }
   void tick(Clock::time_point now);  // several times a second: time-outs, and clients that are gone
   bool open() const { return descriptor_.is_open(); }

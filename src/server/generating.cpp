@@ -167,8 +167,8 @@ void Generating::choice_ended(size_t i, std::string& text) {
   };
   if (!outcome.ok()) {
     world_.metrics.finished(model_index_, finished);
-    world_.log.write_seldom(Log::Failure, "failed", "a request failed",
-                            {{"id", call_->id()}, {"error", outcome.error().message}});
+    world_.log.write_seldom(
+        Log::Failure, "failed", "a request failed", {{"id", call_->id()}, {"error", outcome.error().message}});
     flush(text);
     return fail(api_error(outcome.error()), "error");
   }
@@ -177,18 +177,10 @@ void Generating::choice_ended(size_t i, std::string& text) {
   const Generation& g = *outcome;
   if (!g.warning.empty()) world_.log.write_seldom(Log::Warning, "drafter", g.warning);
   world_.log.write(Log::Info, "done",
-                   {{"id", call_->id()},
-                    {"choice", int64_t(i)},
-                    {"model", call_->model().id},
-                    {"finish", finished.reason},
-                    {"prompt_tokens", g.prompt_tokens},
-                    {"cached_tokens", g.reused_tokens},
-                    {"tokens", int64_t(g.tokens.size())},
-                    {"tokens_per_second", g.tokens_per_second()},
-                    {"first_token_seconds", finished.first_token_seconds},
-                    {"seconds", finished.total_seconds},
-                    {"drafted", g.drafted},
-                    {"accepted", g.accepted}});
+      {{"id", call_->id()}, {"choice", int64_t(i)}, {"model", call_->model().id}, {"finish", finished.reason},
+          {"prompt_tokens", g.prompt_tokens}, {"cached_tokens", g.reused_tokens}, {"tokens", int64_t(g.tokens.size())},
+          {"tokens_per_second", g.tokens_per_second()}, {"first_token_seconds", finished.first_token_seconds},
+          {"seconds", finished.total_seconds}, {"drafted", g.drafted}, {"accepted", g.accepted}});
   if (streaming_) text += call_->ended(i, g);
   else generations_[i] = std::move(*outcome);
 }
@@ -211,7 +203,7 @@ void Generating::fail(const ApiError& error, std::string_view reason) {
     exchange_->reply(error_reply(error));
   }
   world_.log.write(error.status >= 500 ? Log::Warning : Log::Debug, "not answered",
-                   {{"reason", reason}, {"status", int64_t(error.status)}, {"code", error.code}, {"param", error.param}});
+      {{"reason", reason}, {"status", int64_t(error.status)}, {"code", error.code}, {"param", error.param}});
   pump();
 }
 
@@ -245,10 +237,11 @@ bool Generating::drain() {
     }
     auto outcome = choice.stream->result();
     choice.ended = true, ++ended_;
-    world_.metrics.finished(model_index_, {.generation = outcome.ok() ? &*outcome : nullptr,
-                                           .reason = "abort",
-                                           .first_token_seconds = choice.first_token_seconds,
-                                           .total_seconds = seconds_between(since_, Clock::now())});
+    world_.metrics.finished(model_index_,
+        {.generation = outcome.ok() ? &*outcome : nullptr,
+            .reason = "abort",
+            .first_token_seconds = choice.first_token_seconds,
+            .total_seconds = seconds_between(since_, Clock::now())});
   }
   return all;
 }
@@ -258,8 +251,8 @@ void Generating::tick(Clock::time_point now) {
   const ServerLimits& limits = world_.options.limits;
   if (seconds_between(since_, now) > limits.request_timeout) {
     world_.refused("timeout", 504);
-    return fail(api_error(504, fmt::format("the request took longer than {:.0f} s", limits.request_timeout), "timeout"),
-                "timeout");
+    return fail(
+        api_error(504, fmt::format("the request took longer than {:.0f} s", limits.request_timeout), "timeout"), "timeout");
   }
   if (streaming_ && limits.ping_interval > 0 && seconds_between(last_sent_, now) >= limits.ping_interval) {
     std::string ping = ": ping\n\n";

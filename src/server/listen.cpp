@@ -107,8 +107,8 @@ Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
     return failed(shown, errno, port, fd);
   socklen_t length = sizeof storage;
   getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length);
-  const int bound = ntohs(six ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
-                              : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+  const int bound = ntohs(
+      six ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
   const bool loopback = name.starts_with("127.") || name == "::1";
   return ListenSocket{fd, fmt::format("http://{}:{}", six ? "[" + name + "]" : name, bound), loopback};
 }

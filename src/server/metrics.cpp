@@ -13,12 +13,12 @@ namespace hunch {
 namespace {
 
 // vLLM's buckets.
-constexpr double kFirstToken[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
-                                  1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+constexpr double kFirstToken[] = {
+    .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
 constexpr double kInterToken[] = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 constexpr double kRequest[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-constexpr double kTokens[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
-                              2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+constexpr double kTokens[] = {
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 constexpr double kChoices[] = {1, 2, 5, 10, 20};
 constexpr double kStepTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};  // EngineStats
 static_assert(std::size(kStepTokens) + 1 == std::tuple_size_v<decltype(EngineStats::steps_by_tokens)>);
@@ -143,45 +143,43 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
     return s.kv_pages_total ? double(s.kv_pages_used) / double(s.kv_pages_total) : 0.0;
   });
   each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
-       [](auto& e) { return e.stats.prefix_tokens_asked; });
+      [](auto& e) { return e.stats.prefix_tokens_asked; });
   each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", [](auto& e) { return e.stats.prefix_tokens_hit; });
   each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.",
-       [](auto& e) { return e.stats.preemptions; });
+      [](auto& e) { return e.stats.preemptions; });
   each("vllm:corrupted_requests_total", "counter", "Requests that ended because no valid logits came.",
-       [](auto& e) { return e.stats.corrupted; });
+      [](auto& e) { return e.stats.corrupted; });
   out.family("vllm:iteration_tokens_total", "histogram", "Tokens of a step: of prompts read, and written.");
   for (size_t i = 0; i < models_.size(); ++i)
     out.histogram({{"model_name", models_[i].name}, {"engine", "0"}},
-                  Histogram(kStepTokens, engines[i].stats.steps_by_tokens, double(engines[i].stats.step_tokens)));
+        Histogram(kStepTokens, engines[i].stats.steps_by_tokens, double(engines[i].stats.step_tokens)));
   each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
   each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
   each("llamacpp:n_decode_total", "counter", "Passes of the model.", [](auto& e) { return e.stats.passes; });
   each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", [](auto& e) { return e.stats.kv_pages_used; });
   each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.",
-       [](auto& e) { return e.stats.kv_pages_cached; });
+      [](auto& e) { return e.stats.kv_pages_cached; });
   each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.",
-       [](auto& e) { return e.stats.requests_aborted; });
+      [](auto& e) { return e.stats.requests_aborted; });
   each("hunch:selectable_entries_total", "counter", "KV entries that drafts could choose from, over layers.",
-       [](auto& e) { return e.stats.entries_offered; });
+      [](auto& e) { return e.stats.entries_offered; });
   each("hunch:selected_entries_total", "counter", "Those they read.", [](auto& e) { return e.stats.entries_selected; });
   each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.",
-       [](auto& e) { return e.stats.drafts_dropped; });
+      [](auto& e) { return e.stats.drafts_dropped; });
   each("hunch:experts_read_total", "counter", "Distinct experts read, of every layer and pass; 0: the model has none.",
-       [](auto& e) { return e.stats.experts_read; });
+      [](auto& e) { return e.stats.experts_read; });
   each("hunch:compared_tokens_total", "counter", "Tokens of passes without a prompt's rows.",
-       [](auto& e) { return e.stats.compared_tokens; });
+      [](auto& e) { return e.stats.compared_tokens; });
   each("hunch:compared_seconds_total", "counter", "What they took.", [](auto& e) { return e.stats.compared_ms / 1e3; });
   each("hunch:plain_seconds_total", "counter", "What plain decoding would have taken for them.",
-       [](auto& e) { return e.stats.compared_plain_ms / 1e3; });
+      [](auto& e) { return e.stats.compared_plain_ms / 1e3; });
   each("hunch:lossless", "gauge", "1: answers are those of the model alone, unless a request asks for less.",
-       [](auto& e) { return int(e.lossless); });
+      [](auto& e) { return int(e.lossless); });
   out.family("vllm:cache_config_info", "gauge", "The KV cache, as labels.");
   for (size_t i = 0; i < models_.size(); ++i)
-    out.value({{"model_name", models_[i].name},
-               {"engine", "0"},
-               {"block_size", whole(engines[i].page_entries)},
-               {"num_gpu_blocks", whole(double(engines[i].stats.kv_pages_total))}},
-              1);
+    out.value({{"model_name", models_[i].name}, {"engine", "0"}, {"block_size", whole(engines[i].page_entries)},
+                  {"num_gpu_blocks", whole(double(engines[i].stats.kv_pages_total))}},
+        1);
 }
 
 void Metrics::write_requests(Exposition& out) const {
@@ -256,8 +254,8 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
   by_drafter("hunch:rounds_by_drafter_total", "Rounds with guesses.", &Drafter::rounds);
   by_drafter("hunch:drafted_tokens_by_drafter_total", "Tokens guessed.", &Drafter::drafted);
   by_drafter("hunch:accepted_tokens_by_drafter_total", "Guesses that were right.", &Drafter::accepted);
-  out.family("hunch:time_seconds_total", "counter",
-             "Where the time of requests went; a pass that several share counts for each.");
+  out.family(
+      "hunch:time_seconds_total", "counter", "Where the time of requests went; a pass that several share counts for each.");
   for (const Model& m : models_) {
     const std::pair<const char*, double> parts[] = {
         {"prefill", m.prefill_ms}, {"draft", m.draft_ms}, {"verify", m.verify_ms}, {"select", m.select_ms}};

@@ -22,7 +22,7 @@ void notify_service_manager(std::string_view state) {
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   sendto(fd, state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&address),
-         socklen_t(offsetof(sockaddr_un, sun_path) + length));
+      socklen_t(offsetof(sockaddr_un, sun_path) + length));
   close(fd);
 }
 

@@ -34,7 +34,7 @@ TEST(Sha256, GivesThePublishedDigests) {
   EXPECT_EQ(hex_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hex_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(hex_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
-            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+      "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   EXPECT_EQ(hex_of(std::string(1000000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
@@ -78,9 +78,8 @@ TEST(Routes, AreFoundByMethodAndPath) {
 
 TEST(Routes, PathsNotInPlainFormAre400) {
   for (const char* path :
-       {"",     "health", "*",     "//health",        "/v1//models",     "/v1/../metrics", "/v1/./models", "/..",
-        "/.",   "/a%00",  "/a%2f", "/%2e%2e/metrics", "/a%2E",           "/a%5c",          "/a\\b",        "/a%",
-        "/a%2", "/a%zz",  "/a%25", "/a%0a",           "http://x/health", "/a\x7f"})
+      {"", "health", "*", "//health", "/v1//models", "/v1/../metrics", "/v1/./models", "/..", "/.", "/a%00", "/a%2f",
+          "/%2e%2e/metrics", "/a%2E", "/a%5c", "/a\\b", "/a%", "/a%2", "/a%zz", "/a%25", "/a%0a", "http://x/health", "/a\x7f"})
     EXPECT_EQ(match_route("GET", path).status, 400) << path;
 }
 
@@ -136,9 +135,9 @@ TEST(Access, KeysComeAsBearerOrHeader) {
 
 TEST(LogLine, EscapesWhatWouldForgeALine) {
   EXPECT_EQ(log_line(0.5, Log::Info, "hello", {{"n", int64_t(3)}, {"s", "a b"}, {"x", 1.5}}, false),
-            "1970-01-01T00:00:00.500Z info    hello n=3 s=\"a b\" x=1.500\n");
+      "1970-01-01T00:00:00.500Z info    hello n=3 s=\"a b\" x=1.500\n");
   EXPECT_EQ(log_line(0, Log::Failure, "a\nb\x1b", {{"s", "\"\\"}}, true),
-            "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\"message\":\"a\\u000ab\\u001b\",\"s\":\"\\\"\\\\\"}\n");
+      "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\"message\":\"a\\u000ab\\u001b\",\"s\":\"\\\"\\\\\"}\n");
 }
 
 TEST(Exposition, HistogramsAddUpAndLabelsAreEscaped) {
@@ -152,12 +151,12 @@ TEST(Exposition, HistogramsAddUpAndLabelsAreEscaped) {
   out.value({}, 3);
   const std::string model = R"(model="a\"b\\c\nd")";
   EXPECT_EQ(out.take(),
-            "# HELP t Times.\n# TYPE t histogram\n"
-            "t_bucket{" +
-                model + ",le=\"0.1\"} 1\nt_bucket{" + model + ",le=\"1\"} 3\nt_bucket{" + model + ",le=\"10\"} 3\nt_bucket{" +
-                model + ",le=\"+Inf\"} 4\nt_sum{" + model + "} 12.1\nt_count{" + model +
-                "} 4\n"
-                "# HELP n Count.\n# TYPE n counter\nn 3\n");
+      "# HELP t Times.\n# TYPE t histogram\n"
+      "t_bucket{" +
+          model + ",le=\"0.1\"} 1\nt_bucket{" + model + ",le=\"1\"} 3\nt_bucket{" + model + ",le=\"10\"} 3\nt_bucket{" + model +
+          ",le=\"+Inf\"} 4\nt_sum{" + model + "} 12.1\nt_count{" + model +
+          "} 4\n"
+          "# HELP n Count.\n# TYPE n counter\nn 3\n");
 }
 
 TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
@@ -188,15 +187,15 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
     EXPECT_NE(text.find(line + "\n"), text.npos) << line;
   };
   for (const char* line :
-       {"vllm:num_requests_running 2", "vllm:request_success_total{finished_reason=\"stop\"} 1", "vllm:generation_tokens_total 3",
-        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 1", "hunch:lossy_choices_total 1", "hunch:lossless 0",
-        "vllm:corrupted_requests_total 1", "vllm:iteration_tokens_total_bucket{le=\"16384\"} 5",
-        "vllm:iteration_tokens_total_bucket{le=\"+Inf\"} 6", "vllm:iteration_tokens_total_sum 20005",
-        "hunch:failed_choices_total 1", "vllm:time_to_first_token_seconds_bucket{le=\"0.04\"} 1"})
+      {"vllm:num_requests_running 2", "vllm:request_success_total{finished_reason=\"stop\"} 1", "vllm:generation_tokens_total 3",
+          "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 1", "hunch:lossy_choices_total 1",
+          "hunch:lossless 0", "vllm:corrupted_requests_total 1", "vllm:iteration_tokens_total_bucket{le=\"16384\"} 5",
+          "vllm:iteration_tokens_total_bucket{le=\"+Inf\"} 6", "vllm:iteration_tokens_total_sum 20005",
+          "hunch:failed_choices_total 1", "vllm:time_to_first_token_seconds_bucket{le=\"0.04\"} 1"})
     expect(line, "model_name=\"m\",engine=\"0\"");
   for (const char* line :
-       {"hunch:drafted_tokens_per_pos_total{position=\"1\"} 2", "hunch:accepted_tokens_by_drafter_total{drafter=\"suffix\"} 1",
-        "sglang:spec_accept_length 2.5", "sglang:spec_accept_rate 0.75", "sglang:spec_num_draft_tokens 2"})
+      {"hunch:drafted_tokens_per_pos_total{position=\"1\"} 2", "hunch:accepted_tokens_by_drafter_total{drafter=\"suffix\"} 1",
+          "sglang:spec_accept_length 2.5", "sglang:spec_accept_rate 0.75", "sglang:spec_num_draft_tokens 2"})
     expect(line, "model_name=\"m\"");
   EXPECT_NE(text.find("vllm:admission_rejections_total 1\n"), text.npos);
 }
@@ -288,10 +287,10 @@ TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {
 TEST(AnswerHead, SaysHowTheBodyEnds) {
   const std::string date = "Date: Thu, 01 Jan 1970 00:00:01 GMT\r\n";
   EXPECT_EQ(answer_head({.status = 200}, {{"X-Request-Id", "1"}}, Framing::Length, 5, true, 1),
-            "HTTP/1.1 200 OK\r\nServer: hunch\r\n" + date +
-                "Content-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\nX-Request-Id: 1\r\n\r\n");
+      "HTTP/1.1 200 OK\r\nServer: hunch\r\n" + date +
+          "Content-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\nX-Request-Id: 1\r\n\r\n");
   EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false, 1),
-            "HTTP/1.1 204 No Content\r\nServer: hunch\r\n" + date + "Connection: close\r\n\r\n");
+      "HTTP/1.1 204 No Content\r\nServer: hunch\r\n" + date + "Connection: close\r\n\r\n");
 }
 
 }  // namespace

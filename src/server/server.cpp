@@ -59,7 +59,7 @@ Status Server::start() {
   thread_ = std::thread([this] { loop_.run(); });
   if (!socket_.loopback && !access_.needs_key())
     log_.write(Log::Warning, "whoever reaches this address may use the server: --api-key-file would change that",
-               {{"address", socket_.url}});
+        {{"address", socket_.url}});
   log_.write(Log::Info, "loading", {{"address", socket_.url}});
   return {};
 }
@@ -81,7 +81,7 @@ void Server::ready() {
   };
   auto on_dead = [this](double stuck) {
     log_.write(Log::Failure, "an engine shows no sign of life: the process ends for its supervisor to start it anew",
-               {{"seconds", stuck}, {"exit_code", int64_t(kExitBroken)}});
+        {{"seconds", stuck}, {"exit_code", int64_t(kExitBroken)}});
     dump_threads();
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // for the log
     _exit(kExitBroken);
@@ -89,10 +89,9 @@ void Server::ready() {
   loop_.post([this, names = std::move(names), looks = std::move(looks), on_alive, on_dead] {
     if (state_ != State::Loading) return;
     metrics_ = std::make_unique<Metrics>(names);
-    world_ = std::make_unique<Generating::World>(
-        Generating::World{loop_, workers_, *metrics_, log_, options_, models_, pending_bytes_,
-                          [this](std::string_view reason, int status) { refused(reason, status); },
-                          [this](Generating& request) { requests_.erase(&request); }});
+    world_ = std::make_unique<Generating::World>(Generating::World{loop_, workers_, *metrics_, log_, options_, models_,
+        pending_bytes_, [this](std::string_view reason, int status) { refused(reason, status); },
+        [this](Generating& request) { requests_.erase(&request); }});
     watchdog_ = std::make_unique<Watchdog>(looks, options_.limits.stuck_after, options_.limits.watchdog, on_alive, on_dead);
     state_ = State::Ready;
     log_.write(Log::Info, "ready", {{"address", socket_.url}, {"models", int64_t(models_.size())}});
@@ -116,7 +115,7 @@ void Server::on_signal(int signal) {
     if (state_ != State::Loading) dump_threads();
   } else if (state_ == State::Ready) {
     log_.write(Log::Info, "draining: no new requests; a second signal ends at once",
-               {{"requests", int64_t(requests_.size())}, {"seconds", options_.limits.shutdown_timeout}});
+        {{"requests", int64_t(requests_.size())}, {"seconds", options_.limits.shutdown_timeout}});
     drain(signal == SIGTERM ? 0 : 128 + signal);
   } else {
     stop_at_once(signal);
@@ -148,7 +147,7 @@ void Server::tick() {
     for (size_t i = 0; i < models_.size(); ++i) metrics_->interval_over(i, models_.at(i).engine->stats());
   if (state_ == State::Ready && device_lost()) {
     log_.write(Log::Failure, "a device was lost: the process ends for its supervisor to start it anew",
-               {{"exit_code", int64_t(kExitBroken)}});
+        {{"exit_code", int64_t(kExitBroken)}});
     return drain(kExitBroken);
   }
   if (state_ != State::Draining) return;
@@ -180,7 +179,7 @@ void Server::dump_threads() {
   for (size_t i = 0; i < models_.size(); ++i) {
     const Heartbeat now = models_.at(i).engine->heartbeat();
     log_.write(Log::Info, "heartbeat",
-               {{"model", models_.at(i).id}, {"busy", int64_t(now.busy)}, {"doing", now.doing}, {"beats", int64_t(now.beats)}});
+        {{"model", models_.at(i).id}, {"busy", int64_t(now.busy)}, {"doing", now.doing}, {"beats", int64_t(now.beats)}});
   }
   for (const ThreadStack& thread : thread_stacks())
     log_.write(Log::Info, "thread", {{"id", int64_t(thread.id)}, {"name", thread.name}, {"frames", thread.frames}});
@@ -188,20 +187,14 @@ void Server::dump_threads() {
 
 void Server::dump_state() {
   log_.write(Log::Info, "state",
-             {{"requests", int64_t(requests_.size())},
-              {"connections", int64_t(http_->num_connections())},
-              {"reading", int64_t(workers_.waiting())},
-              {"stuck_seconds", watchdog_ ? watchdog_->stuck_seconds() : 0.0},
-              {"draining", int64_t(draining())}});
+      {{"requests", int64_t(requests_.size())}, {"connections", int64_t(http_->num_connections())},
+          {"reading", int64_t(workers_.waiting())}, {"stuck_seconds", watchdog_ ? watchdog_->stuck_seconds() : 0.0},
+          {"draining", int64_t(draining())}});
   for (size_t i = 0; state_ != State::Loading && i < models_.size(); ++i) {
     const EngineStats s = models_.at(i).engine->stats();
     log_.write(Log::Info, "engine",
-               {{"model", models_.at(i).id},
-                {"running", int64_t(s.running)},
-                {"waiting", int64_t(s.waiting)},
-                {"kv_pages_used", s.kv_pages_used},
-                {"kv_pages_total", s.kv_pages_total},
-                {"passes", s.passes}});
+        {{"model", models_.at(i).id}, {"running", int64_t(s.running)}, {"waiting", int64_t(s.waiting)},
+            {"kv_pages_used", s.kv_pages_used}, {"kv_pages_total", s.kv_pages_total}, {"passes", s.passes}});
   }
 }
 

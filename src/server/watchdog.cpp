@@ -8,7 +8,7 @@ namespace hunch {
 constexpr std::chrono::milliseconds kPeriod{250};
 
 Watchdog::Watchdog(std::vector<Look> watched, double stuck_after, double dead_after, std::function<void()> on_alive,
-                   std::function<void(double)> on_dead)
+    std::function<void(double)> on_dead)
     : watched_(std::move(watched)),
       timers_(watched_.size()),
       stuck_after_(stuck_after),

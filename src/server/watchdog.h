@@ -38,7 +38,7 @@ class Watchdog {
   // `on_alive`: after every look at which nobody is stuck for `stuck_after`. `on_dead`: once, `dead_after` > 0 seconds after the
   // last sign of life of one of them; it is expected to end the process. Both come from the watchdog's thread.
   Watchdog(std::vector<Look> watched, double stuck_after, double dead_after, std::function<void()> on_alive,
-           std::function<void(double seconds)> on_dead);
+      std::function<void(double seconds)> on_dead);
   ~Watchdog();
 
   double stuck_seconds() const { return stuck_seconds_; }  // of the worst; any thread

@@ -12,10 +12,9 @@ struct Drafter {
   const char *folder, *target;
   bool points = false;  // guesses under rule ratio are no samples, so that even there the stream is the plain one
 };
-constexpr Drafter kDrafters[] = {
-    {"medusa", "qwen3-deep", true}, {"medusa-vllm", "qwen3-deep", true},  {"eagle1", "qwen3-deep"},
-    {"eagle3", "qwen3-deep"},       {"eagle3-speculators", "qwen3-deep"}, {"mtp-deepseek", "mtp-deepseek"},
-    {"mtp-qwen", "mtp-qwen"},       {"draft-llama", "qwen3-deep"},        {"deepseek-v3", "deepseek-v3"}};
+constexpr Drafter kDrafters[] = {{"medusa", "qwen3-deep", true}, {"medusa-vllm", "qwen3-deep", true}, {"eagle1", "qwen3-deep"},
+    {"eagle3", "qwen3-deep"}, {"eagle3-speculators", "qwen3-deep"}, {"mtp-deepseek", "mtp-deepseek"}, {"mtp-qwen", "mtp-qwen"},
+    {"draft-llama", "qwen3-deep"}, {"deepseek-v3", "deepseek-v3"}};
 
 class LearnedDrafter : public testing::TestWithParam<Drafter> {
  protected:
@@ -34,8 +33,8 @@ class LearnedDrafter : public testing::TestWithParam<Drafter> {
     return out;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, LearnedDrafter, testing::ValuesIn(kDrafters),
-                         [](const auto& info) { return test_name(info.param.folder); });
+INSTANTIATE_TEST_SUITE_P(
+    All, LearnedDrafter, testing::ValuesIn(kDrafters), [](const auto& info) { return test_name(info.param.folder); });
 
 // The shapes of guesses: a chain, a tree that grows, the request's own tree.
 constexpr int kNumShapes = 3;
@@ -152,9 +151,9 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         const auto& allowed = request.sampling.allowed_token_ids;
         for (size_t i = 0; i < run.tokens.size(); ++i)
-          EXPECT_TRUE(
-              narrowed ? std::count(allowed.begin(), allowed.end(), run.tokens[i]) > 0
-                       : std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
+          EXPECT_TRUE(narrowed
+                  ? std::count(allowed.begin(), allowed.end(), run.tokens[i]) > 0
+                  : std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
               << what << ": token " << i << " is impossible";
         beside += guesses_beside(run, what), accepted += run.accepted;
       }
@@ -198,15 +197,15 @@ TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
     return run.ok() ? "" : run.error().message;
   };
   EXPECT_EQ(refusal([](SpeculationOptions& o) {
-              o.token_tree = {{0}, {1, 0}};
-            }),
-            "node (1, 0) of the token tree has no parent: add (1,)");
+    o.token_tree = {{0}, {1, 0}};
+  }),
+      "node (1, 0) of the token tree has no parent: add (1,)");
   EXPECT_EQ(refusal([](SpeculationOptions& o) { o.tree_tokens = 3; }),
-            "a token tree says how many nodes there are: leave the tree tokens out");
+      "a token tree says how many nodes there are: leave the tree tokens out");
   EXPECT_EQ(refusal([](SpeculationOptions& o) { o.num_tokens = 5; }),
-            "drafts of 5 tokens, but the token tree has 7 nodes in 3 levels: say one of these, or leave the length out");
+      "drafts of 5 tokens, but the token tree has 7 nodes in 3 levels: say one of these, or leave the length out");
   EXPECT_EQ(refusal([](SpeculationOptions& o) { o.proposer = "self"; }),
-            "method self does not guess by a token tree: learned drafters do");
+      "method self does not guess by a token tree: learned drafters do");
 }
 
 }  // namespace

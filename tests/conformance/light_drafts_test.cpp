@@ -91,8 +91,8 @@ Drafts drafts_of(Engine& engine, const Request& request, float stop_below) {
 }
 
 // The passes that the look-up saved.
-int64_t saved_by_a_lookup(Engine& engine, Request request, const char* lookup, float stop_below, const std::string& what,
-                          bool staged = false) {
+int64_t saved_by_a_lookup(
+    Engine& engine, Request request, const char* lookup, float stop_below, const std::string& what, bool staged = false) {
   request.speculation.proposer = "self";
   const Drafts plain = drafts_of(engine, request, stop_below);
   if (staged) request.speculation.proposer = "staged", request.speculation.cascade_first = lookup;
@@ -129,8 +129,8 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
           s.ngram_min = 1, s.ngram_max = 3;
           if (turn % 3 == 2) request.sampling.repetition_penalty = 1.1, request.sampling.min_tokens = 60;
           ++turn;
-          saved += saved_by_a_lookup(*engine, request, lookup, stop_below,
-                                     fmt::format("{} {} {} {}", device, policy, lookup, stop_below));
+          saved += saved_by_a_lookup(
+              *engine, request, lookup, stop_below, fmt::format("{} {} {} {}", device, policy, lookup, stop_below));
         }
   EXPECT_GT(saved, 100);
 }

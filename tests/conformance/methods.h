@@ -13,23 +13,9 @@ struct Method {
   const char* policy = "vegas";
   bool thinned = false;  // draft passes read chosen blocks (--verify drafts)
 };
-inline constexpr Method kMethods[] = {{"auto"},
-                                      {"ngram"},
-                                      {"suffix"},
-                                      {"suffix", 6},
-                                      {"cascade"},
-                                      {"self"},
-                                      {"self", 8},
-                                      {"ngram", 5},
-                                      {"staged"},
-                                      {"self", 6, "quest"},
-                                      {"cascade", 4},
-                                      {"self", 0, "vegas", true},
-                                      {"staged", 0, "vegas", true},
-                                      {"cascade", 0, "vegas", true},
-                                      {"self", 6, "vegas", true},
-                                      {"auto", 0, "vegas", true},
-                                      {"auto", 7}};
+inline constexpr Method kMethods[] = {{"auto"}, {"ngram"}, {"suffix"}, {"suffix", 6}, {"cascade"}, {"self"}, {"self", 8},
+    {"ngram", 5}, {"staged"}, {"self", 6, "quest"}, {"cascade", 4}, {"self", 0, "vegas", true}, {"staged", 0, "vegas", true},
+    {"cascade", 0, "vegas", true}, {"self", 6, "vegas", true}, {"auto", 0, "vegas", true}, {"auto", 7}};
 inline constexpr int kNumMethods = int(std::size(kMethods));
 
 inline std::string name_of(const Method& method) {
@@ -123,8 +109,8 @@ struct TreeCounts {
   int64_t kept = 0, moved = 0;
   int largest = 0;
 };
-inline void expect_entries_of_a_chain(Engine& engine, Request request, int most, int64_t len, int turn, const std::string& where,
-                                      TreeCounts& counts) {
+inline void expect_entries_of_a_chain(
+    Engine& engine, Request request, int most, int64_t len, int turn, const std::string& where, TreeCounts& counts) {
   auto plain = make_step(engine, request);
   decode_to(*plain, len + 20);
   request.speculation.proposer = "random-trees";

@@ -65,8 +65,8 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
 }
 
 // A pool of seven pages for six requests that want four each. Counts the requests that an id ended.
-void expect_plain_outputs_in_a_crowd(const char* model, const char* device, const char* kv, bool caching, int turn,
-                                     int& ended_by_id) {
+void expect_plain_outputs_in_a_crowd(
+    const char* model, const char* device, const char* kv, bool caching, int turn, int& ended_by_id) {
   const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
   const EngineOptions roomy{
       .model = tiny_path(model),

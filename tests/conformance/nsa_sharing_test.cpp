@@ -77,8 +77,8 @@ std::string all_layers_but_0(Engine& engine) {
 }
 
 class Sharing : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(nsa_models()),
-                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Sharing, testing::ValuesIn(nsa_models()), [](const auto& info) { return test_name(info.param); });
 
 TEST_P(Sharing, OfNothingIsStrictBitForBit) {
   for (const char* device : {"reference", "cpu"}) {
@@ -275,7 +275,7 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
     const char* method = "none";
   } cases[] = {
       {dense.get(), "approx", "",
-       "is for models with natively trained sparse attention, and this one (qwen3) has none: use strict"},
+          "is for models with natively trained sparse attention, and this one (qwen3) has none: use strict"},
       {nsa.get(), "exact", "", "unknown precision class 'exact'; known: strict, reuse, approx, approx-reuse"},
       {nsa.get(), "reuse", "", "name a file of hunch tune --reuse-layers by --reuse-schedule, or the layers by --reuse-set"},
       {nsa.get(), "reuse", "0,1", "layer 0 always chooses"},

@@ -57,12 +57,12 @@ TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
   TreeCounts counts;
   for (const Place& place : places()) {
     auto engine = load({.model = tiny_path(GetParam()),
-                        .device = place.device,
-                        .isa = place.isa,
-                        .threads = 1 + turn % 2,
-                        .kv_dtype = kKvTypes[turn % 3],
-                        .context_len = 512,
-                        .max_draft = 64});
+        .device = place.device,
+        .isa = place.isa,
+        .threads = 1 + turn % 2,
+        .kv_dtype = kKvTypes[turn % 3],
+        .context_len = 512,
+        .max_draft = 64});
     Request request = test::request(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     expect_entries_of_a_chain(*engine, request, 64, 220, turn, fmt::format("{} {}", place.device, place.isa), counts);

@@ -53,8 +53,8 @@ class RandomTrees final : public Proposer {
     std::iota(order_.begin(), order_.end(), 0);
     const int how = dice_.below(3);
     if (how == 1)
-      std::stable_sort(order_.begin(), order_.end(),
-                       [&](int a, int b) { return nodes_[size_t(a)].depth < nodes_[size_t(b)].depth; });
+      std::stable_sort(
+          order_.begin(), order_.end(), [&](int a, int b) { return nodes_[size_t(a)].depth < nodes_[size_t(b)].depth; });
     if (how == 2) order_.clear(), depth_first(-1);
     place_.resize(nodes_.size());
     for (size_t i = 0; i < order_.size(); ++i) place_[size_t(order_[i])] = int(i);
@@ -75,8 +75,7 @@ class RandomTrees final : public Proposer {
   std::vector<Node> nodes_;
   std::vector<int> order_, place_;
 };
-const Register<Proposer> random_trees{
-    "random-trees", "for tests",
+const Register<Proposer> random_trees{"random-trees", "for tests",
     [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new RandomTrees); }};
 
 TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {

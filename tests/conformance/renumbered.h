@@ -18,8 +18,8 @@ inline std::string text_of(const std::filesystem::path& path) {
 
 // A copy of a tiny model (of tied BF16 matrices) in which token `id` has the number new_ids[id], or is missing (-1), among
 // `columns`. Columns without a token shout: whoever looks at their logits chooses them.
-inline std::string renumbered(const char* model, const char* name, const std::vector<int>& new_ids, int columns,
-                              int context_len = 256) {
+inline std::string renumbered(
+    const char* model, const char* name, const std::vector<int>& new_ids, int columns, int context_len = 256) {
   namespace fs = std::filesystem;
   using Json = nlohmann::ordered_json;
   const fs::path from = test::tiny_path(model), to = fs::path(testing::TempDir()) / name;
@@ -83,8 +83,8 @@ inline std::vector<int> turned_ids() {
   return ids;
 }
 
-inline EngineOptions with_draft_model(const char* model, const std::string& path, const char* device = "cpu",
-                                      const char* mode = "same") {
+inline EngineOptions with_draft_model(
+    const char* model, const std::string& path, const char* device = "cpu", const char* mode = "same") {
   EngineOptions options{.model = test::tiny_path(model), .device = device, .threads = 1, .context_len = 256};
   options.drafters = {{.method = "draft_model", .path = path, .vocab_mode = mode}};
   return options;

@@ -32,7 +32,7 @@ std::vector<Place> places() {
   for (const std::string& model : tiny_models()) out.push_back({model, "reference", ""});
   for (const std::string& isa : available_isas())
     for (const char* model : {"qwen3-untied", "qwen2-window", "llama-linear", "qwen3-moe", "llama-q4_k_m.gguf", "qwen3-q4_0.gguf",
-                              "qwen3-q8_0.gguf", "gpt-oss", "deepseek-v3", "deepseek2-q8_0.gguf"})
+             "qwen3-q8_0.gguf", "gpt-oss", "deepseek-v3", "deepseek2-q8_0.gguf"})
       out.push_back({model, "cpu", isa});
   return out;
 }

@@ -23,8 +23,8 @@ class ShippedDrafter : public testing::TestWithParam<Shipped> {
     return test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024, .drafters = {{.path = path}}});
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, ShippedDrafter, testing::ValuesIn(kShipped),
-                         [](const auto& info) { return std::string(info.param.method); });
+INSTANTIATE_TEST_SUITE_P(
+    All, ShippedDrafter, testing::ValuesIn(kShipped), [](const auto& info) { return std::string(info.param.method); });
 
 TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
   auto engine = this->engine();

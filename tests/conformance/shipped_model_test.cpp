@@ -42,8 +42,8 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
             s.metric = metric, s.rows = rows, s.combine = combine, s.share = share, s.spread = spread;
             s.ratio = 0.03, s.num_tokens = 4;
             s.sinks = turn % 4 == 3 ? 4 : 0, s.recent = turn % 5 == 4 ? 8 : 0;
-            equality.expect_plain_stream(request, turn++,
-                                         fmt::format("{} {} {} {} spread {}", metric, rows, combine, share, spread));
+            equality.expect_plain_stream(
+                request, turn++, fmt::format("{} {} {} {} spread {}", metric, rows, combine, share, spread));
           }
   EXPECT_EQ(turn, 60);
   EXPECT_GT(equality.acceptance(), 0.5);

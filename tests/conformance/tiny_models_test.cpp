@@ -34,8 +34,8 @@ void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
       equality.reset();
       Request request = self_drafting(prompt, kNewTokens, kRatios[ratio], kGammas[(turn + 1) % 5], policy.name);
       request.speculation.min_tokens = 12;  // random weights let few drafts through: leave them some entries
-      equality.expect_plain_stream(request, turn,
-                                   fmt::format("{} {} gamma {}", policy.name, kRatios[ratio], request.speculation.num_tokens));
+      equality.expect_plain_stream(
+          request, turn, fmt::format("{} {} gamma {}", policy.name, kRatios[ratio], request.speculation.num_tokens));
       ++turn;
       EXPECT_GE(equality.accepted, 1) << policy.name << " " << kRatios[ratio];
       // A draft that reads everything has the target's own bits, so under shared noise nothing can be rejected.
@@ -81,9 +81,9 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
 
 class GgufModel : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel,
-                         testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf",
-                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
-                         test_name);
+    testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
+        "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
+    test_name);
 
 TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;

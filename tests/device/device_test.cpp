@@ -28,8 +28,8 @@ class Device : public testing::TestWithParam<const char*> {
 // `late` (late_backend.cpp) stands for a device where there is none.
 INSTANTIATE_TEST_SUITE_P(On, Device, testing::Values("cuda", "late"), [](const auto& info) { return std::string(info.param); });
 
-const char* const kEncoded[] = {"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen3-q8_0.gguf", "qwen2-yarn-q4_0.gguf",
-                                "gpt-oss-mxfp4.gguf"};
+const char* const kEncoded[] = {
+    "llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen3-q8_0.gguf", "qwen2-yarn-q4_0.gguf", "gpt-oss-mxfp4.gguf"};
 
 TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   int turn = 0;
@@ -131,10 +131,8 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
 }
 
 // Blocks chosen and read in place, channels and experts left out: in drafts the stream stays, in checks it is lossy and says so.
-const SparseVerification kLeftOut[] = {
-    {.ratio = 0.2, .dense_len = 32, .block = 8},
-    {.ratio = 0.2, .dense_len = 32, .block = 5, .group = "max"},
-    {.ratio = 1, .channel_threshold = 0.05},
+const SparseVerification kLeftOut[] = {{.ratio = 0.2, .dense_len = 32, .block = 8},
+    {.ratio = 0.2, .dense_len = 32, .block = 5, .group = "max"}, {.ratio = 1, .channel_threshold = 0.05},
     {.ratio = 0.3, .dense_len = 0, .block = 16, .channel_threshold = 0.02},
     {.ratio = 1, .skip_experts = 1, .expert_mode = "tail_mass", .expert_mass = 0.99},
     {.skip_experts = 1, .expert_mode = "union_aware", .expert_mass = 0.99, .expert_renorm = true}};

@@ -15,17 +15,16 @@ class DeviceDraftModel : public testing::TestWithParam<const char*> {
     if (std::find(devices.begin(), devices.end(), GetParam()) == devices.end()) GTEST_SKIP() << "no device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, DeviceDraftModel, testing::Values("cuda", "late"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    On, DeviceDraftModel, testing::Values("cuda", "late"), [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
   struct {
     const char *name, *mode;
     std::vector<int> ids;
     int columns;
-  } const cases[] = {{"dev_same", "same", same_ids(), 260},
-                     {"dev_padded", "same", same_ids(), 272},
-                     {"dev_turned", "intersection", turned_ids(), 288}};
+  } const cases[] = {{"dev_same", "same", same_ids(), 260}, {"dev_padded", "same", same_ids(), 272},
+      {"dev_turned", "intersection", turned_ids(), 288}};
   for (const auto& c : cases) {
     EngineOptions options =
         with_draft_model("qwen3-tied", renumbered("qwen3-tied", c.name, c.ids, c.columns), GetParam(), c.mode);

@@ -39,12 +39,12 @@ TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
   auto model = load(backend, **opened.checkpoint);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().message,
-            "qwen3_moe: mixtures of experts do not run on a device yet; use --device cpu, or a model without experts");
+      "qwen3_moe: mixtures of experts do not run on a device yet; use --device cpu, or a model without experts");
 }
 
 TEST(ExpertModels, NameWhatABackendLacks) {
   for (const auto& [folder, family, lacks] :
-       {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"}, {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
+      {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"}, {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
     auto checkpoint = Checkpoint::open(test::tiny_path(folder));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
     Lacking backend;

@@ -15,14 +15,14 @@ constexpr int kVocab = 500, kHidden = 32, kMaxDraft = 48, kSeats = 3;
 
 ModelShape shape_of_all() {
   return {.family = "toy",
-          .vocab_size = kVocab,
-          .hidden = kHidden,
-          .ffn = 8,
-          .layers = 2,
-          .heads = 2,
-          .kv_heads = 1,
-          .head_dim = kHidden / 2,
-          .context_len = 4096};
+      .vocab_size = kVocab,
+      .hidden = kHidden,
+      .ffn = 8,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 1,
+      .head_dim = kHidden / 2,
+      .context_len = 4096};
 }
 
 // Two layers of attention with queries of zero: means over what a row reads. With features, those are added.
@@ -84,7 +84,7 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
   auto backend = Register<Backend>::find(device)->make({}).value();
   test::ShapeOnly target{shape_of_all()};
   Follower follower(Proposer::Setup{.backend = backend.get(), .target = &target, .max_draft = kMaxDraft, .max_sequences = kSeats},
-                    std::make_unique<Means>(*backend, featured));
+      std::make_unique<Means>(*backend, featured));
   PagePool pool(64);
   KvGeometry geometry = *follower.needs().kv;
   geometry.dtype = DType::F32;
@@ -97,9 +97,9 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
   const auto follow = [&](Sequence& s, int64_t first) {
     EXPECT_TRUE(s.pages.grow_to(s.committed_len + 1 + kMaxDraft, pool));
     const TargetRows rows{.sequence = &s,
-                          .first_position = first,
-                          .count = s.committed_len - first,
-                          .hidden = hidden.view<const float>(300, kHidden)};
+        .first_position = first,
+        .count = s.committed_len - first,
+        .hidden = hidden.view<const float>(300, kHidden)};
     follower.follow(std::span(&rows, 1));
     EXPECT_TRUE(backend->synchronize().ok());
   };
@@ -120,11 +120,11 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     std::vector<DraftTask> tasks;
     for (int slot = 0; slot < kSeats; ++slot)
       tasks.push_back({.sequence = &sequences[size_t(slot)],
-                       .limits = {.max_tokens = 10 + 13 * ((round + slot) % 3),
-                                  .max_depth = 1 + (2 * slot + round) % 7,
-                                  .may_branch = true,
-                                  .tree_top_k = 2 + 3 * ((slot + round) % 4)},
-                       .tree = &trees[size_t(slot)]->tree});
+          .limits = {.max_tokens = 10 + 13 * ((round + slot) % 3),
+              .max_depth = 1 + (2 * slot + round) % 7,
+              .may_branch = true,
+              .tree_top_k = 2 + 3 * ((slot + round) % 4)},
+          .tree = &trees[size_t(slot)]->tree});
     follower.propose(tasks);
     for (int slot = 0; slot < kSeats; ++slot) {
       Sequence& s = sequences[size_t(slot)];

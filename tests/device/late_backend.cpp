@@ -123,7 +123,7 @@ class LateBackend final : public ReferenceBackend {
     std::vector<Run> runs;
     for (const AttentionRun& run : a.runs)
       runs.push_back({run, taken(run.kv.pages), taken(run.last), taken(run.tree.parents),
-                      taken(View<const uint8_t, 1>(run.scores.row_used))});
+          taken(View<const uint8_t, 1>(run.scores.row_used))});
     later([this, a = a, runs]() mutable {
       std::vector<AttentionRun> now;
       for (Run& r : runs) {

@@ -20,7 +20,7 @@ Request drawn(const Path& prompt, int64_t tokens) {
 
 class DeviceLaw : public testing::TestWithParam<std::pair<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(On, DeviceLaw, testing::Values(std::pair("cuda", 20000), std::pair("late", 1000)),
-                         [](const auto& info) { return std::string(info.param.first); });
+    [](const auto& info) { return std::string(info.param.first); });
 
 TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
   const auto [device, samples] = GetParam();

@@ -61,8 +61,8 @@ class Client {
   Client(int port, const std::string& request) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in to{};
     to.sin_family = AF_INET, to.sin_port = htons(uint16_t(port)), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval patience{.tv_sec = 20,
-                           .tv_usec = 0};  // a server that has stopped may leave a socket open until it is destroyed
+    const timeval patience{
+        .tv_sec = 20, .tv_usec = 0};  // a server that has stopped may leave a socket open until it is destroyed
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0;
     if (connected_) (void)!write(fd_, request.data(), request.size());
@@ -96,9 +96,10 @@ TEST(LostDevice, EndsTheServerWhichSaysSoToAllBefore) {
   while (health().find(" 200 ") == std::string::npos) std::this_thread::yield();
   const auto ask = [&](bool stream) {
     const std::string body = fmt::format(R"({{"prompt":[5,6,7],"max_tokens":200,"ignore_eos":true,"stream":{}}})", stream);
-    return Client(port, fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n"
-                                    "Connection: close\r\n\r\n{}",
-                                    body.size(), body));
+    return Client(port,
+        fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n"
+                    "Connection: close\r\n\r\n{}",
+            body.size(), body));
   };
   Client streaming = ask(true), whole = ask(false);
   while (engine->stats().generated_tokens < 6 || engine->stats().running < 2) std::this_thread::yield();

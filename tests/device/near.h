@@ -15,8 +15,8 @@ inline std::vector<float> prompt_logprobs(Engine& engine, std::vector<int32_t> p
   return out;
 }
 
-inline void expect_near(const std::vector<float>& a, const std::vector<float>& b, double most, double mean,
-                        const std::string& what) {
+inline void expect_near(
+    const std::vector<float>& a, const std::vector<float>& b, double most, double mean, const std::string& what) {
   ASSERT_EQ(a.size(), b.size());
   double greatest = 0, sum = 0;
   for (size_t i = 0; i < a.size(); ++i) {

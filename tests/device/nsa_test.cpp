@@ -18,10 +18,10 @@ class DeviceNsa : public testing::Test {
   static EngineOptions options(const std::string& device = "cuda") {
     const std::string model = tree_path() + "/models/wren-nsa-8m";
     return {.model = model + ".gguf",
-            .device = device,
-            .kv_dtype = "bf16",
-            .context_len = 2048,
-            .drafters = {{.path = model + "-eagle3.gguf"}}};
+        .device = device,
+        .kv_dtype = "bf16",
+        .context_len = 2048,
+        .drafters = {{.path = model + "-eagle3.gguf"}}};
   }
   static void set_method(Request& request, const char* proposer, int chain, int beside) {
     request.speculation = {};

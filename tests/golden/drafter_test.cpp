@@ -63,10 +63,10 @@ std::string name_of(const testing::TestParamInfo<std::tuple<std::string, const c
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-const std::vector<std::string> kNames{"eagle3",      "eagle3-speculators", "eagle1",   "medusa",
-                                      "medusa-vllm", "mtp-deepseek",       "mtp-qwen", "draft-llama"};
-INSTANTIATE_TEST_SUITE_P(All, DrafterGolden, testing::Combine(testing::ValuesIn(kNames), testing::Values("reference", "cpu")),
-                         name_of);
+const std::vector<std::string> kNames{
+    "eagle3", "eagle3-speculators", "eagle1", "medusa", "medusa-vllm", "mtp-deepseek", "mtp-qwen", "draft-llama"};
+INSTANTIATE_TEST_SUITE_P(
+    All, DrafterGolden, testing::Combine(testing::ValuesIn(kNames), testing::Values("reference", "cpu")), name_of);
 
 // What is drafted when `committed` tokens are behind the pending one: right after a prompt, and after rounds that began with the
 // first 20 tokens.
@@ -130,9 +130,7 @@ std::set<std::string> paths(const std::vector<int32_t>& tokens, const std::vecto
 
 using DrafterTrees = DrafterGolden;
 INSTANTIATE_TEST_SUITE_P(Eagle, DrafterTrees,
-                         testing::Combine(testing::Values("eagle3", "eagle3-speculators", "eagle1"),
-                                          testing::Values("reference", "cpu")),
-                         name_of);
+    testing::Combine(testing::Values("eagle3", "eagle3-speculators", "eagle1"), testing::Values("reference", "cpu")), name_of);
 
 TEST_P(DrafterTrees, AreThoseOfPyTorch) {
   const Drafter drafter = load_drafter(mine(), std::get<1>(GetParam()));

@@ -51,13 +51,9 @@ struct Kind {
 const Kind kKinds[] = {
     {"blocks", "_scale_inv", 128, 128, {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}}},
     {"matrix", "_scale", 0, 0, {{"quant_method", "fp8"}, {"activation_scheme", "static"}}},
-    {"rows",
-     "_scale",
-     1,
-     0,
-     {{"quant_method", "compressed-tensors"},
-      {"format", "float-quantized"},
-      {"config_groups", {{"all", {{"weights", {{"type", "float"}, {"num_bits", 8}, {"strategy", "channel"}}}}}}}}}};
+    {"rows", "_scale", 1, 0,
+        {{"quant_method", "compressed-tensors"}, {"format", "float-quantized"},
+            {"config_groups", {{"all", {{"weights", {{"type", "float"}, {"num_bits", 8}, {"strategy", "channel"}}}}}}}}}};
 
 class Fp8Model : public testing::Test {
  protected:

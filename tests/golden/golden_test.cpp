@@ -79,8 +79,11 @@ struct Place {
 
 std::vector<Place> places() {
   std::vector<Place> out{
-      {"reference", "", "f32"},  {"reference", "", "f16"}, {"reference", "", "bf16"},
-      {"reference", "", "q8_0"}, {"reference", "", "fp8"},
+      {"reference", "", "f32"},
+      {"reference", "", "f16"},
+      {"reference", "", "bf16"},
+      {"reference", "", "q8_0"},
+      {"reference", "", "fp8"},
   };
   for (const std::string& isa : available_isas())
     for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"}) out.push_back({"cpu", isa, kv});
@@ -126,7 +129,7 @@ void expect_close(const std::string& name, const std::string& path, const std::v
     EXPECT_LT(errors.logit, allowed) << name << " on " << place.device << " " << place.isa << " kv " << place.kv;
     if (std::getenv("HUNCH_PRINT_ERRORS"))
       fmt::print("{} {} {} kv {}: logit {:.2g}, logsumexp {:.2g}, greedy tokens equal {}, streams left {}\n", name, place.device,
-                 place.isa, place.kv, errors.logit, errors.logsumexp, errors.greedy_equal, errors.greedy_left);
+          place.isa, place.kv, errors.logit, errors.logsumexp, errors.greedy_equal, errors.greedy_left);
   }
 }
 
@@ -140,9 +143,9 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(tiny_models()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
-                         testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf",
-                                         "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
-                         test_name);
+    testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
+        "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(nsa_models()), test_name);
 
@@ -160,7 +163,7 @@ TEST(ShippedModel, AgreesWithTheGoldenOfItsOriginalWithinTheRoundingOfItsWeights
     EXPECT_GE(errors.greedy_equal, 80) << kv;
     if (std::getenv("HUNCH_PRINT_ERRORS"))
       fmt::print("wren-34m kv {}: logit {:.2g}, logsumexp {:.2g}, greedy tokens equal {}, streams left {}\n", kv, errors.logit,
-                 errors.logsumexp, errors.greedy_equal, errors.greedy_left);
+          errors.logsumexp, errors.greedy_equal, errors.greedy_left);
   }
 }
 

@@ -89,12 +89,11 @@ TEST_P(DrafterTrees, KeepTheJointOfThreeTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DrafterTrees,
-                         testing::Values(Case{"one_level", "reference", 1, 1, 2, 3}, Case{"small", "reference", 1, 2, 3, 2},
-                                         Case{"wide", "reference", 1, 3, 9, 3}, Case{"T_0_7", "reference", 0, 2, 5, 3},
-                                         Case{"top_k", "reference", 2, 2, 5, 4}, Case{"top_p", "reference", 3, 2, 5, 4},
-                                         Case{"min_p", "reference", 4, 2, 5, 4}, Case{"shaped", "reference", 1, 2, 0, 3, true},
-                                         Case{"cpu", "cpu", 1, 2, 5, 3}),
-                         [](const auto& info) { return std::string(info.param.name); });
+    testing::Values(Case{"one_level", "reference", 1, 1, 2, 3}, Case{"small", "reference", 1, 2, 3, 2},
+        Case{"wide", "reference", 1, 3, 9, 3}, Case{"T_0_7", "reference", 0, 2, 5, 3}, Case{"top_k", "reference", 2, 2, 5, 4},
+        Case{"top_p", "reference", 3, 2, 5, 4}, Case{"min_p", "reference", 4, 2, 5, 4},
+        Case{"shaped", "reference", 1, 2, 0, 3, true}, Case{"cpu", "cpu", 1, 2, 5, 3}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace hunch

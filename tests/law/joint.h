@@ -163,14 +163,14 @@ inline Outcome sample_joint(EngineParts& parts, const Request& request, int firs
     const Generation& stats = step.value()->stats();
     run.drafted += stats.drafted, run.accepted += stats.accepted;
     run.beside += std::accumulate(stats.drafted_by_position.begin(), stats.drafted_by_position.end(), stats.drafted,
-                                  [](int64_t left, int64_t at) { return left - at; });
+        [](int64_t left, int64_t at) { return left - at; });
   }
   return run;
 }
 
 // `make_tables` is called once per thread: tables may have state.
-inline Outcome sample_joint(const std::function<toy::Tables()>& make_tables, const char* device, const Request& request,
-                            const Change& change = {}) {
+inline Outcome sample_joint(
+    const std::function<toy::Tables()>& make_tables, const char* device, const Request& request, const Change& change = {}) {
   Outcome halves[2];
   std::vector<std::thread> threads;
   for (int half = 0; half < 2; ++half)

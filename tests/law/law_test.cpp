@@ -41,10 +41,9 @@ std::string case_name(const testing::TestParamInfo<RatioLaw::ParamType>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, RatioLaw,
-                         testing::Combine(testing::Values("reference"), testing::Range(0, 5), testing::Values(1, 2, 3, 5)),
-                         case_name);
-INSTANTIATE_TEST_SUITE_P(Cpu, RatioLaw, testing::Combine(testing::Values("cpu"), testing::Values(0, 3), testing::Values(2)),
-                         case_name);
+    testing::Combine(testing::Values("reference"), testing::Range(0, 5), testing::Values(1, 2, 3, 5)), case_name);
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, RatioLaw, testing::Combine(testing::Values("cpu"), testing::Values(0, 3), testing::Values(2)), case_name);
 
 // Drafts that nobody drew: a function of the committed tokens, as look-ups make them.
 class Fixed final : public Proposer {
@@ -59,8 +58,7 @@ class Fixed final : public Proposer {
     }
   }
 };
-const Register<Proposer> fixed{
-    "fixed", "a function of the tokens, for tests",
+const Register<Proposer> fixed{"fixed", "a function of the tokens, for tests",
     [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Fixed); }};
 
 class RuleLaw : public testing::TestWithParam<std::tuple<const char*, const char*, int>> {};
@@ -82,14 +80,12 @@ std::string rule_case_name(const testing::TestParamInfo<RuleLaw::ParamType>& inf
   return fmt::format("{}_{}_gamma{}", rule, proposer, gamma);
 }
 INSTANTIATE_TEST_SUITE_P(Point, RuleLaw,
-                         testing::Combine(testing::Values("point"), testing::Values("fixed", "self"), testing::Values(3)),
-                         rule_case_name);
+    testing::Combine(testing::Values("point"), testing::Values("fixed", "self"), testing::Values(3)), rule_case_name);
 // suffix learns from the outputs of the runs before; cascade mixes deterministic drafts with sampled ones; rows of staged draw
 // behind guesses.
 INSTANTIATE_TEST_SUITE_P(Ratio, RuleLaw,
-                         testing::Combine(testing::Values("ratio"), testing::Values("fixed", "suffix", "cascade", "staged"),
-                                          testing::Values(3)),
-                         rule_case_name);
+    testing::Combine(testing::Values("ratio"), testing::Values("fixed", "suffix", "cascade", "staged"), testing::Values(3)),
+    rule_case_name);
 
 TEST(Law, MatchEmitsThePlainStreamForEveryLookUpWhateverItsSettings) {
   for (const char* proposer : {"ngram", "suffix", "cascade", "staged"}) {
@@ -156,7 +152,7 @@ TEST(Law, PlainDecodingKeepsTheJoint) {
                      return toy::Tables{kVocab, table_of(target), {}};
                    },
                    "reference", request),
-               exact_joint(target, s));
+        exact_joint(target, s));
   }
 }
 

@@ -28,13 +28,12 @@ TEST_P(SelfTrees, KeepTheJointOfThreeTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, SelfTrees,
-                         testing::Values(Case{"reference", 1, 1, 1}, Case{"reference", 1, 2, 4}, Case{"reference", 1, 3, 12},
-                                         Case{"reference", 0, 2, 4}, Case{"reference", 2, 2, 4}, Case{"reference", 3, 2, 4},
-                                         Case{"reference", 4, 2, 4}),
-                         [](const auto& info) {
-                           const Case& c = info.param;
-                           return letters(fmt::format("{}_gamma{}", kSamplings[c.sampling].name, c.gamma));
-                         });
+    testing::Values(Case{"reference", 1, 1, 1}, Case{"reference", 1, 2, 4}, Case{"reference", 1, 3, 12},
+        Case{"reference", 0, 2, 4}, Case{"reference", 2, 2, 4}, Case{"reference", 3, 2, 4}, Case{"reference", 4, 2, 4}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return letters(fmt::format("{}_gamma{}", kSamplings[c.sampling].name, c.gamma));
+    });
 INSTANTIATE_TEST_SUITE_P(Cpu, SelfTrees, testing::Values(Case{"cpu", 1, 2, 4}));
 
 // A selection has seen the rejected rows of the round before: fresh noise for every draw, a sibling's too.
@@ -123,8 +122,8 @@ TEST_P(DrawnTrees, KeepTheJointOfThreeTokens) {
   EXPECT_GT(run.beside, kSamples / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Wide, DrawnTrees, testing::Values("three", "broad", "deep"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Wide, DrawnTrees, testing::Values("three", "broad", "deep"), [](const auto& info) { return std::string(info.param); });
 
 // What a tree looks like below the root and below its first level is the same for all draws from the same q.
 TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {

@@ -36,8 +36,8 @@ void poison_copy(Solo& step) {
   for (int layer = 0; layer < step.policy()->compact_store()->layers; ++layer) {
     const Selection selection = step.policy()->select(layer, {}, info);
     if (selection.grain != Selection::Grain::Token) continue;
-    selection.kv.store->poison(selection.kv.pages, selection.entry_of(step.sequence().committed_len),
-                               selection.kv.pages.extent[0] * kPageLen);
+    selection.kv.store->poison(
+        selection.kv.pages, selection.entry_of(step.sequence().committed_len), selection.kv.pages.extent[0] * kPageLen);
   }
 }
 
@@ -130,8 +130,8 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
           const int64_t pages = parts.compressed->num_pages / parts.options.max_num_seqs;
           std::vector<int32_t> own(static_cast<size_t>(pages));
           for (int64_t i = 0; i < pages; ++i) own[size_t(i)] = int32_t(step->sequence().slot * pages + i);
-          parts.compressed->poison(View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len),
-                                   pages * kPageLen);
+          parts.compressed->poison(
+              View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);
         };
         if (poisoned) step->hot_loop().after_drafts = step->hot_loop().after_commit = poison;
         HUNCH_CHECK(step->prefill(nullptr).ok());

@@ -135,7 +135,7 @@ class Replay {
         .ratio = wanted["ratio"],
         .min_tokens = wanted["min_tokens"],
         .metric = wanted["metric"] == "logit" ? "logit"
-                  : true_weight               ? "true_weight"
+            : true_weight                     ? "true_weight"
                                               : "weight",
         .rows = wanted["rows"],
         .combine = wanted["combine"],
@@ -149,8 +149,8 @@ class Replay {
     sequence.max_len = 512;
     policy.value()->open(sequence);
     for (int step = 0; step + 1 < rows_ && !draft_lse_.empty(); ++step)
-      policy.value()->learn(
-          0, {.sequence = &sequence, .draft = true, .first_position = prefix_ + step, .num_rows = 1, .round_row = step},
+      policy.value()->learn(0,
+          {.sequence = &sequence, .draft = true, .first_position = prefix_ + step, .num_rows = 1, .round_row = step},
           {.lse = View<const float, 2>(draft_lse_.data() + step * heads_, 1, heads_)});
     const PassInfo info{.sequence = &sequence, .prompt = prompt, .first_position = prefix_, .num_rows = rows_};
     const ScoreRequest request = policy.value()->scores(0, info);
@@ -161,11 +161,11 @@ class Replay {
       args.out = View<float, 2>(scores.data(), request.per_kv_head ? kv_heads_ : 1, prefix_);
     attend(args, lse);
     policy.value()->learn(0, info,
-                          {.q = queries(),
-                           .lse = View<const float, 2>(lse.data(), rows_, heads_),
-                           .scores = args.out,
-                           .scale = scale(),
-                           .kv = kv_});
+        {.q = queries(),
+            .lse = View<const float, 2>(lse.data(), rows_, heads_),
+            .scores = args.out,
+            .scale = scale(),
+            .kv = kv_});
     policy.value()->committed(sequence, {.first = prefix_, .num_rows = rows_, .accepted = accepted_row_});
     const auto selected = policy.value()->selected(0, 0);
     std::vector<std::vector<int32_t>> out;
@@ -279,7 +279,7 @@ TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
         << isa << ": " << tally.differing_sets << " of " << tally.sets << " sets differ";
     if (std::getenv("HUNCH_PRINT_ERRORS"))
       fmt::print("{}: {} of {} sets differ, {} of {} positions\n", isa, tally.differing_sets, tally.sets,
-                 tally.differing_positions, tally.positions);
+          tally.differing_positions, tally.positions);
   }
 }
 

@@ -136,8 +136,8 @@ class Soak {
     r.speculation = one_of(settings_, dice);
     r.speculation.num_tokens = 1 + int(dice() % 15);
     r.speculation.rule = dice() % 4 ? "match" : "ratio";
-    fate.way = std::vector<Fate::Way>{Fate::Way::Take, Fate::Way::Take, Fate::Way::Wait, Fate::Way::Cancel,
-                                      Fate::Way::Destroy}[dice() % 5];
+    fate.way = std::vector<Fate::Way>{
+        Fate::Way::Take, Fate::Way::Take, Fate::Way::Wait, Fate::Way::Cancel, Fate::Way::Destroy}[dice() % 5];
     fate.after = int64_t(dice() % 3) == 0 ? 0 : magnitude(r.max_tokens);
     fate.pause_ms = dice() % 6 == 0 ? 1 + int(dice() % 60) : 0;
     return fate;
@@ -277,7 +277,7 @@ TEST(Soak, TinyModelsInPoolsThatAreTooSmall) {
 TEST(Soak, TheShippedModelInSixtyFourMebibytes) {
   const double seconds = environment("HUNCH_SOAK_SECONDS", 10) / 2;
   Soak work({.model = test::wren_path(), .kv_memory_bytes = 64 << 20, .max_num_seqs = 4, .max_num_batched_tokens = 256},
-            {.model = test::wren_path()}, uint32_t(environment("HUNCH_SOAK_SEED", 1)));
+      {.model = test::wren_path()}, uint32_t(environment("HUNCH_SOAK_SEED", 1)));
   soak(work, seconds, 192 << 20);  // copies of weights and selections for each of the settings that are alive
 }
 

@@ -157,8 +157,7 @@ class Blind final : public Proposer {
  private:
   Dice dice_{5};
 };
-const Register<Proposer> blind{
-    "blind", "tests: guesses that know no grammar",
+const Register<Proposer> blind{"blind", "tests: guesses that know no grammar",
     [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Blind); }};
 
 TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {

@@ -10,7 +10,7 @@
 namespace hunch {
 namespace {
 
-constexpr int kCombineWarps = 4;
+constexpr int kCombineWarps = 8, kTileWarps = 4;
 constexpr int kMostTensorGroup = 16;
 constexpr int kMostLineColumns = 16;
 
@@ -32,7 +32,6 @@ struct Folded {
 __device__ __forceinline__ const float* partial_of(const float* in_partial, AttentionSlot slot) {
   return in_partial + (slot & ~1u);
 }
-template <bool kPacks>
 __device__ __forceinline__ void write_row(const CombineDevice& a, int row, int head, int d, Folded& all) {
   if (a.sinks) all.add(make_float4(0, 0, 0, 0), a.sinks[head] * kLog2E, 1);  // a logit that has no value
   // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
@@ -41,12 +40,12 @@ __device__ __forceinline__ void write_row(const CombineDevice& a, int row, int h
   const float4 y = make_float4(out(all.sums.x), out(all.sums.y), out(all.sums.z), out(all.sums.w));
   if (d < a.head_dim) {
     *reinterpret_cast<float4*>(a.out + row * a.out_row + head * a.out_head + d) = y;
-    if (kPacks && a.packed) pack_four({a.packed, a.packed_blocks}, row, head * a.head_dim + d, y);
+    if (a.packed) pack_four({a.packed, a.packed_blocks}, row, head * a.head_dim + d, y);
   }
   if (d == 0 && a.lse) a.lse[row * a.lse_row + head * a.lse_head] = (all.top + log2f(all.total)) * kLn2;
 }
 
-__global__ void __launch_bounds__(kCombineWarps * 32, 5) combine_kernel(const CombineDevice* args) {
+__global__ void __launch_bounds__(kCombineWarps * 32, 2) combine_kernel(const CombineDevice* args) {
   constexpr int kAtOnce = kCombineWarps * kSupersOfWarp;  // super-splits
   static_assert(kSupersOfWarp * kSuperSplits == 32);
   __shared__ float4 shared_sums[kAtOnce][32];
@@ -68,6 +67,7 @@ __global__ void __launch_bounds__(kCombineWarps * 32, 5) combine_kernel(const Co
   };
   look_up(0);
   wait_for_previous();
+  let_next_start();
   for (int d = lane * 4; d - lane * 4 < a.head_dim; d += 128) {
     const float* const sums = a.partials + in_tile * a.head_dim + min(d, a.head_dim - 4);
     const float* const states = a.partials + row.rows * a.head_dim + in_tile * 2;
@@ -107,20 +107,19 @@ __global__ void __launch_bounds__(kCombineWarps * 32, 5) combine_kernel(const Co
       if (warp == 0)
         for (int at = 0; at < supers; ++at) all.add(shared_sums[at][lane], shared_state[at].x, shared_state[at].y);
     }
-    let_next_start();  // not before: the product behind asks for its weights, and partials would stand in line behind them
-    if (warp == 0) write_row<false>(a, row.out_row, head, d, all);
+    if (warp == 0) write_row(a, row.out_row, head, d, all);
   }
 }
 
 // The same for tiles of many rows, whose partials lie side by side in the same slots: a warp has some rows of a tile, one after
 // the other. Paced by instructions: a super-split of one partial, as nearly all are, is folded without a step between.
-constexpr int kRowsOfWarp = 8, kBlocksOfTile = kTileRows / kRowsOfWarp / kCombineWarps;
-__global__ void __launch_bounds__(kCombineWarps * 32, 7) combine_tiles_kernel(const CombineDevice* args) {
+constexpr int kRowsOfWarp = 8, kBlocksOfTile = kTileRows / kRowsOfWarp / kTileWarps;
+__global__ void __launch_bounds__(kTileWarps * 32, 7) combine_tiles_kernel(const CombineDevice* args) {
   constexpr int kTileSlots = 4;
   const CombineDevice& a = *args;  // registers are for partials
   const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32);
   const CombineTileDevice tile = a.tiles[blockIdx.x / kBlocksOfTile];
-  const int begin = (int(blockIdx.x) % kBlocksOfTile * kCombineWarps + warp) * kRowsOfWarp;
+  const int begin = (int(blockIdx.x) % kBlocksOfTile * kTileWarps + warp) * kRowsOfWarp;
   const int end = min(begin + kRowsOfWarp, tile.rows), slots = tile.num_slots;
   AttentionSlot mine = lane < slots ? a.slots[tile.first_slot + lane] : 0;
   const bool alone = slots <= 32 && __popc(__ballot_sync(~0u, mine & 1)) == slots;
@@ -159,7 +158,7 @@ __global__ void __launch_bounds__(kCombineWarps * 32, 7) combine_tiles_kernel(co
       if (row + 1 == end) let_next_start();
       const int packed = tile.first_packed + row, in_group = packed % tile.padded_group;
       if (in_group < a.group)
-        write_row<true>(a, tile.first_row + packed / tile.padded_group, tile.kv_head * a.group + in_group, d, all);
+        write_row(a, tile.first_row + packed / tile.padded_group, tile.kv_head * a.group + in_group, d, all);
     }
 }
 
@@ -499,22 +498,21 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.heads = int32_t(call.q.extent[1]);
     combine.group = call.group, combine.head_dim = call.head_dim, combine.sinks = call.sinks;
-    constexpr unsigned kThreads = kCombineWarps * 32;
+    // The product behind takes them all as they are, if nothing comes between.
+    View<float, 2> out(call.out.data, call.out.extent[0], call.q.extent[1] * call.head_dim);
+    out.stride[0] = combine.out_row;
+    const bool all = launch.row_heads == out.extent[0] * combine.heads && combine.out_head == call.head_dim;
+    const PackedRows packed = all ? wanted_packed(commands, out.extent[0], out.extent[1]) : PackedRows{};
+    combine.packed = packed.at, combine.packed_blocks = packed.blocks;
     if (!launch.tiles.empty()) {
-      // The product behind takes them all as they are, if nothing comes between.
-      View<float, 2> out(call.out.data, call.out.extent[0], call.q.extent[1] * call.head_dim);
-      out.stride[0] = combine.out_row;
-      const bool all = launch.row_heads == out.extent[0] * combine.heads && combine.out_head == call.head_dim;
-      const PackedRows packed = all ? wanted_packed(commands, out.extent[0], out.extent[1]) : PackedRows{};
-      combine.packed = packed.at, combine.packed_blocks = packed.blocks;
       combine.tiles = upload(launch.tiles);
-      commands.launch(
-          combine_tiles_kernel, {.blocks = dim3(unsigned(launch.tiles.size()) * kBlocksOfTile), .threads = kThreads}, combine);
-      if (packed.at) commands.set_packed(out);
+      commands.launch(combine_tiles_kernel,
+          {.blocks = dim3(unsigned(launch.tiles.size()) * kBlocksOfTile), .threads = kTileWarps * 32}, combine);
     } else {
       combine.rows = upload(launch.combined);
-      commands.launch(combine_kernel, {.blocks = dim3(unsigned(launch.row_heads)), .threads = kThreads}, combine);
+      commands.launch(combine_kernel, {.blocks = dim3(unsigned(launch.row_heads)), .threads = kCombineWarps * 32}, combine);
     }
+    if (packed.at) commands.set_packed(out);
   }
   for (ReduceScoresDevice& reduce : reductions) {
     reduce.planes = place(reduce.planes);

@@ -16,7 +16,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
       Base::is_bad;
   using Base::is_clean, Base::is_scored, Base::keys_only_, Base::lane_, Base::leave, Base::leaves_slack, Base::mean_;
-  using Base::memory_, Base::next_stage, Base::pack, Base::queries, Base::reads, Base::row_of, Base::rows_in_tile_, Base::scale_;
+  using Base::memory_, Base::next_stage, Base::pack, Base::plain_tiles, Base::queries, Base::reads, Base::row_of,
+      Base::rows_in_tile_, Base::scale_;
   using Base::scored_end_, Base::scores_, Base::shared_, Base::shift_, Base::sink_, Base::sum_, Base::sync, Base::t_, Base::tile_;
   using Base::warp_, Base::weight_;
   static constexpr int kParts = D / 64, kBlocks = N / 8, kColumns = N / 4;  // columns: a thread's
@@ -84,35 +85,53 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     float s[N / 2];  // as the tensor cores leave them, rows are keys
     State state, folded;
     Tiles tiles(item, run.leaves);
-    bool more = tiles.next(), begins = true;
-    while (more) {
-      if (begins) {
+    tiles.next();
+    TileInFlight tile = next_stage(tiles);
+    for (bool more = true; more;) {
 #pragma unroll
-        for (int part = 0; part < kParts; ++part)
+      for (int part = 0; part < kParts; ++part)
 #pragma unroll
-          for (int i = 0; i < N / 2; ++i) state.o[part][i] = 0;
+        for (int i = 0; i < N / 2; ++i) state.o[part][i] = 0;
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) state.top[c] = kNothingRead, state.total[c] = 0;
+      for (int c = 0; c < kColumns; ++c) state.top[c] = kNothingRead, state.total[c] = 0;
+      const int split = tile.split;
+      bool ends = false;
+      while (!ends) {
+        // Nearly all tiles: every row reads all of it, and the next is of this split. The stage goes back before scores are made.
+        for (int alike = plain_tiles(tiles, tile); alike > 1; --alike) {
+          float p[N / 2];
+          make_scores(tile, s);
+          start_values(tile, s, p, state);
+          wgmma_wait<0>();
+          end_values(state);
+          leave(tile);
+          if (is_scored(tile)) score_weights(run, tile.entry, p, state.top);
+          tiles.next_in_order();
+          tile = next_stage(tiles);
+        }
+        make_scores(tile, s);
+        more = __any_sync(~0u, tiles.next());
+        ends = !more || tiles.split != split;
+        const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
+        const bool bad = !clean && clean_values(tile.keys);
+        if (scored && !of_weights) score_logits(run, tile.entry, s);
+        if (!clean) mask(run, tile, s);
+        float p[N / 2];
+        start_values(tile, s, p, state);
+        if (scored && of_weights) score_weights(run, tile.entry, p, state.top);  // while the tensor cores work
+        wgmma_wait<0>();
+        end_values(state);
+        if (bad) spoil(run, tile, state.total);
+        if (ends) end_split(tile.keys, state);
+        leave(tile);
+        if (more) tile = next_stage(tiles);
       }
-      const TileInFlight tile = next_stage(tiles);
-      make_scores(tile, s);
-      more = __any_sync(~0u, tiles.next());
-      begins = !more || tiles.split != tile.split;
-      const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
-      const bool bad = !clean && clean_values(tile.keys);
-      if (scored && !of_weights) score_logits(run, tile.entry, s);
-      if (!clean) mask(run, tile, s);
-      float p[N / 2];
-      start_values(tile, s, p, state);
-      if (scored && of_weights) score_weights(run, tile.entry, p, state.top);  // while the tensor cores work
-      wgmma_wait<0>();
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) hold(state.o[part]);
-      if (bad) spoil(run, tile, state.total);
-      if (begins) end_split(tile.keys, state);
-      leave(tile);
-      if (begins) store_split(item, tile.split - item.first_split, !more, state, folded);
+      store_split(item, split - item.first_split, !more, state, folded);
     }
+  }
+  __device__ __forceinline__ void end_values(State& state) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) hold(state.o[part]);
   }
   // Scores without attention.
   __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {

@@ -160,6 +160,11 @@ class AttentionConsumer {
   __device__ __forceinline__ bool is_clean(const TileInFlight& tile) const {
     return __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
   }
+  // From this one on, in order: tiles that every row reads, of one split, with scores by weights if any.
+  __device__ __forceinline__ int plain_tiles(const Tiles& tiles, const TileInFlight& tile) const {
+    if (Self::kScores && sink_ != ScoreSink::None && !weight_) return 0;
+    return uniform(tile.entry >= clean_begin_ ? tiles.in_order(clean_end_) : 0);
+  }
 
   // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
   // zeroed, and remembered for the rows that do read them.

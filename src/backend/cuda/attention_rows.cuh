@@ -21,8 +21,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       Base::is_bad;
   using Base::clean_begin_, Base::clean_end_, Base::is_clean, Base::is_scored, Base::lane_, Base::leave, Base::leaves_slack,
       Base::mean_, Base::memory_;
-  using Base::next_stage, Base::pack, Base::queries, Base::reads, Base::row_of, Base::rows_in_tile_, Base::scale_,
-      Base::scored_end_;
+  using Base::next_stage, Base::pack, Base::plain_tiles, Base::queries, Base::reads, Base::row_of, Base::rows_in_tile_,
+      Base::scale_, Base::scored_end_;
   using Base::scores_, Base::shift_, Base::sink_, Base::sum_, Base::sync, Base::t_, Base::warp_, Base::weight_, Base::keys_only_;
   static constexpr int kClasses =
       8;  // of keys, by which a thread adds weights: 16 (class / 2) + 8 {0, 1} + 2 (lane % 4) + class % 2
@@ -143,11 +143,6 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       store_partial(
           item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), !kPaired && item.fold && of_item > 0, state);
     }
-  }
-  // From this one on, in order: tiles that every row reads, of one split, with scores by weights if any.
-  __device__ __forceinline__ int plain_tiles(const Tiles& tiles, const TileInFlight& tile) const {
-    if (kScored && sink_ != ScoreSink::None && !weight_) return 0;
-    return uniform(tile.entry >= clean_begin_ ? tiles.in_order(clean_end_) : 0);
   }
   // Scores without attention.
   __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {

@@ -404,8 +404,8 @@ void CudaBackend::experts(const ExpertsArgs& args) {
     HUNCH_CUDA_CHECK(copy_to_device(experts_read_.data(), &kNone, sizeof kNone));
     std::memcpy(experts_seen_.data(), &kNone, sizeof kNone);
   }
-  enqueue_experts(
-      next_op(), args, static_cast<ExpertsRead*>(experts_read_.data()), static_cast<ExpertsRead*>(experts_seen_.data()));
+  enqueue_experts(next_op(), expert_tables_, args, static_cast<ExpertsRead*>(experts_read_.data()),
+      static_cast<ExpertsRead*>(experts_seen_.data()));
 }
 
 std::vector<KernelRow> CudaBackend::bench_kernels(const std::string& filter) {

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/attention.h"
 #include "backend/cuda/commands.h"
+#include "backend/cuda/experts.h"
 #include "backend/cuda/host_ops.h"
 #include "backend/cuda/nsa.h"
 #include "backend/cuda/ready.h"
@@ -96,7 +97,8 @@ class CudaBackend final : public Backend {
   CudaAttention attention_;
   CudaNsa nsa_;
   HostOps host_;
-  uint64_t chosen_bytes_ = 0;                                // scores that choices read
+  uint64_t chosen_bytes_ = 0;  // scores that choices read
+  ExpertTables expert_tables_;
   Buffer experts_read_, experts_seen_;                       // ExpertsRead: device memory; what the host sees of it
   uint64_t experts_bytes_ = 0;                               // of experts_seen_ that counters have
   std::vector<TopKArgs> choices_;                            // asked for, not yet appended

@@ -4,11 +4,11 @@
 #include "backend/cuda/experts.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
+#include <cstring>
 
 #include "backend/cuda/experts_kernel.cuh"
 #include "backend/cuda/gate.cuh"
+#include "backend/cuda/select.cuh"
 
 namespace hunch {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kSortThreads = 1024, kPackThreads = 128, kCombineThreads = 256;
 constexpr int kWantedBlocks = 2048;  // of a product; with more units than this a block takes several
-constexpr int kNobody = 0x7fffffff;
 
 struct RouteDevice {
   const float* logits;
@@ -27,50 +26,58 @@ struct RouteDevice {
   bool of_chosen, normalise;
 };
 
-// NaN ranks lowest.
-__device__ bool better(float a, float b) { return isnan(b) ? !isnan(a) : a > b; }
-
-// A warp a row; lane l has experts l, l + 32, ... and a bit for each that is chosen.
+// A warp a row; lane l has experts l, l + 32, ..., kEach of them at most. NaN ranks lowest, of equals the lower id first.
+template <int kEach>
 __global__ void __launch_bounds__(32) route_kernel(const RouteDevice* args) {
   static_assert(kMostExperts <= 32 * 32);
-  __shared__ float p[kMostExperts], chosen[kMostExperts];
+  __shared__ float chosen[kMostExperts];
   let_next_start();
   const RouteDevice a = *args;
   wait_for_previous();
   const int lane = int(threadIdx.x), n = a.experts;
   const float* logits = a.logits + blockIdx.x * a.logits_stride;
-  float greatest = -INFINITY, sum = 0;
-  for (int e = lane; e < n; e += 32) greatest = fmaxf(greatest, logits[e]);
+  float p[kEach], greatest = -INFINITY, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) p[i] = lane + 32 * i < n ? logits[lane + 32 * i] : -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) greatest = fmaxf(greatest, p[i]);
   for (int d = 16; d > 0; d /= 2) greatest = fmaxf(greatest, __shfl_xor_sync(kAll, greatest, d));
-  if (a.of_chosen) {
-    for (int e = lane; e < n; e += 32) p[e] = logits[e];
-  } else {
-    for (int e = lane; e < n; e += 32) sum += p[e] = expf(logits[e] - greatest);
+  if (!a.of_chosen) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (lane + 32 * i < n) sum += p[i] = expf(p[i] - greatest);
     for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);
-    for (int e = lane; e < n; e += 32) p[e] /= sum;  // a lane reads back its own only
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) p[i] /= sum;
   }
 
-  uint32_t taken = 0;
+  uint32_t keys[kEach], taken = 0;  // taken, or nothing there: below NaN
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) keys[i] = lane + 32 * i < n ? key_of(p[i]) : kAbsentKey;
   for (int slot = 0; slot < a.per_row; ++slot) {
-    int best = kNobody;
-    float value = NAN;
-    for (int e = lane, i = 0; e < n; e += 32, ++i)
-      if (!(taken >> i & 1) && (best == kNobody || better(p[e], value))) best = e, value = p[e];
-    for (int d = 16; d > 0; d /= 2) {
-      const int other = __shfl_xor_sync(kAll, best, d);
-      const float others = __shfl_xor_sync(kAll, value, d);
-      if (better(others, value) || (!better(value, others) && other < best)) best = other, value = others;
+    uint32_t best = 0;
+    int mine = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (keys[i] > best) best = keys[i], mine = i;
+    const uint32_t of_all = __reduce_max_sync(kAll, best);
+    const uint32_t id = __reduce_min_sync(kAll, best == of_all ? uint32_t(lane + 32 * mine) : 0xffffffffu);
+    if (id % 32 == uint32_t(lane)) {
+      taken |= 1u << (id / 32);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (uint32_t(i) == id / 32) keys[i] = kAbsentKey;
     }
-    if (best % 32 == lane) taken |= 1u << (best / 32);
   }
 
   int before = 0;  // chosen with a lower id
-  for (int e = lane, i = 0; i * 32 < n; e += 32, ++i) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
     const uint32_t row = __ballot_sync(kAll, taken >> i & 1);
     if (taken >> i & 1) {
       const int place = before + __popc(row & ((1u << lane) - 1));
-      a.ids[blockIdx.x * a.ids_stride + place] = e;
-      chosen[place] = a.of_chosen ? expf(p[e] - greatest) : p[e];
+      a.ids[blockIdx.x * a.ids_stride + place] = lane + 32 * i;
+      chosen[place] = a.of_chosen ? expf(p[i] - greatest) : p[i];
     }
     before += __popc(row);
   }
@@ -202,21 +209,6 @@ bool alike(const CudaWeight& a, const CudaWeight& b) {
       a.out_dim == b.out_dim;
 }
 
-// One of the three matrices of all experts.
-struct Matrices {
-  Matrices(std::span<const Expert> experts, const Weight* Expert::*part, const float* Expert::*bias)
-      : first(static_cast<const CudaWeight&>(*(experts[0].*part))) {
-    for (const Expert& expert : experts) {
-      const auto& weight = static_cast<const CudaWeight&>(*(expert.*part));
-      HUNCH_CHECK(alike(weight, first) && !(expert.*bias) == !(experts[0].gate_bias));
-      tiles.push_back(weight.tiles), biases.push_back(expert.*bias);
-    }
-  }
-  const CudaWeight& first;
-  std::vector<const std::byte*> tiles;
-  std::vector<const float*> biases;
-};
-
 int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
 }  // namespace
@@ -227,27 +219,45 @@ void enqueue_route(Commands& commands, const RouteArgs& args) {
   HUNCH_CHECK(args.routing != Routing::Sigmoid && !args.bias && args.groups == 1 && args.scale == 1);
   HUNCH_CHECK(args.logits.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1);
   if (rows == 0) return;
-  commands.launch(route_kernel, {.blocks = dim3(unsigned(rows)), .threads = 32},
+  commands.launch(n <= 128 ? route_kernel<4> : route_kernel<32>, {.blocks = dim3(unsigned(rows)), .threads = 32},
       RouteDevice{args.logits.data, args.ids.data, args.shares.data, args.logits.stride[0], args.ids.stride[0],
           args.shares.stride[0], int(n), int(k), args.routing == Routing::SoftmaxOfChosen, args.normalise});
 }
 
-void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* total, ExpertsRead* seen) {
+const ExpertTables::Table& ExpertTables::of(std::span<const Expert> experts) {
+  Table& table = tables_[experts.data()];
+  if (table.freed == weights_freed() && table.experts.size() == experts.size() &&
+      std::memcmp(table.experts.data(), experts.data(), experts.size_bytes()) == 0)
+    return table;
+  table = {.experts = {experts.begin(), experts.end()}, .freed = weights_freed()};
+  const auto gather = [&](const Weight* Expert::*part, const float* Expert::*bias) {
+    const auto& first = static_cast<const CudaWeight&>(*(experts[0].*part));
+    for (const Expert& expert : experts) {
+      const auto& weight = static_cast<const CudaWeight&>(*(expert.*part));
+      HUNCH_CHECK(alike(weight, first) && !(expert.*bias) == !experts[0].gate_bias);
+      table.tiles.push_back(weight.tiles);
+      if (expert.*bias) table.biases.push_back(expert.*bias);
+    }
+    return &first;
+  };
+  table.gate = gather(&Expert::gate, &Expert::gate_bias);
+  table.up = gather(&Expert::up, &Expert::up_bias);
+  table.down = gather(&Expert::down, &Expert::down_bias);
+  return table;
+}
+
+void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs& args, ExpertsRead* total, ExpertsRead* seen) {
   const int64_t hidden = args.x.extent[1], k = args.ids.extent[1], experts = int64_t(args.experts.size());
   const int64_t all_rows = args.x.extent[0], width = args.gate.extent[1], most_rows = std::min<int64_t>(all_rows, kExpertRows);
   HUNCH_CHECK(experts >= 1 && experts <= kMostExperts && args.out.extent[1] == hidden && args.shares.extent[1] == k);
   HUNCH_CHECK(args.x.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1 && args.out.stride[1] == 1);
   if (all_rows == 0) return;
-  const Matrices gate(args.experts, &Expert::gate, &Expert::gate_bias), up(args.experts, &Expert::up, &Expert::up_bias),
-      down(args.experts, &Expert::down, &Expert::down_bias);
-  HUNCH_CHECK(gate.first.in_dim == hidden && gate.first.out_dim == width && up.first.in_dim == hidden);
-  HUNCH_CHECK(up.first.out_dim == width && down.first.in_dim == width && down.first.out_dim == hidden);
-  const auto upload = [&](auto all, const auto& second, const auto& third) {  // [3][experts]
-    all.insert(all.end(), second.begin(), second.end()), all.insert(all.end(), third.begin(), third.end());
-    return commands.data(std::span(std::as_const(all)));
-  };
-  const std::byte* const* const tiles = upload(gate.tiles, up.tiles, down.tiles);
-  const float* const* const biases = args.experts[0].gate_bias ? upload(gate.biases, up.biases, down.biases) : nullptr;
+  const ExpertTables::Table& table = tables.of(args.experts);
+  const CudaWeight &gate = *table.gate, &up = *table.up, &down = *table.down;
+  HUNCH_CHECK(gate.in_dim == hidden && gate.out_dim == width && up.in_dim == hidden);
+  HUNCH_CHECK(up.out_dim == width && down.in_dim == width && down.out_dim == hidden);
+  const std::byte* const* const tiles = commands.data(std::span(table.tiles));
+  const float* const* const biases = table.biases.empty() ? nullptr : commands.data(std::span(table.biases));
 
   // Workspace: rows in bf16, gated pairs in bf16, gate and up of each pair, down of each pair, used experts, pairs.
   const int64_t most_pairs = most_rows * k, most_used = std::min(most_pairs, experts);
@@ -275,7 +285,7 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
             .pairs = pairs,
             .total = total,
             .seen = seen,
-            .expert_bytes = gate.first.bytes + up.first.bytes + down.first.bytes,
+            .expert_bytes = gate.bytes + up.bytes + down.bytes,
             .ids_stride = args.ids.stride[0],
             .rows = int(rows),
             .per_row = int(k),
@@ -286,9 +296,12 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
       const int64_t units = weight.num_tiles * weight.splits * matrices;
       const int64_t per_block = std::clamp<int64_t>(units * now_used / kWantedBlocks, 1, 8);
       const int groups = rows <= 8 ? 1 : 4;
+      // Blocks go on to other experts: rows that choose alike use few of those that there could be.
+      const int64_t at_once = tables.most_blocks() ? tables.most_blocks() : device_facts().num_sms * (groups == 1 ? 6 : 4);
+      const int64_t blocks = divide_up(units, per_block);
+      const int64_t experts_at_once = std::clamp<int64_t>(divide_up(at_once, blocks), 1, now_used);
       const Grid grid{
-          .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), unsigned(divide_up(rows, 8 * groups))),
-          .threads = 128};
+          .blocks = dim3(unsigned(blocks), unsigned(experts_at_once), unsigned(divide_up(rows, 8 * groups))), .threads = 128};
       commands.launch(groups == 1 ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
           ExpertProducts{.tiles = tiles + matrix * experts,
               .biases = biases ? biases + matrix * experts : nullptr,
@@ -307,15 +320,16 @@ void enqueue_experts(Commands& commands, const ExpertsArgs& args, ExpertsRead* t
               .splits = weight.splits,
               .units = int(units),
               .per_block = int(per_block),
+              .most_used = int(now_used),
               .unit = unit_of(weight.form)});
     };
-    const bool together = alike(gate.first, up.first);
-    multiply(gate.first, 0, together ? 2 : 1, x, x_units, k, both);
-    if (!together) multiply(up.first, 1, 1, x, x_units, k, both + inner);
+    const bool together = alike(gate, up);
+    multiply(gate, 0, together ? 2 : 1, x, x_units, k, both);
+    if (!together) multiply(up, 1, 1, x, x_units, k, both + inner);
     commands.launch(gated_kernel,
         {.blocks = dim3(unsigned(divide_up(num_pairs * gated_units, kPackThreads))), .threads = kPackThreads},
         GatedDevice{both, both + inner, gated, gated_units, int(num_pairs), int(width), args.clamp});
-    multiply(down.first, 2, 1, gated, gated_units, 1, y);
+    multiply(down, 2, 1, gated, gated_units, 1, y);
     commands.launch(combine_kernel,
         {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
         CombineDevice{&args.shares(first, 0), y, &args.ids(first, 0), &args.out(first, 0), args.shares.stride[0],

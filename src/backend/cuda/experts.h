@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
+#include <vector>
 
 #include "backend/cuda/commands.h"
+#include "backend/cuda/weights.h"
 #include "backend/ops/experts.h"
 
 namespace hunch {
@@ -18,8 +21,29 @@ struct ExpertsRead {
   uint64_t experts = 0, bytes = 0;  // distinct experts; their weights
 };
 
+// Where the weights of a layer's experts lie, gathered once: looking at hundreds of weights in every layer of every step took the
+// host longer than all else.
+class ExpertTables {
+ public:
+  struct Table {
+    std::vector<Expert> experts;          // gathered of these,
+    uint64_t freed = 0;                   // when so many weights had gone
+    std::vector<const std::byte*> tiles;  // [gate, up, down][experts]
+    std::vector<const float*> biases;     // likewise; empty: none
+    const CudaWeight *gate, *up, *down;   // the first expert's, whose shapes are those of all
+  };
+  // most_blocks: of a product that run at once; 0: as many as the device holds.
+  explicit ExpertTables(int most_blocks = 0) : most_blocks_(most_blocks) {}
+  const Table& of(std::span<const Expert> experts);
+  int most_blocks() const { return most_blocks_; }
+
+ private:
+  const int most_blocks_;
+  std::unordered_map<const Expert*, Table> tables_;
+};
+
 void enqueue_route(Commands&, const RouteArgs&);
 // `total` is device memory and grows; `seen` (host memory that the device writes) is a copy of it, as of the last wait.
-void enqueue_experts(Commands&, const ExpertsArgs&, ExpertsRead* total, ExpertsRead* seen);
+void enqueue_experts(Commands&, ExpertTables&, const ExpertsArgs&, ExpertsRead* total, ExpertsRead* seen);
 
 }  // namespace hunch

@@ -71,10 +71,11 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
         .experts = experts,
         .out = View<float, 2>(y.as<float>(), rows, hidden)};
     args.gate = View<float, 2>(nullptr, rows, width);  // scratch that the device does not use
+    ExpertTables tables;
     const double ms = time_commands(commands, kRepeats, [&] {
       for (int call = 0; call < kInList; ++call) {
         args.ids = View<const int32_t, 2>(ids.as<int32_t>() + call * rows * per_row, rows, per_row);
-        enqueue_experts(commands, args, counts.as<ExpertsRead>(), counts.as<ExpertsRead>() + 1);
+        enqueue_experts(commands, tables, args, counts.as<ExpertsRead>(), counts.as<ExpertsRead>() + 1);
       }
     });
     std::ostringstream name;

@@ -168,9 +168,12 @@ class CudaExperts : public testing::Test {
   }
   // Rows first .. first + rows - 1.
   std::vector<float> run(const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
+    return run(tables, experts, routed, first, rows);
+  }
+  std::vector<float> run(ExpertTables& tables, const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
     DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
     DeviceArray<int32_t> ids(routed.ids);
-    enqueue_experts(*commands,
+    enqueue_experts(*commands, tables,
         args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
             shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
         total->data(), seen->data());
@@ -179,6 +182,7 @@ class CudaExperts : public testing::Test {
     return {all.begin() + first * kHidden, all.begin() + (first + rows) * kHidden};
   }
   std::unique_ptr<Commands> commands;
+  ExpertTables tables;
   std::vector<float> scratch;
   // The copy for the host is device memory here: where it lies does not matter to kernels.
   std::unique_ptr<DeviceArray<ExpertsRead>> total, seen;
@@ -247,8 +251,21 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
       const std::vector<float> some = run(experts, routed, first, rows);
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kHidden, some.size() * sizeof(float)), 0)
           << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
+      ExpertTables one_by_one(1);
+      ASSERT_EQ(run(one_by_one, experts, routed, first, rows), some) << dtype_info(e.gate).name;
     }
   }
+}
+
+TEST_F(CudaExperts, NoticeOtherExpertsWhereTheirListWas) {
+  const Routed routed;
+  Experts experts(DType::BF16, DType::BF16, DType::BF16);
+  const std::vector<float> before = run(experts, routed, 0, 2);
+  std::swap(experts.experts[0], experts.experts[1]);
+  ExpertTables fresh;
+  const std::vector<float> want = run(fresh, experts, routed, 0, 2);
+  EXPECT_NE(before, want);
+  EXPECT_EQ(run(experts, routed, 0, 2), want);
 }
 
 TEST_F(CudaExperts, CountWhatTheyRead) {

@@ -43,7 +43,7 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
   const float* logits = a.logits + r * a.logits_stride;
   int32_t* top_ids = a.top_ids + r * a.top_ids_stride;
   float* top_values = a.top_values + r * a.top_values_stride;
-  const RowStats stats = load_row(s.row, slice, logits, a.vocab, false);
+  const RowStats stats = load_row(s.row, slice, logits, a.vocab);
 
   const int listed_count = stats.valid() ? min(a.count, a.vocab) : 0;
   if (rank == 0)

@@ -12,8 +12,8 @@ constexpr int64_t kMostVocab = 48 * 1024 * kClusterBlocks;  // what the shared m
 
 struct RowShared {
   SelectShared select;
-  uint32_t warp_best[kRowWarps], warp_flags[kRowWarps];
-  uint32_t block_best[kClusterBlocks], block_flags[kClusterBlocks];  // of every block, in every block
+  alignas(16) uint32_t best_of[kClusterBlocks * kRowWarps], flags_of[kClusterBlocks * kRowWarps];  // of warps, in every block
+  uint32_t bound;
   uint32_t warp_counts[kRowWarps], block_counts[kClusterBlocks];
   double warp_sums[kRowWarps], block_sums[kClusterBlocks];
   uint32_t num_listed;         // in block 0
@@ -60,15 +60,14 @@ struct RowStats {
   __device__ bool valid() const { return !nan && finite; }
 };
 
-// Reads the row; with `count` its keys' high bits are counted in the bins (cleared by the caller). All threads of the cluster,
-// after a cluster.sync() by which all blocks have begun.
-__device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice, const float* logits, int vocab, bool count) {
+// Reads the row. All threads of the cluster, after a cluster.sync() by which all blocks have begun.
+__device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice, const float* logits, int vocab) {
   const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   const bool aligned = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   uint32_t best = 0, flags = 0;
-  constexpr int kFlight = 4;  // loads of 16 bytes in flight per thread
+  constexpr int kFlight = 8;  // loads of 16 bytes in flight per thread
   for (int base = t * 4; base < slice.len; base += kRowThreads * 4 * kFlight) {
     float x[kFlight][4];
 #pragma unroll
@@ -93,26 +92,41 @@ __device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice
         if (id + c >= vocab) k[c] = kAbsentKey;
         best = max(best, k[c]);
         flags |= (k[c] == kNanKey ? 1u : 0u) | (k[c] >= kLeastFiniteKey && k[c] < kInfKey ? 2u : 0u);
-        if (count) count_high(s.select, k[c]);
       }
       *reinterpret_cast<uint4*>(slice.keys + i) = make_uint4(k[0], k[1], k[2], k[3]);
     }
   }
   best = __reduce_max_sync(kAllLanes, best), flags = __reduce_or_sync(kAllLanes, flags);
-  if (lane == 0) s.warp_best[warp] = best, s.warp_flags[warp] = flags;
-  __syncthreads();
-  if (warp == 0) {
-    best = __reduce_max_sync(kAllLanes, lane < kRowWarps ? s.warp_best[lane] : 0u);
-    flags = __reduce_or_sync(kAllLanes, lane < kRowWarps ? s.warp_flags[lane] : 0u);
-    if (lane < kClusterBlocks) {
-      *cluster.map_shared_rank(&s.block_best[rank], lane) = best;
-      *cluster.map_shared_rank(&s.block_flags[rank], lane) = flags;
-    }
+  if (lane < kClusterBlocks) {
+    *cluster.map_shared_rank(&s.best_of[rank * kRowWarps + warp], lane) = best;
+    *cluster.map_shared_rank(&s.flags_of[rank * kRowWarps + warp], lane) = flags;
   }
   cluster.sync();
-  best = flags = 0;
-  for (int b = 0; b < kClusterBlocks; ++b) best = max(best, s.block_best[b]), flags |= s.block_flags[b];
+  static_assert(kClusterBlocks * kRowWarps == 32 * 4);
+  const uint4 bests = load_four(&s.best_of[lane * 4]), every = load_four(&s.flags_of[lane * 4]);
+  best = __reduce_max_sync(kAllLanes, max(max(bests.x, bests.y), max(bests.z, bests.w)));
+  flags = __reduce_or_sync(kAllLanes, every.x | every.y | every.z | every.w);
   return {best, (flags & 1) != 0, (flags & 2) != 0};
+}
+
+// A key that at least `count` ids reach and hardly more: the count-th best of what warps found greatest. 0: there is no such key.
+__device__ __forceinline__ uint32_t reached_by(RowShared& s, uint32_t count) {
+  constexpr uint32_t kAll = kClusterBlocks * kRowWarps;
+  if (count > kAll) return 0;
+  const uint32_t t = threadIdx.x;
+  if (t < kAll) {
+    const uint32_t mine = s.best_of[t];
+    uint32_t before = 0;
+#pragma unroll 8
+    for (uint32_t i = 0; i < kAll; i += 4) {
+      const uint4 x = load_four(&s.best_of[i]);
+      before += (x.x > mine || (x.x == mine && i < t)) + (x.y > mine || (x.y == mine && i + 1 < t)) +
+          (x.z > mine || (x.z == mine && i + 2 < t)) + (x.w > mine || (x.w == mine && i + 3 < t));
+    }
+    if (before == count - 1) s.bound = mine;
+  }
+  __syncthreads();
+  return s.bound;
 }
 
 // Sums over the cluster, the same bits in every thread. One call each between cluster-wide barriers of others.

@@ -114,16 +114,29 @@ __device__ __forceinline__ uint32_t lowest_passing(const Law& law) {
   return high;
 }
 
-__device__ __forceinline__ Two warp_two(Two x) {
+// A score as an integer of the same order; 0: absent.
+__device__ __forceinline__ uint64_t key_of_score(double x) {
+  const uint64_t bits = uint64_t(__double_as_longlong(x + 0.0));  // -0 + 0 is +0
+  return x == -INFINITY ? 0 : bits ^ (bits >> 63 ? ~0ull : 1ull << 63);
+}
+__device__ __forceinline__ double score_of_key(uint64_t key) {
+  return key == 0 ? -INFINITY : __longlong_as_double(int64_t(key ^ (key >> 63 ? 1ull << 63 : ~0ull)));
+}
+__device__ __forceinline__ Two warp_two(const Two& x) {
+  uint64_t mine[2] = {key_of_score(x.score[0]), key_of_score(x.score[1])};
+  int32_t id[2] = {x.id[0], x.id[1]};
+  Two out;
 #pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    Two other;
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      other.score[k] = __shfl_xor_sync(kAllLanes, x.score[k], d), other.id[k] = __shfl_xor_sync(kAllLanes, x.id[k], d);
-    x.add(other);
+  for (int k = 0; k < 2; ++k) {  // the best of all lanes' bests, whose lane then has its second
+    const uint32_t high = __reduce_max_sync(kAllLanes, uint32_t(mine[0] >> 32));
+    const bool same = uint32_t(mine[0] >> 32) == high;
+    const uint32_t low = __reduce_max_sync(kAllLanes, same ? uint32_t(mine[0]) : 0u);
+    const bool best = same && uint32_t(mine[0]) == low;
+    const int32_t first = __reduce_min_sync(kAllLanes, best ? id[0] : INT32_MAX);
+    out.score[k] = score_of_key(uint64_t(high) << 32 | low), out.id[k] = first;
+    if (best && id[0] == first) mine[0] = mine[1], id[0] = id[1];
   }
-  return x;
+  return out;
 }
 __device__ __forceinline__ Two block_two(Shared& s, const Two& x) {  // in thread 0
   Two all = warp_two(x);
@@ -252,7 +265,7 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
   return select_ids(s.row.select, key, uint32_t(wanted), [&](const auto& op) { slice.each(op); });
 }
 
-// Few survivors: block 0 sorts them and does the rest as the definition says. `top_k` cuts what ties brought too many.
+// Few survivors: block 0 sorts them and does the rest as the definition says.
 __device__ __noinline__ void finish_few(
     Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law, const Threshold& kept) {
   const auto cluster = cluster_of_blocks();
@@ -262,16 +275,17 @@ __device__ __noinline__ void finish_few(
   if (row.probs) write_probs(row, slice, [](uint32_t, uint32_t) { return 0.0f; });
   cluster.sync();  // block 0 overwrites some of the zeros
   if (cluster.block_rank() != 0) return;
-  const int n = int(s.row.num_listed);
+  const int listed = int(s.row.num_listed), n = row.top_k > 0 ? min(listed, row.top_k) : listed;
   if (t == 0) few.count = uint32_t(n);
-  sort_list(few.list, n);
+  sort_list(few.list, listed);
 
   // Inclusive sums of ratios: two per thread, then lanes, then warps.
+  for (int i = t; i < n; i += kRowThreads) few.prefix[i] = exp(law.log_ratio(key_listed(few.list[i])));
+  __syncthreads();
   double ratio[2], upto = 0;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    const int i = 2 * t + k;
-    ratio[k] = i < n ? exp(law.log_ratio(key_listed(few.list[i]))) : 0;
+    ratio[k] = 2 * t + k < n ? few.prefix[2 * t + k] : 0;
     upto += ratio[k];
   }
 #pragma unroll
@@ -301,15 +315,15 @@ __device__ __noinline__ void finish_few(
   }
 
   Two two;
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int i = 2 * t + k;
-    if (i >= count) break;
+  for (int i = t; i < count; i += kRowThreads) {
     const uint64_t entry = few.list[i];
     const int32_t id = id_listed(entry);
     two.add(law.log_ratio(key_listed(entry)) + gumbel(row.noise.bits(uint32_t(id))), id);
-    if (row.probs) row.probs[id] = float(ratio[k] / total);
   }
+  if (row.probs)
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      if (2 * t + k < count) row.probs[id_listed(few.list[2 * t + k])] = float(ratio[k] / total);
   two = block_two(s, two);
   if (t == 0) write_choice(row, two);
 }
@@ -403,7 +417,7 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
   const RowSlice slice{s.keys, rank * len, len};
 
   const bool top_k = !row.greedy && row.top_k > 0 && row.top_k < row.vocab;
-  const RowStats stats = load_row(s.row, slice, row.logits, row.vocab, top_k);
+  const RowStats stats = load_row(s.row, slice, row.logits, row.vocab);
   if (!stats.valid()) {
     if (row.probs) write_probs(row, slice, [](uint32_t, uint32_t) { return 0.0f; });
     if (rank == 0 && threadIdx.x == 0) write_choice(row, Two{}), note_cut(row, {0, 0}, 0);
@@ -429,15 +443,18 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
   Threshold kept{lowest_passing(law), kEveryId};
   const auto each = [&](const auto& op) { slice.each(op); };
   uint32_t most = 0xffffffffu;  // how many are kept at most
-  if (top_k) {
-    const Threshold best = select_best(s.row.select, uint32_t(row.top_k), each);
-    if (best.key >= kept.key) kept = best;
-    most = uint32_t(row.top_k);
-  }
-  if (row.filter_p && most > kMostListed) {
+  // Nearly always few enough to be sorted are left by min_p, or reach what at least top_k ids do.
+  if (top_k) kept.key = max(kept.key, reached_by(s.row, uint32_t(row.top_k)));
+  if (row.filter_p || top_k) {
     uint32_t count = 0;
     slice.each([&](uint32_t k, uint32_t id) { count += kept.keeps(k, id) ? 1 : 0; });
     most = cluster_count(s.row, count);
+  }
+  if (top_k && most > kMostListed) {
+    slice.each([&](uint32_t k, uint32_t) { count_high(s.row.select, k); });
+    const Threshold best = select_best(s.row.select, uint32_t(row.top_k), each);
+    if (best.key >= kept.key) kept = best;
+    most = uint32_t(row.top_k);
   }
   if (most <= kMostListed) {
     finish_few(s, row, slice, law, kept);

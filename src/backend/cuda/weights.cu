@@ -1,5 +1,6 @@
 // See weights.h. Matrices are copied to the device piece by piece as the file has them and packed there, a block a record.
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -258,9 +259,14 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
   return weight;
 }
 
+std::atomic<uint64_t> num_freed{0};
+
 }  // namespace
 
+uint64_t weights_freed() { return num_freed; }
+
 CudaWeight::~CudaWeight() {
+  ++num_freed;
   (void)cudaFree(tiles);
   (void)cudaFree(counters);
 }

@@ -68,6 +68,8 @@ struct CudaWeight : Weight {
   // Inputs are summed in this many runs of records, run by run; the sums are added in order. The same for any number of rows.
   int splits = 1;  // 1, 2 or 4; run i begins at record num_records * i / splits
 };
+// How many weights of this process are gone: what is known of a weight's place holds as long as this does not change.
+uint64_t weights_freed();
 // The tensor's data may go away afterwards. nullptr if there is no device memory.
 std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix);
 
