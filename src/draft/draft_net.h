@@ -30,7 +30,7 @@ class DraftNet {
     (void)scratch, (void)first, (void)count, (void)out;
   }
   // `features` [rows][hidden]: one per row. out: `recycled` [rows][hidden], the feature for the row behind; `hidden`
-  // [rows][hidden], what logits() takes; both may be the same view.
+  // [rows][hidden], what logits() takes; `recycled` may be the same view as either.
   virtual void forward(Pass&, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const = 0;
   virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
   // The target's ids of its own, no id twice, -1: never guessed; Backend::constant_ids(). Data null: the same numbering.

@@ -59,8 +59,7 @@ void Follower::blind_level(int level, size_t open) {
       });
     }
     pass_->begin(levels[level - 1].slice(0, rows), segments_);
-    if (featured()) backend_.copy_rows({.from = of(came_), .to = of(next_)});
-    net_->forward(*pass_, of(next_), of(came_), of(heads_));
+    net_->forward(*pass_, of(came_), of(came_), of(heads_));
   }
   const View<const float, 2> logits = logits_of(rows);
   for (int64_t i = 0; i < rows; ++i) {

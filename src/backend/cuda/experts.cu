@@ -296,12 +296,9 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
       const int64_t units = weight.num_tiles * weight.splits * matrices;
       const int64_t per_block = std::clamp<int64_t>(units * now_used / kWantedBlocks, 1, 8);
       const int groups = rows <= 8 ? 1 : 4;
-      // Blocks go on to other experts: rows that choose alike use few of those that there could be.
-      const int64_t at_once = tables.most_blocks() ? tables.most_blocks() : device_facts().num_sms * (groups == 1 ? 6 : 4);
-      const int64_t blocks = divide_up(units, per_block);
-      const int64_t experts_at_once = std::clamp<int64_t>(divide_up(at_once, blocks), 1, now_used);
       const Grid grid{
-          .blocks = dim3(unsigned(blocks), unsigned(experts_at_once), unsigned(divide_up(rows, 8 * groups))), .threads = 128};
+          .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), unsigned(divide_up(rows, 8 * groups))),
+          .threads = 128};
       commands.launch(groups == 1 ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
           ExpertProducts{.tiles = tiles + matrix * experts,
               .biases = biases ? biases + matrix * experts : nullptr,
@@ -320,7 +317,6 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
               .splits = weight.splits,
               .units = int(units),
               .per_block = int(per_block),
-              .most_used = int(now_used),
               .unit = unit_of(weight.form)});
     };
     const bool together = alike(gate, up);

@@ -32,13 +32,9 @@ class ExpertTables {
     std::vector<const float*> biases;     // likewise; empty: none
     const CudaWeight *gate, *up, *down;   // the first expert's, whose shapes are those of all
   };
-  // most_blocks: of a product that run at once; 0: as many as the device holds.
-  explicit ExpertTables(int most_blocks = 0) : most_blocks_(most_blocks) {}
   const Table& of(std::span<const Expert> experts);
-  int most_blocks() const { return most_blocks_; }
 
  private:
-  const int most_blocks_;
   std::unordered_map<const Expert*, Table> tables_;
 };
 

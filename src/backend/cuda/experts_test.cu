@@ -251,8 +251,6 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
       const std::vector<float> some = run(experts, routed, first, rows);
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kHidden, some.size() * sizeof(float)), 0)
           << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
-      ExpertTables one_by_one(1);
-      ASSERT_EQ(run(one_by_one, experts, routed, first, rows), some) << dtype_info(e.gate).name;
     }
   }
 }

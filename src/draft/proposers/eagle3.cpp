@@ -22,7 +22,7 @@ class Eagle3 final : public DraftNet {
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return bytes_; }
   std::vector<int> taps() const override { return taps_; }
-  int64_t scratch_floats() const override { return 5 * shape_.hidden + int64_t(taps_.size()) * target_->shape().hidden; }
+  int64_t scratch_floats() const override { return 4 * shape_.hidden + int64_t(taps_.size()) * target_->shape().hidden; }
   View<const int32_t, 1> vocabulary() const override {
     return vocabulary_ ? vocabulary_.view<const int32_t>(shape_.vocab_size) : View<const int32_t, 1>{};
   }
@@ -46,7 +46,7 @@ class Eagle3 final : public DraftNet {
     Arena& arena = pass.arena();
     const int64_t rows = pass.num_rows(), width = shape_.hidden;
     // Rows side by side: the embedding first, then the feature, each behind its own norm.
-    const auto both = arena.take<float>(rows, 2 * width), x = arena.take<float>(rows, width);
+    const auto both = arena.take<float>(rows, 2 * width), x = recycled;
     const auto embedded = arena.take<float>(rows, width), normed = arena.take<float>(rows, width);
     BlockScratch scratch(arena, shape_, rows);
     rope_.angles(pass, scratch);
@@ -56,11 +56,11 @@ class Eagle3 final : public DraftNet {
     else target_->embed(backend, pass.ids(), embedded);
     backend.norm({.x = embedded, .weight = floats(embedding_norm_), .eps = shape_.norm_eps, .out = left});
     backend.norm({.x = features, .weight = floats(feature_norm_), .eps = shape_.norm_eps, .out = right});
-    backend.copy_rows({.from = norm_before_residual_ ? View<const float, 2>(right) : features, .to = x});
+    const View<const float, 2> residual = norm_before_residual_ ? right : features;
+    if (residual.data != x.data) backend.copy_rows({.from = residual, .to = x});
     attend(pass, 0, shape_, attention_, scratch, both, x);
     backend.norm({.x = x, .weight = floats(ffn_norm_), .eps = shape_.norm_eps, .out = normed});
     feed_forward(backend, ffn_, scratch, normed, x);
-    backend.copy_rows({.from = x, .to = recycled});
     backend.norm({.x = x, .weight = floats(output_norm_), .eps = shape_.norm_eps, .out = hidden});
   }
 
