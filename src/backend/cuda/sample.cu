@@ -1,7 +1,8 @@
 // From logits to a token: contract in backend/ops/sample.h. A cluster of eight blocks holds one row in shared memory. Filters
-// become one threshold (a key, and an index among equal keys): min_p by search over the keys, top-k by radix selection, top-p by
-// a sorted list in one block where at most 1,024 ids are left and else by radix selection over masses in fixed point. Scores of
-// long rows are computed in fp32 first; only those that could be first or second are computed again in fp64.
+// become one threshold (a key, and an index among equal keys): min_p by search over the keys; top-k by a bound that the warps'
+// greatest keys give. Where at most 1,024 ids are left, as nearly always, one block sorts them and cuts the list at top_k and
+// top_p; else both are found by radix selection, over masses in fixed point. Scores of long rows are computed in fp32 first; only
+// those that could be first or second are computed again in fp64.
 #include "backend/cuda/sample.h"
 
 #include <algorithm>
