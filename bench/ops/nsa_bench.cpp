@@ -48,14 +48,14 @@ double read_ceiling(int count) {
   double best = 1e9;
   for (int repeat = 0; repeat < 6; ++repeat)
     best = std::min(best, seconds_of([&] {
-                      threads.run(count, [&](int64_t item, int) {
-                        const auto* words = static_cast<const uint64_t*>(memory.data()) + size_t(item) * part / 8;
-                        uint64_t lanes[16] = {};
-                        for (size_t i = 0; i < part / 8; i += 16)
-                          for (size_t lane = 0; lane < 16; ++lane) lanes[lane] += words[i + lane];
-                        sums[size_t(item) * 8] = std::accumulate(lanes, lanes + 16, uint64_t(0));
-                      });
-                    }));
+      threads.run(count, [&](int64_t item, int) {
+        const auto* words = static_cast<const uint64_t*>(memory.data()) + size_t(item) * part / 8;
+        uint64_t lanes[16] = {};
+        for (size_t i = 0; i < part / 8; i += 16)
+          for (size_t lane = 0; lane < 16; ++lane) lanes[lane] += words[i + lane];
+        sums[size_t(item) * 8] = std::accumulate(lanes, lanes + 16, uint64_t(0));
+      });
+    }));
   volatile uint64_t sink = sums[0];
   (void)sink;
   return double(part) * count / best;
@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   }
   const double ceiling = read_ceiling(backend.threads());
   fmt::print("{}, {} KV, {} entries x {} KV heads, group {}, dim {}, blocks of {}; this machine reads {:.1f} GB/s\n",
-             backend.description(), dtype_info(dtype).name, entries, kv_heads, group, dim, block, ceiling / 1e9);
+      backend.description(), dtype_info(dtype).name, entries, kv_heads, group, dim, block, ceiling / 1e9);
   for (const int64_t count : {1, 4, 8, 16, 32, 64}) {
     if (rows_only > 0 && count != rows_only) continue;
     std::vector<float> q(size_t(count * heads * dim)), gates(size_t(count * 3 * heads)), out(q.size());

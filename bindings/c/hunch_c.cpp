@@ -209,14 +209,14 @@ hunch_status hunch_engine_get_stats(const hunch_engine* engine, hunch_engine_sta
 }
 
 hunch_status hunch_tokenize(const hunch_engine* engine, const char* text, size_t length, int32_t parse_special, int32_t add_bos,
-                            int32_t* ids, size_t capacity, size_t* count, hunch_error* error) {
+    int32_t* ids, size_t capacity, size_t* count, hunch_error* error) {
   return guarded(error, [&] {
     if (!engine || !count || missing(text, length) || missing(ids, capacity)) return usage(error, "a pointer is NULL");
     *count = 0;
     const hunch::Tokenizer* tokenizer = tokenizer_of(*engine);
     if (!tokenizer) return say(error, HUNCH_STATUS_FAILURE, "this model has no tokenizer");
-    const auto encoded = tokenizer->encode(std::string_view(length ? text : "", length),
-                                           {.parse_special = parse_special != 0, .add_bos = add_bos != 0});
+    const auto encoded = tokenizer->encode(
+        std::string_view(length ? text : "", length), {.parse_special = parse_special != 0, .add_bos = add_bos != 0});
     if (!encoded.ok()) return failed(error, encoded.error());
     *count = encoded.value().size();
     if (*count > capacity) return say(error, HUNCH_STATUS_TOO_SMALL, "the buffer is too small for the ids");
@@ -226,7 +226,7 @@ hunch_status hunch_tokenize(const hunch_engine* engine, const char* text, size_t
 }
 
 hunch_status hunch_detokenize(const hunch_engine* engine, const int32_t* ids, size_t count, char* text, size_t capacity,
-                              size_t* length, hunch_error* error) {
+    size_t* length, hunch_error* error) {
   return guarded(error, [&] {
     if (!engine || !length || missing(ids, count) || missing(text, capacity)) return usage(error, "a pointer is NULL");
     *length = 0;
@@ -309,9 +309,9 @@ hunch_status hunch_stream_result(hunch_stream* stream, hunch_result* result, hun
     if (!stream->generation) stream->generation = std::make_unique<hunch::Generation>(std::move(*outcome));
     const hunch::Generation& g = *stream->generation;
     hunch_result out{};
-    out.finish = g.finish == hunch::FinishReason::Stop     ? HUNCH_FINISH_STOP
-                 : g.finish == hunch::FinishReason::Length ? HUNCH_FINISH_LENGTH
-                                                           : HUNCH_FINISH_INTERRUPTED;
+    out.finish = g.finish == hunch::FinishReason::Stop ? HUNCH_FINISH_STOP
+        : g.finish == hunch::FinishReason::Length      ? HUNCH_FINISH_LENGTH
+                                                       : HUNCH_FINISH_INTERRUPTED;
     out.lossless = g.lossless;
     out.tokens = g.tokens.data(), out.num_tokens = g.tokens.size();
     out.text = g.text.c_str(), out.text_len = g.text.size();

@@ -169,7 +169,7 @@ void EngineHandle::check_usable() const {
     throw EngineError(
         fmt::format("this LLM was loaded by process {} and this is a fork of it ({}), where its threads do not exist: make the "
                     "LLM in the process that uses it, or start processes by spawn",
-                    process_, getpid()));
+            process_, getpid()));
   if (closed_) throw EngineError("this LLM is closed");
 }
 
@@ -243,9 +243,8 @@ std::string EngineHandle::token_bytes(int32_t id) { return std::string(tokenizer
 
 std::optional<int32_t> EngineHandle::token_id(std::string_view text) { return tokenizer().token_id(text); }
 
-std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(const std::string& messages,
-                                                                                const std::string& tools,
-                                                                                const std::string& kwargs) {
+std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(
+    const std::string& messages, const std::string& tools, const std::string& kwargs) {
   using Json = nlohmann::ordered_json;
   const ChatRenderer renderer = unwrap(ChatRenderer::make(engine().chat_template(), tokenizer()));
   const Json turns = Json::parse(messages), functions = Json::parse(tools), variables = Json::parse(kwargs);

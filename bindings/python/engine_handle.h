@@ -90,8 +90,8 @@ class EngineHandle {
   std::optional<int32_t> token_id(std::string_view text);
   // The ids of a chat by the model's template, opened for the answer, and the ids that end an answer. All three are JSON: a list
   // of messages, a list of tools or null, an object of the template's variables or null.
-  std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_chat(const std::string& messages, const std::string& tools,
-                                                                    const std::string& kwargs);
+  std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_chat(
+      const std::string& messages, const std::string& tools, const std::string& kwargs);
   // A speculative configuration (JSON) for requests, which can name only drafters that were loaded.
   SpeculationOptions speculation(const std::string& config);
 

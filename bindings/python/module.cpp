@@ -110,8 +110,11 @@ void bind_options(nb::module_& m) {
           [](Request& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
             using Kind = StructuredOutput::Kind;
             const std::pair<std::string_view, Kind> kinds[] = {
-                {"json", Kind::JsonSchema}, {"json_object", Kind::JsonObject}, {"regex", Kind::Regex},
-                {"choice", Kind::Choice},   {"grammar", Kind::Grammar},
+                {"json", Kind::JsonSchema},
+                {"json_object", Kind::JsonObject},
+                {"regex", Kind::Regex},
+                {"choice", Kind::Choice},
+                {"grammar", Kind::Grammar},
             };
             for (const auto& [name, value] : kinds)
               if (name == kind) {
@@ -160,8 +163,8 @@ void bind_results(nb::module_& m) {
       .def_prop_ro(
           "prompt_top", [](const Generation& g) { return ranked(g.prompt_top); }, nb::rv_policy::move)
       .def_ro("lossless", &Generation::lossless)
-      .def_prop_ro("approx",
-                   [](const Generation& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; })
+      .def_prop_ro(
+          "approx", [](const Generation& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; })
       .def_ro("rule", &Generation::rule)
       .def_ro("policy", &Generation::policy)
       .def_ro("proposer", &Generation::proposer)
@@ -215,7 +218,7 @@ void bind_results(nb::module_& m) {
 void bind_engine(nb::module_& m) {
   nb::class_<StreamHandle>(m, "Stream", "A running request. Dropping it cancels the request.")
       .def("take", &StreamHandle::take, "milliseconds"_a,
-           "The tokens that came, waiting for the first of them at most so long; ends early on a signal.")
+          "The tokens that came, waiting for the first of them at most so long; ends early on a signal.")
       .def("finished", &StreamHandle::finished, "Whether no more tokens will come.")
       .def("cancel", &StreamHandle::cancel, "Ends it between two passes; tokens that are out stay out.")
       .def("result", &StreamHandle::result, "What came of it; waits for the end.")
@@ -225,7 +228,7 @@ void bind_engine(nb::module_& m) {
       .def(nb::init<const EngineOptions&>(), "options"_a)
       .def("submit", &EngineHandle::submit, "request"_a, nb::keep_alive<0, 1>(), "Queues a request and returns at once.")
       .def("wait_any", &EngineHandle::wait_any, "streams"_a,
-           "Drops the tokens of these streams until one at least is over; the indices of those that are.")
+          "Drops the tokens of these streams until one at least is over; the indices of those that are.")
       .def(
           "encode",
           [](EngineHandle& self, nb::bytes text, bool special, bool bos) {
@@ -242,9 +245,9 @@ void bind_engine(nb::module_& m) {
           "id"_a)
       .def("token_id", &EngineHandle::token_id, "text"_a)
       .def("encode_chat", &EngineHandle::encode_chat, "messages"_a, "tools"_a = "null", "kwargs"_a = "null",
-           "A conversation (all JSON) to ids by the model's template; also the ids that end an answer.")
+          "A conversation (all JSON) to ids by the model's template; also the ids that end an answer.")
       .def("speculation", &EngineHandle::speculation, "config"_a,
-           "A speculative configuration (JSON) for this engine's requests, which can name only drafters that it loaded.")
+          "A speculative configuration (JSON) for this engine's requests, which can name only drafters that it loaded.")
       .def("stats", [](EngineHandle& self) { return self.engine().stats(); })
       .def_prop_ro("context_len", [](EngineHandle& self) { return self.engine().context_len(); })
       .def_prop_ro("vocab_size", [](EngineHandle& self) { return self.tokenizer().vocab_size(); })

@@ -74,10 +74,10 @@ HUNCH_API hunch_status hunch_engine_get_stats(const hunch_engine* engine, hunch_
 
 /* Text (UTF-8, `length` bytes) to ids. *count: how many there are, also where `capacity` is too small. */
 HUNCH_API hunch_status hunch_tokenize(const hunch_engine* engine, const char* text, size_t length, int32_t parse_special,
-                                      int32_t add_bos, int32_t* ids, size_t capacity, size_t* count, hunch_error* error);
+    int32_t add_bos, int32_t* ids, size_t capacity, size_t* count, hunch_error* error);
 /* Ids to text, without a 0 at the end. *length: its bytes, also where `capacity` is too small. */
 HUNCH_API hunch_status hunch_detokenize(const hunch_engine* engine, const int32_t* ids, size_t count, char* text, size_t capacity,
-                                        size_t* length, hunch_error* error);
+    size_t* length, hunch_error* error);
 
 /* What the output must look like. */
 typedef enum hunch_structure {
@@ -120,8 +120,8 @@ typedef struct hunch_request {
 
 HUNCH_API void hunch_request_init(hunch_request* request);
 /* Queues a request and returns at once. What `request` points to is copied. */
-HUNCH_API hunch_status hunch_submit(hunch_engine* engine, const hunch_request* request, hunch_stream** stream,
-                                    hunch_error* error);
+HUNCH_API hunch_status hunch_submit(
+    hunch_engine* engine, const hunch_request* request, hunch_stream** stream, hunch_error* error);
 
 typedef struct hunch_token {
   size_t size;

@@ -195,8 +195,7 @@ TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
   };
   const Case cases[] = {
       {{}, {7}, {}, 7},  // plain decoding
-      {{5, 6}, {5, 6, 7}, {5, 6}, 7},
-      {{5, 6}, {5, 9, 7}, {5}, 9},
+      {{5, 6}, {5, 6, 7}, {5, 6}, 7}, {{5, 6}, {5, 9, 7}, {5}, 9},
       {{4, 9, 7}, {5, 9, 7, 1}, {}, 5},  // later rows follow a dead token
       {{5, 6}, {5, -1, 7}, {5}, -1},     // no valid number
   };

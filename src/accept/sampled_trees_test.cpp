@@ -74,8 +74,8 @@ struct Emitted {
   double kept = 0;  // nodes a round
 };
 
-Emitted emitted_by(const AcceptanceRule& rule, const Pair& pair, const Width& width, int depth,
-                   const SampledTree::How& how = {}) {
+Emitted emitted_by(
+    const AcceptanceRule& rule, const Pair& pair, const Width& width, int depth, const SampledTree::How& how = {}) {
   Emitted out;
   Verdict verdict;
   Walk::all([&](Walk& walk) {
@@ -94,7 +94,7 @@ Emitted emitted_by(const AcceptanceRule& rule, const Pair& pair, const Width& wi
 // Five tokens, far from each other.
 Pair five() {
   return {"five tokens", 5, law_of({{20, 3, 21, 18, 2}, {1, 30, 2, 11, 20}, {12, 13, 13, 13, 13}, {2, 2, 20, 20, 20}}),
-          law_of({{2, 28, 10, 4, 20}, {30, 1, 11, 2, 20}, {40, 6, 6, 6, 6}, {20, 20, 20, 2, 2}, {1, 1, 1, 1, 60}})};
+      law_of({{2, 28, 10, 4, 20}, {30, 1, 11, 2, 20}, {40, 6, 6, 6, 6}, {20, 20, 20, 2, 2}, {1, 1, 1, 1, 60}})};
 }
 
 std::vector<Pair> pairs_and_five() {
@@ -140,7 +140,7 @@ TEST(SampledTrees, KeepTheTargetLawOverTwoLevelsHoweverTheyAreNumbered) {
       for (const auto& shape : {std::vector<int>{1, 1}, {2, 1}, {0, 2}, {2}}) {
         if (pair.vocab == 5 && shape.size() == 2 && shape[0] == 2) continue;  // as good as the smaller ones, and slow
         SCOPED_TRACE(std::string(pair.name) + ", " + std::to_string(shape.size()) + " and " + std::to_string(shape[0]) +
-                     (depth_first ? ", depth first" : ""));
+            (depth_first ? ", depth first" : ""));
         const Emitted got = emitted_by(*make_rule("ratio", pair), pair, two_levels(shape), 2, {.depth_first = depth_first});
         expect_law(got.joint, pair.p, 3);
       }

@@ -140,8 +140,8 @@ std::string enveloped(const BatchLine& line, ordered_json id, int status, ordere
 
 }  // namespace
 
-std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model,
-                         const Tokenizer* tokenizer) {
+std::string batch_answer(
+    const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model, const Tokenizer* tokenizer) {
   ordered_json body;
   body["object"] = line.body.input == Body::Input::Chat ? "chat.completion" : "text_completion";
   body["model"] = model;
@@ -166,8 +166,7 @@ std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& 
 
 std::string batch_error(const BatchLine& line, std::string_view id, const Error& error, int64_t line_number) {
   const bool usage = error.kind == Error::Kind::Usage;
-  return enveloped(
-      line, id_json(id), usage ? 400 : 500, nullptr,
+  return enveloped(line, id_json(id), usage ? 400 : 500, nullptr,
       {{"message", error.message}, {"type", usage ? "invalid_request_error" : "engine_error"}, {"line", line_number}});
 }
 

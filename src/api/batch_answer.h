@@ -18,8 +18,8 @@ struct BatchSample {
 };
 
 // One line without its end. `tokenizer` may be null: then there are ids and no texts.
-std::string batch_answer(const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model,
-                         const Tokenizer* tokenizer);
+std::string batch_answer(
+    const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model, const Tokenizer* tokenizer);
 // `id`: as JSON; empty: null, and the line number tells which line it was.
 std::string batch_error(const BatchLine& line, std::string_view id, const Error& error, int64_t line_number);
 

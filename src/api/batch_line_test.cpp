@@ -47,7 +47,7 @@ TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "yz"}));
   EXPECT_EQ(r.stop_ids, (std::vector<int32_t>{3, 4}));
   EXPECT_EQ(std::tie(s.temperature, s.top_p, s.top_k, s.min_p, s.seed),
-            std::tuple(0.5, 0.9, 20, 0.1, std::numeric_limits<uint64_t>::max()));
+      std::tuple(0.5, 0.9, 20, 0.1, std::numeric_limits<uint64_t>::max()));
   EXPECT_EQ(std::tie(s.logprobs, s.prompt_logprobs, s.min_tokens), std::tuple(5, 2, 4));
   EXPECT_EQ(std::tie(s.presence_penalty, s.frequency_penalty, s.repetition_penalty), std::tuple(0.25, -0.5, 1.5));
   EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {8, 2.5f}}));
@@ -75,9 +75,7 @@ TEST(BatchLine, ReadsMessagesAndPartsOfText) {
 
 TEST(BatchLine, ReadsLogprobsInBothDialects) {
   for (const auto& [fields, logprobs] : {std::pair(R"("logprobs":true,"top_logprobs":4)", 4),
-                                         {R"("top_logprobs":4,"logprobs":true)", 4},
-                                         {R"("logprobs":true)", 0},
-                                         {R"("logprobs":false)", -1}})
+           {R"("top_logprobs":4,"logprobs":true)", 4}, {R"("logprobs":true)", 0}, {R"("logprobs":false)", -1}})
     EXPECT_EQ(parsed(fmt::format(R"({{"id":1,"prompt":"x",{}}})", fields)).body.request.sampling.logprobs, logprobs) << fields;
 }
 
@@ -163,7 +161,7 @@ TEST(BatchAnswer, SumsWhatTheSamplesTook) {
   EXPECT_NE(batch_answer(line, samples, "m", nullptr)
                 .find(R"("lossless":false,"approx":{"precision_class":"approx","group_rows":4,"traversal":"bfs",)"
                       R"("choices":{"own":6,"shared":18,"reused":0}})"),
-            std::string::npos);
+      std::string::npos);
 }
 
 }  // namespace

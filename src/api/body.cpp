@@ -36,7 +36,7 @@ Status read_seed(std::string_view key, const element& v, BodyReader& in) {
   else if (batch && v.get(positive) == SUCCESS) seed = positive;
   else
     return usage_error(fmt::format("\"{}\" must be -1 (random) or a whole number in {}", key,
-                                   batch ? "0..18446744073709551615" : "-9223372036854775808..9223372036854775807"));
+        batch ? "0..18446744073709551615" : "-9223372036854775808..9223372036854775807"));
   return {};
 }
 
@@ -103,9 +103,9 @@ Status read_stream_options(std::string_view key, const element& v, BodyReader& i
   if (v.get(options) != SUCCESS) return wanted(key, "an object", v);
   for (const auto& [name, value] : options) {
     if (value.is_null()) continue;
-    bool* target = name == "include_usage"            ? &in.out.include_usage
-                   : name == "continuous_usage_stats" ? &in.out.continuous_usage
-                                                      : nullptr;
+    bool* target = name == "include_usage" ? &in.out.include_usage
+        : name == "continuous_usage_stats" ? &in.out.continuous_usage
+                                           : nullptr;
     if (!target) continue;
     HUNCH_TRY(*target, truth_value(name, value));
   }
@@ -266,8 +266,8 @@ const Key kKeys[] = {
 constexpr size_t kNumKeys = std::size(kKeys);
 
 const Key* find_key(std::string_view name, BodyKind kind) {
-  const auto at = std::find_if(std::begin(kKeys), std::end(kKeys),
-                               [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
+  const auto at = std::find_if(
+      std::begin(kKeys), std::end(kKeys), [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
   return at == std::end(kKeys) ? nullptr : at;
 }
 
@@ -285,7 +285,7 @@ Status settle(const object& fields, BodyReader& in) {
   if (out.input == Body::Input::None) {
     const std::string_view missing = in.kind == BodyKind::Chat ? "\"messages\"" : "\"prompt\"";
     return blame(in.kind == BodyKind::Chat ? "messages" : "prompt",
-                 in.kind == BodyKind::Batch ? "no \"prompt\" and no \"messages\"" : fmt::format("no {}", missing));
+        in.kind == BodyKind::Batch ? "no \"prompt\" and no \"messages\"" : fmt::format("no {}", missing));
   }
   if (out.input == Body::Input::Chat && out.echo) return blame("echo", "\"echo\" is for \"prompt\", not for \"messages\"");
   for (const std::string_view key : {"max_tokens", "max_completion_tokens"})  // the newer word wins
@@ -304,8 +304,9 @@ Status settle(const object& fields, BodyReader& in) {
   if (const double best_of = number("best_of"); best_of >= 0 && best_of != out.samples)
     return blame("best_of", "\"best_of\" must equal \"n\": samples are not ranked here");
   if (out.limited && out.request.sampling.min_tokens > out.request.max_tokens)
-    return blame("min_tokens", fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}",
-                                           out.request.sampling.min_tokens, out.request.max_tokens));
+    return blame("min_tokens",
+        fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}", out.request.sampling.min_tokens,
+            out.request.max_tokens));
   if (!out.stream && fields["stream_options"].is_object())
     return blame("stream_options", "\"stream_options\" needs \"stream\": true");
   if (out.stream && out.request.sampling.prompt_logprobs >= 0)

@@ -124,7 +124,7 @@ Status read_prompt(std::string_view key, const element& v, BodyReader& in) {
     if (out.prompts.size() == size_t(kMaxChoices)) return too_many(in, key);
     if (!item.is_string() && !item.is_array())
       return usage_error(fmt::format("\"{}\": item {} must be a string or a list of token ids like the first, not {}", key,
-                                     out.prompts.size(), kind_name(item)));
+          out.prompts.size(), kind_name(item)));
     HUNCH_OK(take_prompt(key, item, out));
   }
   return {};

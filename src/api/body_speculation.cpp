@@ -61,7 +61,7 @@ Status read_speculative_config(std::string_view key, const element& v, BodyReade
 Status check_no_speculation_meant(std::string_view key) {
   const auto meant_inside = [&](std::string_view inner) {
     return usage_error(fmt::format("unknown key {}: settings of speculation stand inside \"speculative_config\"{}", excerpt(key),
-                                   inner.empty() ? "" : fmt::format(", as \"{}\"", inner)));
+        inner.empty() ? "" : fmt::format(", as \"{}\"", inner)));
   };
   for (const SpeculationSetting& setting : speculation_settings())
     if (key == setting.key && key != "rule") return meant_inside(setting.key);

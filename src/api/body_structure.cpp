@@ -92,7 +92,7 @@ Status read_structured_outputs(std::string_view key, const element& v, BodyReade
       return usage_error(
           fmt::format("\"{}\": \"structural_tag\" is not available; there are json, regex, choice, grammar, "
                       "json_object",
-                      key));
+              key));
     }  // others steer a library that is not used here
   }
   if (in.out.request.structured.kind == Kind::None)
@@ -133,7 +133,7 @@ Status read_tools(std::string_view key, const element& v, BodyReader& in) {
   }
   if (total > kMaxToolsBytes)
     return usage_error(fmt::format("\"{}\" has {} bytes; at most {} are allowed (the largest is {} with {})", key, total,
-                                   kMaxToolsBytes, excerpt(largest_name), largest));
+        kMaxToolsBytes, excerpt(largest_name), largest));
   in.out.tools = copy_of(v);
   return {};
 }

@@ -55,8 +55,8 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
 
   EngineParts& parts = served->engine->parts();
   names = {.tokenizer = parts.tokenizer ? &*parts.tokenizer : nullptr,
-           .as_ids = body.tokens_as_ids,
-           .skip_special = body.request.skip_special_tokens};
+      .as_ids = body.tokens_as_ids,
+      .skip_special = body.request.skip_special_tokens};
   if (!chat() && !body.limited && body.request.max_tokens < 0) body.request.max_tokens = kCompletionTokens;
   if (const Status status = settle_reply(models, fault); !status.ok()) return refused(status.error(), fault);
   scores_only = body.limited && body.request.max_tokens == 0;
@@ -69,9 +69,9 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
   if (auto error = settle_lengths()) return error;
 
   id = fmt::format("{}-{}", chat() ? "chatcmpl" : "cmpl",
-                   !body.request_id.empty() ? body.request_id
-                   : !request_id.empty()    ? std::string(request_id)
-                                            : random_id());
+      !body.request_id.empty()  ? body.request_id
+          : !request_id.empty() ? std::string(request_id)
+                                : random_id());
   created = int64_t(std::time(nullptr));
   if (body.stream) {
     choices = std::vector<Choice>(num_choices());
@@ -86,8 +86,8 @@ std::optional<ApiError> Call::State::settle_lengths() {
     const int64_t room = served->engine->context_len() - int64_t(prompt.size());
     if (least <= (most < 0 ? room : std::min(room, most)) || scores_only) continue;
     return refused(usage_error(fmt::format("\"min_tokens\" is {}, more than the {} tokens that may come", least,
-                                           most < 0 ? room : std::min(room, most))),
-                   {.param = "min_tokens"});
+                       most < 0 ? room : std::min(room, most))),
+        {.param = "min_tokens"});
   }
   return std::nullopt;
 }
@@ -106,8 +106,8 @@ std::string Call::State::echoed(size_t choice) const {
 Call::Call(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Call::~Call() = default;
 
-std::variant<std::unique_ptr<Call>, ApiError> Call::parse(Endpoint endpoint, std::string_view body, const ServedModels& models,
-                                                          const ApiLimits& limits, std::string_view request_id) {
+std::variant<std::unique_ptr<Call>, ApiError> Call::parse(
+    Endpoint endpoint, std::string_view body, const ServedModels& models, const ApiLimits& limits, std::string_view request_id) {
   auto state = std::make_unique<State>();
   state->endpoint = endpoint, state->limits = limits;
   if (auto error = state->read(body, models, request_id)) return std::move(*error);

@@ -30,7 +30,7 @@ class Call {
   // Everything that costs CPU before admission: JSON, checks, chat template, tokens. May be called by many threads at once.
   // `request_id`: of the header X-Request-Id, becomes part of id(); the body's own request_id wins.
   static std::variant<std::unique_ptr<Call>, ApiError> parse(Endpoint endpoint, std::string_view body, const ServedModels& models,
-                                                             const ApiLimits& limits, std::string_view request_id = {});
+      const ApiLimits& limits, std::string_view request_id = {});
   ~Call();
 
   const ServedModel& model() const;

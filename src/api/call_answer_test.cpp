@@ -64,7 +64,7 @@ TEST(Answer, OfACompletionHasOpenAisShape) {
   EXPECT_EQ(a["usage"]["total_tokens"], 12 + a["usage"]["prompt_tokens"].get<int>());
   EXPECT_TRUE(a["usage"]["prompt_tokens_details"]["cached_tokens"].is_number());
   for (const char* key :
-       {"cache_n", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "predicted_per_second", "draft_n", "draft_n_accepted"})
+      {"cache_n", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "predicted_per_second", "draft_n", "draft_n_accepted"})
     EXPECT_TRUE(a["timings"].contains(key)) << key;
   EXPECT_EQ(a["metrics"]["lossless"], true);
 }
@@ -85,8 +85,9 @@ TEST(Answer, OfAChatHasOpenAisShape) {
 }
 
 TEST(Answer, CountsSpeculationInVllmsWords) {
-  const json body = greedy(40, {{"prompt", "one two three one two three one two three one two"},
-                                {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}}});
+  const json body = greedy(40,
+      {{"prompt", "one two three one two three one two three one two"},
+          {"speculative_config", {{"method", "ngram"}, {"num_speculative_tokens", 4}}}});
   const json a = answer(kText, body, {.speculation_metrics = ApiLimits::SpeculationMetrics::Detailed});
   const json& s = a["metrics"]["speculative_decoding"];
   ASSERT_GT(s["num_spec_steps"], 0);
@@ -207,7 +208,7 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   events += made->ended(0, g);
   events += made->closing();
   for (const char* part : {R"("tool_calls":[{"index":0,"id":"call_)", R"("name":"wait","arguments":"{"}}])",
-                           R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])", R"("finish_reason":"tool_calls")"})
+           R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])", R"("finish_reason":"tool_calls")"})
     EXPECT_NE(events.find(part), std::string::npos) << part << " in: " << events;
 }
 
@@ -278,7 +279,7 @@ TEST(Templates, OfRequestsAreForThoseWhoAreTrusted) {
   EXPECT_EQ(std::get<0>(taken)->request(0).prompt, *test::served_engine().tokenizer().encode("Say: user", {.add_bos = false}));
   const std::string deep(3000, '[');
   for (const std::string& bad :
-       {std::string("{% if %}"), "{{ " + deep + " }}", std::string("{% for i in range(10**12) %}{% endfor %}")}) {
+      {std::string("{% if %}"), "{{ " + deep + " }}", std::string("{% for i in range(10**12) %}{% endfor %}")}) {
     const auto refused = parsed(bad.c_str());
     ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << bad;
     EXPECT_EQ(std::get<1>(refused).status, 400);
@@ -289,7 +290,7 @@ TEST(Templates, OfRequestsAreForThoseWhoAreTrusted) {
 TEST(Templates, ForToolsAreTheModelsOwn) {
   Engine& engine = test::served_engine();
   const json templates = json::array({{{"name", "default"}, {"template", engine.chat_template()}},
-                                      {{"name", "tool_use"}, {"template", "<tool_call> {{ tools[0]['function']['name'] }}"}}});
+      {{"name", "tool_use"}, {"template", "<tool_call> {{ tools[0]['function']['name'] }}"}}});
   // As if its file had them.
   std::string& named = const_cast<TokenizerSource&>(engine.parts().checkpoint->tokenizer()).tokenizer_config_json;
   named = json{{"chat_template", templates}}.dump();
@@ -307,13 +308,8 @@ TEST(Templates, ForToolsAreTheModelsOwn) {
 
 TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
   for (const bool speculate : {false, true}) {
-    json body{{"prompt", "Über 你好 🙂 one two one two one two"},
-              {"max_tokens", 60},
-              {"temperature", 1.5},
-              {"seed", 11},
-              {"logprobs", 2},
-              {"ignore_eos", true},
-              {"return_token_ids", true}};
+    json body{{"prompt", "Über 你好 🙂 one two one two one two"}, {"max_tokens", 60}, {"temperature", 1.5}, {"seed", 11},
+        {"logprobs", 2}, {"ignore_eos", true}, {"return_token_ids", true}};
     body["speculative_config"] = speculate ? json{{"method", "ngram"}, {"rule", "match"}} : json("off");
     const json whole = answer(kText, body)["choices"][0];
     body["stream"] = true;
@@ -378,13 +374,13 @@ TEST(Stream, EchoesThePromptFirst) {
 TEST(Stream, EndsWithTheErrorThatEndedIt) {
   const auto made = test::call(kText, {{"prompt", "x"}, {"stream", true}});
   EXPECT_EQ(made->failed(api_error(503, "the server is going down", "server_shutdown")),
-            "data: {\"error\":{\"message\":\"the server is going down\",\"type\":\"unavailable_error\",\"param\":null,"
-            "\"code\":\"server_shutdown\"}}\n\n");
+      "data: {\"error\":{\"message\":\"the server is going down\",\"type\":\"unavailable_error\",\"param\":null,"
+      "\"code\":\"server_shutdown\"}}\n\n");
 }
 
 TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
   const auto all = chunks(Endpoint::Completions,
-                          R"({"prompt":"one two three one two three one two three one two","max_tokens":40,"temperature":0,
+      R"({"prompt":"one two three one two three one two three one two","max_tokens":40,"temperature":0,
     "stream":true,"return_token_sources":true,"speculative_config":{"method":"ngram"}})"_json);
   std::string text, sourced;
   int guessed = 0, own = 0;
@@ -406,8 +402,7 @@ TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
 
 TEST(Stream, NeverSplitsACharacter) {
   // Tokens of single bytes are common at this temperature.
-  const auto parts = chunks(
-      kText,
+  const auto parts = chunks(kText,
       R"({"prompt":"你好，世界 🙂 🙃 Привет","max_tokens":80,"temperature":5,"seed":5,"top_p":1,"top_k":-1,"min_p":0,
     "stream":true,"ignore_eos":true})"_json);
   for (const json& part : parts)

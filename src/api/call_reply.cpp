@@ -22,8 +22,8 @@ std::string name_of(const ordered_json& tool) { return tool["function"]["name"].
 ordered_json parameters_of(const ordered_json& tool, ordered_json& defs) {
   const ordered_json& function = tool["function"];
   ordered_json parameters = function.contains("parameters") && function["parameters"].is_object()
-                                ? function["parameters"]
-                                : ordered_json{{"type", "object"}, {"properties", ordered_json::object()}};
+      ? function["parameters"]
+      : ordered_json{{"type", "object"}, {"properties", ordered_json::object()}};
   if (parameters.contains("$defs") && parameters["$defs"].is_object()) {
     for (const auto& [name, definition] : parameters["$defs"].items())
       if (!defs.contains(name)) defs[name] = definition;

@@ -149,8 +149,8 @@ std::string Call::token(size_t index, const TokenEvent& event) {
     if (!event.drafter.empty()) source["drafter"] = event.drafter;
     choice["token_sources"] = ordered_json::array({std::move(source)});
   }
-  return writer.chunk(std::move(choice),
-                      s.body.timings_per_token ? ordered_json{{"timings", writer.timings_so_far(index)}} : ordered_json());
+  return writer.chunk(
+      std::move(choice), s.body.timings_per_token ? ordered_json{{"timings", writer.timings_so_far(index)}} : ordered_json());
 }
 
 std::string Call::ended(size_t index, const Generation& generation) {

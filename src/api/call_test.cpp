@@ -54,7 +54,7 @@ TEST(Call, RefusesDeepNestingAndKeysWithoutBound) {
   std::string open, close;
   for (int i = 0; i < 100000; ++i) open += R"({"a":)", close += '}';
   for (const std::string& deep :
-       {R"({"prompt":)" + std::string(100000, '[') + std::string(100000, ']') + "}", open + "1" + close})
+      {R"({"prompt":)" + std::string(100000, '[') + std::string(100000, ']') + "}", open + "1" + close})
     EXPECT_NE(refusal(kText, deep).message.find("deeper than 64"), std::string::npos);
   for (const std::string& cut : {R"({"prompt":)" + std::string(100000, '['), open}) EXPECT_EQ(refusal(kText, cut).status, 400);
   std::string many = R"({"prompt":"x")";
@@ -205,7 +205,7 @@ TEST(Call, RefusesChatsThatCannotBeRead) {
       {R"({"messages":[{"role":"wizard","content":"x"}]})", "messages", "wizard"},
       {R"({"messages":[{"role":"user","content":7}]})", "messages", "a string"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}]})", "messages",
-       "text only"},
+          "text only"},
       {R"("echo":true)", "echo", "not available"},
       {R"("top_logprobs":21,"logprobs":true)", "top_logprobs", "in 0..20"},
       {R"("chat_template":"{{ x }}")", "chat_template", "not available"},
@@ -279,8 +279,7 @@ TEST(Call, ReadsEveryShapeOfStructuredOutput) {
       {{{"response_format", {{"type", "json_object"}}}}, Kind::JsonObject, ""},
       {{{"response_format", {{"type", "json_object"}, {"schema", schema}}}}, Kind::JsonSchema, schema.dump()},
       {{{"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "a"}, {"schema", schema}, {"strict", true}}}}}},
-       Kind::JsonSchema,
-       schema.dump()},
+          Kind::JsonSchema, schema.dump()},
       {{{"structured_outputs", {{"json", schema}}}}, Kind::JsonSchema, schema.dump()},
       {{{"structured_outputs", {{"json", schema.dump()}, {"regex", nullptr}}}}, Kind::JsonSchema, schema.dump()},
       {{{"structured_outputs", {{"grammar", "root ::= \"a\""}}}}, Kind::Grammar, "root ::= \"a\""},
@@ -313,7 +312,7 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
   };
   EXPECT_EQ(refused(R"("lossless":"required")").param, "lossless");
   for (const char* fields : {R"("speculative_config":{"method":"suffix","precision_class":"approx","lossless":"required"})",
-                             R"("lossless":true,"speculative_config":{"verify":"sparse"})"})
+           R"("lossless":true,"speculative_config":{"verify":"sparse"})"})
     EXPECT_NE(refused(fields).message.find("is lossy"), std::string::npos) << fields;
   EXPECT_EQ(refused(R"("lossless":true,"speculative_config":"off")").message, "accepted");
 }
@@ -329,7 +328,7 @@ TEST(Call, NumbersChoicesByPromptAndSample) {
 
 TEST(ApiError, KnowsTheEnginesWords) {
   for (const auto& [word, status] :
-       {std::pair("grammar_dead_end", 400), std::pair("numerical_error", 500), std::pair("device_lost", 503)}) {
+      {std::pair("grammar_dead_end", 400), std::pair("numerical_error", 500), std::pair("device_lost", 503)}) {
     const ApiError error = api_error(Error{std::string(word) + ": why"});
     EXPECT_EQ(std::tie(error.status, error.code), std::tuple(status, word));
   }
@@ -337,9 +336,9 @@ TEST(ApiError, KnowsTheEnginesWords) {
 
 TEST(ApiError, HasOpenAisShape) {
   EXPECT_EQ(error_body({.message = "m", .param = "p"}),
-            R"({"error":{"message":"m","type":"invalid_request_error","param":"p","code":400}})");
+      R"({"error":{"message":"m","type":"invalid_request_error","param":"p","code":400}})");
   EXPECT_EQ(error_body(api_error(503, "busy", "overloaded")),
-            R"({"error":{"message":"busy","type":"unavailable_error","param":null,"code":"overloaded"}})");
+      R"({"error":{"message":"busy","type":"unavailable_error","param":null,"code":"overloaded"}})");
   EXPECT_EQ(api_error(usage_error("x")).status, 400);
   EXPECT_EQ(api_error(Error{"4096 requests are waiting, no more are taken: try again later"}).status, 429);
   EXPECT_GT(api_error(Error{"4096 requests are waiting, no more are taken: try again later"}).retry_after_seconds, 0);

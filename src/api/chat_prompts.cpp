@@ -44,10 +44,11 @@ Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
   if (!form.renderer) return usage_error(form.trouble);
   nlohmann::ordered_json kwargs = kwargs_;
   if (!body.template_kwargs.is_null()) kwargs.update(body.template_kwargs);  // checked where they were read
-  HUNCH_TRY(ChatPrompt prompt, form.renderer->render({.messages = &body.messages,
-                                                      .tools = body.tools.is_null() ? nullptr : &body.tools,
-                                                      .kwargs = &kwargs,
-                                                      .add_generation_prompt = body.add_generation_prompt}));
+  HUNCH_TRY(ChatPrompt prompt,
+      form.renderer->render({.messages = &body.messages,
+          .tools = body.tools.is_null() ? nullptr : &body.tools,
+          .kwargs = &kwargs,
+          .add_generation_prompt = body.add_generation_prompt}));
   return Prompt{.ids = std::move(prompt.ids), .stop_ids = form.renderer->stop_ids()};
 }
 

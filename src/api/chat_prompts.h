@@ -19,7 +19,7 @@ class ChatPrompts {
   // `chat_template`: instead of the model's own; empty: those. `kwargs`: an object of variables that bodies may set anew.
   // `trust_bodies`: they may bring a template. A model without a template that can be used is no error before a chat comes.
   ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs = nlohmann::ordered_json::object(),
-              bool trust_bodies = false);
+      bool trust_bodies = false);
 
   struct Prompt {
     std::vector<int32_t> ids;

@@ -17,8 +17,8 @@ std::string_view drafter_method_named(std::string_view name) {
   return name;
 }
 
-Result<std::vector<DrafterOptions>> open_drafters(const std::vector<std::string>& paths, std::string_view said,
-                                                  const std::optional<std::string>& said_path) {
+Result<std::vector<DrafterOptions>> open_drafters(
+    const std::vector<std::string>& paths, std::string_view said, const std::optional<std::string>& said_path) {
   std::vector<DrafterOptions> out;
   for (const std::string& path : paths) {
     const auto same_path = [&](const DrafterOptions& d) { return d.path == path; };

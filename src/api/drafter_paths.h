@@ -18,7 +18,7 @@ std::string_view drafter_method_named(std::string_view name);
 
 // `paths` in order, each once; `said`: the method that the user gave for `said_path` (or, if there is only one path, for that),
 // empty: none. Errors: files that are no drafters, or of another method than said; two drafters of one method.
-Result<std::vector<DrafterOptions>> open_drafters(const std::vector<std::string>& paths, std::string_view said,
-                                                  const std::optional<std::string>& said_path);
+Result<std::vector<DrafterOptions>> open_drafters(
+    const std::vector<std::string>& paths, std::string_view said, const std::optional<std::string>& said_path);
 
 }  // namespace hunch

@@ -40,10 +40,10 @@ std::string error_body(const ApiError& error) {
 
 ApiError api_error(int status, std::string message, std::string code, double retry_after_seconds) {
   return {.status = status,
-          .message = std::move(message),
-          .type = std::string(usual_type(status)),
-          .code = std::move(code),
-          .retry_after_seconds = retry_after_seconds};
+      .message = std::move(message),
+      .type = std::string(usual_type(status)),
+      .code = std::move(code),
+      .retry_after_seconds = retry_after_seconds};
 }
 
 ApiError api_error(const Error& error) {

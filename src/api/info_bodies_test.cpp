@@ -78,7 +78,7 @@ TEST(InfoBodies, RefuseWhatCannotBeTokenized) {
   const auto long_text = tokenize_answer(json{{"prompt", std::string(1 << 22, 'a')}}.dump(), served_models(), {});
   EXPECT_EQ(std::get<ApiError>(long_text).code, "context_length_exceeded");
   for (const std::string_view bad :
-       {R"({})", R"({"tokens":[1.5]})", R"({"tokens":[-1]})", R"({"tokens":[16384]})", R"({"tokens":"x"})"})
+      {R"({})", R"({"tokens":[1.5]})", R"({"tokens":[-1]})", R"({"tokens":[16384]})", R"({"tokens":"x"})"})
     EXPECT_EQ(std::get<ApiError>(detokenize_answer(bad, served_models(), {})).param, "tokens") << bad;
 }
 

@@ -52,8 +52,8 @@ Error not_json(std::string_view json, simdjson::error_code error) {
     nlohmann::json::sax_parse(json, &finder);
     at = finder.found ? std::min(finder.at > 0 ? finder.at - 1 : 0, json.size()) : 0;
   }
-  return usage_error(fmt::format("not JSON: {} (byte {}{})", what, at,
-                                 at < json.size() ? ", near " + excerpt(json.substr(at), 24) : ", where it ends"));
+  return usage_error(fmt::format(
+      "not JSON: {} (byte {}{})", what, at, at < json.size() ? ", near " + excerpt(json.substr(at), 24) : ", where it ends"));
 }
 
 }  // namespace
@@ -124,8 +124,8 @@ Result<std::vector<int32_t>> ids_value(std::string_view key, const element& v, s
     // Whatever stands there, a list of a million needs its place.
     if (item.get(x) != SUCCESS || x != std::floor(x) || !(x >= 0 && x <= kMostId)) {
       const std::string there = item.get(x) == SUCCESS ? fmt::format("{:g}", x) : std::string(kind_name(item));
-      return usage_error(fmt::format("\"{}\": item {} must be a token id, a whole number in 0..{}, not {}", key, ids.size(),
-                                     int64_t(kMostId), there));
+      return usage_error(fmt::format(
+          "\"{}\": item {} must be a token id, a whole number in 0..{}, not {}", key, ids.size(), int64_t(kMostId), there));
     }
     ids.push_back(int32_t(x));
   }

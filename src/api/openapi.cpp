@@ -101,8 +101,8 @@ ordered_json body(std::string_view own, std::initializer_list<const char*> switc
   add_switches(properties, switches);
   properties.update(ordered_json::parse(kBoth));
   add_switches(properties,
-               {"ignore_eos", "cache_prompt", "skip_special_tokens", "add_special_tokens", "include_stop_str_in_output", "stream",
-                "timings_per_token", "return_tokens", "return_token_ids", "return_token_sources", "return_tokens_as_token_ids"});
+      {"ignore_eos", "cache_prompt", "skip_special_tokens", "add_special_tokens", "include_stop_str_in_output", "stream",
+          "timings_per_token", "return_tokens", "return_token_ids", "return_token_sources", "return_tokens_as_token_ids"});
   return {{"type", "object"}, {"required", {required}}, {"properties", std::move(properties)}};
 }
 
@@ -115,9 +115,7 @@ ordered_json schemas() {
   add_switches(tokenize, {"add_special", "parse_special", "with_pieces", "add_special_tokens", "return_token_strs"});
   tokenize["messages"] = out["Chat"]["properties"]["messages"];
   out["Tokenize"] = {{"type", "object"}, {"properties", std::move(tokenize)}};
-  out["Detokenize"] = {
-      {"type", "object"},
-      {"required", {"tokens"}},
+  out["Detokenize"] = {{"type", "object"}, {"required", {"tokens"}},
       {"properties", {{"model", text}, {"tokens", {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 0}}}}}}}};
   return out;
 }
@@ -142,8 +140,8 @@ ordered_json route(const char* summary, const std::string& asks, const std::stri
 }  // namespace
 
 std::string openapi_body(std::string_view version) {
-  ordered_json out{{"openapi", "3.1.0"},
-                   {"info", {{"title", "hunch"}, {"version", version}, {"license", {{"name", "Apache-2.0"}}}}}};
+  ordered_json out{
+      {"openapi", "3.1.0"}, {"info", {{"title", "hunch"}, {"version", version}, {"license", {{"name", "Apache-2.0"}}}}}};
   ordered_json& paths = out["paths"];
   const auto errors = {400, 401, 404, 408, 413, 415, 429, 500, 501, 503, 504};
   paths["/v1/completions"]["post"] = route("Continues prompts", "Completion", "Answer", errors);
@@ -164,8 +162,8 @@ std::string openapi_body(std::string_view version) {
   out["security"] = ordered_json::parse(R"([{},{"key":[]}])");
   ordered_json& components = out["components"];
   components["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
-  components["responses"]["Error"] = {{"description", "why not"},
-                                      {"content", {{"application/json", {{"schema", reference("schemas/Error")}}}}}};
+  components["responses"]["Error"] = {
+      {"description", "why not"}, {"content", {{"application/json", {{"schema", reference("schemas/Error")}}}}}};
   components["schemas"] = schemas();
   return json_line(out);
 }

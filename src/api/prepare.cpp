@@ -74,8 +74,7 @@ class Preparer {
       if (body_.speculation.empty())
         return usage_error(
             "\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
-      return usage_error(fmt::format(
-          "\"lossless\" is required, and {} is lossy: leave one out",
+      return usage_error(fmt::format("\"lossless\" is required, and {} is lossy: leave one out",
           request.speculation.sparse.on ? "\"verify\": \"sparse\"" : "precision_class " + request.speculation.precision_class));
     }
     return {};
@@ -135,8 +134,7 @@ class Preparer {
       at("max_tokens");
       fault_.code = "context_length_exceeded";
       return usage_error(fmt::format("the prompt{} has {} tokens and \"max_tokens\" is {}: the context holds {} together",
-                                     body_.prompts.size() > 1 ? fmt::format(" {}", number) : "", length, body_.request.max_tokens,
-                                     context_));
+          body_.prompts.size() > 1 ? fmt::format(" {}", number) : "", length, body_.request.max_tokens, context_));
     }
     return {};
   }
@@ -155,8 +153,8 @@ class Preparer {
     }
     at("speculative_config");
     HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
-    auto plan = plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
-                             parts_.bits_per_weight());
+    auto plan = plan_request(
+        request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers, parts_.bits_per_weight());
     if (!plan.ok()) return plan.error();
     HUNCH_OK(plan_approximation(request.speculation, parts_, *plan));
     HUNCH_OK(plan_profiled(parts_, *plan));

@@ -102,8 +102,8 @@ class HarmonyReader final : public MarkedReader {
 
  private:
   enum Mark : int { kStart, kChannel, kConstrain, kMessage, kEnd, kReturn, kCall };
-  static constexpr std::array<std::string_view, 7> kMarks{"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
-                                                          "<|end|>",   "<|return|>",  "<|call|>"};
+  static constexpr std::array<std::string_view, 7> kMarks{
+      "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"};
   static constexpr size_t kMostHeaderBytes = 1024;
 
   void close(ReplyDelta& out) override {

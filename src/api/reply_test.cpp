@@ -65,16 +65,16 @@ TEST(Hermes, FindsCallsBetweenWords) {
   expect(hermes, R"(<tool_call>
 {"name": "f", "arguments": {"a": [1, {"b": "}\""}]}}
 </tool_call>)",
-         {"", "", {{"f", R"({"a": [1, {"b": "}\""}]})"}}});
+      {"", "", {{"f", R"({"a": [1, {"b": "}\""}]})"}}});
   expect(hermes,
-         "I "
-         "look.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"arguments\":{\"x\":1},\"name\":\"g\"}</"
-         "tool_call>",
-         {"", "I look.", {{"f", "{}"}, {"g", "{\"x\":1}"}}});
+      "I "
+      "look.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"arguments\":{\"x\":1},\"name\":\"g\"}</"
+      "tool_call>",
+      {"", "I look.", {{"f", "{}"}, {"g", "{\"x\":1}"}}});
   expect(hermes, R"(<tool_call>{"name":"f"}</tool_call>)", {"", "", {{"f", "{}"}}});
   expect(hermes, R"(<tool_call>{"name":"f","arguments":"{\"a\":1}"}</tool_call>)", {"", "", {{"f", R"({"a":1})"}}});
   expect(hermes, R"(<tool_call>{"name":"f","arguments":{"t":"</tool_call>"}}</tool_call>)",
-         {"", "", {{"f", R"({"t":"</tool_call>"})"}}});
+      {"", "", {{"f", R"({"t":"</tool_call>"})"}}});
 }
 
 TEST(Hermes, LeavesWhatIsNoCallAsContent) {
@@ -87,7 +87,7 @@ TEST(Hermes, LeavesWhatIsNoCallAsContent) {
 TEST(Llama, ReadsBareCallsOfKnownFunctions) {
   expect(llama, R"({"name": "f", "parameters": {"a": 1}})", {"", "", {{"f", R"({"a": 1})"}}});
   expect(llama, R"(<|python_tag|>{"name":"f","parameters":{}}; {"name":"g","parameters":{"b":2}})",
-         {"", "", {{"f", "{}"}, {"g", R"({"b":2})"}}});
+      {"", "", {{"f", "{}"}, {"g", R"({"b":2})"}}});
   expect_content(llama, R"({"name": "Bob", "parameters": {}})");
   expect_content(llama, R"({"age": 5} and so on)");
   expect_content(llama, "Hello {there}");
@@ -95,7 +95,7 @@ TEST(Llama, ReadsBareCallsOfKnownFunctions) {
 
 TEST(ForcedCalls, AreListsOrArguments) {
   expect(list, R"([{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}])",
-         {"", "", {{"f", R"({"a": 1})"}, {"g", "{}"}}});
+      {"", "", {{"f", R"({"a": 1})"}, {"g", "{}"}}});
   expect(forced, R"({"a": 1})", {"", "", {{"f", R"({"a": 1})"}}});
 }
 
@@ -110,11 +110,11 @@ TEST(Think, TellsThoughtsFromWords) {
 
 TEST(Harmony, TellsChannelsApart) {
   expect(harmony, "<|channel|>analysis<|message|>Hm < 3.<|end|><|start|>assistant<|channel|>final<|message|>Hello.",
-         {"Hm < 3.", "Hello.", {}});
+      {"Hm < 3.", "Hello.", {}});
   expect(harmony,
-         "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
-         "<|constrain|>json<|message|>{\"a\":1}<|call|>",
-         {"Look.", "", {{"f", "{\"a\":1}"}}});
+      "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+      "<|constrain|>json<|message|>{\"a\":1}<|call|>",
+      {"Look.", "", {{"f", "{\"a\":1}"}}});
   expect(harmony, "<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{}", {"", "", {{"g", "{}"}}});
   expect_content(harmony, "plain words");
 }
@@ -129,7 +129,7 @@ TEST(Readers, StayLinearOnHostileText) {
   };
   for (const Maker make : {hermes, llama, list, qwen3, inside, harmony})
     for (const std::string_view unit : {"[", "{", "<", "<tool_call>", "<tool_call>[", "</think>", "<think>", "\\\"", "<|start|>",
-                                        "<|channel|>", "{\"a\":", " ", "<tool_call>{\"name\":\"f\",\"arguments\":{"})
+             "<|channel|>", "{\"a\":", " ", "<tool_call>{\"name\":\"f\",\"arguments\":{"})
       for (const size_t piece : {size_t(5), kBytes}) {
         const std::string text = repeated(unit);
         const Outcome out = read(make, text, piece);

@@ -26,7 +26,8 @@ constexpr ForeignKey kForeign[] = {
     {"tensor_parallel_size", "guesses run where the target runs: leave it out (vLLM's own key is draft_tensor_parallel_size)"},
     {"max_model_len", "guesses share the target's context: use -c"},
     {"quantization",
-     "drafters are quantised beforehand, with hunch quantize; for self use \"sparse_attn_draft_weights\": \"q4_0\" or \"q8_0\""},
+        "drafters are quantised beforehand, with hunch quantize; for self use \"sparse_attn_draft_weights\": \"q4_0\" or "
+        "\"q8_0\""},
     {"kv_cache_dtype", "guesses share the type of the target's KV cache: use --kv-type"},
     {"revision", kNoDownload},
     {"code_revision", kNoDownload},
@@ -36,7 +37,7 @@ constexpr ForeignKey kForeign[] = {
     {"disable_padded_drafter_batch", kNoCounterpart},
     {"disable_by_batch_size", "method auto guesses less by itself where many requests run: leave it out"},
     {"num_speculative_tokens_per_batch_size",
-     "method auto guesses less by itself where many requests run: use num_speculative_tokens"},
+        "method auto guesses less by itself where many requests run: use num_speculative_tokens"},
     {"rejection_sample_method", "use \"rule\": \"match\" or \"ratio\" (ratio is vLLM's standard)"},
     {"synthetic_acceptance_rates", "acceptance is never made up here: leave it out"},
     {"synthetic_acceptance_length", "acceptance is never made up here: leave it out"},
@@ -60,12 +61,12 @@ Error unknown_key(std::string_view key) {
 }
 
 std::string_view kind_name(const json& v) {
-  return v.is_null()      ? "null"
-         : v.is_boolean() ? "true or false"
-         : v.is_number()  ? "a number"
-         : v.is_string()  ? "a string"
-         : v.is_array()   ? "a list"
-                          : "an object";
+  return v.is_null()   ? "null"
+      : v.is_boolean() ? "true or false"
+      : v.is_number()  ? "a number"
+      : v.is_string()  ? "a string"
+      : v.is_array()   ? "a list"
+                       : "an object";
 }
 
 Result<SettingValue> value_of(const SpeculationSetting& setting, const json& v) {
@@ -118,9 +119,8 @@ Result<json> parse_object(std::string_view text) {
   } catch (const json::parse_error& e) {
     const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
     const size_t from = at > 12 ? at - 12 : 0;
-    return usage_error(
-        fmt::format("{}: invalid JSON at character {}{}", kFlag, at + 1,
-                    at >= text.size() ? ", where the text ends too early" : ", near " + excerpt(text.substr(from, 24))));
+    return usage_error(fmt::format("{}: invalid JSON at character {}{}", kFlag, at + 1,
+        at >= text.size() ? ", where the text ends too early" : ", near " + excerpt(text.substr(from, 24))));
   } catch (const json::exception& e) {  // numbers beyond a double
     return usage_error(fmt::format("{}: invalid JSON: {}", kFlag, excerpt(e.what(), 120)));
   }
@@ -193,7 +193,7 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
           fmt::format("{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, "
                       "staged, none, and {} "
                       "with a \"model\"",
-                      kFlag, fmt::join(kDrafterMethods, ", ")));
+              kFlag, fmt::join(kDrafterMethods, ", ")));
     values[0] = std::string("self");  // keys that only one method has name it
   }
   return config;

@@ -33,7 +33,7 @@ Result<SpeculativeConfig> merge(const SpeculationFlags& flags) {
     const auto typed = out.values.find(i);
     if (typed != out.values.end() && typed->second != value)
       return usage_error(fmt::format("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,
-                                     text_of(typed->second), settings[i].key, text_of(value)));
+          text_of(typed->second), settings[i].key, text_of(value)));
     out.values[i] = std::move(value);
   }
   out.model = std::move(config.model);
@@ -56,8 +56,8 @@ Result<std::vector<DrafterOptions>> drafters_of(const SpeculationFlags& flags, c
   // What is said of how a drafter is loaded holds for all of them; each takes what it knows.
   for (DrafterOptions& drafter : drafters)
     for (const auto& [flag, member] :
-         {std::pair("--draft-vocab", &DrafterOptions::vocab_mode), std::pair("--mtp-feed-norm", &DrafterOptions::feed_norm),
-          std::pair("--mtp-recycle-norm", &DrafterOptions::recycle_norm)})
+        {std::pair("--draft-vocab", &DrafterOptions::vocab_mode), std::pair("--mtp-feed-norm", &DrafterOptions::feed_norm),
+            std::pair("--mtp-recycle-norm", &DrafterOptions::recycle_norm)})
       if (const auto said = merged.values.find(index_of(flag)); said != merged.values.end())
         drafter.*member = text_of(said->second);
   return drafters;
@@ -71,11 +71,11 @@ std::string listed(const std::vector<DrafterOptions>& drafters) {
 
 // The method of the request: what was said, else that of the drafter that was named.
 Status choose_method(const SpeculationFlags& flags, const SpeculativeConfig& merged, const std::vector<DrafterOptions>& drafters,
-                     SpeculationOptions& options) {
+    SpeculationOptions& options) {
   const std::string said = said_method(merged.values);
   if (!said.empty() && said != "auto" && merged.model && !is_drafter_method(said))
     return usage_error(fmt::format("--speculative-config: \"model\" names a drafter, and method {} has none: leave one out{}",
-                                   said, said == "self" ? "; self guesses with the target's own weights" : ""));
+        said, said == "self" ? "; self guesses with the target's own weights" : ""));
   if (merged.model) {
     const auto at = std::find_if(drafters.begin(), drafters.end(), [&](const auto& d) { return d.path == *merged.model; });
     if (at == drafters.end())

@@ -52,7 +52,7 @@ Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, st
     return usage_error(
         fmt::format("{} must list ranks in 0..{} for each node, such as \"[(0,), (1,), (0, 0)]\"; it breaks at "
                     "character {} of {}",
-                    name, kMostRank, in.at() + 1, excerpt(text)));
+            name, kMostRank, in.at() + 1, excerpt(text)));
   };
   std::vector<std::vector<int>> tree;
   if (!in.take("[(")) return broken();

@@ -69,15 +69,15 @@ ordered_json piece_json(const Tokenizer& tokenizer, int32_t id) {
   return out;
 }
 
-Result<std::vector<int32_t>> encode_text(const Asked& asked, std::string_view key, const element& v, EncodeOptions options,
-                                         BodyFault& fault) {
+Result<std::vector<int32_t>> encode_text(
+    const Asked& asked, std::string_view key, const element& v, EncodeOptions options, BodyFault& fault) {
   fault.param = key;
   HUNCH_TRY(const std::string text, text_value(key, v));
   // As long as what a prompt may be: nothing longer is of use here.
   if (text.size() / asked.tokenizer->longest_token_bytes() > size_t(asked.model->engine->context_len())) {
     fault.code = "context_length_exceeded";
-    return usage_error(fmt::format("\"{}\" has {} bytes, more tokens than the context of {} holds", key, text.size(),
-                                   asked.model->engine->context_len()));
+    return usage_error(fmt::format(
+        "\"{}\" has {} bytes, more tokens than the context of {} holds", key, text.size(), asked.model->engine->context_len()));
   }
   return asked.tokenizer->encode(text, options);
 }
@@ -136,8 +136,8 @@ Result<std::string> detokenize_ids(const Asked& asked, BodyFault& fault) {
 }
 
 template <class Answer>
-std::variant<std::string, ApiError> answered(std::string_view body, const ServedModels& models, const ApiLimits& limits,
-                                             const Answer& answer) {
+std::variant<std::string, ApiError> answered(
+    std::string_view body, const ServedModels& models, const ApiLimits& limits, const Answer& answer) {
   Asked asked;
   if (auto error = read(body, models, limits, asked)) return std::move(*error);
   BodyFault fault;
@@ -154,8 +154,8 @@ std::variant<std::string, ApiError> tokenize_answer(std::string_view body, const
   return answered(body, models, limits, [&](const Asked& asked, BodyFault& fault) { return tokenize(asked, models, fault); });
 }
 
-std::variant<std::string, ApiError> detokenize_answer(std::string_view body, const ServedModels& models,
-                                                      const ApiLimits& limits) {
+std::variant<std::string, ApiError> detokenize_answer(
+    std::string_view body, const ServedModels& models, const ApiLimits& limits) {
   return answered(body, models, limits, detokenize_ids);
 }
 

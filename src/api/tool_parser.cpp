@@ -194,8 +194,11 @@ struct Named {
   enum class Form { Hermes, Llama } form;
 };
 constexpr Named kParsers[] = {
-    {"hermes", Named::Form::Hermes},     {"qwen", Named::Form::Hermes},  {"qwen3", Named::Form::Hermes},
-    {"llama3_json", Named::Form::Llama}, {"llama3", Named::Form::Llama},
+    {"hermes", Named::Form::Hermes},
+    {"qwen", Named::Form::Hermes},
+    {"qwen3", Named::Form::Hermes},
+    {"llama3_json", Named::Form::Llama},
+    {"llama3", Named::Form::Llama},
 };
 
 const Named* named(std::string_view name) {

@@ -29,25 +29,25 @@ TEST(Values, RefusesWhatIsNoSize) {
   const auto r = parse_bytes("--kv-memory", "lots");
   ASSERT_FALSE(r.ok());
   EXPECT_EQ(r.error().kind, Error::Kind::Usage);
-  EXPECT_EQ(r.error().message,
-            "--kv-memory needs a size such as 268435456, 256M, 256MiB or 1.5G (at least 1 byte), not \"lots\"");
+  EXPECT_EQ(
+      r.error().message, "--kv-memory needs a size such as 268435456, 256M, 256MiB or 1.5G (at least 1 byte), not \"lots\"");
 }
 
 TEST(Values, NamesFlagValueAndRange) {
   EXPECT_EQ(parse_whole("--draft", "99999999999999999999", {1, 64}).error().message,
-            "--draft must be in 1..64, not \"99999999999999999999\"");
+      "--draft must be in 1..64, not \"99999999999999999999\"");
   EXPECT_EQ(parse_whole("-n", "5x", {-1, 10}).error().message, "-n needs a whole number in -1..10, not \"5x\"");
   EXPECT_EQ(parse_number("--temp", "inf", {0, std::numeric_limits<double>::max()}).error().message,
-            "--temp must be at least 0, not \"inf\"");
+      "--temp must be at least 0, not \"inf\"");
   EXPECT_EQ(parse_number("--temp", "x", {0, 1}).error().message, "--temp needs a number in 0..1, not \"x\"");
 }
 
 TEST(Values, SuggestsTheNearestChoice) {
   static constexpr std::string_view kPolicies[] = {"vegas", "streamingllm", "full"};
   EXPECT_EQ(parse_choice("--policy", "vegs", kPolicies).error().message,
-            "--policy must be one of vegas, streamingllm, full, not \"vegs\" (did you mean vegas?)");
+      "--policy must be one of vegas, streamingllm, full, not \"vegs\" (did you mean vegas?)");
   EXPECT_EQ(parse_choice("--policy", "quest", kPolicies).error().message,
-            "--policy must be one of vegas, streamingllm, full, not \"quest\"");
+      "--policy must be one of vegas, streamingllm, full, not \"quest\"");
   EXPECT_EQ(parse_choice("--policy", "full", kPolicies).value(), "full");
 }
 

@@ -12,8 +12,8 @@
 
 namespace hunch::test {
 
-inline constexpr DType kEncodings[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,    DType::Q4_0,
-                                       DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
+inline constexpr DType kEncodings[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K,
+    DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
 
 inline std::vector<float> gaussian(int64_t n, uint32_t seed = 2, float spread = 1) {
   std::mt19937 random(seed);

@@ -43,8 +43,8 @@ int64_t free_memory_bytes() {
   std::from_chars(line.data(), line.data() + line.size(), kib);
   int64_t available = kib * 1024;
   if (const int64_t limit = cgroup_memory_limit(kCgroup); limit > 0) {
-    const int64_t used = std::max(number_in(std::string(kCgroup) + "/memory.current"),
-                                  number_in(std::string(kCgroup) + "/memory/memory.usage_in_bytes"));
+    const int64_t used = std::max(
+        number_in(std::string(kCgroup) + "/memory.current"), number_in(std::string(kCgroup) + "/memory/memory.usage_in_bytes"));
     available = std::min(available, std::max<int64_t>(0, limit - used));
   }
   return available;

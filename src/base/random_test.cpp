@@ -11,10 +11,10 @@ namespace {
 
 TEST(Philox, GivesThePublishedAnswers) {  // Random123's known-answer tests
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
-            (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(
+      philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-            (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+      (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Noise, IsNeverZeroOrOne) {
@@ -29,7 +29,7 @@ TEST(Noise, StreamsPositionsTokensAndSamplesAreDisjoint) {
   std::set<uint32_t> seen;
   int drawn = 0;
   for (const NoiseStream stream :
-       {NoiseStream::Target, draft_stream(0), draft_stream(1), draft_stream(14), NoiseStream::Accept, NoiseStream::Residual})
+      {NoiseStream::Target, draft_stream(0), draft_stream(1), draft_stream(14), NoiseStream::Accept, NoiseStream::Residual})
     for (uint32_t sample = 0; sample < 2; ++sample)
       for (uint32_t position = 0; position < 20; ++position)
         for (uint32_t token = 0; token < 20; ++token, ++drawn) seen.insert(noise_bits({1, sample}, stream, position, token));

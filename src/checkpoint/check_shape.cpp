@@ -143,15 +143,15 @@ Status check_shape(const ModelShape& s, std::string_view source) {
     if (!(s.gate_limit >= 0 && s.gate_limit <= 1e6)) return out_of_range("limit of the gates", s.gate_limit, 0, 1e6);
     if (!(s.gate_alpha > 0 && s.gate_alpha <= 1e3)) return out_of_range("alpha of the gates", s.gate_alpha, "above 0", 1e3);
     if (s.expert_layer.size() != size_t(s.layers + (s.latent.used() ? s.prediction_layers : 0)))
-      return Error{fmt::format("{}: {} layers are said to have experts or not, the model has {}", source, s.expert_layer.size(),
-                               s.layers)};
+      return Error{fmt::format(
+          "{}: {} layers are said to have experts or not, the model has {}", source, s.expert_layer.size(), s.layers)};
   }
   if (s.heads % s.kv_heads != 0)
     return Error{fmt::format("{}: {} heads cannot share {} KV heads evenly", source, s.heads, s.kv_heads)};
   if (s.head_dim % 2 != 0) return Error{fmt::format("{}: head size {} is odd", source, s.head_dim)};
   if (s.rope_dim != s.head_dim && !s.latent.used())
-    return Error{fmt::format("{}: {} of {} elements of a head are rotated; only whole heads are supported", source, s.rope_dim,
-                             s.head_dim)};
+    return Error{fmt::format(
+        "{}: {} of {} elements of a head are rotated; only whole heads are supported", source, s.rope_dim, s.head_dim)};
   // Negated comparisons also catch NaN.
   if (!(s.norm_eps > 0 && s.norm_eps < 1)) return out_of_range("norm epsilon", s.norm_eps, "above 0", "below 1");
   if (!(s.rope_theta >= 1 && s.rope_theta <= 1e12)) return out_of_range("rope theta", s.rope_theta, 1, 1e12);
@@ -164,7 +164,7 @@ Status check_shape(const ModelShape& s, std::string_view source) {
   if (r.kind == RopeScaling::Kind::Llama3 &&
       !(r.low_freq_factor > 0 && r.high_freq_factor > r.low_freq_factor && r.high_freq_factor <= 1e6))
     return Error{fmt::format("{}: rope scaling needs 0 < low_freq_factor < high_freq_factor, found {} and {}", source,
-                             r.low_freq_factor, r.high_freq_factor)};
+        r.low_freq_factor, r.high_freq_factor)};
   if (r.kind == RopeScaling::Kind::Yarn) {
     if (!(r.beta_slow > 0 && r.beta_fast >= r.beta_slow && r.beta_fast <= 1e6))
       return Error{
@@ -215,17 +215,17 @@ Status check_tensors(const Checkpoint& checkpoint, std::string_view source) {
     if (!tensor && need.optional) continue;
     if (!tensor) return Error{fmt::format("{}: missing tensor {} of shape {}", source, name, shape_text(need.shape))};
     if (tensor->shape != need.shape)
-      return Error{fmt::format("{}: tensor {} has shape {}, expected {}", source, name, shape_text(tensor->shape),
-                               shape_text(need.shape))};
+      return Error{fmt::format(
+          "{}: tensor {} has shape {}, expected {}", source, name, shape_text(tensor->shape), shape_text(need.shape))};
     if (!need.matrix && (dtype_info(tensor->dtype).block != 1 || tensor->dtype == DType::F8_E4M3))
       return Error{fmt::format("{}: tensor {} is {}; norms, biases and factors must be f32, f16 or bf16", source, name,
-                               dtype_info(tensor->dtype).name)};
+          dtype_info(tensor->dtype).name)};
   }
   // A tensor that nothing would read (a bias, an adapter) means that results would differ from the model's.
   for (const Tensor& tensor : checkpoint.tensors())
     if (!known.contains(tensor.name))
       return Error{fmt::format("{}: tensor {} is not part of a {} model of {} layers as described", source, quote(tensor.name),
-                               checkpoint.shape().family, checkpoint.shape().layers)};
+          checkpoint.shape().family, checkpoint.shape().layers)};
   return {};
 }
 

@@ -196,7 +196,7 @@ Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, st
       return Error{
           fmt::format("{}: tensor {}: experts of gpt-oss are read as MXFP4 (blocks and scales), not widened: use the "
                       "original folder or a GGUF file",
-                      path, quote(entry.name))};
+              path, quote(entry.name))};
     if (SplitExperts::takes(*canonical)) {
       HUNCH_OK(out.add_split(std::move(*canonical), std::move(entry), bytes, path));
       continue;

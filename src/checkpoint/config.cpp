@@ -129,9 +129,9 @@ Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shap
   HUNCH_TRY(const double mscale, fields.number("mscale", 0));
   HUNCH_TRY(const double mscale_all, fields.number("mscale_all_dim", 0));
   // Resolved here, so that readers of the shape need not know about mscale.
-  out.attention_factor = attention_factor       ? *attention_factor
-                         : mscale && mscale_all ? yarn_mscale(out.factor, mscale) / yarn_mscale(out.factor, mscale_all)
-                                                : yarn_mscale(out.factor, 1);
+  out.attention_factor = attention_factor ? *attention_factor
+      : mscale && mscale_all              ? yarn_mscale(out.factor, mscale) / yarn_mscale(out.factor, mscale_all)
+                                          : yarn_mscale(out.factor, 1);
   return out;
 }
 
@@ -220,8 +220,9 @@ Status refuse_unsupported(const Fields& config, std::string_view family) {
 Status check_block(const Fields& fields, const char* key) {
   const Json* block = fields.find(key);
   if (!block || *block != Json::array({kFp8Block, kFp8Block}))
-    return fields.wrong(key, fmt::format("blocks of {} x {} are supported; found {}", kFp8Block, kFp8Block,
-                                         block ? quote(block->dump(-1, ' ', true, Json::error_handler_t::replace)) : "none"));
+    return fields.wrong(key,
+        fmt::format("blocks of {} x {} are supported; found {}", kFp8Block, kFp8Block,
+            block ? quote(block->dump(-1, ' ', true, Json::error_handler_t::replace)) : "none"));
   return {};
 }
 
@@ -268,9 +269,9 @@ Result<Fp8Scales> read_quantisation(const Fields& config, const ModelShape& shap
   if (method == "mxfp4" && shape.family == "gpt_oss") return Fp8Scales::None;  // of experts; the tensors say so themselves
   if (method != "fp8")
     return quantised.wrong("quant_method",
-                           fmt::format("{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
-                                       "one of those, the original weights or a GGUF file",
-                                       quote(method)));
+        fmt::format("{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
+                    "one of those, the original weights or a GGUF file",
+            quote(method)));
   HUNCH_TRY(const std::string kind, quantised.text("fmt"));
   if (!kind.empty() && kind != "e4m3") return quantised.wrong("fmt", fmt::format("{} is not supported; e4m3 is", quote(kind)));
   if (!quantised.find("weight_block_size")) return Fp8Scales::Matrix;
@@ -294,8 +295,8 @@ Status read_experts(const Fields& config, ModelShape& s) {
     for (const Json& layer : *dense) {
       if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= uint64_t(s.layers))
         return config.wrong("mlp_only_layers",
-                            fmt::format("{} is no layer, the model has 0 to {}",
-                                        quote(layer.dump(-1, ' ', true, Json::error_handler_t::replace)), s.layers - 1));
+            fmt::format("{} is no layer, the model has 0 to {}", quote(layer.dump(-1, ' ', true, Json::error_handler_t::replace)),
+                s.layers - 1));
       s.expert_layer[layer.get<size_t>()] = 0;
     }
   }
@@ -308,7 +309,7 @@ Status read_experts(const Fields& config, ModelShape& s) {
 Status read_gpt_oss(const Fields& config, ModelShape& s) {
   HUNCH_TRY(s.num_experts, config.small_integer("num_local_experts", 128));
   HUNCH_TRY(s.experts_per_token,
-            config.small_integer(config.find("experts_per_token") ? "experts_per_token" : "num_experts_per_tok", 4));
+      config.small_integer(config.find("experts_per_token") ? "experts_per_token" : "num_experts_per_tok", 4));
   HUNCH_TRY(s.gate_limit, config.number("swiglu_limit", 7.0));
   HUNCH_TRY(s.gate_alpha, config.number("swiglu_alpha", 1.702));
   s.expert_ffn = s.ffn;
@@ -339,8 +340,8 @@ Result<ModelShape> read_shape(const Fields& config) {
   if (s.family.empty()) return config.wrong("model_type", "missing");
   if (s.family == "llama-nsa") s.family = "nsa";
   if (std::find(kFamilies.begin(), kFamilies.end(), s.family) == kFamilies.end())
-    return config.wrong("model_type",
-                        fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
+    return config.wrong(
+        "model_type", fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
   const bool gpt_oss = s.family == "gpt_oss";
   HUNCH_OK(refuse_unsupported(config, s.family));
   const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
@@ -351,9 +352,11 @@ Result<ModelShape> read_shape(const Fields& config) {
   s.name.erase(0, s.name.rfind('/') + 1);  // the rest says where somebody's disk had it
   HUNCH_TRY(s.vocab_size, config.integer("vocab_size"));
   HUNCH_TRY(s.hidden, config.integer("hidden_size"));
-  HUNCH_TRY(s.ffn, config.integer("intermediate_size", moe   ? std::optional<int64_t>(6144)
-                                                       : fla ? std::optional<int64_t>(0)
-                                                             : std::nullopt));
+  HUNCH_TRY(s.ffn,
+      config.integer("intermediate_size",
+          moe       ? std::optional<int64_t>(6144)
+              : fla ? std::optional<int64_t>(0)
+                    : std::nullopt));
   HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
   HUNCH_TRY(s.prediction_layers, config.small_integer("num_nextn_predict_layers", 0));
   if (s.prediction_layers < 0 || s.prediction_layers > 16)
@@ -362,18 +365,22 @@ Result<ModelShape> read_shape(const Fields& config) {
   if (s.layers < 1 || s.layers > 1024)
     return config.wrong("num_hidden_layers", fmt::format("{}, possible are 1 to 1024", s.layers));
   if (s.heads < 1) return config.wrong("num_attention_heads", "must be at least 1");
-  HUNCH_TRY(s.kv_heads, config.small_integer("num_key_value_heads", llama || nsa         ? s.heads
-                                                                    : mistral || gpt_oss ? 8
-                                                                    : moe                ? 4
-                                                                                         : 32));
+  HUNCH_TRY(s.kv_heads,
+      config.small_integer("num_key_value_heads",
+          llama || nsa             ? s.heads
+              : mistral || gpt_oss ? 8
+              : moe                ? 4
+                                   : 32));
   if (!config.find("head_dim") && !qwen3 && !gpt_oss && !deepseek && s.hidden % s.heads != 0)
     return config.wrong("hidden_size", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
   HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : gpt_oss ? 64 : s.hidden / s.heads));
   s.rope_dim = s.head_dim;
-  HUNCH_TRY(s.context_len, config.small_integer("max_position_embeddings", llama || nsa         ? 2048
-                                                                           : mistral || gpt_oss ? 131072
-                                                                           : deepseek           ? 4096
-                                                                                                : 32768));
+  HUNCH_TRY(s.context_len,
+      config.small_integer("max_position_embeddings",
+          llama || nsa             ? 2048
+              : mistral || gpt_oss ? 131072
+              : deepseek           ? 4096
+                                   : 32768));
   HUNCH_TRY(s.norm_eps, config.number("rms_norm_eps", gpt_oss ? 1e-5 : 1e-6));
   HUNCH_TRY(s.tied_head, config.boolean("tie_word_embeddings", false));
   HUNCH_TRY(const bool attention_bias, config.boolean("attention_bias", gpt_oss));

@@ -16,8 +16,8 @@ namespace hunch {
 
 // Architectures by the name that config.json's model_type and GGUF's general.architecture use (mistral is llama in GGUF,
 // qwen3_moe is qwen3moe, gpt_oss is gpt-oss, both of DeepSeek's are deepseek2; llama-nsa of config.json is nsa).
-inline constexpr std::array<std::string_view, 9> kFamilies{"llama",   "mistral", "qwen2",       "qwen3",      "qwen3_moe",
-                                                           "gpt_oss", "nsa",     "deepseek_v2", "deepseek_v3"};
+inline constexpr std::array<std::string_view, 9> kFamilies{
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "nsa", "deepseek_v2", "deepseek_v3"};
 
 // What a folder describes besides its weights. Texts of absent files are empty.
 struct FolderTexts {

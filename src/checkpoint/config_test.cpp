@@ -60,7 +60,8 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
 TEST(Config, RefusesWhatItCannotComputeByName) {
   const std::pair<Json, const char*> cases[] = {
       {with("model_type", "gemma"),
-       "unknown architecture gemma; known are llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa, deepseek_v2, deepseek_v3"},
+          "unknown architecture gemma; known are llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, nsa, deepseek_v2, "
+          "deepseek_v3"},
       {without("model_type"), "model_type: missing"},
       {with("quantization_config", Json::object()), "quantization_config"},
       {with("mlp_bias", true), "mlp_bias"},
@@ -106,11 +107,8 @@ TEST(Config, RefusesDeepAndBrokenJson) {
 }
 
 TEST(Config, ReadsRopeScalingInBothSpellings) {
-  Json llama3{{"rope_type", "llama3"},
-              {"factor", 8.0},
-              {"low_freq_factor", 1.0},
-              {"high_freq_factor", 4.0},
-              {"original_max_position_embeddings", 8192}};
+  Json llama3{{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+      {"original_max_position_embeddings", 8192}};
   ModelShape s = shape_of(with("rope_scaling", llama3));
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
   EXPECT_EQ(s.rope_scaling.original_context, 8192);
@@ -128,7 +126,11 @@ TEST(Config, ReadsRopeScalingInBothSpellings) {
 
 TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
   Json yarn{
-      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"beta_fast", 16.0}, {"truncate", false},
+      {"rope_type", "yarn"},
+      {"factor", 4.0},
+      {"original_max_position_embeddings", 512},
+      {"beta_fast", 16.0},
+      {"truncate", false},
   };
   ModelShape s = shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn));
   EXPECT_NEAR(s.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
@@ -166,7 +168,7 @@ TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {
   EXPECT_FALSE(d->sampling.min_p);
   EXPECT_EQ(describe(tiny::config("qwen3"))->shape.eos_ids, std::vector<int32_t>{3});
   for (const Json& bad :
-       {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}}, Json{{"top_k", -4}}})
+      {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}}, Json{{"top_k", -4}}})
     EXPECT_FALSE(describe(tiny::config("qwen3"), bad).ok()) << bad;
 }
 
@@ -187,9 +189,9 @@ TEST(Config, ChatTemplateFileWinsOverTheConfig) {
 
 TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
   auto d = describe_folder({.config = without(tiny::config("qwen3"), "eos_token_id").dump(),
-                            .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
-                            .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
-                           "m");
+                               .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
+                               .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
+      "m");
   ASSERT_TRUE(d.ok()) << d.error().message;
   EXPECT_EQ(d->shape.eos_ids, std::vector<int32_t>{30});
 }

@@ -141,15 +141,15 @@ std::vector<float> llama3_factors(const ModelShape& s) {
 }  // namespace
 
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
-                                          const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
+    const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
   if (!can_quantise(type) || type == DType::F8_E4M3 || type == DType::MXFP4)
     return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(in));
   HUNCH_OK(check_destination(in, out));
   const ModelShape& shape = checkpoint->shape();
   if (shape.latent.used())
-    return Error{fmt::format("{}: models with latent attention ({}) cannot be written to GGUF yet; hunch runs them as they are",
-                             in, shape.family)};
+    return Error{fmt::format(
+        "{}: models with latent attention ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};
   if (shape.num_experts > 0)
     return Error{
         fmt::format("{}: models with experts ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};
@@ -170,7 +170,10 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
   if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3) {
     factors = llama3_factors(shape);
     factors_tensor = {
-        "rope_freqs.weight", DType::F32, {int64_t(factors.size())}, reinterpret_cast<const std::byte*>(factors.data()),
+        "rope_freqs.weight",
+        DType::F32,
+        {int64_t(factors.size())},
+        reinterpret_cast<const std::byte*>(factors.data()),
         factors.size() * 4,
     };
     plan.push_back({&factors_tensor, DType::F32, 0});

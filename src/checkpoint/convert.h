@@ -29,11 +29,11 @@ struct ConvertReport {
 // whose rows no block of `type` divides falls back to q8_0 or f16. Metadata of a GGUF input are kept. `out` appears only when
 // complete and never replaces the input. Once `interrupted` (may be null) turns true the call returns an error soon.
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
-                                          const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
+    const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
 
 // The same for a learned drafter. Its tensors keep their names, tables of whole numbers their values, config.json its text.
 // `method`: as DrafterFile::open takes it.
 Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method = {},
-                                       const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
+    const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
 
 }  // namespace hunch

@@ -40,7 +40,7 @@ Status check_storable(const DrafterFile& file) {
 }  // namespace
 
 Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method,
-                                       const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
+    const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
   if (!can_quantise(type) || type == DType::MXFP4)
     return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
   HUNCH_TRY(const auto file, DrafterFile::open(in, method));

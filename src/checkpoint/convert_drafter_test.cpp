@@ -90,7 +90,7 @@ TEST_F(ConvertDrafterTest, AConvertedDrafterConvertsAgain) {
 TEST_F(ConvertDrafterTest, RefusesToOverwriteTheInputAndUnknownMethods) {
   fs::create_hard_link(folder_ + "/model.safetensors", folder_ + "/same.gguf");
   EXPECT_NE(quantise_drafter(folder_, folder_ + "/same.gguf", DType::Q8_0).error().message.find("overwrite the input"),
-            std::string::npos);
+      std::string::npos);
   put("config.json", "{}");
   put("model.safetensors", tiny::safetensors({{"0.0.linear.weight", {32, 32}}}));
   EXPECT_NE(quantise_drafter(folder_, out_, DType::Q8_0).error().message.find("no drafter that is known"), std::string::npos);

@@ -45,8 +45,8 @@ float most_of(DType type) {
 }
 
 // One chunk of rows, shared by the machine's threads; false where a weight is NaN or larger than the encoding can hold.
-bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64_t row, int64_t head_dim,
-                  std::span<std::byte> out) {
+bool convert_rows(
+    const PlannedTensor& plan, int64_t first, int64_t count, int64_t row, int64_t head_dim, std::span<std::byte> out) {
   const Tensor& tensor = *plan.tensor;
   const size_t in_bytes = dtype_bytes(tensor.dtype, size_t(row)), out_bytes = dtype_bytes(plan.dtype, size_t(row));
   std::atomic<bool> fits = true;
@@ -76,8 +76,8 @@ bool convert_rows(const PlannedTensor& plan, int64_t first, int64_t count, int64
   return fits;
 }
 
-Status write_tensor(GgufWriter& out, const PlannedTensor& plan, int64_t head_dim,
-                    const std::function<Status(uint64_t)>& after_chunk) {
+Status write_tensor(
+    GgufWriter& out, const PlannedTensor& plan, int64_t head_dim, const std::function<Status(uint64_t)>& after_chunk) {
   const Tensor& tensor = *plan.tensor;
   // A bias that is permuted is a column: rows of one element.
   const int64_t row = plan.permuted_heads && tensor.shape.size() == 1 ? 1 : tensor.shape.back();
@@ -122,7 +122,7 @@ DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& 
   if (fits(asked)) return asked;
   const DType other = fits(DType::Q8_0) ? DType::Q8_0 : DType::F16;
   notes.push_back(fmt::format("{}: {} instead of {}: rows of {} are no multiple of {}", tensor.name, dtype_info(other).name,
-                              dtype_info(asked).name, row, dtype_info(asked).block));
+      dtype_info(asked).name, row, dtype_info(asked).block));
   return other;
 }
 
@@ -140,7 +140,7 @@ Status check_destination(const std::string& in, const std::string& out) {
 }
 
 Status write_planned(GgufWriter& writer, const std::string& out, const std::vector<PlannedTensor>& plan, int64_t head_dim,
-                     uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
+    uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
   HUNCH_OK(writer.begin(out));
   uint64_t done = 0;
   for (const PlannedTensor& p : plan) {

@@ -31,6 +31,6 @@ Status check_destination(const std::string& in, const std::string& out);
 // Begins the file, writes every tensor in the order in which `writer` knows them, and finishes it. `bytes_in`: of all tensors.
 // Errors: weights that the encoding cannot hold, a full disk, the interruption; nothing is left then.
 Status write_planned(GgufWriter& writer, const std::string& out, const std::vector<PlannedTensor>& plan, int64_t head_dim,
-                     uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted);
+    uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted);
 
 }  // namespace hunch

@@ -86,9 +86,9 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
   EXPECT_EQ(c->shape().family, "nsa");
   EXPECT_EQ(b.window, 25);
   EXPECT_EQ(std::tie(a.variant, a.kind, a.cmp_len, a.cmp_stride, a.rope_before, a.block_positions, a.sel_block, a.sel_count,
-                     a.init_blocks, a.local_blocks, a.window),
-            std::tie(b.variant, b.kind, b.cmp_len, b.cmp_stride, b.rope_before, b.block_positions, b.sel_block, b.sel_count,
-                     b.init_blocks, b.local_blocks, b.window));
+                a.init_blocks, a.local_blocks, a.window),
+      std::tie(b.variant, b.kind, b.cmp_len, b.cmp_stride, b.rope_before, b.block_positions, b.sel_block, b.sel_count,
+          b.init_blocks, b.local_blocks, b.window));
   for (const char* name : {"blk.1.nsa_cmp_k.weight", "blk.1.nsa_cmp_v.weight", "blk.1.nsa_cmp_pe.weight"}) {
     ASSERT_NE(c->find(name), nullptr) << name;
     EXPECT_EQ(values_of(*c->find(name)), values_of(*original->find(name))) << name;
@@ -103,7 +103,7 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   const auto original = open(folder_);
   const ModelShape &a = c->shape(), &b = original->shape();
   EXPECT_EQ(std::tie(a.family, a.vocab_size, a.hidden, a.ffn, a.layers, a.heads, a.kv_heads, a.head_dim, a.context_len),
-            std::tie(b.family, b.vocab_size, b.hidden, b.ffn, b.layers, b.heads, b.kv_heads, b.head_dim, b.context_len));
+      std::tie(b.family, b.vocab_size, b.hidden, b.ffn, b.layers, b.heads, b.kv_heads, b.head_dim, b.context_len));
   EXPECT_EQ(a.eos_ids, (std::vector<int32_t>{30, 3}));
   EXPECT_EQ(c->sampling().temperature, 0.7);
   EXPECT_EQ(c->sampling().top_k, 20);
@@ -155,11 +155,8 @@ TEST_F(ConvertTest, LlamaQueryAndKeyRowsBecomeNeighbours) {
 
 TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
   auto config = tiny::config("llama");
-  config["rope_scaling"] = {{"rope_type", "llama3"},
-                            {"factor", 8},
-                            {"low_freq_factor", 1},
-                            {"high_freq_factor", 4},
-                            {"original_max_position_embeddings", 64}};
+  config["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4},
+      {"original_max_position_embeddings", 64}};
   put_model("llama", config);
   const auto c = converted(DType::Q8_0);
   ASSERT_TRUE(c);
@@ -174,8 +171,11 @@ TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
 TEST_F(ConvertTest, YarnSurvivesTheRoundTrip) {
   auto config = tiny::config("qwen3");
   config["rope_scaling"] = {
-      {"rope_type", "yarn"},     {"factor", 4},     {"original_max_position_embeddings", 512},
-      {"attention_factor", 1.5}, {"beta_fast", 20},
+      {"rope_type", "yarn"},
+      {"factor", 4},
+      {"original_max_position_embeddings", 512},
+      {"attention_factor", 1.5},
+      {"beta_fast", 20},
   };
   put_model("qwen3", config);
   const auto c = converted(DType::Q8_0);
@@ -222,8 +222,9 @@ TEST_F(ConvertTest, RefusesBadDestinationsAndLeavesNoPartialFile) {
   EXPECT_NE(report.error().message.find("interrupted"), std::string::npos);
   std::set<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder_)) left.insert(entry.path().filename());
-  EXPECT_EQ(left, (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
-                                         "tokenizer_config.json"}));
+  EXPECT_EQ(left,
+      (std::set<std::string>{
+          "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}));
 }
 
 TEST_F(ConvertTest, RefusesWeightsThatTheEncodingCannotHold) {

@@ -41,8 +41,9 @@ Status read_deepseek(const JsonConfig& config, ModelShape& s) {
   const auto only = [&](const char* key, std::string_view first, std::string_view second) -> Result<bool> {
     HUNCH_TRY(const auto text, config.text(key));
     if (text && *text != first && *text != second)
-      return config.wrong(key, fmt::format("{} is not supported in {}; {}{}{} is", quote(*text), s.family, first,
-                                           second.empty() ? "" : " or ", second));
+      return config.wrong(key,
+          fmt::format(
+              "{} is not supported in {}; {}{}{} is", quote(*text), s.family, first, second.empty() ? "" : " or ", second));
     return text && !second.empty() && *text == second;
   };
   LatentShape& l = s.latent;
@@ -54,8 +55,8 @@ Status read_deepseek(const JsonConfig& config, ModelShape& s) {
   l.q_rank = int(q_rank.value_or(0));
   HUNCH_TRY(const auto kv_heads, config.integer("num_key_value_heads"));
   if (kv_heads && *kv_heads != s.heads)
-    return config.wrong("num_key_value_heads",
-                        fmt::format("{}; latent attention has as many as query heads, {}", *kv_heads, s.heads));
+    return config.wrong(
+        "num_key_value_heads", fmt::format("{}; latent attention has as many as query heads, {}", *kv_heads, s.heads));
   HUNCH_TRY(const auto bias, config.boolean("attention_bias"));
   if (bias.value_or(false)) return config.wrong("attention_bias", "biases are not supported in latent attention");
   HUNCH_TRY(const auto pairs, config.boolean("rope_interleave"));
@@ -115,7 +116,7 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
   l.nope = head - l.rope;
   if (l.nope < 1 || l.value < 1)
     return file.wrong(key("attention.key_length"),
-                      fmt::format("heads of {} and {} elements, {} of them rotated: widths are missing", head, l.value, l.rope));
+        fmt::format("heads of {} and {} elements, {} of them rotated: widths are missing", head, l.value, l.rope));
   l.split = has("blk.0.attn_k_b.weight");
   s.rope_pairs = RopePairs::Neighbours;
   HUNCH_TRY(const auto multiplier, file.number(key("rope.scaling.yarn_log_multiplier")));  // 0.1 mscale_all_dim
@@ -151,7 +152,7 @@ Status check_latent(const ModelShape& s, std::string_view source) {
     if (l.rope % 2 != 0) return wrong(fmt::format("qk_rope_head_dim {} is odd", l.rope));
     if (l.kv_rank + l.rope > kMostLatentDim)
       return wrong(fmt::format("kv_lora_rank {} and qk_rope_head_dim {} make cached rows of {}, possible are up to {}", l.kv_rank,
-                               l.rope, l.kv_rank + l.rope, kMostLatentDim));
+          l.rope, l.kv_rank + l.rope, kMostLatentDim));
     if (!(l.scale > 0 && l.scale <= 1e3)) return wrong(fmt::format("the softmax scale comes to {}", l.scale));
   }
   if (s.num_experts == 0) return {};
@@ -162,11 +163,11 @@ Status check_latent(const ModelShape& s, std::string_view source) {
   if (s.groups_per_token > s.expert_groups)
     return wrong(fmt::format("topk_group {} of only {} groups (n_group)", s.groups_per_token, s.expert_groups));
   if (s.expert_groups > 1 && s.sigmoid_shares && size < 2)
-    return wrong(fmt::format("groups of {} expert: a group is judged by its two best, give each at least 2 (n_group {})", size,
-                             s.expert_groups));
+    return wrong(fmt::format(
+        "groups of {} expert: a group is judged by its two best, give each at least 2 (n_group {})", size, s.expert_groups));
   if (s.expert_groups > 1 && s.experts_per_token > s.groups_per_token * size)
     return wrong(fmt::format("a token goes to {} experts, but its {} groups of {} (topk_group, n_group) hold only {}",
-                             s.experts_per_token, s.groups_per_token, size, s.groups_per_token * size));
+        s.experts_per_token, s.groups_per_token, size, s.groups_per_token * size));
   if (!(s.share_scale > 0 && s.share_scale <= 1e4)) return wrong(fmt::format("routed_scaling_factor is {}", s.share_scale));
   return {};
 }

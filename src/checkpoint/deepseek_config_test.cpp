@@ -57,13 +57,8 @@ TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
 
 TEST(DeepSeekConfig, YarnScalesTheSoftmaxByTheSquareOfItsMscale) {
   const ModelShape s = shape_of(with(v3(), "rope_scaling",
-                                     {{"type", "yarn"},
-                                      {"factor", 40},
-                                      {"original_max_position_embeddings", 4096},
-                                      {"beta_fast", 32},
-                                      {"beta_slow", 1},
-                                      {"mscale", 1.0},
-                                      {"mscale_all_dim", 1.0}}));
+      {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}, {"beta_fast", 32}, {"beta_slow", 1},
+          {"mscale", 1.0}, {"mscale_all_dim", 1.0}}));
   EXPECT_NEAR(s.latent.scale * std::sqrt(double(tiny::kNope + tiny::kRope)), 1.874, 1e-3);
   EXPECT_DOUBLE_EQ(s.rope_scaling.attention_factor, 1);
   EXPECT_EQ(s.context_len, 163840);
@@ -75,7 +70,7 @@ TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
       {with(v3(), "n_group", 4), "groups of 1 expert"},
       {with(v3(), "topk_group", 3), "topk_group 3 of only 2 groups"},
       {with(v3(), "num_experts_per_tok", 3),
-       "a token goes to 3 experts, but its 1 groups of 2 (topk_group, n_group) hold only 2"},
+          "a token goes to 3 experts, but its 1 groups of 2 (topk_group, n_group) hold only 2"},
       {with(v3(), "topk_method", "greedy"), "topk_method: greedy is not supported in deepseek_v3; noaux_tc is"},
       {with(v2(), "topk_method", "noaux_tc"), "not supported in deepseek_v2; greedy or group_limited_greedy is"},
       {with(v2(), "scoring_func", "sigmoid"), "scoring_func: sigmoid is not supported in deepseek_v2; softmax is"},
@@ -105,7 +100,7 @@ std::string error_of(std::vector<tiny::NamedShape> tensors, const Json& config) 
 
 TEST(DeepSeekTensors, NameWhatIsMissingOrMisshapen) {
   for (const char* part : {"self_attn.kv_b_proj.weight", "self_attn.q_a_layernorm.weight", "self_attn.kv_a_proj_with_mqa.weight",
-                           "mlp.gate.e_score_correction_bias", "mlp.shared_experts.up_proj.weight"}) {
+           "mlp.gate.e_score_correction_bias", "mlp.shared_experts.up_proj.weight"}) {
     auto tensors = tiny::folder_tensors("deepseek_v3");
     const std::string name = fmt::format("model.layers.1.{}", part);
     std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == name; });

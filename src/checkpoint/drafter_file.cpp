@@ -67,14 +67,14 @@ Status DrafterFile::index_names() {
     const Tensor& tensor = items_[i].tensor;
     if (!index_.emplace(tensor.name, i).second) return wrong(tensor.name, "appears twice");
     if (tensor.dtype == DType::F8_E4M3 || tensor.dtype == DType::MXFP4)
-      return wrong(tensor.name,
-                   fmt::format("{} is read in models, not in drafters: use its original", dtype_info(tensor.dtype).name));
+      return wrong(
+          tensor.name, fmt::format("{} is read in models, not in drafters: use its original", dtype_info(tensor.dtype).name));
   }
   return {};
 }
 
-Result<std::unique_ptr<DrafterFile>> DrafterFile::open_folder(const std::string& path, const std::string& folder,
-                                                              std::vector<std::string> files) {
+Result<std::unique_ptr<DrafterFile>> DrafterFile::open_folder(
+    const std::string& path, const std::string& folder, std::vector<std::string> files) {
   if (!exists(folder + "/config.json"))
     return Error{
         fmt::format("{}: no config.json beside the weights; a drafter needs the one that it was published with", folder)};
@@ -104,16 +104,16 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open_gguf(const std::string& p
     HUNCH_TRY(const auto stored_method, gguf.text(kDrafterMethodKey));
     if (!stored_config) return gguf.wrong(kDrafterConfigKey, "missing");
     if (!stored_method || !is_drafter_method(*stored_method))
-      return gguf.wrong(kDrafterMethodKey, fmt::format("{}; known are {}", stored_method ? quote(*stored_method) : "missing",
-                                                       fmt::join(kDrafterMethods, ", ")));
+      return gguf.wrong(kDrafterMethodKey,
+          fmt::format("{}; known are {}", stored_method ? quote(*stored_method) : "missing", fmt::join(kDrafterMethods, ", ")));
     if (stored_config->size() > kMostConfigBytes) return gguf.wrong(kDrafterConfigKey, "longer than 16 MiB");
     text = *stored_config, method = *stored_method;
   } else if (architecture && std::find(kFamilies.begin(), kFamilies.end(), *architecture) != kFamilies.end()) {
     method = "draft_model";
   } else {
     return gguf.wrong("general.architecture",
-                      fmt::format("{} is no drafter that is read; hunch quantize makes one of the folder that was published",
-                                  architecture ? quote(*architecture) : "missing"));
+        fmt::format("{} is no drafter that is read; hunch quantize makes one of the folder that was published",
+            architecture ? quote(*architecture) : "missing"));
   }
   HUNCH_TRY(JsonConfig config, JsonConfig::parse(text, fmt::format("{}: {}", path, kDrafterConfigKey)));
   std::unique_ptr<DrafterFile> out(new DrafterFile(path, "gguf", std::move(config)));
@@ -276,7 +276,7 @@ Status DrafterFile::all_consumed() const {
   const bool one = left.size() == 1;
   left.resize(left.size() - more);
   return Error{fmt::format("{}: tensor{} {}{} {} not part of a drafter of method {}", path_, one ? "" : "s",
-                           fmt::join(left, ", "), more ? fmt::format(" and {} more", more) : "", one ? "is" : "are", method_)};
+      fmt::join(left, ", "), more ? fmt::format(" and {} more", more) : "", one ? "is" : "are", method_)};
 }
 
 }  // namespace hunch

@@ -66,8 +66,8 @@ class DrafterFile {
  private:
   DrafterFile(std::string path, std::string_view format, JsonConfig config)
       : path_(std::move(path)), format_(format), config_(std::move(config)) {}
-  static Result<std::unique_ptr<DrafterFile>> open_folder(const std::string& path, const std::string& folder,
-                                                          std::vector<std::string> files);
+  static Result<std::unique_ptr<DrafterFile>> open_folder(
+      const std::string& path, const std::string& folder, std::vector<std::string> files);
   static Result<std::unique_ptr<DrafterFile>> open_gguf(const std::string& path);
   void add(TensorEntry entry, std::span<const std::byte> file);
   Status index_names();

@@ -78,8 +78,8 @@ TEST_F(DrafterFileTest, NamesWhatNothingTook) {
   for (const auto& tensor : tiny::eagle3_tensors())
     if (tensor.name != "midlayer.hidden_norm.weight") file->ignore(tensor.name);
   EXPECT_EQ(file->unconsumed(), std::vector<std::string>{"midlayer.hidden_norm.weight"});
-  expect_part(file->all_consumed().error().message,
-              ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
+  expect_part(
+      file->all_consumed().error().message, ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
   EXPECT_NE(file->find("midlayer.hidden_norm.weight"), nullptr);
   EXPECT_TRUE(file->all_consumed().ok());
 }
@@ -87,11 +87,11 @@ TEST_F(DrafterFileTest, NamesWhatNothingTook) {
 TEST_F(DrafterFileTest, TakingChecksPresenceAndShape) {
   put_eagle3();
   const auto file = open(folder_);
-  expect_part(file->take("fc.bias", {tiny::kHidden}).error().message,
-              "tensor fc.bias: missing; a drafter of method eagle3 needs it");
+  expect_part(
+      file->take("fc.bias", {tiny::kHidden}).error().message, "tensor fc.bias: missing; a drafter of method eagle3 needs it");
   EXPECT_EQ(file->take_optional("fc.bias", {tiny::kHidden}).value(), nullptr);
-  expect_part(file->take("norm.weight", {tiny::kHidden + 1}).error().message,
-              "tensor norm.weight: has shape [32], expected [33]");
+  expect_part(
+      file->take("norm.weight", {tiny::kHidden + 1}).error().message, "tensor norm.weight: has shape [32], expected [33]");
 }
 
 TEST_F(DrafterFileTest, PrefixesAreStrippedUnlessTwoNamesBecomeOne) {
@@ -141,7 +141,7 @@ TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
   EXPECT_EQ(detected({{"model_type", "llama"}}, {{"fc.weight", {2, 4}}, {"layers.0.mlp.up_proj.weight", {2, 2}}}), "eagle");
   EXPECT_EQ(detected({{"model_type", "llama"}}, {{"midlayer.hidden_norm.weight", {2}}, {"fc.weight", {2, 6}}}), "eagle3");
   expect_part(detected({{"model_type", "gpt7"}}),
-              "no drafter that is known (speculators_model_type absent, architectures absent, model_type gpt7;");
+      "no drafter that is known (speculators_model_type absent, architectures absent, model_type gpt7;");
   expect_part(detected({{"speculators_model_type", "dflash"}}, {{"fc.weight", {2, 4}}}), "speculators_model_type dflash");
   expect_part(detected({{"model_type", 7}}), folder_ + "/config.json: model_type: must be a string, not a whole number");
   expect_part(detected({{"architectures", "Eagle"}}), "architectures: must be a list of strings, not a string");
@@ -243,8 +243,8 @@ TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
     put("x.gguf", tiny::finish_gguf(out, {{"fc.weight", {32, 32}}}));
     return error_of(at("x.gguf"));
   };
-  expect_part(with_keys("eagle3", "", false),
-              "key general.architecture: eagle3 is no drafter that is read; hunch quantize makes one");
+  expect_part(
+      with_keys("eagle3", "", false), "key general.architecture: eagle3 is no drafter that is read; hunch quantize makes one");
   expect_part(with_keys("hunch-drafter", "eagle3", false), "key hunch.drafter.config: missing");
   expect_part(with_keys("hunch-drafter", "", true), "key hunch.drafter.method: missing");
   expect_part(with_keys("hunch-drafter", "telepathy", true), "key hunch.drafter.method: telepathy; known are draft_model");

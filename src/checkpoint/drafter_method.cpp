@@ -38,11 +38,11 @@ bool is_drafter_method(std::string_view name) {
   return std::find(kDrafterMethods.begin(), kDrafterMethods.end(), name) != kDrafterMethods.end();
 }
 
-Result<std::optional<std::string>> detect_drafter_method(const JsonConfig& config,
-                                                         const std::vector<std::string_view>& tensor_names) {
+Result<std::optional<std::string>> detect_drafter_method(
+    const JsonConfig& config, const std::vector<std::string_view>& tensor_names) {
   const auto any_tensor = [&](std::string_view part) {
-    return std::any_of(tensor_names.begin(), tensor_names.end(),
-                       [&](std::string_view name) { return name.find(part) != name.npos; });
+    return std::any_of(
+        tensor_names.begin(), tensor_names.end(), [&](std::string_view name) { return name.find(part) != name.npos; });
   };
   const auto has_tensor = [&](std::string_view name) {
     return std::find(tensor_names.begin(), tensor_names.end(), name) != tensor_names.end();

@@ -18,8 +18,8 @@ inline constexpr std::array<std::string_view, 5> kDrafterMethods{"draft_model", 
 bool is_drafter_method(std::string_view name);
 
 // One of kDrafterMethods; empty where nothing names one. Errors: keys of a wrong type.
-Result<std::optional<std::string>> detect_drafter_method(const JsonConfig& config,
-                                                         const std::vector<std::string_view>& tensor_names);
+Result<std::optional<std::string>> detect_drafter_method(
+    const JsonConfig& config, const std::vector<std::string_view>& tensor_names);
 
 // For that case: what was looked at, and what is known.
 Error unknown_drafter(const JsonConfig& config);

@@ -21,8 +21,8 @@ bool is_expert_matrix(std::string_view name) {
   return name.find(".ffn_") < dot && !id.empty() && id.find_first_not_of("0123456789") == id.npos;
 }
 
-Result<std::vector<NamedEntry>> split_experts(std::string_view name, const TensorEntry& entry, const ModelShape& shape,
-                                              std::string_view source) {
+Result<std::vector<NamedEntry>> split_experts(
+    std::string_view name, const TensorEntry& entry, const ModelShape& shape, std::string_view source) {
   std::vector<NamedEntry> out;
   if (shape.num_experts == 0 || !name.starts_with("blk.") || !name.ends_with("_exps.weight")) return out;
   std::string_view stem = name.substr(0, name.size() - kWeight.size() - kAll.size());  // "blk.3.ffn_gate_up"
@@ -33,7 +33,7 @@ Result<std::vector<NamedEntry>> split_experts(std::string_view name, const Tenso
   const std::vector<int64_t> wanted{experts, both ? 2 * rows : rows, down ? shape.expert_ffn : shape.hidden};
   if (entry.shape != wanted)
     return Error{fmt::format("{}: tensor {} has shape [{}], expected [{}] ({} experts of width {})", source, name,
-                             fmt::join(entry.shape, ", "), fmt::join(wanted, ", "), experts, shape.expert_ffn)};
+        fmt::join(entry.shape, ", "), fmt::join(wanted, ", "), experts, shape.expert_ffn)};
   if (entry.dtype == DType::F8_E4M3)
     return Error{
         fmt::format("{}: tensor {} holds all experts in fp8; such files are read with a tensor for each expert", source, name)};

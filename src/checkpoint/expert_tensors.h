@@ -22,7 +22,7 @@ struct NamedEntry {
 // The matrices that a tensor of all experts holds: "blk.3.ffn_{gate,up,down}_exps.weight" [experts][out][in], as GGUF has them,
 // or "blk.3.ffn_gate_up_exps.weight" [experts][2 width][hidden], the gate's rows before the up's. Empty for any other tensor. An
 // error where the shape is not the one that the model calls for, or scales would have to be cut as well (FP8).
-Result<std::vector<NamedEntry>> split_experts(std::string_view canonical_name, const TensorEntry& entry, const ModelShape& shape,
-                                              std::string_view source);
+Result<std::vector<NamedEntry>> split_experts(
+    std::string_view canonical_name, const TensorEntry& entry, const ModelShape& shape, std::string_view source);
 
 }  // namespace hunch

@@ -147,7 +147,7 @@ TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
   tensors = without_experts();
   tensors.push_back({kExperts + "gate_up_proj", {3, 32, 32}});
   expect_error(error_of(config, tensors),
-               "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
+      "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
   // A dense model with experts in its file.
   Tensors dense = tiny::folder_tensors("qwen3");
   dense.push_back({kExperts + "gate_up_proj", {4, 32, 32}});

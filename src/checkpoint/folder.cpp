@@ -26,7 +26,7 @@ bool exists(const fs::path& path) {
 // A name from the index: one path component, a *.safetensors.
 bool plain_name(const std::string& name) {
   return name.ends_with(".safetensors") && name.find('/') == name.npos && name.find('\\') == name.npos &&
-         name.find('\0') == name.npos && name.size() < 256 && name[0] != '.';
+      name.find('\0') == name.npos && name.size() < 256 && name[0] != '.';
 }
 
 // The file after following links must stay under the folder, or under the cache entry that the snapshot belongs to
@@ -98,8 +98,8 @@ Result<ShardList> list_shards(const std::string& folder) {
     if (!file.is_string()) return Error{fmt::format("{}: weight_map: {}: must be a file name", index, quote(tensor))};
     const std::string name = file.get<std::string>();
     if (!plain_name(name))
-      return Error{fmt::format("{}: weight_map: {}: not a plain *.safetensors name in this folder: {}", index, quote(tensor),
-                               quote(name))};
+      return Error{fmt::format(
+          "{}: weight_map: {}: not a plain *.safetensors name in this folder: {}", index, quote(tensor), quote(name))};
     auto at = std::lower_bound(names.begin(), names.end(), name);
     if (at == names.end() || *at != name) names.insert(at, name);
   }

@@ -66,8 +66,8 @@ WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix) {
   return {nullptr, out, in};
 }
 
-Result<std::vector<float>> read_fp8_scales(Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data,
-                                           std::string_view source) {
+Result<std::vector<float>> read_fp8_scales(
+    Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data, std::string_view source) {
   const auto fail = [&](std::string_view what) {
     return Error{fmt::format("{}: tensor {}: {}", source, quote(scale.name), what)};
   };
@@ -82,14 +82,14 @@ Result<std::vector<float>> read_fp8_scales(Fp8Scales kind, const Tensor& matrix,
   while (kind != Fp8Scales::Blocks && !shape.empty() && shape.back() == 1 && (shape.size() > 1 || kind == Fp8Scales::Matrix))
     shape.pop_back();
   const std::vector<int64_t> want = kind == Fp8Scales::Matrix ? std::vector<int64_t>{}
-                                    : kind == Fp8Scales::Rows ? std::vector<int64_t>{rows}
+      : kind == Fp8Scales::Rows                               ? std::vector<int64_t>{rows}
                                                               : std::vector<int64_t>{rows, columns};
   if (shape != want)
     return fail(fmt::format("has shape [{}]; {} of shape [{}] needs [{}] ({})", fmt::join(scale.shape, ", "), matrix.name,
-                            fmt::join(matrix.shape, ", "), fmt::join(want, ", "),
-                            kind == Fp8Scales::Matrix ? "one scale a matrix"
-                            : kind == Fp8Scales::Rows ? "one a row"
-                                                      : "one a block of 128 x 128"));
+        fmt::join(matrix.shape, ", "), fmt::join(want, ", "),
+        kind == Fp8Scales::Matrix     ? "one scale a matrix"
+            : kind == Fp8Scales::Rows ? "one a row"
+                                      : "one a block of 128 x 128"));
   std::vector<float> values(size_t(rows * columns));
   dequantise_row(scale.dtype, data, values.data(), int64_t(values.size()));
   for (const float value : values)

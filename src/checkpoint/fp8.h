@@ -29,8 +29,8 @@ Fp8Name fp8_name(std::string_view hf_name);
 
 // The scales of `matrix` as fp32, in the form that WeightScales wants. `scale`: the file's entry, `data`: its bytes (no
 // alignment). An error where its type, shape or values are not what `kind` calls for; `source` stands in messages.
-Result<std::vector<float>> read_fp8_scales(Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data,
-                                           std::string_view source);
+Result<std::vector<float>> read_fp8_scales(
+    Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data, std::string_view source);
 
 // The one value of a KeyScale or ValueScale, rounded up to a power of two: codes are floating-point numbers, so a scale is there
 // for their range, not for their precision.

@@ -108,10 +108,8 @@ class Fp8Folder : public testing::Test {
 };
 
 json compressed(const json& weights) {
-  return {{"quant_method", "compressed-tensors"},
-          {"format", "float-quantized"},
-          {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}},
-          {"ignore", {"lm_head"}}};
+  return {{"quant_method", "compressed-tensors"}, {"format", "float-quantized"},
+      {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}, {"ignore", {"lm_head"}}};
 }
 json float8(const std::string& strategy) { return {{"type", "float"}, {"num_bits", 8}, {"strategy", strategy}}; }
 
@@ -143,9 +141,9 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
       std::vector<float> out(kFfn);
       dequantise_row(*tensor, row, out.data());
       for (int64_t i = 0; i < kFfn; ++i) {
-        const int64_t index = spelling.kind == Fp8Scales::Rows     ? row
-                              : spelling.kind == Fp8Scales::Blocks ? row / 128 * 2 + i / 128
-                                                                   : 0;
+        const int64_t index = spelling.kind == Fp8Scales::Rows ? row
+            : spelling.kind == Fp8Scales::Blocks               ? row / 128 * 2 + i / 128
+                                                               : 0;
         const float scale = std::ldexp(float(index % 50 + 1), -6);
         EXPECT_EQ(out[size_t(i)], scale * f8_to_f32(uint8_t(codes.bytes[size_t(row * kFfn + i)]))) << row << " " << i;
       }
@@ -222,9 +220,9 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
   const Case cases[] = {
       {"is fp8 and has no weight_scale", [&] { std::erase_if(parts, [&](const Part& p) { return p.name == scale; }); }},
       {"has shape [4, 1]; blk.0.ffn_down.weight of shape [160, 200] needs [2, 2] (one a block",
-       [&] {
-         part(scale).shape = {4, 1};
-       }},
+          [&] {
+            part(scale).shape = {4, 1};
+          }},
       {"holds inf", [&] { part(scale).bytes[6] = std::byte(0x80), part(scale).bytes[7] = std::byte(0x7f); }},
       {"has two tensors of scales", [&] { parts.push_back(part(scale)), parts.back().name = down + "_scale"; }},
       {"scales output.weight, which is f32", [&] { parts.push_back(part(scale)), parts.back().name = "lm_head.weight_scale"; }},
@@ -249,16 +247,11 @@ TEST_F(Fp8Folder, RefusesOtherQuantisationByName) {
   json mixed = compressed(float8("tensor")), sparse = compressed(float8("tensor"));
   mixed["config_groups"]["group_1"] = {{"weights", float8("channel")}};
   sparse["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
-  const std::pair<json, const char*> cases[] = {
-      {{{"quant_method", "gptq"}}, "gptq is not supported"},
-      {json::object(), "quant_method"},
-      {blocks64, "blocks of 128 x 128 are supported; found [64,64]"},
-      {e5m2, "e5m2 is not supported"},
-      {compressed(int8), "only float with 8 bits"},
-      {compressed(group), "group is not supported"},
-      {packed, "pack-quantized is not supported"},
-      {mixed, "groups of layers with different ones"},
-      {sparse, "sparse-24-bitmask is not supported"},
+  const std::pair<json, const char*> cases[] = {{{{"quant_method", "gptq"}}, "gptq is not supported"},
+      {json::object(), "quant_method"}, {blocks64, "blocks of 128 x 128 are supported; found [64,64]"},
+      {e5m2, "e5m2 is not supported"}, {compressed(int8), "only float with 8 bits"},
+      {compressed(group), "group is not supported"}, {packed, "pack-quantized is not supported"},
+      {mixed, "groups of layers with different ones"}, {sparse, "sparse-24-bitmask is not supported"},
       {{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}}, "config_groups: missing"}};
   make(Fp8Scales::Matrix, "weight_scale", "F32");
   for (const auto& [quantisation, words] : cases) {

@@ -142,8 +142,30 @@ Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name, IntegerT
   }
   if (!dtype) {
     static constexpr std::string_view kKnown[] = {
-        "", "", "", "Q4_1", "Q4_2",    "Q4_3",   "Q5_0",    "Q5_1",  "",       "Q8_1",  "Q2_K",  "Q3_K",
-        "", "", "", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+        "",
+        "",
+        "",
+        "Q4_1",
+        "Q4_2",
+        "Q4_3",
+        "Q5_0",
+        "Q5_1",
+        "",
+        "Q8_1",
+        "Q2_K",
+        "Q3_K",
+        "",
+        "",
+        "",
+        "Q8_K",
+        "IQ2_XXS",
+        "IQ2_XS",
+        "IQ3_XXS",
+        "IQ1_S",
+        "IQ4_NL",
+        "IQ3_S",
+        "IQ2_S",
+        "IQ4_XS",
     };
     const std::string_view known = type < std::size(kKnown) && !kKnown[type].empty() ? kKnown[type] : "unknown";
     return fail(
@@ -152,8 +174,8 @@ Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name, IntegerT
   entry.dtype = *dtype;
   const DTypeInfo info = dtype_info(*dtype);
   if (entry.shape.back() % info.block != 0)
-    return fail(fmt::format("rows of {} elements are no multiple of the {} elements of a {} block", entry.shape.back(),
-                            info.block, info.name));
+    return fail(fmt::format(
+        "rows of {} elements are no multiple of the {} elements of a {} block", entry.shape.back(), info.block, info.name));
   if (mul_overflows(elements / uint64_t(info.block), uint64_t(info.block_bytes), &entry.bytes))
     return fail("its size in bytes overflows");
   HUNCH_TRY(entry.offset, in.take<uint64_t>("a tensor's offset"));
@@ -167,8 +189,8 @@ bool align_up_overflows(uint64_t at, uint64_t alignment, uint64_t* out) {
 }
 
 // Makes offsets absolute; the tensors must follow each other with nothing but alignment between them, and end the file.
-Status place_tensors(std::vector<TensorEntry>& tensors, uint64_t header_end, uint64_t alignment, uint64_t file_bytes,
-                     std::string_view file_name) {
+Status place_tensors(
+    std::vector<TensorEntry>& tensors, uint64_t header_end, uint64_t alignment, uint64_t file_bytes, std::string_view file_name) {
   uint64_t data_start = 0;
   if (align_up_overflows(header_end, alignment, &data_start)) return Error{fmt::format("{}: alignment overflows", file_name)};
   std::vector<TensorEntry*> order;
@@ -181,8 +203,9 @@ Status place_tensors(std::vector<TensorEntry>& tensors, uint64_t header_end, uin
   for (const TensorEntry* entry : order) {
     uint64_t end = 0;
     if (add_overflows(entry->offset, entry->bytes, &end) || end > data_bytes)
-      return fail(entry, fmt::format("runs past the end of the file: offset {}, {} bytes, {} in the file's data section",
-                                     entry->offset, entry->bytes, data_bytes));
+      return fail(entry,
+          fmt::format("runs past the end of the file: offset {}, {} bytes, {} in the file's data section", entry->offset,
+              entry->bytes, data_bytes));
     if (entry->offset % alignment != 0)
       return fail(entry, fmt::format("offset {} is not aligned to {}", entry->offset, alignment));
   }
@@ -203,8 +226,8 @@ Status place_tensors(std::vector<TensorEntry>& tensors, uint64_t header_end, uin
 }  // namespace
 
 std::string_view gguf_type_name(GgufType type) {
-  static constexpr std::string_view kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                                "bool", "string", "array", "u64", "i64", "f64"};
+  static constexpr std::string_view kNames[] = {
+      "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
   return kNames[size_t(type)];
 }
 

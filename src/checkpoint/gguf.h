@@ -38,8 +38,8 @@ uint32_t ggml_type_of(IntegerType type);                         // of those thr
 class GgufFile {
  public:
   // `file` must outlive the result; `file_name` stands in messages.
-  static Result<GgufFile> parse(std::span<const std::byte> file, std::string_view file_name,
-                                IntegerTensors integers = IntegerTensors::Refuse);
+  static Result<GgufFile> parse(
+      std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers = IntegerTensors::Refuse);
 
   const std::vector<TensorEntry>& tensors() const { return tensors_; }  // in file order
   const std::vector<std::string_view>& keys() const { return keys_; }   // in file order

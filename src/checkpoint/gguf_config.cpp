@@ -80,7 +80,7 @@ Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
     return keys.wrong("expert_count", "experts are supported in qwen3moe, gpt-oss and deepseek2 only");
   // Neutral values are 0 (off) and 1 (a factor); anything else changes results.
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
-                           "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
+           "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
     HUNCH_TRY(const double value, keys.number(name, 0));
     if (value != 0 && value != 1) return keys.wrong(name, fmt::format("{} is not supported", value));
   }
@@ -238,8 +238,9 @@ Result<TokenizerSource> read_tokenizer(const GgufFile& file) {
   using Json = nlohmann::json;
   if (!tools.empty())  // as a folder says it
     t.tokenizer_config_json =
-        Json{{"chat_template",
-              Json::array({{{"name", "default"}, {"template", t.chat_template}}, {{"name", "tool_use"}, {"template", tools}}})}}
+        Json{
+            {"chat_template",
+                Json::array({{{"name", "default"}, {"template", t.chat_template}}, {{"name", "tool_use"}, {"template", tools}}})}}
             .dump(-1, ' ', false, Json::error_handler_t::replace);
   return t;
 }
@@ -255,8 +256,8 @@ Result<std::vector<int32_t>> read_eos(const GgufFile& file, const TokenizerSourc
     HUNCH_TRY(const auto id, token_id(file, key, t.tokens.size()));
     if (id) add(*id);
   }
-  static constexpr std::array<std::string_view, 5> kEndMarks{"<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>",
-                                                             "<|eom_id|>"};
+  static constexpr std::array<std::string_view, 5> kEndMarks{
+      "<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
   if (t.token_types.size() == t.tokens.size())
     for (size_t id = 0; id < t.tokens.size(); ++id)
       if (t.token_types[id] == 3 && std::find(kEndMarks.begin(), kEndMarks.end(), t.tokens[id]) != kEndMarks.end())
@@ -303,12 +304,12 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
   }
   // Not architectures of GGUF files: mistral is written as llama, the others have spellings of their own.
   const bool known = std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe ||
-                     *arch == kGgufGptOss || *arch == kGgufDeepSeek;
+      *arch == kGgufGptOss || *arch == kGgufDeepSeek;
   if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss" || is_deepseek(*arch))
     return file.wrong("general.architecture",
-                      fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "
-                                  "deepseek2, nsa",
-                                  quote(*arch)));
+        fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "
+                    "deepseek2, nsa",
+            quote(*arch)));
   if (file.tensors().empty()) return Error{fmt::format("{}: holds no tensors (a vocabulary-only file)", file.file_name())};
   HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), int64_t(out.tokenizer.tokens.size())));
   out.shape.eos_ids = eos_ids;

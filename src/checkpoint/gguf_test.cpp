@@ -99,12 +99,12 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
       {"rank 5", put(q, 0, 5u), "attn_q.weight: 5 dimensions"},
       {"extent 0", put(q, 4, uint64_t(0)), "attn_q.weight: a dimension of 0"},
       {"extents overflow", [q](auto& f) { poke(f, after(f, q) + 4, uint64_t(1) << 62), poke(f, after(f, q) + 12, uint64_t(32)); },
-       "overflows"},
+          "overflows"},
       {"bytes overflow",
-       [q](auto& f) {
-         poke(f, after(f, q) + 4, uint64_t(1) << 62), poke(f, after(f, q) + 12, uint64_t(1)), poke(f, after(f, q) + 20, 0u);
-       },
-       "overflows"},
+          [q](auto& f) {
+            poke(f, after(f, q) + 4, uint64_t(1) << 62), poke(f, after(f, q) + 12, uint64_t(1)), poke(f, after(f, q) + 20, 0u);
+          },
+          "overflows"},
       {"removed type", put(q, 20, 4u), "attn_q.weight: type 4 (Q4_2) is not supported"},
       {"unread type", put(q, 20, 10u), "type 10 (Q2_K) is not supported"},
       {"negative type", put(q, 20, int32_t(-1)), "type 4294967295 (unknown)"},
@@ -116,7 +116,7 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
       {"unknown name", put(q, -8, 'j'), "missing tensor blk.0.attn_q.weight of shape [32, 32]"},
       {"trailing bytes", [](auto& f) { f.resize(f.size() + 64); }, "64 bytes after the last tensor"},
       {"wrong extents", [q](auto& f) { poke(f, after(f, q) + 4, uint64_t(64)), poke(f, after(f, q) + 12, uint64_t(16)); },
-       "attn_q.weight has shape [16, 64], expected [32, 32]"},
+          "attn_q.weight has shape [16, 64], expected [32, 32]"},
   };
   for (const Damage& damage : cases) {
     tiny::Bytes file = tiny::gguf_qwen3();
@@ -144,7 +144,7 @@ TEST(Gguf, RefusesKeysAndTensorsThatDoNotFit) {
       },
       "blk.0.attn_k.bias is not part of");
   expect([](auto& out, auto&) { tiny::add_vocabulary(out, tiny::kVocab - 1); },
-         "token_embd.weight has shape [40, 32], expected [39, 32]");
+      "token_embd.weight has shape [40, 32], expected [39, 32]");
 }
 
 TEST(Gguf, RefusesEveryTruncationOfHeaderAndData) {

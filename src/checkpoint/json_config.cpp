@@ -15,13 +15,13 @@ namespace {
 using Json = nlohmann::json;
 
 std::string_view kind_of(const Json& value) {
-  return value.is_boolean()          ? "true or false"
-         : value.is_number_integer() ? "a whole number"
-         : value.is_number()         ? "a number"
-         : value.is_string()         ? "a string"
-         : value.is_array()          ? "a list"
-         : value.is_object()         ? "an object"
-                                     : "null";
+  return value.is_boolean()       ? "true or false"
+      : value.is_number_integer() ? "a whole number"
+      : value.is_number()         ? "a number"
+      : value.is_string()         ? "a string"
+      : value.is_array()          ? "a list"
+      : value.is_object()         ? "an object"
+                                  : "null";
 }
 
 bool fits_int64(const Json& value) {

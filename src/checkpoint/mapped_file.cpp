@@ -31,10 +31,10 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     ::close(fd);
     return system_error("cannot read the file", path, code);
   }
-  const char* refusal = S_ISDIR(info.st_mode)    ? "is a folder, not a file"
-                        : !S_ISREG(info.st_mode) ? "is not a regular file (a pipe, socket or device)"
-                        : info.st_size == 0      ? "the file is empty"
-                                                 : nullptr;
+  const char* refusal = S_ISDIR(info.st_mode) ? "is a folder, not a file"
+      : !S_ISREG(info.st_mode)                ? "is not a regular file (a pipe, socket or device)"
+      : info.st_size == 0                     ? "the file is empty"
+                                              : nullptr;
   if (refusal) {
     ::close(fd);
     return Error{fmt::format("{}: {}", path, refusal)};

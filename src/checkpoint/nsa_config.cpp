@@ -14,9 +14,8 @@
 namespace hunch {
 namespace {
 
-constexpr std::array<std::string_view, 13> kKeys{
-    "variant",     "cmp_len",      "cmp_stride", "cmp_kind",   "cmp_rope",           "sel_block",     "sel_count",
-    "init_blocks", "local_blocks", "window",     "kv_sharing", "window_counts_self", "intra_block_pe"};
+constexpr std::array<std::string_view, 13> kKeys{"variant", "cmp_len", "cmp_stride", "cmp_kind", "cmp_rope", "sel_block",
+    "sel_count", "init_blocks", "local_blocks", "window", "kv_sharing", "window_counts_self", "intra_block_pe"};
 
 Result<NsaShape::Kind> kind_named(std::string_view name, const auto& wrong) {
   if (name == "mean" || name == "avgpool") return NsaShape::Kind::Mean;
@@ -70,8 +69,8 @@ Status read_words(const JsonConfig& config, NsaShape& s) {
   if (rope) s.rope_before = *rope == "before";
   HUNCH_TRY(const auto sharing, config.text("nsa.kv_sharing"));
   if (sharing && *sharing != "shared")
-    return config.wrong("nsa.kv_sharing",
-                        fmt::format("{} is not supported: the branches must share one K and V (shared)", quote(*sharing)));
+    return config.wrong(
+        "nsa.kv_sharing", fmt::format("{} is not supported: the branches must share one K and V (shared)", quote(*sharing)));
   HUNCH_TRY(const auto counts_self, config.boolean("nsa.window_counts_self"));
   if (counts_self && !*counts_self && s.window > 0) ++s.window;
   HUNCH_TRY(const auto positions, config.boolean("nsa.intra_block_pe"));

@@ -42,11 +42,11 @@ TEST(NsaConfig, ReadsAnObjectOfKeysWithThePublishersDefaults) {
   const ModelShape s = good_shape(with("cmp_kind", "linear"));
   const NsaShape n = s.nsa;
   EXPECT_EQ(std::tie(n.cmp_len, n.cmp_stride, n.sel_block, n.sel_count, n.init_blocks, n.local_blocks, n.window),
-            std::make_tuple(8, 4, 16, 4, 1, 2, 24));
+      std::make_tuple(8, 4, 16, 4, 1, 2, 24));
   EXPECT_TRUE(n.kind == NsaShape::Kind::Linear && !n.rope_before && n.block_positions);
   const ModelShape fla = good_shape(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}}));
   EXPECT_EQ(std::tie(fla.nsa.cmp_len, fla.nsa.cmp_stride, fla.nsa.sel_count, fla.nsa.init_blocks, fla.nsa.local_blocks),
-            std::make_tuple(32, 32, 16, 0, 1));
+      std::make_tuple(32, 32, 16, 0, 1));
   EXPECT_TRUE(fla.nsa.kind == NsaShape::Kind::Mean && fla.nsa.rope_before && !fla.nsa.block_positions);
   const ModelShape one_more = good_shape(with("window_counts_self", false));
   EXPECT_EQ(one_more.nsa.window, 25);
@@ -56,23 +56,14 @@ TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
   const ModelShape ssa = good_shape(flat({{"block_size", 16}, {"block_counts", 16}, {"window_size", 128}}, "llama-nsa"));
   EXPECT_EQ(ssa.family, "nsa");
   EXPECT_EQ(std::tie(ssa.nsa.variant, ssa.nsa.cmp_len, ssa.nsa.sel_block, ssa.nsa.sel_count, ssa.nsa.window),
-            std::make_tuple(std::string("fla"), 16, 16, 16, 128));
-  const ModelShape xunhao = good_shape(flat({{"kernel_size", 32},
-                                             {"kernel_stride", 16},
-                                             {"block_size", 64},
-                                             {"topk", 8},
-                                             {"window_size", 512},
-                                             {"compress_type", "avgpool"}}));
+      std::make_tuple(std::string("fla"), 16, 16, 16, 128));
+  const ModelShape xunhao = good_shape(flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8},
+      {"window_size", 512}, {"compress_type", "avgpool"}}));
   EXPECT_EQ(std::tie(xunhao.nsa.variant, xunhao.nsa.cmp_len, xunhao.nsa.cmp_stride, xunhao.nsa.sel_count),
-            std::make_tuple(std::string("std"), 32, 16, 8));
+      std::make_tuple(std::string("std"), 32, 16, 8));
   EXPECT_EQ(xunhao.nsa.kind, NsaShape::Kind::Mean);
-  Json own = flat({{"block_size", 64},
-                   {"block_counts", 16},
-                   {"num_heads", 4},
-                   {"num_kv_heads", 2},
-                   {"norm_eps", 1e-4},
-                   {"hidden_act", "swish"},
-                   {"qkv_bias", true}});
+  Json own = flat({{"block_size", 64}, {"block_counts", 16}, {"num_heads", 4}, {"num_kv_heads", 2}, {"norm_eps", 1e-4},
+      {"hidden_act", "swish"}, {"qkv_bias", true}});
   own.erase("num_attention_heads"), own.erase("num_key_value_heads"), own.erase("intermediate_size");
   const ModelShape fla = good_shape(own);
   EXPECT_EQ(std::tie(fla.heads, fla.kv_heads, fla.ffn, fla.norm_eps), std::make_tuple(4, 2, int64_t(256), 1e-4));
@@ -84,18 +75,15 @@ TEST(NsaConfig, RefusesByNameWhatDoesNotDivideOrIsNotComputed) {
       {with("cmp_stride", 3), "a stride of 3 does not divide compressed rows of 8 tokens"},
       {with("cmp_stride", 0), "compressed rows of 8 tokens every 0"},
       {with("cmp_len", 24).patch(Json::parse(R"([{"op":"add","path":"/nsa/cmp_stride","value":24}])")),
-       "a stride of 24 does not divide blocks of 16 tokens"},
+          "a stride of 24 does not divide blocks of 16 tokens"},
       {with("sel_block", 48), "blocks of 48 tokens; blocks of 16, 32 and 64 are supported"},
       {with("sel_count", 2), "1 first and 2 last blocks are forced, but a query reads 2"},
-      {with("sel_count", 0), "0 blocks a query"},
-      {with("local_blocks", 0), "a query must read its own block"},
+      {with("sel_count", 0), "0 blocks a query"}, {with("local_blocks", 0), "a query must read its own block"},
       {with("cmp_kind", "mlp"), "nsa.cmp_kind: mlp is not supported; mean, weighted and linear are"},
       {with("cmp_rope", "none"), "nsa.cmp_rope: none is not supported"},
       {with("kv_sharing", "per_branch"), "the branches must share one K and V"},
-      {with("variant", "lucid"), "nsa.variant: must be std or fla, not lucid"},
-      {with("cmp_lenght", 8), "unknown key cmp_lenght"},
-      {with("window", -1), "nsa.window"},
-      {with("window", "24"), "nsa.window"},
+      {with("variant", "lucid"), "nsa.variant: must be std or fla, not lucid"}, {with("cmp_lenght", 8), "unknown key cmp_lenght"},
+      {with("window", -1), "nsa.window"}, {with("window", "24"), "nsa.window"},
       {flat(Json::object()), "this model needs an object nsa"},
       {flat({{"attention_bias", true}, {"block_counts", 4}}), "attention_bias"}};
   for (const auto& [config, message] : cases) {
@@ -105,37 +93,27 @@ TEST(NsaConfig, RefusesByNameWhatDoesNotDivideOrIsNotComputed) {
 }
 
 TEST(NsaConfig, KnowsTheTensorNamesOfThreePublishers) {
-  const std::pair<const char*, const char*> names[] = {
-      {"model.layers.3.self_attn.g_proj.weight", "blk.3.nsa_gate.weight"},
-      {"model.layers.3.attn.g_proj.weight", "blk.3.nsa_gate.weight"},
-      {"layers.3.nsa.gate.0.weight", "blk.3.nsa_gate.weight"},
+  const std::pair<const char*, const char*> names[] = {{"model.layers.3.self_attn.g_proj.weight", "blk.3.nsa_gate.weight"},
+      {"model.layers.3.attn.g_proj.weight", "blk.3.nsa_gate.weight"}, {"layers.3.nsa.gate.0.weight", "blk.3.nsa_gate.weight"},
       {"model.layers.3.self_attn.q_proj.weight", "blk.3.attn_q.weight"},
-      {"model.layers.3.attn.q_proj.weight", "blk.3.attn_q.weight"},
-      {"layers.3.nsa.proj_q.weight", "blk.3.attn_q.weight"},
+      {"model.layers.3.attn.q_proj.weight", "blk.3.attn_q.weight"}, {"layers.3.nsa.proj_q.weight", "blk.3.attn_q.weight"},
       {"layers.3.nsa.proj_o.weight", "blk.3.attn_output.weight"},
       {"model.layers.3.self_attn.compress_key", "blk.3.nsa_cmp_k.weight"},
-      {"layers.3.nsa.compress_key", "blk.3.nsa_cmp_k.weight"},
-      {"layers.3.nsa.compress_value", "blk.3.nsa_cmp_v.weight"},
-      {"layers.3.nsa.intra_block_pe", "blk.3.nsa_cmp_pe.weight"},
-      {"layers.3.attn_norm.weight", "blk.3.attn_norm.weight"},
-      {"layers.3.ffn_norm.weight", "blk.3.ffn_norm.weight"},
-      {"model.layers.3.mlp_norm.weight", "blk.3.ffn_norm.weight"},
+      {"layers.3.nsa.compress_key", "blk.3.nsa_cmp_k.weight"}, {"layers.3.nsa.compress_value", "blk.3.nsa_cmp_v.weight"},
+      {"layers.3.nsa.intra_block_pe", "blk.3.nsa_cmp_pe.weight"}, {"layers.3.attn_norm.weight", "blk.3.attn_norm.weight"},
+      {"layers.3.ffn_norm.weight", "blk.3.ffn_norm.weight"}, {"model.layers.3.mlp_norm.weight", "blk.3.ffn_norm.weight"},
       {"model.layers.3.post_attention_layernorm.weight", "blk.3.ffn_norm.weight"},
-      {"layers.3.ffn.up_proj.weight", "blk.3.ffn_up.weight"},
-      {"model.layers.3.mlp.down_proj.weight", "blk.3.ffn_down.weight"},
-      {"embedding.weight", "token_embd.weight"},
-      {"model.embeddings.weight", "token_embd.weight"},
-      {"model.embed_tokens.weight", "token_embd.weight"},
-      {"norm.weight", "output_norm.weight"},
-      {"model.norm.weight", "output_norm.weight"},
-      {"lm_head.weight", "output.weight"}};
+      {"layers.3.ffn.up_proj.weight", "blk.3.ffn_up.weight"}, {"model.layers.3.mlp.down_proj.weight", "blk.3.ffn_down.weight"},
+      {"embedding.weight", "token_embd.weight"}, {"model.embeddings.weight", "token_embd.weight"},
+      {"model.embed_tokens.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"},
+      {"model.norm.weight", "output_norm.weight"}, {"lm_head.weight", "output.weight"}};
   for (const auto& [spelt, canonical] : names) {
     auto name = nsa_canonical_name(spelt);
     ASSERT_TRUE(name.ok()) << spelt;
     EXPECT_EQ(*name, canonical) << spelt;
   }
   for (const char* name : {"layers.x.nsa.compress_key", "layers.3.nsa.memory_kv", "layers.3", "layers.", "nsa.gate.0.weight",
-                           "layers.3.nsa.proj_q.scale", "layers.-1.nsa.gate.0.weight"}) {
+           "layers.3.nsa.proj_q.scale", "layers.-1.nsa.gate.0.weight"}) {
     auto mapped = nsa_canonical_name(name);
     ASSERT_FALSE(mapped.ok()) << name << " " << *mapped;
     EXPECT_NE(mapped.error().message.find(name), std::string::npos) << mapped.error().message;

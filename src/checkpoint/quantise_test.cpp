@@ -96,8 +96,8 @@ TEST(Quantise, Fp8IsTheNearestCodeWithTiesToTheEvenOne) {
     float low_high[2];
     dequantise_row(DType::F8_E4M3, pair, low_high, 2);
     const float middle = (low_high[0] + low_high[1]) / 2;
-    const float x[] = {low_high[0], std::nextafter(middle, 0.f), middle, std::nextafter(middle, 500.f),
-                       -std::nextafter(middle, 0.f)};
+    const float x[] = {
+        low_high[0], std::nextafter(middle, 0.f), middle, std::nextafter(middle, 500.f), -std::nextafter(middle, 0.f)};
     std::byte got[5];
     quantise_row(DType::F8_E4M3, x, got, 5);
     EXPECT_EQ(int(got[0]), code);

@@ -17,32 +17,32 @@ struct Known {
 };
 constexpr Known kKnown[] = {
     {"qwen3-8b",
-     R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+        R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
          "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
          "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": false})"},
     {"qwen3-4b",
-     R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+        R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
          "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
          "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true})"},
     {"qwen3-30b-a3b",
-     R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+        R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
          "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
          "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true, "decoder_sparse_step": 1,
          "mlp_only_layers": [], "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
          "tie_word_embeddings": false})"},
     {"gpt-oss-20b",
-     R"({"model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+        R"({"model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
          "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4,
          "sliding_window": 128, "swiglu_limit": 7.0, "attention_bias": true, "max_position_embeddings": 131072,
          "rms_norm_eps": 1e-5, "rope_theta": 150000, "tie_word_embeddings": false, "rope_scaling": {"rope_type": "yarn",
          "factor": 32, "beta_fast": 32, "beta_slow": 1, "truncate": false, "original_max_position_embeddings": 4096}})"},
     {"llama-3.1-8b",
-     R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
          "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
          "rope_theta": 500000, "tie_word_embeddings": false, "rope_scaling": {"rope_type": "llama3", "factor": 8,
          "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"},
     {"llama-3.2-1b",
-     R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
          "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
          "rms_norm_eps": 1e-5, "rope_theta": 500000, "tie_word_embeddings": true, "rope_scaling": {"rope_type": "llama3",
          "factor": 32, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"},
@@ -137,7 +137,7 @@ class RandomCheckpoint final : public Checkpoint {
   void add(std::string name, std::vector<int64_t> shape) {
     // Routers and compressors stay in fp32, as in GGUF files.
     const bool exact = shape.size() == 1 || name.ends_with("ffn_gate_inp.weight") || name.ends_with(".bias") ||
-                       name.find(".nsa_cmp_") != name.npos;
+        name.find(".nsa_cmp_") != name.npos;
     Tensor tensor{.name = std::move(name), .dtype = exact ? DType::F32 : dtype_, .shape = std::move(shape)};
     tensor.seed = seed_ * 0x9e3779b97f4a7c15ull + tensors_.size() + 1;
     tensor.bytes = dtype_bytes(tensor.dtype, size_t(tensor.shape.back()));

@@ -38,7 +38,7 @@ std::optional<IntegerType> integer_type_of(std::string_view name) {
 
 // One header entry: {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}. `data_start`, `data_bytes`: the data section.
 Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint64_t data_start, uint64_t data_bytes,
-                                std::string_view file, IntegerTensors integers) {
+    std::string_view file, IntegerTensors integers) {
   const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: tensor {}: {}", file, quote(name), what)}; };
   dom::object fields;
   if (value.get(fields)) return fail("its header entry is not an object");
@@ -55,7 +55,7 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
       else if (const auto integer = integer_type_of(type); integer && integers == IntegerTensors::Read) entry.integer = *integer;
       else
         return fail(fmt::format("type {} is not supported (BF16, F16, F32, F8_E4M3{} are)", quote(type),
-                                integers == IntegerTensors::Read ? "; of whole numbers I64, I32, I8, U8, BOOL" : ""));
+            integers == IntegerTensors::Read ? "; of whole numbers I64, I32, I8, U8, BOOL" : ""));
     } else if (key == "shape") {
       ++seen_shape;
       dom::array dims;
@@ -100,7 +100,7 @@ Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start,
   for (const TensorEntry* entry : order) {
     if (entry->offset != at)
       return Error{fmt::format("{}: tensor {}: {} the bytes before it, at offset {}", file, quote(entry->name),
-                               entry->offset < at ? "overlaps" : "leaves a hole after", entry->offset - data_start)};
+          entry->offset < at ? "overlaps" : "leaves a hole after", entry->offset - data_start)};
     at += entry->bytes;
   }
   if (at != file_bytes) return Error{fmt::format("{}: {} bytes after the last tensor belong to none", file, file_bytes - at)};
@@ -109,8 +109,8 @@ Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start,
 
 }  // namespace
 
-Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file, std::string_view file_name,
-                                                   IntegerTensors integers) {
+Result<std::vector<TensorEntry>> parse_safetensors(
+    std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers) {
   const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: {}", file_name, what)}; };
   if (file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0)
     return fail("holds GGUF data, not safetensors; rename it to .gguf");
@@ -185,7 +185,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   }};
   const Error unknown{
       fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, deepseek_v2 or deepseek_v3)",
-                  quote(hf_name))};
+          quote(hf_name))};
   if (hf_name.ends_with("rotary_emb.inv_freq")) return std::string();  // derived from rope_theta, old checkpoints store it
 
   // Tensors of all experts are parameters of their own, without the suffix of a linear layer.

@@ -37,7 +37,7 @@ TEST(Safetensors, RefusesEveryMalformedHeaderAndSaysWhy) {
       {"duplicate key", "{" + good + "," + good + "}", 8, "duplicate key in the header: a"},
       {"entry is a number", R"({"a":3})", 0, "tensor a: its header entry is not an object"},
       {"unknown type", R"({"a":{"dtype":"F8_E5M2","shape":[2],"data_offsets":[0,2]}})", 2,
-       "tensor a: type F8_E5M2 is not supported"},
+          "tensor a: type F8_E5M2 is not supported"},
       {"negative extent", f32("-2", "0,8"), 8, "tensor a: shape"},
       {"fractional extent", f32("2.0", "0,8"), 8, "tensor a: shape"},
       {"extent product overflows", f32("4294967296,4294967296", "0,8"), 8, "overflows"},
@@ -92,10 +92,8 @@ TEST(Safetensors, ReadsAHundredThousandEntriesQuickly) {
 }
 
 TEST(Safetensors, MapsHuggingFaceNamesToCanonicalOnes) {
-  const std::pair<const char*, const char*> names[] = {
-      {"model.embed_tokens.weight", "token_embd.weight"},
-      {"model.norm.weight", "output_norm.weight"},
-      {"lm_head.weight", "output.weight"},
+  const std::pair<const char*, const char*> names[] = {{"model.embed_tokens.weight", "token_embd.weight"},
+      {"model.norm.weight", "output_norm.weight"}, {"lm_head.weight", "output.weight"},
       {"model.layers.3.self_attn.q_proj.weight", "blk.3.attn_q.weight"},
       {"model.layers.12.self_attn.k_proj.bias", "blk.12.attn_k.bias"},
       {"model.layers.0.self_attn.q_norm.weight", "blk.0.attn_q_norm.weight"},
@@ -117,10 +115,10 @@ TEST(Safetensors, MapsHuggingFaceNamesToCanonicalOnes) {
 
 TEST(Safetensors, RefusesUnknownNamesByName) {
   for (const char* name :
-       {"model.layers.0.mlp.experts.0.w1.weight", "model.layers.0.mlp.experts.x.up_proj.weight", "model.experts.gate_up_proj",
-        "model.layers.0.mlp.experts.-1.up_proj.weight", "model.layers.0.mlp.experts.0up_proj.weight",
-        "model.layers.x.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight", "model.layers.99999999999.mlp.up_proj.weight",
-        "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"}) {
+      {"model.layers.0.mlp.experts.0.w1.weight", "model.layers.0.mlp.experts.x.up_proj.weight", "model.experts.gate_up_proj",
+          "model.layers.0.mlp.experts.-1.up_proj.weight", "model.layers.0.mlp.experts.0up_proj.weight",
+          "model.layers.x.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight",
+          "model.layers.99999999999.mlp.up_proj.weight", "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"}) {
     auto mapped = canonical_name(name);
     ASSERT_FALSE(mapped.ok()) << name;
     EXPECT_NE(mapped.error().message.find(name), std::string::npos);
@@ -144,8 +142,8 @@ TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
   auto checkpoint = open_safetensors_bytes(odd, {.config = tiny::config("llama").dump()}, "odd");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   for (const Tensor& tensor : (*checkpoint)->tensors()) EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 4, 0u);
-  EXPECT_EQ(std::memcmp((*checkpoint)->find("token_embd.weight")->data, tiny::values(tiny::kVocab * tiny::kHidden, 1).data(), 64),
-            0);
+  EXPECT_EQ(
+      std::memcmp((*checkpoint)->find("token_embd.weight")->data, tiny::values(tiny::kVocab * tiny::kHidden, 1).data(), 64), 0);
 }
 
 }  // namespace

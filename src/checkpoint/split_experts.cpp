@@ -14,8 +14,8 @@ constexpr std::string_view kBlocks = ".blocks", kScales = ".scales", kBias = ".b
 constexpr int64_t kBlock = 32;
 
 Error misshapen(std::string_view source, std::string_view name, const TensorEntry& entry, const std::vector<int64_t>& wanted) {
-  return Error{fmt::format("{}: tensor {} has shape [{}], expected [{}]", source, quote(name), fmt::join(entry.shape, ", "),
-                           fmt::join(wanted, ", "))};
+  return Error{fmt::format(
+      "{}: tensor {} has shape [{}], expected [{}]", source, quote(name), fmt::join(entry.shape, ", "), fmt::join(wanted, ", "))};
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ Error misshapen(std::string_view source, std::string_view name, const TensorEntr
 bool SplitExperts::takes(std::string_view name) {
   const std::string_view stem = name.substr(0, name.rfind('.')), kind = name.substr(stem.size());
   return (stem.ends_with(kBoth) && (kind == kBlocks || kind == kScales || kind == kBias)) ||
-         (stem.ends_with(".ffn_down_exps") && (kind == kBlocks || kind == kScales));
+      (stem.ends_with(".ffn_down_exps") && (kind == kBlocks || kind == kScales));
 }
 
 Status SplitExperts::add(std::string name, TensorEntry entry, std::span<const std::byte> file, std::string_view source) {
@@ -50,8 +50,8 @@ Status SplitExperts::join(const ModelShape& shape, std::string_view source, std:
   return {};
 }
 
-Status SplitExperts::join_matrices(const ModelShape& shape, const std::string& stem, const Part& blocks, std::string_view source,
-                                   std::vector<Tensor>& out) {
+Status SplitExperts::join_matrices(
+    const ModelShape& shape, const std::string& stem, const Part& blocks, std::string_view source, std::vector<Tensor>& out) {
   const auto scales = parts_.find(stem + std::string(kScales));
   if (scales == parts_.end()) return Error{fmt::format("{}: tensor {}{} lacks its scales", source, stem, kBlocks)};
   const bool both = stem.ends_with(kBoth);
@@ -85,8 +85,8 @@ Status SplitExperts::join_matrices(const ModelShape& shape, const std::string& s
   return {};
 }
 
-Status SplitExperts::join_bias(const ModelShape& shape, const std::string& stem, const Part& bias, std::string_view source,
-                               std::vector<Tensor>& out) {
+Status SplitExperts::join_bias(
+    const ModelShape& shape, const std::string& stem, const Part& bias, std::string_view source, std::vector<Tensor>& out) {
   const int64_t experts = shape.num_experts, width = shape.expert_ffn, count = experts * 2 * width;
   const std::vector<int64_t> wanted{experts, 2 * width};
   if (bias.entry.shape != wanted) return misshapen(source, bias.entry.name, bias.entry, wanted);

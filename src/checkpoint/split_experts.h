@@ -31,10 +31,10 @@ class SplitExperts {
     TensorEntry entry;
     const std::byte* data = nullptr;
   };
-  Status join_matrices(const ModelShape&, const std::string& stem, const Part& blocks, std::string_view source,
-                       std::vector<Tensor>& out);
-  Status join_bias(const ModelShape&, const std::string& stem, const Part& bias, std::string_view source,
-                   std::vector<Tensor>& out);
+  Status join_matrices(
+      const ModelShape&, const std::string& stem, const Part& blocks, std::string_view source, std::vector<Tensor>& out);
+  Status join_bias(
+      const ModelShape&, const std::string& stem, const Part& bias, std::string_view source, std::vector<Tensor>& out);
 
   std::map<std::string, Part, std::less<>> parts_;
   std::vector<std::unique_ptr<float[]>> biases_;

@@ -97,7 +97,7 @@ TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
     int64_t rows, columns, step, part;
   };
   for (const Kind& kind : {Kind{"gate", "gate_up", kWidth, kHidden, 2, 0}, Kind{"up", "gate_up", kWidth, kHidden, 2, 1},
-                           Kind{"down", "down", kHidden, kWidth, 1, 0}}) {
+           Kind{"down", "down", kHidden, kWidth, 1, 0}}) {
     const std::byte *codes = file.data() + start_of(file, at + kind.theirs + "_proj_blocks"),
                     *scales = file.data() + start_of(file, at + kind.theirs + "_proj_scales");
     for (int64_t e = 0; e < kExperts; ++e) {
@@ -147,7 +147,7 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
       {drop("down_proj_scales"), "blk.0.ffn_down_exps.blocks lacks its scales"},
       {drop("gate_up_proj_blocks"), "blk.0.ffn_gate_up_exps.scales lacks its blocks"},
       {[&](auto& t, auto& c) { drop("gate_up_proj_blocks")(t, c), drop("gate_up_proj_scales")(t, c); },
-       "missing tensor blk.0.ffn_gate.0.weight"},
+          "missing tensor blk.0.ffn_gate.0.weight"},
       {drop("gate_up_proj_bias"), "missing tensor blk.0.ffn_gate_exps.bias"},
       {drop("sinks"), "missing tensor blk.0.attn_sinks.weight"},
       {[&](auto& t, auto&) { at(t, "down_proj_blocks").shape[1] = 63; }, "has shape [3, 63, 1, 16], expected [3, 64, 1, 16]"},
@@ -158,7 +158,7 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
       {[&](auto& t, auto&) { at(t, "router.bias").dtype = "I64"; }, "holds whole numbers"},
       {[&](auto& t, auto&) { at(t, "down_proj_blocks").name = "model.layers.0.mlp.experts.down_proj"; }, "are read as MXFP4"},
       {[&](auto& t, auto&) { at(t, "sinks").name = "model.layers.0.self_attn.sinks_blocks"; },
-       "missing tensor blk.0.attn_sinks.weight"},
+          "missing tensor blk.0.attn_sinks.weight"},
       {with("intermediate_size", 40), "are no multiple of 32"},
       {with("swiglu_limit", -1), "limit of the gates is -1"},
       {[&](auto&, auto& c) { c["quantization_config"]["quant_method"] = "awq"; }, "awq is not supported"},

@@ -178,15 +178,15 @@ inline nlohmann::json tokenizer() {
   const std::string regex =
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   return {{"added_tokens",
-           {{{"id", 30}, {"content", "<|end|>"}, {"special", true}}, {{"id", 31}, {"content", "<tool>"}, {"special", false}}}},
-          {"pre_tokenizer",
-           {
-               {"type", "Sequence"},
-               {"pretokenizers",
-                {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
-                 {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}},
-           }},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "b c", "c d", "d e"}}}}};
+              {{{"id", 30}, {"content", "<|end|>"}, {"special", true}}, {{"id", 31}, {"content", "<tool>"}, {"special", false}}}},
+      {"pre_tokenizer",
+          {
+              {"type", "Sequence"},
+              {"pretokenizers",
+                  {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+                      {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}},
+          }},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "b c", "c d", "d e"}}}}};
 }
 
 // The keys of a tiny qwen3, without tensors.

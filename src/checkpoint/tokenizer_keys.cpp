@@ -65,7 +65,7 @@ bool template_adds_bos(const Json& post) {
   }
   const Json& single = member(post, "single");
   return text_at(post, "type") == "TemplateProcessing" && single.is_array() && !single.empty() && single[0].is_object() &&
-         single[0].contains("SpecialToken");
+      single[0].contains("SpecialToken");
 }
 
 }  // namespace

@@ -99,9 +99,9 @@ TEST(DrawnTree, AnUnsureLawGetsMoreChildren) {
   tree.reserve(64, 3);
   const auto draws = [](const auto& path) { return path.empty() ? Draws{1, 2, 3, 4} : Draws{5, 6, 7, 8}; };
   const Grown got = grow(
-      tree, 12, 2, 4, [](const auto& path) { return path.empty()   ? 0.5f
-                                                    : path[0] == 1 ? 0.4f
-                                                                   : 0.99f; }, draws);
+      tree, 12, 2, 4, [](const auto& path) { return path.empty() ? 0.5f
+                                                 : path[0] == 1  ? 0.4f
+                                                                 : 0.99f; }, draws);
   ASSERT_GE(got.children[0], 2);
   EXPECT_GE(got.children[1], 3) << "behind token 1";
   EXPECT_LT(got.children[2], got.children[1]) << "behind token 2";
@@ -120,11 +120,11 @@ TEST(DrawnTree, AShapesRanksCountDraws) {
   EXPECT_EQ(grow(
                 tree, 4, 3, 16, [](const auto&) { return 0.5f; }, draws, &shape)
                 .tokens,
-            (std::vector<int32_t>{1, 2, 3, 5}));
+      (std::vector<int32_t>{1, 2, 3, 5}));
   EXPECT_EQ(grow(
                 tree, 16, 1, 16, [](const auto&) { return 0.5f; }, draws, &shape)
                 .tokens,
-            (std::vector<int32_t>{1, 2, 3}));
+      (std::vector<int32_t>{1, 2, 3}));
 }
 
 TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {

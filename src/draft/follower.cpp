@@ -39,16 +39,15 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
 Needs Follower::needs() const {
   const ModelShape& shape = net_->shape();
   return {.rows = true,
-          .taps = net_->taps(),
-          .kv = KvGeometry{.layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
-          .page_floats = featured() ? width_ : 0};
+      .taps = net_->taps(),
+      .kv = KvGeometry{.layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
+      .page_floats = featured() ? width_ : 0};
 }
 
 void Follower::move_in(Quarters quarters) {
   kv_ = std::move(quarters.kv), pool_ = quarters.pool;
   rows_ = std::max(quarters.max_rows + keep_, level_rows_);
-  pass_.emplace(
-      backend_, net_->shape(), *kv_,
+  pass_.emplace(backend_, net_->shape(), *kv_,
       PassLimits{.max_rows = int(rows_), .max_segments = int(seats_.size()), .floats_per_row = net_->scratch_floats() + width_});
   stamps_.assign(size_t(pool_->num_pages()), 0);
   const auto floats = [&](int64_t count, Memory memory = Memory::Device) {
@@ -102,7 +101,7 @@ void Follower::open(const Sequence& sequence) {
   if (run < found) {
     const int32_t last = sequence.pages.page_of(found * kPageLen - 1);
     backend_.copy_rows({.from = page_features_.view<float>(pool_->num_pages(), width_).slice(last, 1),
-                        .to = waiting(sequence.slot).slice(0, 1)});
+        .to = waiting(sequence.slot).slice(0, 1)});
     seat = {.first = std::max<int64_t>(1, run * kPageLen), .fed = found * kPageLen, .page = found, .waiting = 1};
   } else {
     seat.first = seat.fed = found * kPageLen + 1;  // the feature that row `found * kPageLen` needs is gone
@@ -148,7 +147,7 @@ void Follower::feed() {
   for (const Segment& segment : segments_) rows += segment.num_rows;
   pass_->begin(ids_.view<const int32_t>(rows), segments_);
   net_->forward(*pass_, featured() ? input_.view<float>(rows, width_) : View<float, 2>{}, recycled_.view<float>(rows, width_),
-                hidden_.view<float>(rows, width_));
+      hidden_.view<float>(rows, width_));
   ids_queued_ = true;
   for (const Segment& segment : segments_) {
     seats_[size_t(segment.sequence->slot)].fed += segment.num_rows;
@@ -167,7 +166,7 @@ TargetRows Follower::side_by_side(const TargetRows& rows) {
     backend_.copy_rows({.from = rows.hidden.slice(rows.row(i), 1), .to = states.slice(i, 1)});
     for (int64_t tap = 0; tap < num_taps; ++tap)
       backend_.copy_rows({.from = rows.layer(taps_[size_t(tap)]).slice(rows.row(i), 1),
-                          .to = View<float, 2>(&taps(i, tap * hidden), 1, hidden)});
+          .to = View<float, 2>(&taps(i, tap * hidden), 1, hidden)});
   }
   return {
       .sequence = rows.sequence,
@@ -274,8 +273,8 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   make_first_rows_fit();
   const auto all = [&](const auto& property) {
     return backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), [&](const Draft* draft) {
-             return !draft->task->sequence->logit_state && property(*draft);
-           });
+      return !draft->task->sequence->logit_state && property(*draft);
+    });
   };
   if (all([&](const Draft& draft) { return !draft.branch && !net_->renumbers(); })) return run_blind();
   if (all([](const Draft& draft) { return draft.branch && !draft.given && !draft.task->limits.shape; })) return run_blind_trees();
@@ -318,7 +317,7 @@ int64_t Follower::first_rows() {
     const Sequence& sequence = *draft->task->sequence;
     if (featured())
       backend_.copy_rows({.from = waiting(sequence.slot).slice(0, draft->count),
-                          .to = input_.view<float>(rows_, width_).slice(at, draft->count)});
+          .to = input_.view<float>(rows_, width_).slice(at, draft->count)});
     append_input(sequence, draft->count, at);
     at += draft->count;
     seats_[size_t(sequence.slot)].waiting = 0;
@@ -346,12 +345,12 @@ void Follower::next_level() {
     for (int i = 0; i < draft->level; ++i)
       ids(rows++) = own(draft->branch ? row_tokens(sequence.slot)(first + i - 1) : draft->task->tree->tokens(draft->depth - 1));
     segments_.push_back({.phase = Segment::Phase::Verify,
-                         .sequence = &sequence,
-                         .first_position = sequence.committed_len + (draft->branch ? 0 : draft->depth),
-                         .num_rows = draft->level,
-                         .first = seats_[size_t(sequence.slot)].first,
-                         .round_row = draft->branch ? first : 0,
-                         .parents = draft->branch ? std::span<const int32_t>(draft->parents) : std::span<const int32_t>{}});
+        .sequence = &sequence,
+        .first_position = sequence.committed_len + (draft->branch ? 0 : draft->depth),
+        .num_rows = draft->level,
+        .first = seats_[size_t(sequence.slot)].first,
+        .round_row = draft->branch ? first : 0,
+        .parents = draft->branch ? std::span<const int32_t>(draft->parents) : std::span<const int32_t>{}});
   }
   pass_->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
   const auto of = [&](const Buffer& buffer) {
@@ -409,8 +408,7 @@ void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row, Vi
   const View<int32_t, 1> positions(positions_.data() + row, draft.level);
   for (int i = 0; i < draft.level; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
   const bool given = tree.law == DraftLaw::Given;
-  SampleArgs args{
-      .logits = logits,
+  SampleArgs args{.logits = logits,
       .params = sequence.sampling,
       .key = sequence.noise,
       .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,

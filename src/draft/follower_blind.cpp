@@ -71,9 +71,9 @@ void Follower::blind_level(int level, size_t open) {
 TreeSlots Follower::slots_of(Slot slot) {
   const int64_t seats = int64_t(seats_.size());
   return {.tokens = slot_tokens_.view<int32_t>(seats, most_slots())[slot],
-          .parents = slot_parents_.view<int32_t>(seats, most_slots())[slot],
-          .chances = slot_chances_.view<double>(seats, most_slots())[slot],
-          .frontier = frontiers_.view<int32_t>(seats, kMostTried)[slot]};
+      .parents = slot_parents_.view<int32_t>(seats, most_slots())[slot],
+      .chances = slot_chances_.view<double>(seats, most_slots())[slot],
+      .frontier = frontiers_.view<int32_t>(seats, kMostTried)[slot]};
 }
 
 // Trees that keep the likeliest nodes (dynamic_tree.h) grow blind by the ops of backend/ops/tree.h: how many rows a level has is
@@ -183,12 +183,12 @@ int64_t Follower::next_tree_rows() {
           .from = next_rows_.view<const int32_t>(level_rows_).slice(rows, draft->level),
       });
     segments_.push_back({.phase = Segment::Phase::Verify,
-                         .sequence = &sequence,
-                         .first_position = sequence.committed_len,
-                         .num_rows = draft->level,
-                         .first = seats_[size_t(sequence.slot)].first,
-                         .round_row = draft->rows - draft->level,
-                         .parents = draft->parents});
+        .sequence = &sequence,
+        .first_position = sequence.committed_len,
+        .num_rows = draft->level,
+        .first = seats_[size_t(sequence.slot)].first,
+        .round_row = draft->rows - draft->level,
+        .parents = draft->parents});
     rows += draft->level;
   }
   pass_->begin(next_ids_.view<const int32_t>(level_rows_).slice(0, rows), segments_);

@@ -30,8 +30,8 @@ void Follower::take_tree(Draft& draft, int64_t row) {
   const auto ranked = ranked_.view<int32_t>(level_rows_, kMostTried);
   const auto shares = shares_.view<float>(level_rows_, kMostTried);
   for (int i = 0; i < draft.level; ++i)
-    draft.tree.try_children(draft.depth == 0 ? -1 : i, {&ranked(row + i, 0), size_t(draft.top_k)},
-                            {&shares(row + i, 0), size_t(draft.top_k)});
+    draft.tree.try_children(
+        draft.depth == 0 ? -1 : i, {&ranked(row + i, 0), size_t(draft.top_k)}, {&shares(row + i, 0), size_t(draft.top_k)});
   ++draft.depth;
   const bool deeper = draft.depth < draft.deepest;
   go_on(draft, draft.tree, deeper ? draft.tree.advance(room_of_level(draft), draft.rows) : std::span<const int>{});

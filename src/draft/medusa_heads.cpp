@@ -32,11 +32,12 @@ Status MedusaHeads::check_tensor(DrafterFile& file, const std::string& name, int
   if (!tensor || tensor->shape.size() != 2) return {};  // its loading says so
   const auto& shape = tensor->shape;
   if (shape[1] != columns)
-    return file.wrong(name, fmt::format("width {}, but the target's hidden size is {}: these heads were made for another model",
-                                        shape[1], columns));
+    return file.wrong(name,
+        fmt::format("width {}, but the target's hidden size is {}: these heads were made for another model", shape[1], columns));
   if (shape[0] != rows)
-    return file.wrong(name, fmt::format("{} rows, but the {} {}: these heads were made for another model", shape[0],
-                                        rows == columns ? "target's hidden size is" : "vocabulary has", rows));
+    return file.wrong(name,
+        fmt::format("{} rows, but the {} {}: these heads were made for another model", shape[0],
+            rows == columns ? "target's hidden size is" : "vocabulary has", rows));
   return {};
 }
 
@@ -139,8 +140,8 @@ Status MedusaHeads::read_token_map(const Proposer::Setup& setup) {
   int64_t before = -1;
   for (int64_t i = 0; i < vocab_; ++i) {
     if (map[size_t(i)] <= before || map[size_t(i)] >= vocab)
-      return file.wrong("token_map",
-                        fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i, map[size_t(i)], vocab));
+      return file.wrong(
+          "token_map", fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i, map[size_t(i)], vocab));
     ids[size_t(i)] = int32_t(before = map[size_t(i)]);
   }
   vocabulary_ = setup.backend->constant_ids(ids);

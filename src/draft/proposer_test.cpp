@@ -20,8 +20,8 @@ std::vector<std::string> without_model() {
 const ProposerOptions kEager{.ngram_min = 1, .ngram_max = 3, .suffix_depth = 9, .suffix_cached_requests = 0, .suffix_factor = 4};
 
 class AnyProposer : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(WithoutModel, AnyProposer, testing::ValuesIn(without_model()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    WithoutModel, AnyProposer, testing::ValuesIn(without_model()), [](const auto& info) { return info.param; });
 
 void expect_within_limits(const DraftTree& tree, const DraftLimits& limits, int vocab) {
   ASSERT_GE(tree.size, 0);

@@ -28,7 +28,7 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
   }
   std::vector<std::vector<int>> sorted(paths.begin(), paths.end());
   std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
+      [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
   StaticTree tree;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const std::vector<int>& path = sorted[i];

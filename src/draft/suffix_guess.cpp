@@ -140,8 +140,8 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
 
 }  // namespace
 
-SuffixGuess guess_by_suffix(const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context,
-                            const SuffixSearch& search) {
+SuffixGuess guess_by_suffix(
+    const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search) {
   HUNCH_CHECK(search.depth <= kMaxSuffixDepth && int(tail.size()) < kMaxSuffixDepth);
   const Counts counts(tree, tail);
   SuffixGuess best;

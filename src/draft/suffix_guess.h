@@ -29,7 +29,7 @@ struct SuffixGuess {
 
 // `context`: the last tokens of the sequence. `tail`: its end, of which the tree holds no suffix yet, at most depth - 1 tokens:
 // all suffixes of the tail are counted on top (empty if the tree is complete, or of other sequences).
-SuffixGuess guess_by_suffix(const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context,
-                            const SuffixSearch& search);
+SuffixGuess guess_by_suffix(
+    const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search);
 
 }  // namespace hunch

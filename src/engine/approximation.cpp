@@ -55,7 +55,7 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
     return usage_error(
         fmt::format("precision class {} is for models with natively trained sparse attention, and this one ({}) has "
                     "none: use strict",
-                    o.precision_class, shape.family));
+            o.precision_class, shape.family));
   if (!o.verify) return usage_error(fmt::format("precision class {} and unverified decoding: choose one", o.precision_class));
   Approximation& a = plan.approximation;
   a.precision_class = o.precision_class;
@@ -73,7 +73,7 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
     return usage_error(
         fmt::format("precision class {} needs to know which layers reuse a choice: name a file of hunch tune "
                     "--reuse-layers by --reuse-schedule, or the layers by --reuse-set",
-                    o.precision_class));
+            o.precision_class));
   }
   plan.sharing.reused.assign(size_t(shape.layers), 0);
   for (const int layer : a.reuse_layers) plan.sharing.reused[size_t(layer)] = 1;
@@ -90,7 +90,7 @@ Status plan_profiled(const EngineParts& parts, RequestPlan& plan) {
     return usage_error(
         fmt::format("{} has no strategies of precision class {}: hunch tune --profile makes them, with reuse where "
                     "--reuse-schedule names the layers",
-                    parts.options.strategies, wanted));
+            parts.options.strategies, wanted));
   HUNCH_OK(check_drafter(all.drafter, parts.options.drafters));
   plan.drafters = {all.drafter};
   plan.approximation.group_rows = 1;  // as the strategies say, from round to round
@@ -157,8 +157,8 @@ std::string approximation_text(const Approximation& a) {
   std::string out;
   const auto add = [&](std::string_view what, int64_t part, int64_t whole) {
     if (part < whole)
-      out += fmt::format("{}{:.0f} % of {}", out.empty() ? "LOSSY: the check read " : ", ", 100.0 * double(part) / double(whole),
-                         what);
+      out += fmt::format(
+          "{}{:.0f} % of {}", out.empty() ? "LOSSY: the check read " : ", ", 100.0 * double(part) / double(whole), what);
   };
   add("the entries", a.entries_read, a.entries);
   add("the channels", a.channels - a.channels_skipped, a.channels);

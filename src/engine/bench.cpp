@@ -60,8 +60,8 @@ void DepthBench::fill(int64_t depth) {
   sequence_.max_len = parts_.context_len;
 }
 
-PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePolicy* policy, const Model& model,
-                          std::span<const int32_t> parents) {
+PassCost DepthBench::time(
+    int repeats, Segment::Phase phase, int rows, SparsePolicy* policy, const Model& model, std::span<const int32_t> parents) {
   const ModelShape& shape = model.shape();
   auto ids = ids_.view<int32_t>(rows);
   for (int row = 0; row < rows; ++row) ids(row) = int32_t((row * 7919 + 1) % shape.vocab_size);
@@ -83,8 +83,7 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
     const BackendCounters before = parts_.backend->counters();
     const auto start = Clock::now();
     parts_.pass->begin(ids, std::span(&segment, 1));
-    model.forward(
-        *parts_.pass, hidden,
+    model.forward(*parts_.pass, hidden,
         phase == Segment::Phase::Draft ? std::span<const uint8_t>(plan_.proposing.skip_layers) : std::span<const uint8_t>{});
     model.logits(*parts_.backend, hidden, rows_.logits(0, rows));
     rows_.sample(sequence_, tree_, parents, 0, false);
@@ -95,8 +94,8 @@ PassCost DepthBench::time(int repeats, Segment::Phase phase, int rows, SparsePol
     selects.push_back(select);
     const BackendCounters& after = parts_.backend->counters();
     cost.bytes = {after.weight_bytes - before.weight_bytes, after.kv_bytes - before.kv_bytes,
-                  after.score_bytes - before.score_bytes, after.gather_bytes - before.gather_bytes,
-                  after.experts_read - before.experts_read};
+        after.score_bytes - before.score_bytes, after.gather_bytes - before.gather_bytes,
+        after.experts_read - before.experts_read};
   }
   cost.ms = median(times);
   cost.select_ms = median(selects);

@@ -52,11 +52,11 @@ PlannerOptions options_of(const EngineParts& parts) {
   options.arms = {
       {.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
       {.name = auto_drafters()[kSelf],
-       .passes = true,
-       .draft_kind = 0,
-       .ratio = defaults::kRatio,
-       .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
-       .prior_acceptance = 0.85},
+          .passes = true,
+          .draft_kind = 0,
+          .ratio = defaults::kRatio,
+          .max_gamma = std::min(kMaxPlannedDraft, parts.options.max_draft),
+          .prior_acceptance = 0.85},
   };
   for (const EngineParts::Learned& drafter : parts.learned) {
     if (options.arms.size() == size_t(kMaxArms)) break;

@@ -67,8 +67,8 @@ PassModel::Parts PassModel::parts(const PassShape& shape) const {
   out.shares = {t[0] / sum, t[1] * sequences / sum, share(wm, w), share(wr, w), share(em, e), share(er, e), 1};
   out.log_ms = std::log(sum) + terms_[kTerms - 1].mean;
 
-  const double axes[] = {std::log2(rows / sequences), std::log2(1 + shape.entries / sequences / kEntryUnit),
-                         std::log2(sequences)};
+  const double axes[] = {
+      std::log2(rows / sequences), std::log2(1 + shape.entries / sequences / kEntryUnit), std::log2(sequences)};
   constexpr int kCounts[] = {kRowNodes, kEntryNodes, kSequenceNodes};
   int low[3];
   double part[3];
@@ -184,15 +184,14 @@ CostTable::CostTable(const CostPriors& priors) : verify({}) {
     verify = PassModel(device_terms(weights, entry, priors.device_layers));
     for (const CostPriors::Draft& draft : priors.drafts) {
       const double kv = draft.kv_bytes_per_token > 0 ? draft.kv_bytes_per_token * ms_per_byte : entry;
-      drafts.push_back(
-          {draft.name,
-           PassModel(device_terms(draft.weight_bytes * ms_per_byte, kv, draft.layers ? draft.layers : priors.device_layers)),
-           PassModel({.fixed = 0.05,
-                      .sequence = 0.005,
-                      .weights = 1e-3,
-                      .weight_row = 1e-4,
-                      .entry = entry / 10,
-                      .entry_row = entry / 100})});
+      drafts.push_back({draft.name,
+          PassModel(device_terms(draft.weight_bytes * ms_per_byte, kv, draft.layers ? draft.layers : priors.device_layers)),
+          PassModel({.fixed = 0.05,
+              .sequence = 0.005,
+              .weights = 1e-3,
+              .weight_row = 1e-4,
+              .entry = entry / 10,
+              .entry_row = entry / 100})});
     }
     return;
   }

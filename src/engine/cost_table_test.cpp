@@ -21,7 +21,7 @@ double measured(double rows, double context) {  // plain 5.4 ms at 28K, eight ro
 // What looks dear is never tried: on a device rows beside one another must look as cheap as they are there.
 TEST(CostTable, ExpectsRowsToHideBehindMemoryOnADevice) {
   for (const CostPriors& priors : {CostPriors{.weight_bytes = 16e9, .kv_bytes_per_token = 147456, .device_layers = 36},
-                                   CostPriors{.weight_bytes = 36e6, .kv_bytes_per_token = 8192, .device_layers = 8}})
+           CostPriors{.weight_bytes = 36e6, .kv_bytes_per_token = 8192, .device_layers = 8}})
     for (const int sequences : {1, 8, 32}) {
       CostPriors device = priors;
       device.bytes_per_second = 3e12, device.drafts = {{.name = "q4_0@0.03", .weight_bytes = priors.weight_bytes / 4}};

@@ -20,13 +20,13 @@ std::string shown(const std::vector<uint8_t>& skipped) {
 
 std::string key_of(const std::string& name, const PolicyOptions& o) {
   return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ratio, o.min_tokens, o.sinks, o.recent, o.metric,
-                     o.rows, o.combine, o.share, o.spread, o.max_tokens, o.page, o.block, o.layer_step, shown(o.skip_layers));
+      o.rows, o.combine, o.share, o.spread, o.max_tokens, o.page, o.block, o.layer_step, shown(o.skip_layers));
 }
 
 std::string key_of(const std::string& name, const ProposerOptions& o, std::optional<DType> weights) {
   return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", name, o.ngram_min, o.ngram_max, o.suffix_depth,
-                     o.suffix_cached_requests, o.suffix_cache_bytes, o.suffix_factor, o.suffix_offset, o.suffix_min_probability,
-                     o.cascade_first, o.self_lookup, shown(o.skip_layers), weights ? int(*weights) : -1);
+      o.suffix_cached_requests, o.suffix_cache_bytes, o.suffix_factor, o.suffix_offset, o.suffix_min_probability, o.cascade_first,
+      o.self_lookup, shown(o.skip_layers), weights ? int(*weights) : -1);
 }
 
 }  // namespace
@@ -57,8 +57,8 @@ void Drafting::release(std::list<Shared<Part>>& all, const Part* part) {
     if (shared.part.get() == part) --shared.users;
 }
 
-Result<Proposer*> Drafting::acquire_proposer(const std::string& name, const ProposerOptions& options,
-                                             std::optional<DType> draft_weights) {
+Result<Proposer*> Drafting::acquire_proposer(
+    const std::string& name, const ProposerOptions& options, std::optional<DType> draft_weights) {
   if (Proposer* loaded = parts_.learned_named(name)) return loaded;
   return acquire(proposers_, key_of(name, options, draft_weights), [&]() -> Result<std::unique_ptr<Proposer>> {
     const auto* entry = Register<Proposer>::find(name);

@@ -69,8 +69,8 @@ std::vector<double> Generation::acceptance_by_position() const {
 
 double Generation::tokens_per_second() const {
   return tokens.size() < 2 || milliseconds.first_to_last_token <= 0
-             ? 0.0
-             : double(tokens.size() - 1) * 1e3 / milliseconds.first_to_last_token;
+      ? 0.0
+      : double(tokens.size() - 1) * 1e3 / milliseconds.first_to_last_token;
 }
 
 double Generation::plain_tokens_per_second() const {
@@ -135,8 +135,7 @@ EngineParts& Engine::parts() { return *parts_; }
 std::string Engine::description() const {
   const ModelShape& shape = parts_->model->shape();
   return fmt::format("{}, {}, {:.1f} MB of weights; {}; kv {}", shape.name.empty() ? "model" : shape.name, shape.family,
-                     double(parts_->model->weight_bytes()) / 1e6, parts_->backend->description(),
-                     dtype_info(parts_->geometry.dtype).name);
+      double(parts_->model->weight_bytes()) / 1e6, parts_->backend->description(), dtype_info(parts_->geometry.dtype).name);
 }
 
 }  // namespace hunch

@@ -51,13 +51,13 @@ CostPriors cost_priors(EngineParts& parts, const RequestPlan& plan) {
   for (const EngineParts::Learned& drafter : parts.learned) {
     const auto kv = drafter.proposer->needs().kv;
     out.drafts.push_back({drafter.name, double(drafter.proposer->weight_bytes()),
-                          kv ? 2.0 * kv->layers * kv->kv_heads * kv->head_dim * element : 1.0, kv ? std::max(1, kv->layers) : 1});
+        kv ? 2.0 * kv->layers * kv->kv_heads * kv->head_dim * element : 1.0, kv ? std::max(1, kv->layers) : 1});
   }
   return out;
 }
 
 Status measure_costs(EngineParts& parts, const RequestPlan& plan, std::span<const int64_t> depths, std::span<const int64_t> rows,
-                     int repeats, CostTable& table) {
+    int repeats, CostTable& table) {
   HUNCH_CHECK(!table.drafts.empty());
   RequestPlan wide = plan;
   for (const int64_t r : rows) wide.gamma = std::max(wide.gamma, int(r) - 1);

@@ -20,8 +20,8 @@ CostPriors cost_priors(EngineParts&, const RequestPlan&);
 
 // Times plain, verify, draft and learning passes of one sequence at these depths, `repeats` of each, into the table (whose first
 // kind of draft is that of the plan). Depths that do not fit the context are passed over. Errors: those of DepthBench.
-Status measure_costs(EngineParts&, const RequestPlan&, std::span<const int64_t> depths, std::span<const int64_t> rows,
-                     int repeats, CostTable&);
+Status measure_costs(
+    EngineParts&, const RequestPlan&, std::span<const int64_t> depths, std::span<const int64_t> rows, int repeats, CostTable&);
 
 struct BreakEven {
   bool possible = false;  // at some acceptance below 1

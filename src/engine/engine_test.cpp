@@ -104,9 +104,8 @@ class Bushy final : public Proposer {
     }
   }
 };
-const Register<Proposer> bushy{"bushy", "for tests", [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> {
-                                 return std::unique_ptr<Proposer>(new Bushy);
-                               }};
+const Register<Proposer> bushy{"bushy", "for tests",
+    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Bushy); }};
 
 // Guesses a level apart share their place in the text: only the depth of a tree has to end where the request does, and only its
 // nodes where the context does.
@@ -152,7 +151,7 @@ TEST(Step, CountsEveryPositionOfEveryRound) {
   for (size_t i = 0; i < 4; ++i) EXPECT_LE(life.stats.accepted_by_position[i], life.stats.drafted_by_position[i]);
   // Tokens = the first one + one a round + accepted drafts; rounds without drafts (at the end) count as tokens only.
   EXPECT_EQ(int64_t(life.tokens.size()) - 1,
-            1 + life.stats.accepted + life.stats.rounds + (int64_t(life.lens.size()) - 1 - life.stats.rounds));
+      1 + life.stats.accepted + life.stats.rounds + (int64_t(life.lens.size()) - 1 - life.stats.rounds));
 }
 
 TEST(Step, ReturnsEveryPage) {

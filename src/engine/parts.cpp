@@ -81,8 +81,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 
   HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
   if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
-    return usage_error(fmt::format("KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim,
-                                   shape.head_dim));
+    return usage_error(fmt::format(
+        "KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim, shape.head_dim));
   if (shape.nsa.used() && (kv_dtype == DType::Q8_0 || kv_dtype == DType::F8_E4M3))
     return usage_error(
         "a model with natively trained sparse attention keeps K and V as bf16, f16 or f32: choose one of these by "
@@ -103,10 +103,10 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());
   parts->pass.emplace(*parts->backend, parts->model->shape(), *parts->store,
-                      PassLimits{.max_rows = int(parts->limits.rows),
-                                 .max_segments = options.max_num_seqs,
-                                 .context_len = parts->context_len,
-                                 .compressed = parts->compressed.get()});
+      PassLimits{.max_rows = int(parts->limits.rows),
+          .max_segments = options.max_num_seqs,
+          .context_len = parts->context_len,
+          .compressed = parts->compressed.get()});
   parts->load_ms = ms_since(start);
   return parts;
 }
@@ -123,8 +123,8 @@ Status EngineParts::load_drafters() {
     } else {
       auto file = DrafterFile::open(wanted.path, wanted.method);
       if (own && !file.ok())
-        return usage_error(fmt::format("{} brings no prediction module for method {}; name a drafter by --model-draft",
-                                       options.model, wanted.method));
+        return usage_error(fmt::format(
+            "{} brings no prediction module for method {}; name a drafter by --model-draft", options.model, wanted.method));
       HUNCH_TRY(made.file, std::move(file));
       made.name = wanted.method = made.file->method();
     }
@@ -136,19 +136,20 @@ Status EngineParts::load_drafters() {
           fmt::format("{}: no drafter of method '{}'; known: {}", wanted.path, made.name, Register<Proposer>::names()));
     VocabMap vocab;
     if (made.name == "draft_model") { HUNCH_TRY(vocab, open_draft_model(wanted, made)); }
-    HUNCH_TRY(made.proposer, entry->make({.backend = backend.get(),
-                                          .target = model.get(),
-                                          .max_draft = options.max_draft,
-                                          .max_sequences = options.max_num_seqs,
-                                          .options = {.feed_norm = wanted.feed_norm, .recycle_norm = wanted.recycle_norm},
-                                          .file = made.file.get(),
-                                          .checkpoint = checkpoint.get(),
-                                          .draft_model = made.model.get(),
-                                          .draft_vocab = &vocab}));
+    HUNCH_TRY(made.proposer,
+        entry->make({.backend = backend.get(),
+            .target = model.get(),
+            .max_draft = options.max_draft,
+            .max_sequences = options.max_num_seqs,
+            .options = {.feed_norm = wanted.feed_norm, .recycle_norm = wanted.recycle_norm},
+            .file = made.file.get(),
+            .checkpoint = checkpoint.get(),
+            .draft_model = made.model.get(),
+            .draft_vocab = &vocab}));
     const Needs needs = made.proposer->needs();
     if (needs.kv && geometry.dtype == DType::Q8_0 && needs.kv->head_dim > kMaxCodedDim)
       return usage_error(fmt::format("{}: KV type q8_0 reads heads of up to {} dimensions, this drafter has {}: use bf16",
-                                     wanted.path, kMaxCodedDim, needs.kv->head_dim));
+          wanted.path, kMaxCodedDim, needs.kv->head_dim));
     if (needs.rows) followers_.push_back(made.proposer.get());
     for (const int layer : needs.taps)
       if (std::find(taps.begin(), taps.end(), layer) == taps.end()) taps.push_back(layer);
@@ -165,8 +166,8 @@ Result<VocabMap> EngineParts::open_draft_model(const DrafterOptions& wanted, Lea
   const int64_t columns = made.model->shape().vocab_size, of_target = checkpoint->shape().vocab_size;
   if (!tokenizer && columns == of_target) return VocabMap{};
   if (!tokenizer)
-    return usage_error(fmt::format("{}: a draft model of {} tokens for a target of {} random ones; use one of as many",
-                                   wanted.path, columns, of_target));
+    return usage_error(fmt::format(
+        "{}: a draft model of {} tokens for a target of {} random ones; use one of as many", wanted.path, columns, of_target));
   auto own = load_tokenizer(*made.model);
   if (!own) return Error{fmt::format("{}: {}", wanted.path, own.error().message)};
   return match_vocabularies({*tokenizer, of_target, options.model}, {*own, columns, wanted.path}, wanted.vocab_mode);
@@ -207,7 +208,7 @@ Status EngineParts::plan_memory() {
   context_len = options.context_len > 0 ? options.context_len : trained;
   if (context_len > std::max<int64_t>(trained * 64, 1 << 20))
     return usage_error(fmt::format("context of {} tokens: the model was trained for {}; use at most {}", context_len, trained,
-                                   std::max<int64_t>(trained * 64, 1 << 20)));
+        std::max<int64_t>(trained * 64, 1 << 20)));
   int64_t num_pages = pages_of(context_len);
   if (options.kv_memory_bytes == 0)
     num_pages = std::max(num_pages, std::min(num_pages * options.max_num_seqs, defaults::kKvMemory / page_bytes));
@@ -216,8 +217,8 @@ Status EngineParts::plan_memory() {
     if (affordable < 1 || (options.context_len > 0 && affordable < num_pages))
       return Error{
           fmt::format("KV memory too small: {} given, {} needed for {} tokens ({} a page of {}); raise --kv-memory or lower -c",
-                      human_bytes(double(options.kv_memory_bytes)), human_bytes(double(num_pages * page_bytes)), context_len,
-                      human_bytes(double(page_bytes)), kPageLen)};
+              human_bytes(double(options.kv_memory_bytes)), human_bytes(double(num_pages * page_bytes)), context_len,
+              human_bytes(double(page_bytes)), kPageLen)};
     context_len = std::min(context_len, affordable * kPageLen);
     num_pages = std::min(num_pages * options.max_num_seqs, affordable);
   }
@@ -231,7 +232,7 @@ Status EngineParts::plan_memory() {
     return Error{
         fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c or --kv-memory, "
                     "or take --kv-type q8_0 or weights of a smaller type",
-                    context_len, human_bytes(needed), human_bytes(memory))};
+            context_len, human_bytes(needed), human_bytes(memory))};
   store = backend->make_kv_store(geometry, num_pages);
   if (!store)
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
@@ -241,7 +242,7 @@ Status EngineParts::plan_memory() {
       return Error{
           fmt::format("the compressed rows of {} sequences of {} tokens cannot be allocated; lower -c or the number of "
                       "sequences",
-                      options.max_num_seqs, context_len)};
+              options.max_num_seqs, context_len)};
   }
   pool.emplace(num_pages);
   for (Proposer* proposer : followers_) {

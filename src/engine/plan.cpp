@@ -39,7 +39,7 @@ Status plan_token_tree(const SpeculationOptions& o, int max_draft, RequestPlan& 
     return usage_error(
         fmt::format("drafts of {} tokens, but the token tree has {} nodes in {} levels: say one of these, or leave "
                     "the length out",
-                    o.num_tokens, plan.nodes, plan.gamma));
+            o.num_tokens, plan.nodes, plan.gamma));
   return {};
 }
 
@@ -63,8 +63,8 @@ Status check_drafter(const std::string& method, const std::vector<DrafterOptions
   return usage_error(fmt::format("method {} is not loaded; loaded are {}: add --model-draft PATH", method, names));
 }
 
-Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults& model, int max_draft, int layers,
-                                 double bits_per_weight) {
+Result<RequestPlan> plan_request(
+    const Request& request, const SamplingDefaults& model, int max_draft, int layers, double bits_per_weight) {
   const SamplingOptions& s = request.sampling;
   const SpeculationOptions& o = request.speculation;
   RequestPlan plan;
@@ -101,7 +101,7 @@ Result<RequestPlan> plan_request(const Request& request, const SamplingDefaults&
   plan.nodes = plan.gamma + o.tree_tokens;
   if (o.tree_tokens < 0 || plan.nodes > max_draft)
     return usage_error(fmt::format("a tree of {} tokens beside chains of {}: it must be 0 or more, and both together at most {}",
-                                   o.tree_tokens, plan.gamma, max_draft));
+        o.tree_tokens, plan.gamma, max_draft));
   if (!o.token_tree.empty()) HUNCH_OK(plan_token_tree(o, max_draft, plan));
   HUNCH_OK(check_drafting(o));
   plan.policy.ratio = o.ratio == 0 ? defaults::kRatio : o.ratio;

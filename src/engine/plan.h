@@ -43,8 +43,8 @@ struct RequestPlan {
 // Errors are usage errors that name the option, the value and what is allowed.
 // Of the target: `layers`, for those that drafts skip; `bits_per_weight` decides what draft weights `auto` means, 0 (not known):
 // the target's own.
-Result<RequestPlan> plan_request(const Request&, const SamplingDefaults&, int max_draft, int layers = 0,
-                                 double bits_per_weight = 0);
+Result<RequestPlan> plan_request(
+    const Request&, const SamplingDefaults&, int max_draft, int layers = 0, double bits_per_weight = 0);
 
 // Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.
 Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded);

@@ -43,8 +43,8 @@ TEST(Plan, ChoosesMatchForGreedyAndSeededRequestsElseRatio) {
     std::optional<uint64_t> seed;
     const char *rule, *wanted;
   };
-  const Case cases[] = {{0, {}, "", "match"},       {0.8, 1, "", "match"},       {0.8, {}, "", "ratio"},
-                        {0.8, 1, "ratio", "ratio"}, {0.8, {}, "match", "match"}, {1e-6, {}, "", "match"}};
+  const Case cases[] = {{0, {}, "", "match"}, {0.8, 1, "", "match"}, {0.8, {}, "", "ratio"}, {0.8, 1, "ratio", "ratio"},
+      {0.8, {}, "match", "match"}, {1e-6, {}, "", "match"}};
   for (const Case& c : cases) {
     Request request{.prompt = {1}};
     request.sampling.temperature = c.temperature, request.sampling.seed = c.seed;
@@ -104,9 +104,8 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
       {"the 17 likeliest tokens of each node", {}, {.tree_top_k = 17}},
       {"5 layers to skip: the model has 8", {}, {.draft_skip_layers = "5"}},
       {"layer 8 to skip: the model has 8", {}, {.draft_skip_layers = "8,"}},
-      {"unverified (lossy) decoding runs every layer",
-       {},
-       {.proposer = "self", .policy = "streamingllm", .draft_skip_layers = "1", .verify = false}},
+      {"unverified (lossy) decoding runs every layer", {},
+          {.proposer = "self", .policy = "streamingllm", .draft_skip_layers = "1", .verify = false}},
   };
   for (const Case& c : cases) {
     auto plan = plan_request({.prompt = {1}, .sampling = c.sampling, .speculation = c.speculation}, {}, 64, 8);

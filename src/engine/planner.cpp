@@ -369,8 +369,8 @@ void Planner::fit(std::span<Decision> decisions, int max_rows) {
   int rows = 0;
   for (const Decision& d : decisions) rows += 1 + nodes_of(d);
   while (rows > max_rows) {
-    auto longest = std::max_element(decisions.begin(), decisions.end(),
-                                    [this](const Decision& a, const Decision& b) { return nodes_of(a) < nodes_of(b); });
+    auto longest = std::max_element(
+        decisions.begin(), decisions.end(), [this](const Decision& a, const Decision& b) { return nodes_of(a) < nodes_of(b); });
     if (longest->gamma == 0) return;
     rows -= width_of(longest->arm);
     if (--longest->gamma == 0) longest->arm = kPlain, longest->probe = false;

@@ -121,8 +121,8 @@ inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* pla
         for (const Decision& d : decisions) sequences += d.arm == int(a) && d.gamma >= g;
         if (sequences == 0) break;
         const int step_rows = sequences * arms[a].width;
-        const double step = jitter(0.05) * (arms[a].ready ? setup.machine.net_step(sequences, step_rows, context)
-                                                          : setup.machine.step(sequences, context));
+        const double step = jitter(0.05) *
+            (arms[a].ready ? setup.machine.net_step(sequences, step_rows, context) : setup.machine.step(sequences, context));
         ms += step;
         if (table)
           table->drafts[size_t(arms[a].draft_kind)].step.record(

@@ -17,15 +17,15 @@ std::vector<Text> texts() {
       {"copy", [](int arm, int, int64_t) { return arm == kNgram ? 0.92 : 0.9; }, [](int64_t) { return 0.8; }},
       {"wrong matches", [](int arm, int, int64_t) { return arm == kNgram ? 0.0 : 0.9; }, [](int64_t) { return 1.0; }},
       {"alternating", [](int, int, int64_t t) { return t / 128 % 2 ? 0.3 : 0.92; },
-       [](int64_t t) { return t / 128 % 2 ? 0.5 : 0.3; }},
+          [](int64_t t) { return t / 128 % 2 ? 0.5 : 0.3; }},
   };
 }
 
 CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}}; }
 PlannerOptions options(int slots) {
   return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
-                   {.name = "ngram", .prior_acceptance = 0.6}},
-          .max_slots = slots};
+              {.name = "ngram", .prior_acceptance = 0.6}},
+      .max_slots = slots};
 }
 
 constexpr int kSeeds = 4;

@@ -26,7 +26,7 @@ CostTable known_table() {  // eight rows for the price of one, draft steps a ten
 }
 PlannerOptions options(int slots) {
   return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, {.name = "ngram", .prior_acceptance = 0.6}},
-          .max_slots = slots};
+      .max_slots = slots};
 }
 RequestView view(int slot = 0) { return {.slot = slot, .context_len = 20000, .prepared = kSelf}; }
 

@@ -17,12 +17,12 @@ std::vector<Arm> arms() {
       {.name = "ngram", .prior_acceptance = 0.6},
       {.name = "eagle3", .passes = true, .ready = true, .draft_kind = 1, .prior_acceptance = 0.6},
       {.name = "eagle3 tree",
-       .passes = true,
-       .ready = true,
-       .draft_kind = 1,
-       .width = kWidth,
-       .max_gamma = 8,
-       .prior_acceptance = 0.75},
+          .passes = true,
+          .ready = true,
+          .draft_kind = 1,
+          .width = kWidth,
+          .max_gamma = 8,
+          .prior_acceptance = 0.75},
   };
 }
 
@@ -38,9 +38,9 @@ std::vector<Text> texts() {
       {"hopeless", by_arm(0, 0, 0, 0), none},
       {"wrong matches", by_arm(0.3, 0, 0.6, 0.8), [](int64_t) { return 1.0; }},
       {"matches", by_arm(0.6, 0.92, 0.6, 0.8), [](int64_t) { return 0.5; }},
-      {"alternating", [](int arm, int, int64_t t) { return t / 128 % 2    ? 0.1
-                                                           : arm == kTree ? 0.88
-                                                                          : 0.6; }, none},
+      {"alternating", [](int arm, int, int64_t t) { return t / 128 % 2 ? 0.1
+                                                        : arm == kTree ? 0.88
+                                                                       : 0.6; }, none},
   };
 }
 

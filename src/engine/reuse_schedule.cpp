@@ -63,7 +63,7 @@ Status check_identity(const json& file, const ModelIdentity& model, std::string_
       !of.contains("name") || !of["name"].is_string())
     return damaged;
   const ModelIdentity theirs{of["name"].get<std::string>(), of["hash"].get<std::string>(), int64_t(of["bytes"].get<double>()),
-                             int(of["layers"].get<double>())};
+      int(of["layers"].get<double>())};
   if (theirs == model) return {};
   return usage_error(
       fmt::format("it was made for {}, loaded is {}: make one for this model by {}", theirs.text(), model.text(), again));
@@ -80,8 +80,8 @@ std::vector<int> ReuseSchedule::layers() const {
 }
 
 std::string ReuseSchedule::to_json() const {
-  json out = {{"version", kVersion}, {"model", identity_json(model)}, {"tokens", tokens},      {"loss", loss},
-              {"budget", budget},    {"reuse_layers", layers()},      {"steps", json::array()}};
+  json out = {{"version", kVersion}, {"model", identity_json(model)}, {"tokens", tokens}, {"loss", loss}, {"budget", budget},
+      {"reuse_layers", layers()}, {"steps", json::array()}};
   for (const Step& s : steps) out["steps"].push_back({{"layer", s.layer}, {"loss", s.loss}});
   return out.dump();
 }
@@ -122,12 +122,12 @@ Result<ReuseSchedule> ReuseSchedule::load(const std::string& path, const ModelId
 }
 
 Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::vector<int32_t>> texts, int64_t scored,
-                                      const std::function<bool(int, int)>& progress) {
+    const std::function<bool(int, int)>& progress) {
   const int layers = parts.model->shape().layers;
   if (!parts.model->shape().nsa.used())
     return usage_error(
         fmt::format("reuse layers are for models with natively trained sparse attention, and this one ({}) has none",
-                    parts.model->shape().family));
+            parts.model->shape().family));
   int64_t most = 0, tokens = 0;
   for (const auto& text : texts) {
     if (int64_t(text.size()) < scored + 2)

@@ -70,22 +70,23 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
     return usage_error(fmt::format("{} requests at once, the engine was made for {}", options.batch, parts.limits.max_seqs));
   const int nodes = options.gamma + options.beside;
   if (options.batch * (nodes + 1) > parts.limits.verify_rows)
-    return usage_error(fmt::format("{} requests with {} drafts are more rows than the {} of a verify pass", options.batch, nodes,
-                                   parts.limits.verify_rows));
+    return usage_error(fmt::format(
+        "{} requests with {} drafts are more rows than the {} of a verify pass", options.batch, nodes, parts.limits.verify_rows));
   auto bench = std::unique_ptr<RoundBench>(new RoundBench(parts, options));
   bench->goes_on_ = parts.learned_named(wanted.speculation.proposer) != nullptr;
   const int64_t most = options.depth + nodes + 2 + (bench->goes_on_ ? growth(options.gamma, options.rounds) : 0);
   if (most > parts.context_len)
     return usage_error(fmt::format("a depth of {} tokens and the {} of the rounds do not fit the context of {}", options.depth,
-                                   most - options.depth, parts.context_len));
+        most - options.depth, parts.context_len));
   parts.forget_prefixes();
   Request request = wanted;
   request.prompt.resize(size_t(options.depth));
   for (int64_t i = 0; i < options.depth; ++i) request.prompt[size_t(i)] = int32_t(i % 1000);
   request.speculation.num_tokens = options.gamma, request.speculation.tree_tokens = options.beside;
   for (int slot = 0; slot < options.batch; ++slot) {
-    HUNCH_TRY(const RequestPlan plan, plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft,
-                                                   parts.model->shape().layers, parts.bits_per_weight()));
+    HUNCH_TRY(const RequestPlan plan,
+        plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
+            parts.bits_per_weight()));
     HUNCH_TRY(auto made, Running::make(parts, plan, request));
     made->rule = std::make_unique<Synthetic>(options.acceptance, uint64_t(slot));
     Sequence& sequence = made->sequence;
@@ -170,8 +171,8 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
   cost.per_round = difference(parts_.backend->counters(), before, uint64_t(rounds));
   cost.drafted = double(drafted() - drafted_before) / double(rounds) / double(requests_.size());
   if (cost.drafted < gamma)
-    return Error{fmt::format("{:.1f} guesses a round were made where {} were asked for: nothing can be said of such rounds",
-                             cost.drafted, gamma)};
+    return Error{fmt::format(
+        "{:.1f} guesses a round were made where {} were asked for: nothing can be said of such rounds", cost.drafted, gamma)};
   cost.round_ms = median(whole);
   // What the odds give in the long run; the coins of these rounds would add their noise.
   double chance = 1;

@@ -15,9 +15,9 @@ Result<RoundCost> try_rounds(const std::string& drafter, const std::string& prop
   Request request;
   request.sampling.temperature = 0.8, request.sampling.seed = 1;
   request.speculation.proposer = proposer, request.speculation.rule = "match";
-  HUNCH_TRY(auto bench, RoundBench::make(
-                            engine->parts(), request,
-                            {.batch = 2, .gamma = gamma, .beside = beside, .rounds = 3, .depth = 100, .acceptance = {0.8, 0.5}}));
+  HUNCH_TRY(auto bench,
+      RoundBench::make(engine->parts(), request,
+          {.batch = 2, .gamma = gamma, .beside = beside, .rounds = 3, .depth = 100, .acceptance = {0.8, 0.5}}));
   HUNCH_TRY(const RoundCost plain, bench->run(0, 3));
   EXPECT_EQ(plain.drafted, 0);
   EXPECT_EQ(plain.tokens, 1);

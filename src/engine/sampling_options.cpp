@@ -61,8 +61,8 @@ Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
   if (rules.min_tokens == 0) return {};
   for (const int32_t id : rules.end_ids) banned[size_t(id)] = true;
   if (nothing_left())
-    return usage_error(fmt::format("min_tokens is {}, but only end tokens may be chosen; it must be 0 or other tokens allowed",
-                                   rules.min_tokens));
+    return usage_error(fmt::format(
+        "min_tokens is {}, but only end tokens may be chosen; it must be 0 or other tokens allowed", rules.min_tokens));
   return {};
 }
 

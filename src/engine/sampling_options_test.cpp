@@ -54,8 +54,8 @@ TEST(LogitRulesOfARequest, NameTheFieldTheValueAndWhatIsAllowed) {
   EXPECT_NE(refusal({.presence_penalty = nan}), "accepted");
   EXPECT_EQ(refusal({.frequency_penalty = 2.5}), "frequency_penalty is 2.5; it must be in -2..2 (0: off)");
   EXPECT_EQ(refusal({.logit_bias = {{10, 1.0f}}}), "logit_bias has token id 10; ids of this model are 0..9");
-  EXPECT_EQ(refusal({.logit_bias = {{1, 101.0f}}}),
-            "logit_bias of token id 1 is 101; it must be at most 100 (-100 and less bans)");
+  EXPECT_EQ(
+      refusal({.logit_bias = {{1, 101.0f}}}), "logit_bias of token id 1 is 101; it must be at most 100 (-100 and less bans)");
   EXPECT_NE(refusal({.logit_bias = {{1, float(nan)}}}), "accepted");
   EXPECT_EQ(refusal({.allowed_token_ids = {-1}}), "allowed_token_ids has token id -1; ids of this model are 0..9");
   EXPECT_EQ(refusal({.bad_words = {{1}, {}}}), "bad_words: entry 1 is empty; each needs at least one token");
@@ -74,7 +74,7 @@ TEST(LogitRulesOfARequest, MustLeaveATokenToChoose) {
   for (int32_t id = 0; id < kVocab; ++id) none.logit_bias.emplace_back(id, -kInf);
   EXPECT_EQ(refusal(none), nothing);
   EXPECT_EQ(refusal({.allowed_token_ids = {0}, .min_tokens = 1}),
-            "min_tokens is 1, but only end tokens may be chosen; it must be 0 or other tokens allowed");
+      "min_tokens is 1, but only end tokens may be chosen; it must be 0 or other tokens allowed");
   EXPECT_EQ(refusal({.allowed_token_ids = {0}}), "accepted");
 }
 

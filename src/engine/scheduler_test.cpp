@@ -222,10 +222,10 @@ TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
     const int seqs = 1 + int(dice() % 6);
     const int64_t rows = seqs + 4 + int64_t(dice() % 100);
     Machine machine({.max_seqs = seqs,
-                     .rows = rows,
-                     .verify_rows = std::min<int64_t>(rows, seqs + dice() % 40),
-                     .chunk_len = 2 + int64_t(dice() % 80)},
-                    6 + int64_t(dice() % 12), seed % 3 != 0, seed);
+                        .rows = rows,
+                        .verify_rows = std::min<int64_t>(rows, seqs + dice() % 40),
+                        .chunk_len = 2 + int64_t(dice() % 80)},
+        6 + int64_t(dice() % 12), seed % 3 != 0, seed);
     for (int event = 0; event < 400; ++event) {
       const unsigned what = dice() % 10;
       if (what < 2 && machine.seats.size() < 12) {

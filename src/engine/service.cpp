@@ -26,7 +26,7 @@ Status check_prompt(const Request& request, const EngineParts& parts) {
   if (length == 0) return usage_error("the prompt is empty: give at least one token");
   if (length >= parts.context_len)
     return Error{fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)",
-                             length, parts.context_len)};
+        length, parts.context_len)};
   for (int64_t i = 0; i < length; ++i)
     if (request.prompt[size_t(i)] < 0 || request.prompt[size_t(i)] >= vocab)
       return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[size_t(i)], vocab));
@@ -45,7 +45,7 @@ void watch_acceptance(EngineParts& parts, Running& run) {
       drafter.luckless = used.kept > 0 ? 0 : drafter.luckless + used.rounds;
       if (drafter.luckless >= kLuckless)
         run.stats.warning = fmt::format("{} has drafted {} rounds without one token being kept: was it made for this model? ({})",
-                                        drafter.name, drafter.luckless, drafter.path);
+            drafter.name, drafter.luckless, drafter.path);
     }
 }
 
@@ -93,8 +93,9 @@ Service::~Service() {
 Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_prompt(request, parts_));
   HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
-  HUNCH_TRY(RequestPlan plan, plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft,
-                                           parts_.model->shape().layers, parts_.bits_per_weight()));
+  HUNCH_TRY(RequestPlan plan,
+      plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
+          parts_.bits_per_weight()));
   HUNCH_OK(plan_approximation(request.speculation, parts_, plan));
   HUNCH_OK(plan_profiled(parts_, plan));
   if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
@@ -252,20 +253,19 @@ void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
   for (const auto& chunk : plan.chunks) prompt_rows += chunk.rows;
   part("draft", report.draft_ms, "");
   part("pass", report.pass_ms,
-       fmt::format(R"("requests":{},"verify_rows":{},"prompt_rows":{},"entries":{})", report.decodes, report.verify_rows,
-                   prompt_rows, report.entries));
+      fmt::format(R"("requests":{},"verify_rows":{},"prompt_rows":{},"entries":{})", report.decodes, report.verify_rows,
+          prompt_rows, report.entries));
   part("select", report.select_ms, fmt::format(R"("requests":{})", report.learning));
   for (const auto& decode : plan.decodes) {
     const Running& run = static_cast<const Running&>(*decode.who);
     const int drafted = run.tree().size;
     trace.span(static_cast<const Session*>(run.owner)->lane, drafted > 0 ? "round" : "token", start, at,
-               fmt::format(R"("drafter":"{}","drafted":{},"accepted":{},"tokens":{})",
-                           run.chosen < 0 ? "" : run.drafters[size_t(run.chosen)].name, drafted, run.emitted_drafts,
-                           run.sequence.len() - run.emitted_first));
+        fmt::format(R"("drafter":"{}","drafted":{},"accepted":{},"tokens":{})",
+            run.chosen < 0 ? "" : run.drafters[size_t(run.chosen)].name, drafted, run.emitted_drafts,
+            run.sequence.len() - run.emitted_first));
   }
   for (const auto& chunk : plan.chunks)
-    trace.span(
-        static_cast<const Session*>(static_cast<const Running*>(chunk.who)->owner)->lane, "prompt", start, at,
+    trace.span(static_cast<const Session*>(static_cast<const Running*>(chunk.who)->owner)->lane, "prompt", start, at,
         fmt::format(R"("rows":{},"done":{},"of":{})", chunk.rows, chunk.who->sequence.committed_len, chunk.who->prefill_target));
 }
 
@@ -280,9 +280,9 @@ void Service::begin(const StepPlan& plan) {
     parts_.trace->lane(session.lane, fmt::format("request {}", session.lane));
     const double waited = session.running->stats.milliseconds.queued;
     parts_.trace->span(session.lane, "wait",
-                       Trace::Clock::now() -
-                           std::chrono::duration_cast<Trace::Clock::duration>(std::chrono::duration<double, std::milli>(waited)),
-                       waited, fmt::format(R"("prompt_tokens":{})", session.running->stats.prompt_tokens));
+        Trace::Clock::now() -
+            std::chrono::duration_cast<Trace::Clock::duration>(std::chrono::duration<double, std::milli>(waited)),
+        waited, fmt::format(R"("prompt_tokens":{})", session.running->stats.prompt_tokens));
   }
 }
 
@@ -438,9 +438,9 @@ void Service::update_stats(bool ran) {
 
 Heartbeat Service::heartbeat() const {
   return {.beats = steps_.load(std::memory_order_relaxed) + parts_.pass->layers_run(),
-          .busy = busy_.load(std::memory_order_relaxed),
-          .lost = step_.device_lost(),
-          .doing = step_.doing()};
+      .busy = busy_.load(std::memory_order_relaxed),
+      .lost = step_.device_lost(),
+      .doing = step_.doing()};
 }
 
 EngineStats Service::stats() const {

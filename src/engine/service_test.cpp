@@ -304,7 +304,7 @@ TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
   EXPECT_EQ(std::accumulate(stats.steps_by_tokens.begin(), stats.steps_by_tokens.end(), int64_t(0)), stats.passes);
   EXPECT_EQ(stats.steps_by_tokens[7], 1) << "the prompt and its token: more than 64, at most 128";
   EXPECT_EQ(std::tie(stats.rounds, stats.drafted, stats.accepted),
-            std::tie(generation.rounds, generation.drafted, generation.accepted));
+      std::tie(generation.rounds, generation.drafted, generation.accepted));
   EXPECT_NEAR(double(stats.entries_selected) / double(stats.entries_offered), 0.2, 0.02);
 }
 

@@ -74,8 +74,8 @@ void SampledRows::want_probs() {
   if (!probs_) probs_ = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), Memory::Shared);
 }
 
-void SampledRows::sample(const Sequence& sequence, const DraftTree& tree, std::span<const int32_t> parents, int64_t first,
-                         bool want_probs) {
+void SampledRows::sample(
+    const Sequence& sequence, const DraftTree& tree, std::span<const int32_t> parents, int64_t first, bool want_probs) {
   const int rows = tree.size + 1;
   const View<int32_t, 1> positions(positions_.data(), rows);
   positions(0) = int32_t(sequence.len());
@@ -197,12 +197,12 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, boo
       .sequence = &who.sequence,
       .policy = who.policy,
       .limits = {.max_tokens = drafts,
-                 .max_depth = depth,
-                 .want_q = who.needs_probs(),
-                 .may_branch = branch,
-                 .tree_top_k = who.top_k,
-                 .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
-                 .stop_below = who.stop_below},
+          .max_depth = depth,
+          .want_q = who.needs_probs(),
+          .may_branch = branch,
+          .tree_top_k = who.top_k,
+          .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
+          .stop_below = who.stop_below},
       .tree = &who.drafters[drafter].tree,
       .check = who.thinned.get(),
   };
@@ -281,13 +281,12 @@ void Step::forward(const StepPlan& plan) {
     HUNCH_CHECK(rows + chunk.rows <= capacity);
     std::copy_n(sequence.tokens.begin() + sequence.committed_len, chunk.rows, &ids(rows));
     rows += chunk.rows;
-    segments_.push_back(
-        {.phase = Segment::Phase::Prefill,
-         .sequence = &sequence,
-         .first_position = sequence.committed_len,
-         .num_rows = int(chunk.rows),
-         .policy = who.policy,
-         .selecting_rows = chunk.last && who.policy ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
+    segments_.push_back({.phase = Segment::Phase::Prefill,
+        .sequence = &sequence,
+        .first_position = sequence.committed_len,
+        .num_rows = int(chunk.rows),
+        .policy = who.policy,
+        .selecting_rows = chunk.last && who.policy ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
   }
   if (rows == 0) return;
 
@@ -371,7 +370,7 @@ Error Step::nothing_chosen(const Running& who, int64_t position) {
       fmt::format("grammar_dead_end: no token may follow at position {}: the structure asked for, with the other rules of the "
                   "request, leaves "
                   "none; loosen logit_bias, allowed_token_ids or bad_words, or the structure",
-                  position)};
+          position)};
 }
 
 // The device failed: nothing of this step is known.

@@ -31,13 +31,8 @@ bool read(const json& in, RankedStrategy& out) {
   const int64_t depth = whole(in, "depth", 0, 256), nodes = whole(in, "nodes", depth, 256), top_k = whole(in, "top_k", 1, 16);
   const int64_t group = whole(in, "group_rows", 1, 64);
   if (depth < 0 || nodes < 0 || (nodes > 0) != (depth > 0) || top_k < 0 || group < 0 || !in.contains("traversal")) return false;
-  out = {int(depth),
-         int(nodes),
-         int(top_k),
-         int(group),
-         in["traversal"] == "dfs",
-         number(in, "tokens_per_second"),
-         number(in, "accepted")};
+  out = {int(depth), int(nodes), int(top_k), int(group), in["traversal"] == "dfs", number(in, "tokens_per_second"),
+      number(in, "accepted")};
   return out.tokens_per_second >= 0 && out.accepted >= 0;
 }
 
@@ -74,7 +69,10 @@ int StrategyProfile::most_nodes() const {
 
 std::string StrategyProfile::to_json() const {
   json out = {
-      {"version", 1},          {"model", identity_json(model)}, {"drafter", drafter}, {"reuse_layers", reuse_layers},
+      {"version", 1},
+      {"model", identity_json(model)},
+      {"drafter", drafter},
+      {"reuse_layers", reuse_layers},
       {"rows", json::array()},
   };
   for (const Row& row : rows) {

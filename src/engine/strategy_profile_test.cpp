@@ -105,7 +105,7 @@ TEST(StrategyProfile, RefusesDamageAndOtherModels) {
   EXPECT_FALSE(StrategyProfile::from_json(profile.to_json(), kModel).ok());
   for (size_t cut = 0; cut < good.size(); cut += 7) EXPECT_FALSE(StrategyProfile::from_json(good.substr(0, cut), kModel).ok());
   for (const auto& [from, to] : {std::pair("\"depth\":4", "\"depth\":-1"), std::pair("\"nodes\":4", "\"nodes\":3"),
-                                 std::pair("\"group_rows\":1", "\"group_rows\":0"), std::pair("4096", "0")}) {
+           std::pair("\"group_rows\":1", "\"group_rows\":0"), std::pair("4096", "0")}) {
     std::string bad = good;
     bad.replace(bad.find(from), std::string_view(from).size(), to);
     EXPECT_FALSE(StrategyProfile::from_json(bad, kModel).ok()) << to;

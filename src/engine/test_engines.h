@@ -35,8 +35,19 @@ inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 // Every family, form of attention and rope scaling that the tree has a tiny model of.
 inline const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> names{
-      "qwen3-tied", "qwen3-untied", "qwen2-tied", "qwen2-window", "llama",       "llama-llama3",     "llama-linear",
-      "llama-yarn", "mistral",      "qwen3-moe",  "gpt-oss",      "deepseek-v3", "deepseek-v2-lite",
+      "qwen3-tied",
+      "qwen3-untied",
+      "qwen2-tied",
+      "qwen2-window",
+      "llama",
+      "llama-llama3",
+      "llama-linear",
+      "llama-yarn",
+      "mistral",
+      "qwen3-moe",
+      "gpt-oss",
+      "deepseek-v3",
+      "deepseek-v2-lite",
   };
   return names;
 }
@@ -85,8 +96,8 @@ inline std::vector<int32_t> random_prompt(int len, int vocab, uint64_t seed) {
 // what the shipped model does well, so sparse drafts are often right.
 inline std::vector<int32_t> copying_prompt(const Tokenizer& tokenizer, int len, uint64_t seed) {
   static const char* const kVerbs[] = {"scan", "merge", "split", "load", "filter", "render", "select", "update"};
-  static const char* const kNouns[] = {"worker", "layer",  "token", "store", "relay",
-                                       "buffer", "packet", "route", "stage", "mount"};
+  static const char* const kNouns[] = {
+      "worker", "layer", "token", "store", "relay", "buffer", "packet", "route", "stage", "mount"};
   Dice dice(seed);
   const auto noun = [&] { return kNouns[dice.below(10)]; };
   const auto encode = [&](const std::string& text) {
@@ -137,8 +148,8 @@ inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
 }
 
 inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
-  auto plan = plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
-                           engine.parts().model->shape().layers);
+  auto plan = plan_request(
+      request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft, engine.parts().model->shape().layers);
   HUNCH_CHECK(plan.ok());
   auto step = Solo::make(engine.parts(), *plan, request);
   HUNCH_CHECK(step.ok());

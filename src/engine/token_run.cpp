@@ -72,8 +72,8 @@ void TokenRun::wait() {
   if (status_.ok()) status_ = done;
 }
 
-void TokenRun::feed(std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits,
-                    SparseCheck* check) {
+void TokenRun::feed(
+    std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits, SparseCheck* check) {
   HUNCH_CHECK(sequence_.committed_len + int64_t(tokens.size()) <= max_len_);
   const ModelShape& shape = parts_.model->shape();
   const int64_t most = std::clamp<int64_t>(rows_per_pass, 1, parts_.pass->max_rows());

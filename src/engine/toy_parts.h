@@ -71,11 +71,11 @@ class ToyModel final : public Model {
   bool drafter_;
 };
 
-inline const Register<Model> registered{"toy", "a table, for tests",
-                                        [](const Model::Setup& setup) -> Result<std::unique_ptr<Model>> {
-                                          const auto& checkpoint = static_cast<const ToyCheckpoint&>(*setup.checkpoint);
-                                          return std::unique_ptr<Model>(new ToyModel(checkpoint, setup.requantise.has_value()));
-                                        }};
+inline const Register<Model> registered{
+    "toy", "a table, for tests", [](const Model::Setup& setup) -> Result<std::unique_ptr<Model>> {
+      const auto& checkpoint = static_cast<const ToyCheckpoint&>(*setup.checkpoint);
+      return std::unique_ptr<Model>(new ToyModel(checkpoint, setup.requantise.has_value()));
+    }};
 
 inline std::unique_ptr<EngineParts> make_parts(Tables tables, const char* device, int context_len) {
   auto parts = std::make_unique<EngineParts>();
@@ -93,8 +93,8 @@ inline std::unique_ptr<EngineParts> make_parts(Tables tables, const char* device
   const int64_t pages = (context_len + kPageLen - 1) / kPageLen;
   parts->store = parts->backend->make_kv_store(parts->geometry, pages);
   parts->pool.emplace(pages);
-  parts->pass.emplace(*parts->backend, parts->model->shape(), *parts->store,
-                      PassLimits{.max_rows = 65, .context_len = context_len});
+  parts->pass.emplace(
+      *parts->backend, parts->model->shape(), *parts->store, PassLimits{.max_rows = 65, .context_len = context_len});
   return parts;
 }
 

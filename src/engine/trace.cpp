@@ -39,8 +39,8 @@ void Trace::lane(int64_t lane, std::string_view name) {
 
 void Trace::span(int64_t lane, std::string_view name, Clock::time_point start, double ms, std::string_view args) {
   const double from = std::chrono::duration<double, std::micro>(start - origin_).count();
-  write(fmt::format(R"({{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.1f},"dur":{:.1f},"args":{{{}}}}},)", name, lane, from,
-                    1e3 * ms, args));
+  write(fmt::format(
+      R"({{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.1f},"dur":{:.1f},"args":{{{}}}}},)", name, lane, from, 1e3 * ms, args));
 }
 
 }  // namespace hunch

@@ -120,7 +120,7 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
     return usage_error(
         fmt::format("--verify-calibration: {} is of the model {}, this is {}: make one with hunch tune FILE "
                     "--calibrate-verify",
-                    path, out.model, model));
+            path, out.model, model));
   for (const json& layer : in["anchors"]) {
     if (!layer.is_number_integer() || layer.get<int64_t>() < 0 || layer.get<int64_t>() >= layers) return damaged;
     out.anchors.push_back(layer.get<int>());

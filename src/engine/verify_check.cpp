@@ -60,8 +60,8 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
   if (!s.on && !s.drafts) return out;
   out.drafts = s.drafts;
   if (parts.backend->asynchronous() && thins_attention(s) && s.scope == "joint")
-    return usage_error(fmt::format("{} has a budget for each head alone: say --verify-scope per_head, or --device cpu",
-                                   parts.backend->description()));
+    return usage_error(fmt::format(
+        "{} has a budget for each head alone: say --verify-scope per_head, or --device cpu", parts.backend->description()));
   const VerifyCalibration* known = parts.calibration ? &*parts.calibration : nullptr;
   if (thins_attention(s)) {
     if (shape.nsa.used())
@@ -94,8 +94,8 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
           "sparse verification: channels inside experts are not left out yet; leave out experts (--verify-experts N)");
     if (s.channel_share > 0 && (!known || known->channel_sizes.empty())) return needs_calibration("--verify-channel-share");
     for (int layer = 0; layer < shape.layers; ++layer)
-      out.thresholds.push_back(s.channel_share > 0 ? known->channel_threshold(layer, s.channel_share)
-                                                   : float(s.channel_threshold));
+      out.thresholds.push_back(
+          s.channel_share > 0 ? known->channel_threshold(layer, s.channel_share) : float(s.channel_threshold));
   }
   if (s.skip_experts > 0) {
     if (shape.num_experts == 0)
@@ -103,7 +103,7 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
           fmt::format("sparse verification: {} has no experts to leave out (--verify-experts {})", shape.name, s.skip_experts));
     if (s.skip_experts >= shape.experts_per_token)
       return usage_error(fmt::format("sparse verification: a row goes to {} experts; at most {} may be left out, not {}",
-                                     shape.experts_per_token, shape.experts_per_token - 1, s.skip_experts));
+          shape.experts_per_token, shape.experts_per_token - 1, s.skip_experts));
     ExpertRule rule{
         .mode = *expert_skip_named(s.expert_mode),
         .most = s.skip_experts,

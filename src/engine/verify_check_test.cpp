@@ -39,9 +39,8 @@ TEST(SparseVerification, ThatLeavesOutNothingIsExactBitForBit) {
     const auto plain = test::plain_stream(*engine, request);
     for (const char* proposer : {"none", "ngram"}) {
       request.speculation.proposer = proposer;
-      for (const SparseVerification& how :
-           {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
-            SparseVerification{.ratio = 0.99, .dense_len = 0, .block = 200, .recent_blocks = 9}}) {
+      for (const SparseVerification& how : {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
+               SparseVerification{.ratio = 0.99, .dense_len = 0, .block = 200, .recent_blocks = 9}}) {
         const Generation g = generate(*engine, sparse(request, how));
         EXPECT_EQ(g.tokens, plain) << name << " " << how.ratio;
         EXPECT_TRUE(g.lossless);
@@ -99,7 +98,7 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
     const Generation plain = generate(*engine, asked);
     for (const char* mode : {"literal", "graded"})
       EXPECT_NE(refusal(*engine, sparse(asked, {.ratio = 1, .skip_experts = 1, .expert_mode = mode})).find("--calibrate-verify"),
-                std::string::npos);
+          std::string::npos);
     engine->parts().calibration = made_up(*engine);
     for (const char* mode : {"literal", "graded", "tail_mass", "union_aware"}) {
       const Generation g =
@@ -140,12 +139,9 @@ TEST(SparseVerification, KeepsToItself) {
 
 // The same left out of passes that draft: the check is exact, and so is all that is said and kept.
 TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
-  const SparseVerification ways[] = {
-      {.ratio = 0.1, .dense_len = 32, .block = 8},
-      {.ratio = 0.2, .dense_len = 0, .block = 8, .scope = "joint", .reuse_layers = true},
-      {.ratio = 1, .channel_threshold = 0.05},
-      {.ratio = 0.2, .dense_len = 16, .block = 8, .channel_share = 0.5},
-      {.ratio = 1, .skip_experts = 1, .expert_mode = "graded"},
+  const SparseVerification ways[] = {{.ratio = 0.1, .dense_len = 32, .block = 8},
+      {.ratio = 0.2, .dense_len = 0, .block = 8, .scope = "joint", .reuse_layers = true}, {.ratio = 1, .channel_threshold = 0.05},
+      {.ratio = 0.2, .dense_len = 16, .block = 8, .channel_share = 0.5}, {.ratio = 1, .skip_experts = 1, .expert_mode = "graded"},
       {.ratio = 0.3, .dense_len = 16, .block = 8, .skip_experts = 1, .expert_mode = "union_aware"}};
   int64_t accepted = 0, drafted = 0;
   for (const char* name : {"llama", "qwen2-window", "qwen3-moe"}) {

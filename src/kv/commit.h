@@ -27,8 +27,8 @@ inline void close_up(Backend& backend, const KvRef& kv, int64_t first, std::span
 }
 
 // Appends the accepted drafts and the next pending token. Entries [0, commit.first + accepted + 1) are final afterwards.
-inline Commit commit_path(Sequence& sequence, int num_rows, std::span<const int32_t> accepted, int32_t next,
-                          std::span<const int32_t> rows = {}) {
+inline Commit commit_path(
+    Sequence& sequence, int num_rows, std::span<const int32_t> accepted, int32_t next, std::span<const int32_t> rows = {}) {
   const Commit commit{sequence.committed_len, num_rows, int(accepted.size()), rows};
   HUNCH_CHECK(sequence.len() == sequence.committed_len + 1 && commit.accepted < num_rows);
   sequence.tokens.insert(sequence.tokens.end(), accepted.begin(), accepted.end());

@@ -26,8 +26,8 @@ uint64_t chain_of(std::string_view salt) {
 
 PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), by_page_(size_t(pool.num_pages()), nullptr) { pool.set_keeper(this); }
 
-PrefixCache::Node* PrefixCache::lookup(const Node* before, uint64_t chain, std::span<const int32_t> tokens,
-                                       std::string_view salt) const {
+PrefixCache::Node* PrefixCache::lookup(
+    const Node* before, uint64_t chain, std::span<const int32_t> tokens, std::string_view salt) const {
   ++pages_sought_;
   const auto [first, last] = by_chain_.equal_range(chain);
   for (auto it = first; it != last; ++it)

@@ -8,19 +8,19 @@ Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& for
   const ModelShape& shape = setup.checkpoint->shape();
   if (shape.qk_norm != form.qk_norm)
     return Error{fmt::format("{}: the file {} q/k norm weights, the family {}", shape.family, shape.qk_norm ? "has" : "lacks",
-                             form.qk_norm ? "needs them" : "has none")};
+        form.qk_norm ? "needs them" : "has none")};
   if (shape.qkv_bias && !form.qkv_bias_allowed)
     return Error{fmt::format("{}: attention biases are not part of this family", shape.family)};
 
   if (shape.num_experts > 0 && !setup.backend->has_experts())
     return Error{fmt::format("{}: mixtures of experts do not run on {} yet; use --device cpu, or a model without experts",
-                             shape.family, setup.backend->description())};
+        shape.family, setup.backend->description())};
 
   if (const std::string lacking = setup.backend->lacks(*setup.checkpoint); !lacking.empty())
     return Error{fmt::format("{}: {} has no {} yet; use --device cpu", shape.family, setup.backend->description(), lacking)};
   if (shape.nsa.used() && !setup.backend->has_nsa())
     return Error{fmt::format("{}: natively trained sparse attention does not run on {} yet; use --device cpu", shape.family,
-                             setup.backend->description())};
+        setup.backend->description())};
 
   auto model = std::unique_ptr<Decoder>(new Decoder);
   model->shape_ = shape;
@@ -80,8 +80,8 @@ void Decoder::forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t
     attend(pass, i, shape_, layer.attention, scratch, normed, x);
     backend.norm({.x = x, .weight = floats(layer.ffn_norm), .eps = shape_.norm_eps, .out = normed});
     for (const Pass::Part& part : pass.parts())
-      feed_forward(backend, layer.ffn, scratch, normed.slice(part.first, part.rows), x.slice(part.first, part.rows), i,
-                   part.check);
+      feed_forward(
+          backend, layer.ffn, scratch, normed.slice(part.first, part.rows), x.slice(part.first, part.rows), i, part.check);
     pass.layer_output(i, x);
   }
   backend.norm({.x = x, .weight = floats(output_norm_), .eps = shape_.norm_eps, .out = hidden});

@@ -48,7 +48,7 @@ std::unique_ptr<LatentWeights> load_latent(WeightLoader& load, const ModelShape&
 }
 
 void attend_latent(Pass& pass, int layer, const ModelShape& shape, const AttentionWeights& weights, BlockScratch& scratch,
-                   View<const float, 2> in, View<float, 2> x) {
+    View<const float, 2> in, View<float, 2> x) {
   Backend& backend = pass.backend();
   const LatentWeights& w = *weights.latent;
   const LatentShape& s = w.shape;
@@ -69,9 +69,9 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
   // [rows][heads][dim]: what a head's map makes of its query, then the query's rotated part.
   for (int64_t head = 0; head < heads; ++head)
     multiply(backend, columns<const float>(raw.data, rows, heads * query, head * query, s.nope), *w.key[size_t(head)], {},
-             columns(scratch.q.data, rows, heads * dim, head * dim, s.kv_rank));
+        columns(scratch.q.data, rows, heads * dim, head * dim, s.kv_rank));
   backend.copy_rows({.from = columns<const float>(raw.data, rows * heads, query, s.nope, s.rope),
-                     .to = columns(scratch.q.data, rows * heads, dim, s.kv_rank, s.rope)});
+      .to = columns(scratch.q.data, rows * heads, dim, s.kv_rank, s.rope)});
   const auto rotate = [&](float* data, int64_t n) {
     View<float, 3> part(data + s.kv_rank, rows, n, int64_t(s.rope));
     part.stride = {n * dim, dim, 1};
@@ -80,16 +80,17 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
   rotate(scratch.q.data, heads), rotate(k.data, 1);
 
   const View<const float, 3> row(k.data, rows, int64_t(1), dim);
-  pass.attend(layer, {.q = View<const float, 3>(scratch.q.data, rows, heads, dim),
-                      .k = row,
-                      .v = row,
-                      .out = View<float, 3>(scratch.mixed.data, rows, heads, dim),
-                      .scale = float(s.scale)});
+  pass.attend(layer,
+      {.q = View<const float, 3>(scratch.q.data, rows, heads, dim),
+          .k = row,
+          .v = row,
+          .out = View<float, 3>(scratch.mixed.data, rows, heads, dim),
+          .scale = float(s.scale)});
 
   const View<float, 2> values(scratch.raw.data, rows, heads * s.value);
   for (int64_t head = 0; head < heads; ++head)
     multiply(backend, columns<const float>(scratch.mixed.data, rows, heads * dim, head * dim, s.kv_rank), *w.value[size_t(head)],
-             {}, columns(values.data, rows, heads * s.value, head * s.value, s.value));
+        {}, columns(values.data, rows, heads * s.value, head * s.value, s.value));
   const Product out[] = {{weights.o.get(), nullptr, x}};
   backend.matmul({.x = values, .products = out, .accumulate = true});
 }

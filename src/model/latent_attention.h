@@ -7,7 +7,7 @@ namespace hunch {
 
 // x += o(values(attention)): a query is led into the latent by its head's map, [key^T q | rotated q]; one KV head of rows
 // [normed latent | rotated key] serves all of them as key and as value; each head's map leads out of the latent again.
-void attend_latent(Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in,
-                   View<float, 2> x);
+void attend_latent(
+    Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in, View<float, 2> x);
 
 }  // namespace hunch

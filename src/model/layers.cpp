@@ -34,10 +34,10 @@ Buffer WeightLoader::vector(const std::string& name) {
 std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return nullptr;
-  auto weight = !tensor->data         ? backend_.random_weight(requantise_.value_or(tensor->dtype), tensor->shape.front(),
-                                                               tensor->shape.back(), tensor->seed)
-                : requantise(*tensor) ? backend_.load_weight(converted_)
-                                      : backend_.load_weight(*tensor);
+  auto weight = !tensor->data
+      ? backend_.random_weight(requantise_.value_or(tensor->dtype), tensor->shape.front(), tensor->shape.back(), tensor->seed)
+      : requantise(*tensor) ? backend_.load_weight(converted_)
+                            : backend_.load_weight(*tensor);
   return count(std::move(weight), name);
 }
 
@@ -83,8 +83,8 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
   if (!tensor->data) {
     const DType dtype = requantise_.value_or(tensor->dtype);
     const bool fits = made.shape.back() % dtype_info(dtype).block == 0;
-    return count(backend_.random_weight(fits ? dtype : DType::F32, made.shape[0], made.shape[1], tensor->seed + uint64_t(first)),
-                 name);
+    return count(
+        backend_.random_weight(fits ? dtype : DType::F32, made.shape[0], made.shape[1], tensor->seed + uint64_t(first)), name);
   }
   std::vector<std::byte> bytes;
   const bool whole = !tensor->scales.values && !tensor->split.scales;
@@ -96,7 +96,7 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t column = 0; column < columns; ++column)
         std::memcpy(bytes.data() + size_t(column * rows + row) * element,
-                    tensor->data + size_t(first + row) * row_bytes + size_t(column) * element, element);
+            tensor->data + size_t(first + row) * row_bytes + size_t(column) * element, element);
   } else {
     made.dtype = DType::F32;
     bytes.resize(size_t(rows * columns) * sizeof(float));
@@ -121,12 +121,12 @@ std::unique_ptr<Weight> WeightLoader::count(std::unique_ptr<Weight> weight, cons
 Status WeightLoader::status() const {
   if (left_out_.empty()) return {};
   constexpr double kGiB = double(1 << 30);
-  return Error{fmt::format(
-      "{} has no memory for tensor {}: {:.2f} GiB of weights were loaded before it{}, {:.2f} GiB are free; use "
-      "weights of a smaller type (hunch quantize --type q8_0 or q4_0), or end what else runs there",
-      backend_.description(), left_out_, double(bytes_) / kGiB,
-      requantise_ ? fmt::format(" (a copy in {}, --draft-weights target makes none)", dtype_info(*requantise_).name) : "",
-      double(backend_.memory_bytes()) / kGiB)};
+  return Error{
+      fmt::format("{} has no memory for tensor {}: {:.2f} GiB of weights were loaded before it{}, {:.2f} GiB are free; use "
+                  "weights of a smaller type (hunch quantize --type q8_0 or q4_0), or end what else runs there",
+          backend_.description(), left_out_, double(bytes_) / kGiB,
+          requantise_ ? fmt::format(" (a copy in {}, --draft-weights target makes none)", dtype_info(*requantise_).name) : "",
+          double(backend_.memory_bytes()) / kGiB)};
 }
 
 // True if converted_ now holds the tensor in the wanted encoding.
@@ -237,13 +237,13 @@ RopeTable::RopeTable(Backend& backend, const ModelShape& shape) {
 
 void RopeTable::angles(Pass& pass, const BlockScratch& scratch) const {
   pass.backend().rope_angles({.positions = pass.positions(),
-                              .inv_freq = inv_freq_.view<float>(pairs_),
-                              .magnitude = magnitude_,
-                              .cos_sin = scratch.cos_sin});
+      .inv_freq = inv_freq_.view<float>(pairs_),
+      .magnitude = magnitude_,
+      .cos_sin = scratch.cos_sin});
 }
 
 void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeights& w, BlockScratch& s, View<const float, 2> in,
-            View<float, 2> x) {
+    View<float, 2> x) {
   if (w.latent) return attend_latent(pass, layer, shape, w, s, in, x);
   Backend& backend = pass.backend();
   const int64_t rows = pass.num_rows(), dim = shape.head_dim;
@@ -252,21 +252,22 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
       {w.q.get(), floats(w.q_bias), s.q}, {w.k.get(), floats(w.k_bias), s.k}, {w.v.get(), floats(w.v_bias), s.v}};
   backend.matmul({.x = in, .products = qkv});
   backend.ready_heads({.q = heads(s.q, shape.heads),
-                       .k = heads(s.k, shape.kv_heads),
-                       .q_norm = floats(w.q_norm),
-                       .k_norm = floats(w.k_norm),
-                       .eps = shape.norm_eps,
-                       .cos_sin = s.cos_sin,
-                       .pairs = shape.rope_pairs});
+      .k = heads(s.k, shape.kv_heads),
+      .q_norm = floats(w.q_norm),
+      .k_norm = floats(w.k_norm),
+      .eps = shape.norm_eps,
+      .cos_sin = s.cos_sin,
+      .pairs = shape.rope_pairs});
   if (w.nsa) multiply(backend, in, *w.nsa->gate, {}, s.branches);
-  pass.attend(layer, {.q = heads(s.q, shape.heads),
-                      .k = heads(s.k, shape.kv_heads),
-                      .v = heads(s.v, shape.kv_heads),
-                      .out = heads(s.mixed, shape.heads),
-                      .scale = 1.0f / std::sqrt(float(dim)),
-                      .sinks = floats(w.sinks),
-                      .nsa = w.nsa ? w.nsa->layer() : NsaLayer{},
-                      .gates = s.branches});
+  pass.attend(layer,
+      {.q = heads(s.q, shape.heads),
+          .k = heads(s.k, shape.kv_heads),
+          .v = heads(s.v, shape.kv_heads),
+          .out = heads(s.mixed, shape.heads),
+          .scale = 1.0f / std::sqrt(float(dim)),
+          .sinks = floats(w.sinks),
+          .nsa = w.nsa ? w.nsa->layer() : NsaLayer{},
+          .gates = s.branches});
   if (w.gate) {  // the queries are spent: their place is free
     multiply(backend, in, *w.gate, {}, s.q);
     backend.gate({.gate = s.q, .up = s.mixed, .out = s.mixed, .sigmoid = true});
@@ -276,7 +277,7 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
 }
 
 void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x,
-                  int layer, SparseCheck* check) {
+    int layer, SparseCheck* check) {
   const int64_t rows = in.extent[0];
   if (w.experts) {
     const int64_t width = w.experts->all.front().gate->out_dim;
@@ -285,25 +286,25 @@ void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s
     const auto ids = s.ids.slice(0, rows);
     multiply(backend, in, *w.experts->router, w.experts->router_bias, logits);
     backend.route({.logits = logits,
-                   .routing = w.experts->routing,
-                   .normalise = w.experts->normalise,
-                   .bias = floats(w.experts->choice_bias),
-                   .groups = w.experts->groups,
-                   .groups_kept = w.experts->groups_kept,
-                   .scale = w.experts->share_scale,
-                   .ids = ids,
-                   .shares = shares});
+        .routing = w.experts->routing,
+        .normalise = w.experts->normalise,
+        .bias = floats(w.experts->choice_bias),
+        .groups = w.experts->groups,
+        .groups_kept = w.experts->groups_kept,
+        .scale = w.experts->share_scale,
+        .ids = ids,
+        .shares = shares});
     if (check && check->thins_experts()) check->thin_experts(layer, ids, shares);
     backend.experts({.x = in,
-                     .ids = ids,
-                     .shares = shares,
-                     .experts = w.experts->all,
-                     .clamp = w.experts->clamp,
-                     .out = x,
-                     .gate = gate,
-                     .up = up,
-                     .gathered = s.gathered,
-                     .product = s.product});
+        .ids = ids,
+        .shares = shares,
+        .experts = w.experts->all,
+        .clamp = w.experts->clamp,
+        .out = x,
+        .gate = gate,
+        .up = up,
+        .gathered = s.gathered,
+        .product = s.product});
   }
   if (!w.gate) return;
   const View<float, 2> gate(s.gate.data, rows, w.gate->out_dim), up(s.up.data, rows, w.gate->out_dim);

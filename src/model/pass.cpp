@@ -13,8 +13,8 @@ size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
   const int64_t attention = int64_t(shape.heads) * shape.head_dim, kv = int64_t(shape.kv_heads) * shape.head_dim;
   const int64_t experts = shape.num_experts > 0 ? 2 * shape.hidden + shape.num_experts + 2 * shape.experts_per_token : 0;
   const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.widest_ffn() + shape.head_dim + experts +
-                                 (shape.nsa.used() ? 3 * int64_t(shape.heads) + 16 : 0) + shape.latent.q_rank +
-                                 shape.heads * std::max(shape.latent.nope + shape.latent.rope, shape.latent.value);
+      (shape.nsa.used() ? 3 * int64_t(shape.heads) + 16 : 0) + shape.latent.q_rank +
+      shape.heads * std::max(shape.latent.nope + shape.latent.rope, shape.latent.value);
   return size_t(floats_per_row + limits.floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
 }
 
@@ -35,8 +35,8 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
   // A device chooses for all layers at once, when the pass is over: the scores of all of them stay until then.
   score_layers_ = backend.asynchronous() ? shape.layers : 1;
-  scores_ = backend.allocate(size_t(score_layers_) * size_t(limits.max_segments) * size_t(shape.kv_heads) *
-                             size_t(limits.context_len) * sizeof(float));
+  scores_ = backend.allocate(
+      size_t(score_layers_) * size_t(limits.max_segments) * size_t(shape.kv_heads) * size_t(limits.context_len) * sizeof(float));
   segments_.reserve(size_t(limits.max_segments));
   runs_.reserve(size_t(limits.max_segments)), parts_.reserve(size_t(limits.max_segments));
   if (!limits.compressed) return;
@@ -148,14 +148,14 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
   const int64_t skipped = run.num_rows - info.num_rows;
   for (int64_t row = 0; row < run.num_rows; ++row) used(row) = row >= skipped && request.row_used(row - skipped);
   const int64_t number = &run - runs_.data();
-  auto scores = scores_.view<float>(score_layers_, limits_.max_segments, shape_.kv_heads,
-                                    limits_.context_len)[score_layers_ > 1 ? layer : 0][number];
+  auto scores = scores_.view<float>(
+      score_layers_, limits_.max_segments, shape_.kv_heads, limits_.context_len)[score_layers_ > 1 ? layer : 0][number];
   run.scores = {.metric = request.metric,
-                .combine = request.combine,
-                .row_used = used,
-                .lse = request.lse,
-                .prefix_len = info.first_position,
-                .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
+      .combine = request.combine,
+      .row_used = used,
+      .lse = request.lse,
+      .prefix_len = info.first_position,
+      .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
 }
 
 // The runs that choose for the segment: one row of each group. A device takes trees as a whole.
@@ -196,10 +196,10 @@ void Pass::attend_sparsely(int layer, const Attend& args) {
     HUNCH_CHECK(!segment.policy && segment.phase != Segment::Phase::Draft && segment.first == 0);
     const KvRef kv{&store_, segment.sequence->pages.view()}, rows{limits_.compressed, compressing_[i].pages};
     backend_.store_kv({.layer = layer,
-                       .k = args.k.slice(first_row, segment.num_rows),
-                       .v = args.v.slice(first_row, segment.num_rows),
-                       .kv = kv,
-                       .first_entry = segment.first_position});
+        .k = args.k.slice(first_row, segment.num_rows),
+        .v = args.v.slice(first_row, segment.num_rows),
+        .kv = kv,
+        .first_entry = segment.first_position});
     backend_.compress_kv(
         {.layer = layer, .nsa = args.nsa, .kv = kv, .rows = rows, .first = compressing_[i].first, .last = compressing_[i].last});
     NsaRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = kv, .rows = rows};
@@ -261,11 +261,11 @@ void Pass::attend(int layer, const Attend& args) {
     const AttentionRun& run = runs_[i];
     const int64_t counting = run.first_row + run.num_rows - info.num_rows;
     segment.policy->learn(layer, info,
-                          {.q = args.q.slice(counting, info.num_rows),
-                           .lse = View<const float, 2>(lse).slice(counting, info.num_rows),
-                           .scores = run.scores.out,
-                           .scale = args.scale,
-                           .kv = {&store_, segment.sequence->pages.view()}});
+        {.q = args.q.slice(counting, info.num_rows),
+            .lse = View<const float, 2>(lse).slice(counting, info.num_rows),
+            .scores = run.scores.out,
+            .scale = args.scale,
+            .kv = {&store_, segment.sequence->pages.view()}});
     if (!info.draft) select_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }
 }

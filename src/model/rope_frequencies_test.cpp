@@ -67,11 +67,11 @@ TEST(RopeFrequencies, YarnBlendsByDimensionAndScalesTheMagnitude) {
 TEST(RopeFrequencies, YarnWithoutRoundingKeepsItsRange) {
   ModelShape s = shape(64, 150000);
   s.rope_scaling = {.kind = RopeScaling::Kind::Yarn,
-                    .factor = 32,
-                    .original_context = 4096,
-                    .beta_fast = 32,
-                    .beta_slow = 1,
-                    .truncate = false};
+      .factor = 32,
+      .original_context = 4096,
+      .beta_fast = 32,
+      .beta_slow = 1,
+      .truncate = false};
   const RopeFrequencies rope = rope_frequencies(s);
   EXPECT_NEAR(rope.magnitude, 1.34657, 1e-5);
   for (int i = 0; i < 32; ++i) {

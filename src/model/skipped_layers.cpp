@@ -33,7 +33,7 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
       return usage_error(
           fmt::format("{} layers to skip: the model has {}, of which the first and the last {} always run; skip at most {}, or "
                       "name the layers",
-                      count, layers, kKeptEnds, spare));
+              count, layers, kKeptEnds, spare));
     // The middles of `count` equal parts.
     for (int i = 0; i < count; ++i) skipped[size_t(kKeptEnds + (2 * i + 1) * spare / (2 * count))] = 1;
     return count > 0 ? skipped : std::vector<uint8_t>{};

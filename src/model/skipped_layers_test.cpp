@@ -40,11 +40,9 @@ TEST(SkippedLayers, AListNamesThem) {
 }
 
 TEST(SkippedLayers, RefusesWhatTheModelCannotSpare) {
-  EXPECT_EQ(
-      shown("5", 8),
+  EXPECT_EQ(shown("5", 8),
       "5 layers to skip: the model has 8, of which the first and the last 2 always run; skip at most 4, or name the layers");
-  EXPECT_EQ(
-      shown("1", 3),
+  EXPECT_EQ(shown("1", 3),
       "1 layers to skip: the model has 3, of which the first and the last 2 always run; skip at most 0, or name the layers");
   EXPECT_EQ(shown("8,", 8), "layer 8 to skip: the model has 8, counted from 0");
   EXPECT_EQ(shown("1,0", 2), "all 2 layers to skip: at least one must run");

@@ -21,7 +21,7 @@ int recent_blocks(const BlockBudget& b, int rows) {
 }
 
 void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, int sinks, int recent, bool joint,
-                   std::vector<std::vector<int32_t>>& kept) {
+    std::vector<std::vector<int32_t>>& kept) {
   const int heads = int(scores.extent[0]);
   const int64_t first = std::min<int64_t>(sinks, blocks), last = std::max(first, blocks - recent);
   const int64_t forced = first + blocks - last;
@@ -90,10 +90,10 @@ void BlockMeans::score(int layer, View<const float, 2> q, bool max_of_group, int
       .q = rows,
       .kv = means(),
       .scores = {.metric = ScoreMetric::Logit,
-                 .combine = ScoreCombine::Max,
-                 .row_used = View<const uint8_t, 1>(used.data(), used.size()),
-                 .prefix_len = blocks,
-                 .out = out},
+          .combine = ScoreCombine::Max,
+          .row_used = View<const uint8_t, 1>(used.data(), used.size()),
+          .prefix_len = blocks,
+          .out = out},
   });
 }
 

@@ -29,7 +29,7 @@ int recent_blocks(const BlockBudget&, int rows);
 // even where they exceed it, then the best by score (NaN ranks lowest, ties to the lower block and head). `budget`: of each head,
 // or with `joint` of all together. Host memory only.
 void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, int sinks, int recent, bool joint,
-                   std::vector<std::vector<int32_t>>& kept);  // scores [heads][>= blocks]
+    std::vector<std::vector<int32_t>>& kept);  // scores [heads][>= blocks]
 
 // Means of the rotated keys of whole blocks as stored: keys of a store of the backend, an entry a block, made when all entries of
 // a block are final.
@@ -41,8 +41,8 @@ class BlockMeans {
   void extend(int layer, const KvRef&, int64_t blocks);
   // out[h][b] = q . mean key for the first `blocks`, q the mean of the query heads of KV head h, or the greatest of their
   // products.
-  void score(int layer, View<const float, 2> q, bool max_of_group, int64_t blocks,
-             View<float, 2> out) const;  // q [heads][head_dim]
+  void score(
+      int layer, View<const float, 2> q, bool max_of_group, int64_t blocks, View<float, 2> out) const;  // q [heads][head_dim]
   size_t bytes() const { return store_ ? store_->bytes : 0; }
 
  private:

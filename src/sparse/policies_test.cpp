@@ -189,11 +189,11 @@ class Rig {
               {.layer = layer, .scale = kScale, .q = queries(*runs[i], layer), .kv = own(*runs[i]), .scores = args[i]});
       for (size_t i = 0; i < runs.size(); ++i)
         policy->learn(layer, runs[i]->info,
-                      {.q = queries(*runs[i], layer),
-                       .lse = View<const float, 2>(runs[i]->true_lse[layer].data(), runs[i]->info.num_rows, kHeads),
-                       .scores = args[i].out,
-                       .scale = kScale,
-                       .kv = own(*runs[i])});
+            {.q = queries(*runs[i], layer),
+                .lse = View<const float, 2>(runs[i]->true_lse[layer].data(), runs[i]->info.num_rows, kHeads),
+                .scores = args[i].out,
+                .scale = kScale,
+                .kv = own(*runs[i])});
     }
   }
   static View<const float, 3> queries(const Live& run, int layer) {
@@ -205,7 +205,7 @@ class Rig {
 
 // Mean over the heads of a set, then sum or max over the rows used, of min(1, exp(logit - lse)) or of logits.
 Scores scores_of(const Rig& rig, const Live& run, int layer, int set, const std::vector<float>& lse, const std::vector<int>& rows,
-                 bool logits, bool maximum) {
+    bool logits, bool maximum) {
   const int first = rig.options.share == "layer" ? 0 : set * kGroup, end = rig.options.share == "layer" ? kHeads : first + kGroup;
   Scores out;
   for (int64_t e = 0; e < run.info.first_position; ++e) {
@@ -288,8 +288,8 @@ void expect_copied(Rig& rig, const Live& run, const std::string& what) {
     ASSERT_EQ(selection.prefix, list.extent[1]);
     for (int head = 0; head < kKvHeads; ++head) {
       for (int64_t i = 0; i < selection.prefix; ++i)
-        ASSERT_EQ(rig.entry(selection.kv, layer, head, i),
-                  rig.entry(rig.own(run), layer, head, list(list.extent[0] > 1 ? head : 0, i)))
+        ASSERT_EQ(
+            rig.entry(selection.kv, layer, head, i), rig.entry(rig.own(run), layer, head, list(list.extent[0] > 1 ? head : 0, i)))
             << what << " entry " << i;
       for (int64_t p = selection.tail_first; p < run.sequence.committed_len; ++p)
         ASSERT_EQ(rig.entry(selection.kv, layer, head, selection.entry_of(p)), rig.entry(rig.own(run), layer, head, p))
@@ -321,10 +321,10 @@ std::vector<Config> scored_configs() {
         out.push_back({
             "vegas",
             {.metric = metric,
-             .rows = rows,
-             .combine = wide ? "max" : "sum",
-             .share = wide ? "layer" : "kv_head",
-             .spread = wide && std::string(metric) != "logit" ? 5 : 0},
+                .rows = rows,
+                .combine = wide ? "max" : "sum",
+                .share = wide ? "layer" : "kv_head",
+                .spread = wide && std::string(metric) != "logit" ? 5 : 0},
         });
   out.push_back({"vegas", {.max_tokens = 33}});
   out.push_back({"vegas", {.block = 16}});
@@ -340,8 +340,8 @@ std::vector<Config> scored_configs() {
 }
 
 // What the definition of a scored policy says of the last pass.
-void expect_scored(Rig& rig, const Config& config, const Live& run, const std::vector<int32_t>& accepted,
-                   const std::string& what) {
+void expect_scored(
+    Rig& rig, const Config& config, const Live& run, const std::vector<int32_t>& accepted, const std::string& what) {
   const std::string name = config.policy;
   const bool vegas = name == "vegas";
   const PolicyOptions& o = config.options;
@@ -351,8 +351,8 @@ void expect_scored(Rig& rig, const Config& config, const Live& run, const std::v
       const bool by_drafts = vegas && o.metric == "weight" && !run.info.prompt;
       const int chooser = o.layer_step > 1 ? 0 : layer;  // whose scores count; layer 1 has a window
       Scores scores = scores_of(rig, run, chooser, set,
-                                by_drafts ? noted_lse(run, chooser, rows == "last" || rows == "accepted") : run.true_lse[chooser],
-                                counting(rows, run, accepted), vegas && o.metric == "logit", vegas && o.combine == "max");
+          by_drafts ? noted_lse(run, chooser, rows == "last" || rows == "accepted") : run.true_lse[chooser],
+          counting(rows, run, accepted), vegas && o.metric == "logit", vegas && o.combine == "max");
       if (name == "snapkv") scores = pooled(scores);
       if (vegas && o.block > 1) scores = greatest_of_blocks(scores, o.block);
       else if (vegas && o.spread > 0) scores = spread(scores, o.spread);
@@ -362,8 +362,8 @@ void expect_scored(Rig& rig, const Config& config, const Live& run, const std::v
 
 void expect_rounds(const char* device, const Config& config) {
   const std::string what = std::string(device) + " " + config.policy + " " + config.options.metric + " " + config.options.rows +
-                           " " + config.options.share + " block " + std::to_string(config.options.block) + " step " +
-                           std::to_string(config.options.layer_step);
+      " " + config.options.share + " block " + std::to_string(config.options.block) + " step " +
+      std::to_string(config.options.layer_step);
   const std::string name = config.policy;
   Rig rig(device, config.policy, config.options);
   Live a = rig.start(2, 230), b = rig.start(0, 161);

@@ -122,7 +122,7 @@ void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
     const auto q = state.q.view<float>(geometry_.layers, max_rows_, heads_, geometry_.head_dim)[layer].slice(0, commit.num_rows);
     const auto lse = rows_of(state.had_drafts ? state.draft_lse : state.true_lse, layer, commit.num_rows);
     choose(layer, sequence.slot, commit.first + commit.accepted + 1,
-           look_again(layer, commit.first, q, lse, used, state.scale, state.kv), state.kv);
+        look_again(layer, commit.first, q, lse, used, state.scale, state.kv), state.kv);
   }
 }
 
@@ -141,7 +141,7 @@ View<const uint8_t, 1> ScoredPolicy::used_rows(int num_rows) {
 void ScoredPolicy::note_last(int layer, Slot slot, const Observation& seen) {
   SlotState& state = slots_[size_t(slot)];
   backend_.copy_rows({.from = seen.lse.slice(seen.lse.extent[0] - 1, 1),
-                      .to = state.last_lse.view<float>(geometry_.layers, heads_).slice(layer, 1)});
+      .to = state.last_lse.view<float>(geometry_.layers, heads_).slice(layer, 1)});
   state.has_last = true;
 }
 
@@ -201,15 +201,14 @@ void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observa
 }
 
 View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
-                                              View<const uint8_t, 1> used, float scale, const KvRef& kv) {
+    View<const uint8_t, 1> used, float scale, const KvRef& kv) {
   auto out = scores_.view();
-  backend_.score_keys(
-      {.layer = layer,
-       .scale = scale,
-       .q = q,
-       .kv = kv,
-       .scores = {
-           .metric = how_.metric, .combine = how_.combine, .row_used = used, .lse = lse, .prefix_len = prefix_len, .out = out}});
+  backend_.score_keys({.layer = layer,
+      .scale = scale,
+      .q = q,
+      .kv = kv,
+      .scores = {
+          .metric = how_.metric, .combine = how_.combine, .row_used = used, .lse = lse, .prefix_len = prefix_len, .out = out}});
   return out;
 }
 

@@ -75,7 +75,7 @@ class ScoredPolicy : public CopyingPolicy {
   View<const float, 2> lse_of_last(int layer, const PassInfo&);
   void keep_for_later(int layer, const PassInfo&, const Observation&);
   View<const float, 2> look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
-                                  View<const uint8_t, 1> used, float scale, const KvRef&);
+      View<const uint8_t, 1> used, float scale, const KvRef&);
   View<const float, 2> reduced(Slot, View<const float, 2> scores);
   void choose(int layer, Slot, int64_t tail_last, View<const float, 2> scores, const KvRef&);
 

@@ -113,11 +113,11 @@ void SparseCheck::choose(int layer, View<const float, 2> q, int64_t len, int row
   View<int32_t, 2> blocks = entries;
   blocks.extent[1] = quota.count;
   setup_.backend->top_k({.scores = scores,
-                         .n = quota.full,
-                         .count = quota.count,
-                         .sinks = int(std::min<int64_t>(b.sinks, quota.full)),
-                         .recent = quota.recent,
-                         .index = blocks});
+      .n = quota.full,
+      .count = quota.count,
+      .sinks = int(std::min<int64_t>(b.sinks, quota.full)),
+      .recent = quota.recent,
+      .index = blocks});
   if (b.block > 1) setup_.backend->expand_blocks({.index = entries, .blocks = quota.count, .block = b.block});
 }
 
@@ -162,11 +162,11 @@ void SparseCheck::choose_set(int layer, View<const float, 3> q, const KvRef& own
   set = last_;
   if (set.all || in_place_) return;
   setup_.backend->gather_kv({.layer = layer,
-                             .from = own,
-                             .to = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())},
-                             .index = lists(set.lists, set.width),
-                             .tail_first = set.tail_first,
-                             .tail_last = len});
+      .from = own,
+      .to = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())},
+      .index = lists(set.lists, set.width),
+      .tail_first = set.tail_first,
+      .tail_last = len});
 }
 
 SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, const KvRef& own, int64_t committed, int round_row) {
@@ -213,13 +213,13 @@ void SparseCheck::thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> s
   }
   const ExpertRule& rule = *options_.experts;
   setup_.backend->thin_experts({.mode = rule.mode,
-                                .most = rule.most,
-                                .mass = rule.mass,
-                                .renorm = rule.renorm,
-                                .betas = betas_.empty() ? nullptr : static_cast<const float*>(betas_[size_t(layer)].data()),
-                                .ids = ids,
-                                .shares = shares,
-                                .skipped = &skipped()(2)});
+      .most = rule.most,
+      .mass = rule.mass,
+      .renorm = rule.renorm,
+      .betas = betas_.empty() ? nullptr : static_cast<const float*>(betas_[size_t(layer)].data()),
+      .ids = ids,
+      .shares = shares,
+      .skipped = &skipped()(2)});
   counts_.experts += ids.size();
 }
 

@@ -77,7 +77,7 @@ class SparseCheck {
     std::span<const int64_t> head_first;  // AttentionRun
   };
   Reading select(int layer, View<const float, 3> q, const KvRef& own, int64_t committed,
-                 int round_row = 0);  // q [rows][heads][head_dim]
+      int round_row = 0);  // q [rows][heads][head_dim]
 
   bool thins_attention() const { return options_.attention.has_value(); }
   bool thins_channels() const { return !options_.thresholds.empty() || options_.record; }

@@ -181,10 +181,10 @@ TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
   const KvRef own{store.get(), View<const int32_t, 1>(pages.data(), 4)};
   backend.store_kv({.k = rows, .v = rows, .kv = own});
   SparseCheck check({.backend = &backend,
-                     .geometry = {DType::F32, 1, kKvHeads, kDim},
-                     .window = {0},
-                     .max_rows = 1,
-                     .options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}}});
+      .geometry = {DType::F32, 1, kKvHeads, kDim},
+      .window = {0},
+      .max_rows = 1,
+      .options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}}});
   Sequence sequence;
   for (const bool room : {false, true}) {
     sequence.max_len = room ? 256 : int64_t(1) << 50;
@@ -210,7 +210,7 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   const auto silu = [](float x) { return x / (1 + std::exp(-x)); };
   //               small in both, in one,  in none, exactly at it, negative and small
   std::vector<float> gate{0.01f, 0.02f, 1.0f, 0.5f, -0.05f,  //
-                          0.09f, 2.00f, 3.0f, 0.6f, -0.01f};
+      0.09f, 2.00f, 3.0f, 0.6f, -0.01f};
   const std::vector<float> was = gate;
   check.thin_channels(0, View<float, 2>(gate.data(), 2, 5));
   for (size_t i = 0; i < gate.size(); ++i) {

@@ -13,14 +13,14 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
 }
 
 const AddedToken* AddedTokens::find(std::string_view content) const {
-  const auto at = std::lower_bound(tokens_.begin(), tokens_.end(), content,
-                                   [](const AddedToken& a, std::string_view b) { return a.content < b; });
+  const auto at = std::lower_bound(
+      tokens_.begin(), tokens_.end(), content, [](const AddedToken& a, std::string_view b) { return a.content < b; });
   return at != tokens_.end() && at->content == content ? &*at : nullptr;
 }
 
 const AddedToken* AddedTokens::duplicate() const {
-  const auto at = std::adjacent_find(tokens_.begin(), tokens_.end(),
-                                     [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; });
+  const auto at = std::adjacent_find(
+      tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; });
   return at == tokens_.end() ? nullptr : &*at;
 }
 

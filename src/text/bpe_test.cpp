@@ -12,8 +12,8 @@ namespace hunch {
 namespace {
 
 // The definition, word for word: find the best-ranked adjacent pair, the leftmost of equals, merge it, start again.
-std::vector<std::string> merged_by_definition(const std::string& word,
-                                              const std::vector<std::pair<std::string, std::string>>& merges) {
+std::vector<std::string> merged_by_definition(
+    const std::string& word, const std::vector<std::pair<std::string, std::string>>& merges) {
   std::map<std::pair<std::string, std::string>, size_t> ranks;
   for (size_t i = 0; i < merges.size(); ++i) ranks[merges[i]] = i;
   std::vector<std::string> parts;

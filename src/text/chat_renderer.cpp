@@ -39,17 +39,17 @@ constexpr size_t kMaxKwargsBytes = size_t(64) << 10;
 
 constexpr std::pair<std::string_view, std::string_view> kNamed[] = {
     {"chatml",
-     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% "
-     "endfor %}"
-     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% "
+        "endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
     {"llama3",
-     "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "
-     "message['content']|trim + '<|eot_id|>' }}{% endfor %}"
-     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"}};
+        "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "
+        "message['content']|trim + '<|eot_id|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"}};
 
 // Marks that end the model's turn in the templates that write them. <|end|> ends a message only where there is <|return|> too.
-constexpr std::string_view kTurnEnds[] = {"<|im_end|>",    "<|eot_id|>",      "<|eom_id|>", "<|return|>", "<|call|>",
-                                          "<end_of_turn>", "<|end_of_turn|>", "<|end|>",    "</s>"};
+constexpr std::string_view kTurnEnds[] = {
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|end_of_turn|>", "<|end|>", "</s>"};
 
 int depth_of(const Json& json, int most) {
   if (!json.is_structured() || most == 0) return 0;
@@ -93,7 +93,7 @@ Result<ChatRenderer> ChatRenderer::make(std::string_view source, const Tokenizer
     return Error{
         fmt::format("the model brings no chat template: send plain prompts (/v1/completions), or name one with "
                     "--chat-template ({}) or --chat-template-file",
-                    known_chat_templates())};
+            known_chat_templates())};
   HUNCH_TRY(ChatTemplate compiled, ChatTemplate::compile(source));
   ChatRenderer out(std::move(compiled), tokenizer, limits);
   if (tokenizer.bos_id()) out.marks_.push_back({"bos_token", std::string(tokenizer.token_bytes(*tokenizer.bos_id()))});

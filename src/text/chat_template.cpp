@@ -19,8 +19,8 @@ using jinja::Value;
 
 // Roles that templates put between the parts of a mark, as in '<|' + role + '|>'. They can spell nothing but the marks of turns,
 // which a request may ask for anyway by choosing a role.
-constexpr std::string_view kRoles[] = {"system",   "user",    "assistant",   "tool", "developer",
-                                       "function", "ipython", "observation", "model"};
+constexpr std::string_view kRoles[] = {
+    "system", "user", "assistant", "tool", "developer", "function", "ipython", "observation", "model"};
 
 Result<Value> convert(const Json& json, Heap& heap, int depth) {
   if (depth > jinja::kMaxDepth)
@@ -105,7 +105,7 @@ Result<ChatTemplate> ChatTemplate::compile(std::string_view source) {
 }
 
 Result<RenderedChat> ChatTemplate::render(const Json& variables, std::span<const std::pair<std::string, std::string>> marks,
-                                          const TemplateLimits& limits, std::time_t now) const {
+    const TemplateLimits& limits, std::time_t now) const {
   if (!variables.is_object()) return usage_error("the variables of a chat template must be an object");
   const jinja::Budget budget{.steps = limits.steps, .time = limits.time, .output_bytes = limits.output_bytes, .now = now};
   // Texts on the way add up: what a conversation builds by appending to one text again and again must fit.

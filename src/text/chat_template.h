@@ -44,8 +44,8 @@ class ChatTemplate {
   // of the same name. `now`: what strftime_now shows, in local time. Const and safe from many threads.
   // Errors are usage errors with the line: raise_exception's message, what the template could not do with the values, a limit.
   Result<RenderedChat> render(const nlohmann::ordered_json& variables,
-                              std::span<const std::pair<std::string, std::string>> marks = {}, const TemplateLimits& limits = {},
-                              std::time_t now = std::time(nullptr)) const;
+      std::span<const std::pair<std::string, std::string>> marks = {}, const TemplateLimits& limits = {},
+      std::time_t now = std::time(nullptr)) const;
 
  private:
   struct Compiled;

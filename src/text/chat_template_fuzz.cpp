@@ -19,11 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const nlohmann::ordered_json call = {{"id", "a"}, {"function", {{"name", "f"}, {"arguments", {{"x", 1.5}, {"y", nullptr}}}}}};
   const nlohmann::ordered_json variables = {
       {"messages",
-       {{{"role", "system"}, {"content", content}}, {{"role", "user"}, {"content", content}, {"tool_calls", {call}}}}},
-      {"tools", {call, call}},
-      {"s", content},
-      {"l", {3, 1, 2, "b", content}},
-      {"d", {{"a", 1}, {"b", {{"c", content}}}}},
+          {{{"role", "system"}, {"content", content}}, {{"role", "user"}, {"content", content}, {"tool_calls", {call}}}}},
+      {"tools", {call, call}}, {"s", content}, {"l", {3, 1, 2, "b", content}}, {"d", {{"a", 1}, {"b", {{"c", content}}}}},
       {"add_generation_prompt", true}};
   const hunch::TemplateLimits limits = {.steps = 20000, .time = std::chrono::seconds(5), .output_bytes = 1 << 16};
   const auto rendered = compiled.value().render(variables, {}, limits, 0);
@@ -32,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   HUNCH_CHECK(chat.text.size() <= limits.output_bytes);
   HUNCH_CHECK(!hunch::first_invalid_utf8(chat.text));
   const bool writes_it = input.substr(0, cut).find('\\') != std::string_view::npos ||
-                         input.substr(0, cut).find("\xF3\xA0\x80\x81") != std::string_view::npos;
+      input.substr(0, cut).find("\xF3\xA0\x80\x81") != std::string_view::npos;
   size_t before = 0;
   for (const auto& [begin, end] : chat.trusted) {
     HUNCH_CHECK(begin >= before && begin < end && end <= chat.text.size());

@@ -31,8 +31,8 @@ ChatTemplate compiled(std::string_view source) {
   return std::move(made).value();
 }
 
-Result<RenderedChat> render(std::string_view source, const Json& variables = Json::object(), const Marks& marks = {},
-                            TemplateLimits limits = patient()) {
+Result<RenderedChat> render(
+    std::string_view source, const Json& variables = Json::object(), const Marks& marks = {}, TemplateLimits limits = patient()) {
   auto made = ChatTemplate::compile(source);
   if (!made.ok()) return made.error();
   return made.value().render(variables, marks, limits, 1753358400);
@@ -45,8 +45,8 @@ std::string error_of(std::string_view source, const Json& variables = Json::obje
   return error_of(render(source, variables, {}, limits));
 }
 
-void expect_error(std::string_view source, std::string_view words, const Json& variables = Json::object(),
-                  TemplateLimits limits = patient()) {
+void expect_error(
+    std::string_view source, std::string_view words, const Json& variables = Json::object(), TemplateLimits limits = patient()) {
   const std::string error = error_of(source, variables, limits);
   EXPECT_NE(error.find(words), std::string::npos) << words << " in: " << error;
 }
@@ -132,11 +132,10 @@ TEST(ChatTemplate, DeepTemplatesAreRefusedWithoutDeepRecursion) {
   for (const std::string_view open : {"(", "[", "{1:", "-", "not ", "a if b else ", "f(", "x[", "{'a':["})
     EXPECT_EQ(refused("{{ " + repeated(open, 6000) + "x }}"), "") << open;
   for (const std::string_view more : {".b", "|trim", "()"}) EXPECT_EQ(refused("{{ a" + repeated(more, 6000) + " }}"), "") << more;
-  for (const std::string& source :
-       {repeated("{% if 1 %}", 50000), repeated("{% for x in y %}", 50000), "{% set " + repeated("(", 6000) + "x = 1 %}",
-        std::string("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"),
-        "{% macro f(n) %}{{ " + repeated("-", 100) + "f(n) }}{% endmacro %}{{ f(0) }}",
-        std::string("{% for x in [0] recursive %}{{ loop([0]) }}{% endfor %}")})
+  for (const std::string& source : {repeated("{% if 1 %}", 50000), repeated("{% for x in y %}", 50000),
+           "{% set " + repeated("(", 6000) + "x = 1 %}", std::string("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"),
+           "{% macro f(n) %}{{ " + repeated("-", 100) + "f(n) }}{% endmacro %}{{ f(0) }}",
+           std::string("{% for x in [0] recursive %}{{ loop([0]) }}{% endfor %}")})
     EXPECT_EQ(refused(source), "") << source.substr(0, 80);
 }
 
@@ -153,7 +152,7 @@ TEST(ChatTemplate, DeepValuesAreRefused) {
   expect_error("{{ x }}", "nested deeper than 128", {{"x", deep}});
   EXPECT_NE(error_of("{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}")
                 .find("nested deeper than 128"),
-            std::string::npos);
+      std::string::npos);
   expect_error("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "cannot be printed");
 }
 
@@ -170,12 +169,12 @@ TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
   expect_error(loops, "takes more than 0 ms", Json::object(), {.time = std::chrono::milliseconds(0)});
   const TemplateLimits small = {.time = std::chrono::minutes(10), .output_bytes = 1000};
   for (const std::string_view source :
-       {"{% for a in range(2000) %}x{% endfor %}", "{{ 'x' * 9000000000 }}", "{{ 'abc'.center(9999999999) }}",
-        "{{ '%99999s' % 'x' }}", "{{ '{:>99999}'.format('x') }}", "{{ ('ab' * 400).replace('a', 'b' * 400) }}",
-        "{{ range(900)|join('abc') }}", "{{ 'a\nb'|indent(999999999) }}", "{{ [1]|tojson(indent=5000) }}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}"
-        "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "{{ ''.join(['x' * 600, 'y' * 600]) }}", "{{ ('x' * 600)|upper ~ ('x' * 600) }}"}) {
+      {"{% for a in range(2000) %}x{% endfor %}", "{{ 'x' * 9000000000 }}", "{{ 'abc'.center(9999999999) }}",
+          "{{ '%99999s' % 'x' }}", "{{ '{:>99999}'.format('x') }}", "{{ ('ab' * 400).replace('a', 'b' * 400) }}",
+          "{{ range(900)|join('abc') }}", "{{ 'a\nb'|indent(999999999) }}", "{{ [1]|tojson(indent=5000) }}",
+          "{% set ns = namespace(x='ab') %}{% for i in range(99) %}"
+          "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+          "{{ ''.join(['x' * 600, 'y' * 600]) }}", "{{ ('x' * 600)|upper ~ ('x' * 600) }}"}) {
     const std::string error = error_of(source, Json::object(), small);
     EXPECT_TRUE(error.find("bytes") != std::string::npos || error.find("too wide") != std::string::npos)
         << source << ": " << error;

@@ -222,7 +222,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const St
   const char* name = name_of(wanted.kind);
   if (grammar->bytes() > limits_.grammar_bytes)
     return usage_error(fmt::format("{}: schema_too_complex: {} MiB compiled; at most {} are possible", name,
-                                   grammar->bytes() >> 20, limits_.grammar_bytes >> 20));
+        grammar->bytes() >> 20, limits_.grammar_bytes >> 20));
   GrammarState state(grammar, *this);
   std::vector<uint32_t> mask(GrammarState::mask_words(vocab_));
   state.fill_mask(mask);

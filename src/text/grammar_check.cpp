@@ -21,17 +21,43 @@ using simdjson::dom::object;
 
 // What no automaton of ours enforces. A schema that has it is refused rather than kept in part.
 constexpr std::array kUnsupported = {
-    "not",          "if",          "then",          "else",        "dependentRequired",
-    "dependencies", "contains",    "minContains",   "maxContains", "dependentSchemas",
-    "uniqueItems",  "$dynamicRef", "$recursiveRef",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "dependencies",
+    "contains",
+    "minContains",
+    "maxContains",
+    "dependentSchemas",
+    "uniqueItems",
+    "$dynamicRef",
+    "$recursiveRef",
 };
 // The automaton looks at the first of these that it finds and at nothing beside it.
 constexpr std::array kLeading = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 constexpr std::array kConstraints = {
-    "type",          "properties",    "required",  "additionalProperties", "patternProperties",
-    "propertyNames", "minProperties", "items",     "prefixItems",          "minItems",
-    "maxItems",      "minLength",     "maxLength", "maxProperties",        "pattern",
-    "format",        "minimum",       "maximum",   "exclusiveMinimum",     "exclusiveMaximum",
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "propertyNames",
+    "minProperties",
+    "items",
+    "prefixItems",
+    "minItems",
+    "maxItems",
+    "minLength",
+    "maxLength",
+    "maxProperties",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
     "multipleOf",
 };
 constexpr std::array kCounts = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"};
@@ -70,9 +96,10 @@ class SchemaCheck {
   static Status check_supported(object members, const std::string& where) {
     for (const char* key : kUnsupported)
       if (element value; members[key].get(value) == SUCCESS && !(value.is_bool() && !bool(value)))
-        return refuse(where, fmt::format("'{}' is not supported; state it by other keywords, or leave it out and check the "
-                                         "output afterwards",
-                                         key));
+        return refuse(where,
+            fmt::format("'{}' is not supported; state it by other keywords, or leave it out and check the "
+                        "output afterwards",
+                key));
     if ((has(members, "pattern") || has(members, "format")) && (has(members, "minLength") || has(members, "maxLength")))
       return refuse(where, "lengths beside a pattern or a format are not supported; put the length into the pattern");
     if (has(members, "multipleOf")) {
@@ -100,8 +127,8 @@ class SchemaCheck {
     const bool listed = std::string_view(leading) == "const" || std::string_view(leading) == "enum";
     for (const char* key : kConstraints)
       if (has(members, key) && !(listed && std::string_view(key) == "type"))
-        return refuse(where,
-                      fmt::format("'{}' beside '{}' is not supported; put it into the schemas of '{}'", key, leading, leading));
+        return refuse(
+            where, fmt::format("'{}' beside '{}' is not supported; put it into the schemas of '{}'", key, leading, leading));
     return listed ? check_listed(members, where) : Status{};
   }
 

@@ -15,7 +15,7 @@ class Body {
  public:
   // `ends`: rules that are known to come to an end; names that are no rule are texts of some kind.
   Body(std::string_view text, const std::map<std::string, std::string_view, std::less<>>& rules,
-       const std::set<std::string, std::less<>>& ends)
+      const std::set<std::string, std::less<>>& ends)
       : text_(text), rules_(rules), ends_(ends) {}
   bool comes_to_an_end() { return choices(0); }
 

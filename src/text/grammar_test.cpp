@@ -82,7 +82,7 @@ TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
 TEST_F(Grammars, MasksSayWhatIsAccepted) {
   for (const auto& [kind, grammar, text] : std::vector<std::tuple<Kind, std::string, std::string>>{
            {Kind::JsonSchema, R"({"type": "object", "properties": {"kö": {"enum": ["ab", 1.5, null]}}, "required": ["kö"]})",
-            R"({"kö": "ab"})"},
+               R"({"kö": "ab"})"},
            {Kind::Regex, "(foo|bar)[0-9]{2}", "foo12"}}) {
     GrammarState at = state(kind, grammar);
     std::vector<int32_t> ids = encode(tokenizer(), text, {.add_bos = false});
@@ -166,8 +166,8 @@ TEST_F(Grammars, KnowWhatIsForced) {
 }
 
 TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
-  expect_refused(Kind::JsonSchema, {"{", "", "[1]", "false", R"({"enum": []})", R"({"type": "strng"})",
-                                    R"({"minimum": 3, "maximum": 2, "type": "integer"})"});
+  expect_refused(Kind::JsonSchema,
+      {"{", "", "[1]", "false", R"({"enum": []})", R"({"type": "strng"})", R"({"minimum": 3, "maximum": 2, "type": "integer"})"});
   expect_refused(Kind::Regex, {"[", "(a", "\xff", std::string("a\0b", 3)});
   expect_refused(Kind::Grammar, {"rot ::= \"a\"", "root ::= missing"});
   EXPECT_NE(error(Kind::Choice, ""), "");
@@ -176,19 +176,18 @@ TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
 
 // A constraint that would be kept in part is not kept at all.
 TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
-  expect_refused(
-      Kind::JsonSchema,
+  expect_refused(Kind::JsonSchema,
       {R"({"type": "string", "not": {"const": "a"}})", R"({"type": "array", "uniqueItems": true})",
-       R"({"type": "array", "contains": {"type": "null"}})", R"({"if": {"type": "null"}, "then": {"type": "null"}})",
-       R"({"type": "number", "multipleOf": 0.1})", R"({"type": "integer", "multipleOf": 7, "minimum": 3})",
-       R"({"type": "string", "pattern": "a+", "maxLength": 3})", R"({"allOf": [{"type": "string"}, {"maxLength": 2}]})",
-       R"({"anyOf": [{"type": "string"}], "maxLength": 2})", R"({"oneOf": [{"type": "string"}, {"type": "string"}]})",
-       R"({"type": "string", "enum": ["a", 1]})", R"({"properties": {"a": {"items": {"not": {}}}}})"});
+          R"({"type": "array", "contains": {"type": "null"}})", R"({"if": {"type": "null"}, "then": {"type": "null"}})",
+          R"({"type": "number", "multipleOf": 0.1})", R"({"type": "integer", "multipleOf": 7, "minimum": 3})",
+          R"({"type": "string", "pattern": "a+", "maxLength": 3})", R"({"allOf": [{"type": "string"}, {"maxLength": 2}]})",
+          R"({"anyOf": [{"type": "string"}], "maxLength": 2})", R"({"oneOf": [{"type": "string"}, {"type": "string"}]})",
+          R"({"type": "string", "enum": ["a", 1]})", R"({"properties": {"a": {"items": {"not": {}}}}})"});
   expect_refused(Kind::Regex, {"a(?=b)b", "(a)\\1", "a$b"});
   EXPECT_EQ(error(Kind::Regex, "^a[$^]\\$$"), "");
   // Examples are data, not schemas.
-  EXPECT_EQ(error(Kind::JsonSchema, R"({"type": "object", "properties": {"not": {"type": "null"}}, "examples": [{"not": 1}]})"),
-            "");
+  EXPECT_EQ(
+      error(Kind::JsonSchema, R"({"type": "object", "properties": {"not": {"type": "null"}}, "examples": [{"not": 1}]})"), "");
 }
 
 TEST_F(Grammars, RefuseWhatNeverComesToAnEnd) {
@@ -201,10 +200,9 @@ TEST_F(Grammars, RefuseWhatNeverComesToAnEnd) {
 }
 
 TEST(Language, IsEmptyWhereRulesOnlyLeadToEachOther) {
-  for (const std::string& some :
-       {std::string("root ::= ((\"a\"))"), "root ::= " + std::string(100000, '('),
-        std::string("root ::= ((\"a\" root) | (b))\nb ::= ((\"x\" [^)\\]]* c)) (=(\"(\" root))\nc ::= (\"\" | (root))"),
-        std::string("root ::= ((\"a\" root{0, 3}))"), std::string("root ::= Regex(\"a)|(b\", json_string=true) (=(\"x\"))")})
+  for (const std::string& some : {std::string("root ::= ((\"a\"))"), "root ::= " + std::string(100000, '('),
+           std::string("root ::= ((\"a\" root) | (b))\nb ::= ((\"x\" [^)\\]]* c)) (=(\"(\" root))\nc ::= (\"\" | (root))"),
+           std::string("root ::= ((\"a\" root{0, 3}))"), std::string("root ::= Regex(\"a)|(b\", json_string=true) (=(\"x\"))")})
     EXPECT_TRUE(has_output(some)) << some;
   EXPECT_FALSE(has_output("root ::= ((\"a\" root{1, 3}))"));
   EXPECT_FALSE(has_output("root ::= ((\"\\\")|\" root) | (b))\nb[lazy] ::= (([|)\\]] root)) (=(\"\"))"));
@@ -212,9 +210,10 @@ TEST(Language, IsEmptyWhereRulesOnlyLeadToEachOther) {
 }
 
 TEST_F(Grammars, RefuseReferencesThatLeadOutOrRound) {
-  expect_refused(Kind::JsonSchema, {R"({"$ref": "#"})", R"({"$ref": "http://example.com/schema.json"})",
-                                    R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})",
-                                    R"({"$ref": "#/$defs/missing"})"});
+  expect_refused(Kind::JsonSchema,
+      {R"({"$ref": "#"})", R"({"$ref": "http://example.com/schema.json"})",
+          R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})",
+          R"({"$ref": "#/$defs/missing"})"});
   const std::string list = R"({"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
                               "required": ["next"]})";
   EXPECT_TRUE(takes(Kind::JsonSchema, list, R"({"next": {"next": null}})"));
@@ -228,10 +227,10 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
   std::string deep, many = R"({"enum": [0)";
   for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
   for (const std::string& schema : {deep, many + "]}", std::string(R"({"type": "string", "maxLength": 100000000})"),
-                                    std::string(R"({"type": "string", "pattern": "(a{1,500}){1,500}"})")})
+           std::string(R"({"type": "string", "pattern": "(a{1,500}){1,500}"})")})
     EXPECT_TRUE(refused(Kind::JsonSchema, schema)) << schema.substr(0, 80);
   for (const std::string& regex : {std::string("(.{1,999}){1,999}"), std::string("((a|[)(]{200}){3}b){200,}"),
-                                   std::string(kMaxGrammarBytes + 1, 'a'), std::string(300, '(') + "a" + std::string(300, ')')})
+           std::string(kMaxGrammarBytes + 1, 'a'), std::string(300, '(') + "a" + std::string(300, ')')})
     EXPECT_TRUE(refused(Kind::Regex, regex)) << regex.substr(0, 80);
   EXPECT_TRUE(refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}){200}"));
   EXPECT_TRUE(check_structured({.kind = Kind::Regex, .text = "(a+)+b{100}c{100}d{100}"}).ok());

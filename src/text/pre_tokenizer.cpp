@@ -26,20 +26,20 @@ struct Pattern {
 // Every pattern matches at every position of every text: each character is a letter, a number, white space or other.
 constexpr Pattern kPatterns[] = {
     {PreFamily::Gpt2, R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
-     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES
-     R"(])|[)" HUNCH_SPACES R"(]+)"},
+        R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+|[)" HUNCH_SPACES
+        R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
     {PreFamily::Llama3,
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^)" HUNCH_SPACES
-     R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES
-     R"(]+)"},
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^)" HUNCH_SPACES
+        R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES
+        R"(]+)"},
     {PreFamily::Qwen2,
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES
-     R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES
+        R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
     {PreFamily::O200k, HUNCH_CASED R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     HUNCH_CASED R"( ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n/]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES
-                 R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
+        HUNCH_CASED R"( ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n/]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES
+                    R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
 };
 
 #undef HUNCH_CASED
@@ -110,8 +110,8 @@ Result<PreTokenizer> PreTokenizer::make(PreFamily family) {
     if (p.family != family) continue;
     int error = 0;
     PCRE2_SIZE at = 0;
-    pre.code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(p.ours.data()), p.ours.size(),
-                                    PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
+    pre.code_->code = pcre2_compile(
+        reinterpret_cast<PCRE2_SPTR>(p.ours.data()), p.ours.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
     if (!pre.code_->code) return Error{fmt::format("PCRE2 cannot compile a split pattern: {} (at {})", pcre2_message(error), at)};
   }
   pre.code_->limits = pcre2_match_context_create(nullptr);
@@ -142,8 +142,8 @@ Result<size_t> PreTokenizer::Cutter::next(std::string_view text, size_t begin) {
   const Code& code = *state_->code;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const int found = code.jit
-                        ? pcre2_jit_match(code.code, subject, text.size(), begin, 0, state_->match, code.limits)
-                        : pcre2_match(code.code, subject, text.size(), begin, PCRE2_NO_UTF_CHECK, state_->match, code.limits);
+      ? pcre2_jit_match(code.code, subject, text.size(), begin, 0, state_->match, code.limits)
+      : pcre2_match(code.code, subject, text.size(), begin, PCRE2_NO_UTF_CHECK, state_->match, code.limits);
   if (found < 0 && found != PCRE2_ERROR_NOMATCH)
     return Error{fmt::format("PCRE2 cannot split the text into words: {} (at byte {})", pcre2_message(found), begin)};
   // An empty or missing match cannot happen with these patterns; a single character keeps the loop moving.

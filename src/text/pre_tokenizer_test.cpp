@@ -37,7 +37,7 @@ TEST(PreTokenizer, CutsAsO200kDoes) {
   EXPECT_EQ(words_of(*pre, "camelCase HTTPServer don't WE'LL"), (Words{"camel", "Case", " HTTPServer", " don't", " WE'LL"}));
   EXPECT_EQ(words_of(*pre, "12345 6/7 //\n\n  x"), (Words{"123", "45", " ", "6", "/", "7", " //\n\n", " ", " x"}));
   EXPECT_EQ(words_of(*pre, "cafe\u0301 \u01c5al \u4e2d\u6587abc\u02b0D"),
-            (Words{"cafe\u0301", " \u01c5al", " \u4e2d\u6587abc\u02b0", "D"}));
+      (Words{"cafe\u0301", " \u01c5al", " \u4e2d\u6587abc\u02b0", "D"}));
   EXPECT_EQ(words_of(*pre, "a\u180eb \t\u3000c  "), (Words{"a", "\u180eb", " \t", "\u3000c", "  "}));
   EXPECT_EQ(words_of(*pre, "'s I'd'"), (Words{"'s", " I'd", "'"}));
 }

@@ -77,8 +77,8 @@ struct GgufCopy {
     for (const auto& [token, id] : json["model"]["vocab"].items()) put(id, token, 1);
     for (const auto& token : json["added_tokens"]) put(token["id"], token["content"], token["special"] ? 3 : 4);
     for (const auto& merge : json["model"]["merges"])
-      merges.push_back(merge.is_string() ? merge.get<std::string>()
-                                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+      merges.push_back(
+          merge.is_string() ? merge.get<std::string>() : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   }
   void put(size_t id, const std::string& token, int32_t type) {
     tokens.resize(std::max(tokens.size(), id + 1));

@@ -59,8 +59,8 @@ class WordCache {
 
 // The parts of `ranges` within text [begin, end), shifted to where they lie in `normal`, the normalized form of that text.
 // Nothing if characters compose across a border: then no place in `normal` stands for it.
-AddedTokens::Ranges normalized_ranges(const AddedTokens::Ranges& ranges, std::string_view text, size_t begin, size_t end,
-                                      std::string_view normal, bool nfc) {
+AddedTokens::Ranges normalized_ranges(
+    const AddedTokens::Ranges& ranges, std::string_view text, size_t begin, size_t end, std::string_view normal, bool nfc) {
   AddedTokens::Ranges out;
   std::string sum;
   const auto add = [&](size_t from, size_t to) {
@@ -109,7 +109,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOpti
     if (options.special_in && !normalized_.empty())
       inner_ranges = normalized_ranges(*options.special_in, utf8, piece.begin, piece.end, normal, nfc_);
     for (const AddedTokens::Piece& inner :
-         normalized_.split(normal, options.parse_special, options.special_in ? &inner_ranges : nullptr)) {
+        normalized_.split(normal, options.parse_special, options.special_in ? &inner_ranges : nullptr)) {
       if (inner.id >= 0) {
         ids.push_back(inner.id);
         continue;
@@ -153,8 +153,8 @@ Result<Tokenizer> TokenizerParts::assemble() && {
       return Error{fmt::format("added token is not UTF-8: {} (id {})", excerpt(token.content), token.id)};
     const auto known = bpe.find_spelling(token.content);
     if (known && *known != token.id)
-      return Error{fmt::format("added token {} has id {} in the vocabulary but {} among the added tokens", excerpt(token.content),
-                               *known, token.id)};
+      return Error{fmt::format(
+          "added token {} has id {} in the vocabulary but {} among the added tokens", excerpt(token.content), *known, token.id)};
     HUNCH_OK(bpe.add_text(token.id, token.content));
     if (token.special) {
       out.special_.resize(std::max(out.special_.size(), size_t(token.id) + 1));

@@ -26,7 +26,7 @@ Tokenizer small_tokenizer() {
     {"id":262,"content":"<x>","special":false,"normalized":true,"lstrip":true,"rstrip":true},
     {"id":263,"content":"né","special":false,"normalized":true,"single_word":true}],
     "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE","vocab":{)" +
-         vocab + R"(},"merges":["a a",["aa","aa"],"Ġ a","Ċ Ċ"]}})";
+      vocab + R"(},"merges":["a a",["aa","aa"],"Ġ a","Ċ Ċ"]}})";
   auto made = Tokenizer::from_json(json);
   HUNCH_CHECK(made.ok());
   return std::move(made).value();

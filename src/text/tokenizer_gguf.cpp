@@ -17,7 +17,7 @@ Status check_counts(const GgufVocab& vocab) {
     return Error{fmt::format("GGUF: tokenizer.ggml.tokens: more than {} tokens: {}", kMaxVocab, vocab.tokens.size())};
   if (!vocab.token_types.empty() && vocab.token_types.size() != vocab.tokens.size())
     return Error{fmt::format("GGUF: tokenizer.ggml.token_type has another length than tokenizer.ggml.tokens: {} and {}",
-                             vocab.token_types.size(), vocab.tokens.size())};
+        vocab.token_types.size(), vocab.tokens.size())};
   if (vocab.merges.size() > kMaxMerges)
     return Error{fmt::format("GGUF: tokenizer.ggml.merges: more than {} merges: {}", kMaxMerges, vocab.merges.size())};
   return {};

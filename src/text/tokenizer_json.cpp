@@ -81,8 +81,9 @@ Status read_pre_tokenizer(const element& root, TokenizerParts& parts) {
       const std::string_view regex = pattern ? text_of(*pattern, "Regex") : std::string_view{};
       if (regex.empty()) return wrong(where, "Split without a Regex pattern is not supported");
       if (text_of(step, "behavior") != "Isolated" || flag_of(step, "invert", false))
-        return wrong(where, fmt::format("Split is supported with behavior Isolated and without invert only: {}",
-                                        excerpt(text_of(step, "behavior"))));
+        return wrong(where,
+            fmt::format(
+                "Split is supported with behavior Isolated and without invert only: {}", excerpt(text_of(step, "behavior"))));
       const auto family = pre_family_of_pattern(regex);
       if (!family)
         return wrong(
@@ -92,8 +93,9 @@ Status read_pre_tokenizer(const element& root, TokenizerParts& parts) {
     } else if (type == "ByteLevel") {
       if (flag_of(step, "add_prefix_space", true)) return wrong(where, "ByteLevel with add_prefix_space is not supported");
       if (flag_of(step, "use_regex", true) == split)
-        return wrong(where, split ? "Split followed by ByteLevel with use_regex is not supported"
-                                  : "ByteLevel without use_regex needs a Split before it");
+        return wrong(where,
+            split ? "Split followed by ByteLevel with use_regex is not supported"
+                  : "ByteLevel without use_regex needs a Split before it");
       if (!split) parts.family = PreFamily::Gpt2;
       byte_level = true;
     } else {
@@ -181,8 +183,8 @@ Status read_vocab(const element& model, Bpe& bpe, size_t num_merges) {
   for (const auto entry : vocab) {
     int64_t id = -1;
     if (entry.value.get(id) != simdjson::SUCCESS || id < 0 || id >= kMaxVocab)
-      return wrong("model.vocab",
-                   fmt::format("the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(entry.key)));
+      return wrong(
+          "model.vocab", fmt::format("the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(entry.key)));
     if (const Status added = bpe.add_token(int32_t(id), entry.key); !added.ok())
       return wrong("model.vocab", added.error().message);
   }
@@ -238,7 +240,7 @@ Status read_added_tokens(const element& root, TokenizerParts& parts) {
     token.content = text_of(entry, "content");
     if (entry["id"].get(id_value) != simdjson::SUCCESS || id_value.get(id) != simdjson::SUCCESS || id < 0 || id >= kMaxVocab)
       return wrong("added_tokens",
-                   fmt::format("the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(token.content)));
+          fmt::format("the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(token.content)));
     token.id = int32_t(id);
     token.special = flag_of(entry, "special", false);
     token.single_word = flag_of(entry, "single_word", false);

@@ -123,8 +123,8 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   refuses("/pre_tokenizer/use_regex", false, "use_regex");
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   const auto split = [&](const json& pattern, std::string_view behavior) {
-    return json{{"type", "Sequence"},
-                {"pretokenizers", {{{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}}, byte_level}}};
+    return json{
+        {"type", "Sequence"}, {"pretokenizers", {{{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}}, byte_level}}};
   };
   refuses("/pre_tokenizer", split({{"Regex", "(a+)+b"}}, "Isolated"), "(a+)+b");
   refuses("/pre_tokenizer", split({{"String", " "}}, "Isolated"), "Regex");
@@ -133,7 +133,7 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   const json text = {{"Sequence", {{"id", "A"}}}}, special = {{"SpecialToken", {{"id", "<|endoftext|>"}}}};
   refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, special}}}, "<|endoftext|>");
   refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {special, text}}, {"special_tokens", json::object()}},
-          "no single id");
+      "no single id");
   refuses("/decoder", {{"type", "WordPiece"}}, "WordPiece");
   refuses("/model/type", "Unigram", "Unigram");
   refuses("/model/byte_fallback", true, "byte_fallback");
@@ -174,7 +174,7 @@ TEST(Tokenizer, RefusesHostileJsonQuickly) {
 TEST(Tokenizer, RefusesTextThatIsNotUtf8OrBeyondTheLimit) {
   const Tokenizer tokenizer = load("gpt2");
   for (const auto& [text, words] :
-       {std::pair(std::string("abc\xC3("), "at byte 3"), {std::string(kMaxTextBytes + 1, 'a'), "too long"}}) {
+      {std::pair(std::string("abc\xC3("), "at byte 3"), {std::string(kMaxTextBytes + 1, 'a'), "too long"}}) {
     const auto refused = tokenizer.encode(text);
     ASSERT_FALSE(refused.ok()) << words;
     EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;

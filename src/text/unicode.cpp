@@ -47,8 +47,8 @@ void append_nfc_run(std::string_view run, std::vector<utf8proc_int32_t>& codes, 
     at += step.length;
     utf8proc_int32_t parts[32];  // the longest canonical decomposition has 4 code points
     int boundary = 0;
-    const auto count = utf8proc_decompose_char(utf8proc_int32_t(step.code), parts, 32,
-                                               utf8proc_option_t(UTF8PROC_COMPOSE | UTF8PROC_STABLE), &boundary);
+    const auto count = utf8proc_decompose_char(
+        utf8proc_int32_t(step.code), parts, 32, utf8proc_option_t(UTF8PROC_COMPOSE | UTF8PROC_STABLE), &boundary);
     HUNCH_CHECK(count > 0 && count <= 32);
     codes.insert(codes.end(), parts, parts + count);
   }
@@ -57,11 +57,11 @@ void append_nfc_run(std::string_view run, std::vector<utf8proc_int32_t>& codes, 
     while (end < codes.size() && combining_class(codes[end]) != 0) ++end;
     if (end - at > 1)
       std::stable_sort(codes.begin() + std::ptrdiff_t(at), codes.begin() + std::ptrdiff_t(end),
-                       [](auto a, auto b) { return combining_class(a) < combining_class(b); });
+          [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     at = end + 1;
   }
-  const auto composed = utf8proc_normalize_utf32(codes.data(), utf8proc_ssize_t(codes.size()),
-                                                 utf8proc_option_t(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+  const auto composed = utf8proc_normalize_utf32(
+      codes.data(), utf8proc_ssize_t(codes.size()), utf8proc_option_t(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
   HUNCH_CHECK(composed >= 0);
   for (utf8proc_ssize_t i = 0; i < composed; ++i) append_utf8(uint32_t(codes[size_t(i)]), out);
 }
@@ -140,8 +140,8 @@ void append_nfc(std::string_view text, std::string& out) {
 
 bool is_white_space(uint32_t code) {
   return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-         (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
-         code == 0x3000;
+      (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
+      code == 0x3000;
 }
 
 bool is_word(uint32_t code) {
@@ -161,7 +161,7 @@ bool is_word(uint32_t code) {
   }
   // Join controls, and the symbols that Unicode calls alphabetic: circled and squared letters.
   return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
-         (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
+      (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
 }
 
 bool ends_with_word(std::string_view text) { return !text.empty() && is_word(utf8_step(text.substr(last_character(text))).code); }

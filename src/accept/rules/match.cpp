@@ -22,8 +22,8 @@ Result<std::unique_ptr<AcceptanceRule>> make_match(const AcceptanceRule::Setup&)
   return std::unique_ptr<AcceptanceRule>(new Match);
 }
 
-const Register<AcceptanceRule> match{"match", "keep a draft iff it equals the target's own keyed choice: the same stream",
-                                     make_match};
+const Register<AcceptanceRule> match{
+    "match", "keep a draft iff it equals the target's own keyed choice: the same stream", make_match};
 
 }  // namespace
 }  // namespace hunch

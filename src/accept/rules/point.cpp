@@ -33,8 +33,8 @@ Result<std::unique_ptr<AcceptanceRule>> make_point(const AcceptanceRule::Setup&)
   return std::unique_ptr<AcceptanceRule>(new Point);
 }
 
-const Register<AcceptanceRule> point{"point", "keep a draft with the target's probability of it: the same distribution",
-                                     make_point};
+const Register<AcceptanceRule> point{
+    "point", "keep a draft with the target's probability of it: the same distribution", make_point};
 
 }  // namespace
 }  // namespace hunch

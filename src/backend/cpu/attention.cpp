@@ -30,8 +30,8 @@ Range entries_of(const AttentionRun& run) {
 
 void check_tree(const AttentionRun& run) {
   const TreeRows& tree = run.tree;
-  HUNCH_CHECK(tree.parents.size() <= kMaxTreeRows && tree.first >= 0 &&
-              tree.first + run.num_rows <= int64_t(tree.parents.size()));
+  HUNCH_CHECK(
+      tree.parents.size() <= kMaxTreeRows && tree.first >= 0 && tree.first + run.num_rows <= int64_t(tree.parents.size()));
   HUNCH_CHECK(run.scores.metric == ScoreMetric::None || run.scores.prefix_len <= tree.first_entry);
   for (int64_t row = 0; row < run.num_rows; ++row) {
     int64_t depth = 0;
@@ -124,8 +124,8 @@ void CpuAttention::plan(const AttentionArgs& args) {
   for (size_t i = 0; i < units_.size(); ++i) std::construct_at(&pending[i], units_[i].num_items);
 }
 
-AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, int kv_head, int64_t first_row,
-                                 int64_t num_rows) const {
+AttendItem CpuAttention::item_of(
+    const AttentionArgs& args, const Unit& unit, int kv_head, int64_t first_row, int64_t num_rows) const {
   const AttentionRun& run = *unit.run;
   const int group = int(args.q.extent[1]) / run.kv.store->kv_heads;
   const int64_t row = run.first_row + first_row;
@@ -148,13 +148,13 @@ AttendItem CpuAttention::item_of(const AttentionArgs& args, const Unit& unit, in
   if (unit.rows_per_item == 0 && unit.num_splits > 1) {  // one split: the item's result is the result
     item.partial_split_stride = num_rows * group * state_len(item.keys.padded_dim);
     item.partial = static_cast<float*>(partials_.data()) + unit.partial_offset +
-                   (kv_head - unit.first_head) * unit.num_splits * item.partial_split_stride;
+        (kv_head - unit.first_head) * unit.num_splits * item.partial_split_stride;
   }
   return item;
 }
 
-void CpuAttention::run_item(const AttentionArgs& args, const Unit& unit, int64_t index, int, std::byte* scratch,
-                            float* row_sums) {
+void CpuAttention::run_item(
+    const AttentionArgs& args, const Unit& unit, int64_t index, int, std::byte* scratch, float* row_sums) {
   const AttentionRun& run = *unit.run;
   const int type = int(run.kv.store->dtype), kv_heads = run.kv.store->kv_heads, group = int(args.q.extent[1]) / kv_heads;
   if (unit.rows_per_item) {

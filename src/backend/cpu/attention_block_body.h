@@ -133,8 +133,8 @@ HUNCH_SIMD void fetch_ahead(const std::byte* at, size_t stride) {
 
 // scores[r][entry] = q[r] . k[entry], dimensions ascending.
 template <class Kv, int R>
-void score_block(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores,
-                 Ahead& ahead) {
+void score_block(
+    const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores, Ahead& ahead) {
   constexpr int kWide = wide_of(R);
   const int steps = padded_dim / Kv::kPerStep;
   const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
@@ -169,8 +169,8 @@ void score_block(const std::byte* keys, int padded_dim, const typename Kv::Facto
 
 // One step of V lines for R rows and V vectors of dimensions.
 template <class Kv, int R, int V>
-HUNCH_SIMD void value_step(const std::byte* lines_at, const typename Kv::Factor* weights, bool even, bool odd,
-                           F32 (&sums)[R][V]) {
+HUNCH_SIMD void value_step(
+    const std::byte* lines_at, const typename Kv::Factor* weights, bool even, bool odd, F32 (&sums)[R][V]) {
   typename Kv::Line lines[V];
 #pragma GCC unroll 8
   for (int v = 0; v < V; ++v) {
@@ -188,7 +188,7 @@ HUNCH_SIMD void value_step(const std::byte* lines_at, const typename Kv::Factor*
 // sums[r][16 V dims] += weights[r][e] values[e] for the entries e in [first, last), ascending.
 template <class Kv, int R, int V>
 void add_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, float* states,
-                int64_t state_stride, Ahead& ahead) {
+    int64_t state_stride, Ahead& ahead) {
   F32 sums[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -215,7 +215,7 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
 
 template <class Kv, int R>
 void add_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                         float* states, int64_t state_stride, Ahead& ahead) {
+    float* states, int64_t state_stride, Ahead& ahead) {
   constexpr int kWide = wide_of(R);
   int left = padded_dim / kLanes;
   for (; left >= kWide; left -= kWide, values += kWide * Kv::kLineBytes, states += kWide * kLanes)
@@ -244,15 +244,14 @@ HUNCH_SIMD void each_tile(int rows, Step step) {
 
 template <class Kv>
 void score_rows(const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, int rows, float* scores,
-                Ahead& ahead) {
-  each_tile<Kv::kWidened>(rows, [&]<int R>(int at) {
-    score_block<Kv, R>(keys, padded_dim, q + at * q_stride, q_stride, scores + at * kBlockLen, ahead);
-  });
+    Ahead& ahead) {
+  each_tile<Kv::kWidened>(rows,
+      [&]<int R>(int at) { score_block<Kv, R>(keys, padded_dim, q + at * q_stride, q_stride, scores + at * kBlockLen, ahead); });
 }
 
 template <class Kv>
 void value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
-                float* states, int64_t stride, Ahead& ahead) {
+    float* states, int64_t stride, Ahead& ahead) {
   each_tile<Kv::kWidened>(rows, [&]<int R>(int at) {
     add_values_all_dims<Kv, R>(values, padded_dim, weights + at * kBlockLen, first, last, states + at * stride, stride, ahead);
   });

@@ -122,8 +122,7 @@ inline constexpr float kMaximumSlack = 8;
 // is a loop of its own, since a row's chain of operations would else be too long for the next rows to start beside it.
 template <class Kv>
 HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
-                             const float* value_scales, float value_unit, float* state, int padded_dim,
-                             const BlockScores* collect, int row, int head) {
+    const float* value_scales, float value_unit, float* state, int padded_dim, const BlockScores* collect, int row, int head) {
   F32 s[kKeyTiles];
 #pragma GCC unroll 4
   for (int t = 0; t < kKeyTiles; ++t) s[t] = load(scratch.scores + in_tile * kBlockLen + t * kLanes);
@@ -203,7 +202,7 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
 // Query rows [begin, end) against one block, kQueryTile at a time.
 template <class Kv>
 void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* chunk, const std::byte* next,
-                  int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
+    int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
   const std::byte* values = chunk + item.keys.chunk_bytes / 2;
@@ -225,7 +224,7 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
         if (last < kBlockLen) lasts[i] = int(last);
       }
       fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], value_scales, Kv::kUnit * item.keys.scale.v,
-                       states + (at + i) * stride, padded_dim, collect, row, head);
+          states + (at + i) * stride, padded_dim, collect, row, head);
       if (++head == group) head = 0, ++row;
     }
     if constexpr (Kv::kCodes)
@@ -249,7 +248,7 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
 HUNCH_SIMD int rows_together(const QueryRows& rows, int row, int64_t first, int64_t end, bool by_path) {
   int last = row;
   while (last < rows.num_rows && reads_some(rows, last, first, end) &&
-         (!by_path || last == row || parent_of(rows, last) == rows.tree_row + last - 1))
+      (!by_path || last == row || parent_of(rows, last) == rows.tree_row + last - 1))
     ++last;
   return last;
 }
@@ -300,8 +299,8 @@ void attend(const AttendItem& item) {
         for (int row = from; row < to; ++row)
           whole = whole && first_of(rows, row) <= block_first && end_of(rows, row) >= block_end;
         const std::byte* chunk = by_path ? paths.chunk_of(block, to - 1) : chunk_at(item.keys, block);
-        attend_block<Kv>(item, scratch, chunk, next, block_first, whole, from * group, to * group, states,
-                         collect ? &scores : nullptr);
+        attend_block<Kv>(
+            item, scratch, chunk, next, block_first, whole, from * group, to * group, states, collect ? &scores : nullptr);
         from = to;
       }
       if (collect) end_scores(scores);
@@ -363,8 +362,8 @@ void score(const AttendItem& item) {
   end_block = end_block < prefix_blocks ? end_block : prefix_blocks;
   for (int64_t block = first_block; block < end_block; ++block) {
     const std::byte* chunk = chunk_at(item.keys, block);
-    const BlockScores scores{&item.scores,     group, scratch.score_row, scratch.score_total, block * kBlockLen % kSplitEntries,
-                             block * kBlockLen};
+    const BlockScores scores{
+        &item.scores, group, scratch.score_row, scratch.score_total, block * kBlockLen % kSplitEntries, block * kBlockLen};
     begin_scores(scores);
     const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
     const int passes = (query_rows + kRowTile - 1) / kRowTile;

@@ -125,11 +125,10 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
   ahead.moved_to(ahead_at);
 }
 
-static void score_code_rows(const std::byte* keys, int padded_dim, const std::byte* q, int64_t q_stride, int rows, float* scores,
-                            Ahead& ahead) {
-  each_tile<true>(rows, [&]<int R>(int at) {
-    score_codes<R>(keys, padded_dim, q + at * q_stride, q_stride, scores + at * kBlockLen, ahead);
-  });
+static void score_code_rows(
+    const std::byte* keys, int padded_dim, const std::byte* q, int64_t q_stride, int rows, float* scores, Ahead& ahead) {
+  each_tile<true>(rows,
+      [&]<int R>(int at) { score_codes<R>(keys, padded_dim, q + at * q_stride, q_stride, scores + at * kBlockLen, ahead); });
 }
 
 // The weights of one row and block, not negative and zero where masked, as 16 bits to `to`; returns their unit f, NaN if one is.
@@ -151,7 +150,7 @@ HUNCH_SIMD float code_weights(const float* weights, int16_t* to) {
 // states[r][16 V dims] += units[r] (weights[r] . values) of the pairs of entries [begin, end).
 template <int R, int V>
 void add_value_codes(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int begin, int end,
-                     float* states, int64_t state_stride, Ahead& ahead) {
+    float* states, int64_t state_stride, Ahead& ahead) {
   I32 sums[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -184,7 +183,7 @@ void add_value_codes(const std::byte* values, int padded_dim, const int16_t* wei
 
 template <int R>
 void add_value_codes_all_dims(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int begin,
-                              int end, float* states, int64_t state_stride, Ahead& ahead) {
+    int end, float* states, int64_t state_stride, Ahead& ahead) {
   constexpr int kWide = wide_of(R);
   int left = padded_dim / kLanes;
   for (; left >= kWide; left -= kWide, values += kWide * 2 * kLanes, states += kWide * kLanes)
@@ -197,10 +196,10 @@ void add_value_codes_all_dims(const std::byte* values, int padded_dim, const int
 }
 
 static void value_code_rows(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int rows,
-                            int first, int last, float* states, int64_t stride, Ahead& ahead) {
+    int first, int last, float* states, int64_t stride, Ahead& ahead) {
   each_tile<true>(rows, [&]<int R>(int at) {
-    add_value_codes_all_dims<R>(values, padded_dim, weights + at * kBlockLen, units + at, first / 2, (last + 1) / 2,
-                                states + at * stride, stride, ahead);
+    add_value_codes_all_dims<R>(
+        values, padded_dim, weights + at * kBlockLen, units + at, first / 2, (last + 1) / 2, states + at * stride, stride, ahead);
   });
 }
 

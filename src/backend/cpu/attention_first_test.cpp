@@ -36,7 +36,7 @@ void expect_reference(int threads, const KvShape& shape, const AttendRequest& re
     kv.store->poison(kv.pages(), 0, unknown);
     const AttendResult got = attend_one(*cpu, kv, request);
     const std::string what = isa + " " + name_of(shape) + " from " + std::to_string(request.first) + " to " +
-                             std::to_string(request.last.back()) + " window " + std::to_string(request.window);
+        std::to_string(request.last.back()) + " window " + std::to_string(request.window);
     EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
     for (size_t i = 0; i < got.lse.size(); ++i) {
       if (request.last[i / heads] < request.first) {

@@ -18,7 +18,7 @@ void expect_reference(int threads, const KvShape& shape, int64_t len, const Atte
     const KvCase kv(*cpu, shape, len);
     const AttendResult got = attend_one(*cpu, kv, request);
     const std::string what = isa + " " + name_of(shape) + " len " + std::to_string(len) + " rows " +
-                             std::to_string(request.last.size()) + " window " + std::to_string(request.window);
+        std::to_string(request.last.size()) + " window " + std::to_string(request.window);
     EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
     EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << what;
   }
@@ -80,7 +80,7 @@ TEST(CpuAttention, ASinkTakesItsShareOfTheWeight) {
       for (size_t d = 0; d < 16; ++d)
         EXPECT_NEAR(with.out[head * 16 + d], share * double(plain.out[head * 16 + d]), 2e-6) << isa << " head " << head;
       const double lse = std::max(double(request.sinks[head]), double(plain.lse[head])) +
-                         std::log1p(std::exp(-std::abs(double(request.sinks[head]) - double(plain.lse[head]))));
+          std::log1p(std::exp(-std::abs(double(request.sinks[head]) - double(plain.lse[head]))));
       EXPECT_NEAR(with.lse[head], lse, 1e-6 * (1 + std::abs(lse))) << isa;
     }
     request.first = 5;  // nothing is left to read
@@ -240,7 +240,7 @@ TEST(CpuAttention, CountsEveryBlockOncePerKvHead) {
   const uint64_t before = cpu->counters().kv_bytes;
   attend_one(*cpu, kv, chunk(shape, 1090, 8));
   EXPECT_EQ(cpu->counters().kv_bytes - before,
-            uint64_t(2 * 18 * 64 * 64 * 2 * 2));  // heads, blocks, entries, dims, K and V, bytes
+      uint64_t(2 * 18 * 64 * 64 * 2 * 2));  // heads, blocks, entries, dims, K and V, bytes
 }
 
 TEST(CpuKvStore, MovesEntriesBitByBit) {
@@ -257,8 +257,8 @@ TEST(CpuKvStore, MovesEntriesBitByBit) {
           for (int64_t e = 60; e < 75; ++e) {
             const auto moved = std::find(to.begin(), to.end(), e);
             kv.store->read(layer, head, kv.pages(), e, a.data(), a.data() + 24);
-            before.store->read(layer, head, before.pages(), moved == to.end() ? e : from[size_t(moved - to.begin())], b.data(),
-                               b.data() + 24);
+            before.store->read(
+                layer, head, before.pages(), moved == to.end() ? e : from[size_t(moved - to.begin())], b.data(), b.data() + 24);
             ASSERT_TRUE(same_bits(a, b)) << isa << " " << name_of(shape) << " entry " << e;
           }
     }
@@ -284,9 +284,8 @@ TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
 
 TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<std::vector<float>> rows = {
-      {0, 0, 0},   {-0.0f, 0, 1e-40f}, {1e-31f, -5e-32f, 0}, {1e-29f, -5e-30f, 3e-30f}, {3e38f, -1e38f, 2.5f},
-      {1, inf, 2}, {nan, 1, 2},        {127, -0.5f, 1.5f}};
+  const std::vector<std::vector<float>> rows = {{0, 0, 0}, {-0.0f, 0, 1e-40f}, {1e-31f, -5e-32f, 0}, {1e-29f, -5e-30f, 3e-30f},
+      {3e38f, -1e38f, 2.5f}, {1, inf, 2}, {nan, 1, 2}, {127, -0.5f, 1.5f}};
   ReferenceBackend reference;
   for (const std::string& isa : available_isas()) {
     const auto cpu = make_cpu(isa);
@@ -309,8 +308,8 @@ TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
 // Ties, the least steps, the greatest code and what lies past it, and NaN; attention sees it too.
 TEST(CpuKvStore, RoundsToFp8AsTheReference) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> values = {0,     -0.0f, 0x1p-10f, 0x1.000002p-10f, 0x1.8p-9f, -0x1p-9f, 448, 463, 464, 465,
-                               1e30f, inf,   -inf,     1e-40f,          nan,       -nan};
+  std::vector<float> values = {
+      0, -0.0f, 0x1p-10f, 0x1.000002p-10f, 0x1.8p-9f, -0x1p-9f, 448, 463, 464, 465, 1e30f, inf, -inf, 1e-40f, nan, -nan};
   for (int code = 0; code < 127; ++code) {  // every value, the middles between them and their neighbours
     const float x = f8_to_f32(uint8_t(code)), middle = code < 126 ? (x + f8_to_f32(uint8_t(code + 1))) / 2 : x;
     for (float y : {x, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, inf)})
@@ -352,7 +351,7 @@ TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
       const auto k = random_floats(130 * 20, 5), v = random_floats(130 * 20, 6);
       for (int64_t e = 129; e >= 0; --e)
         cpu->store_kv({0, View<const float, 3>(k.data() + e * 20, 1, 1, 20), View<const float, 3>(v.data() + e * 20, 1, 1, 20),
-                       single.ref(), e});
+            single.ref(), e});
       std::vector<float> a(40), b(40);
       for (int64_t e = 0; e < 130; ++e) {
         together.store->read(0, 0, together.pages(), e, a.data(), a.data() + 20);

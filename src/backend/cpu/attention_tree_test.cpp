@@ -21,7 +21,7 @@ void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
   const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
   const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
   backend.store_kv({0, View<const float, 3>(k.data(), 1, kv.shape.kv_heads, kv.shape.head_dim),
-                    View<const float, 3>(v.data(), 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
+      View<const float, 3>(v.data(), 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
 }
 
 // The rows of a path as a chain of their own behind the same prefix.
@@ -33,8 +33,8 @@ AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tre
   for (size_t d = 0; d < path.size(); ++d) {
     store_row(backend, kv, tree.tree_entry + int64_t(d), path[d]);
     chain.last.push_back(int32_t(tree.tree_entry) + int32_t(d));
-    chain.q.insert(chain.q.end(), tree.q.begin() + int64_t(size_t(path[d]) * width),
-                   tree.q.begin() + int64_t(size_t(path[d] + 1) * width));
+    chain.q.insert(
+        chain.q.end(), tree.q.begin() + int64_t(size_t(path[d]) * width), tree.q.begin() + int64_t(size_t(path[d] + 1) * width));
   }
   return attend_one(backend, kv, chain);
 }
@@ -56,8 +56,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   const AttendResult whole = attend_one(*backend, kv, request);
   const size_t width = size_t(c.shape.heads() * c.shape.head_dim), heads = size_t(c.shape.heads());
   const std::string what = isa + " " + name_of(c.shape) + " rows " + std::to_string(rows) + " at " +
-                           std::to_string(c.first_entry) + " window " + std::to_string(c.window) + " threads " +
-                           std::to_string(c.threads);
+      std::to_string(c.first_entry) + " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
   for (int x = 0; x < rows; ++x) {
     if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
     const std::vector<int> path = path_to(c.parents, x);

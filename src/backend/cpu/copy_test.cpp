@@ -80,8 +80,8 @@ TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
   std::vector<float> from(2), out(4);
   for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 4}, {-2, 0}})
     EXPECT_DEATH(backend.scatter_columns({View<const float, 2>(from.data(), 1, 2), View<const int32_t, 1>(ids.data(), 2),
-                                          View<float, 2>(out.data(), 1, 4)}),
-                 "map");
+                     View<float, 2>(out.data(), 1, 4)}),
+        "map");
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {
     View<const float, 2> x = args.x.slice(pairs[0].row, 1);  // one row is multiplied where it lies
     if (rows > 1) {
       each(threads_, rows,
-           [&](int64_t i, int) { std::memcpy(&args.gathered(i, 0), &args.x(pairs[i].row, 0), size_t(hidden) * sizeof(float)); });
+          [&](int64_t i, int) { std::memcpy(&args.gathered(i, 0), &args.x(pairs[i].row, 0), size_t(hidden) * sizeof(float)); });
       x = args.gathered.slice(0, rows);
     }
     const auto gate = args.gate.slice(0, rows), up = args.up.slice(0, rows), product = args.product.slice(0, rows);

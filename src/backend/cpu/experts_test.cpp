@@ -176,8 +176,8 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
         for (const auto& rows : companies) {
           const auto got = run(*backend, experts, route, rows);
           for (size_t i = 0; i < rows.size(); ++i)
-            ASSERT_EQ(std::memcmp(got.data() + int64_t(i) * kHidden, whole.data() + rows[i] * kHidden, kHidden * sizeof(float)),
-                      0)
+            ASSERT_EQ(
+                std::memcmp(got.data() + int64_t(i) * kHidden, whole.data() + rows[i] * kHidden, kHidden * sizeof(float)), 0)
                 << name << " " << dtype_info(dtype).name << " row " << rows[i] << " of " << rows.size();
         }
       }

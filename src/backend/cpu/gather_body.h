@@ -39,8 +39,9 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from
   const __mmask16 moved = __mmask16(((1u << move.count) - 1) << move.at);
   for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
     __builtin_prefetch(ahead);
-    _mm256_store_si256((__m256i*)to, _mm256_mask_permutexvar_epi16(_mm256_load_si256((const __m256i*)to), moved, index,
-                                                                   _mm256_load_si256((const __m256i*)from)));
+    _mm256_store_si256((__m256i*)to,
+        _mm256_mask_permutexvar_epi16(
+            _mm256_load_si256((const __m256i*)to), moved, index, _mm256_load_si256((const __m256i*)from)));
   }
 #else
   for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
@@ -115,8 +116,8 @@ size_t gather(const GatherItem& item) {
     } while (at < item.last && at % kLanes != 0 && source_of(item, at) / kLanes == source_tile);
     const std::byte* from = tile_of(item.from, source, tile_bytes);
     const std::byte* ahead = look < item.last ? tile_of(item.from, source_of(item, look), tile_bytes) : from;
-    move_lanes(move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to),
-               reinterpret_cast<const Lane*>(ahead));
+    move_lanes(
+        move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to), reinterpret_cast<const Lane*>(ahead));
     if (at / kLanes * kLanes == at && at < item.last && source_of(item, at) / kLanes == source_tile) continue;  // its second half
     look = next_tile(item, look);
     bytes_read += tile_bytes;
@@ -134,14 +135,14 @@ size_t gather(const GatherItem& item) {
       const std::byte* b = chunk_of(item.from, odd) + values + size_t(odd % kBlockLen / 2) * pair_bytes;
       std::byte* to = chunk_of(item.to, at) + values + size_t(at % kBlockLen / 2) * pair_bytes;
       join_pair<Kv::kElementBytes>(reinterpret_cast<const uint32_t*>(a), even % 2 != 0, reinterpret_cast<const uint32_t*>(b),
-                                   odd % 2 != 0, int(pair_bytes / 4), reinterpret_cast<uint32_t*>(to));
+          odd % 2 != 0, int(pair_bytes / 4), reinterpret_cast<uint32_t*>(to));
       bytes_read += even / 2 == odd / 2 ? pair_bytes : 2 * pair_bytes;
     }
   } else {
     for (int64_t at = item.first; at < item.last; ++at) {
       const int64_t source = source_of(item, at);
       __builtin_memcpy(chunk_of(item.to, at) + values + size_t(at % kBlockLen) * row_bytes,
-                       chunk_of(item.from, source) + values + size_t(source % kBlockLen) * row_bytes, row_bytes);
+          chunk_of(item.from, source) + values + size_t(source % kBlockLen) * row_bytes, row_bytes);
     }
     bytes_read += size_t(item.last - item.first) * row_bytes;
   }

@@ -76,8 +76,8 @@ size_t gather_coded(const GatherItem& item) {
       } while (at < tile_end && source_of(item, at) / kLanes == source / kLanes);
       const std::byte* from = tile_of(item.from, source, tile_bytes);
       const std::byte* ahead = look < item.last ? tile_of(item.from, source_of(item, look), tile_bytes) : from;
-      move_lanes(move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(tile),
-                 reinterpret_cast<const Lane*>(ahead));
+      move_lanes(
+          move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(tile), reinterpret_cast<const Lane*>(ahead));
       look = next_tile(item, look);
       bytes_read += tile_bytes;
     }
@@ -91,7 +91,7 @@ size_t gather_coded(const GatherItem& item) {
     }
     std::byte* chunk = chunk_of(item.to, tile_first);
     code_tile(wide, padded_dim, int(tile_end - tile_first), tile_of(item.to, tile_first, to_tile_bytes),
-              scales_of(chunk, padded_dim) + tile_first % kBlockLen);
+        scales_of(chunk, padded_dim) + tile_first % kBlockLen);
   }
   constexpr int kPer = Kv::kEntriesPerLine;
   const size_t row_bytes = tile_bytes / kLanes * kPer;  // of the entries that share a row
@@ -115,8 +115,8 @@ size_t gather_coded(const GatherItem& item) {
       bytes_read += row_bytes;
     }
     std::byte* to = chunk_of(item.to, at) + to_values;
-    code_pair(rows[0], rows[1], padded_dim, to + size_t(at % kBlockLen * padded_dim), scales_of(to, padded_dim) + at % kBlockLen,
-              both);
+    code_pair(
+        rows[0], rows[1], padded_dim, to + size_t(at % kBlockLen * padded_dim), scales_of(to, padded_dim) + at % kBlockLen, both);
   }
   return bytes_read;
 }

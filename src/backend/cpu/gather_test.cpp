@@ -72,7 +72,7 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
     for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::F8_E4M3})
       for (bool shared : {false, true})
         for (const auto& [count, run_len, tail] :
-             {std::array<int64_t, 3>{1, 1, 0}, {5, 1, 7}, {64, 20, 63}, {300, 9, 33}, {700, 1, 20}}) {
+            {std::array<int64_t, 3>{1, 1, 0}, {5, 1, 7}, {64, 20, 63}, {300, 9, 33}, {700, 1, 20}}) {
           const KvShape shape{dtype, 2, 1, 40, 2}, coded{DType::Q8_0, 2, 1, 40, 2};
           const auto cpu = make_cpu(isa, 2);
           ReferenceBackend reference;
@@ -84,8 +84,8 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
             const auto list = random_list(900, count, int(run_len), random);
             lists.insert(lists.end(), list.begin(), list.end());
           }
-          GatherKvArgs args{1,   from.ref(), to.ref(), View<const int32_t, 2>(lists.data(), shared ? 1 : 2, count),
-                            900, 900 + tail};
+          GatherKvArgs args{
+              1, from.ref(), to.ref(), View<const int32_t, 2>(lists.data(), shared ? 1 : 2, count), 900, 900 + tail};
           cpu->gather_kv(args);
           args.from = same.ref(), args.to = expected.ref();
           reference.gather_kv(args);
@@ -98,7 +98,7 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
             }
           const AttendRequest request = chunk(coded, count + tail - 1, 1);  // no byte of padding is left to chance
           EXPECT_LE(distance(attend_one(*cpu, to, request, 1).out, attend_one(reference, expected, request, 1).out),
-                    out_tolerance(isa, DType::Q8_0));
+              out_tolerance(isa, DType::Q8_0));
         }
 }
 
@@ -129,7 +129,7 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
   for (const std::string& name : all_backends())
     for (const DType dtype : kKvTypes)
       for (const std::vector<int32_t>& from :
-           {std::vector<int32_t>{0}, {4}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
+          {std::vector<int32_t>{0}, {4}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
         const KvShape shape{dtype, 2, 1, 40, 2};
         const auto backend = make_backend(name);
         const KvCase before(*backend, shape, 100, 3);

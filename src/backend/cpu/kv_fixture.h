@@ -94,8 +94,8 @@ inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, 
 }
 
 // Several sequences in one pass; runs[i] reads cases[i].
-inline std::vector<AttendResult> attend_together(Backend& backend, const std::vector<const KvCase*>& cases,
-                                                 const std::vector<AttendRequest>& requests, int layer = 0) {
+inline std::vector<AttendResult> attend_together(
+    Backend& backend, const std::vector<const KvCase*>& cases, const std::vector<AttendRequest>& requests, int layer = 0) {
   const KvShape& shape = cases[0]->shape;
   std::vector<float> q;
   std::vector<AttentionRun> runs;
@@ -161,7 +161,7 @@ inline AttendRequest chunk(const KvShape& shape, int64_t first, int64_t rows, ui
 
 inline std::string name_of(const KvShape& s) {
   return std::string(dtype_info(s.dtype).name) + " kv_heads " + std::to_string(s.kv_heads) + " group " + std::to_string(s.group) +
-         " dim " + std::to_string(s.head_dim);
+      " dim " + std::to_string(s.head_dim);
 }
 
 // |q.k - reference|, scaled: fp32, or with the query in 16 bits of its greatest element (6 or so): steps of 2e-4, half of one in

@@ -63,7 +63,7 @@ class CpuKvStore final : public KvStore {
   // The first page's chunk of a layer and head; page p lies p chunks further on.
   std::byte* plane(int layer, int kv_head) const {
     return static_cast<std::byte*>(memory_.data()) +
-           size_t((int64_t(layer) * kv_heads + kv_head) * num_pages) * layout_.chunk_bytes;
+        size_t((int64_t(layer) * kv_heads + kv_head) * num_pages) * layout_.chunk_bytes;
   }
 
  private:

@@ -21,11 +21,11 @@ struct LogProbs {
   std::vector<int32_t> top_ids;
 };
 
-LogProbs log_probs(Backend& backend, const std::vector<float>& logits, int64_t vocab, const std::vector<int32_t>& ids,
-                   int count) {
+LogProbs log_probs(
+    Backend& backend, const std::vector<float>& logits, int64_t vocab, const std::vector<int32_t>& ids, int count) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7),
-               std::vector<int32_t>(size_t(rows * count), -7)};
+      std::vector<int32_t>(size_t(rows * count), -7)};
   LogProbsArgs args;
   args.logits = View<const float, 2>(logits.data(), rows, vocab);
   if (!ids.empty()) {

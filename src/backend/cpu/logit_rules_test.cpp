@@ -35,7 +35,7 @@ struct Sampled {
   std::vector<float> probs;
   bool operator==(const Sampled& other) const {
     return tokens == other.tokens && probs.size() == other.probs.size() &&
-           std::memcmp(probs.data(), other.probs.data(), probs.size() * sizeof(float)) == 0;
+        std::memcmp(probs.data(), other.probs.data(), probs.size() * sizeof(float)) == 0;
   }
 };
 
@@ -47,7 +47,7 @@ struct Round {
 
 // Row r stands at position first_position + r: noise must be the same wherever a row is computed.
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-               const Round& round, const Ids& positions) {
+    const Round& round, const Ids& positions) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   Sampled out{Ids(size_t(rows), -2), std::vector<float>(logits.size(), -1.0f)};
   const std::vector<float> before = logits;
@@ -69,7 +69,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
 
 // One greedy row after prompt, output and drafts.
 int32_t choose(Backend& backend, const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output,
-               const Ids& drafts = {}) {
+    const Ids& drafts = {}) {
   const auto state = state_of(rules, int64_t(logits.size()), prompt, output);
   return sample(backend, logits, int64_t(logits.size()), {0, 0, 1, 0}, {state.get(), drafts, {}, int(drafts.size())}, {9})
       .tokens[0];
@@ -77,7 +77,7 @@ int32_t choose(Backend& backend, const std::vector<float>& logits, const LogitRu
 
 // How far the processed logit of `a` stands above that of `b`.
 double log_odds(Backend& backend, const std::vector<float>& logits, LogitRules rules, const Ids& prompt, const Ids& output,
-                const Ids& drafts, int32_t a, int32_t b) {
+    const Ids& drafts, int32_t a, int32_t b) {
   const auto state = state_of(rules, int64_t(logits.size()), prompt, output);
   const Sampled sampled =
       sample(backend, logits, int64_t(logits.size()), {1, 0, 1, 0}, {state.get(), drafts, {}, int(drafts.size())}, {9});
@@ -153,7 +153,7 @@ TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {
   Ids output;
   for (int i = 0; i < 40; ++i) {
     EXPECT_EQ(choose(*backend, logits, {.bad_words = {{0, 1, 2, 0, 1, 3}, {1, 3}}}, {2}, output),
-              !output.empty() && output.back() == 1 ? 2 : 3);
+        !output.empty() && output.back() == 1 ? 2 : 3);
     EXPECT_EQ(choose(*backend, logits, {.bad_words = {{0, 1, 2, 0, 1, 3}}}, {2}, output), i >= 5 && i % 3 == 2 ? 2 : 3) << i;
     output.push_back(i % 3);
   }
@@ -291,7 +291,7 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
       const float* raw = logits.data() + row * c.vocab;
       const std::vector<float> one_row(raw, raw + c.vocab);
       const Sampled of_all{{all.tokens[size_t(row)]},
-                           std::vector<float>(all.probs.begin() + row * c.vocab, all.probs.begin() + (row + 1) * c.vocab)};
+          std::vector<float>(all.probs.begin() + row * c.vocab, all.probs.begin() + (row + 1) * c.vocab)};
       const Ids position = {positions[size_t(row)]};
       // Alone, as the drafter asks for it.
       ASSERT_EQ(sample(*backend, one_row, c.vocab, c.params, {state.get(), c.drafts, c.parents, row}, position), of_all);
@@ -322,8 +322,8 @@ TEST(LogitState, StartsAnewAtEveryReset) {
   state.append(3);
   const auto fresh = state_of(rules, 4, second, {3});
   const std::vector<float> logits = {4, 1, 2, 3};
-  EXPECT_EQ(sample(reference, logits, 4, {1, 0, 1, 0}, {&state}, {3}),
-            sample(reference, logits, 4, {1, 0, 1, 0}, {fresh.get()}, {3}));
+  EXPECT_EQ(
+      sample(reference, logits, 4, {1, 0, 1, 0}, {&state}, {3}), sample(reference, logits, 4, {1, 0, 1, 0}, {fresh.get()}, {3}));
   EXPECT_EQ(state.output_len(), 1);
 }
 

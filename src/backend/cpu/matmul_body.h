@@ -183,7 +183,7 @@ HUNCH_SIMD void sum_quantised(Sums<R>& sums, const std::byte* p, int64_t blocks,
         F32 scale;
         if constexpr (has_super_block(T)) {
           scale = d[g] *
-                  load_s8(reinterpret_cast<const int8_t*>(scales) + (T == DType::Q6_K ? kPanelColumns * half : 0) + kLanes * g);
+              load_s8(reinterpret_cast<const int8_t*>(scales) + (T == DType::Q6_K ? kPanelColumns * half : 0) + kLanes * g);
         } else if constexpr (T == DType::MXFP4) {
           scale = load_bf16(reinterpret_cast<const uint16_t*>(scales) + kLanes * g);
         } else {

@@ -29,7 +29,7 @@ std::vector<float> representable(int64_t n) {
 }
 
 std::vector<float> product(Backend& backend, const Weight& weight, const std::vector<float>& x, int64_t rows,
-                           const float* bias = nullptr, bool accumulate = false) {
+    const float* bias = nullptr, bool accumulate = false) {
   std::vector<float> out(size_t(rows * weight.out_dim), 0.25f);
   const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
   backend.matmul({View<const float, 2>(x.data(), rows, weight.in_dim), products, accumulate});
@@ -45,8 +45,8 @@ class EveryEncoding : public testing::TestWithParam<std::tuple<std::string, DTyp
 std::string name_of(const testing::TestParamInfo<std::tuple<std::string, DType>>& info) {
   return std::get<0>(info.param) + "_" + std::string(dtype_info(std::get<1>(info.param)).name);
 }
-INSTANTIATE_TEST_SUITE_P(Cpu, EveryEncoding, testing::Combine(testing::ValuesIn(available_isas()), testing::ValuesIn(kEncodings)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, EveryEncoding, testing::Combine(testing::ValuesIn(available_isas()), testing::ValuesIn(kEncodings)), name_of);
 
 void expect_near_reference(Backend& cpu, const Matrix& matrix, int64_t rows) {
   ReferenceBackend reference;

@@ -180,8 +180,8 @@ NsaItem CpuNsa::item_of(const NsaAttentionArgs& args, const Item& item, int32_t*
 size_t CpuNsa::scratch_bytes(const NsaAttentionArgs& args, const NsaItem& item, int64_t num_blocks) const {
   const int64_t rows = item.query.num_rows;
   return (nsa_scratch_bytes(item) + 63) / 64 * 64 + size_t(rows * item.importance_stride) * sizeof(float) +
-         size_t(rows * args.nsa.shape->sel_count) * sizeof(int32_t) + size_t(num_blocks) * (sizeof(float) + 12 + 16) +
-         kNsaRows * sizeof(int32_t) + 16 * 64;
+      size_t(rows * args.nsa.shape->sel_count) * sizeof(int32_t) + size_t(num_blocks) * (sizeof(float) + 12 + 16) +
+      kNsaRows * sizeof(int32_t) + 16 * 64;
 }
 
 void CpuNsa::run_item(const NsaAttentionArgs& args, const Item& which, std::byte* at) {
@@ -241,7 +241,7 @@ size_t CpuNsa::attention(const NsaAttentionArgs& args) {
   }
   threads_.reserve(bytes);
   threads_.run(int64_t(items_.size()),
-               [&](int64_t index, int worker) { run_item(args, items_[size_t(index)], threads_.scratch(worker)); });
+      [&](int64_t index, int worker) { run_item(args, items_[size_t(index)], threads_.scratch(worker)); });
   return bytes_;
 }
 

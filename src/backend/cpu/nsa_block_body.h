@@ -65,8 +65,8 @@ void nsa_scores(const std::byte* keys, int padded_dim, const typename Kv::Query*
 }
 
 template <class Kv, int W>
-void nsa_score_rows(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, int rows,
-                    NsaAhead& ahead) {
+void nsa_score_rows(
+    const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, int rows, NsaAhead& ahead) {
   constexpr bool kMany = Kv::kWidened || 2 * W <= kWide;  // few tiles of keys: more rows, to have as many sums
   each_tile<kMany>(rows, [&]<int R>(int at) { nsa_scores<Kv, R, W>(keys, padded_dim, q + at, out + at, ahead); });
 }
@@ -74,7 +74,7 @@ void nsa_score_rows(const std::byte* keys, int padded_dim, const typename Kv::Qu
 // sums[r] += weights[r][e] values[e] for the entries e in [first, last) of a block, ascending; 16 V dimensions.
 template <class Kv, int R, int V>
 void nsa_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                float* const* states, int at, NsaAhead& ahead) {
+    float* const* states, int at, NsaAhead& ahead) {
   F32 sums[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -101,7 +101,7 @@ void nsa_values(const std::byte* values, int padded_dim, const typename Kv::Fact
 
 template <class Kv, int R>
 void nsa_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
-                         float* const* states, NsaAhead& ahead) {
+    float* const* states, NsaAhead& ahead) {
   constexpr int kWide = wide_of(R);
   int at = 0;
   for (; padded_dim - at >= kWide * kLanes; at += kWide * kLanes, values += kWide * Kv::kLineBytes)
@@ -112,7 +112,7 @@ void nsa_values_all_dims(const std::byte* values, int padded_dim, const typename
 
 template <class Kv>
 void nsa_value_rows(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int rows, int first, int last,
-                    float* const* states, NsaAhead& ahead) {
+    float* const* states, NsaAhead& ahead) {
   each_tile<Kv::kWidened>(rows, [&]<int R>(int at) {
     nsa_values_all_dims<Kv, R>(values, padded_dim, weights + at * kBlockLen, first, last, states + at, ahead);
   });

@@ -75,7 +75,7 @@ HUNCH_SIMD void each_group(const NsaItem& item, const KeyPlane& plane, NsaPaths<
   for (; mask; mask &= mask - 1) {
     const int row = __builtin_ctzll(mask);
     const bool goes_on = count > 0 && list[count - 1] == row - 1 && item.query.parents &&
-                         item.query.parents[item.query.tree_row + row] == item.query.tree_row + row - 1;
+        item.query.parents[item.query.tree_row + row] == item.query.tree_row + row - 1;
     if (count > 0 && paths.copies(page) && !goes_on) {
       fn(list, count, paths.chunk_of(page, list[count - 1]));
       count = 0;
@@ -126,7 +126,7 @@ HUNCH_SIMD int nsa_steps(const NsaItem& item, uint64_t mask) {
 // Logits of the rows `list` in W tiles of `keys`; of a row's first head they go to to(row), of the next ones a stride behind.
 template <class Kv, int W, class To>
 HUNCH_SIMD void nsa_score_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
-                               const std::byte* keys, NsaAhead& ahead, To to) {
+    const std::byte* keys, NsaAhead& ahead, To to) {
   const int dim = item.keys.padded_dim, group = item.query.group;
   const typename Kv::Query* q[kQueryTile] = {};
   float* out[kQueryTile] = {};
@@ -149,7 +149,7 @@ HUNCH_SIMD void nsa_score_list(const NsaScratch<Kv>& scratch, const NsaItem& ite
 // factors.
 template <class Kv, class Range, class Weigh>
 HUNCH_SIMD void nsa_value_list(const NsaScratch<Kv>& scratch, const NsaItem& item, const int* list, int count,
-                               const std::byte* values, NsaAhead& ahead, Range range, Weigh weigh) {
+    const std::byte* values, NsaAhead& ahead, Range range, Weigh weigh) {
   const int dim = item.keys.padded_dim, group = item.query.group;
   float* states[kQueryTile] = {};
   int held = 0, first = 0, last = 0;
@@ -201,9 +201,8 @@ void nsa_route(const NsaItem& item) {
     const uint64_t mask = readers(page);
     NsaAhead ahead = after(page, mask);
     each_group<Kv>(item, item.rows, paths, page, mask, [&](const int* list, int count, const std::byte* chunk) {
-      nsa_score_list<Kv, kKeyTiles>(scratch, item, list, count, chunk, ahead, [&](int row) {
-        return scratch.logits + int64_t(row) * group * scratch.stride + page * kBlockLen;
-      });
+      nsa_score_list<Kv, kKeyTiles>(scratch, item, list, count, chunk, ahead,
+          [&](int row) { return scratch.logits + int64_t(row) * group * scratch.stride + page * kBlockLen; });
     });
   }
   const float scale2 = item.query.scale * kLog2e;
@@ -268,9 +267,8 @@ void nsa_read_blocks(const NsaItem& item) {
   const auto seen_by = [&](int row, int i) {
     const int64_t block_first = int64_t(item.blocks[i]) * kLen, left = item.query.last[row] + 1 - block_first,
                   window = near_first(row), begins = window - block_first;
-    return Seen{bool(item.chosen[i] >> row & 1),    bool(item.near[i] >> row & 1),
-                begins > 0 ? int(begins) : 0,       left < kLen ? int(left) : kLen,
-                int64_t(scratch.count[row]) * kLen, near_at + block_first - window / kLen * kLen};
+    return Seen{bool(item.chosen[i] >> row & 1), bool(item.near[i] >> row & 1), begins > 0 ? int(begins) : 0,
+        left < kLen ? int(left) : kLen, int64_t(scratch.count[row]) * kLen, near_at + block_first - window / kLen * kLen};
   };
   const auto keys_of = [&](int i) {
     const int64_t block = int64_t(item.blocks[i]) * W;
@@ -284,18 +282,18 @@ void nsa_read_blocks(const NsaItem& item) {
       const std::byte* next = ask && i + 1 < item.num_blocks ? keys_of(i + 1) : nullptr;
       NsaAhead ahead = NsaAhead::over(item.scratch, next, block_bytes, item.keys.chunk_bytes / 2, nsa_steps(item, mask));
       each_group<Kv>(item, item.keys, paths, int64_t(item.blocks[i]) * W / kKeyTiles, mask,
-                     [&](const int* list, int count, const std::byte* chunk) { fn(i, list, count, chunk, ahead); });
+          [&](const int* list, int count, const std::byte* chunk) { fn(i, list, count, chunk, ahead); });
       for (uint64_t chosen = item.chosen[i]; chosen; chosen &= chosen - 1) ++scratch.count[__builtin_ctzll(chosen)];
     }
   };
 
   each_block(true, [&](int i, const int* list, int count, const std::byte* chunk, NsaAhead& ahead) {
     const auto logits_of = [&](int row) { return scratch.logits + int64_t(row) * group * scratch.stride; };
-    nsa_score_list<Kv, W>(scratch, item, list, count, chunk + size_t(item.blocks[i] * W % kKeyTiles / W) * block_bytes, ahead,
-                          [&](int row) {
-                            const Seen seen = seen_by(row, i);
-                            return logits_of(row) + (seen.chosen ? seen.chosen_slot : seen.near_slot);
-                          });
+    nsa_score_list<Kv, W>(
+        scratch, item, list, count, chunk + size_t(item.blocks[i] * W % kKeyTiles / W) * block_bytes, ahead, [&](int row) {
+          const Seen seen = seen_by(row, i);
+          return logits_of(row) + (seen.chosen ? seen.chosen_slot : seen.near_slot);
+        });
     for (int n = 0; n < count; ++n) {
       const Seen seen = seen_by(list[n], i);
       if (seen.end == kLen && (seen.chosen ? !seen.near : seen.first == 0)) continue;

@@ -15,7 +15,7 @@ namespace {
 // Equation 9 of the paper with indices from 0: block j takes P[r j + m + u - (c - 1)] for m < c, u < r.
 TEST(NsaScores, AreThePapersDoubleSum) {
   for (const auto& [len, stride, block] :
-       {std::array{32, 16, 64}, {8, 4, 16}, {16, 16, 16}, {64, 8, 16}, {4, 1, 32}, {16, 16, 64}}) {
+      {std::array{32, 16, 64}, {8, 4, 16}, {16, 16, 16}, {64, 8, 16}, {4, 1, 32}, {16, 16, 64}}) {
     const NsaShape s = nsa_std(len, stride, block, 16, 512);
     const int64_t r = block / stride, c = len / stride, rows = 5 * r + 3, blocks = 7;
     const auto p = random_floats(size_t(rows), 5);
@@ -98,7 +98,7 @@ TEST(NsaCompressor, MakesTheRowsOfTheFormula) {
     for (int64_t t = 0; t < len; ++t)
       for (size_t h = 0; h < heads; ++h) {
         const auto row = rotated({&plain[(size_t(t) * heads + h) * dim], &plain[(size_t(t) * heads + h + 1) * dim]}, double(t),
-                                 c.values.inv_freq, magnitude);
+            c.values.inv_freq, magnitude);
         k.insert(k.end(), row.begin(), row.end());
       }
     backend.store_kv(

@@ -57,11 +57,11 @@ struct NsaCase {
   // Rows that end in the tokens [first, last).
   void compress(int64_t first, int64_t last) {
     backend.compress_kv({.layer = 0,
-                         .nsa = values.layer(),
-                         .kv = kv.ref(),
-                         .rows = row_ref(),
-                         .first = values.nsa.rows_of(first),
-                         .last = values.nsa.rows_of(last)});
+        .nsa = values.layer(),
+        .kv = kv.ref(),
+        .rows = row_ref(),
+        .first = values.nsa.rows_of(first),
+        .last = values.nsa.rows_of(last)});
   }
 
   KvCase kv;
@@ -136,15 +136,15 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
   const int64_t width = int64_t(shape.heads()) * shape.head_dim, list = shape.kv_heads * n;
   for (const NsaRun& run : runs)
     results.push_back({{out.begin() + run.first_row * width, out.begin() + (run.first_row + run.num_rows) * width},
-                       {chosen.begin() + run.first_row * list, chosen.begin() + (run.first_row + run.num_rows) * list}});
+        {chosen.begin() + run.first_row * list, chosen.begin() + (run.first_row + run.num_rows) * list}});
   return results;
 }
 inline NsaResult nsa_one(const NsaCase& c, const NsaRequest& request) { return nsa_together({&c}, {request})[0]; }
 
 inline std::string name_of(const NsaShape& s) {
   return s.variant + " kind " + std::to_string(int(s.kind)) + " " + std::to_string(s.cmp_len) + "/" +
-         std::to_string(s.cmp_stride) + "/" + std::to_string(s.sel_block) + " n " + std::to_string(s.sel_count) + " window " +
-         std::to_string(s.window);
+      std::to_string(s.cmp_stride) + "/" + std::to_string(s.sel_block) + " n " + std::to_string(s.sel_count) + " window " +
+      std::to_string(s.window);
 }
 
 }  // namespace hunch

@@ -61,7 +61,7 @@ constexpr size_t nsa_scratch_bytes(const NsaItem& item) {
   const int64_t query_rows = int64_t(item.query.num_rows) * item.query.group;
   const int paths = item.key_paths.num_blocks + item.row_paths.num_blocks;
   return size_t(query_rows) * size_t(8 * item.keys.padded_dim + 4 * nsa_logit_stride(item) + 8) + 16 * 64 * 4 + kNsaRows * 4 +
-         size_t(paths) * (item.keys.chunk_bytes + 64 * 4) + 1024;
+      size_t(paths) * (item.keys.chunk_bytes + 64 * 4) + 1024;
 }
 
 struct NsaKernels {

@@ -8,20 +8,15 @@ namespace {
 const std::vector<DType> kTypes{DType::F32, DType::F16, DType::BF16};
 
 std::vector<NsaShape> forms() {
-  return {nsa_std(32, 16, 64, 5, 96),
-          nsa_std(8, 4, 16, 6, 24),
-          nsa_std(16, 16, 32, 4, 0),
-          nsa_std(8, 8, 16, 4, 1),
-          nsa_std(16, 4, 32, 5, 200, NsaShape::Kind::Linear),
-          nsa_fla(16, 5, 20),
-          nsa_fla(64, 3, 70)};
+  return {nsa_std(32, 16, 64, 5, 96), nsa_std(8, 4, 16, 6, 24), nsa_std(16, 16, 32, 4, 0), nsa_std(8, 8, 16, 4, 1),
+      nsa_std(16, 4, 32, 5, 200, NsaShape::Kind::Linear), nsa_fla(16, 5, 20), nsa_fla(64, 3, 70)};
 }
 
 // Positions around every edge of a form, in front of `len`.
 std::vector<int32_t> edges(const NsaShape& s, int64_t len) {
   std::vector<int32_t> out;
   for (const int64_t at : {int64_t(0), int64_t(s.cmp_len), int64_t(s.cmp_len + s.cmp_stride), int64_t(s.sel_block),
-                           int64_t(s.sel_block) * s.sel_count, int64_t(s.window), int64_t(kPageLen), len / 2, len})
+           int64_t(s.sel_block) * s.sel_count, int64_t(s.window), int64_t(kPageLen), len / 2, len})
     for (int64_t position = at - 2; position <= at; ++position)
       if (position >= 0 && position < len) out.push_back(int32_t(position));
   std::sort(out.begin(), out.end());
@@ -98,7 +93,7 @@ void store_row(NsaCase& c, int64_t entry, int row) {
   const size_t width = size_t(shape.kv_heads * shape.head_dim);
   const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
   c.backend.store_kv({0, View<const float, 3>(k.data(), 1, shape.kv_heads, shape.head_dim),
-                      View<const float, 3>(v.data(), 1, shape.kv_heads, shape.head_dim), c.kv.ref(), entry});
+      View<const float, 3>(v.data(), 1, shape.kv_heads, shape.head_dim), c.kv.ref(), entry});
 }
 
 struct TreeCase {

@@ -26,8 +26,8 @@ void each_row(Threads& threads, int64_t rows, int64_t cost, F&& fn) {
 
 void norm_rows(Threads& threads, const RowsKernels& kernels, const NormArgs& args) {
   const int64_t n = args.x.extent[1];
-  each_row(threads, args.x.extent[0], n,
-           [&](int64_t r) { kernels.norm(&args.x(r, 0), args.weight, args.eps, n, &args.out(r, 0)); });
+  each_row(
+      threads, args.x.extent[0], n, [&](int64_t r) { kernels.norm(&args.x(r, 0), args.weight, args.eps, n, &args.out(r, 0)); });
 }
 
 void gate_rows(Threads& threads, const RowsKernels& kernels, const GateArgs& args) {

@@ -193,8 +193,8 @@ static void write_scores(const SampleRow& row, float* out) {
       if (left <= 0) break;
       const F32 x = load_logits(row.logits, i, row.vocab);
       const F32 score = log_ratio(row, x) + gumbel(bits[j]);
-      store_first(out + i, select(possible(row, x, ids + set1_i32(j * kLanes)), score, never),
-                  left < kLanes ? int(left) : kLanes);
+      store_first(
+          out + i, select(possible(row, x, ids + set1_i32(j * kLanes)), score, never), left < kLanes ? int(left) : kLanes);
     }
   }
 }

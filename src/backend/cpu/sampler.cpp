@@ -193,7 +193,7 @@ void CpuSampler::rank_few(const SampleArgs& args, int64_t r, Scratch& scratch) c
   for (const Scored& s : few) total += std::exp(s.score - greatest);
   const int64_t some = std::min<int64_t>(k, int64_t(few.size()));
   std::partial_sort(few.begin(), few.begin() + some, few.end(),
-                    [](const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; });
+      [](const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; });
   for (int64_t i = 0; i < k; ++i) {
     if (args.ranked.data) args.ranked(r, i) = i < some ? few[size_t(i)].id : -1;
     if (args.shares.data) args.shares(r, i) = i < some ? float(std::exp(few[size_t(i)].score - greatest) / total) : 0;
@@ -215,8 +215,8 @@ void CpuSampler::rank_many(const SampleArgs& args, int64_t r, const float* score
   }
   int32_t* ids = scratch.ids.data();
   const int64_t count = kernels_.collect(scores, vocab, bound, ids), some = std::min(k, count);
-  std::partial_sort(ids, ids + some, ids + count,
-                    [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  std::partial_sort(
+      ids, ids + some, ids + count, [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
   const double total = args.shares.data ? kernels_.ratios(row, scratch.ratios.data()) : 1;
   for (int64_t i = 0; i < k; ++i) {
     if (args.ranked.data) args.ranked(r, i) = i < some ? ids[i] : -1;

@@ -29,12 +29,12 @@ struct Sampled {
 
 // Rows of `logits` at consecutive positions from first_position on.
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-               int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
+    int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   std::vector<int32_t> positions(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = first_position + int32_t(r);
   Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
-              std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
+      std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
   SampleArgs args;
   args.logits = View<const float, 2>(logits.data(), rows, vocab);
   args.params = params;
@@ -59,9 +59,20 @@ class CpuSample : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuSample, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });
 
 constexpr SamplingParams kParams[] = {
-    {0, 40, 0.9f, 0}, {1, 0, 1, 0},       {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0},    {1, 600, 1, 0},       {1, 2000, 0.9f, 0},
-    {1, 0, 0.95f, 0}, {1.3f, 0, 0.5f, 0}, {1, 0, 1, 0.001f},        {1, 0, 1, 0.3f}, {2, 0, 0.99f, 1e-4f}, {0.3f, 1000, 0.8f, 0},
-    {1, 1, 1, 0},     {5, 0, 0.999f, 0},
+    {0, 40, 0.9f, 0},
+    {1, 0, 1, 0},
+    {0.8f, 40, 0.95f, 0.05f},
+    {1, 3, 1, 0},
+    {1, 600, 1, 0},
+    {1, 2000, 0.9f, 0},
+    {1, 0, 0.95f, 0},
+    {1.3f, 0, 0.5f, 0},
+    {1, 0, 1, 0.001f},
+    {1, 0, 1, 0.3f},
+    {2, 0, 0.99f, 1e-4f},
+    {0.3f, 1000, 0.8f, 0},
+    {1, 1, 1, 0},
+    {5, 0, 0.999f, 0},
 };
 
 TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {

@@ -40,8 +40,8 @@ HUNCH_SIMD void end_scores(const BlockScores& s) {
   for (int t = 0; t < kKeyTiles; ++t) {
     const int64_t left = s.sink->prefix_len - s.first - t * kLanes;  // entries at and after prefix_len are not written
     if (left <= 0) return;
-    store_first(s.sink->out + s.first + t * kLanes, load(s.total + t * kLanes) * set1(s.sink->mean),
-                left < kLanes ? int(left) : kLanes);
+    store_first(
+        s.sink->out + s.first + t * kLanes, load(s.total + t * kLanes) * set1(s.sink->mean), left < kLanes ? int(left) : kLanes);
   }
 }
 

@@ -6,8 +6,8 @@
 namespace hunch {
 namespace {
 
-AttendRequest scored(const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared,
-                     int64_t prefix_len) {
+AttendRequest scored(
+    const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared, int64_t prefix_len) {
   AttendRequest request = chunk(shape, len - rows, rows, 11);
   request.metric = metric, request.combine = combine, request.prefix_len = prefix_len;
   request.sets = shared ? 1 : shape.kv_heads;
@@ -19,8 +19,8 @@ AttendRequest scored(const KvShape& shape, int64_t len, int64_t rows, ScoreMetri
   return request;
 }
 
-void expect_scores(const AttendResult& got, const AttendResult& expected, int64_t prefix_len, float tolerance,
-                   const std::string& what) {
+void expect_scores(
+    const AttendResult& got, const AttendResult& expected, int64_t prefix_len, float tolerance, const std::string& what) {
   ASSERT_EQ(got.scores.size(), expected.scores.size());
   for (size_t set = 0; set < got.scores.size(); ++set)
     for (size_t e = 0; e < got.scores[set].size(); ++e) {
@@ -56,7 +56,7 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
     for (int group : {1, 3}) {
       const KvShape shape{dtype, 2, group, 24};
       for (const auto& [len, rows, prefix] :
-           {std::array<int64_t, 3>{100, 8, 92}, {1200, 3, 1197}, {1200, 9, 1024}, {70, 1, 64}, {300, 280, 20}}) {
+          {std::array<int64_t, 3>{100, 8, 92}, {1200, 3, 1197}, {1200, 9, 1024}, {70, 1, 64}, {300, 280, 20}}) {
         const KvCase expected_kv(reference, shape, len);
         for (ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
           for (ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})
@@ -68,8 +68,8 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
                 const KvCase kv(*cpu, shape, len);
                 const float tolerance = logit_tolerance(dtype) * std::sqrt(float(rows));  // of a sum over rows
                 const std::string what = isa + " " + name_of(shape) + " rows " + std::to_string(rows) + " metric " +
-                                         std::to_string(int(metric)) + " combine " + std::to_string(int(combine)) + " shared " +
-                                         std::to_string(shared);
+                    std::to_string(int(metric)) + " combine " + std::to_string(int(combine)) + " shared " +
+                    std::to_string(shared);
                 expect_scores(attend_one(*cpu, kv, request), expected, prefix, tolerance, what);
                 expect_scores(score_keys_alone(*cpu, kv, request), expected, prefix, tolerance, what + " by keys");
               }

@@ -98,7 +98,7 @@ HUNCH_SIMD Mask first_lanes(int n) {
 HUNCH_SIMD Mask mask_of(uint32_t bits) {
   const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return {_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(bits)), bit), bit),
-          _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(bits >> 8)), bit), bit)};
+      _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(bits >> 8)), bit), bit)};
 }
 HUNCH_SIMD uint32_t bits(Mask m) {
   return uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(m.lo))) | uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(m.hi))) << 8;
@@ -119,14 +119,14 @@ HUNCH_SIMD F32 scale2(F32 a, F32 n) {
 HUNCH_SIMD F32 load_bf16(const uint16_t* p) {
   const __m256i x = _mm256_loadu_si256((const __m256i*)p);
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)), 16))};
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)), 16))};
 }
 HUNCH_SIMD F32 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p + 1))};
 }
 HUNCH_SIMD F32 load_s8(const int8_t* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
-          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
+      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
 }
 // 16 codes of E4M3 (no NaN) as 2^-8 times their values: in fp16 the exponent's bias is 15 instead of 7.
 HUNCH_SIMD F32 load_f8(const std::byte* p) {
@@ -146,8 +146,8 @@ HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
 HUNCH_SIMD I32 bf16_bits(F32 a) {
   const I32 u = bits_of(a), high = shift_right<16>(u);
   const I32 rounded = shift_right<16>(u + (high & set1_i32(1)) + set1_i32(0x7fff));
-  const Mask nan = {_mm256_castps_si256(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q)),
-                    _mm256_castps_si256(_mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))};
+  const Mask nan = {
+      _mm256_castps_si256(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))};
   return select(nan, high | set1_i32(0x40), rounded);
 }
 HUNCH_SIMD void store_bf16(uint16_t* p, F32 a) {

@@ -157,8 +157,8 @@ HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
   const __m512 beside = _mm512_set1_ps(12582912.0f);
   const __m512i low = _mm512_castps_si512(_mm512_fmadd_ps(a.v, f.v, beside)),
                 high = _mm512_castps_si512(_mm512_fmadd_ps(b.v, f.v, beside));
-  const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24, 22, 20,
-                                        18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i even = _mm512_set_epi16(
+      62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   _mm512_storeu_si512(p, _mm512_permutex2var_epi16(low, even, high));
 }
 

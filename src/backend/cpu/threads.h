@@ -32,7 +32,7 @@ class Threads {
   void run(int64_t num_items, F&& fn) {
     using Fn = std::remove_reference_t<F>;
     run_loop(num_items, const_cast<void*>(static_cast<const void*>(&fn)),
-             [](void* self, int64_t item, int worker) { (*static_cast<Fn*>(self))(item, worker); });
+        [](void* self, int64_t item, int worker) { (*static_cast<Fn*>(self))(item, worker); });
   }
 
   // Private memory of each worker, aligned to 64, valid until the next reserve(); contents do not survive a run. reserve() grows

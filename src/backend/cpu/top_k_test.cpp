@@ -6,8 +6,8 @@
 namespace hunch {
 namespace {
 
-std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks,
-                            int recent) {
+std::vector<int32_t> select(
+    Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks, int recent) {
   const int64_t n = int64_t(scores.size()) / sets;
   std::vector<int32_t> index(size_t(sets * count), -1);
   TopKArgs args;

@@ -226,11 +226,11 @@ void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* pan
     for (int c = 0; c < columns; ++c) pack_blocks(matrix, first + c, blocks.data()), pack_mxfp4(blocks.data(), c, k, panel);
     return;
   }
-  const auto pack = dtype == DType::Q8_0   ? pack_q8_0
-                    : dtype == DType::Q4_0 ? pack_q4_0
-                    : dtype == DType::Q4_K ? pack_with_minimum<false>
-                    : dtype == DType::Q5_K ? pack_with_minimum<true>
-                                           : pack_q6_k;
+  const auto pack = dtype == DType::Q8_0 ? pack_q8_0
+      : dtype == DType::Q4_0             ? pack_q4_0
+      : dtype == DType::Q4_K             ? pack_with_minimum<false>
+      : dtype == DType::Q5_K             ? pack_with_minimum<true>
+                                         : pack_q6_k;
   for (int c = 0; c < columns; ++c) pack(rows + size_t(c) * dtype_bytes(dtype, size_t(k)), c, k, panel);
 }
 

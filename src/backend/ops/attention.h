@@ -82,7 +82,7 @@ inline int64_t oldest_entry(const AttentionRun& run, int64_t last) {
 // Whether `first` goes with what else the run asks for.
 inline bool first_allowed(const AttentionRun& run) {
   return (run.first == 0 && run.head_first.empty()) ||
-         (run.first >= 0 && !run.index.data && run.scores.metric == ScoreMetric::None);
+      (run.first >= 0 && !run.index.data && run.scores.metric == ScoreMetric::None);
 }
 inline int64_t first_of_head(const AttentionRun& run, int kv_head) {
   return run.head_first.empty() ? run.first : run.head_first[size_t(kv_head)];

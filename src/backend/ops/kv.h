@@ -104,7 +104,7 @@ struct PageBoundsArgs {
 inline bool page_bounds_fit(const PageBoundsArgs& a) {
   const KvStore &from = *a.from.store, &to = *a.to.store;
   return to.dtype == bounds_dtype(from.dtype) && to.kv_heads == from.kv_heads && a.page_len >= 1 &&
-         to.head_dim == (a.means ? 1 : 2) * from.head_dim;
+      to.head_dim == (a.means ? 1 : 2) * from.head_dim;
 }
 
 // Queries in a form whose product with [greatest, least] bounds (page_bounds) is the greatest logit that a page can hold:

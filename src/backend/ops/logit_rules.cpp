@@ -67,7 +67,7 @@ bool LogitState::completed_next(std::span<const int32_t> word, std::span<const i
   const size_t before = word.size() - 1, from_path = std::min(before, path.size()), from_committed = before - from_path;
   if (from_committed > num_last_) return false;
   return std::equal(word.begin(), word.begin() + long(from_committed), last_tokens_.begin() + long(num_last_ - from_committed)) &&
-         std::equal(path.end() - long(from_path), path.end(), word.begin() + long(from_committed));
+      std::equal(path.end() - long(from_path), path.end(), word.begin() + long(from_committed));
 }
 
 }  // namespace hunch

@@ -71,7 +71,7 @@ void Compressor::linear(int kv_head, int64_t m, const float* k, const float* v) 
 // Rotations add up: the row is rotated as its first token, number `index` strides, so that a weighted sum needs each key turned
 // back by its distance m from that token only. A linear map needs the keys as they were before any rotation.
 void Compressor::row(KvStore& store, int layer, int kv_head, View<const int32_t, 1> pages, std::span<const int64_t> entries,
-                     int64_t index, float* k, float* v) {
+    int64_t index, float* k, float* v) {
   const NsaShape& s = *nsa_.shape;
   HUNCH_CHECK(int(entries.size()) == s.cmp_len && store.head_dim == dim_);
   const bool linear_map = s.kind == NsaShape::Kind::Linear, rotates = !s.rope_before;

@@ -76,7 +76,7 @@ class Compressor {
   // Before rows of a layer are made; what it keeps of a model serves all layers.
   void use(const NsaLayer&, int head_dim);
   void row(KvStore&, int layer, int kv_head, View<const int32_t, 1> pages, std::span<const int64_t> entries, int64_t index,
-           float* k, float* v);
+      float* k, float* v);
 
  private:
   void weighted(int kv_head, int64_t m, const float* k, const float* v);

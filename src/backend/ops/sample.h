@@ -64,7 +64,7 @@ inline int64_t num_ranked(const SampleArgs& args) {
 inline bool ranks_allowed(const SampleArgs& args) {
   const int64_t k = num_ranked(args), rows = args.logits.extent[0];
   return k <= kMostRanked && (!args.ranked.data || (args.ranked.extent[0] == rows && args.ranked.extent[1] == k)) &&
-         (!args.shares.data || (args.shares.extent[0] == rows && args.shares.extent[1] == k));
+      (!args.shares.data || (args.shares.extent[0] == rows && args.shares.extent[1] == k));
 }
 
 }  // namespace hunch

@@ -58,7 +58,7 @@ std::vector<int64_t> stored(const AttentionRun& run, int kv_head, std::vector<in
 
 // One row of one head; `sink`: a logit without a value, -inf: none. Returns the log-sum-exp.
 float attend_row(const float* q, float scale, const Entries& entries, const std::vector<int64_t>& read, float sink,
-                 std::vector<float>& logits, std::vector<double>& sums, float* out) {
+    std::vector<float>& logits, std::vector<double>& sums, float* out) {
   logits.resize(read.size());
   float greatest = sink;
   if (read.empty()) {
@@ -141,8 +141,8 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)],
-                                       args.sinks ? args.sinks[head] : -std::numeric_limits<float>::infinity(), logits, sums,
-                                       &args.out(run.first_row + row, head, 0));
+              args.sinks ? args.sinks[head] : -std::numeric_limits<float>::infinity(), logits, sums,
+              &args.out(run.first_row + row, head, 0));
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }
       }
@@ -157,7 +157,7 @@ void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
   collect_scores(args.scores, args.layer, args.scale, args.q, args.kv);
   counters_.score_bytes += bytes_of(args.scores);
   counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) *
-                        kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
+      kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
 }
 
 }  // namespace hunch

@@ -95,7 +95,7 @@ void ReferenceBackend::experts(const ExpertsArgs& args) {
         ReferenceBackend::gate({.gate = gated, .up = args.up.slice(r, 1), .out = gated, .clamp = args.clamp});
         for (int64_t i = 0; i < hidden; ++i)
           args.out(r, i) += args.shares(r, slot) *
-                            (dot(&args.gate(r, 0), down.row(i), down.in_dim) + (expert.down_bias ? expert.down_bias[i] : 0.0f));
+              (dot(&args.gate(r, 0), down.row(i), down.in_dim) + (expert.down_bias ? expert.down_bias[i] : 0.0f));
         read = true;
       }
     if (!read) continue;

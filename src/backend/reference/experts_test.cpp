@@ -70,8 +70,8 @@ struct Groups {
   int groups = 1, kept = 1;
   float scale = 1;
 };
-Routed route_deepseek(const std::vector<float>& logits, const std::vector<float>& bias, int64_t k, Groups g,
-                      bool normalise = true) {
+Routed route_deepseek(
+    const std::vector<float>& logits, const std::vector<float>& bias, int64_t k, Groups g, bool normalise = true) {
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(k), -1), std::vector<float>(size_t(k))};
   backend.route({

@@ -110,7 +110,7 @@ void ReferenceKvStore::write(int layer, int kv_head, View<const int32_t, 1> page
 
 size_t ReferenceBackend::kv_page_bytes(const KvGeometry& geometry) const {
   return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) *
-         kv_row_bytes(geometry.dtype, geometry.head_dim);
+      kv_row_bytes(geometry.dtype, geometry.head_dim);
 }
 
 std::unique_ptr<KvStore> ReferenceBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {
@@ -141,7 +141,7 @@ void ReferenceBackend::gather_kv(const GatherKvArgs& args) {
         return;
       }
       std::memcpy(to.entry(args.layer, head, args.to.pages, next++), from.entry(args.layer, head, args.from.pages, entry),
-                  from.entry_bytes());
+          from.entry_bytes());
     };
     const int64_t list = args.index.extent[0] == 1 ? 0 : head;
     for (int64_t i = 0; i < args.index.extent[1]; ++i) copy(args.index(list, i));
@@ -156,7 +156,7 @@ void ReferenceBackend::move_kv(const MoveKvArgs& args) {
     for (int head = 0; head < store.kv_heads; ++head)
       for (size_t i = 0; i < args.from.size(); ++i)
         std::memmove(store.entry(layer, head, args.kv.pages, args.to[i]), store.entry(layer, head, args.kv.pages, args.from[i]),
-                     store.entry_bytes());
+            store.entry_bytes());
 }
 
 void ReferenceBackend::shuffle_kv(const ShuffleKvArgs& args) {
@@ -171,11 +171,11 @@ void ReferenceBackend::shuffle_kv(const ShuffleKvArgs& args) {
         for (int64_t i = 0; i < count; ++i) {
           HUNCH_CHECK(args.from(i) >= (i > 0 ? args.from(i - 1) : 0) && args.from(i) < length && count <= length);
           std::memcpy(aside.data() + size_t(i) * store.entry_bytes(),
-                      store.entry(layer, head, args.kv.pages, first + args.from(i)), store.entry_bytes());
+              store.entry(layer, head, args.kv.pages, first + args.from(i)), store.entry_bytes());
         }
         for (int64_t i = 0; i < count; ++i)
           std::memcpy(store.entry(layer, head, args.kv.pages, first + i), aside.data() + size_t(i) * store.entry_bytes(),
-                      store.entry_bytes());
+              store.entry_bytes());
         first += length;
       }
     }

@@ -28,8 +28,8 @@ struct KvRows {
 // out += share * softmax(scale q . k) v over rows [0, count) for which `reads` says so. Weights are left in `weights`, 0 for
 // others.
 template <class Reads>
-void add_branch(const float* q, float scale, const KvRows& rows, float share, const Reads& reads, std::vector<float>& weights,
-                float* out) {
+void add_branch(
+    const float* q, float scale, const KvRows& rows, float share, const Reads& reads, std::vector<float>& weights, float* out) {
   weights.assign(size_t(rows.count()), 0.0f);
   double greatest = -INFINITY, total = 0;
   std::vector<double> logits(weights.size(), 0), sums(size_t(rows.dim), 0);
@@ -118,7 +118,7 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
         for (int64_t i = 0; i < kept; ++i) compressed.add(*run.rows.store, args.layer, kv_head, run.rows.pages, i);
         for (int64_t i = kept; i < s.rows_of(position + 1); ++i) {
           compressor.row(store, args.layer, kv_head, run.kv.pages,
-                         std::span(path).subspan(size_t(i * s.cmp_stride), size_t(s.cmp_len)), i, k.data(), v.data());
+              std::span(path).subspan(size_t(i * s.cmp_stride), size_t(s.cmp_len)), i, k.data(), v.data());
           rounded.write(args.layer, 0, rounded_pages, 0, k.data(), v.data());
           compressed.add(rounded, args.layer, 0, rounded_pages, 0);
         }

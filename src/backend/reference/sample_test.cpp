@@ -22,14 +22,13 @@ struct Sampled {
 };
 
 Sampled sample(const std::vector<float>& logits, const SamplingParams& params, uint64_t seed = 1, int32_t position = 0,
-               NoiseStream stream = NoiseStream::Target, uint32_t sample_index = 0) {
+    NoiseStream stream = NoiseStream::Target, uint32_t sample_index = 0) {
   static ReferenceBackend backend;
   Sampled out;
   out.probs.resize(logits.size());
   const int64_t vocab = int64_t(logits.size());
   backend.sample({View<const float, 2>(logits.data(), 1, vocab), params, NoiseKey{seed, sample_index}, stream,
-                  View<const int32_t, 1>(&position, 1), View<int32_t, 1>(&out.token, 1),
-                  View<float, 2>(out.probs.data(), 1, vocab)});
+      View<const int32_t, 1>(&position, 1), View<int32_t, 1>(&out.token, 1), View<float, 2>(out.probs.data(), 1, vocab)});
   return out;
 }
 
@@ -49,7 +48,7 @@ TEST(Philox, EqualsThePublishedVectors) {
   const uint32_t f = 0xffffffff;
   EXPECT_EQ(philox4x32({f, f, f, f}, {f, f}), (Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-            (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+      (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Sample, GreedyTakesTheLowestIdOfEquals) {

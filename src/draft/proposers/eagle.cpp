@@ -76,11 +76,11 @@ Result<std::unique_ptr<Proposer>> Eagle::make(const Proposer::Setup& setup) {
   if (shape.layers != 1)
     return config.wrong("num_hidden_layers", fmt::format("{} layers; EAGLE drafters of one layer are supported", shape.layers));
   if (shape.hidden != target.hidden)
-    return config.wrong("hidden_size", fmt::format("{}, but the target's is {}: this drafter was made for another model",
-                                                   shape.hidden, target.hidden));
+    return config.wrong("hidden_size",
+        fmt::format("{}, but the target's is {}: this drafter was made for another model", shape.hidden, target.hidden));
   if (shape.vocab_size != target.vocab_size)
-    return config.wrong("vocab_size", fmt::format("{}, but the target's is {}: this drafter was made for another model",
-                                                  shape.vocab_size, target.vocab_size));
+    return config.wrong("vocab_size",
+        fmt::format("{}, but the target's is {}: this drafter was made for another model", shape.vocab_size, target.vocab_size));
   HUNCH_OK(file.strip_prefix("model."));
   DrafterTensors load(*setup.backend, file);
   const int64_t width = shape.hidden;

@@ -27,8 +27,8 @@ class Eagle3 final : public DraftNet {
     return vocabulary_ ? vocabulary_.view<const int32_t>(shape_.vocab_size) : View<const int32_t, 1>{};
   }
 
-  void fuse(Backend& backend, Arena& scratch, const TargetRows& rows, int64_t first, int64_t count,
-            View<float, 2> out) const override {
+  void fuse(
+      Backend& backend, Arena& scratch, const TargetRows& rows, int64_t first, int64_t count, View<float, 2> out) const override {
     const int64_t hidden = target_->shape().hidden;
     const auto joined = scratch.take<float>(count, int64_t(taps_.size()) * hidden);
     for (size_t i = 0; i < taps_.size(); ++i) {
@@ -96,13 +96,14 @@ Status Eagle3::read_config(const Proposer::Setup& setup) {
   const std::string inside = config.has("transformer_layer_config") ? "transformer_layer_config" : "";
   HUNCH_TRY(shape_, drafter_shape(config, inside, target));
   if (shape_.layers != 1)
-    return config.wrong("num_hidden_layers",
-                        fmt::format("{} layers; EAGLE-3 drafters of one layer are supported", shape_.layers));
+    return config.wrong(
+        "num_hidden_layers", fmt::format("{} layers; EAGLE-3 drafters of one layer are supported", shape_.layers));
   HUNCH_TRY(const auto target_hidden, config.integer("target_hidden_size"));
   if (target_hidden && *target_hidden != target.hidden)
-    return config.wrong("target_hidden_size", fmt::format("{}, but the target's hidden size is {}: this drafter was made for "
-                                                          "another model",
-                                                          *target_hidden, target.hidden));
+    return config.wrong("target_hidden_size",
+        fmt::format("{}, but the target's hidden size is {}: this drafter was made for "
+                    "another model",
+            *target_hidden, target.hidden));
   HUNCH_TRY(const auto draft_vocab, config.integer("draft_vocab_size", 1, target.vocab_size));
   shape_.vocab_size = draft_vocab.value_or(target.vocab_size);
   HUNCH_TRY(const auto before, config.boolean("norm_before_residual"));
@@ -122,7 +123,7 @@ Status Eagle3::read_config(const Proposer::Setup& setup) {
   for (const int64_t id : ids) {
     if (id < 0 || id >= layers)
       return config.wrong("eagle_aux_hidden_state_layer_ids",
-                          fmt::format("the output of layer {} is asked for; the target has layers 0 to {}", id, layers - 1));
+          fmt::format("the output of layer {} is asked for; the target has layers 0 to {}", id, layers - 1));
     taps_.push_back(int(id));
   }
   return {};
@@ -152,11 +153,11 @@ Status Eagle3::read_tensors(const Proposer::Setup& setup) {
   bytes_ = load.bytes() - table;
   if (!embedding_ && width != target_->shape().hidden)
     return file.wrong("embed_tokens.weight",
-                      fmt::format("missing, and the target's embedding has width {} where the drafter's is {}",
-                                  target_->shape().hidden, width));
+        fmt::format(
+            "missing, and the target's embedding has width {} where the drafter's is {}", target_->shape().hidden, width));
   if (!head_ && width != target_->shape().hidden)
-    return file.wrong("lm_head.weight",
-                      fmt::format("missing, and the target's head takes width {}, not {}", target_->shape().hidden, width));
+    return file.wrong(
+        "lm_head.weight", fmt::format("missing, and the target's head takes width {}, not {}", target_->shape().hidden, width));
   HUNCH_OK(read_vocabulary(setup));
   return file.all_consumed();
 }
@@ -168,8 +169,8 @@ Status Eagle3::read_vocabulary(const Proposer::Setup& setup) {
   file.ignore("t2d");
   if (!file.has("d2t")) {
     if (shape_.vocab_size == vocab) return {};
-    return file.wrong("d2t", fmt::format("missing: a draft vocabulary of {} tokens needs its map into the target's {}",
-                                         shape_.vocab_size, vocab));
+    return file.wrong("d2t",
+        fmt::format("missing: a draft vocabulary of {} tokens needs its map into the target's {}", shape_.vocab_size, vocab));
   }
   HUNCH_TRY(const std::vector<int64_t> differences, file.integers("d2t"));
   if (int64_t(differences.size()) != shape_.vocab_size)

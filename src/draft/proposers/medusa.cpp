@@ -57,9 +57,8 @@ class Medusa final : public Proposer {
     for (const DraftTask& task : tasks)
       if (begin(task)) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
     if (open_.empty()) return;
-    const bool blind = backend_.asynchronous() && std::none_of(open_.begin(), open_.end(), [](const Draft* d) {
-                         return bool(d->task->sequence->logit_state);
-                       });
+    const bool blind = backend_.asynchronous() &&
+        std::none_of(open_.begin(), open_.end(), [](const Draft* d) { return bool(d->task->sequence->logit_state); });
     if (blind)
       return backend_.replay([this] {
         run_heads();

@@ -139,8 +139,8 @@ class MedusaTest : public testing::Test {
   }
   // vLLM's.
   static json vllm_config(int num_heads) {
-    return {{"model_type", "medusa"}, {"num_heads", num_heads}, {"num_hidden_layers", 1},
-            {"hidden_size", kHidden}, {"vocab_size", kVocab},   {"medusa_fc_bias", false}};
+    return {{"model_type", "medusa"}, {"num_heads", num_heads}, {"num_hidden_layers", 1}, {"hidden_size", kHidden},
+        {"vocab_size", kVocab}, {"medusa_fc_bias", false}};
   }
   static Tensors vllm_tensors(int num_heads, const std::string& prefix = "", int64_t rows = kVocab) {
     Tensors out;
@@ -322,7 +322,7 @@ class MedusaDrafts : public MedusaTest {
   }
   std::vector<float> logits(int head, const std::vector<float>& x) {
     return product(values_.at(fmt::format("{}.1.weight", head)),
-                   layer(x, fmt::format("{}.0.linear.weight", head), fmt::format("{}.0.linear.bias", head)));
+        layer(x, fmt::format("{}.0.linear.weight", head), fmt::format("{}.0.linear.bias", head)));
   }
   // The `count` choices of the target's sampler at a position, the best first.
   std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {

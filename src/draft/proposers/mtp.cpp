@@ -115,8 +115,8 @@ Status Mtp::read(const Proposer::Setup& setup) {
   HUNCH_TRY(shape_, drafter_shape(file.config(), "", target));
   shape_.layers = 1, shape_.vocab_size = target.vocab_size;
   if (shape_.hidden != target.hidden)
-    return file.config().wrong("hidden_size", fmt::format("{}, but the target's is {}: this module was made for another model",
-                                                          shape_.hidden, target.hidden));
+    return file.config().wrong("hidden_size",
+        fmt::format("{}, but the target's is {}: this module was made for another model", shape_.hidden, target.hidden));
   // Inside a target's checkpoint, or alone.
   const std::string deep = fmt::format("model.layers.{}.", target.layers);
   const bool qwen = file.has("mtp.fc.weight") || file.has("fc.weight");

@@ -266,7 +266,7 @@ class Self final : public Proposer {
     for (Draft* draft : open_) {
       const int count = draft->rows;
       sample(*draft, View<const float, 2>(logits).slice(row, count),
-             {.tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count),
+          {.tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count),
               .seconds = chosen_.view<int32_t>(2, max_rows_)[1].slice(row, count),
               .leads = leads_.view<float>(max_rows_).slice(row, count)});
       row += count;
@@ -292,7 +292,7 @@ class Self final : public Proposer {
     if (!draft.given() || !draft.chain() || draft.rows == 1) return sample(draft, 0, draft.rows, logits, to);
     for (int row = 0; row < draft.rows; ++row)  // every depth has coins of its own
       sample(draft, row, 1, logits.slice(row, 1),
-             {.tokens = to.tokens.slice(row, 1), .seconds = to.seconds.slice(row, 1), .leads = to.leads.slice(row, 1)});
+          {.tokens = to.tokens.slice(row, 1), .seconds = to.seconds.slice(row, 1), .leads = to.leads.slice(row, 1)});
   }
   void sample(const Draft& draft, int from, int count, View<const float, 2> logits, const Choices& to) {
     const Sequence& sequence = *draft.task->sequence;

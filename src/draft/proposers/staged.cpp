@@ -17,8 +17,8 @@ Result<std::unique_ptr<Proposer>> make_staged(const Proposer::Setup& setup) {
   return Register<Proposer>::find("self")->make(middle);
 }
 
-const Register<Proposer> staged{"staged", "look-ups that cheap passes of the model check, many times before the exact check",
-                                make_staged};
+const Register<Proposer> staged{
+    "staged", "look-ups that cheap passes of the model check, many times before the exact check", make_staged};
 
 }  // namespace
 }  // namespace hunch

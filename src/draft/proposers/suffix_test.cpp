@@ -213,8 +213,8 @@ TEST(Suffix, ForgetsTheOldestOutputWhereBytesOrRequestsRunOut) {
     for (int request = 0; request < 3; ++request) {
       Sequence sequence = sequence_of({100 * (request + 1), 100 * (request + 1) + 1});
       suffix->open(sequence);
-      const bool known = request > 0 || o.suffix_cached_requests + o.suffix_cache_bytes ==
-                                            roomy.suffix_cached_requests + roomy.suffix_cache_bytes;
+      const bool known = request > 0 ||
+          o.suffix_cached_requests + o.suffix_cache_bytes == roomy.suffix_cached_requests + roomy.suffix_cache_bytes;
       EXPECT_EQ(draft(*suffix, sequence, 4).size(), known ? 2u : 0u) << request;
     }
   }
@@ -239,8 +239,8 @@ TEST(Suffix, SurvivesManyStreamsAtItsBounds) {
         suffix->open(sequence);
       }
       tasks.push_back({.sequence = &sequence,
-                       .limits = {.max_tokens = dice.below(17), .may_branch = dice.below(2) == 0},
-                       .tree = &trees[slot].tree});
+          .limits = {.max_tokens = dice.below(17), .may_branch = dice.below(2) == 0},
+          .tree = &trees[slot].tree});
     }
     suffix->propose(tasks);
     for (Slot slot = 0; slot < 40; ++slot) {
@@ -254,10 +254,9 @@ TEST(Suffix, SurvivesManyStreamsAtItsBounds) {
 
 TEST(Suffix, RefusesSettingsThatMakeNoSense) {
   const double nan = std::nan("");
-  const std::pair<ProposerOptions, const char*> cases[] = {
-      {{.suffix_depth = 0}, "[1, 64]"},           {{.suffix_depth = 65}, "[1, 64]"},
-      {{.suffix_cached_requests = -1}, "is -1"},  {{.suffix_cache_bytes = -5}, "-5 bytes"},
-      {{.suffix_factor = -1}, "factor is -1"},    {{.suffix_offset = nan}, "offset is nan"},
+  const std::pair<ProposerOptions, const char*> cases[] = {{{.suffix_depth = 0}, "[1, 64]"}, {{.suffix_depth = 65}, "[1, 64]"},
+      {{.suffix_cached_requests = -1}, "is -1"}, {{.suffix_cache_bytes = -5}, "-5 bytes"},
+      {{.suffix_factor = -1}, "factor is -1"}, {{.suffix_offset = nan}, "offset is nan"},
       {{.suffix_min_probability = 1.5}, "is 1.5"}};
   for (const auto& [options, message] : cases) {
     const auto made = Register<Proposer>::find("suffix")->make({.options = options});

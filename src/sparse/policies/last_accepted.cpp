@@ -11,8 +11,8 @@ Result<std::unique_ptr<SparsePolicy>> make_last_accepted(const SparsePolicy::Set
   return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
 }
 
-const Register<SparsePolicy> last_accepted{"last_accepted", "what the last accepted row attended to (SpecExtend)",
-                                           make_last_accepted};
+const Register<SparsePolicy> last_accepted{
+    "last_accepted", "what the last accepted row attended to (SpecExtend)", make_last_accepted};
 
 }  // namespace
 }  // namespace hunch

@@ -42,11 +42,11 @@ class Oracle final : public CopyingPolicy {
         .q = drafts.q,
         .kv = drafts.kv,
         .scores = {.metric = ScoreMetric::Weight,
-                   .combine = ScoreCombine::Sum,
-                   .row_used = View<const uint8_t, 1>(used_.data(), info.num_rows),
-                   .lse = true_lse(layer, drafts, info.num_rows, own_entry),
-                   .prefix_len = first,
-                   .out = scores},
+            .combine = ScoreCombine::Sum,
+            .row_used = View<const uint8_t, 1>(used_.data(), info.num_rows),
+            .lse = true_lse(layer, drafts, info.num_rows, own_entry),
+            .prefix_len = first,
+            .out = scores},
     });
     copy_.choose(layer, slot, scores, 0);
     copy_.copy(layer, slot, own_entry, drafts.kv);
@@ -83,8 +83,8 @@ Result<std::unique_ptr<SparsePolicy>> make_oracle(const SparsePolicy::Setup& set
   return std::unique_ptr<SparsePolicy>(new Oracle(setup));
 }
 
-const Register<SparsePolicy> oracle{"oracle", "analysis only: each draft row's own best entries, found by reading everything",
-                                    make_oracle};
+const Register<SparsePolicy> oracle{
+    "oracle", "analysis only: each draft row's own best entries, found by reading everything", make_oracle};
 
 }  // namespace
 }  // namespace hunch

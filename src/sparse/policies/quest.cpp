@@ -83,10 +83,10 @@ class Quest final : public CopyingPolicy {
         .q = q,
         .kv = state.ref(),
         .scores = {.metric = ScoreMetric::Logit,
-                   .combine = ScoreCombine::Max,
-                   .row_used = View<const uint8_t, 1>(used_.data(), q.extent[0]),
-                   .prefix_len = copy_.valid(slot) / page_,
-                   .out = scores},
+            .combine = ScoreCombine::Max,
+            .row_used = View<const uint8_t, 1>(used_.data(), q.extent[0]),
+            .prefix_len = copy_.valid(slot) / page_,
+            .out = scores},
     });
     copy_.choose(layer, slot, scores, 0);
     copy_.copy(layer, slot, committed + info.round_row, drafts.kv);

@@ -32,8 +32,8 @@ class Random final : public CopyingPolicy {
     for (int set = 0; set < sets_; ++set)
       for (int64_t j = 0; j < copy_.valid(slot); ++j)
         scores(set, j) = float(noise_bits(kKey, NoiseStream(uint32_t(layer * sets_ + set)), uint32_t(info.first_position),
-                                          uint32_t(j)) >>
-                               8);  // 24 bits: exact, ties to the lower entry
+                                   uint32_t(j)) >>
+            8);  // 24 bits: exact, ties to the lower entry
     copy_.choose(layer, slot, scores, 0);
     copy_.copy(layer, slot, info.first_position + info.num_rows, seen.kv);
   }

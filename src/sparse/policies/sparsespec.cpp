@@ -11,8 +11,8 @@ Result<std::unique_ptr<SparsePolicy>> make_sparsespec(const SparsePolicy::Setup&
   return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
 }
 
-const Register<SparsePolicy> sparsespec{"sparsespec", "what all verified rows attended to, by true weights (PillarAttn)",
-                                        make_sparsespec};
+const Register<SparsePolicy> sparsespec{
+    "sparsespec", "what all verified rows attended to, by true weights (PillarAttn)", make_sparsespec};
 
 }  // namespace
 }  // namespace hunch

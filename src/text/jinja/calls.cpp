@@ -15,15 +15,15 @@ bool changes(const Value& object, std::string_view name) {
   constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
   if (object.is(Kind::Dict)) return std::find(std::begin(kDict), std::end(kDict), name) != std::end(kDict);
   return object.is(Kind::Sequence) && object.sequence->kind == SequenceKind::List &&
-         std::find(std::begin(kList), std::end(kList), name) != std::end(kList);
+      std::find(std::begin(kList), std::end(kList), name) != std::end(kList);
 }
 
 // Attributes that Python has and we do not.
 bool lacks(const Value& object, std::string_view name) {
-  constexpr std::string_view kText[] = {"encode",       "format_map",  "maketrans", "translate",
-                                        "isidentifier", "isprintable", "istitle"};
-  constexpr std::string_view kNumber[] = {"real",      "imag",     "numerator", "denominator",      "bit_length", "bit_count",
-                                          "conjugate", "to_bytes", "hex",       "as_integer_ratio", "is_integer"};
+  constexpr std::string_view kText[] = {
+      "encode", "format_map", "maketrans", "translate", "isidentifier", "isprintable", "istitle"};
+  constexpr std::string_view kNumber[] = {"real", "imag", "numerator", "denominator", "bit_length", "bit_count", "conjugate",
+      "to_bytes", "hex", "as_integer_ratio", "is_integer"};
   if (object.is(Kind::Dict)) return name == "fromkeys";
   if (object.is_number()) return std::find(std::begin(kNumber), std::end(kNumber), name) != std::end(kNumber);
   return object.is(Kind::String) && std::find(std::begin(kText), std::end(kText), name) != std::end(kText);
@@ -174,9 +174,9 @@ Result<Value> cycler_reset(Interpreter&, const Value& self, const Arguments&) {
 }  // namespace
 
 Function find_global(std::string_view name) {
-  constexpr std::pair<std::string_view, Function> kGlobals[] = {
-      {"range", make_range},   {"dict", make_dict},   {"namespace", make_namespace},        {"cycler", make_cycler},
-      {"joiner", make_joiner}, {"lipsum", no_lipsum}, {"raise_exception", raise_exception}, {"strftime_now", strftime_now}};
+  constexpr std::pair<std::string_view, Function> kGlobals[] = {{"range", make_range}, {"dict", make_dict},
+      {"namespace", make_namespace}, {"cycler", make_cycler}, {"joiner", make_joiner}, {"lipsum", no_lipsum},
+      {"raise_exception", raise_exception}, {"strftime_now", strftime_now}};
   for (const auto& [known, function] : kGlobals)
     if (known == name) return function;
   return nullptr;

@@ -77,12 +77,12 @@ Text escaped(const Text& text, Heap& heap, size_t limit) {
   TextBuilder out(limit);
   for (size_t i = 0; i < text.bytes.size(); ++i) {
     const char c = text.bytes[i];
-    const std::string_view entity = c == '&'    ? "&amp;"
-                                    : c == '<'  ? "&lt;"
-                                    : c == '>'  ? "&gt;"
-                                    : c == '\'' ? "&#39;"
-                                    : c == '"'  ? "&#34;"
-                                                : "";
+    const std::string_view entity = c == '&' ? "&amp;"
+        : c == '<'                           ? "&lt;"
+        : c == '>'                           ? "&gt;"
+        : c == '\''                          ? "&#39;"
+        : c == '"'                           ? "&#34;"
+                                             : "";
     if (entity.empty()) out.append(text, i, i + 1);
     else out.append(entity, false);
   }

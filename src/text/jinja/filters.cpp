@@ -278,8 +278,8 @@ Result<Value> escape(In in, const Value& value, Args args) {
 }
 
 Result<Value> tojson(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params,
-            Params::bind(args, "the filter 'tojson'", {"ensure_ascii", "indent", "separators", "sort_keys"}));
+  HUNCH_TRY(
+      const Params params, Params::bind(args, "the filter 'tojson'", {"ensure_ascii", "indent", "separators", "sort_keys"}));
   JsonStyle style;
   style.ascii = params.flag(0, false);
   style.sort_keys = params.flag(3, false);
@@ -329,7 +329,7 @@ Result<Value> urlencode(In in, const Value& value, Args args) {
   std::string out;
   for (const char c : text.bytes()) {
     const bool plain = (c >= '0' && c <= '9') || (char(c | 0x20) >= 'a' && char(c | 0x20) <= 'z') ||
-                       std::string_view("_.-~/").find(c) != std::string_view::npos;
+        std::string_view("_.-~/").find(c) != std::string_view::npos;
     if (plain) out += c;
     else out += fmt::format("%{:02X}", uint8_t(c));
   }

@@ -112,8 +112,7 @@ class Percent {
       if (sign < bytes_.size()) HUNCH_OK(one(out));
     }
     // Whatever has elements counts as a mapping here, and a mapping need not be used.
-    const bool mapping =
-        arguments_.is(Kind::Dict) || arguments_.is(Kind::Undefined) ||
+    const bool mapping = arguments_.is(Kind::Dict) || arguments_.is(Kind::Undefined) ||
         (arguments_.is(Kind::Sequence) && arguments_.sequence->indexable() && arguments_.sequence->kind != SequenceKind::Tuple);
     if (next_ < values_.size() && !mapping && !out.full())
       return type_error("not all arguments converted during string formatting");

@@ -174,8 +174,8 @@ Status Interpreter::run_call(const Stmt& stmt, Scope& scope, TextBuilder& out) {
   return print(value, out);
 }
 
-Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, Scope& outer, const Value& iterable, int depth,
-                                               TextBuilder& out) {
+Result<Interpreter::Flow> Interpreter::run_for(
+    const Stmt& stmt, Scope& outer, const Value& iterable, int depth, TextBuilder& out) {
   HUNCH_TRY(std::span<const Value> items, iterate(iterable));
   Scope* body = inner(&outer);
   if (stmt.test) {

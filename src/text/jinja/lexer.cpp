@@ -14,8 +14,8 @@
 namespace hunch::jinja {
 namespace {
 
-constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "/", "*", "%", "~", "[",
-                                           "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")",
+    "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -63,9 +63,9 @@ class Unescaper {
         return "the escape \\N{...} is not supported";
       } else if (uint8_t(c) >= 0x80) {
         const Utf8Step step = utf8_step(in_.substr(at_ - 1));
-        out += step.code < 0x100     ? fmt::format("\\x{:02x}", step.code)
-               : step.code < 0x10000 ? fmt::format("\\u{:04x}", step.code)
-                                     : fmt::format("\\U{:08x}", step.code);
+        out += step.code < 0x100  ? fmt::format("\\x{:02x}", step.code)
+            : step.code < 0x10000 ? fmt::format("\\u{:04x}", step.code)
+                                  : fmt::format("\\U{:08x}", step.code);
         at_ += step.length - 1;
       } else {
         (out += '\\') += c;
@@ -139,7 +139,7 @@ class Lexer {
   Status root() {
     size_t tag = at_;
     while ((tag = in_.find('{', tag)) != std::string_view::npos && tag + 1 < in_.size() && in_[tag + 1] != '%' &&
-           in_[tag + 1] != '#' && in_[tag + 1] != '{')
+        in_[tag + 1] != '#' && in_[tag + 1] != '{')
       ++tag;
     if (tag == std::string_view::npos || tag + 1 >= in_.size()) {
       push(TokenKind::Data, at_, in_.size() - at_);
@@ -244,7 +244,7 @@ class Lexer {
   size_t digits_end(size_t from) const {
     size_t end = from;
     while (end < in_.size() &&
-           (is_digit(in_[end]) || (in_[end] == '_' && end > from && end + 1 < in_.size() && is_digit(in_[end + 1]))))
+        (is_digit(in_[end]) || (in_[end] == '_' && end > from && end + 1 < in_.size() && is_digit(in_[end + 1]))))
       ++end;
     return end;
   }

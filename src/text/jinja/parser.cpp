@@ -193,7 +193,7 @@ Result<const Stmt*> Parser::parse_set() {
   stmt.kind = StmtKind::SetBlock;
   if (is_op("|")) {
     HUNCH_TRY(const Expr* input,
-              make(Expr{.kind = ExprKind::Name, .line = stmt.line, .id = kBodyName, .text = kKnownNames[kBodyName]}));
+        make(Expr{.kind = ExprKind::Name, .line = stmt.line, .id = kBodyName, .text = kKnownNames[kBodyName]}));
     HUNCH_TRY(stmt.expr, filter(input, false));
   }
   HUNCH_TRY(stmt.body, body_until("endset"));
@@ -261,8 +261,8 @@ Result<const Stmt*> Parser::parse_call() {
 Result<const Stmt*> Parser::parse_filter_block() {
   Stmt stmt{.kind = StmtKind::Filter, .line = current().line};
   next();
-  HUNCH_TRY(const Expr* input,
-            make(Expr{.kind = ExprKind::Name, .line = stmt.line, .id = kBodyName, .text = kKnownNames[kBodyName]}));
+  HUNCH_TRY(
+      const Expr* input, make(Expr{.kind = ExprKind::Name, .line = stmt.line, .id = kBodyName, .text = kKnownNames[kBodyName]}));
   HUNCH_TRY(stmt.expr, filter(input, true));
   HUNCH_TRY(stmt.body, body_until("endfilter"));
   return make(stmt);

@@ -105,7 +105,7 @@ Result<const Expr*> Parser::negation() {
 
 Result<const Expr*> Parser::comparison() {
   constexpr std::pair<std::string_view, Operator> kOps[] = {{"==", Operator::Eq}, {"!=", Operator::Ne}, {"<", Operator::Lt},
-                                                            {"<=", Operator::Le}, {">", Operator::Gt},  {">=", Operator::Ge}};
+      {"<=", Operator::Le}, {">", Operator::Gt}, {">=", Operator::Ge}};
   const int line = current().line;
   HUNCH_TRY(const Expr* first, sum());
   std::vector<Operand> chain;
@@ -129,8 +129,8 @@ Result<const Expr*> Parser::comparison() {
 }
 
 // A level of left-associative arithmetic over the level below, as one node however long.
-Result<const Expr*> Parser::arithmetic(ExprResult (Parser::*below)(),
-                                       std::span<const std::pair<std::string_view, Operator>> ops) {
+Result<const Expr*> Parser::arithmetic(
+    ExprResult (Parser::*below)(), std::span<const std::pair<std::string_view, Operator>> ops) {
   const int line = current().line;
   HUNCH_TRY(const Expr* first, (this->*below)());
   std::vector<Operand> chain;
@@ -408,8 +408,7 @@ Result<const Expr*> Parser::filter(const Expr* inner, bool inline_start) {
     const CallArgs* args = nullptr;
     if (is_op("(")) { HUNCH_TRY(args, call_args()); }
     const auto parts = heap_.copy(std::vector<const Expr*>{inner});
-    HUNCH_TRY(
-        inner,
+    HUNCH_TRY(inner,
         make(Expr{.kind = ExprKind::Filter, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
   }
   return inner;
@@ -427,7 +426,7 @@ Result<const Expr*> Parser::test(const Expr* inner) {
   if (is_op("(")) {
     HUNCH_TRY(args, call_args());
   } else if (((kind == TokenKind::Name && !is_name("else") && !is_name("or") && !is_name("and")) || kind == TokenKind::String ||
-              kind == TokenKind::Integer || kind == TokenKind::Float || is_op("[") || is_op("{"))) {
+                 kind == TokenKind::Integer || kind == TokenKind::Float || is_op("[") || is_op("{"))) {
     if (is_name("is")) return fail("tests cannot be chained with 'is'");
     HUNCH_TRY(const Expr* first, primary());
     HUNCH_TRY(const Expr* arg, postfix(first));
@@ -435,7 +434,7 @@ Result<const Expr*> Parser::test(const Expr* inner) {
   }
   const auto parts = heap_.copy(std::vector<const Expr*>{inner});
   HUNCH_TRY(const Expr* out,
-            make(Expr{.kind = ExprKind::Test, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
+      make(Expr{.kind = ExprKind::Test, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
   if (!negated) return out;
   return make(Expr{.kind = ExprKind::Not, .line = line, .parts = heap_.copy(std::vector<const Expr*>{out})});
 }

@@ -82,7 +82,7 @@ Status append_sequence(const Sequence& sequence, TextBuilder& out) {
     case SequenceKind::Range:
       out.append(sequence.step == 1 ? fmt::format("range({}, {})", sequence.start, sequence.stop)
                                     : fmt::format("range({}, {}, {})", sequence.start, sequence.stop, sequence.step),
-                 false);
+          false);
       return {};
     case SequenceKind::Generator: break;
   }
