@@ -10,14 +10,14 @@
 namespace hunch {
 namespace {
 
-constexpr int kCombineWarps = 8, kTileWarps = 4;
+constexpr int kCombineWarps = 8, kTileWarps = 4, kBlocksOfSm = 7, kWarpsOfSm = kTileWarps * kBlocksOfSm;
+constexpr int kMostRowsOfWarp = 8, kSlotsOfTurn = 8;
 constexpr int kMostTensorGroup = 16;
 constexpr int kMostLineColumns = 16;
 
 // One row of one head is folded by a block, each warp some of its super-splits. A lane has four elements.
 constexpr int kSupersOfWarp = 32 / kSuperSplits;
-constexpr int kSlotsAtOnce = 4;      // partials that a warp asks for together
-constexpr int64_t kManyRows = 4096;  // times heads
+constexpr int kSlotsAtOnce = 4;  // partials that a warp asks for together
 struct Folded {
   float4 sums = make_float4(0, 0, 0, 0);
   float top = -INFINITY, total = 0;
@@ -113,14 +113,13 @@ __global__ void __launch_bounds__(kCombineWarps * 32, 2) combine_kernel(const Co
 
 // The same for tiles of many rows, whose partials lie side by side in the same slots: a warp has some rows of a tile, one after
 // the other. Paced by instructions: a super-split of one partial, as nearly all are, is folded without a step between.
-constexpr int kRowsOfWarp = 8, kBlocksOfTile = kTileRows / kRowsOfWarp / kTileWarps;
-__global__ void __launch_bounds__(kTileWarps * 32, 7) combine_tiles_kernel(const CombineDevice* args) {
+__global__ void __launch_bounds__(kTileWarps * 32, kBlocksOfSm) combine_tiles_kernel(const CombineDevice* args) {
   constexpr int kTileSlots = 4;
   const CombineDevice& a = *args;  // registers are for partials
   const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32);
-  const CombineTileDevice tile = a.tiles[blockIdx.x / kBlocksOfTile];
-  const int begin = (int(blockIdx.x) % kBlocksOfTile * kTileWarps + warp) * kRowsOfWarp;
-  const int end = min(begin + kRowsOfWarp, tile.rows), slots = tile.num_slots;
+  const CombineTileDevice tile = a.tiles[int(blockIdx.x) / a.blocks_of_tile];
+  const int begin = (int(blockIdx.x) % a.blocks_of_tile * kTileWarps + warp) * a.rows_of_warp;
+  const int end = min(begin + a.rows_of_warp, tile.rows), slots = tile.num_slots;
   AttentionSlot mine = lane < slots ? a.slots[tile.first_slot + lane] : 0;
   const bool alone = slots <= 32 && __popc(__ballot_sync(~0u, mine & 1)) == slots;
   wait_for_previous();
@@ -349,11 +348,17 @@ void CudaAttention::Launch::list_combined(int padded_group, int group) {
   combined.clear(), tiles.clear(), row_heads = 0;
   if (keys_only) return;
   for (size_t r = 0; r < runs.size(); ++r) row_heads += int64_t(planned[r].rows.size()) * planned[r].kv_heads * group;
+  // Eight warps of a block share a row's partials, or a warp has rows of its own: where blocks would take turns longer than a
+  // warp takes for so many partials.
+  const int64_t sms = device_facts().num_sms, turns = row_heads / (2 * sms);
+  const bool tile_by_tile = turns > 0 && int64_t(plan.slot_list.size()) <= kSlotsOfTurn * turns * int64_t(plan.units.size());
+  rows_of_warp = 1;
+  while (rows_of_warp < kMostRowsOfWarp && row_heads > sms * kWarpsOfSm * rows_of_warp) rows_of_warp *= 2;
   for (size_t r = 0; r < runs.size(); ++r)
     for (int kv_head = 0; kv_head < planned[r].kv_heads; ++kv_head) {
       const AttentionUnitDevice* units = &plan.units[size_t(plan.run_units[r] + kv_head * plan.run_tiles[r])];
       const int first_row = int(planned[r].first_row);
-      if (row_heads >= kManyRows) {
+      if (tile_by_tile) {
         for (int t = 0; t < plan.run_tiles[r]; ++t) {
           const AttentionSuperDevice &first = plan.supers[size_t(units[t].first_super)],
                                      &last = plan.supers[size_t(units[t].first_super + units[t].num_supers - 1)];
@@ -505,9 +510,13 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     const PackedRows packed = all ? wanted_packed(commands, out.extent[0], out.extent[1]) : PackedRows{};
     combine.packed = packed.at, combine.packed_blocks = packed.blocks;
     if (!launch.tiles.empty()) {
-      combine.tiles = upload(launch.tiles);
+      int most_rows = 0;
+      for (const CombineTileDevice& tile : launch.tiles) most_rows = std::max(most_rows, tile.rows);
+      combine.tiles = upload(launch.tiles), combine.rows_of_warp = launch.rows_of_warp;
+      combine.blocks_of_tile = (most_rows - 1) / (kTileWarps * launch.rows_of_warp) + 1;
       commands.launch(combine_tiles_kernel,
-          {.blocks = dim3(unsigned(launch.tiles.size()) * kBlocksOfTile), .threads = kTileWarps * 32}, combine);
+          {.blocks = dim3(unsigned(launch.tiles.size()) * unsigned(combine.blocks_of_tile)), .threads = kTileWarps * 32},
+          combine);
     } else {
       combine.rows = upload(launch.combined);
       commands.launch(combine_kernel, {.blocks = dim3(unsigned(launch.row_heads)), .threads = kCombineWarps * 32}, combine);

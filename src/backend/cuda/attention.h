@@ -42,6 +42,7 @@ class CudaAttention {
     bool planned_already = false;
     AttentionPlan plan;
     int64_t row_heads = 0;                   // of all runs
+    int rows_of_warp = 1;                    // that folds tile by tile
     std::vector<CombineRowDevice> combined;  // few of them: [row and KV head in all runs]
     std::vector<CombineTileDevice> tiles;    // many
     KeptList<std::vector<uint8_t>> used;     // [run][row]

@@ -141,6 +141,7 @@ struct CombineDevice {
   const float* sinks = nullptr;  // [head]; null: none
   std::byte* packed = nullptr;   // all heads of a row as products take them (packed_rows.cuh); null: not wanted
   int32_t packed_blocks = 0;
+  int32_t rows_of_warp = 1, blocks_of_tile = 1;
 };
 
 // Planes of scores to one score per set and entry.
