@@ -251,6 +251,33 @@ TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   EXPECT_GE(equality.rejected(), 1);
 }
 
+// Real widths go where tiny models never do: products of many rows, a chunk's attention, lists that start early. Tokens and their
+// log-probabilities, bit for bit, in any chunks, plain and drafted.
+TEST_P(Device, RealWidthsStreamAlikeInAnyChunksPlainAndDrafted) {
+  if (slow()) GTEST_SKIP() << "plain loops";
+  for (const char* type : {"bf16", "q4_0"}) {
+    Generation first;
+    int64_t accepted = 0;
+    for (const int chunk : {4096, 2048, 300}) {
+      auto engine =
+          load({.model = "llama-3.2-1b", .random_weights = type, .device = device_, .context_len = 5200, .chunk_len = chunk});
+      for (const char* proposer : {"none", "self"}) {
+        Request request = self_drafting(random_prompt(5000, 128256, 4), 40, 0.07, 7);
+        request.sampling.temperature = 0.8, request.sampling.seed = 3;
+        request.sampling.logprobs = 0;
+        request.speculation.proposer = proposer;
+        const Generation run = generate(*engine, request);
+        accepted += run.accepted;
+        if (first.tokens.empty()) first = run;
+        EXPECT_EQ(run.tokens, first.tokens) << type << ' ' << proposer << " chunk " << chunk;
+        EXPECT_EQ(run.logprobs, first.logprobs) << type << ' ' << proposer << " chunk " << chunk;
+      }
+    }
+    EXPECT_EQ(first.logprobs.size(), 40u);
+    EXPECT_GE(accepted, 1) << type;
+  }
+}
+
 TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
   for (const char* model : {"qwen3-untied", "llama-linear", "qwen2-window", "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf"}) {
     std::vector<int32_t> whole;
