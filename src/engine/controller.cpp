@@ -37,6 +37,8 @@ constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
 constexpr int kBeyondPlan = 2;
 constexpr float kStopScale = 0.6f;
 
+constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
+
 // The plan of a request that asks for nothing: what auto drafts with.
 RequestPlan usual_plan(const EngineParts& parts) {
   Request request;
@@ -159,6 +161,7 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   for (const Running* who : requests) views_.push_back(view_of(*who));
   decisions_.assign(requests.size(), {});
   planner_.decide(views_, decisions_, requests.size() > 1 ? int(parts_.limits.verify_rows) : 0);
+  const int beyond = parts_.backend->asynchronous() ? 0 : kBeyondPlan;  // a device's chains do not end early
   for (size_t i = 0; i < requests.size(); ++i) {
     Running& who = *requests[i];
     const Decision& decision = decisions_[i];
@@ -169,7 +172,7 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
       who.want_drafts = decision.gamma * width, who.branch = true, who.top_k = width;
     } else if (decision.arm >= kSelf) {
       // Where the request wants trees itself, chains may become some, of so many guesses.
-      who.want_drafts = who.want_depth = std::min(views_[i].room, decision.gamma + kBeyondPlan);
+      who.want_drafts = who.want_depth = std::min(views_[i].room, decision.gamma + beyond);
     }
     who.looked_up = decision.arm == kLookup;
     who.learns = decision.learn == kSelf;
@@ -196,8 +199,18 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
-  table_.verify.record(shape, report.pass_ms);
-  if (report.learning > 0) table_.drafts[0].learn.record(shape, report.select_ms);
+  double pass = report.pass_ms, learn = report.select_ms;
+  if (report.learning > 0 && parts_.backend->asynchronous()) {
+    // There the host sees only the whole: beyond what such a pass takes else, it is for learning.
+    const double usual = table_.verify.ms(shape);
+    learn = std::max(pass - usual, kLeastLearning * pass), pass = pass < usual ? pass : 0;
+  }
+  if (pass > 0) table_.verify.record(shape, pass);
+  if (report.learning > 0) {
+    const double share = double(report.learning) / report.decodes;
+    table_.drafts[0].learn.record(
+        {.rows = double(report.learning), .sequences = report.learning, .entries = share * double(report.entries)}, learn);
+  }
   for (const StepReport::Drafted& drafted : report.drafted) {
     PassShape draft{.rows = 0, .sequences = 0, .entries = 0};
     int chosen = -1;

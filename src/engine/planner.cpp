@@ -9,12 +9,15 @@
 namespace hunch {
 namespace {
 
-constexpr double kHopeful = 0.4;  // standard deviations that lookups get on top
-constexpr double kAlone = 0.6;    // chance of no lookup above which drafts with passes are the rule
-constexpr int kProbeLength = 4;   // enough to tell good text from bad
-constexpr double kHope = 0.97;    // an arm that would lose at this acceptance is not probed
+constexpr double kHopeful = 0.4;                        // standard deviations that lookups get on top
+constexpr double kAlone = 0.6;                          // chance of no lookup above which drafts with passes are the rule
+constexpr int kProbeLength = 4;                         // enough to tell good text from bad
+constexpr double kHope = 0.97;                          // an arm that would lose at this acceptance is not probed
+constexpr double kUsualRounds = 8, kUsualTokens = 2.5;  // that a request is thought to have made before its first
+constexpr double kTogether = 4;                         // rows a request in a batch where all guess
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
-constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
+constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}, kLengthsOfMany[] = {2, 4, 6, 8, 12, 16};
+constexpr size_t kMany = 8;
 
 }  // namespace
 
@@ -57,7 +60,7 @@ double Planner::price_of_time(std::span<const RequestView> views, double steady)
     const Runs& runs = slot.runs[slot.looked_up];
     const double found = 1 - (runs.missed + 1) / (runs.rounds + 1);
     const double gain = slot.recent_time > 0 ? slot.recent_tokens / slot.recent_time : 0;
-    sum += steady + found * std::max(0.0, gain * plain - steady);
+    sum += steady + found * std::max(0.0, slot.weight * gain * plain - steady);
   }
   return sum / double(views.size());
 }
@@ -91,9 +94,22 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
     kept *= p;
     if (arm.passes && g > 1) drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
     chain.acceptance[size_t(g)] = p;
-    chain.gain[size_t(g)] = chain.gain[i] + kept;
+    chain.gain[size_t(g)] = chain.gain[i] + slot.weight * kept;
     chain.drafts[size_t(g)] = chain.drafts[i] + drafted;
   }
+}
+
+// A round takes as long for all as its rows ask for. So that requests whose guesses are many do not make time dear for those who
+// have few, a token counts by how few of them its request makes a round: what is made most of is the product of all speeds, not
+// their sum.
+void Planner::weigh(std::span<const RequestView> views) {
+  double sum = 0;
+  for (const RequestView& view : views) {
+    Slot& slot = slots_[size_t(view.slot)];
+    slot.weight = (double(slot.rounds) + kUsualRounds) / (double(slot.tokens) + kUsualRounds * kUsualTokens);
+    sum += slot.weight;
+  }
+  for (const RequestView& view : views) slots_[size_t(view.slot)].weight *= double(views.size()) / sum;
 }
 
 // Times of this step's passes by how many rows and sequences take part; contexts as they are now.
@@ -101,7 +117,7 @@ void Planner::price(std::span<const RequestView> views) {
   const int count = int(views.size());
   double entries = 0;
   for (const RequestView& view : views) entries += double(view.context_len);
-  sequences_ = count;
+  sequences_ = count, per_sequence_ = 1.0 / count;
   for (size_t k = 0; k < verify_curve_.size(); ++k)
     verify_curve_[k] = table_.verify.ms({.rows = double(count) * double(1 + k), .sequences = count, .entries = entries});
   // More rows never take less: noise in the table must not make guesses look free.
@@ -120,12 +136,6 @@ void Planner::price(std::span<const RequestView> views) {
   }
 }
 
-double Planner::verify_ms(double rows) const {
-  const double at = std::clamp(rows / sequences_ - 1, 0.0, double(verify_curve_.size() - 1));
-  const size_t low = std::min(size_t(at), verify_curve_.size() - 2);
-  return verify_curve_[low] + (at - double(low)) * (verify_curve_[low + 1] - verify_curve_[low]);
-}
-
 double Planner::step_ms(int arm, double sequences) const {
   const auto& costs = steps_[size_t(arm)];
   const size_t low = std::min(size_t(sequences), size_t(sequences_ - 1));
@@ -135,7 +145,8 @@ double Planner::step_ms(int arm, double sequences) const {
 // Each request takes what is worth most at this price of a millisecond (`rate`, tokens), given that drafts with passes use arm
 // `passing` and run for `longest` steps at most: the weights of those steps are read anyway then. A chain's further lengths are
 // not looked at where all it could still bring is not worth what this one costs.
-Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out) {
+Planner::Totals Planner::fill(
+    size_t count, double rate, double row_ms, bool lookups, int passing, int longest, std::vector<Choice>& out) {
   const size_t arms = options_.arms.size();
   Totals totals{.tokens = double(count)};
   double rows = double(count), one_more = 0;
@@ -154,8 +165,9 @@ Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passi
       int g = 1;
       for (; g <= last; ++g) {
         const double drafts = chain.drafts[size_t(g)];
-        const double cost =
-            rate * (verify_ms(rows + drafts * options_.arms[a].width) - before + (passes ? drafts * one_more : 0));
+        const double more = drafts * options_.arms[a].width;
+        const double verify = row_ms >= 0 ? more * row_ms : verify_ms(rows + more) - before;
+        const double cost = rate * (verify + (passes ? drafts * one_more : 0));
         const double value = chain.gain[size_t(g)] - cost;
         if (value > most) most = value, best = {int(a), g};
         else if (one_more >= 0 && chain.gain[size_t(chain.longest)] - cost <= most) break;
@@ -181,17 +193,27 @@ Planner::Totals Planner::fill(size_t count, double rate, bool lookups, int passi
 
 // The choices with the most tokens over what their time is worth, over all arms with passes and lengths of their chains.
 Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out) {
-  Totals best = fill(count, rate, lookups, -1, 0, out);
-  double most = best.tokens - rate * best.ms;
-  for (size_t a = 0; a < options_.arms.size(); ++a) {
-    if (!options_.arms[a].passes || !(passing >> a & 1)) continue;
-    for (const int longest : kLengths) {
-      const Totals totals = fill(count, rate, lookups, int(a), longest, trial_);
-      if (totals.tokens - rate * totals.ms > most) {
-        most = totals.tokens - rate * totals.ms, best = totals;
-        std::copy_n(trial_.begin(), count, out.begin());
-      }
-      if (!totals.cut) break;
+  Totals best;
+  double most = 0;
+  const auto attempt = [&](double row_ms, int arm, int longest) {
+    const Totals totals = fill(count, rate, row_ms, lookups, arm, longest, trial_);
+    if (best.tokens == 0 || totals.tokens - rate * totals.ms > most) {
+      most = totals.tokens - rate * totals.ms, best = totals;
+      std::copy_n(trial_.begin(), count, out.begin());
+    }
+    return totals.cut;
+  };
+  // The first guess in a batch may cost a pass of another kind, which hardly anybody's are worth alone: so rows are also taken to
+  // cost what they do where all guess.
+  const double together = (verify_ms(kTogether * double(count)) - plain_ms_) / ((kTogether - 1) * double(count));
+  const double row_costs[] = {-1, together};
+  const std::span<const int> lengths = count < kMany ? std::span<const int>(kLengths) : kLengthsOfMany;
+  for (const double row_ms : std::span(row_costs).first(count > 1 ? 2 : 1)) {
+    attempt(row_ms, -1, 0);
+    for (size_t a = 0; a < options_.arms.size(); ++a) {
+      if (!options_.arms[a].passes || !(passing >> a & 1)) continue;
+      for (const int longest : lengths)
+        if (!attempt(row_ms, int(a), longest)) break;
     }
   }
   return best;
@@ -213,6 +235,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   const size_t count = views.size(), arms = options_.arms.size();
   HUNCH_CHECK(count == decisions.size() && count <= slots_.size());
   if (count == 0) return;
+  weigh(views);
   price(views);
   bool found = false;
   for (size_t i = 0; i < count; ++i) {
@@ -246,20 +269,20 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   probe(views, decisions, rate);
   if (max_rows > 0) fit(decisions, max_rows);
 
-  double rows = 0, ms = 0;
-  bool all_plain = true;
+  double guesses = 0, ms = 0;
   int sharing = 0;
   for (const Decision& d : decisions) {
-    rows += 1 + nodes_of(d), all_plain = all_plain && d.arm == kPlain;
+    guesses += nodes_of(d);
     sharing += d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
   }
-  if (all_plain) steps_since_plain_ = 0;
+  if (guesses == 0) steps_since_plain_ = 0;
+  const double rows = double(count) + guesses, guess_ms = (verify_ms(rows) - plain_ms_) / std::max(1.0, guesses);
   for (size_t i = 0; i < count; ++i) {
     Decision& d = decisions[i];
     Slot& slot = slots_[size_t(views[i].slot)];
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
-    const double extra = extra_ms(d, chain, rows - nodes_of(d), std::max(1, sharing));
+    const double extra = extra_ms(d, chain, guess_ms, std::max(1, sharing));
     slot.extra = extra * plain_rate;
     ms += extra;
     slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
@@ -270,19 +293,19 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     slot.looked_up = looked_up;
     if (chain && options_.arms[size_t(d.arm)].passes && !d.probe && width_of(d.arm) == 1) {
       // One more draft pays while (chance that all before it is kept) * acceptance > rate * its cost.
-      const double more = steps_[size_t(d.arm)][1] + verify_ms(rows + 1) - verify_ms(rows);
-      d.stop_below = float(std::clamp(rate * more / chain->acceptance[size_t(d.gamma)], 0.0, 0.9));
+      const double more = steps_[size_t(d.arm)][size_t(sharing)] / sharing + verify_ms(rows + 1) - verify_ms(rows);
+      d.stop_below = float(std::clamp(rate * more / (slot.weight * chain->acceptance[size_t(d.gamma)]), 0.0, 0.9));
     }
   }
   for (const RequestView& view : views) slots_[size_t(view.slot)].time = 1 + ms / plain_ms_;
 }
 
-// What this decision adds to the step, with the others as they are.
-double Planner::extra_ms(const Decision& d, const Chain* chain, double rows_before, int sharing) const {
+// This decision's share of what the step takes beyond a plain one.
+double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms, int sharing) const {
   double ms = d.learn >= 0 ? learn_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
   if (!chain) return ms;
   const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
-  ms += verify_ms(rows_before + drafts * width_of(d.arm)) - verify_ms(rows_before);
+  ms += guess_ms * drafts * width_of(d.arm);
   // The weights of a draft step are shared by those who take part.
   if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
   return ms;
@@ -293,7 +316,8 @@ double Planner::extra_ms(const Decision& d, const Chain* chain, double rows_befo
 bool Planner::worth_learning(const Slot& slot, int arm, double each, double rate) const {
   const Runs& runs = slot.runs[slot.looked_up];
   const double miss = (runs.missed + 1) / (runs.rounds + (slot.looked_up ? 2 : 1));
-  return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * learn_[size_t(arm)][1];
+  return miss > kAlone ||
+      miss * std::max(0.0, each * plain_ms_ - 1) > rate * learn_[size_t(arm)][size_t(sequences_)] / sequences_;
 }
 
 // Drafts with passes need a selection learned in the round before: where it is missing this round learns it instead.
@@ -346,7 +370,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       double ms = verify_ms(sequences_ + drafts * arm.width) - plain_ms_, hope = 0, kept = 1;
       if (arm.passes) ms += drafts * steps_[a][1] + learn_[a][1];
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
-      if (hope < rate * ms) continue;
+      if (slot.weight * hope < rate * ms) continue;
       // Against a round at the best known rate, which makes what its time is worth.
       const double worth = rate * (ms + plain_ms_ / sequences_) - 1;
       if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >

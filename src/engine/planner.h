@@ -102,8 +102,9 @@ class Planner {
     double explored = 0;                  // tokens that probes lost against the best known choice
     double time = 0;                      // of the last step, in tokens that plain decoding makes of this request in it
     double recent_tokens = 0, recent_time = 0;
+    double weight = 1;       // of its tokens
     double probe_worth = 0;  // tokens that the time of the last probe is worth, less the one it makes anyway
-    int64_t tokens = 0;
+    int64_t tokens = 0, rounds = 0;
     std::array<Runs, 2> runs;  // rounds after one without and one with a lookup's drafts; how many of them had none
     bool looked_up = false;
   };
@@ -126,19 +127,24 @@ class Planner {
   void learn(Evidence&, bool kept, double expected, double factor) const;
   double odds_factor(const Evidence&) const;
   void make_chain(const RequestView&, int arm, Chain&) const;
+  void weigh(std::span<const RequestView>);
   void price(std::span<const RequestView>);
-  double verify_ms(double rows) const;
+  double verify_ms(double rows) const {
+    const double at = std::clamp(rows * per_sequence_ - 1, 0.0, double(verify_curve_.size() - 1));
+    const size_t low = std::min(size_t(at), verify_curve_.size() - 2);
+    return verify_curve_[low] + (at - double(low)) * (verify_curve_[low + 1] - verify_curve_[low]);
+  }
   int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[size_t(arm)].width; }
   int nodes_of(const Decision& d) const { return d.gamma * width_of(d.arm); }
   double step_ms(int arm, double sequences) const;
   Totals best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out);
-  Totals fill(size_t count, double rate, bool lookups, int passing, int longest, std::vector<Choice>& out);
+  Totals fill(size_t count, double rate, double row_ms, bool lookups, int passing, int longest, std::vector<Choice>& out);
   bool worth_learning(const Slot&, int arm, double each, double rate) const;
   void settle(std::span<const RequestView>, std::span<Decision>, double rate);
   void probe(std::span<const RequestView>, std::span<Decision>, double rate);
   void fit(std::span<Decision>, int max_rows);
   bool plain_due(std::span<const RequestView>);
-  double extra_ms(const Decision&, const Chain*, double rows_before, int sharing) const;
+  double extra_ms(const Decision&, const Chain*, double guess_ms, int sharing) const;
   bool barred(const Slot&, int arm) const;
   double price_of_time(std::span<const RequestView>, double steady) const;
 
@@ -155,7 +161,7 @@ class Planner {
   std::vector<Choice> steady_, now_, trial_;
   std::vector<double> verify_curve_;                         // ms at 1 + k rows a sequence
   std::array<std::vector<double>, kMaxArms> steps_, learn_;  // ms by number of sequences
-  double sequences_ = 1, plain_ms_ = 1;
+  double sequences_ = 1, per_sequence_ = 1, plain_ms_ = 1;
   std::vector<double> reach_;
 };
 

@@ -96,7 +96,7 @@ void Planner::learn(Evidence& e, bool kept, double expected, double factor) cons
 void Planner::record(const RoundOutcome& outcome) {
   Slot& slot = slots_[size_t(outcome.slot)];
   const Decision& d = slot.last;
-  slot.tokens += outcome.accepted + 1;
+  slot.tokens += outcome.accepted + 1, ++slot.rounds;
   const double extra = std::exchange(slot.extra, 0.0);
   slot.recent_tokens = kRunsKeep * slot.recent_tokens + outcome.accepted + 1;
   slot.recent_time = kRunsKeep * slot.recent_time + slot.time;

@@ -161,6 +161,7 @@ void Step::propose(const StepPlan& plan) {
     if (who.grammar() && who.plan.verify && !who.plan.planned)
       who.looked_up = jump_ahead(*who.grammar(), *parts_.tokenizer, most, tree);
   }
+  bool flying = false;
   for (const auto& decode : plan.decodes) {
     Proposer* proposer = proposer_of(running(decode));
     if (!proposer || running(decode).looked_up || std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
@@ -177,11 +178,16 @@ void Step::propose(const StepPlan& plan) {
       proposer->propose(tasks_);
     }
     int steps = 0;
-    for (const DraftTask& task : tasks_)
+    bool in_flight = false;
+    for (const DraftTask& task : tasks_) {
+      in_flight |= task.tree->size > 0 && task.tree->in_flight;
       if (task.tree->size > 0 && !task.check)
         steps = std::max(steps, task.limits.may_branch ? task.limits.longest() : task.tree->size);
-    if (proposer->passes() && steps > 0) report_.drafted.push_back({proposer, ms, steps});
+    }
+    if (proposer->passes() && steps > 0) report_.drafted.push_back({proposer, ms, steps, in_flight});
+    flying |= in_flight;
   }
+  if (flying) parts_.backend->mark();
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
     if (who.chosen >= 0) check_tree(who, decode.drafts);
@@ -294,6 +300,7 @@ void Step::forward(const StepPlan& plan) {
   auto hidden = hidden_.view<float>(rows, model.shape().hidden);
   {
     Stopwatch watch(ms);
+    const auto start = Clock::now();
     parts_.pass->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_, {parts_.taps, taps_of(rows)});
     model.forward(*parts_.pass, hidden);
     if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
@@ -309,6 +316,7 @@ void Step::forward(const StepPlan& plan) {
     }
     doing_ = "waiting for the device";
     if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
+    ms -= waited_for_drafts(ms_since(start));
     doing_ = "deciding what stays";
     first = 0;
     for (Running* who : verified_) {
@@ -329,6 +337,18 @@ void Step::forward(const StepPlan& plan) {
   const double select = parts_.pass->take_select_ms();
   report_.select_ms += select;
   report_.pass_ms += ms - select;
+}
+
+// Of the time from the pass's start to its end, what drafts still in flight took: it is theirs.
+double Step::waited_for_drafts(double ms) {
+  const double own = parts_.backend->since_mark_ms(), theirs = ms - own;
+  if (own <= 0 || theirs <= 0) return 0;
+  report_.draft_ms += theirs;
+  double steps = 0;
+  for (const auto& drafted : report_.drafted) steps += drafted.in_flight ? drafted.steps : 0;
+  for (auto& drafted : report_.drafted)
+    if (drafted.in_flight) drafted.ms += theirs * drafted.steps / steps;
+  return theirs;
 }
 
 // Proposers with a cache of their own see the rows that this pass made final, all sequences of one at once.

@@ -56,7 +56,8 @@ struct StepReport {
   struct Drafted {
     const Proposer* by = nullptr;
     double ms = 0;
-    int steps = 0;  // passes one after the other
+    int steps = 0;           // passes one after the other
+    bool in_flight = false;  // so that part of their time is seen only while the pass is waited for
   };
   std::vector<Drafted> drafted;  // by passes that leave nothing out
 };
@@ -87,6 +88,7 @@ class Step {
   void check_tree(Running&, int granted) const;
   Error nothing_chosen(const Running&, int64_t position);
   void forward(const StepPlan&);
+  double waited_for_drafts(double ms);
   bool ends_prompt(const StepPlan::Chunk&) const;
   // The rows of logits of prompts that end lie behind those of all verified rows.
   int64_t first_answer_row(size_t chunk) const { return rows_.max_rows() - 1 - int64_t(chunk); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace hunch {
 namespace {
@@ -35,6 +36,8 @@ Result<std::unique_ptr<Commands>> Commands::make() {
     return cuda_error(code, "starting on the device");
   if (const auto code = cudaMalloc(&commands->device_, kArgsBytes + kDataBytes); failed(code))
     return cuda_error(code, "taking memory for the arguments of kernels");
+  for (cudaEvent_t* event : {&commands->marked_, &commands->done_})
+    if (const auto code = cudaEventCreate(event); failed(code)) return cuda_error(code, "making an event");
   commands->ring_.resize(kRing);
   for (Staging& slot : commands->ring_) {
     if (const auto code = cudaMallocHost(&slot.host, kArgsBytes + kDataBytes); failed(code))
@@ -60,6 +63,8 @@ Commands::~Commands() {
     if (slot.host) (void)cudaFreeHost(slot.host);
     if (slot.copied) (void)cudaEventDestroy(slot.copied);
   }
+  for (cudaEvent_t event : {marked_, done_})
+    if (event) (void)cudaEventDestroy(event);
   for (void* memory : outgrown_) (void)cudaFree(memory);
   if (workspace_) (void)cudaFree(workspace_);
   if (ones_) (void)cudaFree(ones_);
@@ -210,8 +215,11 @@ void Commands::drop_list() {
   open_ = false;
 }
 
+void Commands::mark() { marking_ = good(cudaEventRecord(marked_, stream_), "taking the time"); }
+
 Status Commands::wait() {
   submit();
+  if (marking_) good(cudaEventRecord(done_, stream_), "taking the time");
   packed_rows_ = {};
   long_ = early_ = 0;
   ++counters_.waits;
@@ -219,6 +227,8 @@ Status Commands::wait() {
   good(cudaStreamSynchronize(stream_), "running a step");
   counters_.waited_ns += uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   if (failed_ != cudaSuccess) return failure();
+  since_mark_ms_ = 0;
+  if (std::exchange(marking_, false)) good(cudaEventElapsedTime(&since_mark_ms_, marked_, done_), "taking the time");
   for (void* memory : outgrown_) (void)cudaFree(memory);
   outgrown_.clear();
   return {};

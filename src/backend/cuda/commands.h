@@ -102,6 +102,9 @@ class Commands {
   // submit(), then waits until everything is done: what kernels wrote to shared memory may be read now. The error, if anything
   // failed since the beginning: lists are dropped from the first failure on, and every wait returns it.
   Status wait();
+  // Takes the time when what was submitted so far is done; after the next wait(): milliseconds from there to its end.
+  void mark();
+  double since_mark_ms() const { return since_mark_ms_; }
 
   cudaStream_t stream() const { return stream_; }
   const Counters& counters() const { return counters_; }
@@ -161,6 +164,9 @@ class Commands {
   size_t workspace_bytes_ = 0;
   std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use
   Counters counters_;
+  cudaEvent_t marked_ = nullptr, done_ = nullptr;
+  bool marking_ = false;
+  float since_mark_ms_ = 0;
   cudaError_t failed_ = cudaSuccess;  // the first failure
   const char* failed_doing_ = "";
   size_t wanted_bytes_ = 0;  // of scratch that could not be had

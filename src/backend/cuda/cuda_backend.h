@@ -34,6 +34,8 @@ class CudaBackend final : public Backend {
   Buffer constant(std::span<const float> values) override;
   bool asynchronous() const override { return true; }
   Status synchronize() override;
+  void mark() override { commands_->mark(); }
+  double since_mark_ms() const override { return commands_->since_mark_ms(); }
   bool selects_in_place() const override { return true; }
   size_t memory_bytes() const override;
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;

@@ -1,0 +1,94 @@
+// The planner of a batch on a device: the first guess makes the pass a dearer one, further rows cost next to nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/planner_testing.h"
+
+namespace hunch {
+namespace {
+
+constexpr int kSelf = 0, kLookup = 1, kBatch = 8;
+
+CostTable known_table(double first_guess_ms, double row_ms, double step_ms) {
+  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+  for (int i = 0; i < 60; ++i) {
+    for (const double rows : {1.0, 2.0, 4.0, 8.0, 16.0})
+      table.verify.record(
+          {rows * kBatch, kBatch, 20000.0 * kBatch}, 2 + (rows > 1 ? first_guess_ms : 0) + row_ms * (rows - 1) * kBatch);
+    for (int n = 1; n <= kBatch; ++n) {
+      table.drafts[0].step.record({double(n), n, 600.0 * n}, step_ms);
+      table.drafts[0].learn.record({double(n), n, 20000.0 * n}, 0.05);
+    }
+  }
+  return table;
+}
+PlannerOptions options() {
+  return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, {.name = "suffix", .prior_acceptance = 0.6}},
+      .max_slots = kBatch};
+}
+RequestView looking_up(int slot, int length) {
+  RequestView view{.slot = slot, .context_len = 20000, .arms = 1u << kLookup};
+  view.found[kLookup] = {length, 3};
+  return view;
+}
+int guessing(std::span<const Decision> decisions) {
+  return int(std::count_if(decisions.begin(), decisions.end(), [](const Decision& d) { return d.arm != kPlain; }));
+}
+
+TEST(PlannerOfABatch, GuessesTogetherWhereNobodysGuessesAreWorthAPassOfAnotherKind) {
+  const CostTable table = known_table(2.2, 0.002, 0.2);
+  Planner planner(table, options());
+  const double middling[] = {0.6, 0.6, 0.6};
+  planner.seed(kLookup, 0, middling, 200, 3);
+  EXPECT_EQ(guessing(test::decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, 3); })), kBatch);
+  EXPECT_EQ(guessing(test::decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, slot == 0 ? 3 : 0); })), 0)
+      << "one alone is not worth it";
+}
+
+// What rounds of guesses took is what all of them took together, or time looks dear and the next round is a plain one.
+TEST(PlannerOfABatch, DoesNotSwingBetweenAllAndNothing) {
+  const CostTable table = known_table(1.5, 0.002, 0.2);
+  Planner planner(table, options());
+  int plain = 0;
+  for (int round = 0; round < 100; ++round) {
+    const auto decisions =
+        test::decide_batch(planner, kBatch, 64, [&](int slot) { return looking_up(slot, 1 + (slot + round) % 8); });
+    plain += round >= 10 && guessing(decisions) < kBatch / 2;
+    for (int slot = 0; slot < kBatch; ++slot) {
+      const int gamma = decisions[size_t(slot)].gamma;
+      planner.record({.slot = slot, .drafted = gamma, .accepted = std::min(gamma, 1 + (slot + 3 * round) % 5)});
+    }
+  }
+  EXPECT_LE(plain, 3);
+}
+
+// Half of the requests make eight tokens a round by lookups; the others' drafts, of the model itself, would delay those.
+TEST(PlannerOfABatch, LetsWhoHasNoLookupsDraftBesideThoseWhoDo) {
+  const CostTable table = known_table(0.2, 0.002, 0.35);
+  Planner planner(table, options());
+  const double good[] = {0.8, 0.8, 0.8, 0.8}, sure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
+  planner.seed(kSelf, 20000, good, 400);
+  planner.seed(kLookup, 0, sure, 400, 3);
+  int drafting = 0;
+  std::vector<int> prepared(kBatch, kSelf);
+  for (int round = 0; round < 60; ++round) {
+    const auto decisions = test::decide_batch(planner, kBatch, 64, [&](int slot) {
+      RequestView view{.slot = slot, .context_len = 20000, .arms = slot % 2 ? 1u << kSelf : 1u << kLookup};
+      view.prepared = prepared[size_t(slot)];
+      if (slot % 2 == 0) view.found[kLookup] = {7, 3};
+      return view;
+    });
+    for (int slot = 0; slot < kBatch; ++slot) {
+      const Decision& d = decisions[size_t(slot)];
+      prepared[size_t(slot)] = d.learn;
+      drafting += round >= 10 && d.arm == kSelf;
+      const int kept = d.arm == kSelf ? std::min(d.gamma, (slot + round) % 5) : d.gamma;
+      planner.record({.slot = slot, .drafted = d.gamma, .accepted = kept});
+    }
+  }
+  EXPECT_GT(drafting, 100);
+}
+
+}  // namespace
+}  // namespace hunch

@@ -1,0 +1,34 @@
+// What a device's steps teach the planner: each part its own time.
+#include "../conformance/equality.h"
+#include "engine/controller.h"
+
+namespace hunch {
+namespace {
+
+using namespace test;
+
+// Backend `late` says that next to all of a round's time went before the mark, which stands between drafts and pass.
+TEST(LateDevice, WhatDraftsInFlightTakeIsNotThePasss) {
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  const Generation run = generate(*engine, self_drafting(random_prompt(170, 256, 4), 40, 0.3, 4, "vegas"));
+  EXPECT_GT(run.drafted, 0);
+  EXPECT_LT(run.milliseconds.verify, 0.1 * run.milliseconds.draft);
+}
+
+// There the host sees what a pass took, not what choosing entries took of it.
+TEST(LateDevice, WhatLearningTakesIsNotThePasss) {
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  Controller controller(engine->parts());
+  StepReport step{.pass_ms = 10, .select_ms = 0.01, .decodes = 2, .verify_rows = 2, .entries = 200};
+  for (int i = 0; i < 40; ++i) controller.record(step, {});
+  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2);
+  step.pass_ms = 14, step.learning = 2;
+  for (int i = 0; i < 40; ++i) controller.record(step, {});
+  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2);
+  step.pass_ms = 8;  // more than it would take without
+  for (int i = 0; i < 200; ++i) controller.record(step, {});
+  EXPECT_LT(controller.plain_ms(step), 8.5);
+}
+
+}  // namespace
+}  // namespace hunch
