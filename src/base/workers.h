@@ -34,18 +34,20 @@ class Workers {
   // Calls item(i) once for every i in [0, count), in any order on any thread, and returns when all have returned. Items write
   // what no other reads. Not to be called from two threads at a time.
   void run(int64_t count, std::function<void(int64_t)> item) {
-    start(count, std::move(item));
+    if (count > 1) start(count, std::move(item));
     finish();
+    if (count == 1) item(0);  // waking somebody takes longer than most items
   }
   // The same in two: in between the caller does something else, and without threads nothing happens.
   void start(int64_t count, std::function<void(int64_t)> item) {
     finish();
+    if (count <= 0) return;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return inside_ == 0; });
       item_ = std::move(item), count_ = count, next_ = done_ = 0, ++loop_;
     }
-    begun_.notify_all();
+    for (int64_t i = 0; i < std::min(count, int64_t(threads_.size())); ++i) begun_.notify_one();
   }
   void finish() {
     take();

@@ -212,7 +212,6 @@ class BatchBench {
     };
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
-    if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (!gains.empty()) {
       extra["mean_acceptance_length"] = sums.mean_acceptance_length();
       extra["speedup"] = mean_and_deviation(gains).mean;

@@ -266,7 +266,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   if (plain_due(views))
     for (Decision& d : decisions) d = {};
   settle(views, decisions, rate);
-  probe(views, decisions, rate);
+  probe(views, decisions, rate, price);
   if (max_rows > 0) fit(decisions, max_rows);
 
   double guesses = 0, ms = 0;
@@ -309,6 +309,12 @@ double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms,
   // The weights of a draft step are shared by those who take part.
   if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
   return ms;
+}
+
+// What so many levels of an arm take, nobody else guessing.
+double Planner::alone_ms(int arm, double drafts) const {
+  const double verify = verify_ms(sequences_ + drafts * width_of(arm)) - plain_ms_;
+  return verify + (options_.arms[size_t(arm)].passes ? drafts * steps_[size_t(arm)][1] : 0);
 }
 
 // Without learning now, the next round is a plain one unless a lookup finds something: it then makes one token where a steady
@@ -356,23 +362,28 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
 }
 
 // At most one request a step tries an arm that looks worse than what was decided for it.
-void Planner::probe(std::span<const RequestView> views, std::span<Decision> decisions, double rate) {
+void Planner::probe(std::span<const RequestView> views, std::span<Decision> decisions, double rate, double price) {
   const size_t arms = options_.arms.size();
   for (size_t i = 0; i < views.size(); ++i) {
     Slot& slot = slots_[size_t(views[i].slot)];
     Decision& d = decisions[i];
+    // What the decision brings beyond its own time: a lookup that found much is not given up to try something else.
+    double given_up = rate * plain_ms_ / sequences_ - 1;
+    if (d.arm != kPlain) {
+      const Chain& chosen = chains_[i * arms + size_t(d.arm)];
+      given_up = std::max(given_up, chosen.gain[size_t(d.gamma)] - price * alone_ms(d.arm, chosen.drafts[size_t(d.gamma)]));
+    }
     for (size_t a = 0; a < arms; ++a) {
       const Arm& arm = options_.arms[a];
       const Chain& chain = chains_[i * arms + a];
       if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
       const int length = std::min(chain.longest, kProbeLength);
-      const double drafts = chain.drafts[size_t(length)];
-      double ms = verify_ms(sequences_ + drafts * arm.width) - plain_ms_, hope = 0, kept = 1;
-      if (arm.passes) ms += drafts * steps_[a][1] + learn_[a][1];
+      const double ms = alone_ms(int(a), chain.drafts[size_t(length)]) + (arm.passes ? learn_[a][1] : 0);
+      double hope = 0, kept = 1;
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
       if (slot.weight * hope < rate * ms) continue;
-      // Against a round at the best known rate, which makes what its time is worth.
-      const double worth = rate * (ms + plain_ms_ / sequences_) - 1;
+      // Against a round at the best known rate, which makes what its time is worth, and against what was decided.
+      const double worth = rate * ms + given_up;
       if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >
           options_.explore_free + options_.explore_share * double(slot.tokens))
         continue;

@@ -141,10 +141,11 @@ class Planner {
   Totals fill(size_t count, double rate, double row_ms, bool lookups, int passing, int longest, std::vector<Choice>& out);
   bool worth_learning(const Slot&, int arm, double each, double rate) const;
   void settle(std::span<const RequestView>, std::span<Decision>, double rate);
-  void probe(std::span<const RequestView>, std::span<Decision>, double rate);
+  void probe(std::span<const RequestView>, std::span<Decision>, double rate, double price);
   void fit(std::span<Decision>, int max_rows);
   bool plain_due(std::span<const RequestView>);
   double extra_ms(const Decision&, const Chain*, double guess_ms, int sharing) const;
+  double alone_ms(int arm, double drafts) const;
   bool barred(const Slot&, int arm) const;
   double price_of_time(std::span<const RequestView>, double steady) const;
 

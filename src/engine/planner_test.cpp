@@ -160,6 +160,33 @@ TEST(Planner, LooksUpByMatchQuality) {
   EXPECT_LT(planner.decide(v).gamma, good);
 }
 
+// Copied text: drafts of a network would be kept as well, but a probe of them takes longer and brings less than what was found.
+TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
+  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}, {"network", 4e6}}});
+  for (int i = 0; i < 30; ++i) {
+    for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0, 25.0}) table.verify.record({rows, 1, 20000}, 0.34 + 0.007 * rows);
+    table.drafts[0].step.record({1, 1, 600}, 0.5), table.drafts[0].learn.record({1, 1, 20000}, 0.05);
+    for (double rows : {1.0, 6.0}) table.drafts[1].step.record({rows, 1, 20000}, 0.09);
+  }
+  PlannerOptions with_network = options(1);
+  Arm network{.name = "network", .passes = true, .ready = true, .draft_kind = 1, .prior_acceptance = 0.6};
+  with_network.arms.push_back(network);
+  network.name = "network tree", network.width = 6, network.max_gamma = 8, network.prior_acceptance = 0.75;
+  with_network.arms.push_back(network);
+  Planner planner(table, with_network);
+  const double chain[] = {0.6, 0.6, 0.6, 0.6}, tree[] = {0.75, 0.75, 0.75, 0.75};
+  planner.seed(2, 20000, chain, 400), planner.seed(3, 20000, tree, 400);
+  int others = 0;
+  for (int round = 0; round < 60; ++round) {
+    RequestView v = view();
+    v.found[kNgram] = {12, 7};
+    const Decision d = planner.decide(v);
+    others += round >= 5 && d.arm != kNgram;
+    planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.gamma});
+  }
+  EXPECT_LE(others, 3);
+}
+
 TEST(Planner, AProfileIsAPrior) {
   const CostTable table = known_table();
   Planner planner(table, options(1));

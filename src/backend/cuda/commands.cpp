@@ -12,13 +12,12 @@ namespace {
 constexpr size_t kArgsBytes = size_t(2) << 20, kDataBytes = size_t(6) << 20;  // of one list
 constexpr size_t kAlign = 64;
 constexpr int kRing = 4;  // lists that may be on their way
-constexpr size_t kMostGraphs = 96;
-// Recording a graph costs what several replays save, and lists of many requests, each of which guesses as long as it likes, are
-// seldom the same ones: with 2, batches of 8 under `auto` took half as long again.
-constexpr int kRecordAt = 4;
+constexpr size_t kMostGraphs = 256;
+// A graph costs what launching its kernels twice does, and as much as giving it other grids a dozen times.
+constexpr int kRecordAt = 3, kOwnAt = 16;
 constexpr size_t kLeastWorkspace = size_t(64) << 20;
 
-constexpr const char* kTakingScratch = "taking scratch memory";
+constexpr const char *kTakingScratch = "taking scratch memory", *kRecording = "recording a graph";
 
 constexpr size_t aligned(size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
@@ -58,7 +57,7 @@ Result<std::unique_ptr<Commands>> Commands::make() {
 
 Commands::~Commands() {
   if (stream_) (void)cudaStreamSynchronize(stream_);
-  drop_graphs();
+  for (auto& [shape, graph] : graphs_) drop(graph);
   for (Staging& slot : ring_) {
     if (slot.host) (void)cudaFreeHost(slot.host);
     if (slot.copied) (void)cudaEventDestroy(slot.copied);
@@ -110,10 +109,12 @@ void Commands::add_launch(const void* kernel, const Grid& grid, const void* args
   std::memcpy(staging().host + args_used_, args, bytes);
   launches_.push_back({kernel, grid, args_used_});
   args_used_ += aligned(bytes);
-  mix(shape_, reinterpret_cast<uint64_t>(kernel));
+  mix(kernels_, reinterpret_cast<uint64_t>(kernel));
+  mix(kernels_, bytes);
+  mix(shape_, kernels_);
   mix(shape_, uint64_t(grid.blocks.x) << 32 | grid.blocks.y);
   mix(shape_, uint64_t(grid.blocks.z) << 32 | grid.threads);
-  mix(shape_, uint64_t(grid.shared_bytes) << 32 | bytes);
+  mix(shape_, grid.shared_bytes);
   allow_shared(kernel, grid.shared_bytes);
   ++counters_.kernels;
 }
@@ -144,7 +145,20 @@ void Commands::begin_op() {
   if (early || args_used_ > kArgsBytes / 2 || data_used_ > kDataBytes / 2) submit();
 }
 
-void Commands::run_launches() {
+Commands::Graph& Commands::graph_of(uint64_t key) {
+  if (graphs_.size() >= kMostGraphs && !graphs_.contains(key)) {
+    const auto oldest = std::min_element(
+        graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; });
+    drop(oldest->second);
+    graphs_.erase(oldest);
+  }
+  Graph& graph = graphs_[key];
+  graph.last_used = ++clock_;
+  return graph;
+}
+
+// Into the stream; while it is recorded, the graph's nodes are noted as they come.
+void Commands::run_launches(Graph* recorded) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -160,20 +174,52 @@ void Commands::run_launches() {
     config.attrs = &overlap;
     config.numAttrs = i > 0 && is_hopper() ? 1 : 0;  // the first one reads arguments that are being copied
     if (!good(cudaLaunchKernelExC(&config, launch.kernel, parameters), "starting a kernel")) return;
+    if (!recorded) continue;
+    cudaStreamCaptureStatus status{};
+    const cudaGraphNode_t* last = nullptr;
+    size_t count = 0;
+    if (!good(cudaStreamGetCaptureInfo(stream_, &status, nullptr, nullptr, &last, nullptr, &count), kRecording)) return;
+    HUNCH_CHECK(count == 1);
+    recorded->nodes.push_back({*last, launch.grid});
   }
+  counters_.launches += launches_.size();
 }
 
-void Commands::launch_graph(Graph& graph) {
-  if (!graph.exec) {
-    cudaGraph_t recorded = nullptr;
-    if (!good(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph")) return;
-    run_launches();
-    const bool ended = good(cudaStreamEndCapture(stream_, &recorded), "recording a graph");
-    if (ended) good(cudaGraphInstantiate(&graph.exec, recorded, 0), "making a graph");
-    if (recorded) (void)cudaGraphDestroy(recorded);
-  }
+void Commands::record(Graph& graph) {
+  if (!good(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), kRecording)) return;
+  run_launches(&graph);
+  if (good(cudaStreamEndCapture(stream_, &graph.recorded), kRecording))
+    good(cudaGraphInstantiate(&graph.exec, graph.recorded, 0), "making a graph");
+}
+
+bool Commands::fits(const Graph& graph) const {
+  for (size_t i = 0; i < launches_.size(); ++i)
+    if (launches_[i].grid != graph.nodes[i].grid) return false;
+  return true;
+}
+
+void Commands::launch(Graph& graph) {
   if (failed_ == cudaSuccess) good(cudaGraphLaunch(graph.exec, stream_), "starting a graph");
   ++counters_.graph_launches;
+}
+
+// Gives nodes the grids that this list wants otherwise than the list before it.
+void Commands::fit(Graph& graph) {
+  for (size_t i = 0; i < launches_.size(); ++i) {
+    const Launch& launch = launches_[i];
+    Node& node = graph.nodes[i];
+    if (launch.grid == node.grid) continue;
+    const void* args = device_ + launch.args;
+    void* parameters[] = {&args};
+    cudaKernelNodeParams params{};
+    params.func = const_cast<void*>(launch.kernel);
+    params.gridDim = launch.grid.blocks, params.blockDim = dim3(launch.grid.threads);
+    params.sharedMemBytes = unsigned(launch.grid.shared_bytes);
+    params.kernelParams = parameters;
+    if (!good(cudaGraphExecKernelNodeSetParams(graph.exec, node.node, &params), "changing a graph")) return;
+    node.grid = launch.grid;
+    ++counters_.refits;
+  }
 }
 
 void Commands::submit() {
@@ -191,19 +237,18 @@ void Commands::submit() {
   if (!good(cudaEventRecord(slot.copied, stream_), kCopying)) return drop_list();
   slot.in_flight = true;
 
-  if (graphs_.size() >= kMostGraphs && !graphs_.contains(shape_)) {
-    const auto oldest = std::min_element(
-        graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; });
-    if (oldest->second.exec) (void)cudaGraphExecDestroy(oldest->second.exec);
-    graphs_.erase(oldest);
-  }
-  Graph& graph = graphs_[shape_];
-  graph.last_used = ++clock_;
-  if (++graph.seen >= kRecordAt) {
-    launch_graph(graph);
+  Graph &own = graph_of(shape_), &any = graph_of(kernels_);
+  if (!own.exec && any.exec && !fits(any) && ++own.seen >= kOwnAt) record(own);
+  if (own.exec) {
+    launch(own);
+  } else if (any.exec) {
+    fit(any);
+    launch(any);
+  } else if (++any.seen >= kRecordAt) {
+    record(any);
+    launch(any);
   } else {
-    run_launches();
-    counters_.launches += launches_.size();
+    run_launches(nullptr);
   }
   drop_list();
   next_ = (next_ + 1) % ring_.size();
@@ -211,7 +256,7 @@ void Commands::submit() {
 
 void Commands::drop_list() {
   launches_.clear(), uploaded_.clear();
-  args_used_ = data_used_ = 0, shape_ = 0, unsettled_ = 0;
+  args_used_ = data_used_ = 0, shape_ = kernels_ = 0, unsettled_ = 0;
   open_ = false;
 }
 
@@ -246,10 +291,10 @@ Error Commands::failure() const {
           double(wanted_bytes_) / (1 << 20), double(free) / (1 << 30), double(total) / (1 << 30))};
 }
 
-void Commands::drop_graphs() {
-  for (auto& [shape, graph] : graphs_)
-    if (graph.exec) (void)cudaGraphExecDestroy(graph.exec);
-  graphs_.clear();
+void Commands::drop(Graph& graph) {
+  if (graph.exec) (void)cudaGraphExecDestroy(graph.exec);
+  if (graph.recorded) (void)cudaGraphDestroy(graph.recorded);
+  graph = {};
 }
 
 }  // namespace hunch

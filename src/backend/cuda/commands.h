@@ -1,14 +1,15 @@
 // Commands: what ops ask of the device, as a list that runs later. An op appends kernels; a kernel's arguments lie in device
-// memory and are copied there once for the whole list. So a list that comes again with other arguments (same kernels, same grids,
-// same order) is the same CUDA graph: it is recorded when it has come a few times, and replayed from then on. Ops never launch
-// anything themselves, never wait, and never read device memory on the host.
+// memory and are copied there once for the whole list. So a list that comes again with other arguments (same kernels in the same
+// order) is the same CUDA graph: recorded when it comes again, replayed from then on. One whose grids change is given the new
+// ones, microseconds each; lists whose grids return often get graphs of their own. Ops never launch anything themselves, never
+// wait, and never read device memory on the host.
 //
 //   struct NormDevice { const float* x; float* out; int64_t n; };       // trivially copyable; pointers to device memory
 //   __global__ void norm_kernel(const NormDevice* args) { wait_for_previous(); const NormDevice a = *args; ... }
 //   commands.launch(norm_kernel, {.blocks = dim3(rows), .threads = 256}, NormDevice{...});
 //
-// For graphs to match, grids, block sizes and shared memory must not depend on what changes from round to round (lengths of
-// contexts, counts of selected entries): those are arguments. They may depend on rows, shapes and numbers of sequences.
+// So grids, block sizes and shared memory should not depend on what changes from round to round (lengths of contexts, counts of
+// selected entries): those are arguments. They may depend on rows, shapes and numbers of sequences.
 #pragma once
 
 #include <cstring>
@@ -27,13 +28,18 @@ struct Grid {
   dim3 blocks{1, 1, 1};
   unsigned threads = 128;
   size_t shared_bytes = 0;  // dynamic shared memory
+  bool operator==(const Grid& o) const {
+    return blocks.x == o.blocks.x && blocks.y == o.blocks.y && blocks.z == o.blocks.z && threads == o.threads &&
+        shared_bytes == o.shared_bytes;
+  }
 };
 
 class Commands {
  public:
   struct Counters {
-    // Kernels run; launched one by one; graphs; waits of the host, and how long they took.
-    uint64_t kernels = 0, launches = 0, graph_launches = 0, waits = 0, waited_ns = 0;
+    // Kernels run; launched one by one, into the stream or into a graph that is recorded; graphs; their kernels that were given
+    // other grids; waits of the host, and how long they took.
+    uint64_t kernels = 0, launches = 0, graph_launches = 0, refits = 0, waits = 0, waited_ns = 0;
   };
 
   // Takes pinned and device memory for arguments. Errors: no device memory.
@@ -118,8 +124,14 @@ class Commands {
   struct Uploaded {
     size_t bytes = 0, offset = 0;
   };
+  struct Node {
+    cudaGraphNode_t node = nullptr;
+    Grid grid;
+  };
   struct Graph {
+    cudaGraph_t recorded = nullptr;
     cudaGraphExec_t exec = nullptr;
+    std::vector<Node> nodes;  // [launch]
     uint64_t last_used = 0;
     int seen = 0;
   };
@@ -133,9 +145,13 @@ class Commands {
   const void* add_data(const void* from, size_t bytes);
   void add_launch(const void* kernel, const Grid&, const void* args, size_t bytes);
   Staging& staging();
-  void run_launches();
-  void launch_graph(Graph&);
-  void drop_graphs();
+  void run_launches(Graph* recorded);
+  Graph& graph_of(uint64_t key);
+  void record(Graph&);
+  bool fits(const Graph&) const;
+  void fit(Graph&);
+  void launch(Graph&);
+  void drop(Graph&);
   void drop_list();
   bool good(cudaError_t code, const char* doing);
   Error failure() const;
@@ -149,7 +165,7 @@ class Commands {
   size_t args_used_ = 0, data_used_ = 0;
   std::vector<Launch> launches_;
   std::unordered_map<const void*, Uploaded> uploaded_;  // by host address, the latest
-  uint64_t shape_ = 0;                                  // hash of kernels and grids so far
+  uint64_t kernels_ = 0, shape_ = 0;                    // hashes of kernels so far, and of those with their grids
   std::unordered_map<uint64_t, Graph> graphs_;
   uint64_t clock_ = 0;
   std::unordered_map<const void*, size_t> allowed_;

@@ -49,8 +49,40 @@ TEST(Commands, RunInOrderAndTheSecondTimeAsOneGraph) {
   }
   EXPECT_EQ(commands.counters().kernels, 49u);
   EXPECT_EQ(commands.counters().launches, 21u);
-  EXPECT_EQ(commands.counters().graph_launches, 4u);
+  EXPECT_EQ(commands.counters().graph_launches, 5u);
   EXPECT_EQ(commands.counters().waits, 7u);
+}
+
+// The same kernels over other grids: the graph's nodes are given them, and only those that change.
+TEST(Commands, AGraphTakesOtherGrids) {
+  HUNCH_NEEDS_DEVICE();
+  auto made = Commands::make();
+  ASSERT_TRUE(made.ok());
+  Commands& commands = **made;
+  constexpr int kMost = 4096;
+  test::DeviceArray<float> x(kMost), y(kMost);
+  const std::vector<float> one(kMost, 1);
+  const auto run = [&](int n) {
+    const float* a = commands.data(std::span<const float>(one));
+    const unsigned blocks = unsigned(n + 127) / 128;
+    commands.launch(add_kernel, {.blocks = dim3(32), .threads = 128}, AddArgs{a, a, y.data(), kMost});
+    EXPECT_TRUE(commands.wait().ok());
+    a = commands.data(std::span<const float>(one));
+    commands.launch(add_kernel, {.blocks = dim3(32), .threads = 128}, AddArgs{a, a, x.data(), kMost});  // 2 everywhere
+    commands.launch(add_kernel, {.blocks = dim3(blocks), .threads = 128}, AddArgs{x.data(), a, y.data(), n});
+    commands.launch(add_kernel, {.blocks = dim3(32), .threads = 128}, AddArgs{y.data(), a, x.data(), kMost});
+    ASSERT_TRUE(commands.wait().ok());
+    const auto out = x.get();
+    for (int i = 0; i < kMost; ++i) ASSERT_EQ(out[size_t(i)], i < n ? 4 : 3) << n;
+  };
+  for (const int n : {100, 100, 100, 1000, 4096, 129, 129, 1}) run(n);
+  EXPECT_EQ(commands.counters().launches, 12u);
+  EXPECT_EQ(commands.counters().graph_launches, 12u);
+  EXPECT_EQ(commands.counters().refits, 4u);  // to 1000, 4096, 129 and 1
+  for (int i = 0; i < 20; ++i) run(100), run(1000);
+  const uint64_t before = commands.counters().refits;
+  for (int i = 0; i < 5; ++i) run(100), run(1000);
+  EXPECT_EQ(commands.counters().refits, before);  // by now both have graphs of their own
 }
 
 TEST(Commands, ScratchGrowsWithoutHarmToKernelsInFlight) {

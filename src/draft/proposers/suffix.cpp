@@ -47,8 +47,9 @@ class OwnTokens {
   }
   // Suffixes that are complete enter the tree, at most so many.
   void extend(int64_t most) {
-    for (; most > 0 && complete_ + depth_ <= int64_t(tree_.end()); --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
+    for (; most > 0 && waits(); --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
+  bool waits() const { return complete_ + depth_ <= int64_t(tree_.end()); }  // a complete one
   // `context`: the last tokens, as many as the tree is deep.
   SuffixGuess guess(std::span<const int32_t> context, const SuffixSearch& search) const {
     return guess_by_suffix(tree_, context.last(std::min(context.size(), size_t(depth_ - 1))), context, search);
@@ -132,7 +133,7 @@ class Suffix final : public Proposer {
     helpers_->run(int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); });
     asked_.clear();
     for (const DraftTask& task : tasks)
-      if (task.limits.max_tokens > 0) asked_.push_back(task.sequence->slot);
+      if (task.limits.max_tokens > 0 && at(task.sequence->slot).waits()) asked_.push_back(task.sequence->slot);
     helpers_->start(int64_t(asked_.size()), [this](int64_t i) { at(asked_[size_t(i)]).extend(kSlice); });
   }
 
