@@ -38,8 +38,6 @@ constexpr int kBeyondPlan = 2;
 constexpr float kStopScale = 0.6f;
 
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
-// Cold steps that tell nothing, and the share of all steps by which they are forgotten: if more come, that is how steps are.
-constexpr double kColdSteps = 2, kColdShare = 0.05;
 
 // The plan of a request that asks for nothing: what auto drafts with.
 RequestPlan usual_plan(const EngineParts& parts) {
@@ -200,11 +198,6 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
-  cold_ = std::max(0.0, cold_ - kColdShare);
-  if (report.cold && cold_ + 1 <= kColdSteps) {
-    ++cold_;
-    return;
-  }
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
   double pass = report.pass_ms, learn = report.select_ms;
   if (report.learning > 0 && parts_.backend->asynchronous()) {

@@ -36,9 +36,8 @@ class Controller {
   CostKey key_;
   std::string path_;  // empty: nowhere to keep it
   Planner planner_;
-  int num_chains_;   // arms before those of trees
-  double ratio_;     // that self drafts keep unless the request says otherwise
-  double cold_ = 0;  // steps lately that were not recorded
+  int num_chains_;  // arms before those of trees
+  double ratio_;    // that self drafts keep unless the request says otherwise
   std::vector<RequestView> views_;
   std::vector<Decision> decisions_;
 };

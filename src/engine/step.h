@@ -53,7 +53,6 @@ struct StepReport {
   uint64_t experts_read = 0;                        // distinct experts of every layer, of drafts and of the pass
   int chunks = 0;                                   // of prompts in the pass
   bool sparse = false;                              // some check left something out: it tells nothing of other passes
-  bool cold = false;  // a device was given kernels one by one, as it is while a list of them is new: slower than later
   struct Drafted {
     const Proposer* by = nullptr;
     double ms = 0;

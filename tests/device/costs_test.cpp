@@ -30,19 +30,5 @@ TEST(LateDevice, WhatLearningTakesIsNotThePasss) {
   EXPECT_LT(controller.plain_ms(step), 8.5);
 }
 
-// A list of kernels that is new takes longer than it ever will again, but where most are new that is how long steps take.
-TEST(LateDevice, AFewColdStepsTeachNothing) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
-  Controller controller(engine->parts());
-  StepReport step{.pass_ms = 10, .decodes = 1, .verify_rows = 1, .entries = 200};
-  for (int i = 0; i < 40; ++i) controller.record(step, {});
-  const double before = controller.plain_ms(step);
-  step.pass_ms = 30, step.cold = true;
-  controller.record(step, {});
-  EXPECT_EQ(controller.plain_ms(step), before);
-  for (int i = 0; i < 200; ++i) controller.record(step, {});
-  EXPECT_GT(controller.plain_ms(step), 25);
-}
-
 }  // namespace
 }  // namespace hunch
