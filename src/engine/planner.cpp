@@ -342,7 +342,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
         const Chain& chain = chains_[i * arms + a];
         if (options_.arms[a].passes) continue;
         for (int g = 1; g <= chain.longest; ++g) {
-          const double value = chain.gain[size_t(g)] - rate * (verify_ms(sequences_ + g) - plain_ms_);
+          const double value = chain.gain[size_t(g)] - rate * alone_ms(int(a), g);
           if (value > most) most = value, d.arm = int(a), d.gamma = g;
         }
       }

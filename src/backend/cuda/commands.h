@@ -1,6 +1,6 @@
 // Commands: what ops ask of the device, as a list that runs later. An op appends kernels; a kernel's arguments lie in device
 // memory and are copied there once for the whole list. So a list that comes again with other arguments (same kernels in the same
-// order) is the same CUDA graph: recorded when it comes again, replayed from then on. One whose grids change is given the new
+// order) is the same CUDA graph: recorded when it has come thrice, replayed from then on. One whose grids change is given the new
 // ones, microseconds each; lists whose grids return often get graphs of their own. Ops never launch anything themselves, never
 // wait, and never read device memory on the host.
 //

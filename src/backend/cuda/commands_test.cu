@@ -23,7 +23,7 @@ __global__ void add_kernel(const AddArgs* args) {
   if (i < x.n) x.out[i] = x.a[i] + x.b[i];
 }
 
-TEST(Commands, RunInOrderAndTheSecondTimeAsOneGraph) {
+TEST(Commands, RunInOrderAndSoonAsOneGraph) {
   HUNCH_NEEDS_DEVICE();
   auto made = Commands::make();
   ASSERT_TRUE(made.ok());
