@@ -42,9 +42,9 @@ PATTERN = {  # pre-tokenizer by the name GGUF gives it
 
 
 def byte_spellings():
-    """the 256 byte tokens in GPT-2's order and spelling: printable bytes first, the others as U+0100 and up"""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]
+  """the 256 byte tokens in GPT-2's order and spelling: printable bytes first, the others as U+0100 and up"""
+  printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+  return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]
 
 
 MERGE = ("\u0120", "t")  # one merge, " t": an empty list cannot be written to GGUF
@@ -55,19 +55,19 @@ FIRST_SPECIAL = VOCAB - len(SPECIALS)
 
 
 def tokenizer_json(pre):
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    split = {"type": "Split", "pattern": {"Regex": PATTERN[pre]}, "behavior": "Isolated", "invert": False}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": FIRST_SPECIAL + i, "content": s, **flags} for i, s in enumerate(SPECIALS)],
-        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
-        "post_processor": level, "decoder": level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                  "vocab": {t: i for i, t in enumerate(TOKENS[:FIRST_SPECIAL])}, "merges": [list(MERGE)]},
-    }  # fmt: skip
+  level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+  split = {"type": "Split", "pattern": {"Regex": PATTERN[pre]}, "behavior": "Isolated", "invert": False}
+  flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+  return {
+      "version": "1.0", "truncation": None, "padding": None,
+      "added_tokens": [{"id": FIRST_SPECIAL + i, "content": s, **flags} for i, s in enumerate(SPECIALS)],
+      "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
+      "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+      "post_processor": level, "decoder": level,
+      "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                "vocab": {t: i for i, t in enumerate(TOKENS[:FIRST_SPECIAL])}, "merges": [list(MERGE)]},
+  }  # fmt: skip
 
 
 TOKENIZER_CONFIG = {"add_bos_token": False, "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[2]}
@@ -76,29 +76,29 @@ SAMPLING = {"bos_token_id": EOS, "eos_token_id": [EOS, CHAT_END], "do_sample": T
 
 # ---------------------------------------------------------------------------------------------------- the models
 def config(family, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=64, layers=2, theta=10000.0, tied=True, context=256, **more):
-    c = {
-        "architectures": [family.capitalize() + "ForCausalLM"], "model_type": family, "hidden_act": "silu", "hidden_size": hidden,
-        "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": layers,
-        "head_dim": head_dim, "rms_norm_eps": 1e-5 if family in ("llama", "mistral", "gpt_oss") else 1e-6, "rope_theta": theta, "rope_scaling": None,
-        "max_position_embeddings": context, "tie_word_embeddings": tied, "vocab_size": VOCAB, "torch_dtype": "bfloat16",
-        "bos_token_id": EOS, "eos_token_id": EOS,
-    }  # fmt: skip
-    if family == "qwen2" or family.startswith("deepseek"):
-        del c["head_dim"]  # their config.json has none
-    c.update(more)
-    return c
+  c = {
+      "architectures": [family.capitalize() + "ForCausalLM"], "model_type": family, "hidden_act": "silu", "hidden_size": hidden,
+      "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": layers,
+      "head_dim": head_dim, "rms_norm_eps": 1e-5 if family in ("llama", "mistral", "gpt_oss") else 1e-6, "rope_theta": theta, "rope_scaling": None,
+      "max_position_embeddings": context, "tie_word_embeddings": tied, "vocab_size": VOCAB, "torch_dtype": "bfloat16",
+      "bos_token_id": EOS, "eos_token_id": EOS,
+  }  # fmt: skip
+  if family == "qwen2" or family.startswith("deepseek"):
+    del c["head_dim"]  # their config.json has none
+  c.update(more)
+  return c
 
 
 def new_style(c):
-    """the spelling of config.json that transformers 5 writes: rope_parameters, dtype, layer_types"""
-    c = dict(c)
-    theta, scaling = c.pop("rope_theta"), c.pop("rope_scaling")
-    c["rope_parameters"] = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
-    c["dtype"] = c.pop("torch_dtype")
-    if c["model_type"].startswith("qwen"):
-        first = c["max_window_layers"] if c.get("use_sliding_window") else c["num_hidden_layers"]
-        c["layer_types"] = ["sliding_attention" if i >= first else "full_attention" for i in range(c["num_hidden_layers"])]
-    return c
+  """the spelling of config.json that transformers 5 writes: rope_parameters, dtype, layer_types"""
+  c = dict(c)
+  theta, scaling = c.pop("rope_theta"), c.pop("rope_scaling")
+  c["rope_parameters"] = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+  c["dtype"] = c.pop("torch_dtype")
+  if c["model_type"].startswith("qwen"):
+    first = c["max_window_layers"] if c.get("use_sliding_window") else c["num_hidden_layers"]
+    c["layer_types"] = ["sliding_attention" if i >= first else "full_attention" for i in range(c["num_hidden_layers"])]
+  return c
 
 
 FOURFOLD = {"factor": 4.0, "original_max_position_embeddings": 64}
@@ -182,301 +182,301 @@ GGUFS = {
 
 
 def tensors(c, attended, whole=False):
-    """Hugging Face name -> (shape, mean, deviation): logits spread over several units and attention is far from uniform. `whole`:
-    experts of gpt-oss as numbers, not as codes and scales"""
-    hidden, head_dim = c["hidden_size"], c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-    q, kv, ffn = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim, c["intermediate_size"]
-    matrix = lambda rows, cols, gain: ((rows, cols), 0.0, gain / math.sqrt(cols))
-    norm = lambda n, mean=1.0: ((n,), mean, 0.2)
-    qkv_bias = c["model_type"] == "qwen2" or c.get("attention_bias")
-    t = {"model.embed_tokens.weight": matrix(VOCAB, hidden, 2.0), "model.norm.weight": norm(hidden)}
-    if not c["tie_word_embeddings"]:
-        t["lm_head.weight"] = matrix(VOCAB, hidden, 2.0)
-    for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
-        if i == c["num_hidden_layers"]:  # a layer like the others, and what leads into it and out of it
-            at = f"model.layers.{i}."
-            t |= {at + n + ".weight": norm(hidden) for n in ("enorm", "hnorm", "shared_head.norm")}
-            t[at + "eh_proj.weight"] = matrix(hidden, 2 * hidden, 1.5)
-        a, m = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
-        t[f"model.layers.{i}.input_layernorm.weight"] = norm(hidden)
-        t[f"model.layers.{i}.post_attention_layernorm.weight"] = norm(hidden)
-        latent = c.get("kv_lora_rank")
-        if latent:
-            rope, rank, per_head = c["qk_rope_head_dim"], c["q_lora_rank"], c["qk_nope_head_dim"] + c["v_head_dim"]
-            q, heads = c["num_attention_heads"] * (c["qk_nope_head_dim"] + rope), c["num_attention_heads"]
-            if rank:
-                t[a + "q_a_proj.weight"], t[a + "q_a_layernorm.weight"] = matrix(rank, hidden, 1.0), norm(rank)
-            t[a + ("q_b_proj" if rank else "q_proj") + ".weight"] = matrix(q, rank or hidden, 1.5)
-            t[a + "kv_a_proj_with_mqa.weight"], t[a + "kv_a_layernorm.weight"] = matrix(latent + rope, hidden, 1.5), norm(latent)
-            t[a + "kv_b_proj.weight"] = matrix(heads * per_head, latent, 1.2)
-            t[a + "o_proj.weight"] = matrix(hidden, heads * c["v_head_dim"], attended ** (1.5 if rank else 1))
-        for name, rows, cols in (("q", q, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, q)) if not latent else ():
-            t[a + name + "_proj.weight"] = matrix(rows, cols, {"q": 1.5, "k": 1.5, "v": 1.0, "o": attended}[name])
-            if qkv_bias and (name != "o" or c.get("attention_bias")):
-                t[a + name + "_proj.bias"] = ((rows,), 0.0, 0.5)
-        if c["model_type"].startswith("qwen3"):
-            t[a + "q_norm.weight"], t[a + "k_norm.weight"] = norm(head_dim, 1.4), norm(head_dim, 1.4)
-        if c["model_type"] == "gpt_oss":
-            t[a + "sinks"] = ((c["num_attention_heads"],), 1.0, 1.0)
-            experts = c["num_local_experts"]
-            t[m + "router.weight"], t[m + "router.bias"] = matrix(experts, hidden, 3.0), ((experts,), 0.0, 0.5)
-            parts = (("gate_up", 2 * ffn, hidden), ("down", hidden, ffn))
-            for name, rows, cols in (("gate", ffn, hidden), ("up", ffn, hidden), parts[1]) if whole else parts:
-                at = f"{m}experts.{name}_proj"
-                t[at + "_bias"] = ((experts, rows), 0.0, 0.5)
-                if whole:
-                    t[at] = ((experts, rows, cols), 0.0, 1.5 / math.sqrt(cols))
-                else:  # codes are 2.9 on average
-                    t[at + "_blocks"] = ((experts, rows, cols // 32, 16), 0, 256, "U8")
-                    t[at + "_scales"] = ((experts, rows, cols // 32), 122, 3, "U8")
-            continue
-        blocks, width = [m], ffn
-        if "num_experts" in c and i not in c["mlp_only_layers"]:
-            t[m + "gate.weight"] = matrix(c["num_experts"], hidden, 3.0)
-            blocks, width = [f"{m}experts.{e}." for e in range(c["num_experts"])], c["moe_intermediate_size"]
-        if "n_routed_experts" in c and i >= c["first_k_dense_replace"]:
-            experts, width = c["n_routed_experts"], c["moe_intermediate_size"]
-            t[m + "gate.weight"] = matrix(experts, hidden, 3.0)
-            if c["model_type"] == "deepseek_v3":
-                t[m + "gate.e_score_correction_bias"] = ((experts,), 0.0, 0.3)
-            blocks = [f"{m}experts.{e}." for e in range(experts)]
-            for name in ("gate", "up", "down"):
-                shared = (width * c["n_shared_experts"], hidden)[:: 1 if name != "down" else -1]
-                t[f"{m}shared_experts.{name}_proj.weight"] = matrix(*shared, 1.5)
-        for block in blocks:
-            for name, rows, cols in (("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)):
-                t[block + name + "_proj.weight"] = matrix(rows, cols, 1.5)
-    return t
+  """Hugging Face name -> (shape, mean, deviation): logits spread over several units and attention is far from uniform. `whole`:
+  experts of gpt-oss as numbers, not as codes and scales"""
+  hidden, head_dim = c["hidden_size"], c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+  q, kv, ffn = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim, c["intermediate_size"]
+  matrix = lambda rows, cols, gain: ((rows, cols), 0.0, gain / math.sqrt(cols))
+  norm = lambda n, mean=1.0: ((n,), mean, 0.2)
+  qkv_bias = c["model_type"] == "qwen2" or c.get("attention_bias")
+  t = {"model.embed_tokens.weight": matrix(VOCAB, hidden, 2.0), "model.norm.weight": norm(hidden)}
+  if not c["tie_word_embeddings"]:
+    t["lm_head.weight"] = matrix(VOCAB, hidden, 2.0)
+  for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
+    if i == c["num_hidden_layers"]:  # a layer like the others, and what leads into it and out of it
+      at = f"model.layers.{i}."
+      t |= {at + n + ".weight": norm(hidden) for n in ("enorm", "hnorm", "shared_head.norm")}
+      t[at + "eh_proj.weight"] = matrix(hidden, 2 * hidden, 1.5)
+    a, m = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
+    t[f"model.layers.{i}.input_layernorm.weight"] = norm(hidden)
+    t[f"model.layers.{i}.post_attention_layernorm.weight"] = norm(hidden)
+    latent = c.get("kv_lora_rank")
+    if latent:
+      rope, rank, per_head = c["qk_rope_head_dim"], c["q_lora_rank"], c["qk_nope_head_dim"] + c["v_head_dim"]
+      q, heads = c["num_attention_heads"] * (c["qk_nope_head_dim"] + rope), c["num_attention_heads"]
+      if rank:
+        t[a + "q_a_proj.weight"], t[a + "q_a_layernorm.weight"] = matrix(rank, hidden, 1.0), norm(rank)
+      t[a + ("q_b_proj" if rank else "q_proj") + ".weight"] = matrix(q, rank or hidden, 1.5)
+      t[a + "kv_a_proj_with_mqa.weight"], t[a + "kv_a_layernorm.weight"] = matrix(latent + rope, hidden, 1.5), norm(latent)
+      t[a + "kv_b_proj.weight"] = matrix(heads * per_head, latent, 1.2)
+      t[a + "o_proj.weight"] = matrix(hidden, heads * c["v_head_dim"], attended ** (1.5 if rank else 1))
+    for name, rows, cols in (("q", q, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, q)) if not latent else ():
+      t[a + name + "_proj.weight"] = matrix(rows, cols, {"q": 1.5, "k": 1.5, "v": 1.0, "o": attended}[name])
+      if qkv_bias and (name != "o" or c.get("attention_bias")):
+        t[a + name + "_proj.bias"] = ((rows,), 0.0, 0.5)
+    if c["model_type"].startswith("qwen3"):
+      t[a + "q_norm.weight"], t[a + "k_norm.weight"] = norm(head_dim, 1.4), norm(head_dim, 1.4)
+    if c["model_type"] == "gpt_oss":
+      t[a + "sinks"] = ((c["num_attention_heads"],), 1.0, 1.0)
+      experts = c["num_local_experts"]
+      t[m + "router.weight"], t[m + "router.bias"] = matrix(experts, hidden, 3.0), ((experts,), 0.0, 0.5)
+      parts = (("gate_up", 2 * ffn, hidden), ("down", hidden, ffn))
+      for name, rows, cols in (("gate", ffn, hidden), ("up", ffn, hidden), parts[1]) if whole else parts:
+        at = f"{m}experts.{name}_proj"
+        t[at + "_bias"] = ((experts, rows), 0.0, 0.5)
+        if whole:
+          t[at] = ((experts, rows, cols), 0.0, 1.5 / math.sqrt(cols))
+        else:  # codes are 2.9 on average
+          t[at + "_blocks"] = ((experts, rows, cols // 32, 16), 0, 256, "U8")
+          t[at + "_scales"] = ((experts, rows, cols // 32), 122, 3, "U8")
+      continue
+    blocks, width = [m], ffn
+    if "num_experts" in c and i not in c["mlp_only_layers"]:
+      t[m + "gate.weight"] = matrix(c["num_experts"], hidden, 3.0)
+      blocks, width = [f"{m}experts.{e}." for e in range(c["num_experts"])], c["moe_intermediate_size"]
+    if "n_routed_experts" in c and i >= c["first_k_dense_replace"]:
+      experts, width = c["n_routed_experts"], c["moe_intermediate_size"]
+      t[m + "gate.weight"] = matrix(experts, hidden, 3.0)
+      if c["model_type"] == "deepseek_v3":
+        t[m + "gate.e_score_correction_bias"] = ((experts,), 0.0, 0.3)
+      blocks = [f"{m}experts.{e}." for e in range(experts)]
+      for name in ("gate", "up", "down"):
+        shared = (width * c["n_shared_experts"], hidden)[:: 1 if name != "down" else -1]
+        t[f"{m}shared_experts.{name}_proj.weight"] = matrix(*shared, 1.5)
+    for block in blocks:
+      for name, rows, cols in (("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)):
+        t[block + name + "_proj.weight"] = matrix(rows, cols, 1.5)
+  return t
 
 
 def gguf_weights(c, seed):
-    """fp32 weights of a GGUF file, before they are encoded"""
-    g = torch.Generator().manual_seed(seed)
-    return {n: mean + std * torch.randn(shape, generator=g) for n, (shape, mean, std) in tensors(c, 1.0, True).items()}
+  """fp32 weights of a GGUF file, before they are encoded"""
+  g = torch.Generator().manual_seed(seed)
+  return {n: mean + std * torch.randn(shape, generator=g) for n, (shape, mean, std) in tensors(c, 1.0, True).items()}
 
 
 def write_json(path, value, compact=True):
-    with open(path, "w") as f:
-        json.dump(value, f, ensure_ascii=False, **({"separators": (",", ":")} if compact else {"indent": 2}))
-        f.write("\n")
+  with open(path, "w") as f:
+    json.dump(value, f, ensure_ascii=False, **({"separators": (",", ":")} if compact else {"indent": 2}))
+    f.write("\n")
 
 
 def write_folder(folder, c, weights, pre, files=None):
-    """a Hugging Face folder; `weights` are already of the stored type; `files`: file -> names, where there is more than one"""
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    write_json(folder + "/config.json", c, compact=False)
-    write_json(folder + "/generation_config.json", SAMPLING)
-    write_json(folder + "/tokenizer.json", tokenizer_json(pre))
-    write_json(folder + "/tokenizer_config.json", TOKENIZER_CONFIG)
-    files = files or {"model.safetensors": list(weights)}
-    for file, names in files.items():
-        safetensors.torch.save_file({n: weights[n] for n in names}, f"{folder}/{file}", {"format": "pt"})
-    if len(files) > 1:
-        size = sum(t.numel() * t.element_size() for t in weights.values())
-        where = dict(sorted((n, file) for file, names in files.items() for n in names))
-        write_json(folder + "/model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
+  """a Hugging Face folder; `weights` are already of the stored type; `files`: file -> names, where there is more than one"""
+  shutil.rmtree(folder, ignore_errors=True)
+  os.makedirs(folder)
+  write_json(folder + "/config.json", c, compact=False)
+  write_json(folder + "/generation_config.json", SAMPLING)
+  write_json(folder + "/tokenizer.json", tokenizer_json(pre))
+  write_json(folder + "/tokenizer_config.json", TOKENIZER_CONFIG)
+  files = files or {"model.safetensors": list(weights)}
+  for file, names in files.items():
+    safetensors.torch.save_file({n: weights[n] for n in names}, f"{folder}/{file}", {"format": "pt"})
+  if len(files) > 1:
+    size = sum(t.numel() * t.element_size() for t in weights.values())
+    where = dict(sorted((n, file) for file, names in files.items() for n in names))
+    write_json(folder + "/model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
 
 
 def load(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+  return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 MXFP4 = [s * v for s in (1, -1) for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)]
 
 
 def widened(weights):
-    """experts of gpt-oss as transformers keeps them in memory: numbers, [expert][in][out], rows of gate and up in turns"""
-    out, turns = {}, lambda n: torch.stack([weights[n], weights[n.replace("gate_proj", "up_proj")]], 2).flatten(1, 2)
-    for n, t in weights.items():
-        if n.endswith("_blocks"):
-            codes = torch.stack([t & 15, t >> 4], -1).long()
-            exponents = weights[n[:-6] + "scales"].int() - 127
-            scales = torch.ldexp(torch.ones(exponents.shape), exponents)
-            values = torch.tensor(MXFP4)[codes].flatten(-2) * scales[..., None]
-            out[n.removesuffix("_blocks")] = values.flatten(2).transpose(1, 2).contiguous()
-        elif n.endswith("gate_proj") or n.endswith("gate_proj_bias"):
-            both = turns(n)
-            out[n.replace("gate_proj", "gate_up_proj")] = both.transpose(1, 2).contiguous() if both.ndim == 3 else both
-        elif n.endswith(".down_proj"):
-            out[n] = t.transpose(1, 2).contiguous()
-        elif not n.endswith("_scales") and not n.endswith("up_proj") and not n.endswith(".up_proj_bias"):
-            out[n] = t
-    return out
+  """experts of gpt-oss as transformers keeps them in memory: numbers, [expert][in][out], rows of gate and up in turns"""
+  out, turns = {}, lambda n: torch.stack([weights[n], weights[n.replace("gate_proj", "up_proj")]], 2).flatten(1, 2)
+  for n, t in weights.items():
+    if n.endswith("_blocks"):
+      codes = torch.stack([t & 15, t >> 4], -1).long()
+      exponents = weights[n[:-6] + "scales"].int() - 127
+      scales = torch.ldexp(torch.ones(exponents.shape), exponents)
+      values = torch.tensor(MXFP4)[codes].flatten(-2) * scales[..., None]
+      out[n.removesuffix("_blocks")] = values.flatten(2).transpose(1, 2).contiguous()
+    elif n.endswith("gate_proj") or n.endswith("gate_proj_bias"):
+      both = turns(n)
+      out[n.replace("gate_proj", "gate_up_proj")] = both.transpose(1, 2).contiguous() if both.ndim == 3 else both
+    elif n.endswith(".down_proj"):
+      out[n] = t.transpose(1, 2).contiguous()
+    elif not n.endswith("_scales") and not n.endswith("up_proj") and not n.endswith(".up_proj_bias"):
+      out[n] = t
+  return out
 
 
 def model_of(c, weights):
-    """a transformers model from a config and fp32 weights, by way of a folder, so that the public loading path is what is used"""
-    if c["model_type"] == "gpt_oss" and not any(n.endswith("gate_up_proj") for n in weights):
-        weights = widened(weights)
-    c = {k: v for k, v in c.items() if k != "quantization_config"}
-    with tempfile.TemporaryDirectory() as d:
-        write_folder(d, c | {"torch_dtype": "float32"}, weights, "qwen2")
-        return load(d)
+  """a transformers model from a config and fp32 weights, by way of a folder, so that the public loading path is what is used"""
+  if c["model_type"] == "gpt_oss" and not any(n.endswith("gate_up_proj") for n in weights):
+    weights = widened(weights)
+  c = {k: v for k, v in c.items() if k != "quantization_config"}
+  with tempfile.TemporaryDirectory() as d:
+    write_folder(d, c | {"torch_dtype": "float32"}, weights, "qwen2")
+    return load(d)
 
 
 # ---------------------------------------------------------------------------------------------------- what is recorded
 def prompts(c, seed):
-    rng = np.random.default_rng(seed)
-    beyond = c.get("rope_scaling") or c.get("rope_parameters", {}).get("rope_type", "default") != "default"
-    lengths = {"short": SHORT, "long": LONG} | ({"beyond": BEYOND} if beyond else {})
-    return {name: rng.integers(0, FIRST_SPECIAL, length).tolist() for name, length in lengths.items()}
+  rng = np.random.default_rng(seed)
+  beyond = c.get("rope_scaling") or c.get("rope_parameters", {}).get("rope_type", "default") != "default"
+  lengths = {"short": SHORT, "long": LONG} | ({"beyond": BEYOND} if beyond else {})
+  return {name: rng.integers(0, FIRST_SPECIAL, length).tolist() for name, length in lengths.items()}
 
 
 @torch.inference_mode()
 def logits_of(model, ids):
-    return model(torch.tensor([ids]), use_cache=False).logits[0].float()
+  return model(torch.tensor([ids]), use_cache=False).logits[0].float()
 
 
 @torch.inference_mode()
 def greedy_of(model, ids):
-    """NEW arg max tokens, end-of-text ignored, recomputing everything each time: no cache is trusted; and their margins"""
-    out, margins = [], []
-    for _ in range(NEW):
-        v, i = logits_of(model, ids + out)[-1].topk(2)
-        out.append(int(i[0]))
-        margins.append(float(v[0] - v[1]))
-    return out, margins
+  """NEW arg max tokens, end-of-text ignored, recomputing everything each time: no cache is trusted; and their margins"""
+  out, margins = [], []
+  for _ in range(NEW):
+    v, i = logits_of(model, ids + out)[-1].topk(2)
+    out.append(int(i[0]))
+    margins.append(float(v[0] - v[1]))
+  return out, margins
 
 
 @torch.inference_mode()
 def mtp_chain(model, c, weights, ids, count=4):
-    """what the prediction layer guesses behind ids, fed by the model's last hidden states and then by its own, both behind the last
-    norm; and the margins. Row j stands at position j and sees rows from 1 on"""
-    layers = sys.modules[type(model).__module__]
-    at, n, width = f"model.layers.{c['num_hidden_layers']}.", c["n_routed_experts"], c["moe_intermediate_size"]
-    own = {name.removeprefix(at): t.float() for name, t in weights.items() if name.startswith(at)}
-    block = layers.DeepseekV3DecoderLayer(model.config, c["num_hidden_layers"]).float().eval()
-    state = {k: own[k] for k in block.state_dict() if ".experts." not in k}
-    part = lambda name: torch.stack([own[f"mlp.experts.{e}.{name}_proj.weight"] for e in range(n)])
-    state["mlp.experts.gate_up_proj"], state["mlp.experts.down_proj"] = torch.cat([part("gate"), part("up")], 1), part("down")
-    block.load_state_dict(state)
-    rms = lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]) * w
-    features = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[:, :-1]
-    tokens, margins = [], []
-    for _ in range(count):
-        embedded = model.model.embed_tokens(torch.tensor([ids[1:] + tokens]))
-        x = torch.cat([rms(embedded, own["enorm.weight"]), rms(features, own["hnorm.weight"])], -1) @ own["eh_proj.weight"].T
-        positions = torch.arange(1, x.shape[1] + 1)[None]
-        mask = torch.full((x.shape[1],) * 2, float("-inf")).triu(1)[None, None]
-        x = block(x, position_embeddings=model.model.rotary_emb(x, positions), attention_mask=mask)
-        x = rms(x[0] if isinstance(x, tuple) else x, own["shared_head.norm.weight"])
-        best = model.lm_head(x[0, -1]).topk(2)
-        tokens.append(int(best.indices[0]))
-        margins.append(float(best.values[0] - best.values[1]))
-        features = torch.cat([features, x[:, -1:]], 1)
-    return tokens, margins
+  """what the prediction layer guesses behind ids, fed by the model's last hidden states and then by its own, both behind the last
+  norm; and the margins. Row j stands at position j and sees rows from 1 on"""
+  layers = sys.modules[type(model).__module__]
+  at, n, width = f"model.layers.{c['num_hidden_layers']}.", c["n_routed_experts"], c["moe_intermediate_size"]
+  own = {name.removeprefix(at): t.float() for name, t in weights.items() if name.startswith(at)}
+  block = layers.DeepseekV3DecoderLayer(model.config, c["num_hidden_layers"]).float().eval()
+  state = {k: own[k] for k in block.state_dict() if ".experts." not in k}
+  part = lambda name: torch.stack([own[f"mlp.experts.{e}.{name}_proj.weight"] for e in range(n)])
+  state["mlp.experts.gate_up_proj"], state["mlp.experts.down_proj"] = torch.cat([part("gate"), part("up")], 1), part("down")
+  block.load_state_dict(state)
+  rms = lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]) * w
+  features = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[:, :-1]
+  tokens, margins = [], []
+  for _ in range(count):
+    embedded = model.model.embed_tokens(torch.tensor([ids[1:] + tokens]))
+    x = torch.cat([rms(embedded, own["enorm.weight"]), rms(features, own["hnorm.weight"])], -1) @ own["eh_proj.weight"].T
+    positions = torch.arange(1, x.shape[1] + 1)[None]
+    mask = torch.full((x.shape[1],) * 2, float("-inf")).triu(1)[None, None]
+    x = block(x, position_embeddings=model.model.rotary_emb(x, positions), attention_mask=mask)
+    x = rms(x[0] if isinstance(x, tuple) else x, own["shared_head.norm.weight"])
+    best = model.lm_head(x[0, -1]).topk(2)
+    tokens.append(int(best.indices[0]))
+    margins.append(float(best.values[0] - best.values[1]))
+    features = torch.cat([features, x[:, -1:]], 1)
+  return tokens, margins
 
 
 def digits(values, n=6):
-    return [float(f"{v:.{n}g}") for v in values]
+  return [float(f"{v:.{n}g}") for v in values]
 
 
 def record(model, c, seed):
-    """the cases of one golden file, one row of all logits in the first; None if the greedy tokens make a poor test"""
-    cases = []
-    for name, ids in prompts(c, seed).items():
-        greedy, margins = greedy_of(model, ids)
-        if min(margins) < MIN_MARGIN or max(greedy) >= FIRST_SPECIAL or len(set(greedy)) < MIN_DISTINCT:
-            return None
-        z, n = logits_of(model, ids), len(ids)
-        rows = [n // 2] if name == "short" else []
-        tops = []
-        for p in sorted({1, n // 4, n // 2, 3 * n // 4, n - 2}):
-            best = z[p].topk(20)
-            lse = digits([z[p].logsumexp(-1).item()], 7)[0]
-            tops.append({"pos": p, "ids": best.indices.tolist(), "logits": digits(best.values.tolist(), 7), "logsumexp": lse})
-        cases.append({
-            "name": name, "ids": ids, "logits": [{"pos": p, "values": digits(z[p].tolist())} for p in rows],
-            "top": tops, "greedy": greedy, "greedy_margin": digits(margins, 4),
-        })  # fmt: skip
-    return cases
+  """the cases of one golden file, one row of all logits in the first; None if the greedy tokens make a poor test"""
+  cases = []
+  for name, ids in prompts(c, seed).items():
+    greedy, margins = greedy_of(model, ids)
+    if min(margins) < MIN_MARGIN or max(greedy) >= FIRST_SPECIAL or len(set(greedy)) < MIN_DISTINCT:
+      return None
+    z, n = logits_of(model, ids), len(ids)
+    rows = [n // 2] if name == "short" else []
+    tops = []
+    for p in sorted({1, n // 4, n // 2, 3 * n // 4, n - 2}):
+      best = z[p].topk(20)
+      lse = digits([z[p].logsumexp(-1).item()], 7)[0]
+      tops.append({"pos": p, "ids": best.indices.tolist(), "logits": digits(best.values.tolist(), 7), "logsumexp": lse})
+    cases.append({
+        "name": name, "ids": ids, "logits": [{"pos": p, "values": digits(z[p].tolist())} for p in rows],
+        "top": tops, "greedy": greedy, "greedy_margin": digits(margins, 4),
+    })  # fmt: skip
+  return cases
 
 
 def golden(path, name, source, stored, cases):
-    versions = {package: version(package) for package in ("torch", "transformers", "safetensors", "gguf", "numpy")}
-    head = {"model": name, "source": source, "stored": stored, "computed": "float32, eager attention, CPU"}
-    write_json(path, head | {"versions": versions, "cases": cases})
+  versions = {package: version(package) for package in ("torch", "transformers", "safetensors", "gguf", "numpy")}
+  head = {"model": name, "source": source, "stored": stored, "computed": "float32, eager attention, CPU"}
+  write_json(path, head | {"versions": versions, "cases": cases})
 
 
 def check_model(name, model, c, without):
-    """the recorded numbers must mean something: logits spread, attention peaked, the variant's own feature at work"""
-    ids = prompts(c, 1)["long"]
-    z = logits_of(model, ids)
-    with torch.inference_mode():
-        att = model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
-    top = sum(float(a[0, :, LONG // 2 :].amax(-1).mean()) for a in att) / len(att)
-    spread = float((z.amax(-1) - z.amin(-1)).mean())
-    assert spread > 4 and 0.15 < top < 0.95, (name, spread, top)
-    options = dict(max_new_tokens=NEW, do_sample=False, eos_token_id=-1, pad_token_id=0, use_cache=True)
-    cached = model.generate(torch.tensor([ids]), **options)[0, len(ids) :].tolist()
-    greedy, margins = greedy_of(model, ids)
-    assert cached == greedy or min(margins) < MIN_MARGIN, name
-    moved = None
-    if without:
-        weights = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight" or not c["tie_word_embeddings"]}
-        plain = model_of(c | without, weights)
-        ids = prompts(c, 1).get("beyond", ids)
-        moved = float((logits_of(model, ids)[-1] - logits_of(plain, ids)[-1]).abs().max())
-        assert moved > 0.5, (name, moved)
-    print(f"{name}: logits spread {spread:.1f}, mean greatest attention weight {top:.2f}, feature moves a logit by {moved}")
+  """the recorded numbers must mean something: logits spread, attention peaked, the variant's own feature at work"""
+  ids = prompts(c, 1)["long"]
+  z = logits_of(model, ids)
+  with torch.inference_mode():
+    att = model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
+  top = sum(float(a[0, :, LONG // 2 :].amax(-1).mean()) for a in att) / len(att)
+  spread = float((z.amax(-1) - z.amin(-1)).mean())
+  assert spread > 4 and 0.15 < top < 0.95, (name, spread, top)
+  options = dict(max_new_tokens=NEW, do_sample=False, eos_token_id=-1, pad_token_id=0, use_cache=True)
+  cached = model.generate(torch.tensor([ids]), **options)[0, len(ids) :].tolist()
+  greedy, margins = greedy_of(model, ids)
+  assert cached == greedy or min(margins) < MIN_MARGIN, name
+  moved = None
+  if without:
+    weights = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight" or not c["tie_word_embeddings"]}
+    plain = model_of(c | without, weights)
+    ids = prompts(c, 1).get("beyond", ids)
+    moved = float((logits_of(model, ids)[-1] - logits_of(plain, ids)[-1]).abs().max())
+    assert moved > 0.5, (name, moved)
+  print(f"{name}: logits spread {spread:.1f}, mean greatest attention weight {top:.2f}, feature moves a logit by {moved}")
 
 
 # ---------------------------------------------------------------------------------------------------- GGUF
 def q4_k(x):
-    """[rows, 256 n] -> bytes: f16 d, f16 dmin, 8 six-bit scales and mins in 12 bytes, 4-bit codes; w = d sc q - dmin m"""
-    x = x.reshape(-1, 8, 32).astype(np.float64)
-    low = np.minimum(x.min(-1), 0)
-    step = (x.max(-1) - low) / 15
-    d, dmin = (step.max(-1, keepdims=True) / 63).astype(np.float16), (-low.min(-1, keepdims=True) / 63).astype(np.float16)
-    sc = np.clip(np.rint(step / d.astype(np.float64)), 0, 63).astype(np.uint8)
-    m = np.clip(np.rint(-low / dmin.astype(np.float64)), 0, 63).astype(np.uint8)
-    scale, offset = d.astype(np.float64) * sc, dmin.astype(np.float64) * m
-    codes = np.clip(np.rint((x + offset[..., None]) / np.maximum(scale, 1e-12)[..., None]), 0, 15).astype(np.uint8)
-    with_high = lambda v: v[:, :4] | ((v[:, 4:] >> 4) << 6)  # four whole values, above them two bits of the other four
-    packed = np.concatenate([with_high(sc), with_high(m), (sc[:, 4:] & 15) | ((m[:, 4:] & 15) << 4)], 1)
-    pairs = codes.reshape(-1, 4, 2, 32)  # 64 values share 32 bytes: the first 32 in the low nibbles
-    qs = (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).reshape(-1, 128)
-    return np.concatenate([d.view(np.uint8), dmin.view(np.uint8), packed, qs], 1)
+  """[rows, 256 n] -> bytes: f16 d, f16 dmin, 8 six-bit scales and mins in 12 bytes, 4-bit codes; w = d sc q - dmin m"""
+  x = x.reshape(-1, 8, 32).astype(np.float64)
+  low = np.minimum(x.min(-1), 0)
+  step = (x.max(-1) - low) / 15
+  d, dmin = (step.max(-1, keepdims=True) / 63).astype(np.float16), (-low.min(-1, keepdims=True) / 63).astype(np.float16)
+  sc = np.clip(np.rint(step / d.astype(np.float64)), 0, 63).astype(np.uint8)
+  m = np.clip(np.rint(-low / dmin.astype(np.float64)), 0, 63).astype(np.uint8)
+  scale, offset = d.astype(np.float64) * sc, dmin.astype(np.float64) * m
+  codes = np.clip(np.rint((x + offset[..., None]) / np.maximum(scale, 1e-12)[..., None]), 0, 15).astype(np.uint8)
+  with_high = lambda v: v[:, :4] | ((v[:, 4:] >> 4) << 6)  # four whole values, above them two bits of the other four
+  packed = np.concatenate([with_high(sc), with_high(m), (sc[:, 4:] & 15) | ((m[:, 4:] & 15) << 4)], 1)
+  pairs = codes.reshape(-1, 4, 2, 32)  # 64 values share 32 bytes: the first 32 in the low nibbles
+  qs = (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).reshape(-1, 128)
+  return np.concatenate([d.view(np.uint8), dmin.view(np.uint8), packed, qs], 1)
 
 
 def q6_k(x):
-    """[rows, 256 n] -> bytes: 128 bytes of low nibbles, 64 of two high bits, 16 int8 scales, f16 d; w = d sc (q - 32)"""
-    x = x.reshape(-1, 16, 16).astype(np.float64)
-    peak = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)[..., 0]
-    step = -peak / 32  # the greatest value takes code 0, as its sign decides the scale's
-    d = (np.abs(step).max(-1) / 127).astype(np.float16)
-    sc = np.clip(np.rint(step / d[:, None].astype(np.float64)), -127, 127).astype(np.int8)
-    scale = d[:, None].astype(np.float64) * sc
-    scale = np.where(scale == 0, 1e-12, scale)
-    codes = (np.clip(np.rint(x / scale[..., None]), -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)  # [half][quarter][32]
-    low, high = codes & 15, codes >> 4
-    ql = np.concatenate([low[:, :, 0] | (low[:, :, 2] << 4), low[:, :, 1] | (low[:, :, 3] << 4)], -1).reshape(-1, 128)
-    qh = (high[:, :, 0] | (high[:, :, 1] << 2) | (high[:, :, 2] << 4) | (high[:, :, 3] << 6)).reshape(-1, 64)
-    return np.concatenate([ql, qh, sc.view(np.uint8), d[:, None].view(np.uint8)], 1)
+  """[rows, 256 n] -> bytes: 128 bytes of low nibbles, 64 of two high bits, 16 int8 scales, f16 d; w = d sc (q - 32)"""
+  x = x.reshape(-1, 16, 16).astype(np.float64)
+  peak = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)[..., 0]
+  step = -peak / 32  # the greatest value takes code 0, as its sign decides the scale's
+  d = (np.abs(step).max(-1) / 127).astype(np.float16)
+  sc = np.clip(np.rint(step / d[:, None].astype(np.float64)), -127, 127).astype(np.int8)
+  scale = d[:, None].astype(np.float64) * sc
+  scale = np.where(scale == 0, 1e-12, scale)
+  codes = (np.clip(np.rint(x / scale[..., None]), -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)  # [half][quarter][32]
+  low, high = codes & 15, codes >> 4
+  ql = np.concatenate([low[:, :, 0] | (low[:, :, 2] << 4), low[:, :, 1] | (low[:, :, 3] << 4)], -1).reshape(-1, 128)
+  qh = (high[:, :, 0] | (high[:, :, 1] << 2) | (high[:, :, 2] << 4) | (high[:, :, 3] << 6)).reshape(-1, 64)
+  return np.concatenate([ql, qh, sc.view(np.uint8), d[:, None].view(np.uint8)], 1)
 
 
 def encode(x, kind):
-    """fp32 [rows, cols] -> (bytes [rows, row bytes], what they decode to by the gguf package)"""
-    if kind in (Q.Q4_K, Q.Q6_K):
-        data = (q4_k if kind == Q.Q4_K else q6_k)(x).reshape(x.shape[0], -1)
-    else:
-        data = gguf.quants.quantize(x, kind)
-    back = gguf.quants.dequantize(data, kind).astype(np.float32).reshape(x.shape)
-    error = np.abs(back - x).max() / np.abs(x).max()
-    limit = {Q.F32: 1e-9, Q.F16: 1e-3, Q.BF16: 5e-3, Q.Q8_0: 5e-3, Q.Q6_K: 0.03, Q.Q4_K: 0.08, Q.Q4_0: 0.13, Q.MXFP4: 0.3}[kind]
-    assert error < limit, (kind, error)
-    return data, back
+  """fp32 [rows, cols] -> (bytes [rows, row bytes], what they decode to by the gguf package)"""
+  if kind in (Q.Q4_K, Q.Q6_K):
+    data = (q4_k if kind == Q.Q4_K else q6_k)(x).reshape(x.shape[0], -1)
+  else:
+    data = gguf.quants.quantize(x, kind)
+  back = gguf.quants.dequantize(data, kind).astype(np.float32).reshape(x.shape)
+  error = np.abs(back - x).max() / np.abs(x).max()
+  limit = {Q.F32: 1e-9, Q.F16: 1e-3, Q.BF16: 5e-3, Q.Q8_0: 5e-3, Q.Q6_K: 0.03, Q.Q4_K: 0.08, Q.Q4_0: 0.13, Q.MXFP4: 0.3}[kind]
+  assert error < limit, (kind, error)
+  return data, back
 
 
 def interleave(x, heads):
-    """rows of a q or k projection from halves (i, i + D/2) to neighbours (2i, 2i + 1): the order llama GGUF files keep"""
-    return x.reshape(heads, 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+  """rows of a q or k projection from halves (i, i + D/2) to neighbours (2i, 2i + 1): the order llama GGUF files keep"""
+  return x.reshape(heads, 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 def halves(x, heads):
-    """the inverse of interleave"""
-    return x.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+  """the inverse of interleave"""
+  return x.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 GGUF_NAMES = {
@@ -497,223 +497,223 @@ GGUF_NAMES |= {
 
 
 def stacked(c, weights):
-    """tensors of DeepSeek as its GGUF files keep them: all experts in one, each head's map of keys (transposed) and of values"""
-    out, heads, nope = {}, c["num_attention_heads"], c["qk_nope_head_dim"]
-    for n, t in weights.items():
-        if n.endswith("kv_b_proj.weight"):
-            x = t.reshape(heads, -1, t.shape[-1])
-            out[n.replace("kv_b_proj", "k_b")] = x[:, :nope].transpose(1, 2).contiguous()
-            out[n.replace("kv_b_proj", "v_b")] = x[:, nope:].contiguous()
-        elif ".experts.0." in n:
-            every = [weights[n.replace(".experts.0.", f".experts.{e}.")] for e in range(c["n_routed_experts"])]
-            out[n.replace(".experts.0.", ".experts.").removesuffix(".weight")] = torch.stack(every)
-        elif ".experts." not in n:
-            out[n] = t
-    return out
+  """tensors of DeepSeek as its GGUF files keep them: all experts in one, each head's map of keys (transposed) and of values"""
+  out, heads, nope = {}, c["num_attention_heads"], c["qk_nope_head_dim"]
+  for n, t in weights.items():
+    if n.endswith("kv_b_proj.weight"):
+      x = t.reshape(heads, -1, t.shape[-1])
+      out[n.replace("kv_b_proj", "k_b")] = x[:, :nope].transpose(1, 2).contiguous()
+      out[n.replace("kv_b_proj", "v_b")] = x[:, nope:].contiguous()
+    elif ".experts.0." in n:
+      every = [weights[n.replace(".experts.0.", f".experts.{e}.")] for e in range(c["n_routed_experts"])]
+      out[n.replace(".experts.0.", ".experts.").removesuffix(".weight")] = torch.stack(every)
+    elif ".experts." not in n:
+      out[n] = t
+  return out
 
 
 def unstacked(weights):
-    """the inverse of stacked"""
-    out = {}
-    for n, t in weights.items():
-        if n.endswith("self_attn.k_b.weight"):
-            both = torch.cat([t.transpose(1, 2), weights[n.replace("k_b", "v_b")]], 1)
-            out[n.replace("k_b", "kv_b_proj")] = both.reshape(-1, both.shape[-1]).contiguous()
-        elif ".experts." in n:
-            out |= {n.replace(".experts.", f".experts.{e}.") + ".weight": x.contiguous() for e, x in enumerate(t)}
-        elif "self_attn.v_b" not in n:
-            out[n] = t
-    return out
+  """the inverse of stacked"""
+  out = {}
+  for n, t in weights.items():
+    if n.endswith("self_attn.k_b.weight"):
+      both = torch.cat([t.transpose(1, 2), weights[n.replace("k_b", "v_b")]], 1)
+      out[n.replace("k_b", "kv_b_proj")] = both.reshape(-1, both.shape[-1]).contiguous()
+    elif ".experts." in n:
+      out |= {n.replace(".experts.", f".experts.{e}.") + ".weight": x.contiguous() for e, x in enumerate(t)}
+    elif "self_attn.v_b" not in n:
+      out[n] = t
+  return out
 
 
 def gguf_name(name):
-    for a, b in sorted(GGUF_NAMES.items(), key=lambda p: -len(p[0])):
-        name = name.replace(a, b)
-    if "_exps" in name:
-        name = name.replace("_exps_bias", "_exps.bias") if name.endswith("_bias") else name + ".weight"
-    return name
+  for a, b in sorted(GGUF_NAMES.items(), key=lambda p: -len(p[0])):
+    name = name.replace(a, b)
+  if "_exps" in name:
+    name = name.replace("_exps_bias", "_exps.bias") if name.endswith("_bias") else name + ".weight"
+  return name
 
 
 def write_gguf(path, name, c, weights, kind, pre):
-    """matrices in `kind`, norms and biases in F32; returns the decoded weights under their Hugging Face names and row order"""
-    arch, heads, kv_heads = c["model_type"].replace("_", "-"), c["num_attention_heads"], c["num_key_value_heads"]
-    deepseek = arch == "deepseek-v3"
-    if deepseek:
-        arch, kv_heads, weights = "deepseek2", 1, stacked(c, weights)
-    head_dim = c.get("head_dim") or c["hidden_size"] // heads
-    w = gguf.GGUFWriter(path, arch)
-    w.add_name(name)
-    w.add_file_type({Q.F32: 0, Q.F16: 1, Q.Q4_0: 2, Q.Q8_0: 7, Q.Q4_K: 15, Q.Q6_K: 18, Q.BF16: 32, Q.MXFP4: 38}[kind])
-    w.add_quantization_version(2)
-    w.add_context_length(c["max_position_embeddings"])
-    w.add_embedding_length(c["hidden_size"])
-    w.add_block_count(c["num_hidden_layers"])
-    w.add_feed_forward_length(c["intermediate_size"])
-    w.add_head_count(heads)
-    w.add_head_count_kv(kv_heads)
-    w.add_key_length(c["kv_lora_rank"] + c["qk_rope_head_dim"] if deepseek else head_dim)
-    w.add_value_length(c["kv_lora_rank"] if deepseek else head_dim)
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    w.add_vocab_size(VOCAB)
-    rope = c.get("rope_parameters") or {"rope_theta": c["rope_theta"], **(c["rope_scaling"] or {})}
-    w.add_rope_freq_base(rope["rope_theta"])
-    if arch == "llama":
-        w.add_rope_dimension_count(head_dim)
-    if arch == "gpt-oss":
-        w.add_expert_count(c["num_local_experts"])
-        w.add_expert_used_count(c["num_experts_per_tok"])
-        w.add_expert_feed_forward_length(c["intermediate_size"])
-        w.add_sliding_window(c["sliding_window"])
-        w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
-    if deepseek:
-        w.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
-        w.add_value_length_mla(c["v_head_dim"])
-        w.add_q_lora_rank(c["q_lora_rank"])
-        w.add_kv_lora_rank(c["kv_lora_rank"])
-        w.add_rope_dimension_count(c["qk_rope_head_dim"])
-        w.add_leading_dense_block_count(c["first_k_dense_replace"])
-        w.add_expert_count(c["n_routed_experts"])
-        w.add_expert_used_count(c["num_experts_per_tok"])
-        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
-        w.add_expert_shared_count(c["n_shared_experts"])
-        w.add_expert_weights_scale(c["routed_scaling_factor"])
-        w.add_expert_weights_norm(c["norm_topk_prob"])
-        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        w.add_expert_group_count(c["n_group"])
-        w.add_expert_group_used_count(c["topk_group"])
-        w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
-        w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
-    if "yarn" in (rope.get("type"), rope.get("rope_type")):
-        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        w.add_rope_scaling_factor(rope["factor"])
-        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre(pre)
-    w.add_token_list(TOKENS)
-    w.add_token_types([gguf.TokenType.NORMAL] * FIRST_SPECIAL + [gguf.TokenType.CONTROL] * len(SPECIALS))
-    w.add_token_merges([" ".join(MERGE)])
-    w.add_bos_token_id(EOS)
-    w.add_eos_token_id(CHAT_END)
-    w.add_add_bos_token(False)
-    if rope.get("rope_type") == "llama3":  # llama.cpp keeps this scaling as one divisor for each frequency
-        w.add_tensor("rope_freqs.weight", llama3_divisors(rope, head_dim))
-    decoded = {}
-    for n, t in weights.items():
-        x = t.float().numpy()
-        count = None if arch != "llama" else heads if "q_proj" in n else kv_heads if "k_proj" in n else None
-        x = interleave(x, count) if count else x
-        if x.ndim == 1 or n.endswith("_bias"):
-            w.add_tensor(gguf_name(n).replace("ffn_norm", "post_attention_norm" if arch == "gpt-oss" else "ffn_norm"), x)
-        else:
-            own = Q.Q6_K if kind == Q.Q4_K and any(part in n for part in ("embed_tokens", "v_proj", "down_proj")) else kind
-            if kind == Q.MXFP4 and ".experts." not in n:
-                own = Q.F32 if "router" in n else Q.Q8_0
-            own = Q.F32 if n.endswith("mlp.gate.weight") else own
-            data, back = encode(np.ascontiguousarray(x).reshape(-1, x.shape[-1]), own)
-            data, x = data.reshape(*x.shape[:-1], -1), back.reshape(x.shape)
-            if own in (Q.F32, Q.F16):  # the writer takes these by their numpy type, the others as bytes
-                w.add_tensor(gguf_name(n), data.view(np.float32 if own == Q.F32 else np.float16).reshape(x.shape))
-            else:
-                w.add_tensor(gguf_name(n), data, raw_dtype=own)
-        decoded[n] = torch.from_numpy(np.ascontiguousarray(halves(x, count) if count else x))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    return unstacked(decoded) if deepseek else decoded
+  """matrices in `kind`, norms and biases in F32; returns the decoded weights under their Hugging Face names and row order"""
+  arch, heads, kv_heads = c["model_type"].replace("_", "-"), c["num_attention_heads"], c["num_key_value_heads"]
+  deepseek = arch == "deepseek-v3"
+  if deepseek:
+    arch, kv_heads, weights = "deepseek2", 1, stacked(c, weights)
+  head_dim = c.get("head_dim") or c["hidden_size"] // heads
+  w = gguf.GGUFWriter(path, arch)
+  w.add_name(name)
+  w.add_file_type({Q.F32: 0, Q.F16: 1, Q.Q4_0: 2, Q.Q8_0: 7, Q.Q4_K: 15, Q.Q6_K: 18, Q.BF16: 32, Q.MXFP4: 38}[kind])
+  w.add_quantization_version(2)
+  w.add_context_length(c["max_position_embeddings"])
+  w.add_embedding_length(c["hidden_size"])
+  w.add_block_count(c["num_hidden_layers"])
+  w.add_feed_forward_length(c["intermediate_size"])
+  w.add_head_count(heads)
+  w.add_head_count_kv(kv_heads)
+  w.add_key_length(c["kv_lora_rank"] + c["qk_rope_head_dim"] if deepseek else head_dim)
+  w.add_value_length(c["kv_lora_rank"] if deepseek else head_dim)
+  w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+  w.add_vocab_size(VOCAB)
+  rope = c.get("rope_parameters") or {"rope_theta": c["rope_theta"], **(c["rope_scaling"] or {})}
+  w.add_rope_freq_base(rope["rope_theta"])
+  if arch == "llama":
+    w.add_rope_dimension_count(head_dim)
+  if arch == "gpt-oss":
+    w.add_expert_count(c["num_local_experts"])
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_feed_forward_length(c["intermediate_size"])
+    w.add_sliding_window(c["sliding_window"])
+    w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+  if deepseek:
+    w.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+    w.add_value_length_mla(c["v_head_dim"])
+    w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_kv_lora_rank(c["kv_lora_rank"])
+    w.add_rope_dimension_count(c["qk_rope_head_dim"])
+    w.add_leading_dense_block_count(c["first_k_dense_replace"])
+    w.add_expert_count(c["n_routed_experts"])
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_expert_group_count(c["n_group"])
+    w.add_expert_group_used_count(c["topk_group"])
+    w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+  if "yarn" in (rope.get("type"), rope.get("rope_type")):
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(rope["factor"])
+    w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+  w.add_tokenizer_model("gpt2")
+  w.add_tokenizer_pre(pre)
+  w.add_token_list(TOKENS)
+  w.add_token_types([gguf.TokenType.NORMAL] * FIRST_SPECIAL + [gguf.TokenType.CONTROL] * len(SPECIALS))
+  w.add_token_merges([" ".join(MERGE)])
+  w.add_bos_token_id(EOS)
+  w.add_eos_token_id(CHAT_END)
+  w.add_add_bos_token(False)
+  if rope.get("rope_type") == "llama3":  # llama.cpp keeps this scaling as one divisor for each frequency
+    w.add_tensor("rope_freqs.weight", llama3_divisors(rope, head_dim))
+  decoded = {}
+  for n, t in weights.items():
+    x = t.float().numpy()
+    count = None if arch != "llama" else heads if "q_proj" in n else kv_heads if "k_proj" in n else None
+    x = interleave(x, count) if count else x
+    if x.ndim == 1 or n.endswith("_bias"):
+      w.add_tensor(gguf_name(n).replace("ffn_norm", "post_attention_norm" if arch == "gpt-oss" else "ffn_norm"), x)
+    else:
+      own = Q.Q6_K if kind == Q.Q4_K and any(part in n for part in ("embed_tokens", "v_proj", "down_proj")) else kind
+      if kind == Q.MXFP4 and ".experts." not in n:
+        own = Q.F32 if "router" in n else Q.Q8_0
+      own = Q.F32 if n.endswith("mlp.gate.weight") else own
+      data, back = encode(np.ascontiguousarray(x).reshape(-1, x.shape[-1]), own)
+      data, x = data.reshape(*x.shape[:-1], -1), back.reshape(x.shape)
+      if own in (Q.F32, Q.F16):  # the writer takes these by their numpy type, the others as bytes
+        w.add_tensor(gguf_name(n), data.view(np.float32 if own == Q.F32 else np.float16).reshape(x.shape))
+      else:
+        w.add_tensor(gguf_name(n), data, raw_dtype=own)
+    decoded[n] = torch.from_numpy(np.ascontiguousarray(halves(x, count) if count else x))
+  w.write_header_to_file()
+  w.write_kv_data_to_file()
+  w.write_tensors_to_file()
+  w.close()
+  return unstacked(decoded) if deepseek else decoded
 
 
 def llama3_divisors(rope, head_dim):
-    wavelength = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    turns = rope["original_max_position_embeddings"] / wavelength
-    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
-    smooth = np.clip((turns - low) / (high - low), 0, 1)  # 0: divide by factor, 1: leave alone
-    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+  wavelength = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+  turns = rope["original_max_position_embeddings"] / wavelength
+  low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+  smooth = np.clip((turns - low) / (high - low), 0, 1)  # 0: divide by factor, 1: leave alone
+  return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
 # ---------------------------------------------------------------------------------------------------- the parts together
 def config_of(name):
-    """what stands in config.json"""
-    c, stored = MODELS[name][:2]
-    return c | {"dtype" if "dtype" in c else "torch_dtype": {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[stored]}
+  """what stands in config.json"""
+  c, stored = MODELS[name][:2]
+  return c | {"dtype" if "dtype" in c else "torch_dtype": {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[stored]}
 
 
 def make_folder(name, out):
-    _, stored, shards, pre, first_seed, without = MODELS[name]
-    c = config_of(name)
-    for seed in range(first_seed, first_seed + 400):
-        recipe = make_recipe(tensors(c, ATTENDED), stored, shards, seed)
-        weights = {n: torch.from_numpy(x) for n, x in recipe_weights(recipe).items()}
-        weights = {n: t if t.dtype == torch.uint8 else t.to(DTYPES[stored]) for n, t in weights.items()}
-        model = model_of(c, {n: t if t.dtype == torch.uint8 else t.float() for n, t in weights.items()})
-        cases = record(model, c, 1)
-        for case in cases if cases and c.get("num_nextn_predict_layers") else ():
-            case["mtp"], margins = mtp_chain(model, c, weights, case["ids"] + case["greedy"][:1])
-            cases = cases if min(margins) >= MIN_MARGIN and len(set(case["mtp"])) > 2 else None
-        if cases:
-            break
-    assert cases, name
-    with tempfile.TemporaryDirectory() as folder:
-        write_folder(folder, c, weights, pre, {f["name"]: [row[0] for row in f["tensors"]] for f in recipe["files"]})
-        check_model(name, load(folder), c, without)
-        assert torch.equal(logits_of(load(folder), cases[0]["ids"]), logits_of(model, cases[0]["ids"])), name
-        kept = f"{out}/tiny/folders/{name}"
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
-        write_recipe(kept + "/weights.json", recipe, folder)
-    golden(f"{out}/golden/{name}.json", name, f"models/{name}", f"{stored}, seed {seed}", cases)
+  _, stored, shards, pre, first_seed, without = MODELS[name]
+  c = config_of(name)
+  for seed in range(first_seed, first_seed + 400):
+    recipe = make_recipe(tensors(c, ATTENDED), stored, shards, seed)
+    weights = {n: torch.from_numpy(x) for n, x in recipe_weights(recipe).items()}
+    weights = {n: t if t.dtype == torch.uint8 else t.to(DTYPES[stored]) for n, t in weights.items()}
+    model = model_of(c, {n: t if t.dtype == torch.uint8 else t.float() for n, t in weights.items()})
+    cases = record(model, c, 1)
+    for case in cases if cases and c.get("num_nextn_predict_layers") else ():
+      case["mtp"], margins = mtp_chain(model, c, weights, case["ids"] + case["greedy"][:1])
+      cases = cases if min(margins) >= MIN_MARGIN and len(set(case["mtp"])) > 2 else None
+    if cases:
+      break
+  assert cases, name
+  with tempfile.TemporaryDirectory() as folder:
+    write_folder(folder, c, weights, pre, {f["name"]: [row[0] for row in f["tensors"]] for f in recipe["files"]})
+    check_model(name, load(folder), c, without)
+    assert torch.equal(logits_of(load(folder), cases[0]["ids"]), logits_of(model, cases[0]["ids"])), name
+    kept = f"{out}/tiny/folders/{name}"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.safetensors"))
+    write_recipe(kept + "/weights.json", recipe, folder)
+  golden(f"{out}/golden/{name}.json", name, f"models/{name}", f"{stored}, seed {seed}", cases)
 
 
 def make_gguf(name, out):
-    source, kind, changes, given = GGUFS[name]
-    path = f"{out}/tiny/{name}.gguf"
-    named = isinstance(source, str)
-    c, stored = (config_of(source), MODELS[source][1]) if named else (source, "F32")
-    c = c | changes
-    for seed in range(1 if named else given or 1, 200):
-        weights = {n: t.to(DTYPES[stored]) for n, t in gguf_weights(c, given if named else seed).items()}
-        decoded = write_gguf(path, name, c, weights, kind, "llama-bpe" if c["model_type"] == "llama" else "qwen2")
-        model = model_of(c, decoded)
-        cases = record(model, c, seed if named else 1)
-        if cases:
-            break
-    assert cases, name
-    check_model(name, model, c, {"rope_scaling": None} if "rope_scaling" in changes else None)
-    stored = "Q4_K and Q6_K" if kind == Q.Q4_K else "Q8_0 and MXFP4" if kind == Q.MXFP4 else kind.name
-    golden(f"{out}/golden/{name}.gguf.json", name, f"models/{name}.gguf", f"{stored} matrices, F32 vectors, decoded", cases)
+  source, kind, changes, given = GGUFS[name]
+  path = f"{out}/tiny/{name}.gguf"
+  named = isinstance(source, str)
+  c, stored = (config_of(source), MODELS[source][1]) if named else (source, "F32")
+  c = c | changes
+  for seed in range(1 if named else given or 1, 200):
+    weights = {n: t.to(DTYPES[stored]) for n, t in gguf_weights(c, given if named else seed).items()}
+    decoded = write_gguf(path, name, c, weights, kind, "llama-bpe" if c["model_type"] == "llama" else "qwen2")
+    model = model_of(c, decoded)
+    cases = record(model, c, seed if named else 1)
+    if cases:
+      break
+  assert cases, name
+  check_model(name, model, c, {"rope_scaling": None} if "rope_scaling" in changes else None)
+  stored = "Q4_K and Q6_K" if kind == Q.Q4_K else "Q8_0 and MXFP4" if kind == Q.MXFP4 else kind.name
+  golden(f"{out}/golden/{name}.gguf.json", name, f"models/{name}.gguf", f"{stored} matrices, F32 vectors, decoded", cases)
 
 
 def compact_reference(path, out):
-    """the reference model's golden file without texts and running likelihoods"""
-    g = json.load(open(path))
-    keep = ("name", "ids", "top", "nll_sum", "greedy", "greedy_margin")
-    cases = [{k: c[k] for k in keep} for c in g["cases"]]
-    head = {"model": g["model"], "computed": g["dtype"], "made_by": g["made_by"]}
-    write_json(f"{out}/golden/{g['model']}.json", head | {"cases": cases})
+  """the reference model's golden file without texts and running likelihoods"""
+  g = json.load(open(path))
+  keep = ("name", "ids", "top", "nll_sum", "greedy", "greedy_margin")
+  cases = [{k: c[k] for k in keep} for c in g["cases"]]
+  head = {"model": g["model"], "computed": g["dtype"], "made_by": g["made_by"]}
+  write_json(f"{out}/golden/{g['model']}.json", head | {"cases": cases})
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--out", default="models", help="folder that gets tiny/ and golden/")
-    ap.add_argument("--only", help="one name of MODELS or GGUFS instead of all")
-    ap.add_argument("--reference", help="golden.json of the reference model, compacted into golden/")
-    args = ap.parse_args()
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    os.makedirs(args.out + "/tiny/folders", exist_ok=True)
-    os.makedirs(args.out + "/golden", exist_ok=True)
-    for name in MODELS:
-        if args.only not in (None, name):
-            continue
-        make_folder(name, args.out)
-    for name in GGUFS:
-        if args.only not in (None, name):
-            continue
-        make_gguf(name, args.out)
-    if args.reference:
-        compact_reference(args.reference, args.out)
+  ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  ap.add_argument("--out", default="models", help="folder that gets tiny/ and golden/")
+  ap.add_argument("--only", help="one name of MODELS or GGUFS instead of all")
+  ap.add_argument("--reference", help="golden.json of the reference model, compacted into golden/")
+  args = ap.parse_args()
+  transformers.logging.set_verbosity_error()
+  transformers.utils.logging.disable_progress_bar()
+  torch.set_num_threads(1)
+  os.makedirs(args.out + "/tiny/folders", exist_ok=True)
+  os.makedirs(args.out + "/golden", exist_ok=True)
+  for name in MODELS:
+    if args.only not in (None, name):
+      continue
+    make_folder(name, args.out)
+  for name in GGUFS:
+    if args.only not in (None, name):
+      continue
+    make_gguf(name, args.out)
+  if args.reference:
+    compact_reference(args.reference, args.out)
 
 
 if __name__ == "__main__":
-    main()
+  main()

@@ -21,40 +21,40 @@ NOW = 1753358400  # 24 July 2025, noon in UTC: the same day nearly everywhere
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}: marks what the assistant wrote; prints its body."""
-    tags = {"generation"}
+  """{% generation %}: marks what the assistant wrote; prints its body."""
+  tags = {"generation"}
 
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+  def parse(self, parser):
+    line = next(parser.stream).lineno
+    body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+    return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
-    def _body(self, caller):
-        return caller()
+  def _body(self, caller):
+    return caller()
 
 
 def environment():
-    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+  env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+      trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
 
-    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+  def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
+  def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
 
-    env.filters["tojson"] = tojson
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda format: datetime.datetime.fromtimestamp(NOW).strftime(format)
-    return env
+  env.filters["tojson"] = tojson
+  env.globals["raise_exception"] = raise_exception
+  env.globals["strftime_now"] = lambda format: datetime.datetime.fromtimestamp(NOW).strftime(format)
+  return env
 
 
 def render(env, source, variables):
-    """The text, or None where jinja2 raises."""
-    try:
-        return env.from_string(source).render(**variables)
-    except Exception:
-        return None
+  """The text, or None where jinja2 raises."""
+  try:
+    return env.from_string(source).render(**variables)
+  except Exception:
+    return None
 
 
 WEATHER = {"type": "function", "function": {
@@ -71,7 +71,7 @@ NOTHING = {"type": "function", "function": {"name": "now", "description": "The t
 
 
 def call(name, arguments, call_id="abc123def"):
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+  return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 USER = {"role": "user", "content": "  Who are <you> & \"me\"?\n"}
@@ -119,41 +119,41 @@ SNIPPET_VARIABLES = {
 
 
 def read_snippets():
-    """Snippets stand in models/golden/text/snippets.txt, one per line (JSON strings where they begin with a quote)."""
-    out = []
-    for line in (ROOT / "models/golden/text/snippets.txt").read_text().splitlines():
-        if line and not line.startswith("##"):
-            out.append(json.loads(line) if line.startswith('"') else line)
-    return out
+  """Snippets stand in models/golden/text/snippets.txt, one per line (JSON strings where they begin with a quote)."""
+  out = []
+  for line in (ROOT / "models/golden/text/snippets.txt").read_text().splitlines():
+    if line and not line.startswith("##"):
+      out.append(json.loads(line) if line.startswith('"') else line)
+  return out
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", default=ROOT / "models/golden/text/templates.json")
-    args = parser.parse_args()
-    env = environment()
-    marks = {"bos_token": "<s>", "eos_token": "</s>"}
-    templates = {p.stem: p.read_text() for p in sorted((ROOT / "models/golden/text/templates").glob("*.jinja"))}
-    cases = []
-    for name, source in templates.items():
-        env.from_string(source)  # a template that jinja2 refuses is a mistake of ours
-        for conversation, variables in CONVERSATIONS.items():
-            variables = {"tools": None, "documents": None, "add_generation_prompt": True, **variables}
-            cases.append([name, conversation, render(env, source, {**variables, **marks})])
-    snippets = [[source, render(env, source, SNIPPET_VARIABLES)] for source in read_snippets()]
-    golden = {"jinja2": jinja2.__version__, "now": NOW, "marks": marks, "conversations": CONVERSATIONS, "cases": cases,
-              "variables": SNIPPET_VARIABLES, "snippets": snippets}
-    rows = []
-    for key, value in golden.items():
-        if key in ("cases", "snippets"):
-            body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in value)
-            rows.append(f'"{key}": [\n{body}\n]')
-        else:
-            rows.append(f'"{key}": {json.dumps(value, ensure_ascii=False)}')
-    pathlib.Path(args.output).write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    errors = sum(case[2] is None for case in cases)
-    print(f"{len(cases)} conversations ({errors} refused), {len(snippets)} snippets")
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--output", default=ROOT / "models/golden/text/templates.json")
+  args = parser.parse_args()
+  env = environment()
+  marks = {"bos_token": "<s>", "eos_token": "</s>"}
+  templates = {p.stem: p.read_text() for p in sorted((ROOT / "models/golden/text/templates").glob("*.jinja"))}
+  cases = []
+  for name, source in templates.items():
+    env.from_string(source)  # a template that jinja2 refuses is a mistake of ours
+    for conversation, variables in CONVERSATIONS.items():
+      variables = {"tools": None, "documents": None, "add_generation_prompt": True, **variables}
+      cases.append([name, conversation, render(env, source, {**variables, **marks})])
+  snippets = [[source, render(env, source, SNIPPET_VARIABLES)] for source in read_snippets()]
+  golden = {"jinja2": jinja2.__version__, "now": NOW, "marks": marks, "conversations": CONVERSATIONS, "cases": cases,
+            "variables": SNIPPET_VARIABLES, "snippets": snippets}
+  rows = []
+  for key, value in golden.items():
+    if key in ("cases", "snippets"):
+      body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in value)
+      rows.append(f'"{key}": [\n{body}\n]')
+    else:
+      rows.append(f'"{key}": {json.dumps(value, ensure_ascii=False)}')
+  pathlib.Path(args.output).write_text("{\n" + ",\n".join(rows) + "\n}\n")
+  errors = sum(case[2] is None for case in cases)
+  print(f"{len(cases)} conversations ({errors} refused), {len(snippets)} snippets")
 
 
 if __name__ == "__main__":
-    main()
+  main()

@@ -39,69 +39,69 @@ USAGE = [
 
 
 def test_wrong_flags_are_usage_errors(hunch):
-    for flags, message in USAGE:
-        expect(hunch.run("-p", "hello", "-n", "2", *flags), 2, message)
+  for flags, message in USAGE:
+    expect(hunch.run("-p", "hello", "-n", "2", *flags), 2, message)
 
 
 def test_a_prompt_is_needed(hunch):
-    expect(hunch.run("-n", "2"), 2, "no prompt")
-    expect(hunch.run("-p", ""), 2, "the prompt is empty")
+  expect(hunch.run("-n", "2"), 2, "no prompt")
+  expect(hunch.run("-p", ""), 2, "the prompt is empty")
 
 
 def test_unknown_commands_are_usage_errors(hunch):
-    expect(hunch("rum"), 2, "did you mean run?")
-    expect(hunch("-p", "hello"), 2, "name a command first")
+  expect(hunch("rum"), 2, "did you mean run?")
+  expect(hunch("-p", "hello"), 2, "name a command first")
 
 
 def test_missing_models_are_named(hunch):
-    result = hunch("run", "-m", "/no/such/model.gguf", "-p", "hello")
-    expect(result, 1, "/no/such/model.gguf")
+  result = hunch("run", "-m", "/no/such/model.gguf", "-p", "hello")
+  expect(result, 1, "/no/such/model.gguf")
 
 
 def test_text_that_is_not_utf8_is_refused_with_its_byte(hunch):
-    expect(hunch.run("-f", hunch.file("bad.txt", b"abc\xff def"), "-n", "2"), 1, "not UTF-8 text: byte 3 (0xff)")
-    expect(hunch.run("-f", "-", "-n", "2", stdin=b"\xc3"), 1, "standard input: not UTF-8 text: byte 0 (0xc3)")
+  expect(hunch.run("-f", hunch.file("bad.txt", b"abc\xff def"), "-n", "2"), 1, "not UTF-8 text: byte 3 (0xff)")
+  expect(hunch.run("-f", "-", "-n", "2", stdin=b"\xc3"), 1, "standard input: not UTF-8 text: byte 0 (0xc3)")
 
 
 def test_unreadable_prompts_are_named(hunch):
-    expect(hunch.run("-f", "/no/such/file"), 1, "/no/such/file: cannot be opened")
-    expect(hunch.run("-f", hunch.folder), 1, hunch.folder)
-    expect(hunch.run("-f", hunch.file("empty.txt", b"")), 1, "the prompt is empty")
+  expect(hunch.run("-f", "/no/such/file"), 1, "/no/such/file: cannot be opened")
+  expect(hunch.run("-f", hunch.folder), 1, hunch.folder)
+  expect(hunch.run("-f", hunch.file("empty.txt", b"")), 1, "the prompt is empty")
 
 
 def test_endless_prompts_end(hunch):
-    expect(hunch.run("-f", "/dev/zero"), 1, "longer than")
+  expect(hunch.run("-f", "/dev/zero"), 1, "longer than")
 
 
 def test_a_prompt_longer_than_the_context_says_both_lengths(hunch):
-    result = hunch.run("-p", "word " * 200, "-c", "64", "-n", "2")
-    assert result.code in (1, 2) and "context" in result.err and "64" in result.err, result
+  result = hunch.run("-p", "word " * 200, "-c", "64", "-n", "2")
+  assert result.code in (1, 2) and "context" in result.err and "64" in result.err, result
 
 
 def test_kv_memory_too_small_says_how_much_is_needed(hunch):
-    result = hunch.run("-p", "hello", "-n", "2", "--kv-memory", "1")
-    assert result.code in (1, 2) and "KV memory too small" in result.err and "needed" in result.err, result
+  result = hunch.run("-p", "hello", "-n", "2", "--kv-memory", "1")
+  assert result.code in (1, 2) and "KV memory too small" in result.err and "needed" in result.err, result
 
 
 def test_damaged_models_are_refused(hunch):
-    with open(hunch.model, "rb") as f:
-        head = f.read(4 << 20)
-    size = os.path.getsize(hunch.model)
-    for cut in (0, 3, 8, 24, 100, 5000, len(head) - 1):
-        if cut < size:
-            result = hunch("run", "-m", hunch.file("cut.gguf", head[:cut]), "-p", "hello", "-n", "2")
-            assert result.code == 1 and result.err.startswith("hunch: "), (cut, result)
-    for offset, value in ((8, 2**63), (8, 2**32), (16, 2**63), (16, 2**31)):
-        data = bytearray(head)
-        data[offset:offset + 8] = struct.pack("<Q", value)
-        result = hunch("run", "-m", hunch.file("count.gguf", bytes(data)), "-p", "hello", "-n", "2", timeout=30)
-        assert result.code == 1 and result.err.startswith("hunch: "), (offset, value, result)
+  with open(hunch.model, "rb") as f:
+    head = f.read(4 << 20)
+  size = os.path.getsize(hunch.model)
+  for cut in (0, 3, 8, 24, 100, 5000, len(head) - 1):
+    if cut < size:
+      result = hunch("run", "-m", hunch.file("cut.gguf", head[:cut]), "-p", "hello", "-n", "2")
+      assert result.code == 1 and result.err.startswith("hunch: "), (cut, result)
+  for offset, value in ((8, 2**63), (8, 2**32), (16, 2**63), (16, 2**31)):
+    data = bytearray(head)
+    data[offset:offset + 8] = struct.pack("<Q", value)
+    result = hunch("run", "-m", hunch.file("count.gguf", bytes(data)), "-p", "hello", "-n", "2", timeout=30)
+    assert result.code == 1 and result.err.startswith("hunch: "), (offset, value, result)
 
 
 def test_quantize_names_types_and_refuses_other_outputs(hunch):
-    out = os.path.join(hunch.folder, "out.gguf")
-    expect(hunch("quantize", hunch.model, out, "--type", "q9"), 2, "--type must be one of q8_0, q4_0, q4_k")
-    expect(hunch("quantize", hunch.model, out), 2, "--type is missing")
-    expect(hunch("quantize", hunch.model, "out.bin", "--type", "q8_0"), 2, "ends in .gguf")
-    expect(hunch("quantize", "/no/such", out, "--type", "q8_0"), 1, "/no/such")
-    assert not os.path.exists(out)
+  out = os.path.join(hunch.folder, "out.gguf")
+  expect(hunch("quantize", hunch.model, out, "--type", "q9"), 2, "--type must be one of q8_0, q4_0, q4_k")
+  expect(hunch("quantize", hunch.model, out), 2, "--type is missing")
+  expect(hunch("quantize", hunch.model, "out.bin", "--type", "q8_0"), 2, "ends in .gguf")
+  expect(hunch("quantize", "/no/such", out, "--type", "q8_0"), 1, "/no/such")
+  assert not os.path.exists(out)

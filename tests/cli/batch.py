@@ -11,115 +11,115 @@ GOOD = [dict(id=str(i), prompt=f"Chapter {i}. The captain", max_tokens=6 + i, se
 
 
 def jsonl(lines):
-    return "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines).encode()
+  return "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines).encode()
 
 
 def batch(hunch, name, lines, *flags, out=None, **options):
-    source = hunch.file(name + ".in", jsonl(lines))
-    out = out or os.path.join(hunch.folder, name + ".out")
-    return hunch("batch", source, "-o", out, *flags, **options), out
+  source = hunch.file(name + ".in", jsonl(lines))
+  out = out or os.path.join(hunch.folder, name + ".out")
+  return hunch("batch", source, "-o", out, *flags, **options), out
 
 
 def answers(path):
-    with open(path, "rb") as f:
-        data = f.read()
-    assert not data or data.endswith(b"\n"), data[-200:]
-    return [json.loads(line) for line in data.splitlines()]
+  with open(path, "rb") as f:
+    data = f.read()
+  assert not data or data.endswith(b"\n"), data[-200:]
+  return [json.loads(line) for line in data.splitlines()]
 
 
 def tokens(path):
-    return {a["id"]: a["choices"][0]["tokens"] for a in answers(path) if "choices" in a}
+  return {a["id"]: a["choices"][0]["tokens"] for a in answers(path) if "choices" in a}
 
 
 def test_answers_every_line_as_run_would(hunch):
-    result, out = batch(hunch, "every", GOOD, "--kv-memory", "8MiB", "--max-num-seqs", "3")
-    assert result.code == 0 and result.out == "" and result.err == "", result
-    got = tokens(out)
-    for line in GOOD:
-        alone = hunch.run_json("-p", line["prompt"], "-n", line["max_tokens"], "-s", line["seed"], "--temp", "0.8", "--ignore-eos", "--spec", "none")
-        assert got[line["id"]] == alone["tokens"], line
-    one = answers(out)[0]
-    assert one["usage"]["total_tokens"] == one["usage"]["prompt_tokens"] + one["usage"]["completion_tokens"], one
-    assert one["metrics"]["lossless"] is True and one["metrics"]["ttft_ms"] > 0, one
+  result, out = batch(hunch, "every", GOOD, "--kv-memory", "8MiB", "--max-num-seqs", "3")
+  assert result.code == 0 and result.out == "" and result.err == "", result
+  got = tokens(out)
+  for line in GOOD:
+    alone = hunch.run_json("-p", line["prompt"], "-n", line["max_tokens"], "-s", line["seed"], "--temp", "0.8", "--ignore-eos", "--spec", "none")
+    assert got[line["id"]] == alone["tokens"], line
+  one = answers(out)[0]
+  assert one["usage"]["total_tokens"] == one["usage"]["prompt_tokens"] + one["usage"]["completion_tokens"], one
+  assert one["metrics"]["lossless"] is True and one["metrics"]["ttft_ms"] > 0, one
 
 
 def test_bad_lines_get_errors_and_the_others_go_on(hunch):
-    lines = [GOOD[0], "not json", dict(id="c", prompt="x", temprature=1), dict(GOOD[0], prompt="again"), dict(id="e", prompt=[1, 10**6]),
-             dict(id="f", prompt=[5] * 5000), dict(id="g", prompt="x", max_tokens=2, speculative_config={"metod": "self"}), "", GOOD[1]]
-    result, out = batch(hunch, "bad", lines, "-c", "4096")
-    assert result.code == 1 and "6 of 8 lines have an error" in result.err, result
-    assert set(tokens(out)) == {"0", "1"}
-    errors = {a["error"]["line"]: (a["id"], a["error"]["message"]) for a in answers(out) if "error" in a}
-    assert {n: i for n, (i, _) in errors.items()} == {2: None, 3: "c", 4: None, 5: "e", 6: "f", 7: "g"}, errors
-    for number, words in ((2, "not JSON"), (3, "did you mean temperature?"), (4, "earlier line"), (5, "ids must lie in"), (6, "context holds"),
-                          (7, "did you mean method?")):
-        assert words in errors[number][1], errors[number]
-    again, _ = batch(hunch, "bad", lines, "-c", "4096")
-    assert again.code == 1 and len(answers(out)) == 8, again
+  lines = [GOOD[0], "not json", dict(id="c", prompt="x", temprature=1), dict(GOOD[0], prompt="again"), dict(id="e", prompt=[1, 10**6]),
+           dict(id="f", prompt=[5] * 5000), dict(id="g", prompt="x", max_tokens=2, speculative_config={"metod": "self"}), "", GOOD[1]]
+  result, out = batch(hunch, "bad", lines, "-c", "4096")
+  assert result.code == 1 and "6 of 8 lines have an error" in result.err, result
+  assert set(tokens(out)) == {"0", "1"}
+  errors = {a["error"]["line"]: (a["id"], a["error"]["message"]) for a in answers(out) if "error" in a}
+  assert {n: i for n, (i, _) in errors.items()} == {2: None, 3: "c", 4: None, 5: "e", 6: "f", 7: "g"}, errors
+  for number, words in ((2, "not JSON"), (3, "did you mean temperature?"), (4, "earlier line"), (5, "ids must lie in"), (6, "context holds"),
+                        (7, "did you mean method?")):
+    assert words in errors[number][1], errors[number]
+  again, _ = batch(hunch, "bad", lines, "-c", "4096")
+  assert again.code == 1 and len(answers(out)) == 8, again
 
 
 def test_goes_on_wherever_the_output_was_cut(hunch):
-    _, whole = batch(hunch, "whole", GOOD)
-    want = tokens(whole)
-    data = open(whole, "rb").read()
-    for cut in (0, 1, 6, data.index(b"\n"), data.index(b"\n") + 1, len(data) // 2, len(data) - 1, len(data)):
-        out = hunch.file("cut.out", data[:cut])
-        result, _ = batch(hunch, "whole", GOOD, out=out)
-        assert result.code == 0 and tokens(out) == want and len(answers(out)) == len(GOOD), (cut, result)
+  _, whole = batch(hunch, "whole", GOOD)
+  want = tokens(whole)
+  data = open(whole, "rb").read()
+  for cut in (0, 1, 6, data.index(b"\n"), data.index(b"\n") + 1, len(data) // 2, len(data) - 1, len(data)):
+    out = hunch.file("cut.out", data[:cut])
+    result, _ = batch(hunch, "whole", GOOD, out=out)
+    assert result.code == 0 and tokens(out) == want and len(answers(out)) == len(GOOD), (cut, result)
 
 
 def test_leaves_files_of_others_alone(hunch):
-    for name, data in (("a.txt", b"Dear diary"), ("b.jsonl", b'{"id":"a","prompt":"x"}\n'), ("c.bin", b"\n\x00\n")):
-        out = hunch.file(name, data)
-        result, _ = batch(hunch, "others", GOOD, out=out)
-        expect(result, 1, "is no answer of hunch batch")
-        assert open(out, "rb").read() == data
-    source = hunch.file("same.jsonl", jsonl(GOOD))
-    expect(hunch("batch", source, "-o", source), 2, "is the input")
-    expect(hunch("batch", source), 2, "-o")
-    expect(hunch("batch", "/no/such", "-o", "-"), 1, "/no/such")
+  for name, data in (("a.txt", b"Dear diary"), ("b.jsonl", b'{"id":"a","prompt":"x"}\n'), ("c.bin", b"\n\x00\n")):
+    out = hunch.file(name, data)
+    result, _ = batch(hunch, "others", GOOD, out=out)
+    expect(result, 1, "is no answer of hunch batch")
+    assert open(out, "rb").read() == data
+  source = hunch.file("same.jsonl", jsonl(GOOD))
+  expect(hunch("batch", source, "-o", source), 2, "is the input")
+  expect(hunch("batch", source), 2, "-o")
+  expect(hunch("batch", "/no/such", "-o", "-"), 1, "/no/such")
 
 
 def test_streams_from_stdin_to_stdout_before_the_input_ends(hunch):
-    child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
-    for line in GOOD[:3]:
-        child.stdin.write(jsonl([line]))
-        child.stdin.flush()
-        assert json.loads(child.stdout.readline())["id"] == line["id"]
-    child.stdin.close()
-    assert child.wait(20) == 0, child.stderr.read()
+  child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
+  for line in GOOD[:3]:
+    child.stdin.write(jsonl([line]))
+    child.stdin.flush()
+    assert json.loads(child.stdout.readline())["id"] == line["id"]
+  child.stdin.close()
+  assert child.wait(20) == 0, child.stderr.read()
 
 
 def test_ctrl_c_keeps_whole_answers_and_says_how_to_go_on(hunch):
-    lines = GOOD + [dict(id=f"long {i}", prompt="Once", max_tokens=8000, ignore_eos=True, seed=i) for i in range(3)]
-    source, out = hunch.file("stop.in", jsonl(lines)), os.path.join(hunch.folder, "stop.out")
-    child = hunch.start("batch", source, "-o", out)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not os.path.exists(out) or open(out, "rb").read().count(b"\n") < len(GOOD)):
-        time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=20)
-    assert child.returncode == 130 and b"the same command goes on" in err, (child.returncode, err)
-    assert {a["id"] for a in answers(out)} == {line["id"] for line in GOOD}
-    # The reader of an input that never ends stops too.
-    child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
-    child.stdin.write(jsonl(GOOD[:1]))
-    child.stdin.flush()
-    child.stdout.readline()
-    child.send_signal(signal.SIGINT)
-    assert child.wait(20) == 130, child.stderr.read()
+  lines = GOOD + [dict(id=f"long {i}", prompt="Once", max_tokens=8000, ignore_eos=True, seed=i) for i in range(3)]
+  source, out = hunch.file("stop.in", jsonl(lines)), os.path.join(hunch.folder, "stop.out")
+  child = hunch.start("batch", source, "-o", out)
+  deadline = time.monotonic() + 60
+  while time.monotonic() < deadline and (not os.path.exists(out) or open(out, "rb").read().count(b"\n") < len(GOOD)):
+    time.sleep(0.02)
+  child.send_signal(signal.SIGINT)
+  _, err = child.communicate(timeout=20)
+  assert child.returncode == 130 and b"the same command goes on" in err, (child.returncode, err)
+  assert {a["id"] for a in answers(out)} == {line["id"] for line in GOOD}
+  # The reader of an input that never ends stops too.
+  child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
+  child.stdin.write(jsonl(GOOD[:1]))
+  child.stdin.flush()
+  child.stdout.readline()
+  child.send_signal(signal.SIGINT)
+  assert child.wait(20) == 130, child.stderr.read()
 
 
 def test_samples_share_a_prompt_and_chat_and_envelopes_are_answered_in_kind(hunch):
-    body = dict(model="m", messages=[dict(role="user", content="Hello")], max_tokens=5, n=3, seed=4, temperature=1.0, ignore_eos=True)
-    lines = [dict(custom_id="w", method="POST", url="/v1/chat/completions", body=body), dict(body, id="bare"), dict(body, id="one", n=1)]
-    result, out = batch(hunch, "samples", lines)
-    assert result.code == 0, result
-    got = {a["id"]: a for a in answers(out)}
-    wrapped = got["w"]["response"]["body"]
-    assert got["w"]["custom_id"] == "w" and got["w"]["response"]["status_code"] == 200 and got["w"]["error"] is None, got["w"]
-    assert [c["index"] for c in wrapped["choices"]] == [0, 1, 2]
-    assert [c["tokens"] for c in wrapped["choices"]] == [c["tokens"] for c in got["bare"]["choices"]]
-    assert len({tuple(c["tokens"]) for c in wrapped["choices"]}) > 1, "samples of one seed differ"
-    assert wrapped["choices"][0]["tokens"] == got["one"]["choices"][0]["tokens"]
-    assert wrapped["choices"][0]["message"] == dict(role="assistant", content=wrapped["choices"][0]["text"])
+  body = dict(model="m", messages=[dict(role="user", content="Hello")], max_tokens=5, n=3, seed=4, temperature=1.0, ignore_eos=True)
+  lines = [dict(custom_id="w", method="POST", url="/v1/chat/completions", body=body), dict(body, id="bare"), dict(body, id="one", n=1)]
+  result, out = batch(hunch, "samples", lines)
+  assert result.code == 0, result
+  got = {a["id"]: a for a in answers(out)}
+  wrapped = got["w"]["response"]["body"]
+  assert got["w"]["custom_id"] == "w" and got["w"]["response"]["status_code"] == 200 and got["w"]["error"] is None, got["w"]
+  assert [c["index"] for c in wrapped["choices"]] == [0, 1, 2]
+  assert [c["tokens"] for c in wrapped["choices"]] == [c["tokens"] for c in got["bare"]["choices"]]
+  assert len({tuple(c["tokens"]) for c in wrapped["choices"]}) > 1, "samples of one seed differ"
+  assert wrapped["choices"][0]["tokens"] == got["one"]["choices"][0]["tokens"]
+  assert wrapped["choices"][0]["message"] == dict(role="assistant", content=wrapped["choices"][0]["text"])

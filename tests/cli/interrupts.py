@@ -8,77 +8,77 @@ ENDLESS = ["-p", "The captain looked at the", "--ignore-eos"]
 
 
 def started(hunch, *flags, size=1):
-    """A run that has printed its first bytes."""
-    child = hunch.start("run", "-m", hunch.model, *ENDLESS, *flags)
-    assert child.stdout.read(size), child.stderr.read()
-    return child
+  """A run that has printed its first bytes."""
+  child = hunch.start("run", "-m", hunch.model, *ENDLESS, *flags)
+  assert child.stdout.read(size), child.stderr.read()
+  return child
 
 
 def test_ctrl_c_stops_cleanly_with_statistics(hunch):
-    for sig, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        child = started(hunch)
-        child.send_signal(sig)
-        _, err = child.communicate(timeout=20)
-        assert child.returncode == code and b"statistics" in err and b"interrupted" in err, (child.returncode, err)
+  for sig, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    child = started(hunch)
+    child.send_signal(sig)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == code and b"statistics" in err and b"interrupted" in err, (child.returncode, err)
 
 
 def test_ctrl_c_while_speculating(hunch):
-    child = started(hunch, "--spec", "self", size=60)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=20)
-    assert child.returncode == 130 and b"draft acceptance rate" in err, (child.returncode, err)
+  child = started(hunch, "--spec", "self", size=60)
+  child.send_signal(signal.SIGINT)
+  _, err = child.communicate(timeout=20)
+  assert child.returncode == 130 and b"draft acceptance rate" in err, (child.returncode, err)
 
 
 def test_the_second_ctrl_c_ends_at_once(hunch):
-    child = started(hunch)
-    for _ in range(50):  # until it is gone: the first stops cleanly, any later one kills
-        try:
-            child.send_signal(signal.SIGINT)
-        except ProcessLookupError:
-            break
-        if child.poll() is not None:
-            break
-        time.sleep(0.001)
-    child.communicate(timeout=20)
-    assert child.returncode == 130, child.returncode
+  child = started(hunch)
+  for _ in range(50):  # until it is gone: the first stops cleanly, any later one kills
+    try:
+      child.send_signal(signal.SIGINT)
+    except ProcessLookupError:
+      break
+    if child.poll() is not None:
+      break
+    time.sleep(0.001)
+  child.communicate(timeout=20)
+  assert child.returncode == 130, child.returncode
 
 
 def test_a_reader_that_goes_away_ends_the_run_quietly(hunch):
-    child = started(hunch)
-    child.stdout.close()
-    err = child.stderr.read()
-    assert child.wait(20) == 0 and err == b"", (child.returncode, err)
+  child = started(hunch)
+  child.stdout.close()
+  err = child.stderr.read()
+  assert child.wait(20) == 0 and err == b"", (child.returncode, err)
 
 
 def test_a_full_disk_is_an_error(hunch):
-    if not os.path.exists("/dev/full"):
-        return
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([hunch.binary, "info", hunch.model], stdout=full, stderr=subprocess.PIPE, timeout=20)
-    assert done.returncode == 1 and b"cannot write to the standard output" in done.stderr, done
+  if not os.path.exists("/dev/full"):
+    return
+  with open("/dev/full", "wb") as full:
+    done = subprocess.run([hunch.binary, "info", hunch.model], stdout=full, stderr=subprocess.PIPE, timeout=20)
+  assert done.returncode == 1 and b"cannot write to the standard output" in done.stderr, done
 
 
 def test_an_interrupted_quantize_leaves_no_file(hunch):
-    out = os.path.join(hunch.folder, "interrupted.gguf")
-    child = hunch.start("quantize", hunch.model, out, "--type", "q4_k")
-    time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    child.communicate(timeout=60)
-    if child.returncode == 130:
-        assert os.listdir(hunch.folder).count("interrupted.gguf") == 0
-        assert not [n for n in os.listdir(hunch.folder) if n.startswith("interrupted")], os.listdir(hunch.folder)
-    else:
-        assert child.returncode == 0 and os.path.exists(out), child.returncode  # it was faster
+  out = os.path.join(hunch.folder, "interrupted.gguf")
+  child = hunch.start("quantize", hunch.model, out, "--type", "q4_k")
+  time.sleep(0.05)
+  child.send_signal(signal.SIGINT)
+  child.communicate(timeout=60)
+  if child.returncode == 130:
+    assert os.listdir(hunch.folder).count("interrupted.gguf") == 0
+    assert not [n for n in os.listdir(hunch.folder) if n.startswith("interrupted")], os.listdir(hunch.folder)
+  else:
+    assert child.returncode == 0 and os.path.exists(out), child.returncode  # it was faster
 
 
 def test_ctrl_c_in_chat_stops_the_answer_only(hunch):
-    child = hunch.start("chat", "-m", hunch.model, "--ignore-eos", "--temp", "0", stdin=subprocess.PIPE)
-    child.stdin.write(b"Hello.\n")
-    child.stdin.flush()
-    assert child.stdout.read(1)
-    child.send_signal(signal.SIGINT)
-    child.stdin.write(b"/stats\n/exit\n")
-    child.stdin.close()
-    child.stdin = None
-    _, err = child.communicate(timeout=20)
-    assert child.returncode == 0 and b"interrupted" in err, (child.returncode, err)
+  child = hunch.start("chat", "-m", hunch.model, "--ignore-eos", "--temp", "0", stdin=subprocess.PIPE)
+  child.stdin.write(b"Hello.\n")
+  child.stdin.flush()
+  assert child.stdout.read(1)
+  child.send_signal(signal.SIGINT)
+  child.stdin.write(b"/stats\n/exit\n")
+  child.stdin.close()
+  child.stdin = None
+  _, err = child.communicate(timeout=20)
+  assert child.returncode == 0 and b"interrupted" in err, (child.returncode, err)

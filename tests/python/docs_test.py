@@ -11,18 +11,18 @@ EXAMPLE = re.compile(r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.M 
 
 
 class Examples(unittest.TestCase):
-    def test_they_run_and_print_what_stands_below_them(self):
-        os.chdir(ROOT)
-        names = {"__name__": "__main__"}
-        examples = EXAMPLE.findall((ROOT / "docs" / "python.md").read_text())
-        self.assertGreaterEqual(len(examples), 6)
-        for code, expected in examples:
-            said = io.StringIO()
-            with self.subTest(code.splitlines()[0]), contextlib.redirect_stdout(said):
-                exec(compile(code, "docs/python.md", "exec"), names)
-            if expected:
-                self.assertEqual(said.getvalue(), expected)
+  def test_they_run_and_print_what_stands_below_them(self):
+    os.chdir(ROOT)
+    names = {"__name__": "__main__"}
+    examples = EXAMPLE.findall((ROOT / "docs" / "python.md").read_text())
+    self.assertGreaterEqual(len(examples), 6)
+    for code, expected in examples:
+      said = io.StringIO()
+      with self.subTest(code.splitlines()[0]), contextlib.redirect_stdout(said):
+        exec(compile(code, "docs/python.md", "exec"), names)
+      if expected:
+        self.assertEqual(said.getvalue(), expected)
 
 
 if __name__ == "__main__":
-    unittest.main()
+  unittest.main()

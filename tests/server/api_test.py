@@ -10,158 +10,158 @@ from served import (BINARY, MODEL, PROMPT, ROOT, ServerTest, answers_of, body_of
 
 
 def text_of(stream):
-    """(text, finish reason) of the chunks of a completion stream; checks what all chunks have in common."""
-    chunks = [json.loads(e) for e in stream[:-1]]
-    assert stream[-1] == "[DONE]"
-    assert len({(c["id"], c["created"], c["model"]) for c in chunks}) == 1
-    reasons = [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]]
-    assert all(r is None for r in reasons[:-1])
-    return "".join(c["choices"][0]["text"] for c in chunks if c["choices"]), reasons[-1]
+  """(text, finish reason) of the chunks of a completion stream; checks what all chunks have in common."""
+  chunks = [json.loads(e) for e in stream[:-1]]
+  assert stream[-1] == "[DONE]"
+  assert len({(c["id"], c["created"], c["model"]) for c in chunks}) == 1
+  reasons = [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]]
+  assert all(r is None for r in reasons[:-1])
+  return "".join(c["choices"][0]["text"] for c in chunks if c["choices"]), reasons[-1]
 
 
 class Answers(ServerTest):
-    def stream(self, **body):
-        status, headers, data = self.request("POST", "/v1/completions", {"prompt": PROMPT, "temperature": 0, "stream": True, **body})
-        self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream; charset=utf-8"))
-        return events(data)
+  def stream(self, **body):
+    status, headers, data = self.request("POST", "/v1/completions", {"prompt": PROMPT, "temperature": 0, "stream": True, **body})
+    self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream; charset=utf-8"))
+    return events(data)
 
-    def test_greedy_answers_are_those_of_hunch_run_whole_streamed_guessed_or_not(self):
-        done = subprocess.run([BINARY, "run", "-m", MODEL, "-p", PROMPT, "-n", "60", "--temp", "0", "--json", "--no-bos", "-c", "2048", "-t", "1"],
-                              capture_output=True, text=True, check=True)
-        expected = json.loads(done.stdout)["text"]
-        for config in (None, {"method": "none"}, {"method": "ngram", "num_speculative_tokens": 4}, {"method": "suffix"}):
-            more = {} if config is None else {"speculative_config": config}
-            choice = self.complete(max_tokens=60, **more)["choices"][0]
-            self.assertEqual((choice["text"], choice["finish_reason"]), (expected, "length"), config)
-            self.assertEqual(text_of(self.stream(max_tokens=60, **more)), (expected, "length"), config)
+  def test_greedy_answers_are_those_of_hunch_run_whole_streamed_guessed_or_not(self):
+    done = subprocess.run([BINARY, "run", "-m", MODEL, "-p", PROMPT, "-n", "60", "--temp", "0", "--json", "--no-bos", "-c", "2048", "-t", "1"],
+                          capture_output=True, text=True, check=True)
+    expected = json.loads(done.stdout)["text"]
+    for config in (None, {"method": "none"}, {"method": "ngram", "num_speculative_tokens": 4}, {"method": "suffix"}):
+      more = {} if config is None else {"speculative_config": config}
+      choice = self.complete(max_tokens=60, **more)["choices"][0]
+      self.assertEqual((choice["text"], choice["finish_reason"]), (expected, "length"), config)
+      self.assertEqual(text_of(self.stream(max_tokens=60, **more)), (expected, "length"), config)
 
-    def test_usage_comes_last_where_it_is_asked_for(self):
-        last = json.loads(self.stream(max_tokens=5, stream_options={"include_usage": True})[-2])
-        self.assertEqual((last["choices"], last["usage"]["completion_tokens"]), ([], 5))
-        self.assertEqual(self.complete(max_tokens=5)["usage"]["completion_tokens"], 5)
+  def test_usage_comes_last_where_it_is_asked_for(self):
+    last = json.loads(self.stream(max_tokens=5, stream_options={"include_usage": True})[-2])
+    self.assertEqual((last["choices"], last["usage"]["completion_tokens"]), ([], 5))
+    self.assertEqual(self.complete(max_tokens=5)["usage"]["completion_tokens"], 5)
 
-    def test_choices_of_several_prompts_and_samples_are_indexed(self):
-        body = {"prompt": [PROMPT, "The sea was"], "n": 2, "max_tokens": 6, "temperature": 0.8, "seed": 7}
-        whole = self.ask(body)[2]
-        self.assertEqual([c["index"] for c in whole["choices"]], [0, 1, 2, 3])
-        texts = [""] * 4
-        for event in events(self.request("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]:
-            for choice in json.loads(event)["choices"]:
-                texts[choice["index"]] += choice["text"]
-        self.assertEqual(texts, [c["text"] for c in whole["choices"]])
+  def test_choices_of_several_prompts_and_samples_are_indexed(self):
+    body = {"prompt": [PROMPT, "The sea was"], "n": 2, "max_tokens": 6, "temperature": 0.8, "seed": 7}
+    whole = self.ask(body)[2]
+    self.assertEqual([c["index"] for c in whole["choices"]], [0, 1, 2, 3])
+    texts = [""] * 4
+    for event in events(self.request("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]:
+      for choice in json.loads(event)["choices"]:
+        texts[choice["index"]] += choice["text"]
+    self.assertEqual(texts, [c["text"] for c in whole["choices"]])
 
-    def test_a_seed_fixes_a_text_whoever_else_is_served(self):
-        body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 1.0, "seed": 11}
-        alone = self.ask(body)[2]["choices"][0]["text"]
-        with ThreadPoolExecutor(6) as pool:
-            got = list(pool.map(lambda i: self.ask({**body, "seed": 11 + i % 2})[2]["choices"][0]["text"], range(6)))
-        self.assertEqual({got[0], got[2], got[4]}, {alone})
-        self.assertNotEqual(got[1], alone)
+  def test_a_seed_fixes_a_text_whoever_else_is_served(self):
+    body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 1.0, "seed": 11}
+    alone = self.ask(body)[2]["choices"][0]["text"]
+    with ThreadPoolExecutor(6) as pool:
+      got = list(pool.map(lambda i: self.ask({**body, "seed": 11 + i % 2})[2]["choices"][0]["text"], range(6)))
+    self.assertEqual({got[0], got[2], got[4]}, {alone})
+    self.assertNotEqual(got[1], alone)
 
-    def test_bad_bodies_are_400_with_their_field_and_leave_the_connection_open(self):
-        with self.socket() as s:
-            for body, param in (({"prompt": PROMPT, "max_tokens": -1}, "max_tokens"), ({"prompt": PROMPT, "temperature": -1}, "temperature"),
-                                ({"prompt": PROMPT, "n": 1000000}, "n"), ({"prompt": PROMPT, "speculative_config": {"methd": "ngram"}}, None)):
-                s.sendall(completion_bytes(body, close=False))
-                data = s.recv(65536)
-                self.assertEqual(status_of(data), 400, body)
-                error = self.error(body_of(data)[1])
-                self.assertEqual(error["type"], "invalid_request_error")
-                if param:
-                    self.assertEqual(error["param"], param)
-            s.sendall(get_bytes("/health", close=True))
-            self.assertEqual(status_of(read_all(s)), 200)
-        for body in ("{", "", "[" * 100000):
-            self.assertEqual(self.request("POST", "/v1/completions", body)[0], 400)
-        status, _, body = self.ask({"prompt": "a " * 4000})
-        self.assertEqual((status, self.error(body)["code"]), (400, "context_length_exceeded"))
+  def test_bad_bodies_are_400_with_their_field_and_leave_the_connection_open(self):
+    with self.socket() as s:
+      for body, param in (({"prompt": PROMPT, "max_tokens": -1}, "max_tokens"), ({"prompt": PROMPT, "temperature": -1}, "temperature"),
+                          ({"prompt": PROMPT, "n": 1000000}, "n"), ({"prompt": PROMPT, "speculative_config": {"methd": "ngram"}}, None)):
+        s.sendall(completion_bytes(body, close=False))
+        data = s.recv(65536)
+        self.assertEqual(status_of(data), 400, body)
+        error = self.error(body_of(data)[1])
+        self.assertEqual(error["type"], "invalid_request_error")
+        if param:
+          self.assertEqual(error["param"], param)
+      s.sendall(get_bytes("/health", close=True))
+      self.assertEqual(status_of(read_all(s)), 200)
+    for body in ("{", "", "[" * 100000):
+      self.assertEqual(self.request("POST", "/v1/completions", body)[0], 400)
+    status, _, body = self.ask({"prompt": "a " * 4000})
+    self.assertEqual((status, self.error(body)["code"]), (400, "context_length_exceeded"))
 
-    def test_unknown_models_are_404_and_list_those_there_are(self):
-        status, _, body = self.ask({"model": "gpt", "prompt": "x"})
-        self.assertEqual((status, self.error(body)["code"]), (404, "model_not_found"))
-        self.assertIn("wren-34m", body["error"]["message"])
+  def test_unknown_models_are_404_and_list_those_there_are(self):
+    status, _, body = self.ask({"model": "gpt", "prompt": "x"})
+    self.assertEqual((status, self.error(body)["code"]), (404, "model_not_found"))
+    self.assertIn("wren-34m", body["error"]["message"])
 
-    def test_stop_texts_end_an_answer(self):
-        text = self.complete(max_tokens=40)["choices"][0]["text"]
-        stop = text[20:26]
-        choice = self.complete(max_tokens=40, stop=[stop])["choices"][0]
-        self.assertEqual((choice["text"], choice["finish_reason"]), (text[:text.index(stop)], "stop"))
-        self.assertEqual(text_of(self.stream(max_tokens=40, stop=stop)), (text[:text.index(stop)], "stop"))
+  def test_stop_texts_end_an_answer(self):
+    text = self.complete(max_tokens=40)["choices"][0]["text"]
+    stop = text[20:26]
+    choice = self.complete(max_tokens=40, stop=[stop])["choices"][0]
+    self.assertEqual((choice["text"], choice["finish_reason"]), (text[:text.index(stop)], "stop"))
+    self.assertEqual(text_of(self.stream(max_tokens=40, stop=stop)), (text[:text.index(stop)], "stop"))
 
-    def test_models_and_the_other_informing_routes(self):
-        models = json.loads(self.get("/v1/models")[2])
-        self.assertEqual([m["id"] for m in models["data"]], ["wren-34m"])
-        self.assertEqual(json.loads(self.get("/v1/models/wren-34m")[2])["id"], "wren-34m")
-        self.assertEqual(self.get("/v1/models/other")[0], 404)
-        for path in ("/version", "/props", "/slots", "/openapi.json"):
-            status, headers, body = self.get(path)
-            self.assertEqual((status, headers["Content-Type"]), (200, "application/json"), path)
-            json.loads(body)
-        self.assertNotIn(b"/models/wren", self.get("/v1/models")[2])
+  def test_models_and_the_other_informing_routes(self):
+    models = json.loads(self.get("/v1/models")[2])
+    self.assertEqual([m["id"] for m in models["data"]], ["wren-34m"])
+    self.assertEqual(json.loads(self.get("/v1/models/wren-34m")[2])["id"], "wren-34m")
+    self.assertEqual(self.get("/v1/models/other")[0], 404)
+    for path in ("/version", "/props", "/slots", "/openapi.json"):
+      status, headers, body = self.get(path)
+      self.assertEqual((status, headers["Content-Type"]), (200, "application/json"), path)
+      json.loads(body)
+    self.assertNotIn(b"/models/wren", self.get("/v1/models")[2])
 
-    def test_the_chat_page_and_its_files_are_served_for_themselves_only(self):
-        for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
-            status, headers, body = self.get(path)
-            self.assertEqual((status, headers["Content-Type"]), (200, kind + "; charset=utf-8"))
-            self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
-            name = {"/": "index.html"}.get(path, path[1:])
-            self.assertEqual(body, (ROOT / "src/server/page" / name).read_bytes())
+  def test_the_chat_page_and_its_files_are_served_for_themselves_only(self):
+    for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
+      status, headers, body = self.get(path)
+      self.assertEqual((status, headers["Content-Type"]), (200, kind + "; charset=utf-8"))
+      self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
+      name = {"/": "index.html"}.get(path, path[1:])
+      self.assertEqual(body, (ROOT / "src/server/page" / name).read_bytes())
 
-    def test_tokens_of_a_text_and_back(self):
-        ids = self.post("/tokenize", {"content": PROMPT})[2]["tokens"]
-        self.assertEqual(self.post("/tokenize", {"prompt": PROMPT, "add_special_tokens": False})[2]["count"], len(ids))
-        self.assertEqual(self.post("/detokenize", {"tokens": ids})[2].get("content"), PROMPT)
-        self.assertEqual(self.post("/detokenize", {"tokens": [1 << 40]})[0], 400)
+  def test_tokens_of_a_text_and_back(self):
+    ids = self.post("/tokenize", {"content": PROMPT})[2]["tokens"]
+    self.assertEqual(self.post("/tokenize", {"prompt": PROMPT, "add_special_tokens": False})[2]["count"], len(ids))
+    self.assertEqual(self.post("/detokenize", {"tokens": ids})[2].get("content"), PROMPT)
+    self.assertEqual(self.post("/detokenize", {"tokens": [1 << 40]})[0], 400)
 
-    def test_metrics_follow_the_requests(self):
-        before = self.metric("vllm:generation_tokens_total")
-        self.complete(max_tokens=33, speculative_config={"method": "suffix"}, vendor_field=1)
-        after = self.metrics()
-        self.assertEqual(self.metric("vllm:generation_tokens_total") - before, 33)
-        self.assertGreater(after['hunch:choices_by_drafter_total{model_name="wren-34m",drafter="suffix"}'], 0)
-        self.assertEqual(after['hunch:lossless{model_name="wren-34m",engine="0"}'], 1)
-        self.assertEqual(after['hunch:unknown_fields_total{model_name="wren-34m",engine="0"}'], 1)
-        self.until(self.idle, 2)
+  def test_metrics_follow_the_requests(self):
+    before = self.metric("vllm:generation_tokens_total")
+    self.complete(max_tokens=33, speculative_config={"method": "suffix"}, vendor_field=1)
+    after = self.metrics()
+    self.assertEqual(self.metric("vllm:generation_tokens_total") - before, 33)
+    self.assertGreater(after['hunch:choices_by_drafter_total{model_name="wren-34m",drafter="suffix"}'], 0)
+    self.assertEqual(after['hunch:lossless{model_name="wren-34m",engine="0"}'], 1)
+    self.assertEqual(after['hunch:unknown_fields_total{model_name="wren-34m",engine="0"}'], 1)
+    self.until(self.idle, 2)
 
-    def test_many_streams_at_once_lose_nothing(self):
-        expected = self.complete(max_tokens=50)["choices"][0]["text"]
-        sockets = [self.asking({"prompt": PROMPT, "temperature": 0, "max_tokens": 50, "stream": True}) for _ in range(40)]
-        for s in sockets[4::5]:
-            s.close()  # some leave
-        del sockets[4::5]
-        for answer in answers_of(sockets):
-            self.assertEqual(text_of(events(body_of(answer)[1])), (expected, "length"))
-        self.until(self.idle, 5)
+  def test_many_streams_at_once_lose_nothing(self):
+    expected = self.complete(max_tokens=50)["choices"][0]["text"]
+    sockets = [self.asking({"prompt": PROMPT, "temperature": 0, "max_tokens": 50, "stream": True}) for _ in range(40)]
+    for s in sockets[4::5]:
+      s.close()  # some leave
+    del sockets[4::5]
+    for answer in answers_of(sockets):
+      self.assertEqual(text_of(events(body_of(answer)[1])), (expected, "length"))
+    self.until(self.idle, 5)
 
 
 class Lossy(ServerTest):
-    FLAGS = ("--unverified", "--spec", "self", "--policy", "streamingllm")
+  FLAGS = ("--unverified", "--spec", "self", "--policy", "streamingllm")
 
-    def test_a_lossy_setting_is_told_in_answers_and_metrics(self):
-        self.assertIs(self.complete(max_tokens=8)["metrics"]["lossless"], False)
-        metrics = self.metrics()
-        self.assertEqual(metrics['hunch:lossy_choices_total{model_name="wren-34m",engine="0"}'], 1)
-        self.assertEqual(metrics['hunch:lossless{model_name="wren-34m",engine="0"}'], 0)
+  def test_a_lossy_setting_is_told_in_answers_and_metrics(self):
+    self.assertIs(self.complete(max_tokens=8)["metrics"]["lossless"], False)
+    metrics = self.metrics()
+    self.assertEqual(metrics['hunch:lossy_choices_total{model_name="wren-34m",engine="0"}'], 1)
+    self.assertEqual(metrics['hunch:lossless{model_name="wren-34m",engine="0"}'], 0)
 
 
 class SeveralModels(unittest.TestCase):
-    def test_requests_name_their_model_and_get_it(self):
-        tiny = sorted((ROOT / "models/tiny").glob("*.gguf"))
-        self.assertTrue(tiny)
-        served = serve(self, "-m", str(tiny[0]), "--served-model-name", "big", "--served-model-name", "small", "-c", "512")
-        self.assertEqual([m["id"] for m in json.loads(served.get("/v1/models")[2])["data"]], ["big", "small"])
-        answers = [served.ask({**({"model": m} if m else {}), "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0})[2]
-                   for m in ("big", "small", None)]
-        self.assertEqual([a["model"] for a in answers], ["big", "small", "big"])
-        self.assertEqual(answers[0]["choices"][0]["text"], answers[2]["choices"][0]["text"])
-        self.assertEqual(served.metrics()['vllm:request_success_total{model_name="small",engine="0",finished_reason="length"}'], 1)
+  def test_requests_name_their_model_and_get_it(self):
+    tiny = sorted((ROOT / "models/tiny").glob("*.gguf"))
+    self.assertTrue(tiny)
+    served = serve(self, "-m", str(tiny[0]), "--served-model-name", "big", "--served-model-name", "small", "-c", "512")
+    self.assertEqual([m["id"] for m in json.loads(served.get("/v1/models")[2])["data"]], ["big", "small"])
+    answers = [served.ask({**({"model": m} if m else {}), "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0})[2]
+               for m in ("big", "small", None)]
+    self.assertEqual([a["model"] for a in answers], ["big", "small", "big"])
+    self.assertEqual(answers[0]["choices"][0]["text"], answers[2]["choices"][0]["text"])
+    self.assertEqual(served.metrics()['vllm:request_success_total{model_name="small",engine="0",finished_reason="length"}'], 1)
 
-    def test_one_model_may_have_several_names(self):
-        served = serve(self, "--served-model-name", "a", "-a", "b")
-        for name in ("a", "b"):
-            self.assertEqual(served.ask({"model": name, "prompt": "x", "max_tokens": 1})[0], 200)
-        self.assertEqual(served.ask({"model": "A", "prompt": "x", "max_tokens": 1})[0], 404)
+  def test_one_model_may_have_several_names(self):
+    served = serve(self, "--served-model-name", "a", "-a", "b")
+    for name in ("a", "b"):
+      self.assertEqual(served.ask({"model": name, "prompt": "x", "max_tokens": 1})[0], 200)
+    self.assertEqual(served.ask({"model": "A", "prompt": "x", "max_tokens": 1})[0], 404)
 
 
 if __name__ == "__main__":
-    unittest.main()
+  unittest.main()

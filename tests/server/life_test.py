@@ -17,252 +17,252 @@ STREAM = {**LONG, "stream": True}
 
 
 def run(*arguments, environment=None):
-    done = subprocess.run([BINARY, "serve", *arguments], capture_output=True, text=True, timeout=30,
-                          env={**os.environ, **(environment or {})})
-    return done.returncode, done.stdout, done.stderr
+  done = subprocess.run([BINARY, "serve", *arguments], capture_output=True, text=True, timeout=30,
+                        env={**os.environ, **(environment or {})})
+  return done.returncode, done.stdout, done.stderr
 
 
 class Life(unittest.TestCase):
-    start = serve
+  start = serve
 
-    def folder(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        return pathlib.Path(folder.name)
+  def folder(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    return pathlib.Path(folder.name)
 
-    # signals
-    def test_sigterm_lets_requests_end_and_exits_0(self):
-        served = self.start()
-        streaming, whole = served.asking({**STREAM, "max_tokens": 300}), served.asking({**LONG, "max_tokens": 200})
-        served.running(2)
-        served.process.send_signal(signal.SIGTERM)
+  # signals
+  def test_sigterm_lets_requests_end_and_exits_0(self):
+    served = self.start()
+    streaming, whole = served.asking({**STREAM, "max_tokens": 300}), served.asking({**LONG, "max_tokens": 200})
+    served.running(2)
+    served.process.send_signal(signal.SIGTERM)
+    served.until(lambda: served.get("/health")[0] == 503)
+    status, headers, body = served.ask({"prompt": PROMPT})
+    self.assertEqual((status, body["error"]["code"]), (503, "server_shutdown"))
+    self.assertIn("Retry-After", headers)
+    streamed, answered = answers_of((streaming, whole))
+    self.assertTrue(streamed.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+    self.assertIn(b'"completion_tokens":200', answered)
+    self.assertEqual(served.process.wait(10), 0)
+
+  def test_what_runs_too_long_is_told_of_the_shutdown(self):
+    served = self.start("--shutdown-timeout", "0.3")
+    streaming, whole = served.asking(STREAM), served.asking(LONG)
+    served.running(2)
+    self.assertEqual(served.stop(signal.SIGTERM), 0)
+    streamed, answered = answers_of((streaming, whole))
+    last = [e for e in events(streamed) if "error" in e]
+    self.assertEqual(json.loads(last[-1])["error"]["code"], "server_shutdown")
+    status, answer = body_of(answered)
+    self.assertEqual(status, 503)
+    self.assertIn(b"server_shutdown", answer)
+
+  def test_a_second_signal_ends_at_once(self):
+    for sig in (signal.SIGTERM, signal.SIGINT):
+      served = self.start()
+      with served.asking(STREAM):
+        served.running()
+        served.process.send_signal(sig)
         served.until(lambda: served.get("/health")[0] == 503)
-        status, headers, body = served.ask({"prompt": PROMPT})
-        self.assertEqual((status, body["error"]["code"]), (503, "server_shutdown"))
-        self.assertIn("Retry-After", headers)
-        streamed, answered = answers_of((streaming, whole))
-        self.assertTrue(streamed.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
-        self.assertIn(b'"completion_tokens":200', answered)
-        self.assertEqual(served.process.wait(10), 0)
+        self.assertEqual(served.stop(sig, 3), 128 + sig)
 
-    def test_what_runs_too_long_is_told_of_the_shutdown(self):
-        served = self.start("--shutdown-timeout", "0.3")
-        streaming, whole = served.asking(STREAM), served.asking(LONG)
-        served.running(2)
-        self.assertEqual(served.stop(signal.SIGTERM), 0)
-        streamed, answered = answers_of((streaming, whole))
-        last = [e for e in events(streamed) if "error" in e]
-        self.assertEqual(json.loads(last[-1])["error"]["code"], "server_shutdown")
-        status, answer = body_of(answered)
-        self.assertEqual(status, 503)
-        self.assertIn(b"server_shutdown", answer)
+  def test_an_idle_server_ends_at_once_and_sigint_is_130(self):
+    served = self.start()
+    with served.socket() as s:  # an idle connection holds nothing up
+      s.sendall(get_bytes("/health"))
+      s.recv(4096)
+      start = time.monotonic()
+      self.assertEqual(served.stop(signal.SIGINT), 130)
+      self.assertLess(time.monotonic() - start, 3)
 
-    def test_a_second_signal_ends_at_once(self):
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            served = self.start()
-            with served.asking(STREAM):
-                served.running()
-                served.process.send_signal(sig)
-                served.until(lambda: served.get("/health")[0] == 503)
-                self.assertEqual(served.stop(sig, 3), 128 + sig)
+  def test_sighup_reads_keys_and_log_again_and_sigusr1_tells_the_state(self):
+    folder = self.folder()
+    keys, log = folder / "keys", folder / "log"
+    keys.write_text("# ours\nkey-first\n")
+    served = self.start("--api-key-file", str(keys), "--log-file", str(log), "--log-jsonl")
+    ask = lambda key: served.get("/version", headers={"Authorization": f"Bearer key-{key}"})[0]
+    self.assertEqual([ask("first"), ask("second")], [200, 401])
+    old = log.rename(folder / "old")
+    keys.write_text("key-second\n")
+    served.process.send_signal(signal.SIGHUP)
+    served.until(lambda: ask("second") == 200)
+    self.assertEqual(ask("first"), 401)
+    keys.write_text("")  # no key at all would open the server: the keys stay
+    served.process.send_signal(signal.SIGHUP)
+    served.process.send_signal(signal.SIGUSR1)
+    served.until(lambda: log.exists() and '"message":"state"' in log.read_text())
+    self.assertEqual([ask("first"), ask("second")], [401, 200])
+    served.until(lambda: '"message":"thread"' in log.read_text())
+    self.assertIn('"doing":"nothing"', log.read_text())
+    text = log.read_text() + old.read_text()
+    for line in text.splitlines():
+      self.assertLessEqual({"time", "level", "message"}, set(json.loads(line)))
+    for secret in ("key-first", "key-second", PROMPT):
+      self.assertNotIn(secret, text)
 
-    def test_an_idle_server_ends_at_once_and_sigint_is_130(self):
-        served = self.start()
-        with served.socket() as s:  # an idle connection holds nothing up
-            s.sendall(get_bytes("/health"))
-            s.recv(4096)
-            start = time.monotonic()
-            self.assertEqual(served.stop(signal.SIGINT), 130)
-            self.assertLess(time.monotonic() - start, 3)
-
-    def test_sighup_reads_keys_and_log_again_and_sigusr1_tells_the_state(self):
-        folder = self.folder()
-        keys, log = folder / "keys", folder / "log"
-        keys.write_text("# ours\nkey-first\n")
-        served = self.start("--api-key-file", str(keys), "--log-file", str(log), "--log-jsonl")
-        ask = lambda key: served.get("/version", headers={"Authorization": f"Bearer key-{key}"})[0]
-        self.assertEqual([ask("first"), ask("second")], [200, 401])
-        old = log.rename(folder / "old")
-        keys.write_text("key-second\n")
-        served.process.send_signal(signal.SIGHUP)
-        served.until(lambda: ask("second") == 200)
-        self.assertEqual(ask("first"), 401)
-        keys.write_text("")  # no key at all would open the server: the keys stay
-        served.process.send_signal(signal.SIGHUP)
-        served.process.send_signal(signal.SIGUSR1)
-        served.until(lambda: log.exists() and '"message":"state"' in log.read_text())
-        self.assertEqual([ask("first"), ask("second")], [401, 200])
-        served.until(lambda: '"message":"thread"' in log.read_text())
-        self.assertIn('"doing":"nothing"', log.read_text())
-        text = log.read_text() + old.read_text()
-        for line in text.splitlines():
-            self.assertLessEqual({"time", "level", "message"}, set(json.loads(line)))
-        for secret in ("key-first", "key-second", PROMPT):
-            self.assertNotIn(secret, text)
-
-    def test_an_engine_that_stands_still_is_told_and_ends_the_process(self):
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        served = self.start("--stuck-after", "1", "--watchdog", "4")
-        with served.asking({**LONG, "n": 16}):
-            served.until(lambda: served.metric("vllm:num_requests_running") > 0)
-            tasks = pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()
-            thread = next(int(task.name) for task in tasks if (task / "comm").read_text() == "hunch engine\n")
-            seize, interrupt, every_child = 0x4206, 0x4207, 0x40000000
-            if libc.ptrace(seize, thread, None, None) != 0 or libc.ptrace(interrupt, thread, None, None) != 0:
-                self.skipTest("no thread can be stopped here: " + os.strerror(ctypes.get_errno()))
-            def gone():
-                try:
-                    return os.waitpid(thread, every_child | os.WNOHANG)[0]
-                except ChildProcessError:
-                    return True
-            self.addCleanup(lambda: (served.process.kill(), served.until(gone)))
-            os.waitpid(thread, every_child)
-            served.until(lambda: served.get("/health")[0] == 503, 4)
-            self.assertEqual(json.loads(served.get("/health")[2])["error"]["code"], "engine_stuck")
-            served.until(gone, 15)
-            self.assertEqual(served.process.wait(10), 70)
-        served.reader.join(5)
-        log = "".join(served.log)
-        self.assertRegex(log, "heartbeat.*doing=.*(pass|drafting|stays|tokens)")
-        self.assertIn("hunch engine", log)
-
-    # start
-    def test_a_port_in_use_is_an_error_that_names_its_owner(self):
-        served = self.start()
-        code, out, err = run("-m", MODEL, "--port", str(served.port))
-        self.assertEqual((code, out), (1, ""))
-        self.assertIn(f"address in use by pid {served.process.pid}", err)
-
-    def test_health_tells_of_loading_before_a_model_that_cannot_be_loaded(self):
-        code, _, err = run("-m", "/nowhere/model.gguf", "--port", "0")
-        self.assertEqual(code, 1)
-        self.assertIn("/nowhere/model.gguf", err)
-
-    def test_while_the_model_loads_requests_and_health_are_503(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        served = self.start("--port", str(port), wait=False)
-        served.port = port
-        seen = []
-        while not seen or seen[-1][0] != 200:
-            try:
-                seen.append(served.get("/health")[::2] if len(seen) % 2 == 0 else served.request("POST", "/v1/completions", '{"prompt":"x"}')[::2])
-            except ConnectionRefusedError:
-                time.sleep(0.001)
-        for status, body in seen[:-1]:
-            self.assertEqual((status, json.loads(body)["error"]["code"]), (503, "loading"))
-        self.assertGreater(len(seen), 2)
-
-    def test_a_unix_socket_serves_too(self):
-        path = str(self.folder() / "hunch.sock")
-        served = self.start("--host", path, wait=False)
-        self.assertEqual(served.process.stdout.readline().decode(), f"listening on unix:{path}\n")
-        with socket.socket(socket.AF_UNIX) as s:
-            s.connect(path)
-            s.sendall(get_bytes("/health", close=True))
-            self.assertEqual(status_of(read_all(s)), 200)
-
-    def test_the_service_manager_hears_ready_life_and_stopping(self):
-        path = str(self.folder() / "notify")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.bind(path)
-            manager.settimeout(10)
-            served = self.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000"})
-            self.assertTrue(manager.recv(1000).startswith(b"READY=1"))
-            self.assertEqual(manager.recv(1000), b"WATCHDOG=1")
-            served.stop()
-            said = [manager.recv(1000)]
-            while said[-1] != b"STOPPING=1":
-                said.append(manager.recv(1000))
-
-    def test_descriptors_are_not_inherited(self):
-        served = self.start()
-        with served.socket() as s:
-            s.sendall(get_bytes("/health"))
-            s.recv(4096)
-            for fd in pathlib.Path(f"/proc/{served.process.pid}/fd").iterdir():
-                if int(fd.name) < 3:
-                    continue
-                flags = pathlib.Path(f"/proc/{served.process.pid}/fdinfo/{fd.name}").read_text()
-                octal = next(line.split()[1] for line in flags.splitlines() if line.startswith("flags:"))
-                self.assertTrue(int(octal, 8) & os.O_CLOEXEC, os.readlink(fd))
-
-    # settings
-    def test_command_line_wins_over_environment_over_file(self):
-        folder = self.folder()
-        for name, text in (("c.yaml", "# limits\nmax-body-bytes: 5000\nmax_headers: 50   # few\nheader-timeout: '7'\nserved-model-name:\n  - a\n  - b\n"),
-                           ("c.json", '{"max_body_bytes": 5000, "max-headers": 50, "header_timeout": 7, "served-model-name": ["a", "b"]}')):
-            (folder / name).write_text(text)
-            code, out, err = run("--config", str(folder / name), "--max-headers", "70", "--print-limits",
-                                 environment={"HUNCH_MAX_HEADERS": "60", "HUNCH_HEADER_TIMEOUT": "8", "LLAMA_ARG_TIMEOUT": "99",
-                                              "HUNCH_NO_SUCH_FLAG": "1"})
-            self.assertEqual(code, 0, err)
-            values = {line.split()[0]: line.split()[1] for line in out.splitlines()}
-            self.assertEqual([values[f"--{n}"] for n in ("max-body-bytes", "max-headers", "header-timeout", "timeout")],
-                             ["5000", "70", "8", "99"])
-        (folder / "bad.yaml").write_text("max-hedaers: 5\n")
-        code, _, err = run("--config", str(folder / "bad.yaml"), "--print-limits")
-        self.assertEqual(code, 2)
-        self.assertIn("did you mean --max-headers", err)
-
-    def test_flags_of_other_servers_are_taken(self):
-        code, _, err = run("--gpu-memory-utilization", "0.9", "--tensor-parallel-size", "1", "--enforce-eager", "-ngl", "99", "-fa", "on",
-                           "--max-model-len", "1k", "--max-num-seqs", "4", "--disable-log-requests", "--cont-batching", "--print-limits")
-        self.assertEqual(code, 0, err)
-        self.assertEqual(run("--tensor-parallel-size", "2", "--print-limits")[0], 2)
-        self.assertEqual(run("--ssl-keyfile", "x", "--print-limits")[0], 2)
-
-    def test_keys_guard_every_route_but_health(self):
-        served = self.start("--api-key", "key-one", "--api-key", "key-two", environment={"HUNCH_API_KEY": "key-three"})
-        for path in ("/v1/models", "/metrics", "/version", "/props", "/slots", "/tokenize", "/v1/completions", "/nothing", "/openapi.json"):
-            bodies = set()
-            for headers in ({}, *({"Authorization": "Bearer " + key} for key in ("wrong", "key-three", ""))):
-                status, _, body = served.get(path, headers=headers)
-                self.assertEqual(status, 401, path)
-                bodies.add(body)
-            self.assertEqual(len(bodies), 1)
-        self.assertEqual(json.loads(bodies.pop())["error"]["type"], "authentication_error")
-        self.assertEqual(served.get("/health")[0], 200)
-        for headers in ({"Authorization": "Bearer key-one"}, {"Authorization": "Bearer key-two"}, {"X-Api-Key": "key-two"}):
-            self.assertEqual(served.get("/metrics", headers=headers)[0], 200)
-        self.assertNotIn(b"key-", served.get("/props", headers={"X-Api-Key": "key-two"})[2])
-
-    def test_origins_can_be_allowed(self):
-        served = self.start("--cors-origins", "https://a.example,https://b.example")
-        for name, status in (("a", 200), ("b", 200), ("c", 403)):
-            self.assertEqual(served.get("/health", headers={"Origin": f"https://{name}.example"})[0], status)
-        everybody = self.start("--cors-origins", "*")
-        self.assertEqual(everybody.get("/health", headers={"Origin": "https://c.example"})[1]["Access-Control-Allow-Origin"], "https://c.example")
-
-    def test_a_log_that_nobody_reads_stops_nothing(self):
-        read, write = os.pipe()
-        process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "-c", "512", "--log-level", "debug"],
-                                   stdout=subprocess.PIPE, stderr=write)
-        os.close(write)
+  def test_an_engine_that_stands_still_is_told_and_ends_the_process(self):
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    served = self.start("--stuck-after", "1", "--watchdog", "4")
+    with served.asking({**LONG, "n": 16}):
+      served.until(lambda: served.metric("vllm:num_requests_running") > 0)
+      tasks = pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()
+      thread = next(int(task.name) for task in tasks if (task / "comm").read_text() == "hunch engine\n")
+      seize, interrupt, every_child = 0x4206, 0x4207, 0x40000000
+      if libc.ptrace(seize, thread, None, None) != 0 or libc.ptrace(interrupt, thread, None, None) != 0:
+        self.skipTest("no thread can be stopped here: " + os.strerror(ctypes.get_errno()))
+      def gone():
         try:
-            port = int(process.stdout.readline().decode().rsplit(":", 1)[1])
-            with socket.create_connection(("127.0.0.1", port), 20) as s:
-                for _ in range(10):  # the pipe holds 64 KiB, the queue 1 MiB
-                    s.sendall(get_bytes("/health") * 1500)
-                    data = b""
-                    while data.count(b'{"status":"ok"}') < 1500:
-                        piece = s.recv(1 << 20)
-                        self.assertTrue(piece)
-                        data += piece
-                s.sendall(get_bytes("/metrics", close=True))
-                text = read_all(s).decode()
-            dropped = next(float(line.split()[1]) for line in text.splitlines() if line.startswith("hunch:log_lines_dropped_total "))
-            self.assertGreater(dropped, 0)
-            process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(15), 0)
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            os.close(read)
+          return os.waitpid(thread, every_child | os.WNOHANG)[0]
+        except ChildProcessError:
+          return True
+      self.addCleanup(lambda: (served.process.kill(), served.until(gone)))
+      os.waitpid(thread, every_child)
+      served.until(lambda: served.get("/health")[0] == 503, 4)
+      self.assertEqual(json.loads(served.get("/health")[2])["error"]["code"], "engine_stuck")
+      served.until(gone, 15)
+      self.assertEqual(served.process.wait(10), 70)
+    served.reader.join(5)
+    log = "".join(served.log)
+    self.assertRegex(log, "heartbeat.*doing=.*(pass|drafting|stays|tokens)")
+    self.assertIn("hunch engine", log)
+
+  # start
+  def test_a_port_in_use_is_an_error_that_names_its_owner(self):
+    served = self.start()
+    code, out, err = run("-m", MODEL, "--port", str(served.port))
+    self.assertEqual((code, out), (1, ""))
+    self.assertIn(f"address in use by pid {served.process.pid}", err)
+
+  def test_health_tells_of_loading_before_a_model_that_cannot_be_loaded(self):
+    code, _, err = run("-m", "/nowhere/model.gguf", "--port", "0")
+    self.assertEqual(code, 1)
+    self.assertIn("/nowhere/model.gguf", err)
+
+  def test_while_the_model_loads_requests_and_health_are_503(self):
+    with socket.socket() as free:
+      free.bind(("127.0.0.1", 0))
+      port = free.getsockname()[1]
+    served = self.start("--port", str(port), wait=False)
+    served.port = port
+    seen = []
+    while not seen or seen[-1][0] != 200:
+      try:
+        seen.append(served.get("/health")[::2] if len(seen) % 2 == 0 else served.request("POST", "/v1/completions", '{"prompt":"x"}')[::2])
+      except ConnectionRefusedError:
+        time.sleep(0.001)
+    for status, body in seen[:-1]:
+      self.assertEqual((status, json.loads(body)["error"]["code"]), (503, "loading"))
+    self.assertGreater(len(seen), 2)
+
+  def test_a_unix_socket_serves_too(self):
+    path = str(self.folder() / "hunch.sock")
+    served = self.start("--host", path, wait=False)
+    self.assertEqual(served.process.stdout.readline().decode(), f"listening on unix:{path}\n")
+    with socket.socket(socket.AF_UNIX) as s:
+      s.connect(path)
+      s.sendall(get_bytes("/health", close=True))
+      self.assertEqual(status_of(read_all(s)), 200)
+
+  def test_the_service_manager_hears_ready_life_and_stopping(self):
+    path = str(self.folder() / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+      manager.bind(path)
+      manager.settimeout(10)
+      served = self.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000"})
+      self.assertTrue(manager.recv(1000).startswith(b"READY=1"))
+      self.assertEqual(manager.recv(1000), b"WATCHDOG=1")
+      served.stop()
+      said = [manager.recv(1000)]
+      while said[-1] != b"STOPPING=1":
+        said.append(manager.recv(1000))
+
+  def test_descriptors_are_not_inherited(self):
+    served = self.start()
+    with served.socket() as s:
+      s.sendall(get_bytes("/health"))
+      s.recv(4096)
+      for fd in pathlib.Path(f"/proc/{served.process.pid}/fd").iterdir():
+        if int(fd.name) < 3:
+          continue
+        flags = pathlib.Path(f"/proc/{served.process.pid}/fdinfo/{fd.name}").read_text()
+        octal = next(line.split()[1] for line in flags.splitlines() if line.startswith("flags:"))
+        self.assertTrue(int(octal, 8) & os.O_CLOEXEC, os.readlink(fd))
+
+  # settings
+  def test_command_line_wins_over_environment_over_file(self):
+    folder = self.folder()
+    for name, text in (("c.yaml", "# limits\nmax-body-bytes: 5000\nmax_headers: 50   # few\nheader-timeout: '7'\nserved-model-name:\n  - a\n  - b\n"),
+                       ("c.json", '{"max_body_bytes": 5000, "max-headers": 50, "header_timeout": 7, "served-model-name": ["a", "b"]}')):
+      (folder / name).write_text(text)
+      code, out, err = run("--config", str(folder / name), "--max-headers", "70", "--print-limits",
+                           environment={"HUNCH_MAX_HEADERS": "60", "HUNCH_HEADER_TIMEOUT": "8", "LLAMA_ARG_TIMEOUT": "99",
+                                        "HUNCH_NO_SUCH_FLAG": "1"})
+      self.assertEqual(code, 0, err)
+      values = {line.split()[0]: line.split()[1] for line in out.splitlines()}
+      self.assertEqual([values[f"--{n}"] for n in ("max-body-bytes", "max-headers", "header-timeout", "timeout")],
+                       ["5000", "70", "8", "99"])
+    (folder / "bad.yaml").write_text("max-hedaers: 5\n")
+    code, _, err = run("--config", str(folder / "bad.yaml"), "--print-limits")
+    self.assertEqual(code, 2)
+    self.assertIn("did you mean --max-headers", err)
+
+  def test_flags_of_other_servers_are_taken(self):
+    code, _, err = run("--gpu-memory-utilization", "0.9", "--tensor-parallel-size", "1", "--enforce-eager", "-ngl", "99", "-fa", "on",
+                       "--max-model-len", "1k", "--max-num-seqs", "4", "--disable-log-requests", "--cont-batching", "--print-limits")
+    self.assertEqual(code, 0, err)
+    self.assertEqual(run("--tensor-parallel-size", "2", "--print-limits")[0], 2)
+    self.assertEqual(run("--ssl-keyfile", "x", "--print-limits")[0], 2)
+
+  def test_keys_guard_every_route_but_health(self):
+    served = self.start("--api-key", "key-one", "--api-key", "key-two", environment={"HUNCH_API_KEY": "key-three"})
+    for path in ("/v1/models", "/metrics", "/version", "/props", "/slots", "/tokenize", "/v1/completions", "/nothing", "/openapi.json"):
+      bodies = set()
+      for headers in ({}, *({"Authorization": "Bearer " + key} for key in ("wrong", "key-three", ""))):
+        status, _, body = served.get(path, headers=headers)
+        self.assertEqual(status, 401, path)
+        bodies.add(body)
+      self.assertEqual(len(bodies), 1)
+    self.assertEqual(json.loads(bodies.pop())["error"]["type"], "authentication_error")
+    self.assertEqual(served.get("/health")[0], 200)
+    for headers in ({"Authorization": "Bearer key-one"}, {"Authorization": "Bearer key-two"}, {"X-Api-Key": "key-two"}):
+      self.assertEqual(served.get("/metrics", headers=headers)[0], 200)
+    self.assertNotIn(b"key-", served.get("/props", headers={"X-Api-Key": "key-two"})[2])
+
+  def test_origins_can_be_allowed(self):
+    served = self.start("--cors-origins", "https://a.example,https://b.example")
+    for name, status in (("a", 200), ("b", 200), ("c", 403)):
+      self.assertEqual(served.get("/health", headers={"Origin": f"https://{name}.example"})[0], status)
+    everybody = self.start("--cors-origins", "*")
+    self.assertEqual(everybody.get("/health", headers={"Origin": "https://c.example"})[1]["Access-Control-Allow-Origin"], "https://c.example")
+
+  def test_a_log_that_nobody_reads_stops_nothing(self):
+    read, write = os.pipe()
+    process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "-c", "512", "--log-level", "debug"],
+                               stdout=subprocess.PIPE, stderr=write)
+    os.close(write)
+    try:
+      port = int(process.stdout.readline().decode().rsplit(":", 1)[1])
+      with socket.create_connection(("127.0.0.1", port), 20) as s:
+        for _ in range(10):  # the pipe holds 64 KiB, the queue 1 MiB
+          s.sendall(get_bytes("/health") * 1500)
+          data = b""
+          while data.count(b'{"status":"ok"}') < 1500:
+            piece = s.recv(1 << 20)
+            self.assertTrue(piece)
+            data += piece
+        s.sendall(get_bytes("/metrics", close=True))
+        text = read_all(s).decode()
+      dropped = next(float(line.split()[1]) for line in text.splitlines() if line.startswith("hunch:log_lines_dropped_total "))
+      self.assertGreater(dropped, 0)
+      process.send_signal(signal.SIGTERM)
+      self.assertEqual(process.wait(15), 0)
+    finally:
+      process.kill()
+      process.wait()
+      process.stdout.close()
+      os.close(read)
 
 
 if __name__ == "__main__":
-    unittest.main()
+  unittest.main()

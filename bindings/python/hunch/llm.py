@@ -40,264 +40,264 @@ _ANSWERS = {"quantization": "the file says how its weights are stored; hunch qua
 
 
 def _check_others(others: Mapping[str, object]) -> None:
-    known = [*_HARMLESS, *(name for name in inspect.signature(LLM).parameters if name != "others")]
-    for name, value in others.items():
-        if name not in _HARMLESS:
-            near = difflib.get_close_matches(name, known, 1)
-            raise TypeError(f"LLM() has no argument {name!r}" + (f" (did you mean {near[0]}?)" if near else ""))
-        if value not in _HARMLESS[name]:
-            answer = _ANSWERS.get(name, "not available: leave it out")
-            raise ValueError(f"LLM(): {name}={value!r}: {answer}")
+  known = [*_HARMLESS, *(name for name in inspect.signature(LLM).parameters if name != "others")]
+  for name, value in others.items():
+    if name not in _HARMLESS:
+      near = difflib.get_close_matches(name, known, 1)
+      raise TypeError(f"LLM() has no argument {name!r}" + (f" (did you mean {near[0]}?)" if near else ""))
+    if value not in _HARMLESS[name]:
+      answer = _ANSWERS.get(name, "not available: leave it out")
+      raise ValueError(f"LLM(): {name}={value!r}: {answer}")
 
 
 class LLM:
-    """A model that runs requests on threads of its own. `with LLM(...) as llm:` or close() frees it.
+  """A model that runs requests on threads of its own. `with LLM(...) as llm:` or close() frees it.
 
-    model: a Hugging Face folder or a GGUF file. speculative_config: the dictionary of --speculative-config (docs/flags.md);
-    None: whatever pays, exact in any case. seed: requests without a seed of their own get seed, seed + 1, ...
-    Methods may be called from any thread. Raises ValueError for what cannot be, RuntimeError for what went wrong.
+  model: a Hugging Face folder or a GGUF file. speculative_config: the dictionary of --speculative-config (docs/flags.md);
+  None: whatever pays, exact in any case. seed: requests without a seed of their own get seed, seed + 1, ...
+  Methods may be called from any thread. Raises ValueError for what cannot be, RuntimeError for what went wrong.
+  """
+
+  def __init__(self, model: str | os.PathLike, *, speculative_config: Mapping[str, object] | None = None,
+               tensor_parallel_size: int = 1, gpu_memory_utilization: float | None = None, max_model_len: int | None = None,
+               seed: int | None = None, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
+               isa: str | None = None, kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
+               max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
+               verify_calibration: str | os.PathLike | None = None, **others):
+    _check_others(others)
+    if tensor_parallel_size != 1:
+      raise ValueError(f"tensor_parallel_size is {tensor_parallel_size}; it must be 1: a model runs on one device")
+    if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
+      raise ValueError(f"gpu_memory_utilization is {gpu_memory_utilization}; it must be above 0 and at most 1")
+    if max_model_len is not None and max_model_len < 1:
+      raise ValueError(f"max_model_len is {max_model_len}; it must be at least 1, or None for the model's own")
+    if dtype != "auto":
+      warnings.warn(f"dtype={dtype!r} has no effect: weights keep the type of their file", stacklevel=2)
+    for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs),
+                        ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
+      if value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name} is {value!r}; it must be at least 1")
+    options = _hunch.EngineOptions()
+    options.model = os.fspath(model)
+    options.device = device
+    options.isa = isa or ""
+    options.threads = threads or 0
+    options.kv_dtype = _KV_DTYPES.get(kv_cache_dtype, kv_cache_dtype)
+    options.kv_memory_bytes = kv_cache_memory_bytes or 0
+    options.context_len = max_model_len or 0
+    options.max_num_seqs = max_num_seqs
+    options.max_num_batched_tokens = max_num_batched_tokens or 0
+    options.prefix_caching = enable_prefix_caching
+    options.verify_calibration = os.fspath(verify_calibration or "")
+    config = _config_text(speculative_config)
+    options.load_drafters(config)
+    self._engine = _hunch.Engine(options)
+    # Also at the interpreter's end, while threads that wait in the engine can still come back from it.
+    self._closing = weakref.finalize(self, self._engine.close)
+    self._speculation = self._engine.speculation(config)
+    self._request_ids = itertools.count()
+    self._seeds = None if seed is None else itertools.count(seed)
+    self._tokenizer = Tokenizer(self._engine)
+
+  def generate(self, prompts: Prompt | Iterable[Prompt],
+               sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+               speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
+               priority: Sequence[int] | None = None) -> list[RequestOutput]:
+    """Continues one prompt or a list of them, all at once; answers stand in the order of the prompts.
+
+    A prompt is a text, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids`. sampling_params: one for
+    all, or one for each. speculative_config: how these requests guess, if not as the LLM does. use_tqdm: there is no
+    progress bar. Ctrl-C cancels all of them.
     """
+    pairs = _pairs(_prompt_list(prompts), sampling_params)
+    return self._run([_Job(self, prompt, params, speculative_config) for prompt, params in pairs], priority)
 
-    def __init__(self, model: str | os.PathLike, *, speculative_config: Mapping[str, object] | None = None,
-                 tensor_parallel_size: int = 1, gpu_memory_utilization: float | None = None, max_model_len: int | None = None,
-                 seed: int | None = None, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
-                 isa: str | None = None, kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
-                 max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
-                 verify_calibration: str | os.PathLike | None = None, **others):
-        _check_others(others)
-        if tensor_parallel_size != 1:
-            raise ValueError(f"tensor_parallel_size is {tensor_parallel_size}; it must be 1: a model runs on one device")
-        if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
-            raise ValueError(f"gpu_memory_utilization is {gpu_memory_utilization}; it must be above 0 and at most 1")
-        if max_model_len is not None and max_model_len < 1:
-            raise ValueError(f"max_model_len is {max_model_len}; it must be at least 1, or None for the model's own")
-        if dtype != "auto":
-            warnings.warn(f"dtype={dtype!r} has no effect: weights keep the type of their file", stacklevel=2)
-        for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs),
-                            ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} is {value!r}; it must be at least 1")
-        options = _hunch.EngineOptions()
-        options.model = os.fspath(model)
-        options.device = device
-        options.isa = isa or ""
-        options.threads = threads or 0
-        options.kv_dtype = _KV_DTYPES.get(kv_cache_dtype, kv_cache_dtype)
-        options.kv_memory_bytes = kv_cache_memory_bytes or 0
-        options.context_len = max_model_len or 0
-        options.max_num_seqs = max_num_seqs
-        options.max_num_batched_tokens = max_num_batched_tokens or 0
-        options.prefix_caching = enable_prefix_caching
-        options.verify_calibration = os.fspath(verify_calibration or "")
-        config = _config_text(speculative_config)
-        options.load_drafters(config)
-        self._engine = _hunch.Engine(options)
-        # Also at the interpreter's end, while threads that wait in the engine can still come back from it.
-        self._closing = weakref.finalize(self, self._engine.close)
-        self._speculation = self._engine.speculation(config)
-        self._request_ids = itertools.count()
-        self._seeds = None if seed is None else itertools.count(seed)
-        self._tokenizer = Tokenizer(self._engine)
+  def chat(self, messages: Messages | Iterable[Messages],
+           sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+           speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
+           priority: Sequence[int] | None = None, tools: Sequence[Mapping[str, object]] | None = None,
+           chat_template_kwargs: Mapping[str, object] | None = None) -> list[RequestOutput]:
+    """Answers a conversation, a list of {"role", "content"}, or each of a list of conversations, written by the model's
+    template. tools: functions for the template, as OpenAI describes them."""
+    conversations: list = list(messages)
+    if conversations and isinstance(conversations[0], Mapping):
+      conversations = [conversations]
+    jobs = []
+    for conversation, params in _pairs(conversations, sampling_params):
+      ids, stop_ids = self._engine.encode_chat(messages_json(conversation), json.dumps(tools),
+                                               json.dumps(chat_template_kwargs))
+      prompt = {"prompt": self._tokenizer.decode(ids, skip_special_tokens=False), "prompt_token_ids": ids}
+      jobs.append(_Job(self, prompt, params, speculative_config, stop_ids))
+    return self._run(jobs, priority)
 
-    def generate(self, prompts: Prompt | Iterable[Prompt],
-                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-                 speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
-                 priority: Sequence[int] | None = None) -> list[RequestOutput]:
-        """Continues one prompt or a list of them, all at once; answers stand in the order of the prompts.
+  def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
+             speculative_config: Mapping[str, object] | None = None) -> Iterator[RequestOutput]:
+    """Continues one prompt and yields after each token or round of tokens; output_kind says what. Closing the generator
+    cancels the request."""
+    return self._stream(self._start(prompt, sampling_params, speculative_config))
 
-        A prompt is a text, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids`. sampling_params: one for
-        all, or one for each. speculative_config: how these requests guess, if not as the LLM does. use_tqdm: there is no
-        progress bar. Ctrl-C cancels all of them.
-        """
-        pairs = _pairs(_prompt_list(prompts), sampling_params)
-        return self._run([_Job(self, prompt, params, speculative_config) for prompt, params in pairs], priority)
+  def generate_stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
+                      speculative_config: Mapping[str, object] | None = None) -> AsyncIterator[RequestOutput]:
+    """stream() for asyncio: `async for output in llm.generate_stream(...)`. Many may run at once in one loop."""
+    return self._async_stream(self._start(prompt, sampling_params, speculative_config))
 
-    def chat(self, messages: Messages | Iterable[Messages],
-             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-             speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
-             priority: Sequence[int] | None = None, tools: Sequence[Mapping[str, object]] | None = None,
-             chat_template_kwargs: Mapping[str, object] | None = None) -> list[RequestOutput]:
-        """Answers a conversation, a list of {"role", "content"}, or each of a list of conversations, written by the model's
-        template. tools: functions for the template, as OpenAI describes them."""
-        conversations: list = list(messages)
-        if conversations and isinstance(conversations[0], Mapping):
-            conversations = [conversations]
-        jobs = []
-        for conversation, params in _pairs(conversations, sampling_params):
-            ids, stop_ids = self._engine.encode_chat(messages_json(conversation), json.dumps(tools),
-                                                     json.dumps(chat_template_kwargs))
-            prompt = {"prompt": self._tokenizer.decode(ids, skip_special_tokens=False), "prompt_token_ids": ids}
-            jobs.append(_Job(self, prompt, params, speculative_config, stop_ids))
-        return self._run(jobs, priority)
+  @property
+  def tokenizer(self) -> Tokenizer:
+    return self._tokenizer
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
-               speculative_config: Mapping[str, object] | None = None) -> Iterator[RequestOutput]:
-        """Continues one prompt and yields after each token or round of tokens; output_kind says what. Closing the generator
-        cancels the request."""
-        return self._stream(self._start(prompt, sampling_params, speculative_config))
+  def get_tokenizer(self) -> Tokenizer:
+    return self._tokenizer
 
-    def generate_stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
-                        speculative_config: Mapping[str, object] | None = None) -> AsyncIterator[RequestOutput]:
-        """stream() for asyncio: `async for output in llm.generate_stream(...)`. Many may run at once in one loop."""
-        return self._async_stream(self._start(prompt, sampling_params, speculative_config))
+  def get_metrics(self) -> _hunch.EngineStats:
+    """What the engine did since it was loaded."""
+    return self._engine.stats()
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
+  @property
+  def max_model_len(self) -> int:
+    return self._engine.context_len
 
-    def get_tokenizer(self) -> Tokenizer:
-        return self._tokenizer
+  @property
+  def description(self) -> str:
+    return self._engine.description
 
-    def get_metrics(self) -> _hunch.EngineStats:
-        """What the engine did since it was loaded."""
-        return self._engine.stats()
+  def close(self) -> None:
+    """Cancels what runs and frees the model. Twice is fine."""
+    self._closing()
 
-    @property
-    def max_model_len(self) -> int:
-        return self._engine.context_len
+  def __enter__(self) -> LLM:
+    return self
 
-    @property
-    def description(self) -> str:
-        return self._engine.description
+  def __exit__(self, *_) -> None:
+    self.close()
 
-    def close(self) -> None:
-        """Cancels what runs and frees the model. Twice is fine."""
-        self._closing()
+  def __repr__(self) -> str:
+    return "<hunch.LLM, closed>" if self._engine.closed else f"<hunch.LLM {self._engine.description}>"
 
-    def __enter__(self) -> LLM:
-        return self
+  def _prompt_ids(self, prompt) -> tuple[str | None, list[int]]:
+    if isinstance(prompt, Mapping):
+      if "prompt_token_ids" in prompt:
+        return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+      if "prompt" not in prompt:
+        raise ValueError('a prompt that is a dictionary needs "prompt" or "prompt_token_ids", '
+                         f"not {', '.join(map(repr, prompt)) or 'nothing'}")
+      prompt = prompt["prompt"]
+    if isinstance(prompt, str):
+      if not prompt:
+        raise ValueError("the prompt is empty: give at least one character")
+      return prompt, self._tokenizer.encode(prompt)
+    if not isinstance(prompt, Iterable):
+      raise ValueError(f"a prompt is a text, token ids or a dictionary, not {prompt!r}")
+    return None, list(prompt)
 
-    def __exit__(self, *_) -> None:
-        self.close()
+  def _start(self, prompt, params: SamplingParams | None, speculative_config) -> Running:
+    params = params or SamplingParams()
+    if params.n != 1:
+      raise ValueError(f"n is {params.n}: a stream has one sample; use generate(), or a stream for each")
+    job = _Job(self, prompt, params, speculative_config)
+    return Running(self._engine.submit(job.request), job.blank(), params, self._tokenizer)
 
-    def __repr__(self) -> str:
-        return "<hunch.LLM, closed>" if self._engine.closed else f"<hunch.LLM {self._engine.description}>"
+  def _stream(self, running: Running) -> Iterator[RequestOutput]:
+    try:
+      while not running.over:
+        yield from running.news(running.stream.take(1000))
+    finally:
+      running.stream.close()
 
-    def _prompt_ids(self, prompt) -> tuple[str | None, list[int]]:
-        if isinstance(prompt, Mapping):
-            if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-            if "prompt" not in prompt:
-                raise ValueError('a prompt that is a dictionary needs "prompt" or "prompt_token_ids", '
-                                 f"not {', '.join(map(repr, prompt)) or 'nothing'}")
-            prompt = prompt["prompt"]
-        if isinstance(prompt, str):
-            if not prompt:
-                raise ValueError("the prompt is empty: give at least one character")
-            return prompt, self._tokenizer.encode(prompt)
-        if not isinstance(prompt, Iterable):
-            raise ValueError(f"a prompt is a text, token ids or a dictionary, not {prompt!r}")
-        return None, list(prompt)
+  async def _async_stream(self, running: Running) -> AsyncIterator[RequestOutput]:
+    # Looked at rather than waited for: no thread is spent on a request that waits, however many there are.
+    pause = least = 0.001
+    try:
+      while not running.over:
+        events = running.stream.take(0)
+        for output in running.news(events):
+          yield output
+        pause = least if events else min(2 * pause, 0.02)
+        if not running.over:
+          await asyncio.sleep(pause)
+    finally:
+      running.stream.close()
 
-    def _start(self, prompt, params: SamplingParams | None, speculative_config) -> Running:
-        params = params or SamplingParams()
-        if params.n != 1:
-            raise ValueError(f"n is {params.n}: a stream has one sample; use generate(), or a stream for each")
-        job = _Job(self, prompt, params, speculative_config)
-        return Running(self._engine.submit(job.request), job.blank(), params, self._tokenizer)
-
-    def _stream(self, running: Running) -> Iterator[RequestOutput]:
-        try:
-            while not running.over:
-                yield from running.news(running.stream.take(1000))
-        finally:
-            running.stream.close()
-
-    async def _async_stream(self, running: Running) -> AsyncIterator[RequestOutput]:
-        # Looked at rather than waited for: no thread is spent on a request that waits, however many there are.
-        pause = least = 0.001
-        try:
-            while not running.over:
-                events = running.stream.take(0)
-                for output in running.news(events):
-                    yield output
-                pause = least if events else min(2 * pause, 0.02)
-                if not running.over:
-                    await asyncio.sleep(pause)
-        finally:
-            running.stream.close()
-
-    def _run(self, jobs: list[_Job], priority: Sequence[int] | None) -> list[RequestOutput]:
-        if priority is not None and len(priority) != len(jobs):
-            raise ValueError(f"priority has {len(priority)} numbers for {len(jobs)} prompts")
-        for job, number in zip(jobs, priority or []):
-            job.request.priority = number
-        waiting = iter([(job, index) for job in jobs for index in range(job.params.n)])
-        running: list[tuple[_hunch.Stream, _Job, int]] = []
-        try:
-            while True:
-                for job, index in itertools.islice(waiting, _MOST_IN_FLIGHT - len(running)):
-                    job.request.sample_index = index
-                    running.append((self._engine.submit(job.request), job, index))
-                if not running:
-                    return [job.output() for job in jobs]
-                over = set(self._engine.wait_any([stream for stream, _, _ in running]))
-                for i in over:
-                    stream, job, index = running[i]
-                    job.generations[index] = stream.result()
-                    stream.close()
-                running = [one for i, one in enumerate(running) if i not in over]
-        except BaseException:  # Ctrl-C too: nothing is left running behind an answer that nobody gets
-            for stream, _, _ in running:
-                if not self._engine.closed:
-                    stream.cancel()
-            for stream, _, _ in running:
-                stream.close()
-            raise
+  def _run(self, jobs: list[_Job], priority: Sequence[int] | None) -> list[RequestOutput]:
+    if priority is not None and len(priority) != len(jobs):
+      raise ValueError(f"priority has {len(priority)} numbers for {len(jobs)} prompts")
+    for job, number in zip(jobs, priority or []):
+      job.request.priority = number
+    waiting = iter([(job, index) for job in jobs for index in range(job.params.n)])
+    running: list[tuple[_hunch.Stream, _Job, int]] = []
+    try:
+      while True:
+        for job, index in itertools.islice(waiting, _MOST_IN_FLIGHT - len(running)):
+          job.request.sample_index = index
+          running.append((self._engine.submit(job.request), job, index))
+        if not running:
+          return [job.output() for job in jobs]
+        over = set(self._engine.wait_any([stream for stream, _, _ in running]))
+        for i in over:
+          stream, job, index = running[i]
+          job.generations[index] = stream.result()
+          stream.close()
+        running = [one for i, one in enumerate(running) if i not in over]
+    except BaseException:  # Ctrl-C too: nothing is left running behind an answer that nobody gets
+      for stream, _, _ in running:
+        if not self._engine.closed:
+          stream.cancel()
+      for stream, _, _ in running:
+        stream.close()
+      raise
 
 
 class _Job:
-    """One prompt of a generate(), with all its samples."""
+  """One prompt of a generate(), with all its samples."""
 
-    def __init__(self, llm: LLM, prompt, params: SamplingParams, speculative_config, chat_stop_ids=()):
-        self.tokenizer, self.params = llm.tokenizer, params
-        self.prompt, ids = llm._prompt_ids(prompt)
-        engine = llm._engine
-        speculation = llm._speculation if speculative_config is None else engine.speculation(_config_text(speculative_config))
-        seed = next(llm._seeds) if llm._seeds is not None else None
-        self.request = request_of(params, ids, speculation, engine, seed)
-        if isinstance(prompt, Mapping):
-            self.request.cache_salt = str(prompt.get("cache_salt") or "")
-        if not params.ignore_eos:
-            self.request.stop_ids = [*self.request.stop_ids, *chat_stop_ids]
-        self.request_id = str(next(llm._request_ids))
-        self.generations: dict[int, _hunch.Generation] = {}  # by the sample's index
+  def __init__(self, llm: LLM, prompt, params: SamplingParams, speculative_config, chat_stop_ids=()):
+    self.tokenizer, self.params = llm.tokenizer, params
+    self.prompt, ids = llm._prompt_ids(prompt)
+    engine = llm._engine
+    speculation = llm._speculation if speculative_config is None else engine.speculation(_config_text(speculative_config))
+    seed = next(llm._seeds) if llm._seeds is not None else None
+    self.request = request_of(params, ids, speculation, engine, seed)
+    if isinstance(prompt, Mapping):
+      self.request.cache_salt = str(prompt.get("cache_salt") or "")
+    if not params.ignore_eos:
+      self.request.stop_ids = [*self.request.stop_ids, *chat_stop_ids]
+    self.request_id = str(next(llm._request_ids))
+    self.generations: dict[int, _hunch.Generation] = {}  # by the sample's index
 
-    def blank(self) -> RequestOutput:
-        return RequestOutput(self.request_id, self.prompt, list(self.request.prompt), [CompletionOutput(0, "", [])])
+  def blank(self) -> RequestOutput:
+    return RequestOutput(self.request_id, self.prompt, list(self.request.prompt), [CompletionOutput(0, "", [])])
 
-    def output(self) -> RequestOutput:
-        out, piece = self.blank(), self.tokenizer.piece
-        generations = [self.generations[i] for i in range(self.params.n)]
-        out.outputs = [completion(i, g, self.params, piece) for i, g in enumerate(generations)]
-        if self.params.prompt_logprobs is not None:
-            add_prompt_logprobs(out, generations[0], piece)
-        out.finished, out.metrics = True, metrics_of(generations)
-        return out
+  def output(self) -> RequestOutput:
+    out, piece = self.blank(), self.tokenizer.piece
+    generations = [self.generations[i] for i in range(self.params.n)]
+    out.outputs = [completion(i, g, self.params, piece) for i, g in enumerate(generations)]
+    if self.params.prompt_logprobs is not None:
+      add_prompt_logprobs(out, generations[0], piece)
+    out.finished, out.metrics = True, metrics_of(generations)
+    return out
 
 
 def _config_text(config: Mapping[str, object] | None) -> str:
-    if config is None:
-        return '{"method": "auto"}'
-    if not isinstance(config, Mapping):
-        raise ValueError(f"speculative_config must be a dictionary such as {{'method': 'self'}}, not {config!r}")
-    try:
-        return json.dumps(dict(config))
-    except (TypeError, ValueError) as wrong:
-        raise ValueError(f"speculative_config: {wrong}") from None
+  if config is None:
+    return '{"method": "auto"}'
+  if not isinstance(config, Mapping):
+    raise ValueError(f"speculative_config must be a dictionary such as {{'method': 'self'}}, not {config!r}")
+  try:
+    return json.dumps(dict(config))
+  except (TypeError, ValueError) as wrong:
+    raise ValueError(f"speculative_config: {wrong}") from None
 
 
 def _prompt_list(prompts) -> list:
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    prompts = list(prompts)
-    return [prompts] if prompts and isinstance(prompts[0], numbers.Integral) else prompts
+  if isinstance(prompts, (str, Mapping)):
+    return [prompts]
+  prompts = list(prompts)
+  return [prompts] if prompts and isinstance(prompts[0], numbers.Integral) else prompts
 
 
 def _pairs(prompts: list, params) -> list[tuple[Any, SamplingParams]]:
-    if params is None or isinstance(params, SamplingParams):
-        return [(prompt, params or SamplingParams()) for prompt in prompts]
-    params = list(params)
-    if len(params) != len(prompts):
-        raise ValueError(f"{len(params)} sampling_params for {len(prompts)} prompts: give one for all, or one for each")
-    return list(zip(prompts, params))
+  if params is None or isinstance(params, SamplingParams):
+    return [(prompt, params or SamplingParams()) for prompt in prompts]
+  params = list(params)
+  if len(params) != len(prompts):
+    raise ValueError(f"{len(params)} sampling_params for {len(prompts)} prompts: give one for all, or one for each")
+  return list(zip(prompts, params))

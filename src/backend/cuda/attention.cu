@@ -35,7 +35,7 @@ __device__ __forceinline__ const float* partial_of(const float* in_partial, Atte
 __device__ __forceinline__ void write_row(const CombineDevice& a, int row, int head, int d, Folded& all) {
   if (a.sinks) all.add(make_float4(0, 0, 0, 0), a.sinks[head] * kLog2E, 1);  // a logit that has no value
   // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
-  const float share = all.total == 0 ? 0.0f : 1 / all.total;
+  const float share = all.total == 0 ? 0.0f : a.value_scale / all.total;
   const auto out = [&](float x) { return all.total == 0 ? 0.0f : x * share + 0.0f; };
   const float4 y = make_float4(out(all.sums.x), out(all.sums.y), out(all.sums.z), out(all.sums.w));
   if (d < a.head_dim) {
@@ -200,12 +200,15 @@ template <int D, class T>
 void launch_tensor(
     Commands& commands, int blocks, int columns, bool paired, bool lines, bool scored, const AttentionDevice& device) {
   const auto launch = [&](auto* kernel) {
-    const size_t bytes = lines ? AttentionShared<D, true>::kBytes : AttentionShared<D, false>::kBytes;
+    constexpr bool kCoded = std::is_same_v<T, Coded>;
+    const size_t bytes = lines ? AttentionShared<D, true>::kBytes : AttentionShared<D, false, false, kCoded>::kBytes;
     commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = bytes}, device);
   };
-  if (lines && columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8, true>, false>);
-  else if (lines) launch(attention_kernel<ColumnConsumer<D, T, 16, true>, false>);
-  else if (paired && scored) launch(attention_kernel<RowConsumer<D, T, true, true>, true>);
+  if constexpr (!std::is_same_v<T, Coded>) {
+    if (lines && columns == 8) return launch(attention_kernel<ColumnConsumer<D, T, 8, true>, false>);
+    if (lines) return launch(attention_kernel<ColumnConsumer<D, T, 16, true>, false>);
+  }
+  if (paired && scored) launch(attention_kernel<RowConsumer<D, T, true, true>, true>);
   else if (paired) launch(attention_kernel<RowConsumer<D, T, true, false>, true>);
   else if (columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8>, false>);
   else if (columns == 16) launch(attention_kernel<ColumnConsumer<D, T, 16>, false>);
@@ -258,7 +261,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     return columns_for(run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads));
   };
   const auto in_lines = [&](const AttentionRun& run) {
-    return run.index.data && columns_of(run) > 0 && columns_of(run) <= kMostLineColumns;
+    return run.index.data && kv_plane(run.kv, args.layer).maps && columns_of(run) > 0 && columns_of(run) <= kMostLineColumns;
   };
   int most_columns[2] = {};  // runs of few rows go in one launch, in lines or not: what the largest needs
   for (const AttentionRun& run : args.runs) most_columns[in_lines(run)] = std::max(most_columns[in_lines(run)], columns_of(run));
@@ -280,7 +283,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     }
     HUNCH_CHECK(run.scores.metric == ScoreMetric::None || !run.index.data);
     Launch launch;
-    launch.general = !kv_plane(run.kv, args.layer).maps || group > kMostTensorGroup;
+    launch.general = !kv_plane(run.kv, args.layer).on_tensor_cores || group > kMostTensorGroup;
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
     launch.lines = !launch.general && in_lines(run);
     launch.columns = launch.general || columns_of(run) == 0 ? 0 : most_columns[launch.lines];
@@ -305,7 +308,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   for (const AttentionRun& run : args.runs) {
     if (run.num_rows == 0 || run.scores.metric == ScoreMetric::None || run.scores.prefix_len == 0) continue;
     const int shift = shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads);
-    const bool general = !kv_plane(run.kv, args.layer).maps || (1 << shift) > kMostTensorGroup;
+    const bool general = !kv_plane(run.kv, args.layer).on_tensor_cores || (1 << shift) > kMostTensorGroup;
     if (general || (run.num_rows << shift) > 2 * kTileRows)
       score(commands, args.layer, args.scale, args.q, run.first_row, run.kv, run.scores);
     else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.prefix_len) * sizeof(float);
@@ -334,7 +337,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   for (int64_t row = 0; row < run.num_rows; ++row)
     if (scores.row_used(row)) planned.rows.push_back(int32_t(row));
   if (planned.rows.empty()) planned.rows.push_back(0);  // not used, but somebody must write the scores of nobody
-  launch.general = !kv_plane(kv, layer).maps || call.group > kMostTensorGroup;
+  launch.general = !kv_plane(kv, layer).on_tensor_cores || call.group > kMostTensorGroup;
   launch.paired = !launch.general && (int64_t(planned.rows.size()) << call.shift) > kTileRows;
   launch.columns = launch.general ? 0 : columns_for(int64_t(planned.rows.size()) << call.shift);
   launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
@@ -474,7 +477,12 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     taken_->before += uint32_t(plan.items.size()) - uint32_t(plan.worker_items.back()) + uint32_t(plan.worker_items.size() - 1);
   device.q = call.q.data, device.q_row = call.q.stride[0], device.q_head = call.q.stride[1];
   HUNCH_CHECK(call.q.stride[2] == 1 && device.q_row % 4 == 0 && device.q_head % 4 == 0);
-  device.partials = workspace, device.scale_log2 = call.scale * kLog2E;
+  KvScale scale;  // of codes, which have one a layer and are multiplied without it
+  if (!launch.general && launch.dtype == DType::F8_E4M3) scale = devices[0].plane.scale;
+  for (const AttentionRunDevice& run : devices)
+    HUNCH_CHECK(
+        launch.general || (run.plane.scale.k == devices[0].plane.scale.k && run.plane.scale.v == devices[0].plane.scale.v));
+  device.partials = workspace, device.scale_log2 = call.scale * scale.k * kLog2E;
   device.group = call.group, device.group_shift = call.shift;
   device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
@@ -485,14 +493,15 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     const size_t shared = size_t(kGeneralWarps) * 2 * size_t(call.head_dim) * sizeof(float);
     commands.launch(general_attention_kernel,
         {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
-  } else if (launch.dtype == DType::BF16) {
-    if (call.head_dim == 128)
-      launch_tensor<128, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
-    else launch_tensor<64, __nv_bfloat16>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
   } else {
-    if (call.head_dim == 128)
-      launch_tensor<128, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
-    else launch_tensor<64, __half>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
+    const auto of_type = [&]<class T>(T*) {
+      if (call.head_dim == 128)
+        launch_tensor<128, T>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
+      else launch_tensor<64, T>(commands, blocks, launch.columns, launch.paired, launch.lines, scored, device);
+    };
+    if (launch.dtype == DType::BF16) of_type(static_cast<__nv_bfloat16*>(nullptr));
+    else if (launch.dtype == DType::F16) of_type(static_cast<__half*>(nullptr));
+    else of_type(static_cast<Coded*>(nullptr));
   }
   if (!launch.general) commands.launched_barrier();
   if (!launch.keys_only) {
@@ -502,7 +511,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
     combine.heads = int32_t(call.q.extent[1]);
-    combine.group = call.group, combine.head_dim = call.head_dim, combine.sinks = call.sinks;
+    combine.group = call.group, combine.head_dim = call.head_dim, combine.sinks = call.sinks, combine.value_scale = scale.v;
     // The product behind takes them all as they are, if nothing comes between.
     View<float, 2> out(call.out.data, call.out.extent[0], call.q.extent[1] * call.head_dim);
     out.stride[0] = combine.out_row;

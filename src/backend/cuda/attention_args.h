@@ -138,6 +138,7 @@ struct CombineDevice {
   float *out = nullptr, *lse = nullptr;
   int64_t out_row = 0, out_head = 0, lse_row = 0, lse_head = 0;  // strides
   int32_t heads = 0, group = 1, head_dim = 0;
+  float value_scale = 1;         // of values that were summed without it
   const float* sinks = nullptr;  // [head]; null: none
   std::byte* packed = nullptr;   // all heads of a row as products take them (packed_rows.cuh); null: not wanted
   int32_t packed_blocks = 0;

@@ -17,15 +17,16 @@ namespace {
 struct FillDevice {
   uint16_t* to;
   int64_t count;
+  uint16_t mask;
 };
-__global__ void fill_kernel(const FillDevice* args) {  // bf16 of about unit variance
+__global__ void fill_kernel(const FillDevice* args) {  // bf16 of about unit variance; masked: codes that are numbers
   const FillDevice a = *args;
   wait_for_previous();
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < a.count; i += int64_t(gridDim.x) * blockDim.x) {
     uint64_t x = uint64_t(i) * 0x9e3779b97f4a7c15ull + 0x1234567;
     x ^= x >> 32, x *= 0xd6e8feb86659fd93ull, x ^= x >> 32, x *= 0xd6e8feb86659fd93ull, x ^= x >> 32;
     const float u = float(uint32_t(x) >> 8) * 0x1p-24f + float(uint32_t(x >> 40)) * 0x1p-24f - 1;
-    a.to[i] = uint16_t(__float_as_uint(2.4f * u) >> 16);
+    a.to[i] = uint16_t(__float_as_uint(2.4f * u) >> 16) & a.mask;
   }
 }
 
@@ -37,17 +38,19 @@ struct Case {
   int64_t selected = 0;     // 0: dense
   int page = 1;             // selected: entries in a row
   bool first_last = false;  // scores: of the first and the last row alone
+  DType dtype = DType::BF16;
 };
 
 class Bench {
  public:
   Bench(Commands& commands, const Case& c) : commands_(commands), c_(c) {
-    const KvGeometry geometry{DType::BF16, c.layers, c.kv_heads, c.head_dim};
+    const KvGeometry geometry{c.dtype, c.layers, c.kv_heads, c.head_dim};
     const int64_t pages = (c.entries + kPageLen - 1) / kPageLen;
     store_ = CudaKvStore::make(commands, geometry, pages * c.sequences);
     HUNCH_CHECK(store_);
     commands.launch(fill_kernel, {.blocks = dim3(2048), .threads = 256},
-        FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2)});
+        FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2),
+            uint16_t(c.dtype == DType::BF16 ? 0xffff : 0xbfbf)});
     std::vector<int32_t> all(size_t(pages * c.sequences));
     std::iota(all.begin(), all.end(), 0);
     std::mt19937 random(1);
@@ -116,7 +119,8 @@ class Bench {
     });
     KernelRow row;
     row.name = c_.name, row.ms = ms;
-    row.bytes = double(c_.sequences * reads * c_.kv_heads) * c_.head_dim * 4 + double(rows * c_.q_heads * c_.head_dim) * 8;
+    row.bytes = double(c_.sequences * reads * c_.kv_heads) * double(2 * kv_row_bytes(c_.dtype, c_.head_dim)) +
+        double(rows * c_.q_heads * c_.head_dim) * 8;
     if (c_.scores) row.bytes += double(c_.sequences * (c_.shared ? 1 : c_.kv_heads) * prefix_) * 4;
     row.flops = 4.0 * double(rows * c_.q_heads * c_.head_dim) * double(reads);
     return row;
@@ -143,6 +147,13 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
       cases.push_back({.name = "attention: " + std::to_string(rows) + " rows" + (scores ? " with scores" : "") + ", 4 x 131072",
           .rows = rows,
           .scores = scores});
+  for (const DType dtype : {DType::F8_E4M3, DType::Q8_0})
+    for (const int rows : {1, 8, 12})
+      cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, " +
+              std::string(dtype_info(dtype).name) + ", 4 x 131072",
+          .rows = rows,
+          .scores = true,
+          .dtype = dtype});
   cases.push_back({.name = "attention: 8 rows with shared scores, 4 x 131072", .rows = 8, .scores = true, .shared = true});
   for (const int rows : {1, 8, 12})
     cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 4 x 131072, 64 / 8 heads of 64",
@@ -165,6 +176,10 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
   }
   cases.push_back({.name = "attention: 1 row, 16 x 8192", .sequences = 16, .entries = 8192, .layers = 4});
   cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072", .sequences = 16, .selected = 8192});
+  cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072, fp8",
+      .sequences = 16,
+      .selected = 8192,
+      .dtype = DType::F8_E4M3});
   cases.push_back(
       {.name = "attention: 1 row, 16 x 8192 selected of 131072, shared", .sequences = 16, .shared = true, .selected = 8192});
   // Vegas, appendix D: pages of so many entries, the same for all heads and for each its own.

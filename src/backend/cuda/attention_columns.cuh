@@ -24,6 +24,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
 
  public:
   static constexpr bool kScores = true;
+  static constexpr int kProducerRegisters = !std::is_same_v<T, Coded> ? 56 : N <= 16 ? 120 : 88;  // widening codes takes some
   using Base::Base;
   using typename Base::Shared;
 

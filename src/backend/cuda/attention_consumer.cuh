@@ -3,7 +3,7 @@
 // them; attention_rows.cuh: in its rows, for many. A row's bits are the same in both.
 #pragma once
 
-#include "backend/cuda/attention_stream.cuh"
+#include "backend/cuda/attention_codes.cuh"
 #include "backend/cuda/attention_wgmma.cuh"
 
 namespace hunch {
@@ -22,7 +22,7 @@ struct TileInFlight {
 template <class Self, int D, class T, bool kPaired, bool kLines = false, bool kFolds = false>
 class AttentionConsumer {
  public:
-  using Shared = AttentionShared<D, kLines, kFolds>;
+  using Shared = AttentionShared<D, kLines, kFolds, std::is_same_v<T, Coded>>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64;
 
   __device__ __forceinline__ AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
           for (int h = 0; h < 2; ++h) {
             const int place = block * kPageLen + h * 32 + lane;
             read[h] = place >= first && place <= last;
-            entry[h] = stored_entry(run, leaf < 0 ? nullptr : run.leaves + leaf, item.kv_head, place, last + 1);
+            entry[h] = stored_entry(run, leaf, item.kv_head, place, last + 1);
             logit[h] = -INFINITY;
             if (read[h])
               logit[h] = a.scale_log2 * dot(run.plane.dtype, q, kv_row(run.plane, run.pages, item.kv_head, entry[h], 0), dim);

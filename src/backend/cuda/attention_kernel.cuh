@@ -30,14 +30,18 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
         barrier_init(full, 1);
         barrier_init(full + kQueueSlots * 8, kPaired ? 12 : 6);  // every warp of the worker
       }
+    if (Shared::kOfCodes)
+      for (int half = 0; half < 4 * 2; ++half) barrier_init(shared + Shared::kArrived + uint32_t(half * 8), 1);
     barrier_init_done();
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<56>();
-    produce<Shared, kPaired>(a, shared, memory);
+    give_registers<Consumer::kProducerRegisters>();
+    if constexpr (Shared::kOfCodes)
+      CodeProducer < Shared, kPaired, Consumer::kProducerRegisters<120 ? 2 : 4>(a, shared, memory).run();
+    else produce<Shared, kPaired>(a, shared, memory);
   } else {
-    take_registers<224>();
+    take_registers<504 / 2 - Consumer::kProducerRegisters / 2>();
     Consumer(a, shared, memory).run();
   }
 #endif

@@ -14,8 +14,11 @@ namespace hunch {
 
 // kScored: some run wants scores.
 template <int D, class T, bool kPaired, bool kScored>
-class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kPaired> {
-  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kPaired>;
+class RowConsumer
+    : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kPaired && !std::is_same_v<T, Coded>> {
+  // Whether sums of earlier splits stay on the chip; not beside codes.
+  static constexpr bool kKeeps = kPaired && !std::is_same_v<T, Coded>;
+  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kKeeps>;
   friend Base;
   using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
       Base::is_bad;
@@ -29,6 +32,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 
  public:
   static constexpr bool kScores = kScored;
+  static constexpr int kProducerRegisters = std::is_same_v<T, Coded> ? 88 : 56;
   using Base::Base;
   using typename Base::Shared;
 
@@ -133,7 +137,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       } while (goes_on);
       end_split(state, added);
       const int of_item = split - item.first_split;
-      if constexpr (kPaired) {
+      if constexpr (kKeeps) {
         if (item.fold && of_item > 0) fold_onto(folded, state);
         if (item.fold && more) {
           keep(folded, state);
@@ -141,7 +145,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
         }
       }
       store_partial(
-          item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), !kPaired && item.fold && of_item > 0, state);
+          item, base + (item.fold ? 0 : of_item * partial_floats(rows_in_tile_, D)), !kKeeps && item.fold && of_item > 0, state);
     }
   }
   // Scores without attention.
@@ -238,7 +242,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     }
   }
 
-  // Paired: the splits of an item so far, sums in shared memory, where each thread has its own places (no registers for both).
+  // kKeeps: the splits of an item so far, sums in shared memory, where each thread has its own places (no registers for both).
   struct Folded {
     float top[2], total[2];
   };

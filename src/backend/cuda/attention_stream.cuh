@@ -1,6 +1,6 @@
 // What feeds attention on the tensor cores (attention_kernel.cuh): the layout of shared memory, the tiles of an item, the queue
 // of items, and the producers, which stream pages of K and V (a TMA box each; selected rows as lines, or by 16-byte copies)
-// through two rings.
+// through two rings. Stores of 8 bits: attention_codes.cuh.
 #pragma once
 
 #include "backend/cuda/attention_args.h"
@@ -16,25 +16,28 @@ constexpr int kQueueSlots = 4;    // items that producers may be ahead of consum
 
 // kLines: an entry's K and V lie in a line, as in the cache, and come line by line; for a selection and few rows. Lines are 16
 // bytes apart, so that ldmatrix meets in no bank. kFolds: consumers keep what splits come to here, in place of a stage of each
-// ring.
-template <int D, bool kLines, bool kFolds = false>
+// ring. kCoded: tiles come as codes and stand there as fp16 when they have been widened; codes take the place of a stage.
+template <int D, bool kLines, bool kFolds = false, bool kCoded = false>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
-  static constexpr bool kOfLines = kLines;
-  static constexpr int kStages = (D == 128 ? 3 : 6) - int(kFolds);   // of a ring
-  static constexpr int kFoldBytes = kFolds ? kTileRows * D * 4 : 0;  // of a consumer
+  static constexpr bool kOfLines = kLines, kOfCodes = kCoded;
+  static constexpr int kStages = (D == 128 ? 3 : 6) - int(kFolds) - int(kCoded);  // of a ring
+  static constexpr int kFoldBytes = kFolds ? kTileRows * D * 4 : 0;               // of a consumer
   static constexpr int kLineBytes = D * 2 * 2, kPitch = kLineBytes + (kLines ? 16 : 0);
   static constexpr int kStageBytes = kPageLen * kPitch;
   static constexpr int kQueryPart = kLines ? 16 * 128 : 8192;  // 64 dimensions of the queries
   static constexpr int kQueryBytes = D / 64 * kQueryPart;
-  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kRows = kRings + 2 * kStages * kStageBytes;
+  static constexpr int kCodeBytes = kCoded ? kPageLen * D * 2 : 0;  // of a tile; each producer warp has one
+  static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kCodes = kRings + 2 * kStages * kStageBytes;
+  static constexpr int kRows = kCodes + 4 * kCodeBytes;
   static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;  // [consumer][4][64] what is known of rows, or scores
   static constexpr int kFold = kRows + kRowBytes;
   static constexpr int kBad = kFold + 2 * kFoldBytes;              // [two tiles][consumer][warp] entries of V that are not finite
   static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
   static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
   static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
-  static constexpr int kBytes = kTaken + 2 * kQueueSlots * 4;
+  static constexpr int kArrived = kTaken + 2 * kQueueSlots * 4;     // [producer warp][half of its tile of codes]
+  static constexpr int kBytes = kArrived + (kCoded ? 4 * 2 * 8 : 0);
 };
 
 // The state of a row over a set of entries and how two of them become one; the same code in attention and combine kernels.
@@ -91,11 +94,14 @@ class Tiles {
   int splits_end_, begin_ = 0, next_block_ = 0, last_ = 0, next_leaf_ = 0;
 };
 
-// The entry of the store that place `place` of a run is.
-__device__ __forceinline__ int stored_entry(
-    const AttentionRunDevice& run, const LeafDevice* leaf, int kv_head, int place, int end) {
+// The entry of the store that place `place` of a run is. leaf -1: none. (No pointer that may be null: ptxas 13.0 has made of one
+// a register that was read before it was written.)
+__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, int leaf, int kv_head, int place, int end) {
   place = min(place, end - 1);
-  if (leaf && place >= run.tree_entry) place = run.tree_entry + run.paths[leaf->path + min(place - run.tree_entry, leaf->depth)];
+  if (leaf >= 0 && place >= run.tree_entry) {
+    const LeafDevice& of = run.leaves[leaf];
+    place = run.tree_entry + run.paths[of.path + min(place - run.tree_entry, of.depth)];
+  }
   if (!run.index) return place;
   return place < run.count ? __ldcg(run.index + kv_head * run.index_stride + place) : run.tail_first + (place - run.count);
 }
@@ -146,14 +152,11 @@ class ItemQueue {
   bool hands_round_ = false;
 };
 
-// A producer warp: every other tile of its ring.
-template <class Shared, bool kPaired>
-__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
-  constexpr int D = Shared::kHeadDim;
-  const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 2;
-  const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
-  const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
-  const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
+// What a producer warp brings: every other tile of its ring. Its stage is `stage` of the ring, empty in the phase before `phase`.
+template <class Shared, bool kPaired, class BeginItem, class Bring>
+__device__ __forceinline__ void for_own_tiles(
+    const AttentionDevice& args, uint32_t shared, char* memory, const BeginItem& begin_item, const Bring& bring) {
+  const int ring = int(threadIdx.x) / kRingThreads, warp = int(threadIdx.x) / 32 % 2;
   int stage = 0, tiles = 0;
   constexpr int rings = kPaired ? 2 : 1;
   const int my_ring = kPaired ? ring : 0;
@@ -163,8 +166,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
   for (; queue.item() < args.num_items; queue.advance()) {
     const AttentionItemDevice& item = args.items[queue.item()];
     const AttentionRunDevice& run = args.runs[item.run];
-    const bool boxes = run.index == nullptr;
-    if (boxes && lane == 0) forget_map(run.plane.maps + (args.keys_only ? 1 : 0));
+    begin_item(run);
     const int end_entry = item.end_entry, kv_head = item.kv_head;
     const int32_t* pages = run.pages;
     for (Tiles keys(item, run.leaves); keys.next();) {
@@ -178,56 +180,78 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
         wait_for_previous();
         waited = true;
       }
-      const uint32_t to = stages + uint32_t(at_stage * Shared::kStageBytes), ready = full + uint32_t(at_stage * 8);
-      if (boxes && leaf < 0) {
-        const int page = pages[block];
-        barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
-        if (lane == 0) {
-          barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
-          copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
-              run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
-        } else {
-          barrier_arrive(ready);
-        }
-      } else {
-        // Lane l looks up rows l and l + 32; then the warp copies them row by row.
-        const LeafDevice* path = leaf < 0 ? nullptr : run.leaves + leaf;
-        const int places_end = path ? run.tree_entry + path->depth + 1 : end_entry;
-        int row[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) row[h] = stored_entry(run, path, kv_head, block * kPageLen + h * 32 + lane, places_end);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
-        const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
-        if constexpr (Shared::kOfLines) {
-          barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
-          if (lane == 0) barrier_arrive_and_expect(ready, kPageLen * Shared::kLineBytes);
-          __syncwarp();
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            copy_line(to + uint32_t((h * 32 + lane) * Shared::kPitch), head + int64_t(row[h]) * Shared::kLineBytes,
-                Shared::kLineBytes, ready, policy);
-          if (lane != 0) barrier_arrive(ready);
-          continue;
-        }
-        constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
-        const int chunk = lane % kChunks;
-        const bool mine = !args.keys_only || chunk < kChunks / 2;
-        head += chunk * 16;
-        const uint32_t part = to + uint32_t(chunk / 8 * 8192);
-        barrier_poll(empty + uint32_t(at_stage * 8), at_phase ^ 1);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll 8
-          for (int r = 0; r < 32; r += kRowsAtOnce) {
-            const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
-            if (mine)
-              copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
-          }
-        barrier_arrive_copies(ready);
-      }
+      bring(run, pages, kv_head, end_entry, block, leaf, at_stage, at_phase);
     }
   }
+}
+
+// Where rows l and l + 32 of a tile lie, for lane l: page and entry in it, as one number.
+__device__ __forceinline__ void look_up_rows(
+    int (&row)[2], const AttentionRunDevice& run, const int32_t* pages, int kv_head, int end_entry, int block, int leaf) {
+  const int places_end = leaf < 0 ? end_entry : run.tree_entry + run.leaves[leaf].depth + 1;
+  const int place = block * kPageLen + int(threadIdx.x) % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) row[h] = stored_entry(run, leaf, kv_head, place + h * 32, places_end);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) row[h] = pages[row[h] / kPageLen] * kPageLen + row[h] % kPageLen;
+}
+
+template <class Shared, bool kPaired>
+__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
+  constexpr int D = Shared::kHeadDim;
+  const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32;
+  const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
+  const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
+  const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
+  const auto begin_item = [&](const AttentionRunDevice& run) {
+    if (!run.index && lane == 0) forget_map(run.plane.maps + (args.keys_only ? 1 : 0));
+  };
+  const auto bring = [&](const AttentionRunDevice& run, const int32_t* pages, int kv_head, int end_entry, int block, int leaf,
+                         int stage, uint32_t phase) {
+    const uint32_t to = stages + uint32_t(stage * Shared::kStageBytes), ready = full + uint32_t(stage * 8);
+    if (!run.index && leaf < 0) {
+      const int page = pages[block];
+      barrier_poll(empty + uint32_t(stage * 8), phase ^ 1);
+      if (lane == 0) {
+        barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
+        copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
+            run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
+      } else {
+        barrier_arrive(ready);
+      }
+      return;
+    }
+    // Lane l looks up rows l and l + 32; then the warp copies them row by row.
+    int row[2];
+    look_up_rows(row, run, pages, kv_head, end_entry, block, leaf);
+    const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
+    if constexpr (Shared::kOfLines) {
+      barrier_poll(empty + uint32_t(stage * 8), phase ^ 1);
+      if (lane == 0) barrier_arrive_and_expect(ready, kPageLen * Shared::kLineBytes);
+      __syncwarp();
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        copy_line(to + uint32_t((h * 32 + lane) * Shared::kPitch), head + int64_t(row[h]) * Shared::kLineBytes,
+            Shared::kLineBytes, ready, policy);
+      if (lane != 0) barrier_arrive(ready);
+      return;
+    }
+    constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
+    const int chunk = lane % kChunks;
+    const bool mine = !args.keys_only || chunk < kChunks / 2;
+    head += chunk * 16;
+    const uint32_t part = to + uint32_t(chunk / 8 * 8192);
+    barrier_poll(empty + uint32_t(stage * 8), phase ^ 1);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll 8
+      for (int r = 0; r < 32; r += kRowsAtOnce) {
+        const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
+        if (mine) copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
+      }
+    barrier_arrive_copies(ready);
+  };
+  for_own_tiles<Shared, kPaired>(args, shared, memory, begin_item, bring);
 }
 
 }  // namespace hunch

@@ -32,25 +32,34 @@ Attended expected(KvPair& kv, const Request& request, bool keys_only = false) {
   return attend(nullptr, nullptr, {&kv}, {request}, 1, keys_only)[0];
 }
 
-bool on_tensor_cores(DType t, int dim) { return (t == DType::BF16 || t == DType::F16) && (dim == 64 || dim == 128); }
-// Weights are rounded to 8 or 11 bits, an error of at most 2^-9 or 2^-12 of a mean of values up to 4.
+bool on_tensor_cores(DType t, int dim) { return t != DType::F32 && (dim == 64 || dim == 128); }
+// Weights are rounded to 8 or 11 bits, an error of at most 2^-9 or 2^-12 of a mean of values up to 4. Codes of Q8_0 times their
+// scale are rounded to 11 bits: values, and keys too, so that weights of large logits are another.
 float out_tolerance(const KvShape& s) {
-  return !on_tensor_cores(s.dtype, s.head_dim) ? 5e-5f : s.dtype == DType::BF16 ? 1.2e-2f : 2e-3f;
+  return !on_tensor_cores(s.dtype, s.head_dim) ? 5e-5f
+      : s.dtype == DType::BF16                 ? 1.2e-2f
+      : s.dtype == DType::Q8_0                 ? 5e-3f
+                                               : 2e-3f;
 }
 constexpr float kLogitTolerance = 4e-5f;
+float logit_tolerance(const KvShape& s) {
+  return on_tensor_cores(s.dtype, s.head_dim) && s.dtype == DType::Q8_0 ? 2e-3f : kLogitTolerance;
+}
 
 void expect_reference(Device& device, KvPair& kv, const Request& request, const std::string& what = "") {
   const Attended right = expected(kv, request), got = device.run(kv, request);
   const std::string all = what + " " + kv.shape.name() + " len " + std::to_string(kv.len) + " rows " +
       std::to_string(request.last.size()) + " window " + std::to_string(request.window);
   EXPECT_LE(distance(got.out, right.out), out_tolerance(kv.shape)) << all;
-  EXPECT_LE(distance(got.lse, right.lse), kLogitTolerance) << all;
+  EXPECT_LE(distance(got.lse, right.lse), logit_tolerance(kv.shape)) << all;
 }
 
-const std::vector<KvShape> kTensorShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128}};
+const std::vector<KvShape> kTensorShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128},
+    {DType::F8_E4M3, 1, 4, 128}, {DType::Q8_0, 2, 8, 64}};
 const std::vector<KvShape> kShapes{{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}, {DType::F16, 1, 4, 128},
     {DType::F16, 2, 1, 64}, {DType::BF16, 2, 5, 128}, {DType::BF16, 1, 16, 64}, {DType::F32, 2, 2, 80}, {DType::Q8_0, 2, 2, 64},
-    {DType::BF16, 1, 2, 48}, {DType::BF16, 1, 32, 64}, {DType::F8_E4M3, 2, 4, 128}};
+    {DType::BF16, 1, 2, 48}, {DType::BF16, 1, 32, 64}, {DType::F8_E4M3, 2, 4, 128}, {DType::F8_E4M3, 1, 8, 64},
+    {DType::Q8_0, 1, 4, 128}};
 
 TEST(CudaAttention, EqualsReferenceForEveryTypeAndHeadShape) {
   HUNCH_NEEDS_DEVICE();
@@ -140,6 +149,7 @@ TEST(CudaAttention, GivesARowTheSameBitsWhateverItsCompanyMakesOfReferences) {
         ASSERT_TRUE(test::same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
             << shape.name() << " rows from " << r << ", " << count;
       }
+    if (shape.dtype == DType::Q8_0) continue;  // logits this large tell rounded keys from others
     const Attended right = expected(kv, all);
     EXPECT_LE(distance(alone, right.out), out_tolerance(shape)) << shape.name() << " " << test::difference(alone, right.out);
   }
@@ -247,7 +257,7 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
           const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
           for (size_t i = 0; i < got.lse.size(); ++i) {
             if (request.last[i / heads] < first) ASSERT_EQ(got.lse[i], -INFINITY) << what;
-            else ASSERT_NEAR(got.lse[i], right.lse[i], kLogitTolerance) << what;
+            else ASSERT_NEAR(got.lse[i], right.lse[i], logit_tolerance(shape)) << what;
           }
           for (const size_t r : {size_t(0), size_t(rows - 1)}) {
             if (request.last[r] < first) continue;
@@ -390,7 +400,8 @@ TEST(CudaAttention, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
   HUNCH_NEEDS_DEVICE();
   Device device;
   std::mt19937 random(3);
-  for (const KvShape& shape : {KvShape{DType::BF16, 1, 4, 128}, KvShape{DType::F16, 2, 8, 64}, KvShape{DType::F32, 1, 2, 16}})
+  for (const KvShape& shape : {KvShape{DType::BF16, 1, 4, 128}, KvShape{DType::F16, 2, 8, 64}, KvShape{DType::F32, 1, 2, 16},
+           KvShape{DType::F8_E4M3, 1, 4, 128}, KvShape{DType::Q8_0, 1, 4, 64}})
     for (const int64_t first_entry : {1, 37, 63, 64, 960, 1000, 1022, 1024})
       for (const double chain : {0.2, 0.8})
         expect_chains(
@@ -451,7 +462,7 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
   };
   for (const KvShape& shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 2, 8, 64}, KvShape{DType::F16, 2, 1, 64},
            KvShape{DType::BF16, 2, 2, 64}, KvShape{DType::BF16, 1, 16, 64}, KvShape{DType::BF16, 2, 5, 128},
-           KvShape{DType::F32, 2, 3, 24}})
+           KvShape{DType::F32, 2, 3, 24}, KvShape{DType::F8_E4M3, 2, 4, 128}, KvShape{DType::Q8_0, 2, 4, 64}})
     for (const Case c :
         {Case{100, 8, 92}, Case{1200, 3, 1197}, Case{1200, 12, 1024}, Case{70, 1, 64}, Case{200, 70, 20}, Case{300, 20, 280}}) {
       KvPair kv(*device.commands, shape, c.len);
@@ -460,7 +471,7 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
           for (const bool shared : {false, true}) {
             const Request request = scored(shape, c.len, c.rows, metric, combine, shared, c.prefix);
             const Attended right = expected(kv, request);
-            const float tolerance = kLogitTolerance * std::sqrt(float(c.rows));  // of a sum over rows
+            const float tolerance = logit_tolerance(shape) * std::sqrt(float(c.rows));  // of a sum over rows
             const std::string what = shape.name() + " rows " + std::to_string(c.rows) + " metric " + std::to_string(int(metric)) +
                 " combine " + std::to_string(int(combine)) + " shared " + std::to_string(shared);
             const Attended got = device.run(kv, request);

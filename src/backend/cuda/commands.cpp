@@ -140,8 +140,9 @@ void* Commands::workspace(size_t bytes) {
 }
 
 void Commands::begin_op() {
-  const bool early = early_ < 2 && long_ > early_ * kLongOfLayer;
+  bool early = early_ < 2 && long_ > early_ * kLongOfLayer;
   if (early) ++early_;
+  if (hurries_ && launches_.size() >= kOfLayer) early = true, hurries_ = false;
   if (early || args_used_ > kArgsBytes / 2 || data_used_ > kDataBytes / 2) submit();
 }
 
@@ -266,7 +267,7 @@ Status Commands::wait() {
   submit();
   if (marking_) good(cudaEventRecord(done_, stream_), "taking the time");
   packed_rows_ = {};
-  long_ = early_ = 0;
+  long_ = early_ = 0, hurries_ = false;
   ++counters_.waits;
   const auto start = std::chrono::steady_clock::now();
   good(cudaStreamSynchronize(stream_), "running a step");

@@ -85,6 +85,26 @@ TEST(Commands, AGraphTakesOtherGrids) {
   EXPECT_EQ(commands.counters().refits, before);  // by now both have graphs of their own
 }
 
+TEST(Commands, InAHurryTheBeginningOfAListStartsAlone) {
+  HUNCH_NEEDS_DEVICE();
+  auto made = Commands::make();
+  ASSERT_TRUE(made.ok());
+  Commands& commands = **made;
+  test::DeviceArray<float> x(std::vector<float>(128, 0));
+  const std::vector<float> one(128, 1);
+  for (const bool hurry : {true, false}) {
+    if (hurry) commands.hurry();
+    for (int i = 0; i < 20; ++i) {
+      commands.begin_op();
+      const float* a = commands.data(std::span<const float>(one));
+      commands.launch(add_kernel, {.blocks = dim3(1), .threads = 128}, AddArgs{x.data(), a, x.data(), 128});
+    }
+    EXPECT_EQ(commands.counters().launches, hurry ? 12u : 20u);  // once, and until the next wait
+    ASSERT_TRUE(commands.wait().ok());
+  }
+  for (const float sum : x.get()) ASSERT_EQ(sum, 40);
+}
+
 TEST(Commands, ScratchGrowsWithoutHarmToKernelsInFlight) {
   HUNCH_NEEDS_DEVICE();
   auto made = Commands::make();

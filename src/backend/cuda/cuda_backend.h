@@ -35,6 +35,7 @@ class CudaBackend final : public Backend {
   bool asynchronous() const override { return true; }
   Status synchronize() override;
   void mark() override { commands_->mark(); }
+  void hurry() override { commands_->hurry(); }
   double since_mark_ms() const override { return commands_->since_mark_ms(); }
   bool selects_in_place() const override { return true; }
   size_t memory_bytes() const override;

@@ -83,6 +83,8 @@ KvPlane CudaKvStore::plane(int layer) const {
   plane.head_bytes = num_pages * chunk_bytes_, plane.chunk_bytes = chunk_bytes_;
   plane.keys = memory_ + int64_t(layer) * kv_heads * plane.head_bytes;
   plane.maps = maps_;
+  const bool coded = dtype == DType::F8_E4M3 || dtype == DType::Q8_0;
+  plane.on_tensor_cores = maps_ || (coded && (head_dim == 64 || head_dim == 128) && is_hopper());
   plane.head_rows = int32_t(num_pages * kPageLen);
   plane.first_row = maps_ ? int32_t(int64_t(layer) * kv_heads * plane.head_rows) : 0;
   plane.dtype = dtype, plane.head_dim = head_dim, plane.kv_heads = kv_heads;

@@ -1,0 +1,162 @@
+// The producers of attention over stores of 8-bit codes (FP8, Q8_0; attention_stream.cuh has the others'). Codes come to a place
+// of their warp's own, half a tile at a time, are widened to fp16 and stand in the ring as if the cache held that, in the
+// swizzle: so what consumes them, and every row's bits, are those of a cache in fp16. While a half is widened, the next tile's is
+// on its way to where the half before it was. An FP8 code is exact in fp16, its layer's scale goes into the scale of logits and
+// the folding of values (attention.cu); a Q8_0 code times its scale is rounded once.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "backend/cuda/attention_stream.cuh"
+
+namespace hunch {
+
+struct Coded {};  // in place of the type of a store: codes on the way in, products as of fp16
+
+__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from));
+  return x;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
+// Four codes as fp16.
+__device__ __forceinline__ uint2 widened_fp8(uint32_t codes) {
+  const auto pair = [](uint32_t two) {
+    const __half2_raw both = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(two), __NV_E4M3);
+    return uint32_t(both.x) | uint32_t(both.y) << 16;
+  };
+  return make_uint2(pair(codes), pair(codes >> 16));
+}
+__device__ __forceinline__ uint2 widened_int8(uint32_t codes, float scale) {
+  codes ^= 0x80808080u;
+  // 2^23 + 128 + code, by its bits: conversions are few a cycle.
+  const auto code = [codes](int at) { return __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7440u + at)) - 8388736.0f; };
+  const auto pair = [&](int at) {
+    const __half2 both = __floats2half2_rn(code(at) * scale, code(at + 1) * scale);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  };
+  return make_uint2(pair(0), pair(2));
+}
+template <bool kIntegers>
+__device__ __forceinline__ uint4 widened(uint32_t low, uint32_t high, float scale) {
+  const uint2 a = kIntegers ? widened_int8(low, scale) : widened_fp8(low);
+  const uint2 b = kIntegers ? widened_int8(high, scale) : widened_fp8(high);
+  return make_uint4(a.x, a.y, b.x, b.y);
+}
+
+// kAtOnce: pieces of codes that are loaded together, as registers allow.
+template <class Shared, bool kPaired, int kAtOnce>
+class CodeProducer {
+ public:
+  __device__ __forceinline__ CodeProducer(const AttentionDevice& args, uint32_t shared, char* memory)
+      : args_(args), shared_(shared), memory_(memory), lane_(int(threadIdx.x) % 32) {
+    const int ring = int(threadIdx.x) / kRingThreads, warp = int(threadIdx.x) / 32;
+    const int piece = lane_ % kPieces, of_row = piece % (kPieces / 2), row = lane_ / kPieces;
+    // Lanes that are four pieces apart begin with another half of theirs: no two of a turn meet in a bank.
+    swaps_ = piece / 4 % 2;
+    to_ = shared +
+        uint32_t(Shared::kRings + ring * Shared::kStages * Shared::kStageBytes +
+            piece / (kPieces / 2) * (Shared::kStageBytes / 2) + of_row / 4 * 8192 + row * 128 +
+            ((of_row % 4 * 2 + int(swaps_)) ^ row) * 16);
+    full_ = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8);
+    slot_ = shared + uint32_t(Shared::kCodes + warp * Shared::kCodeBytes), codes_ = slot_ + uint32_t(lane_ * 16);
+    arrived_ = shared + Shared::kArrived + uint32_t(warp * 2 * 8);
+    integers_ = args.runs[0].plane.dtype == DType::Q8_0;
+  }
+
+  __device__ __forceinline__ void run() {
+    const uint64_t policy = args_.reread ? policy_normal() : policy_read_once();
+    for_own_tiles<Shared, kPaired>(
+        args_, shared_, memory_, [](const AttentionRunDevice&) {},
+        [&](const AttentionRunDevice& run, const int32_t* pages, int kv_head, int end_entry, int block, int leaf, int stage,
+            uint32_t phase) {
+          const std::byte* head = run.plane.keys + kv_head * run.plane.head_bytes;
+          // Of a page what is in a half lies together; else each lane fetches a line.
+          const bool lines = run.index || leaf >= 0;
+          int rows[2];
+          if (lines) look_up_rows(rows, run, pages, kv_head, end_entry, block, leaf);
+          else rows[0] = pages[block] * kPageLen + lane_, rows[1] = rows[0] + 32;
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int row = rows[half];
+            const std::byte* page = head + int64_t(row / kPageLen) * run.plane.chunk_bytes;
+            if (widens_) widen(half);
+            __syncwarp();  // everybody has read what stood there
+            const uint32_t to = slot_ + uint32_t(half * kHalfBytes), arrives = arrived_ + uint32_t(half * 8);
+            if (lane_ == 0) barrier_arrive_and_expect(arrives, kHalfBytes);
+            __syncwarp();
+            if (lines) copy_line(to + uint32_t(lane_ * kLine), page + row % kPageLen * kLine, kLine, arrives, policy);
+            else if (lane_ == 0) copy_line(to, page + half * kHalfBytes, kHalfBytes, arrives, policy);
+            if (integers_)  // past the L1, which may know a neighbour of it as it was before
+              scales_[half] = __ldcg(reinterpret_cast<const float2*>(page + kPageLen * kLine) + row % kPageLen);
+          }
+          if (widens_) parity_ ^= 1;
+          widens_ = true, stage_ = stage, phase_ = phase;
+        });
+    if (!widens_) return;
+    widen(0);
+    widen(1);
+  }
+
+ private:
+  static constexpr int D = Shared::kHeadDim, kLine = 2 * D, kHalfBytes = 32 * kLine, kPieces = kLine / 16;
+
+  __device__ __forceinline__ void widen(int half) {
+    barrier_poll(arrived_ + uint32_t(half * 8), parity_);
+    if (half == 0) barrier_poll(full_ + uint32_t((Shared::kStages + stage_) * 8), phase_ ^ 1);
+    if (integers_) widen<true>(half);
+    else widen<false>(half);
+    if (half == 0) return;
+    show_to_tensor_cores();
+    barrier_arrive(full_ + uint32_t(stage_ * 8));
+  }
+  // Half of the tile that came last to its stage, 16 codes of a row of K or V at a time. Loads of some such pieces go together,
+  // those of the next ones before these are stored: one warp hides its own latency.
+  template <bool kIntegers>
+  __device__ __forceinline__ void widen(int half) {
+    constexpr int kRows = 32 / kPieces;  // that a piece of all lanes is of
+    const uint32_t from = codes_ + uint32_t(half * kHalfBytes), to = to_ + uint32_t(stage_ * Shared::kStageBytes + half * 4096);
+    uint4 codes[2][kAtOnce];
+    const auto load = [&](int i) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) codes[i / kAtOnce % 2][j] = load_shared(from + uint32_t((i + j) * 512));
+    };
+    load(0);
+#pragma unroll
+    for (int i = 0; i < kPieces; i += kAtOnce) {
+      if (i + kAtOnce < kPieces) load(i + kAtOnce);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const uint4 c = codes[i / kAtOnce % 2][j];
+        float scale = 0;
+        if constexpr (kIntegers) {
+          const int at = (i + j) * kRows + lane_ / kPieces;
+          const float k_scale = __shfl_sync(~0u, scales_[half].x, at), v_scale = __shfl_sync(~0u, scales_[half].y, at);
+          scale = lane_ % kPieces < kPieces / 2 ? k_scale : v_scale;
+        }
+        // Rows of a turn, and turns, have bits of their own in the swizzle.
+        const uint32_t at = (to ^ uint32_t((i + j) * kRows % 8 * 16)) + uint32_t((i + j) * kRows * 128);
+        store_shared(at, widened<kIntegers>(swaps_ ? c.z : c.x, swaps_ ? c.w : c.y, scale));
+        store_shared(at ^ 16, widened<kIntegers>(swaps_ ? c.x : c.z, swaps_ ? c.y : c.w, scale));
+      }
+    }
+  }
+
+  const AttentionDevice& args_;
+  const uint32_t shared_;
+  char* const memory_;
+  const int lane_;
+  uint32_t to_, full_, slot_, codes_, arrived_;  // to_: of the lane's first codes in stage 0
+  bool integers_, swaps_;
+  float2 scales_[2] = {};  // of the lane's rows of each half, K's and V's: Q8_0
+  // The tile whose codes are there, or on their way.
+  bool widens_ = false;
+  int stage_ = 0;
+  uint32_t phase_ = 0, parity_ = 0;
+};
+
+}  // namespace hunch
