@@ -90,7 +90,6 @@ void Follower::run_blind_trees() {
     });
   ids_queued_ = false;
   if (!backend_.synchronize().ok()) return;  // the pass that verifies fails with the reason
-  backend_.hurry();                          // nothing runs meanwhile
   const auto parents = chosen_parents_.view<int32_t>(int64_t(seats_.size()), max_draft_);
   const auto count = num_chosen_.view<int32_t>(int64_t(seats_.size()));
   for (Draft* draft : grown_) {
