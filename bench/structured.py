@@ -21,7 +21,7 @@ METHODS = ("none", "ngram", "suffix", "self", "auto")
 def seconds(prompt, tokens, method, grammar):
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
   out = subprocess.run([BINARY, "run", "-m", str(ROOT / "models/wren-34m.gguf"), "-f", prompt, "-n", str(tokens), "--temp", "0", "-t", "1", "--ignore-eos",
-                        "--spec", method, "--json", *(["--regex", r"(.|\n)*"] if grammar else [])], check=True, capture_output=True, text=True).stdout
+      "--spec", method, "--json", *(["--regex", r"(.|\n)*"] if grammar else [])], check=True, capture_output=True, text=True).stdout
   after = resource.getrusage(resource.RUSAGE_CHILDREN)
   return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, json.loads(out)["text"]
 

@@ -14,7 +14,7 @@ import tempfile
 
 # A folder may include those to its left. Folders of one group stand side by side and do not see each other.
 ORDER = [["base"], ["tensor"], ["checkpoint"], ["backend"], ["kv"], ["sparse"], ["model"], ["draft"], ["accept"], ["engine"],
-         ["api"], ["server"], ["cli", "bindings"]]
+    ["api"], ["server"], ["cli", "bindings"]]
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 TEXT_SEES, SEES_TEXT = {"base"}, {"engine", "api", "server", "cli", "bindings"}
 
@@ -22,7 +22,7 @@ TEXT_SEES, SEES_TEXT = {"base"}, {"engine", "api", "server", "cli", "bindings"}
 PART_FOLDERS = {("sparse", "policies"), ("model", "families"), ("draft", "proposers"), ("accept", "rules")}
 
 CUDA = re.compile(r"^(cuda|cublas|cufft|cudnn|curand|cusparse|nccl|nvrtc|nvToolsExt|nvtx3/|cub/|thrust/|cooperative_groups|cutlass/|cute/"
-                  r"|mma\.h$|driver_types\.h$|vector_types\.h$|device_launch_parameters\.h$)")
+    r"|mma\.h$|driver_types\.h$|vector_types\.h$|device_launch_parameters\.h$)")
 SOCKETS = re.compile(r"^(sys/(socket|un|epoll|select)\.h|netinet/|arpa/|netdb\.h|net/|poll\.h|sys/poll\.h|ifaddrs\.h)")
 C_HEADERS = {"stdint.h", "stddef.h", "stdbool.h"}  # for a public header in C
 SOURCES = {".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh", ".inc"}

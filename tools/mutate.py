@@ -148,7 +148,7 @@ def main():
     sys.exit('mutate: ninja is not installed')
   flags = ['-DCMAKE_BUILD_TYPE=Release'] if args.release else ['-DCMAKE_BUILD_TYPE=None', '-DCMAKE_CXX_FLAGS=-O1 -w']
   subprocess.run(['cmake', '-S', str(scratch), '-B', str(scratch / BUILD), '-G', 'Ninja', *flags], check=True,
-                 stdout=subprocess.DEVNULL)
+      stdout=subprocess.DEVNULL)
   built = build(scratch, programs, args.jobs)
   if built.returncode != 0:
     sys.exit('mutate: the tree does not build\n' + built.stdout[-4000:])

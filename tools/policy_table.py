@@ -42,7 +42,7 @@ def acceptance(rows):
         total[i] += count
     errors.append(row["standard_error"] / row["mean_tokens_per_round"])
   return {key: ([k / max(1, r) for r, k in zip(reached, kept)], sum(errors) / len(errors))
-          for key, (reached, kept, errors) in sums.items()}
+      for key, (reached, kept, errors) in sums.items()}
 
 
 def tokens(by_position, drafts):

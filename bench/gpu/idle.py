@@ -48,8 +48,8 @@ def summary(records, launches, rounds):
   between = whole - busy - inside
   n = (rounds - 1) * 1e6
   return {"round_ms": whole / n, "busy_ms": busy / n, "idle_within_graphs": inside / whole, "idle_between_graphs": between / whole,
-          "host_between_rounds": sum(a - b for a, b in zip(first[1:], last[:-1])) / whole,
-          "kernels": sum(len(spans) for spans in found[0])}
+      "host_between_rounds": sum(a - b for a, b in zip(first[1:], last[:-1])) / whole,
+      "kernels": sum(len(spans) for spans in found[0])}
 
 
 def main():

@@ -21,7 +21,7 @@ from served import PROMPT, Served, get_bytes, post_bytes  # noqa: E402
 def streams(served, count, tokens):
   """Seconds that they take together, and all waits between two pieces that came (sorted)."""
   data = post_bytes("/v1/completions", {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-                                        "speculative_config": "off"})
+      "speculative_config": "off"})
   selector = selectors.DefaultSelector()
   start = time.monotonic()
   last = {}
@@ -103,9 +103,9 @@ def main():
       best = [min(b, now) for b, now in zip(best, (alone, beside))]
       ratios.append(beside / alone), tails.append(p99[1] / p99[0])
       print(f"64 streams: {alone:.2f} s alone, {beside:.2f} s in the crowd; wait between pieces, p99: {p99[0]:.0f} and {p99[1]:.0f} ms; "
-            f"{memory[-1]:.0f} MiB", flush=True)
+          f"{memory[-1]:.0f} MiB", flush=True)
     print(f"median: {statistics.median(ratios):.3f} of the time alone, the best runs {best[1] / best[0]:.3f}, p99 {statistics.median(tails):.3f}; memory {memory[0]:.0f} to {memory[-1]:.0f} MiB, "
-          f"after it {served.metric('process_resident_memory_bytes') / 2**20:.0f}; {served.metric('process_open_fds'):.0f} descriptors left")
+        f"after it {served.metric('process_resident_memory_bytes') / 2**20:.0f}; {served.metric('process_open_fds'):.0f} descriptors left")
   finally:
     served.kill()
 

@@ -27,7 +27,7 @@ FLAGS = ("-c", "2048", "-t", "1", "-np", "16")
 def requests(tokens):
   text = (ROOT / "ARCHITECTURE.md").read_text()
   return [{"prompt": text[200 * i:200 * i + 400], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
-          for i in range(64)]
+      for i in range(64)]
 
 
 def batch_seconds(bodies, folder):
@@ -101,7 +101,7 @@ def main():
   added.sort()
   for stream, values in ratios.items():
     print(f"{'streamed' if stream else 'whole'}: median {statistics.median(values):.3f} of batch's throughput ({min(values):.3f} to {max(values):.3f}), "
-          f"the best runs {best['batch'] / best[stream]:.3f}; {statistics.median(cpu[stream]):.3f} of its CPU time ({min(cpu[stream]):.3f} to {max(cpu[stream]):.3f})")
+        f"the best runs {best['batch'] / best[stream]:.3f}; {statistics.median(cpu[stream]):.3f} of its CPU time ({min(cpu[stream]):.3f} to {max(cpu[stream]):.3f})")
   print(f"first token: {added[32]:.2f} ms after the engine's prompt time (a quarter of the requests: {added[16]:.2f}, 90 %: {added[57]:.2f})")
 
 

@@ -23,7 +23,7 @@ for kind in (T.Q8_0, T.Q4_0):
   rows = rng.normal(0, 1, (6, 32)).astype(np.float32) * np.array([[1], [0], [1e-3], [100], [1e-6], [1]], np.float32)
   rows[5, :] = np.arange(32) / 2 - 8  # ties between codes
   out["encode"].append({"type": kind.name.lower(), "values": rows.tobytes().hex(),
-                        "blocks": gguf.quants.quantize(rows, kind).tobytes().hex()})
+      "blocks": gguf.quants.quantize(rows, kind).tobytes().hex()})
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.json"), "w") as file:
   json.dump(out, file, indent=1)
   file.write("\n")

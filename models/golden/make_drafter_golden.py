@@ -117,13 +117,13 @@ SPECULATORS = {
     "norm_before_residual": True, "eagle_aux_hidden_state_layer_ids": [1, 2, 3], "target_hidden_size": None,
     "transformer_layer_config": llama_config(SHAPE),
     "speculators_config": {"algorithm": "eagle3", "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 5}],
-                           "verifier": {"name_or_path": "qwen3-deep"}},
+    "verifier": {"name_or_path": "qwen3-deep"}},
 }  # fmt: skip
 EAGLE3 = llama_config(SHAPE, architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=DRAFT_VOCAB, target_hidden_size=HIDDEN)
 EAGLE3["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True}
 MEDUSA_VLLM = {"architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": HIDDEN, "num_heads": 2,
-               "num_hidden_layers": 1, "vocab_size": VOCAB, "truncated_vocab_size": DRAFT_VOCAB, "medusa_fc_bias": False,
-               "original_lm_head": True, "torch_dtype": "bfloat16"}  # fmt: skip
+    "num_hidden_layers": 1, "vocab_size": VOCAB, "truncated_vocab_size": DRAFT_VOCAB, "medusa_fc_bias": False,
+    "original_lm_head": True, "torch_dtype": "bfloat16"}  # fmt: skip
 OWN = "model.layers.2."
 
 # name: (config, tensors, its target, or None: it lies in its target's folder, whether it needs a tokenizer, name of the file)
@@ -133,16 +133,16 @@ FOLDERS = {
     DEEP: (qwen3(4), decoder(4, True), DEEP, True, MODEL),
     "eagle3": (EAGLE3, eagle3("midlayer."), DEEP, False, MODEL),
     "eagle3-speculators": (SPECULATORS, eagle3("layers.0.") | {"embed_tokens.weight": matrix(VOCAB, HIDDEN, 2.0)}, DEEP, False,
-                           MODEL),
+    MODEL),
     "eagle1": (llama_config(SHAPE, bias=True), eagle1(), DEEP, False, MODEL),
     "medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": DEEP}, medusa(), DEEP, False,
-               "medusa_lm_head.safetensors"),
+    "medusa_lm_head.safetensors"),
     "medusa-vllm": (MEDUSA_VLLM, medusa_vllm(), DEEP, False, MODEL),
     "mtp-deepseek": (qwen3(2, num_nextn_predict_layers=1),
-                     mtp(OWN, OWN + "eh_proj", OWN + "enorm", OWN + "hnorm", OWN + "shared_head.norm", False), None, True, MODEL),
+    mtp(OWN, OWN + "eh_proj", OWN + "enorm", OWN + "hnorm", OWN + "shared_head.norm", False), None, True, MODEL),
     "mtp-qwen": (qwen3(2, mtp_num_hidden_layers=1),
-                 mtp("mtp.layers.0.", "mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm", True),
-                 None, True, MODEL),
+    mtp("mtp.layers.0.", "mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm", True),
+    None, True, MODEL),
     "draft-llama": (llama_config(SHAPE, tie_word_embeddings=True), decoder(1, False), DEEP, True, MODEL),
 }  # fmt: skip
 
@@ -195,7 +195,7 @@ ECHOES = {
     "echo-eagle1": (llama_config(SHAPE, bias=False), echo_eagle1(), ECHO, False, MODEL),
     "echo-eagle3": (EAGLE3 | {"draft_vocab_size": VOCAB}, echo_eagle3(), ECHO, False, MODEL),
     "echo-medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": ECHO}, echo_medusa(), ECHO, False,
-                    "medusa_lm_head.safetensors"),
+    "medusa_lm_head.safetensors"),
 }  # fmt: skip
 ECHO_SEED = 2  # of all four: their matrices are the target's embedding again
 FOLDERS |= ECHOES

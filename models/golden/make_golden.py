@@ -65,8 +65,8 @@ def tokenizer_json(pre):
       "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
       "post_processor": level, "decoder": level,
       "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                "vocab": {t: i for i, t in enumerate(TOKENS[:FIRST_SPECIAL])}, "merges": [list(MERGE)]},
+      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+      "vocab": {t: i for i, t in enumerate(TOKENS[:FIRST_SPECIAL])}, "merges": [list(MERGE)]},
   }  # fmt: skip
 
 
@@ -148,11 +148,11 @@ MODELS = {
     "llama": (config("llama", kv_heads=4, ffn=32, tied=False), "BF16", 2, "llama-bpe", 63, None),
     "llama-llama3": (new_style(config("llama", ffn=32, theta=300.0, rope_scaling=LLAMA3)), "BF16", 1, "llama-bpe", 29, PLAIN),
     "llama-linear": (
-        config("llama", kv_heads=1, ffn=32, rope_scaling=LINEAR, attention_bias=True), "F32", 1, "llama-bpe", 314,
-        {"rope_scaling": None},
+    config("llama", kv_heads=1, ffn=32, rope_scaling=LINEAR, attention_bias=True), "F32", 1, "llama-bpe", 314,
+    {"rope_scaling": None},
     ),
     "llama-yarn": (
-        config("llama", head_dim=24, ffn=32, theta=500.0, rope_scaling=YARN), "BF16", 1, "llama-bpe", 15, {"rope_scaling": None},
+    config("llama", head_dim=24, ffn=32, theta=500.0, rope_scaling=YARN), "BF16", 1, "llama-bpe", 15, {"rope_scaling": None},
     ),
     # Layer 1 is dense. Routers that favour few experts: where rounding swaps the last of them, logits move little.
     "qwen3-moe": (config("qwen3_moe", layers=3, tied=False, **MOE, **QWEN3), "BF16", 1, "qwen2", 3, {"num_experts_per_tok": 1}),
@@ -177,7 +177,7 @@ GGUFS = {
     "gpt-oss-mxfp4": (config("gpt_oss", hidden=32, heads=4, ffn=32, theta=500.0, rope_scaling=YARN_WHOLE, **GPT_OSS | FEW_EXPERTS), Q.MXFP4, {}, None),
     # Maps of keys and of values apart, as llama.cpp's converter writes them; one mscale, all that its keys can say.
     "deepseek2-q8_0": (config("deepseek_v3", layers=2, tied=False, theta=500.0, rope_scaling=YARN_MSCALE | {"mscale": 0.7},
-                              **LATENT | DEEPSEEK_V3 | ROWS_OF_32), Q.Q8_0, {}, 81),
+    **LATENT | DEEPSEEK_V3 | ROWS_OF_32), Q.Q8_0, {}, 81),
 }
 
 

@@ -32,32 +32,32 @@ STD = {"cmp_len": 8, "cmp_stride": 4, "sel_block": 16, "sel_count": 5, "init_blo
 # name -> config.json, names of the tensors, what the file means
 MODELS = {
     "nsa-std": (
-        BASE | {"model_type": "nsa", "nsa": {"variant": "std", "cmp_kind": "weighted", "cmp_rope": "after_at_block_start",
-                                             "kv_sharing": "shared", **STD}},
-        LLAMA, {"kind": "weighted", **STD}),
+    BASE | {"model_type": "nsa", "nsa": {"variant": "std", "cmp_kind": "weighted", "cmp_rope": "after_at_block_start",
+    "kv_sharing": "shared", **STD}},
+    LLAMA, {"kind": "weighted", **STD}),
     "nsa-linear": (
-        BASE | {"model_type": "nsa", "compress_type": "linear", "kernel_size": 16, "kernel_stride": 8, "block_size": 32, "topk": 4,
-                "init_blocks": 1, "local_blocks": 1, "window_size": 20,
-                "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                                 "original_max_position_embeddings": 64}},
-        XUNHAO, {"kind": "linear", "cmp_len": 16, "cmp_stride": 8, "sel_block": 32, "sel_count": 4, "init_blocks": 1,
-                 "local_blocks": 1, "window": 20}),
+    BASE | {"model_type": "nsa", "compress_type": "linear", "kernel_size": 16, "kernel_stride": 8, "block_size": 32, "topk": 4,
+    "init_blocks": 1, "local_blocks": 1, "window_size": 20,
+    "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64}},
+    XUNHAO, {"kind": "linear", "cmp_len": 16, "cmp_stride": 8, "sel_block": 32, "sel_count": 4, "init_blocks": 1,
+    "local_blocks": 1, "window": 20}),
     "nsa-fla": (
-        BASE | {"model_type": "llama-nsa", "num_hidden_layers": 4, "block_size": 16, "block_counts": 4, "window_size": 20},
-        FLA, {"kind": "mean", "cmp_len": 16, "cmp_stride": 16, "sel_block": 16, "sel_count": 4, "init_blocks": 0,
-              "local_blocks": 1, "window": 20, "rope_before": True}),
+    BASE | {"model_type": "llama-nsa", "num_hidden_layers": 4, "block_size": 16, "block_counts": 4, "window_size": 20},
+    FLA, {"kind": "mean", "cmp_len": 16, "cmp_stride": 16, "sel_block": 16, "sel_count": 4, "init_blocks": 0,
+    "local_blocks": 1, "window": 20, "rope_before": True}),
 }  # fmt: skip
 
 NAMES = {  # of the parts of a layer, and of what stands outside
     LLAMA: ("model.layers.{}.", {"proj": "self_attn.{}_proj.weight", "gate": "self_attn.g_proj.weight", "own": "self_attn.{}",
-                                 "norm1": "input_layernorm.weight", "norm2": "post_attention_layernorm.weight", "mlp": "mlp"},
-            ("model.embed_tokens.weight", "model.norm.weight")),
+    "norm1": "input_layernorm.weight", "norm2": "post_attention_layernorm.weight", "mlp": "mlp"},
+    ("model.embed_tokens.weight", "model.norm.weight")),
     FLA: ("model.layers.{}.", {"proj": "attn.{}_proj.weight", "gate": "attn.g_proj.weight", "own": "attn.{}",
-                               "norm1": "attn_norm.weight", "norm2": "mlp_norm.weight", "mlp": "mlp"},
-          ("model.embeddings.weight", "model.norm.weight")),
+    "norm1": "attn_norm.weight", "norm2": "mlp_norm.weight", "mlp": "mlp"},
+    ("model.embeddings.weight", "model.norm.weight")),
     XUNHAO: ("layers.{}.", {"proj": "nsa.proj_{}.weight", "gate": "nsa.gate.0.weight", "own": "nsa.{}",
-                            "norm1": "attn_norm.weight", "norm2": "ffn_norm.weight", "mlp": "ffn"},
-             ("embedding.weight", "norm.weight")),
+    "norm1": "attn_norm.weight", "norm2": "ffn_norm.weight", "mlp": "ffn"},
+    ("embedding.weight", "norm.weight")),
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def tensors(c, style, form):
     at = prefix.format(i)
     t[at + part["norm1"]], t[at + part["norm2"]] = norm, norm
     for name, rows, cols, gain in (("q", heads * dim, hidden, 1.5), ("k", kv * dim, hidden, 1.5), ("v", kv * dim, hidden, 1.0),
-                                   ("o", hidden, heads * dim, 1.5)):  # fmt: skip
+        ("o", hidden, heads * dim, 1.5)):  # fmt: skip
       t[at + part["proj"].format(name)] = matrix(rows, cols, gain)
     t[at + part["gate"]] = matrix(3 * heads, hidden, 1.5)
     length = form["cmp_len"]
@@ -221,7 +221,7 @@ def record(model, seed):
   for p in (0, 7, 15, 63, 64, 100, 143, LONG - 1):
     best = z[p].topk(12)
     tops.append({"pos": p, "ids": best.indices.tolist(), "logits": digits(best.values.tolist()),
-                 "logsumexp": digits([z[p].logsumexp(-1).item()])[0]})  # fmt: skip
+        "logsumexp": digits([z[p].logsumexp(-1).item()])[0]})  # fmt: skip
   return {"name": "long", "ids": ids, "top": tops, "greedy": greedy, "greedy_margin": digits(margins, 4)}
 
 

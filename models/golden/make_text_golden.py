@@ -33,9 +33,9 @@ see work long here get both between life being under never day same another know
 house use during without again place around however home small found thought went say part once high general upon school every
 quickly running walked attention sparse draft verify token kernel matrix window""".split()
 SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\n\n", "\n\n\n", " \n", "\n ", "\t\t", "\x0b", "\x0c", "\x85", "\u00a0", "\u1680", "\u2003",
-          "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u180e", "\u200b", "\ufeff", "\x1c", "\x1f"]
+    "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u180e", "\u200b", "\ufeff", "\x1c", "\x1f"]
 MARKS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>",
-         "<mask>", "<word>", "hunch", "caf\u00e9", "cafe\u0301", "<|im_start", "|im_end|>", "<|im_<|im_end|>end|>"]
+    "<mask>", "<word>", "hunch", "caf\u00e9", "cafe\u0301", "<|im_start", "|im_end|>", "<|im_<|im_end|>end|>"]
 
 
 def ranges(*pairs):
@@ -104,9 +104,9 @@ def line(r, i):
 def make_lines():
   r = random.Random(20240607)
   fixed = ["", " ", "\n", "a", "Hello, world!", "It's we'LL they'Re I'D 'S ''t", "\u1100\u1161\u11a8 \uac00\u11a8", "e\u0301\u0323 \u0344 \u212b \u2126 \uf900",
-           "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308", "\x00\x01\x7f\x80\x9f", "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627", "a\u180eb \u180e c", "a\u0085b \u0085 c",
-           "<mask>  x", "x  <mask>  ", " \u3000<mask>\u2003 y", "xhunch hunch, hunchx _hunch hunch_ \u00e9hunch hunch\u0301 hunch", "cafe\u0301 caf\u00e9 xcaf\u00e9x",
-           "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "x" * 900, "ab" * 400, " " * 900 + "x", "\n" * 300 + " " * 300]
+      "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308", "\x00\x01\x7f\x80\x9f", "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627", "a\u180eb \u180e c", "a\u0085b \u0085 c",
+      "<mask>  x", "x  <mask>  ", " \u3000<mask>\u2003 y", "xhunch hunch, hunchx _hunch hunch_ \u00e9hunch hunch\u0301 hunch", "cafe\u0301 caf\u00e9 xcaf\u00e9x",
+      "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "x" * 900, "ab" * 400, " " * 900 + "x", "\n" * 300 + " " * 300]
   seen, lines = set(fixed), list(fixed)
   i = 0
   while len(lines) < 1320:
@@ -159,8 +159,8 @@ def record(tok, lines):
   tok.encode_special_tokens = False
   differ = {str(i): crc(b) for i, (a, b) in enumerate(zip(parsed, plain)) if a != b}
   return {"bos": bos, "vocab": tok.get_vocab_size(), "crcs": "".join(f"{crc(p):06x}" for p in parsed), "plain": differ,
-          "ids": {str(i): parsed[i] for i in range(0, len(lines), 100)},
-          "decoded": {str(i): tok.decode(parsed[i][1::2]) for i in range(0, len(lines), 100)}}
+      "ids": {str(i): parsed[i] for i in range(0, len(lines), 100)},
+      "decoded": {str(i): tok.decode(parsed[i][1::2]) for i in range(0, len(lines), 100)}}
 
 
 def main():
@@ -169,10 +169,10 @@ def main():
   args = args.parse_args()
   OUT.mkdir(parents=True, exist_ok=True)
   flagged = [AddedToken("<mask>", lstrip=True, normalized=False), AddedToken("<word>", rstrip=True, normalized=False),
-             AddedToken("hunch", single_word=True, normalized=True), AddedToken("caf\u00e9", normalized=True)]
+      AddedToken("hunch", single_word=True, normalized=True), AddedToken("caf\u00e9", normalized=True)]
   made = {
       "llama3": train(LLAMA3, None, ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], [],
-                      whole_words=True, bos="<|begin_of_text|>"),
+      whole_words=True, bos="<|begin_of_text|>"),
       "gpt2": train(None, None, ["<|endoftext|>"], flagged),
       "qwen2": train(QWEN2, normalizers.NFC(), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], flagged),
   }
@@ -190,7 +190,7 @@ def main():
   elif (OUT / "golden.json").exists():
     records["wren"] = json.loads((OUT / "golden.json").read_text(encoding="utf-8"))["tokenizers"]["wren"]
   golden = {"made_with": {"tokenizers": tokenizers.__version__, "python": platform.python_version(), "unicode": unicodedata.unidata_version},
-            "tokenizers": records}
+      "tokenizers": records}
   (OUT / "golden.json").write_text(json.dumps(golden, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
 

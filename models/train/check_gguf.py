@@ -83,10 +83,10 @@ def write_model(path, kind, rng):
   hidden, ffn, vocab, layers, heads, kv_heads, head = 256, 512, 288, 2, 4, 2, 64
   out = gguf.GGUFWriter(path, "qwen3")
   for key, value in dict(name="check", vocab_size=vocab, context_length=512, embedding_length=hidden, block_count=layers,
-                         feed_forward_length=ffn, head_count=heads, head_count_kv=kv_heads, key_length=head, value_length=head,
-                         layer_norm_rms_eps=1e-6, rope_freq_base=1e6, tokenizer_model="gpt2", tokenizer_pre="qwen2",
-                         token_list=[f"t{i}" for i in range(vocab)], token_types=[1] * vocab, token_merges=["t 1"],
-                         eos_token_id=vocab - 1).items():
+      feed_forward_length=ffn, head_count=heads, head_count_kv=kv_heads, key_length=head, value_length=head,
+      layer_norm_rms_eps=1e-6, rope_freq_base=1e6, tokenizer_model="gpt2", tokenizer_pre="qwen2",
+      token_list=[f"t{i}" for i in range(vocab)], token_types=[1] * vocab, token_merges=["t 1"],
+      eos_token_id=vocab - 1).items():
     getattr(out, "add_" + key)(value)
 
   def matrix(name, rows, width):
@@ -102,9 +102,9 @@ def write_model(path, kind, rng):
   matrix("token_embd.weight", vocab, hidden)
   for i in range(layers):
     for name, *shape in (("attn_norm", hidden), ("attn_q", heads * head, hidden), ("attn_k", kv_heads * head, hidden),
-                         ("attn_v", kv_heads * head, hidden), ("attn_q_norm", head), ("attn_k_norm", head),
-                         ("attn_output", hidden, heads * head), ("ffn_norm", hidden), ("ffn_gate", ffn, hidden),
-                         ("ffn_up", ffn, hidden), ("ffn_down", hidden, ffn)):
+        ("attn_v", kv_heads * head, hidden), ("attn_q_norm", head), ("attn_k_norm", head),
+        ("attn_output", hidden, heads * head), ("ffn_norm", hidden), ("ffn_gate", ffn, hidden),
+        ("ffn_up", ffn, hidden), ("ffn_down", hidden, ffn)):
       (vector if len(shape) == 1 else matrix)(f"blk.{i}.{name}.weight", *shape)
   vector("output_norm.weight", hidden)
   out.write_header_to_file()

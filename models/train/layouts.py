@@ -72,7 +72,7 @@ def write_eagle3(drafter, folder, layout="eagle3", verifier=""):
         "norm_before_residual": drafter.midlayer.norm_before_residual, "fc_norm": hasattr(drafter, "fc_norm"),
         "eagle_aux_hidden_state_layer_ids": [t + 1 for t in taps], "transformer_layer_config": llama_config(s),
         "speculators_config": {"algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [proposal],
-                               "verifier": {"name_or_path": verifier}},
+        "verifier": {"name_or_path": verifier}},
     }  # fmt: skip
   write_folder(folder, config, tensors)
 
@@ -131,8 +131,8 @@ def write_medusa(drafter, folder, layout="medusa", base=""):
     else:
       tensors[name] = t
   config = {"architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": hidden, "num_heads": heads,
-            "num_hidden_layers": layers, "medusa_fc_bias": drafter.blocks[0][0].linear.bias is not None,
-            "original_lm_head": len(drafter.lm_heads) != heads, "torch_dtype": "bfloat16"}  # fmt: skip
+      "num_hidden_layers": layers, "medusa_fc_bias": drafter.blocks[0][0].linear.bias is not None,
+      "original_lm_head": len(drafter.lm_heads) != heads, "torch_dtype": "bfloat16"}  # fmt: skip
   if drafter.lm_heads:
     width = drafter.lm_heads[0].out_features
     config |= {"vocab_size": width, "truncated_vocab_size": width}
@@ -166,10 +166,10 @@ def read_medusa(config, tensors, target):
 def mtp_names(layout, layers):
   if layout == "mtp-qwen":
     return [("eh_proj.", "mtp.fc."), ("enorm.", "mtp.pre_fc_norm_embedding."), ("hnorm.", "mtp.pre_fc_norm_hidden."),
-            ("norm.", "mtp.norm."), ("block.", "mtp.layers.0.")]  # fmt: skip
+        ("norm.", "mtp.norm."), ("block.", "mtp.layers.0.")]  # fmt: skip
   own = f"model.layers.{layers}."
   return [("eh_proj.", own + "eh_proj."), ("enorm.", own + "enorm."), ("hnorm.", own + "hnorm."),
-          ("norm.", own + "shared_head.norm."), ("block.", own)]  # fmt: skip
+      ("norm.", own + "shared_head.norm."), ("block.", own)]  # fmt: skip
 
 
 def write_mtp(drafter, folder, target_folder, layout="mtp"):

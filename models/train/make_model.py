@@ -120,8 +120,8 @@ def main():
     for name in ("attn_norm", "ffn_norm"):
       writer.add_tensor(f"{prefix}{name}.weight", np.ones(HIDDEN, np.float32))
     for name, rows, columns in (("attn_q", HEADS * HEAD, HIDDEN), ("attn_k", KV_HEADS * HEAD, HIDDEN),
-                                ("attn_v", KV_HEADS * HEAD, HIDDEN), ("attn_output", HIDDEN, HEADS * HEAD),
-                                ("ffn_gate", FFN, HIDDEN), ("ffn_up", FFN, HIDDEN), ("ffn_down", HIDDEN, FFN)):
+        ("attn_v", KV_HEADS * HEAD, HIDDEN), ("attn_output", HIDDEN, HEADS * HEAD),
+        ("ffn_gate", FFN, HIDDEN), ("ffn_up", FFN, HIDDEN), ("ffn_down", HIDDEN, FFN)):
       matrix(name, rows, columns, prefix, layer)
   writer.write_header_to_file()
   writer.write_kv_data_to_file()

@@ -197,9 +197,9 @@ class DraftModelMethod(Method):
   def build(self, tokens, entries):
     c, o = dict(self.target.config), self.options
     c |= {"hidden_size": o.draft_hidden, "num_hidden_layers": o.draft_layers, "intermediate_size": 3 * o.draft_hidden,
-          "num_attention_heads": o.draft_heads, "num_key_value_heads": o.draft_heads,
-          "head_dim": o.draft_hidden // o.draft_heads, "tie_word_embeddings": True,
-          "max_window_layers": o.draft_layers}  # fmt: skip
+        "num_attention_heads": o.draft_heads, "num_key_value_heads": o.draft_heads,
+        "head_dim": o.draft_hidden // o.draft_heads, "tie_word_embeddings": True,
+        "max_window_layers": o.draft_layers}  # fmt: skip
     return begin(Decoder(c))
 
   def states(self, drafter, ids, documents, hidden, taps, training=True):

@@ -22,7 +22,7 @@ CONFIG = {
     "head_dim": 16, "intermediate_size": 64, "vocab_size": 96, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
     "max_position_embeddings": 512, "tie_word_embeddings": True,
     "nsa": {"variant": "std", "cmp_len": 8, "cmp_stride": 4, "cmp_kind": "weighted", "cmp_rope": "after_at_block_start",
-            "sel_block": 16, "sel_count": 5, "init_blocks": 1, "local_blocks": 2, "window": 20, "kv_sharing": "shared"},
+    "sel_block": 16, "sel_count": 5, "init_blocks": 1, "local_blocks": 2, "window": 20, "kv_sharing": "shared"},
 }  # fmt: skip
 
 

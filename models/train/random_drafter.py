@@ -36,11 +36,11 @@ def main():
   if not 0 < args.draft_vocab <= vocab:
     parser.error(f'--draft-vocab {args.draft_vocab}: {args.shape} has {vocab} tokens')
   config = {'architectures': ['LlamaForCausalLMEagle3'], 'model_type': 'llama', 'hidden_act': 'silu', 'hidden_size': hidden,
-            'intermediate_size': ffn, 'num_attention_heads': heads, 'num_key_value_heads': kv_heads, 'head_dim': head_dim,
-            'num_hidden_layers': 1, 'rms_norm_eps': 1e-6, 'rope_theta': 1000000.0, 'max_position_embeddings': 131072,
-            'vocab_size': vocab, 'tie_word_embeddings': False, 'torch_dtype': 'bfloat16', 'draft_vocab_size': args.draft_vocab,
-            'target_hidden_size': hidden,
-            'eagle_config': {'eagle_aux_hidden_state_layer_ids': taps, 'use_aux_hidden_state': True}}
+      'intermediate_size': ffn, 'num_attention_heads': heads, 'num_key_value_heads': kv_heads, 'head_dim': head_dim,
+      'num_hidden_layers': 1, 'rms_norm_eps': 1e-6, 'rope_theta': 1000000.0, 'max_position_embeddings': 131072,
+      'vocab_size': vocab, 'tie_word_embeddings': False, 'torch_dtype': 'bfloat16', 'draft_vocab_size': args.draft_vocab,
+      'target_hidden_size': hidden,
+      'eagle_config': {'eagle_aux_hidden_state_layer_ids': taps, 'use_aux_hidden_state': True}}
   random = numpy.random.default_rng(1)
   one = numpy.uint16(0x3f80)
   attention, mlp = 'midlayer.self_attn.', 'midlayer.mlp.'
@@ -59,7 +59,7 @@ def main():
       mlp + 'up_proj.weight': weights(random, (ffn, hidden)),
       mlp + 'down_proj.weight': weights(random, (hidden, ffn)),
       **{name + '.weight': numpy.full(hidden, one) for name in
-         ('norm', 'midlayer.hidden_norm', 'midlayer.input_layernorm', 'midlayer.post_attention_layernorm')},
+      ('norm', 'midlayer.hidden_norm', 'midlayer.input_layernorm', 'midlayer.post_attention_layernorm')},
       'd2t': chosen - numpy.arange(args.draft_vocab, dtype=numpy.int64),
       't2d': used,
   }

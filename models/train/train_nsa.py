@@ -35,8 +35,8 @@ CONFIG = {
     "rope_theta": 1e6, "max_position_embeddings": 16384, "vocab_size": 16384, "tie_word_embeddings": True,
     "attention_bias": False, "torch_dtype": "bfloat16",
     "nsa": {"variant": "std", "cmp_len": 16, "cmp_stride": 8, "cmp_kind": "weighted", "cmp_rope": "after_at_block_start",
-            "sel_block": 32, "sel_count": 16, "init_blocks": 1, "local_blocks": 2, "window": 128, "window_counts_self": True,
-            "kv_sharing": "shared"},
+    "sel_block": 32, "sel_count": 16, "init_blocks": 1, "local_blocks": 2, "window": 128, "window_counts_self": True,
+    "kv_sharing": "shared"},
 }  # fmt: skip
 MARK = 1 << 15  # of a token id: it belongs to an answer
 RATES = 3e-3, 0.015  # of AdamW (embeddings, norms, compressors) and Muon (matrices)

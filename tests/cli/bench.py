@@ -6,7 +6,7 @@ import json
 from program import expect, record_book
 
 FIELDS = ["build_commit", "model_filename", "model_type", "model_size", "model_n_params", "n_batch", "n_ubatch", "n_threads", "type_k", "type_v",
-          "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts"]
+    "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts"]
 SMALL = ["-p", "8", "-n", "4", "-d", "0,32", "-r", "2", "-t", "1"]
 
 
@@ -39,7 +39,7 @@ def test_bench_takes_llama_benchs_idle_flags_with_one_note(hunch):
 
 def test_bench_refuses_what_it_cannot_do(hunch):
   for flag, value, message in (("-o", "sql", "sql is not written here"), ("-pg", "8", "-pg needs two numbers"),
-                               ("-d", "9-1", "empty or endless range"), ("-ctk", "f16", "must agree")):
+      ("-d", "9-1", "empty or endless range"), ("-ctk", "f16", "must agree")):
     expect(hunch.bench(flag, value), 2, message)
   expect(hunch("eval", "nosuch"), 2, "hunch eval perplexity FILE")
   expect(hunch("report"), 2, "name result files")
@@ -82,7 +82,7 @@ def test_bench_batch_continues_a_files_prompts(hunch):
 
 def test_bench_accept_measures_every_policy_at_every_ratio(hunch):
   rows = hunch.json("bench", "accept", prompts_of(hunch), "--policies", "streamingllm,default-q4_0",
-                    "--ratios", "0.1,0.5", "--draft", "3", "--n", "2", "-n", "8", "--json")["rows"]
+      "--ratios", "0.1,0.5", "--draft", "3", "--n", "2", "-n", "8", "--json")["rows"]
   assert [(row["policy"], row["ratio"]) for row in rows] == [(p, r) for p in ("streamingllm", "default-q4_0") for r in (0.1, 0.5)], rows
   for row in rows:  # whoever is reached was kept before
     assert len(row["reached"]) == 3 and row["reached"][1] == row["kept"][0] and row["kept"][2] <= row["reached"][2], row

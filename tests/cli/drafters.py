@@ -7,8 +7,8 @@ import struct
 from program import expect
 
 CONFIG = dict(architectures=["LlamaForCausalLMEagle3"], model_type="llama", hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-              num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=40, draft_vocab_size=20, max_position_embeddings=512,
-              eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 3, 6]))
+    num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=40, draft_vocab_size=20, max_position_embeddings=512,
+    eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 3, 6]))
 
 
 def safetensors(tensors, zero=False):
@@ -30,9 +30,9 @@ def zeros(shapes, d2t=0):
 
 def layer(at, width, inputs, ffn, heads, kv_heads, head):
   return {at + "self_attn.q_proj.weight": [heads * head, inputs], at + "self_attn.k_proj.weight": [kv_heads * head, inputs],
-          at + "self_attn.v_proj.weight": [kv_heads * head, inputs], at + "self_attn.o_proj.weight": [width, heads * head],
-          at + "mlp.gate_proj.weight": [ffn, width], at + "mlp.up_proj.weight": [ffn, width], at + "mlp.down_proj.weight": [width, ffn],
-          at + "input_layernorm.weight": [width], at + "post_attention_layernorm.weight": [width]}
+      at + "self_attn.v_proj.weight": [kv_heads * head, inputs], at + "self_attn.o_proj.weight": [width, heads * head],
+      at + "mlp.gate_proj.weight": [ffn, width], at + "mlp.up_proj.weight": [ffn, width], at + "mlp.down_proj.weight": [width, ffn],
+      at + "input_layernorm.weight": [width], at + "post_attention_layernorm.weight": [width]}
 
 
 TENSORS = {"fc.weight": ("f", [32, 96]), "norm.weight": ("f", [32]), "lm_head.weight": ("f", [20, 32]), "d2t": ("q", [20])}
@@ -76,7 +76,7 @@ def test_wrong_drafters_are_named_with_what_to_do(hunch):
       (folder(hunch, "list", []), "config.json: must be a JSON object, not a list"),
       (folder(hunch, "wrong_type", changed(architectures="Eagle")), "architectures: must be a list of strings, not a string"),
       (folder(hunch, "unknown", dict(model_type="gpt7"), **{"model.safetensors": safetensors({"x.weight": ("f", [2])})}),
-       "no drafter that is known (speculators_model_type absent"),
+      "no drafter that is known (speculators_model_type absent"),
       (folder(hunch, "quantised", changed(quantization_config={})), "quantised Hugging Face checkpoints are not supported"),
       (hunch.file("text.gguf", b"hello there"), "not a GGUF file"),
   ]
@@ -84,8 +84,8 @@ def test_wrong_drafters_are_named_with_what_to_do(hunch):
     expect(hunch.run("-p", "hello", "-n", "2", "--model-draft", path), 1, message)
   expect(hunch.run("-p", "hello", "--spec", "eagle3", "--model-draft", hunch.model), 1, "a drafter of method draft_model, not eagle3")
   for key, value, message in [("draft_vocab_size", "many", "draft_vocab_size: must be a whole number, not a string"),
-                              ("eagle_config", 7, "eagle_config: must be an object, not a whole number"),
-                              ("hidden_size", -1, "hidden_size: -1 is out of range"), ("rope_theta", "x", "rope_theta: must be a finite number")]:
+      ("eagle_config", 7, "eagle_config: must be an object, not a whole number"),
+      ("hidden_size", -1, "hidden_size: -1 is out of range"), ("rope_theta", "x", "rope_theta: must be a finite number")]:
     expect(hunch("info", folder(hunch, f"wrong_{key}", changed(**{key: value}))), 1, message)
 
 
@@ -104,8 +104,8 @@ def test_methods_and_models_must_fit_what_is_loaded(hunch):
 
 def test_a_line_of_a_batch_may_name_only_what_is_loaded(hunch):
   lines = [dict(id="a", prompt="hello", max_tokens=2, speculative_config=dict(method="eagle3")),
-           dict(id="b", prompt="hello", max_tokens=2, speculative_config=dict(model="/no/such")),
-           dict(id="c", prompt="hello", max_tokens=2, speculative_config=dict(method="none"))]
+      dict(id="b", prompt="hello", max_tokens=2, speculative_config=dict(model="/no/such")),
+      dict(id="c", prompt="hello", max_tokens=2, speculative_config=dict(method="none"))]
   source = hunch.file("drafters.in", "".join(json.dumps(line) + "\n" for line in lines).encode())
   result = hunch("batch", source, "-o", "-")
   assert result.code == 1, result
@@ -120,12 +120,12 @@ def test_a_drafter_that_is_never_right_is_reported(hunch):
   # ones of the target's vocabulary, which are special and come of no text.
   width, ffn, heads, kv_heads, head = 512, 64, 2, 1, 64
   shapes = {"fc.weight": [width, 3 * width], "norm.weight": [width], "lm_head.weight": [2, width],
-            "midlayer.hidden_norm.weight": [width], **layer("midlayer.", width, 2 * width, ffn, heads, kv_heads, head)}
+      "midlayer.hidden_norm.weight": [width], **layer("midlayer.", width, 2 * width, ffn, heads, kv_heads, head)}
   config = {**CONFIG, "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-            "head_dim": head, "vocab_size": 16384, "draft_vocab_size": 2}
+      "head_dim": head, "vocab_size": 16384, "draft_vocab_size": 2}
   source = folder(hunch, "luckless", config, **{"model.safetensors": zeros(shapes, d2t=2)})
   run = lambda count, *flags: hunch.run("-p", "Once upon a time", "-n", count, "--temp", "0", "--ignore-eos", "--draft", "1",
-                                        "--model-draft", source, "--spec", "eagle3", *flags)
+      "--model-draft", source, "--spec", "eagle3", *flags)
   said = "eagle3 has drafted 64 rounds without one token being kept: was it made for this model? (" + source + ")"
   result = run(66)
   assert result.code == 0 and said in result.err and result.out, result
@@ -138,9 +138,9 @@ def test_a_drafter_that_is_never_right_is_reported(hunch):
 def test_bench_accept_measures_drafters_and_every_side_of_a_modules_norms(hunch):
   width, ffn = 512, 64
   shapes = {"fc.weight": [width, 2 * width], "pre_fc_norm_embedding.weight": [width], "pre_fc_norm_hidden.weight": [width],
-            "norm.weight": [width], **layer("layers.0.", width, width, ffn, 2, 1, 64)}
+      "norm.weight": [width], **layer("layers.0.", width, width, ffn, 2, 1, 64)}
   config = dict(architectures=["Qwen3NextMTP"], model_type="qwen3_next_mtp", hidden_size=width, intermediate_size=ffn, num_hidden_layers=1,
-                num_attention_heads=2, num_key_value_heads=1, head_dim=64, vocab_size=16384, rms_norm_eps=1e-6)
+      num_attention_heads=2, num_key_value_heads=1, head_dim=64, vocab_size=16384, rms_norm_eps=1e-6)
   source = folder(hunch, "module", config, **{"model.safetensors": zeros(shapes)})
   prompts = hunch.file("prompts.jsonl", b'{"text": "Once upon a time", "kind": "tale"}\n')
   accept = lambda *flags: hunch("bench", "accept", prompts, "-n", "4", "--draft", "2", *flags)

@@ -40,9 +40,9 @@ class PolicyTable(unittest.TestCase):
 
   def test_adds_files_up_and_takes_each_policys_best_drafts(self):
     halves = [json.dumps({"rows": [accepted("a", 0.05, [5, 4, 2, 0], [10, 5, 4, 2]), accepted("b", 0.05, [9] * 4, [9] * 4)]}),
-              json.dumps({"name": "x", "result": {"rows": [accepted("a", 0.05, [10, 8, 4, 0], [10, 10, 8, 4])]}}) + "\n"]
+        json.dumps({"name": "x", "result": {"rows": [accepted("a", 0.05, [10, 8, 4, 0], [10, 10, 8, 4])]}}) + "\n"]
     rounds = json.dumps({"rows": [{"what": "plain", "ms": 10.0}] + [timed(p, r, g, g * 1.0, 10.0 + 100 * r)
-                                                                 for p in "ab" for r in (0.03, 0.07) for g in (3, 5)]})
+        for p in "ab" for r in (0.03, 0.07) for g in (3, 5)]})
     rows = self.table([*halves, rounds])
     self.assertEqual([row[0] for row in rows], ["b", "a"])  # the faster first
     # a: 15/20, 12/15, 6/12, 0: three drafts are the best, 1 + .75 + .6 + .3; ratio and drafts lie between those timed.
@@ -51,7 +51,7 @@ class PolicyTable(unittest.TestCase):
 
   def test_leaves_out_what_was_not_timed_unless_it_costs_what_another_does(self):
     files = [json.dumps({"rows": [accepted("a", 0.03, [8, 4, 2], [10, 8, 4])]}),
-             json.dumps({"rows": [{"what": "plain", "ms": 10.0}, timed("b", 0.03, 3, 6.0, 14.0)]})]
+        json.dumps({"rows": [{"what": "plain", "ms": 10.0}, timed("b", 0.03, 3, 6.0, 14.0)]})]
     self.assertEqual(self.table(files), [])
     self.assertEqual(self.table(files, "--names", "a=b")[0][5:], ["20.0", "1.20"])
 

@@ -8,7 +8,7 @@ from program import record_book
 
 PROMPT = "The captain looked at the"
 FIELDS = ["text", "tokens", "prompt_tokens", "decode_tokens_per_second", "mean_acceptance_length", "acceptance_by_position",
-          "kv_bytes_read_per_token", "lossless", "milliseconds"]
+    "kv_bytes_read_per_token", "lossless", "milliseconds"]
 LONG = record_book() + "\nRecord 7:"
 GUESSED = ["-p", LONG, "-n", "24", "--ignore-eos", "--temp", "0", "--spec", "self"]
 
@@ -36,7 +36,7 @@ def test_streams_with_speculation_equal_streams_without(hunch):
     base = ["-f", prompt, "-n", "48", "--ignore-eos", *sampling]
     plain = hunch.run_json(*base)
     for flags in (["--spec", "self"], ["--spec", "self", "--policy", "streamingllm", "--ratio", "0.05", "--draft", "4"],
-                  ["--speculative-config", '{"method":"sparse_attn","num_speculative_tokens":15,"sparse_attn_ratio":0.02}']):
+        ["--speculative-config", '{"method":"sparse_attn","num_speculative_tokens":15,"sparse_attn_ratio":0.02}']):
       guessed = hunch.run_json(*base, *flags)
       assert guessed["tokens"] == plain["tokens"], (sampling, flags)
       assert guessed["lossless"] is True and guessed["drafted"] > 0 and guessed["accepted"] > 0, guessed
@@ -67,7 +67,7 @@ def on_terminal(hunch, **env):
   """Output of a run whose stdout is a terminal."""
   master, slave = pty.openpty()
   child = subprocess.Popen([hunch.binary, "run", "-m", hunch.model, *GUESSED], stdin=subprocess.DEVNULL, stdout=slave,
-                           stderr=subprocess.PIPE, env=hunch.environment(TERM="xterm", **env))
+      stderr=subprocess.PIPE, env=hunch.environment(TERM="xterm", **env))
   os.close(slave)
   out = b""
   while True:
@@ -125,7 +125,7 @@ def test_chat_answers_line_by_line(hunch):
 
 def test_chat_templates_by_name_text_and_file_write_the_same_prompt(hunch):
   text = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-          "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}")
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '' }}{% endif %}")
   path = hunch.file("chat.jinja", text.encode())
   common = ("--chat", "-p", "Hello", "-n", "6", "--temp", "0", "--ignore-eos")
   plain = hunch.run(*common)
@@ -139,10 +139,10 @@ def test_chat_templates_by_name_text_and_file_write_the_same_prompt(hunch):
 def test_chat_templates_that_cannot_be_used_are_refused_by_line_and_name(hunch):
   common = ("--chat", "-p", "Hello", "-n", "2")
   for flags, wanted in ((("--chat-template", "nope"), "neither a known name (chatml, llama3)"),
-                        (("--chat-template", "\n{{ x|xmlattr }}"), "chat template line 2: the filter 'xmlattr' is not supported"),
-                        (("--chat-template", "{{ raise_exception('no') }}"), "refuses the conversation: no"),
-                        (("--chat-template-kwargs", '{"messages":[]}'), "must not set"),
-                        (("--chat-template-kwargs", "{"), "is not JSON")):
+      (("--chat-template", "\n{{ x|xmlattr }}"), "chat template line 2: the filter 'xmlattr' is not supported"),
+      (("--chat-template", "{{ raise_exception('no') }}"), "refuses the conversation: no"),
+      (("--chat-template-kwargs", '{"messages":[]}'), "must not set"),
+      (("--chat-template-kwargs", "{"), "is not JSON")):
     result = hunch.run(*common, *flags)
     assert result.code in (1, 2) and wanted in result.err, result
 
@@ -174,7 +174,7 @@ def test_completion_knows_the_commands_and_their_flags(hunch):
     flags = hunch(name, "--flag-names")
     assert flags.code == 0 and "--help" in flags.out.split(), flags
   complete = ('eval "$(%s completion bash)"; hunch() { %s "$@"; }; COMP_WORDS=(hunch run --specu); COMP_CWORD=2; _hunch; '
-              'echo "${COMPREPLY[@]}"' % (hunch.binary, hunch.binary))
+      'echo "${COMPREPLY[@]}"' % (hunch.binary, hunch.binary))
   done = subprocess.run(["bash", "-c", complete], capture_output=True, text=True)
   assert "--speculative-config" in done.stdout, done
   assert hunch("completion", "tcsh").code == 2

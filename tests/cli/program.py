@@ -26,7 +26,7 @@ class Hunch:
 
   def __call__(self, *arguments, stdin=b"", timeout=120, env=None):
     done = subprocess.run([self.binary, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=timeout, env=self.environment(**(env or {})))
+        timeout=timeout, env=self.environment(**(env or {})))
     return Result(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
   def json(self, *arguments, **options):
@@ -56,7 +56,7 @@ class Hunch:
 
   def start(self, *arguments, **options):
     return subprocess.Popen([self.binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=self.environment(), **options)
+        env=self.environment(), **options)
 
   def file(self, name, data):
     path = os.path.join(self.folder, name)

@@ -24,7 +24,7 @@ PROMPTS = [
 def hunch(model, prompt, count):
   # fp32 rows: llama.cpp multiplies fp16 rows, which differ less from fp32 than bf16 ones do.
   done = subprocess.run([HUNCH, "run", "-m", model, "-p", prompt, "-n", str(count), "--temp", "0", "--ignore-eos", "-c", "2048",
-                         "--kv-type", "f32", "--json"], capture_output=True, text=True)
+      "--kv-type", "f32", "--json"], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout.splitlines()[-1])
 

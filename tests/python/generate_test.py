@@ -20,7 +20,7 @@ class Generate(ShippedModel):
 
   def test_a_seeded_sample_equals_the_program(self):
     theirs = run_json("-p", PROMPT, "-n", 24, "--temp", 0.9, "--top-k", 40, "--top-p", 0.95, "--min-p", 0, "-s", 11,
-                      "-c", 1024)
+        "-c", 1024)
     [ours] = self.llm.generate([PROMPT], SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=11, max_tokens=24))
     self.assertEqual(ours.outputs[0].token_ids, theirs["tokens"])
     self.assertEqual(ours.metrics.seed, 11)
@@ -99,7 +99,7 @@ class Generate(ShippedModel):
     whole = self.one()
     decode, encode = self.llm.tokenizer.decode, self.llm.tokenizer.encode
     [word, *_] = (decode(i).strip() for i in whole.token_ids  # one token, at a text's beginning and inside
-                  if decode(i).startswith(" ") and len(encode(decode(i).strip(), add_special_tokens=False)) == 1)
+        if decode(i).startswith(" ") and len(encode(decode(i).strip(), add_special_tokens=False)) == 1)
     out = self.one(params=greedy(bad_words=[word]))
     self.assertNotIn(word, [decode(i).strip() for i in out.token_ids])
     allowed = encode("yes no", add_special_tokens=False)
@@ -116,18 +116,18 @@ class Generate(ShippedModel):
   def test_special_tokens_are_shown_where_asked_for(self):
     special = self.llm.tokenizer.eos_token_id
     shown, hidden = (self.one(params=SamplingParams(max_tokens=3, allowed_token_ids=[special], ignore_eos=True,
-                                                    skip_special_tokens=skip)) for skip in (False, True))
+        skip_special_tokens=skip)) for skip in (False, True))
     self.assertEqual(shown.token_ids, [special] * 3)
     self.assertEqual(shown.text, self.llm.tokenizer.decode([special] * 3, skip_special_tokens=False))
     self.assertEqual(hidden.text, "")
 
   def test_output_has_the_structure_that_was_asked_for(self):
     schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2]}},
-              "required": ["name", "age"], "additionalProperties": False}
+        "required": ["name", "age"], "additionalProperties": False}
     for wanted, fits in (({"choice": ["port", "starboard"]}, lambda text: text in ("port", "starboard")),
-                         ({"regex": "[a-c]{3}-[0-9]{2}"}, lambda text: re.fullmatch("[a-c]{3}-[0-9]{2}", text)),
-                         ({"json": schema}, lambda text: set(json.loads(text)) == {"name", "age"}),
-                         ({"grammar": 'root ::= "aye" | "nay"'}, lambda text: text in ("aye", "nay"))):
+        ({"regex": "[a-c]{3}-[0-9]{2}"}, lambda text: re.fullmatch("[a-c]{3}-[0-9]{2}", text)),
+        ({"json": schema}, lambda text: set(json.loads(text)) == {"name", "age"}),
+        ({"grammar": 'root ::= "aye" | "nay"'}, lambda text: text in ("aye", "nay"))):
       params = SamplingParams(seed=4, max_tokens=200, structured_outputs=wanted)
       guessed, plain = (self.one(params=params, speculative_config=how) for how in (SELF, PLAIN))
       self.assertTrue(fits(guessed.text), guessed.text)
@@ -151,8 +151,8 @@ class Generate(ShippedModel):
 
   def test_what_cannot_be_is_a_value_error_in_the_engines_words(self):
     for params, words in (({"top_p": 2}, "top-p is 2"), ({"temperature": -1}, "temperature"),
-                          ({"logprobs": 10 ** 6}, "logprobs is"), ({"presence_penalty": 9}, "presence_penalty is 9"),
-                          ({"stop": "x" * 5000}, "stop: text 0"), ({"logit_bias": {10 ** 8: 1}}, "logit_bias has token id")):
+        ({"logprobs": 10 ** 6}, "logprobs is"), ({"presence_penalty": 9}, "presence_penalty is 9"),
+        ({"stop": "x" * 5000}, "stop: text 0"), ({"logit_bias": {10 ** 8: 1}}, "logit_bias has token id")):
       with self.assertRaisesRegex(ValueError, words, msg=params):
         self.llm.generate(PROMPT, SamplingParams(**params))
     for prompt in ("", "\ud800", {"text": "x"}, {"prompt_token_ids": []}, [None], [10 ** 8], [[0.5]], "x" * 20000):
@@ -177,16 +177,16 @@ class Generate(ShippedModel):
 class Arguments(unittest.TestCase):
   def test_sampling_params_are_checked_when_they_are_made(self):
     for wrong in ({"n": 0}, {"n": 1.5}, {"max_tokens": 0}, {"min_tokens": 20}, {"temperature": "hot"}, {"top_k": -2},
-                  {"seed": -1}, {"logprobs": -1}, {"include_stop_str_in_output": True},
-                  {"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"structured_outputs": {"schema": "a"}}):
+        {"seed": -1}, {"logprobs": -1}, {"include_stop_str_in_output": True},
+        {"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"structured_outputs": {"schema": "a"}}):
       with self.assertRaises(ValueError, msg=wrong):
         SamplingParams(**wrong)
 
   def test_arguments_that_cannot_be_are_refused_before_loading(self):
     for wrong, words in (({"tensor_parallel_size": 2}, "it must be 1"), ({"quantization": "awq"}, "hunch quantize"),
-                         ({"gpu_memory_utilization": 2}, "at most 1"),
-                         ({"speculative_config": {"method": "medusa2"}}, "medusa2"), ({"max_model_len": 0}, "at least 1"),
-                         ({"speculative_config": "self"}, "dictionary")):
+        ({"gpu_memory_utilization": 2}, "at most 1"),
+        ({"speculative_config": {"method": "medusa2"}}, "medusa2"), ({"max_model_len": 0}, "at least 1"),
+        ({"speculative_config": "self"}, "dictionary")):
       with self.assertRaisesRegex(ValueError, words, msg=wrong):
         LLM(model=MODEL, **wrong)
     with self.assertRaisesRegex(TypeError, "did you mean max_model_len"):
@@ -200,7 +200,7 @@ class Arguments(unittest.TestCase):
     texts = []
     for _ in range(2):
       with LLM(MODEL, max_model_len=256, enforce_eager=True, tensor_parallel_size=1, gpu_memory_utilization=0.9, seed=1,
-               trust_remote_code=False) as llm:
+          trust_remote_code=False) as llm:
         texts.append([o.outputs[0].text for o in llm.generate(PROMPTS, SamplingParams(max_tokens=8))])
       with self.assertRaisesRegex(RuntimeError, "closed"):
         llm.generate(PROMPT)

@@ -42,7 +42,7 @@ class Report(unittest.TestCase):
     asked = self.file("asked.jsonl", "\n".join(map(json.dumps, lines)).encode())
     answers = os.path.join(self.folder.name, "answers.jsonl")
     subprocess.run([PROGRAM, "batch", "-m", MODEL, "-c", "256", asked, "-o", answers], stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL, timeout=300)
+        stderr=subprocess.DEVNULL, timeout=300)
     table = read_batch(answers)
     good = table[table["id"] != "bad"]
     self.assertEqual(sorted(zip(good["id"], good["index"])), [(i, k) for i in range(3) for k in range(2)])
@@ -51,7 +51,7 @@ class Report(unittest.TestCase):
 
   def test_speedups_compare_the_same_test(self):
     rows = [{"model_filename": "m", "test": t, "drafter": d, "avg_ts": v}
-            for t, d, v in (("tg8", "none", 10), ("tg8", "self", 15), ("tg16", "none", 5), ("tg16", "self", 20))]
+        for t, d, v in (("tg8", "none", 10), ("tg8", "self", 15), ("tg16", "none", 5), ("tg16", "self", 20))]
     table = speedups(read_bench(self.file("rows.json", json.dumps(rows).encode())))
     self.assertEqual(list(table["speedup"]), [1, 1.5, 1, 4])
     with self.assertRaisesRegex(ValueError, "no row has drafter 'plain'"):

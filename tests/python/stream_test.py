@@ -157,7 +157,7 @@ class Ends(unittest.TestCase):
 
   def test_an_interpreter_that_ends_with_requests_running_ends_cleanly(self):
     for left in ("next(streams[0])", "threading.Thread(target=lambda: list(streams[0]), daemon=True).start(); next(streams[1])",
-                 "del llm; next(streams[1])"):
+        "del llm; next(streams[1])"):
       code = f"""if 1:
                 import sys, threading
                 from hunch import LLM, SamplingParams

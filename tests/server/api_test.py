@@ -6,7 +6,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from served import (BINARY, MODEL, PROMPT, ROOT, ServerTest, answers_of, body_of, completion_bytes, events, get_bytes, read_all, serve,
-                    status_of)
+    status_of)
 
 
 def text_of(stream):
@@ -27,7 +27,7 @@ class Answers(ServerTest):
 
   def test_greedy_answers_are_those_of_hunch_run_whole_streamed_guessed_or_not(self):
     done = subprocess.run([BINARY, "run", "-m", MODEL, "-p", PROMPT, "-n", "60", "--temp", "0", "--json", "--no-bos", "-c", "2048", "-t", "1"],
-                          capture_output=True, text=True, check=True)
+        capture_output=True, text=True, check=True)
     expected = json.loads(done.stdout)["text"]
     for config in (None, {"method": "none"}, {"method": "ngram", "num_speculative_tokens": 4}, {"method": "suffix"}):
       more = {} if config is None else {"speculative_config": config}
@@ -61,7 +61,7 @@ class Answers(ServerTest):
   def test_bad_bodies_are_400_with_their_field_and_leave_the_connection_open(self):
     with self.socket() as s:
       for body, param in (({"prompt": PROMPT, "max_tokens": -1}, "max_tokens"), ({"prompt": PROMPT, "temperature": -1}, "temperature"),
-                          ({"prompt": PROMPT, "n": 1000000}, "n"), ({"prompt": PROMPT, "speculative_config": {"methd": "ngram"}}, None)):
+          ({"prompt": PROMPT, "n": 1000000}, "n"), ({"prompt": PROMPT, "speculative_config": {"methd": "ngram"}}, None)):
         s.sendall(completion_bytes(body, close=False))
         data = s.recv(65536)
         self.assertEqual(status_of(data), 400, body)
@@ -151,7 +151,7 @@ class SeveralModels(unittest.TestCase):
     served = serve(self, "-m", str(tiny[0]), "--served-model-name", "big", "--served-model-name", "small", "-c", "512")
     self.assertEqual([m["id"] for m in json.loads(served.get("/v1/models")[2])["data"]], ["big", "small"])
     answers = [served.ask({**({"model": m} if m else {}), "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0})[2]
-               for m in ("big", "small", None)]
+        for m in ("big", "small", None)]
     self.assertEqual([a["model"] for a in answers], ["big", "small", "big"])
     self.assertEqual(answers[0]["choices"][0]["text"], answers[2]["choices"][0]["text"])
     self.assertEqual(served.metrics()['vllm:request_success_total{model_name="small",engine="0",finished_reason="length"}'], 1)

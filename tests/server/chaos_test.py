@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("HUNCH_CHAOS_SECONDS", "6"))
 SEED = int(os.environ.get("HUNCH_CHAOS_SEED", "1"))
 CLIENTS = 12
 WORDS = ("The captain looked at the sea and said nothing while name value list of items is 12 34 { } [ ] : , . \n "
-         "éß日本 <think> <|im_start|> \0 \U0001f600").split(" ")
+    "éß日本 <think> <|im_start|> \0 \U0001f600").split(" ")
 KINDS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"]}
 
 
@@ -30,11 +30,11 @@ def random_body(r):
   """A request whose answer is a function of its body, and its route."""
   text = " ".join(r.choice(WORDS) for _ in range(r.choice((1, 5, 20, 120))))
   body = {"max_tokens": r.choice((1, 3, 16, 60)), "n": r.choice((1, 1, 1, 3)), "seed": r.randrange(1000),
-          "temperature": r.choice((0, 0, 0.7, 1.3))}
+      "temperature": r.choice((0, 0, 0.7, 1.3))}
   extras = {"stop": ["the", "\n"], "logprobs": True, "ignore_eos": True, "presence_penalty": 0.7, "repetition_penalty": 1.2,
-            "top_k": 5, "min_p": 0.1, "logit_bias": {"5": 50, "9": -100}, "cache_salt": "s" * r.randrange(20), "priority": r.randrange(3),
-            "response_format": {"type": "json_schema", "json_schema": {"schema": KINDS}}, "guided_regex": "[a-z ]{1,30}",
-            "vendor": {"x": [1]}, "min_tokens": 2, "user": "u"}
+      "top_k": 5, "min_p": 0.1, "logit_bias": {"5": 50, "9": -100}, "cache_salt": "s" * r.randrange(20), "priority": r.randrange(3),
+      "response_format": {"type": "json_schema", "json_schema": {"schema": KINDS}}, "guided_regex": "[a-z ]{1,30}",
+      "vendor": {"x": [1]}, "min_tokens": 2, "user": "u"}
   for key in r.sample(sorted(extras), r.choice((0, 0, 1, 2))):
     body[key] = extras[key]
   if "response_format" in body:  # one constraint at most
@@ -165,8 +165,8 @@ class Chaos(unittest.TestCase):
       self.assertLessEqual(self.served.metric("process_open_fds"), before)
       third = max(1, len(memory) // 3)
       print(f"{dict(self.counts)}; {len(replayed)} replayed; resident {sum(memory[third:2 * third]) / third:.0f} MiB in the second third, "
-            f"{sum(memory[-third:]) / third:.0f} in the last; {self.served.metric('vllm:num_preemptions_total'):.0f} preemptions, "
-            f"{self.served.metric('hunch:requests_cancelled_total'):.0f} cancelled", flush=True)
+          f"{sum(memory[-third:]) / third:.0f} in the last; {self.served.metric('vllm:num_preemptions_total'):.0f} preemptions, "
+          f"{self.served.metric('hunch:requests_cancelled_total'):.0f} cancelled", flush=True)
       self.assertEqual(self.served.stop(signal.SIGTERM, 60), 0)
       self.assertNotIn("Sanitizer", "".join(self.served.log))
     finally:

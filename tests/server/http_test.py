@@ -8,7 +8,7 @@ import time
 import unittest
 
 from served import (LONG, PROMPT, Served, ServerTest, answers_of, body_of, completion_bytes, events, get_bytes, mangled, post_bytes,
-                    read_all, status_of)
+    read_all, status_of)
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 SHORT = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}
@@ -29,7 +29,7 @@ class Requests(ServerTest):
 
   def test_paths_that_two_readers_could_read_differently_are_400(self):
     for path in ("/v1/../metrics", "//health", "/v1//models", "/./health", "/health%00", "/%2e%2e/metrics", "/v1%2fmodels",
-                 "/health\\x", "/health%", "/health%zz", "http://localhost/health"):
+        "/health\\x", "/health%", "/health%zz", "http://localhost/health"):
       self.says(400, get_bytes(path, close=True), path)
     self.assertEqual(self.get("/health?x=1")[0], 200)
 
@@ -43,8 +43,8 @@ class Requests(ServerTest):
     body = json.dumps(SHORT)
     n = len(body)
     for lines in (f"Content-Length: {n}\r\nTransfer-Encoding: chunked", f"Content-Length: {n}\r\nContent-Length: {n + 1}",
-                  f"Content-Length: {n}\r\nContent-Length: {n}", "Content-Length: -1", "Content-Length: 9223372036854775808",
-                  f"Content-Length: +{n}", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"):
+        f"Content-Length: {n}\r\nContent-Length: {n}", "Content-Length: -1", "Content-Length: 9223372036854775808",
+        f"Content-Length: +{n}", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"):
       data = self.raw(POST + f"{lines}\r\n\r\n{body}GET /health HTTP/1.1\r\n".encode())
       self.assertIn(status_of(data), (400, 413), lines)
       self.assertEqual(len(data.split(b"HTTP/1.1 4")), 2, lines)
@@ -70,7 +70,7 @@ class Requests(ServerTest):
 
   def test_a_request_needs_one_host_and_http_1(self):
     for data in (b"GET /health HTTP/1.1\r\n\r\n", get_bytes("/health", extra="Host: other\r\n"),
-                 b"GET /health HTTP/9.1\r\nHost: localhost\r\n\r\n", b"not http at all\r\n\r\n"):
+        b"GET /health HTTP/9.1\r\nHost: localhost\r\n\r\n", b"not http at all\r\n\r\n"):
       self.says(400, data, data)
     self.assertTrue(self.raw(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200"))
 
@@ -92,7 +92,7 @@ class Requests(ServerTest):
 
   def test_compressed_and_multipart_bodies_are_415(self):
     for status, header, value in ((415, "Encoding", "gzip"), (415, "Type", "multipart/form-data; boundary=x"),
-                                  (200, "Type", "application/x-www-form-urlencoded")):
+        (200, "Type", "application/x-www-form-urlencoded")):
       self.assertEqual(self.ask(SHORT, headers={"Content-" + header: value})[0], status)
 
   def test_tls_and_http_2_are_closed_at_once(self):
@@ -201,7 +201,7 @@ class Queue(ServerTest):
 
 class Limits(ServerTest):
   FLAGS = ("--header-timeout", "0.6", "--idle-timeout", "0.6", "--min-body-rate", "100000", "--max-connections-per-address", "20",
-           "--stall-timeout", "1", "--max-unsent-bytes", "4096", "--max-body-bytes", "100000", "--timeout", "6", "--sse-ping-interval", "0.3")
+      "--stall-timeout", "1", "--max-unsent-bytes", "4096", "--max-body-bytes", "100000", "--timeout", "6", "--sse-ping-interval", "0.3")
 
   def test_slow_headers_are_408_and_silence_is_closed(self):
     self.says(408, b"GET /health HT")

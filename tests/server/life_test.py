@@ -18,7 +18,7 @@ STREAM = {**LONG, "stream": True}
 
 def run(*arguments, environment=None):
   done = subprocess.run([BINARY, "serve", *arguments], capture_output=True, text=True, timeout=30,
-                        env={**os.environ, **(environment or {})})
+      env={**os.environ, **(environment or {})})
   return done.returncode, done.stdout, done.stderr
 
 
@@ -193,15 +193,15 @@ class Life(unittest.TestCase):
   def test_command_line_wins_over_environment_over_file(self):
     folder = self.folder()
     for name, text in (("c.yaml", "# limits\nmax-body-bytes: 5000\nmax_headers: 50   # few\nheader-timeout: '7'\nserved-model-name:\n  - a\n  - b\n"),
-                       ("c.json", '{"max_body_bytes": 5000, "max-headers": 50, "header_timeout": 7, "served-model-name": ["a", "b"]}')):
+        ("c.json", '{"max_body_bytes": 5000, "max-headers": 50, "header_timeout": 7, "served-model-name": ["a", "b"]}')):
       (folder / name).write_text(text)
       code, out, err = run("--config", str(folder / name), "--max-headers", "70", "--print-limits",
-                           environment={"HUNCH_MAX_HEADERS": "60", "HUNCH_HEADER_TIMEOUT": "8", "LLAMA_ARG_TIMEOUT": "99",
-                                        "HUNCH_NO_SUCH_FLAG": "1"})
+          environment={"HUNCH_MAX_HEADERS": "60", "HUNCH_HEADER_TIMEOUT": "8", "LLAMA_ARG_TIMEOUT": "99",
+          "HUNCH_NO_SUCH_FLAG": "1"})
       self.assertEqual(code, 0, err)
       values = {line.split()[0]: line.split()[1] for line in out.splitlines()}
       self.assertEqual([values[f"--{n}"] for n in ("max-body-bytes", "max-headers", "header-timeout", "timeout")],
-                       ["5000", "70", "8", "99"])
+          ["5000", "70", "8", "99"])
     (folder / "bad.yaml").write_text("max-hedaers: 5\n")
     code, _, err = run("--config", str(folder / "bad.yaml"), "--print-limits")
     self.assertEqual(code, 2)
@@ -209,7 +209,7 @@ class Life(unittest.TestCase):
 
   def test_flags_of_other_servers_are_taken(self):
     code, _, err = run("--gpu-memory-utilization", "0.9", "--tensor-parallel-size", "1", "--enforce-eager", "-ngl", "99", "-fa", "on",
-                       "--max-model-len", "1k", "--max-num-seqs", "4", "--disable-log-requests", "--cont-batching", "--print-limits")
+        "--max-model-len", "1k", "--max-num-seqs", "4", "--disable-log-requests", "--cont-batching", "--print-limits")
     self.assertEqual(code, 0, err)
     self.assertEqual(run("--tensor-parallel-size", "2", "--print-limits")[0], 2)
     self.assertEqual(run("--ssl-keyfile", "x", "--print-limits")[0], 2)
@@ -239,7 +239,7 @@ class Life(unittest.TestCase):
   def test_a_log_that_nobody_reads_stops_nothing(self):
     read, write = os.pipe()
     process = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "-c", "512", "--log-level", "debug"],
-                               stdout=subprocess.PIPE, stderr=write)
+        stdout=subprocess.PIPE, stderr=write)
     os.close(write)
     try:
       port = int(process.stdout.readline().decode().rsplit(":", 1)[1])

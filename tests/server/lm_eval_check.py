@@ -69,8 +69,8 @@ def main():
         (folder / f"{name}.yaml").write_text(form.format(data=folder / "data.json"))
       settings = f"model=wren-34m,base_url={served.url}/v1/completions,tokenizer={tokenizer},num_concurrent=4,max_length=2000"
       subprocess.run([sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", settings, "--tasks", "said,goes_on",
-                      "--include_path", str(folder), "--output_path", str(folder / "out"), "--log_samples", "--batch_size", "4"], check=True,
-                     env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")})
+          "--include_path", str(folder), "--output_path", str(folder / "out"), "--log_samples", "--batch_size", "4"], check=True,
+          env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")})
       samples = {}
       for path in (folder / "out").rglob("samples_*.jsonl"):
         for line in path.read_text().splitlines():

@@ -127,9 +127,9 @@ class Page(unittest.TestCase):
     b.run("document.getElementById('tokens').value = 1500; document.getElementById('temperature').value = 1.5")
     # The page itself stops it: a click from here may come when a fast model has said everything.
     b.run("new MutationObserver((_, me) => { const said = document.querySelector('.turn:last-child .text');"
-          "if (said && said.textContent.length > 20 && !document.getElementById('stop').disabled)"
-          "{ me.disconnect(); document.getElementById('stop').click(); } }).observe(document.body, {childList: true, subtree: true,"
-          "characterData: true})")
+        "if (said && said.textContent.length > 20 && !document.getElementById('stop').disabled)"
+        "{ me.disconnect(); document.getElementById('stop').click(); } }).observe(document.body, {childList: true, subtree: true,"
+        "characterData: true})")
     b.type("#prompt", "Go on and on.\n")
     self.until(lambda: b.text(".wrong") == "stopped" and self.idle())
     self.assertEqual(b.text(".wrong"), "stopped")

@@ -33,9 +33,9 @@ def install(prefix):
   print(f"building llama-cpp-python {VERSION} in {prefix}", file=sys.stderr)
   venv.create(prefix, with_pip=True)
   environment = dict(os.environ, CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_SERVER=OFF",
-                     CMAKE_BUILD_PARALLEL_LEVEL=str(os.cpu_count() or 2))
+      CMAKE_BUILD_PARALLEL_LEVEL=str(os.cpu_count() or 2))
   subprocess.run([python, "-m", "pip", "install", "-q", "--no-binary", "llama-cpp-python", f"llama-cpp-python=={VERSION}"],
-                 check=True, env=environment, stdout=sys.stderr)
+      check=True, env=environment, stdout=sys.stderr)
   subprocess.run(probe, check=True)
   return python
 
@@ -44,7 +44,7 @@ class Worker:
   def __init__(self, python, options):
     self.flash, self.kv = options["flash"], options["kv"]
     self.process = subprocess.Popen([python, os.path.join(HERE, "worker.py"), json.dumps(options)], stdin=subprocess.PIPE,
-                                    stdout=subprocess.PIPE, text=True)
+        stdout=subprocess.PIPE, text=True)
     self.system = self.answer().get("system", "")
 
   def answer(self):
@@ -91,11 +91,11 @@ class Hunch:
 def row_of(options, what, test, tokens, n, depth, engine, kv, flash, samples):
   speeds = [tokens * 1e9 / ns for ns in samples]
   return {"engine": engine, "what": what, "test": test, "model_filename": options.model, "n_threads": options.threads,
-          "type_k": kv, "type_v": kv, "flash_attn": flash, "n_prompt": n if what == "prefill" else 0,
-          "n_gen": n if what != "prefill" else 0, "n_depth": depth,
-          "test_time": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-          "avg_ns": int(statistics.mean(samples)), "avg_ts": statistics.mean(speeds),
-          "stddev_ts": statistics.stdev(speeds) if len(speeds) > 1 else 0, "samples_ns": samples, "samples_ts": speeds}
+      "type_k": kv, "type_v": kv, "flash_attn": flash, "n_prompt": n if what == "prefill" else 0,
+      "n_gen": n if what != "prefill" else 0, "n_depth": depth,
+      "test_time": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+      "avg_ns": int(statistics.mean(samples)), "avg_ts": statistics.mean(speeds),
+      "stddev_ts": statistics.stdev(speeds) if len(speeds) > 1 else 0, "samples_ns": samples, "samples_ts": speeds}
 
 
 class Comparison:
@@ -117,7 +117,7 @@ class Comparison:
       for flash in ([False, True] if kv == "f16" else [True]):
         most = max(self.options.depths) + max([self.options.n, self.options.p, *self.options.rows]) + 64
         self.workers[kv].append(Worker(self.python, {"model": self.options.model, "n_ctx": most, "threads": self.options.threads,
-                                                     "flash": flash, "kv": kv, "verbose": self.options.verbose}))
+            "flash": flash, "kv": kv, "verbose": self.options.verbose}))
     return self.workers[kv]
 
   def compare(self, what, test, tokens, n, depth, ours, theirs, kv_ours, kv_peer):
@@ -143,21 +143,21 @@ class Comparison:
       self.emit(row_of(self.options, what, test, tokens, n, depth, "llama.cpp", peer.kv, peer.flash, theirs_ns))
     target = TARGETS.get((what, depth)) if kv_ours == "default" else None
     self.emit({"what": what, "test": test, "n_depth": depth, "type_k": kv_ours, "peer_type_k": kv_peer,
-               "ratio_to_peer": statistics.mean(ratios), "least": min(ratios), "most": max(ratios), "target": target})
+        "ratio_to_peer": statistics.mean(ratios), "least": min(ratios), "most": max(ratios), "target": target})
 
   def run(self):
     o = self.options
     for kv_ours, kv_peer in [("default", "f16")] + ([] if o.no_8_bit else [("q8_0", "q8_0")]):
       for depth in sorted(o.depths):  # ascending: a context is filled onward, never again
         self.compare("decode", f"tg{o.n} @ d{depth}", o.n, o.n, depth, lambda kv: self.hunch.decode(kv, depth, o.n, o.repetitions),
-                     lambda peer: peer.ask("decode", depth=depth, n=o.n, repetitions=o.repetitions), kv_ours, kv_peer)
+            lambda peer: peer.ask("decode", depth=depth, n=o.n, repetitions=o.repetitions), kv_ours, kv_peer)
         for rows in o.rows:
           self.compare(f"verify of {rows}", f"verify{rows} @ d{depth}", rows, rows, depth,
-                       lambda kv: self.hunch.verify(kv, depth, rows, o.repetitions),
-                       lambda peer: peer.ask("verify", depth=depth, rows=rows, repetitions=max(3, o.repetitions)), kv_ours, kv_peer)
+              lambda kv: self.hunch.verify(kv, depth, rows, o.repetitions),
+              lambda peer: peer.ask("verify", depth=depth, rows=rows, repetitions=max(3, o.repetitions)), kv_ours, kv_peer)
         if o.p > 0:
           self.compare("prefill", f"pp{o.p} @ d{depth}", o.p, o.p, depth, lambda kv: self.hunch.prefill(kv, depth, o.p, o.repetitions),
-                       lambda peer: peer.ask("prefill", depth=depth, n=o.p, repetitions=o.repetitions), kv_ours, kv_peer)
+              lambda peer: peer.ask("prefill", depth=depth, n=o.p, repetitions=o.repetitions), kv_ours, kv_peer)
     if o.text:
       self.lookup()
     for workers in self.workers.values():
@@ -171,7 +171,7 @@ class Comparison:
         got = peer.ask("lookup", path=o.text, depth=depth, n=96, draft=o.draft)
         row = row_of(o, "prompt lookup", f"tg96 @ d{got['context']}", 96, 96, got["context"], "llama.cpp", "f16", peer.flash, [got["ns"]])
         row.update(drafter="prompt lookup", speedup=got["plain_ns"] / got["ns"], mean_acceptance_length=got["tokens_per_round"],
-                   same_tokens_as_plain=got["same_tokens_as_plain"], temperature=0)
+            same_tokens_as_plain=got["same_tokens_as_plain"], temperature=0)
         self.emit(row)
       for row in self.hunch.rows("default", "-p", 0, "-n", 96, "-d", depth, "-r", o.repetitions, "--spec", "self", "-f", o.text, "--temp", 0):
         self.emit(dict(row, what="self-speculation" if "speedup" in row else "decode"))
@@ -183,11 +183,11 @@ class Comparison:
         continue
       target = "-" if row["target"] is None else f"{row['target']} {'met' if row['ratio_to_peer'] >= row['target'] else '**missed**'}"
       out.append(f"| {row['what']} | {row['type_k']}, {row['peer_type_k']} | {row['n_depth']} | {row['ratio_to_peer']:.2f} | "
-                 f"{row['least']:.2f} to {row['most']:.2f} | {target} |")
+          f"{row['least']:.2f} to {row['most']:.2f} | {target} |")
     for row in self.rows:
       if "speedup" in row:
         out.append(f"| {row['engine']}: {row['drafter']}, flash attention {'on' if row['flash_attn'] else 'off'} | {row['type_k']} | "
-                   f"{row['n_depth']} | {row['speedup']:.2f} times its own plain decoding, {row['mean_acceptance_length']:.2f} tokens a round | - | - |")
+            f"{row['n_depth']} | {row['speedup']:.2f} times its own plain decoding, {row['mean_acceptance_length']:.2f} tokens a round | - | - |")
     return "\n".join(out)
 
 
@@ -201,7 +201,7 @@ def main():
   parser.add_argument("--binary", default="build/release/hunch")
   parser.add_argument("--model", default="models/wren-34m.gguf")
   parser.add_argument("--prefix", default=os.environ.get("HUNCH_PEER_DIR") or os.path.join(cache, "hunch", "peers", "llama_cpp"),
-                      help="the peer's environment; built there if absent")
+      help="the peer's environment; built there if absent")
   parser.add_argument("--python", help="a Python that already has llama_cpp (built natively)")
   parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
   parser.add_argument("-d", "--depths", type=numbers, default=[0, 16384, 28672])

@@ -139,8 +139,8 @@ class Context:
     plain = self.greedy(ids, n, None)
     guessed = self.greedy(ids, n, LlamaPromptLookupDecoding(max_ngram_size=3, num_pred_tokens=draft))
     return {"context": len(ids), "plain_ns": plain["ns"], "ns": guessed["ns"],
-            "tokens_per_round": len(guessed["tokens"]) / max(1, guessed["rounds"]),
-            "same_tokens_as_plain": plain["tokens"] == guessed["tokens"]}
+        "tokens_per_round": len(guessed["tokens"]) / max(1, guessed["rounds"]),
+        "same_tokens_as_plain": plain["tokens"] == guessed["tokens"]}
 
 
 def main():

@@ -14,4 +14,4 @@ from hunch.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutp
 from hunch.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 __all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "RequestOutputKind", "RequestOutput", "CompletionOutput",
-           "Logprob", "RequestMetrics", "EngineStats", "__version__"]
+    "Logprob", "RequestMetrics", "EngineStats", "__version__"]

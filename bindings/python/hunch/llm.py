@@ -28,15 +28,15 @@ _MOST_IN_FLIGHT = 1024  # requests of one generate() that the engine knows of; t
 
 # Arguments of vLLM that may stand where they change nothing, with the values that mean "as it is".
 _HARMLESS = {"enforce_eager": (True, False, None), "trust_remote_code": (True, False), "disable_log_stats": (True, False),
-             "tokenizer": (None,), "tokenizer_mode": ("auto",), "skip_tokenizer_init": (False,), "quantization": (None, "gguf"),
-             "pipeline_parallel_size": (1,), "data_parallel_size": (1,), "swap_space": (0, 4, 4.0), "cpu_offload_gb": (0, 0.0),
-             "enable_chunked_prefill": (True, None), "disable_custom_all_reduce": (True, False), "revision": (None,),
-             "tokenizer_revision": (None,), "enable_lora": (False,), "hf_overrides": (None,), "load_format": ("auto", "gguf")}
+    "tokenizer": (None,), "tokenizer_mode": ("auto",), "skip_tokenizer_init": (False,), "quantization": (None, "gguf"),
+    "pipeline_parallel_size": (1,), "data_parallel_size": (1,), "swap_space": (0, 4, 4.0), "cpu_offload_gb": (0, 0.0),
+    "enable_chunked_prefill": (True, None), "disable_custom_all_reduce": (True, False), "revision": (None,),
+    "tokenizer_revision": (None,), "enable_lora": (False,), "hf_overrides": (None,), "load_format": ("auto", "gguf")}
 _ANSWERS = {"quantization": "the file says how its weights are stored; hunch quantize writes other files",
-            "tokenizer": "the model's own tokenizer is used",
-            "revision": "nothing is downloaded: model names a folder or file",
-            "skip_tokenizer_init": "give prompt_token_ids where the tokenizer is not wanted",
-            "enable_chunked_prefill": "prompts are always read in chunks"}
+    "tokenizer": "the model's own tokenizer is used",
+    "revision": "nothing is downloaded: model names a folder or file",
+    "skip_tokenizer_init": "give prompt_token_ids where the tokenizer is not wanted",
+    "enable_chunked_prefill": "prompts are always read in chunks"}
 
 
 def _check_others(others: Mapping[str, object]) -> None:
@@ -59,11 +59,11 @@ class LLM:
   """
 
   def __init__(self, model: str | os.PathLike, *, speculative_config: Mapping[str, object] | None = None,
-               tensor_parallel_size: int = 1, gpu_memory_utilization: float | None = None, max_model_len: int | None = None,
-               seed: int | None = None, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
-               isa: str | None = None, kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
-               max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
-               verify_calibration: str | os.PathLike | None = None, **others):
+      tensor_parallel_size: int = 1, gpu_memory_utilization: float | None = None, max_model_len: int | None = None,
+      seed: int | None = None, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
+      isa: str | None = None, kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
+      max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
+      verify_calibration: str | os.PathLike | None = None, **others):
     _check_others(others)
     if tensor_parallel_size != 1:
       raise ValueError(f"tensor_parallel_size is {tensor_parallel_size}; it must be 1: a model runs on one device")
@@ -74,7 +74,7 @@ class LLM:
     if dtype != "auto":
       warnings.warn(f"dtype={dtype!r} has no effect: weights keep the type of their file", stacklevel=2)
     for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs),
-                        ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
+        ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
       if value is not None and (not isinstance(value, int) or value < 1):
         raise ValueError(f"{name} is {value!r}; it must be at least 1")
     options = _hunch.EngineOptions()
@@ -100,9 +100,9 @@ class LLM:
     self._tokenizer = Tokenizer(self._engine)
 
   def generate(self, prompts: Prompt | Iterable[Prompt],
-               sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-               speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
-               priority: Sequence[int] | None = None) -> list[RequestOutput]:
+      sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+      speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
+      priority: Sequence[int] | None = None) -> list[RequestOutput]:
     """Continues one prompt or a list of them, all at once; answers stand in the order of the prompts.
 
     A prompt is a text, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids`. sampling_params: one for
@@ -113,10 +113,10 @@ class LLM:
     return self._run([_Job(self, prompt, params, speculative_config) for prompt, params in pairs], priority)
 
   def chat(self, messages: Messages | Iterable[Messages],
-           sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-           speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
-           priority: Sequence[int] | None = None, tools: Sequence[Mapping[str, object]] | None = None,
-           chat_template_kwargs: Mapping[str, object] | None = None) -> list[RequestOutput]:
+      sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+      speculative_config: Mapping[str, object] | None = None, use_tqdm: bool = False,
+      priority: Sequence[int] | None = None, tools: Sequence[Mapping[str, object]] | None = None,
+      chat_template_kwargs: Mapping[str, object] | None = None) -> list[RequestOutput]:
     """Answers a conversation, a list of {"role", "content"}, or each of a list of conversations, written by the model's
     template. tools: functions for the template, as OpenAI describes them."""
     conversations: list = list(messages)
@@ -125,19 +125,19 @@ class LLM:
     jobs = []
     for conversation, params in _pairs(conversations, sampling_params):
       ids, stop_ids = self._engine.encode_chat(messages_json(conversation), json.dumps(tools),
-                                               json.dumps(chat_template_kwargs))
+          json.dumps(chat_template_kwargs))
       prompt = {"prompt": self._tokenizer.decode(ids, skip_special_tokens=False), "prompt_token_ids": ids}
       jobs.append(_Job(self, prompt, params, speculative_config, stop_ids))
     return self._run(jobs, priority)
 
   def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
-             speculative_config: Mapping[str, object] | None = None) -> Iterator[RequestOutput]:
+      speculative_config: Mapping[str, object] | None = None) -> Iterator[RequestOutput]:
     """Continues one prompt and yields after each token or round of tokens; output_kind says what. Closing the generator
     cancels the request."""
     return self._stream(self._start(prompt, sampling_params, speculative_config))
 
   def generate_stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
-                      speculative_config: Mapping[str, object] | None = None) -> AsyncIterator[RequestOutput]:
+      speculative_config: Mapping[str, object] | None = None) -> AsyncIterator[RequestOutput]:
     """stream() for asyncio: `async for output in llm.generate_stream(...)`. Many may run at once in one loop."""
     return self._async_stream(self._start(prompt, sampling_params, speculative_config))
 
@@ -179,7 +179,7 @@ class LLM:
         return prompt.get("prompt"), list(prompt["prompt_token_ids"])
       if "prompt" not in prompt:
         raise ValueError('a prompt that is a dictionary needs "prompt" or "prompt_token_ids", '
-                         f"not {', '.join(map(repr, prompt)) or 'nothing'}")
+            f"not {', '.join(map(repr, prompt)) or 'nothing'}")
       prompt = prompt["prompt"]
     if isinstance(prompt, str):
       if not prompt:

@@ -88,7 +88,7 @@ def _table(tokens, values, top_ids, top_values, piece: Callable[[int], str | Non
 
 
 def completion(index: int, generation: _hunch.Generation, params: SamplingParams,
-               piece: Callable[[int], str | None]) -> CompletionOutput:
+    piece: Callable[[int], str | None]) -> CompletionOutput:
   out = CompletionOutput(index, generation.text if params.detokenize else "", generation.tokens)
   out.finish_reason = "abort" if generation.finish_reason == "interrupted" else generation.finish_reason
   out.stop_reason = generation.stopped_by or None

@@ -33,7 +33,7 @@ class StructuredOutputsParams:
     given = [name for name in kinds if getattr(self, name) not in (None, False)]
     if len(given) != 1:
       raise ValueError(f"structured_outputs needs exactly one of {', '.join(kinds)}"
-                       + (f", not {' and '.join(given)}" if given else ""))
+          + (f", not {' and '.join(given)}" if given else ""))
 
 
 # Fields of numbers: whole ones, and any. None is allowed where the default is None.
@@ -93,7 +93,7 @@ class SamplingParams:
         raise ValueError(f"{name} is {value}; it must be 0 or more, or None")
     if self.include_stop_str_in_output:
       raise ValueError("include_stop_str_in_output is not available: the text ends before the stop text, "
-                       "which stop_reason names")
+          "which stop_reason names")
     self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
     self.bad_words = [self.bad_words] if isinstance(self.bad_words, str) else list(self.bad_words or [])
     if isinstance(self.structured_outputs, Mapping):
@@ -143,7 +143,7 @@ def sampling_options(params: SamplingParams, engine: _hunch.Engine, seed: int | 
 
 
 def request_of(params: SamplingParams, prompt: Sequence[int], speculation: _hunch.SpeculationOptions, engine: _hunch.Engine,
-               seed: int | None) -> _hunch.Request:
+    seed: int | None) -> _hunch.Request:
   """The request for the first sample of a prompt."""
   out = _hunch.Request()
   out.prompt = _ids("prompt_token_ids", prompt)

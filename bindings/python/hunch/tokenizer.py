@@ -22,7 +22,7 @@ class Tokenizer:
     return self._engine.decode(ids, skip_special_tokens)
 
   def apply_chat_template(self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] | None = None,
-                          **kwargs: object) -> list[int]:
+      **kwargs: object) -> list[int]:
     """Ids of a conversation by the model's template, opened for the answer; kwargs are variables of the template."""
     return self._engine.encode_chat(messages_json(messages), json.dumps(tools), json.dumps(kwargs))[0]
 

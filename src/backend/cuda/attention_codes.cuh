@@ -1,8 +1,7 @@
-// The producers of attention over stores of 8-bit codes (FP8, Q8_0; attention_stream.cuh has the others'). Codes come to a place
-// of their warp's own, half a tile at a time, are widened to fp16 and stand in the ring as if the cache held that, in the
-// swizzle: so what consumes them, and every row's bits, are those of a cache in fp16. While a half is widened, the next tile's is
-// on its way to where the half before it was. An FP8 code is exact in fp16, its layer's scale goes into the scale of logits and
-// the folding of values (attention.cu); a Q8_0 code times its scale is rounded once.
+// Producers of attention over stores of 8-bit codes (FP8, Q8_0). Codes come to a place of their warp's own, half a tile at a
+// time, are widened to fp16 and stand in the ring, swizzled, as if the cache held that: consumers, and rows' bits, are those of
+// fp16. While a half is widened the next tile's other half is on its way. An FP8 code is exact in fp16, its layer's scale goes
+// into that of logits and into the folding of values (attention.cu); a Q8_0 code times its scale is rounded once.
 #pragma once
 
 #include <cuda_fp16.h>

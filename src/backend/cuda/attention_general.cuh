@@ -1,6 +1,6 @@
-// Attention and scores in plain fp32 for stores and shapes that the tensor cores have no form for: F32, Q8_0, FP8, other head
-// widths, groups of more than 16. One warp takes one packed row; items, partials and their folding are those of attention_args.h.
-// Included by attention.cu.
+// Attention and scores in plain fp32 for stores and shapes that the tensor cores have no form for: F32, other head widths, groups
+// of more than 16. One warp takes one packed row; items, partials and their folding are those of attention_args.h. Included by
+// attention.cu.
 #pragma once
 
 #include "backend/cuda/attention_stream.cuh"
