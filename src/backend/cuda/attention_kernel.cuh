@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<Consumer::kProducerRegisters>();
-    if constexpr (Shared::kOfCodes)
-      CodeProducer < Shared, kPaired, Consumer::kProducerRegisters<120 ? 2 : 4>(a, shared, memory).run();
+    constexpr int kAtOnce = Consumer::kProducerRegisters >= 120 ? 4 : 2;
+    if constexpr (Shared::kOfCodes) CodeProducer<Shared, kPaired, kAtOnce>(a, shared, memory).run();
     else produce<Shared, kPaired>(a, shared, memory);
   } else {
     take_registers<504 / 2 - Consumer::kProducerRegisters / 2>();

@@ -94,8 +94,8 @@ class Tiles {
   int splits_end_, begin_ = 0, next_block_ = 0, last_ = 0, next_leaf_ = 0;
 };
 
-// The entry of the store that place `place` of a run is. leaf -1: none. (No pointer that may be null: ptxas 13.0 has made of one
-// a register that was read before it was written.)
+// The entry of the store that place `place` of a run is. leaf -1: none. (Not a pointer, which ptxas 13.0 seems to test too
+// early: docs/kernels/attention-gpu.md.)
 __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, int leaf, int kv_head, int place, int end) {
   place = min(place, end - 1);
   if (leaf >= 0 && place >= run.tree_entry) {

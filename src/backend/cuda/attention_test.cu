@@ -34,7 +34,7 @@ Attended expected(KvPair& kv, const Request& request, bool keys_only = false) {
 
 bool on_tensor_cores(DType t, int dim) { return t != DType::F32 && (dim == 64 || dim == 128); }
 // Weights are rounded to 8 or 11 bits, an error of at most 2^-9 or 2^-12 of a mean of values up to 4. Codes of Q8_0 times their
-// scale are rounded to 11 bits: values, and keys too, so that weights of large logits are another.
+// scale are rounded to 11 bits, values and keys.
 float out_tolerance(const KvShape& s) {
   return !on_tensor_cores(s.dtype, s.head_dim) ? 5e-5f
       : s.dtype == DType::BF16                 ? 1.2e-2f
