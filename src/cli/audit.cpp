@@ -17,14 +17,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct AuditFlags {
-  ModelFlags model;
-  PromptFlags prompt;
-  SamplingFlags sampling;
-  SpeculationFlags speculation;
-  OutputFlags output;
-};
-
 struct Both {
   Generation plain, guessed;
   // Index of the first difference, a missing token included; nothing where the streams are equal.
@@ -98,7 +90,7 @@ bool report_audit(const Engine& engine, const Both& both, const Request& request
           guessed.tokens_per_second()));
 }
 
-Result<Request> audit_request(const AuditFlags& flags) {
+Result<Request> audit_request(const RunFlags& flags) {
   HUNCH_TRY(SpeculationOptions speculation, resolve_speculation(flags.speculation));
   if (speculation.rule == "ratio")
     return usage_error("--rule ratio: audit compares streams, and only rule match promises equal ones; leave it out");
@@ -113,7 +105,7 @@ Result<Request> audit_request(const AuditFlags& flags) {
   return request_of(flags.sampling, speculation);
 }
 
-Result<int> audit(const AuditFlags& flags, const FlagSet& set) {
+Result<int> audit(const RunFlags& flags, const FlagSet& set) {
   HUNCH_TRY(auto request, audit_request(flags));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   options.max_num_seqs = 1;
@@ -142,16 +134,11 @@ Result<int> audit(const AuditFlags& flags, const FlagSet& set) {
 }  // namespace
 
 Result<int> audit_command(Arguments arguments) {
-  AuditFlags flags;
+  RunFlags flags;
   FlagSet set("hunch audit [flags] (-p TEXT | -f FILE)",
       "Runs a request plainly and with speculation (same seed, rule match) and says whether the token streams are equal, or "
       "which token differs first. Exit code 0: equal; 1: different.");
-  add_prompt_flags(set, flags.prompt);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
-  add_output_flags(set, flags.output);
-  add_foreign_flags(set);
+  add_run_flags(set, flags);
   if (const auto ended = parsed(set, arguments)) return *ended;
   return audit(flags, set);
 }

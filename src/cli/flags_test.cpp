@@ -12,22 +12,12 @@ namespace hunch {
 namespace {
 
 // The flags of `hunch run`, parsed; keeps the error's message.
-struct Parsed {
-  ModelFlags model;
-  PromptFlags prompt;
-  SamplingFlags sampling;
-  SpeculationFlags speculation;
-  OutputFlags output;
+struct Parsed : RunFlags {
   FlagSet set{"hunch run", "Runs."};
   Status status;
 
   explicit Parsed(std::vector<std::string> arguments) {
-    add_prompt_flags(set, prompt);
-    add_model_flags(set, model);
-    add_sampling_flags(set, sampling);
-    add_speculation_flags(set, speculation);
-    add_output_flags(set, output);
-    add_foreign_flags(set);
+    add_run_flags(set, *this);
     status = set.parse(arguments);
   }
   Parsed(const Parsed&) = delete;

@@ -162,6 +162,15 @@ void add_output_flags(FlagSet& set, OutputFlags& flags) {
       FlagSet::stored(flags.color, parse_color));
 }
 
+void add_run_flags(FlagSet& set, RunFlags& flags) {
+  add_prompt_flags(set, flags.prompt);
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+  add_output_flags(set, flags.output);
+  add_foreign_flags(set);
+}
+
 Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationFlags* speculation) {
   EngineOptions options;
   if (flags.random) {

@@ -53,6 +53,15 @@ struct OutputFlags {
   ColorWish color = ColorWish::Auto;
 };
 
+// What `hunch run` and `hunch audit` take.
+struct RunFlags {
+  ModelFlags model;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  SpeculationFlags speculation;
+  OutputFlags output;
+};
+
 // Each adds its flags to `set`; the targets must outlive parse().
 void add_model_flags(FlagSet& set, ModelFlags& flags);
 // --chat-template and its like.
@@ -63,6 +72,7 @@ void add_structured_flags(FlagSet& set, StructuredOutput& wanted);
 void add_output_flags(FlagSet& set, OutputFlags& flags);
 // llama.cpp's flags that people type out of habit: harmless ones are ignored with one note, the others refused with a reason.
 void add_foreign_flags(FlagSet& set);
+void add_run_flags(FlagSet& set, RunFlags& flags);  // all of the above
 // The note on ignored flags, where there were any.
 void note_ignored(const FlagSet& set);
 

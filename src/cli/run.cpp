@@ -10,14 +10,6 @@
 namespace hunch {
 namespace {
 
-struct RunFlags {
-  ModelFlags model;
-  PromptFlags prompt;
-  SamplingFlags sampling;
-  SpeculationFlags speculation;
-  OutputFlags output;
-};
-
 // Flags are settled, in the order that gives the cheapest error first: nothing is loaded for a request that cannot run.
 struct Settled {
   Request request;
@@ -66,12 +58,7 @@ Result<int> run_command(Arguments arguments) {
   RunFlags flags;
   FlagSet set("hunch run [flags] (-p TEXT | -f FILE)",
       "Continues a text as it is, or answers it with --chat. Text goes to stdout, all else to stderr.");
-  add_prompt_flags(set, flags.prompt);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
-  add_output_flags(set, flags.output);
-  add_foreign_flags(set);
+  add_run_flags(set, flags);
   if (const auto ended = parsed(set, arguments)) return *ended;
 
   HUNCH_TRY(auto settled, settle(flags));

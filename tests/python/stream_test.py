@@ -44,7 +44,7 @@ class Streams(ShippedModel):
   def test_a_stream_ends_with_what_generate_says(self):
     whole = self.one()
     steps = list(self.llm.stream(PROMPT, GREEDY))
-    self.assertGreater(len(steps), 2)
+    self.assertGreaterEqual(len(steps), 2)  # tokens that nobody took yet come in one step
     self.assertEqual([s.finished for s in steps], [False] * (len(steps) - 1) + [True])
     self.assertEqual(steps[-1].outputs, [whole])
     for before, after in zip(steps, steps[1:]):
@@ -104,7 +104,7 @@ class Streams(ShippedModel):
         await task
       return turns
 
-    self.assertGreater(asyncio.run(run()), 3)
+    self.assertGreaterEqual(asyncio.run(run()), 3)
     self.assertEqual(self.llm.get_metrics().requests_aborted, aborted + 1)
 
   def test_other_threads_run_while_one_waits(self):
