@@ -1,8 +1,6 @@
 // What a part promises about the output of a run it takes part in. The engine reports the weakest link.
 #pragma once
 
-#include <algorithm>
-
 namespace hunch {
 
 enum class Guarantee {
@@ -10,7 +8,5 @@ enum class Guarantee {
   Distribution,  // the output has exactly the target's distribution
   Stream,        // the output equals plain decoding bit for bit
 };
-
-constexpr Guarantee weakest(Guarantee a, Guarantee b) { return std::min(a, b); }
 
 }  // namespace hunch

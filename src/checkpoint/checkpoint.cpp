@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <unordered_map>
 
 #include "checkpoint/config.h"
 #include "checkpoint/expert_tensors.h"
@@ -28,17 +27,10 @@ using Bytes = std::span<const std::byte>;
 
 class OpenedCheckpoint final : public Checkpoint {
  public:
-  OpenedCheckpoint(ModelDescription description, std::string_view format)
-      : description_(std::move(description)), format_(format) {}
-
-  const ModelShape& shape() const override { return description_.shape; }
-  const Tensor* find(std::string_view name) const override {
-    const auto at = index_.find(name);
-    return at == index_.end() ? nullptr : &tensors_[at->second];
+  OpenedCheckpoint(ModelDescription description, std::string_view format) : format_(format), fp8_(description.fp8) {
+    shape_ = std::move(description.shape), tokenizer_ = std::move(description.tokenizer), sampling_ = description.sampling;
   }
-  const std::vector<Tensor>& tensors() const override { return tensors_; }
-  const TokenizerSource& tokenizer() const override { return description_.tokenizer; }
-  const SamplingDefaults& sampling() const override { return description_.sampling; }
+
   std::string_view format() const override { return format_; }
   std::span<const KvScale> kv_scales() const override { return kv_scales_; }
   size_t file_bytes() const override { return file_bytes_; }
@@ -82,15 +74,15 @@ class OpenedCheckpoint final : public Checkpoint {
   }
   // In any order and from any file; layers without one keep 1.
   Status add_kv_scale(const Fp8Name& name, const TensorEntry& entry, Bytes file, std::string_view source) {
-    if (name.layer >= description_.shape.layers)
+    if (name.layer >= shape_.layers)
       return Error{fmt::format("{}: tensor {} scales a layer that this model has not", source, quote(entry.name))};
-    kv_scales_.resize(size_t(description_.shape.layers));
+    kv_scales_.resize(size_t(shape_.layers));
     KvScale& scale = kv_scales_[size_t(name.layer)];
     HUNCH_TRY((name.part == Fp8Part::KeyScale ? scale.k : scale.v), read_kv_scale(entry, file.data() + entry.offset, source));
     return {};
   }
   // A scale that nothing here reads; false where the model is not FP8, in which it has no place.
-  bool has_fp8() const { return description_.fp8 != Fp8Scales::None; }
+  bool has_fp8() const { return fp8_ != Fp8Scales::None; }
   bool leave_out_scale() { return has_fp8() && ++unused_scales_; }
 
   // After the last add: the index, and the check that the tensors are the shape's.
@@ -120,8 +112,8 @@ class OpenedCheckpoint final : public Checkpoint {
         return Error{fmt::format("{}: tensor {} is fp8 and has no weight_scale or weight_scale_inv", source, tensor.name)};
       if (at == scales_.end()) continue;
       Scales& scales = at->second;
-      HUNCH_TRY(scales.values, read_fp8_scales(description_.fp8, tensor, scales.entry, scales.data, source));
-      tensor.scales = fp8_scales_of(description_.fp8, tensor);
+      HUNCH_TRY(scales.values, read_fp8_scales(fp8_, tensor, scales.entry, scales.data, source));
+      tensor.scales = fp8_scales_of(fp8_, tensor);
       tensor.scales.values = scales.values.data();
       ++joined;
     }
@@ -133,14 +125,12 @@ class OpenedCheckpoint final : public Checkpoint {
     return {};
   }
 
-  ModelDescription description_;
   std::string_view format_;
+  Fp8Scales fp8_;
   std::vector<MappedFile> files_;
   std::vector<std::unique_ptr<std::byte[]>> copies_;
   SplitExperts split_;
-  std::vector<Tensor> tensors_;
-  std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
-  std::map<std::string, Scales, std::less<>> scales_;   // by the canonical name of the matrix
+  std::map<std::string, Scales, std::less<>> scales_;  // by the canonical name of the matrix
   std::string note_;
   std::vector<KvScale> kv_scales_;
   size_t file_bytes_ = 0;
@@ -259,6 +249,11 @@ Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(Bytes bytes, FolderTe
   HUNCH_OK(add_shard(*out, bytes, std::string(name), nullptr));
   HUNCH_OK(out->finish(name));
   return std::unique_ptr<Checkpoint>(std::move(out));
+}
+
+const Tensor* Checkpoint::find(std::string_view name) const {
+  const auto at = index_.find(name);
+  return at == index_.end() ? nullptr : &tensors_[at->second];
 }
 
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, bool vocab_only) {

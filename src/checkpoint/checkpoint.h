@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/dtype.h"
@@ -70,16 +71,23 @@ class Checkpoint {
   // `vocab_only`: accept a GGUF file without tensors (shape() is then only partly filled).
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path, bool vocab_only = false);
 
-  virtual const ModelShape& shape() const = 0;
-  virtual const Tensor* find(std::string_view canonical_name) const = 0;
-  virtual const std::vector<Tensor>& tensors() const = 0;
-  virtual const TokenizerSource& tokenizer() const = 0;
-  virtual const SamplingDefaults& sampling() const = 0;
+  const ModelShape& shape() const { return shape_; }
+  const Tensor* find(std::string_view canonical_name) const;  // null: none of that name
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const TokenizerSource& tokenizer() const { return tokenizer_; }
+  const SamplingDefaults& sampling() const { return sampling_; }
   virtual std::string_view format() const = 0;  // "safetensors", "gguf"
   // What an FP8 KV cache of this model is scaled with, where the files say so: [layer], powers of two. Empty: 1 everywhere.
   virtual std::span<const KvScale> kv_scales() const { return {}; }
   virtual size_t file_bytes() const = 0;
   virtual std::string_view note() const { return {}; }  // what the files ask for and is done otherwise here; empty: nothing
+
+ protected:
+  ModelShape shape_;
+  TokenizerSource tokenizer_;
+  SamplingDefaults sampling_;
+  std::vector<Tensor> tensors_;
+  std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
 };
 
 }  // namespace hunch

@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <iterator>
-#include <unordered_map>
 
 #include "checkpoint/config.h"
 
@@ -63,9 +62,9 @@ Result<std::string> config_of(const std::string& name) {
 
 class RandomCheckpoint final : public Checkpoint {
  public:
-  RandomCheckpoint(ModelDescription description, std::string name, DType dtype, uint64_t seed)
-      : description_(std::move(description)), dtype_(dtype), seed_(seed) {
-    ModelShape& s = description_.shape;
+  RandomCheckpoint(ModelDescription description, std::string name, DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {
+    shape_ = std::move(description.shape), tokenizer_ = std::move(description.tokenizer), sampling_ = description.sampling;
+    ModelShape& s = shape_;
     s.name = fmt::format("{} (random weights)", name);
     const int64_t q = int64_t(s.heads) * s.head_dim, kv = int64_t(s.kv_heads) * s.head_dim;
     add("token_embd.weight", {s.vocab_size, s.hidden});
@@ -118,14 +117,6 @@ class RandomCheckpoint final : public Checkpoint {
     }
     for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
   }
-  const ModelShape& shape() const override { return description_.shape; }
-  const Tensor* find(std::string_view name) const override {
-    const auto at = index_.find(name);
-    return at == index_.end() ? nullptr : &tensors_[at->second];
-  }
-  const std::vector<Tensor>& tensors() const override { return tensors_; }
-  const TokenizerSource& tokenizer() const override { return description_.tokenizer; }
-  const SamplingDefaults& sampling() const override { return description_.sampling; }
   std::string_view format() const override { return "random"; }
   size_t file_bytes() const override {
     size_t bytes = 0;
@@ -145,11 +136,8 @@ class RandomCheckpoint final : public Checkpoint {
     tensors_.push_back(std::move(tensor));
   }
 
-  ModelDescription description_;
   DType dtype_;
   uint64_t seed_;
-  std::vector<Tensor> tensors_;
-  std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
 };
 
 }  // namespace

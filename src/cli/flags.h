@@ -64,7 +64,7 @@ class FlagSet {
   }
 
   // Flags of other programs, kept out of the help. `refuse`: they cannot be honoured, `reason` says what to do instead.
-  // `ignore`: harmless; the spelling is noted in ignored(). A `kOptional` value is taken where the next argument is in `values`.
+  // `ignore`: harmless; the spelling is noted in ignored(). An optional value is taken where the next argument is in `values`.
   enum class Arity { None, One, Optional };
   void refuse(Names names, std::string reason);
   void ignore(Names names, Arity arity, Names values = {});

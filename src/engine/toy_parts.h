@@ -32,21 +32,10 @@ class ToyCheckpoint final : public Checkpoint {
     shape_.layers = 1, shape_.heads = 1, shape_.kv_heads = 1, shape_.head_dim = 16;
     shape_.context_len = context_len;
   }
-  const ModelShape& shape() const override { return shape_; }
-  const Tensor* find(std::string_view) const override { return nullptr; }
-  const std::vector<Tensor>& tensors() const override { return tensors_; }
-  const TokenizerSource& tokenizer() const override { return tokenizer_; }
-  const SamplingDefaults& sampling() const override { return sampling_; }
   std::string_view format() const override { return "toy"; }
   size_t file_bytes() const override { return 0; }
 
   Tables tables;
-
- private:
-  ModelShape shape_;
-  std::vector<Tensor> tensors_;
-  TokenizerSource tokenizer_;
-  SamplingDefaults sampling_;
 };
 
 class ToyModel final : public Model {

@@ -29,28 +29,28 @@ class CpuBackend final : public ReferenceBackend {
 
   Buffer allocate(size_t bytes, Memory = Memory::Device) override;
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
-  size_t kv_page_bytes(const KvGeometry& geometry) const override;
-  std::unique_ptr<KvStore> make_kv_store(const KvGeometry& geometry, int64_t num_pages) override;
+  size_t kv_page_bytes(const KvGeometry&) const override;
+  std::unique_ptr<KvStore> make_kv_store(const KvGeometry&, int64_t num_pages) override;
 
-  void matmul(const MatmulArgs& args) override;
-  void embed(const EmbedArgs& args) override;
-  void norm(const NormArgs& args) override;
-  void gate(const GateArgs& args) override;
-  void rope_angles(const RopeAnglesArgs& args) override;
-  void rope(const RopeArgs& args) override;
-  void store_kv(const StoreKvArgs& args) override;
-  void gather_kv(const GatherKvArgs& args) override;
-  void move_kv(const MoveKvArgs& args) override;
-  void shuffle_kv(const ShuffleKvArgs& args) override;
-  void page_bounds(const PageBoundsArgs& args) override;
-  void attention(const AttentionArgs& args) override;
-  void score_keys(const ScoreKeysArgs& args) override;
-  void top_k(const TopKArgs& args) override;
-  void sample(const SampleArgs& args) override;
-  void log_probs(const LogProbsArgs& args) override;
-  void experts(const ExpertsArgs& args) override;
-  void compress_kv(const CompressKvArgs& args) override;
-  void nsa_attention(const NsaAttentionArgs& args) override;
+  void matmul(const MatmulArgs&) override;
+  void embed(const EmbedArgs&) override;
+  void norm(const NormArgs&) override;
+  void gate(const GateArgs&) override;
+  void rope_angles(const RopeAnglesArgs&) override;
+  void rope(const RopeArgs&) override;
+  void store_kv(const StoreKvArgs&) override;
+  void gather_kv(const GatherKvArgs&) override;
+  void move_kv(const MoveKvArgs&) override;
+  void shuffle_kv(const ShuffleKvArgs&) override;
+  void page_bounds(const PageBoundsArgs&) override;
+  void attention(const AttentionArgs&) override;
+  void score_keys(const ScoreKeysArgs&) override;
+  void top_k(const TopKArgs&) override;
+  void sample(const SampleArgs&) override;
+  void log_probs(const LogProbsArgs&) override;
+  void experts(const ExpertsArgs&) override;
+  void compress_kv(const CompressKvArgs&) override;
+  void nsa_attention(const NsaAttentionArgs&) override;
 
  private:
   const KernelTable& kernels_;

@@ -6,16 +6,12 @@
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/bounds_kernels.h"
 #include "backend/cpu/gather_kernels.h"
+#include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/nsa_kernels.h"
+#include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/top_k_kernels.h"
 #include "backend/isas.h"
 #include "base/result.h"
-#if __has_include("backend/cpu/matmul_kernels.h")
-#include "backend/cpu/matmul_kernels.h"
-#endif
-#if __has_include("backend/cpu/rows_kernels.h")
-#include "backend/cpu/rows_kernels.h"
-#endif
 
 namespace hunch {
 
@@ -26,12 +22,8 @@ struct KernelTable {
   GatherKernels gather;
   BoundsKernels bounds;
   TopKKernels top_k;
-#if __has_include("backend/cpu/matmul_kernels.h")
   MatmulKernels matmul;
-#endif
-#if __has_include("backend/cpu/rows_kernels.h")
   RowsKernels rows;
-#endif
 };
 
 const KernelTable& kernels_portable();

@@ -1,6 +1,6 @@
-// The k best of n scores, exactly and in order: dilate, turn scores into ordered integers, find the k-th greatest by three
-// histograms of 11, 11 and 10 bits, then write the indices of what lies above it (and the first of what equals it) in one pass.
-// Contract in ops/top_k.h.
+// The k best of n scores, exactly and in order: dilate, turn scores into ordered integers, leave those of which a sample says
+// that they are too small, find the k-th greatest of the rest by three histograms of 11, 11 and 10 bits, then write the indices
+// of what lies above it (and the first of what equals it) in one pass. Contract in ops/top_k.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -30,6 +30,29 @@ HUNCH_SIMD int find_bin(const uint32_t* counts, int bins, int64_t& left) {
   return bin;
 }
 
+// Keys of from[0, n) in [least, least + width), in order; `to` may be `from`. Returns how many.
+HUNCH_SIMD int64_t keep_range(const uint32_t* from, int64_t n, uint32_t least, uint32_t width, uint32_t* to) {
+  int64_t num = 0;
+  const I32 first = set1_i32(int32_t(least)), limit = set1_i32(int32_t(width));
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const I32 key = load_i32(from + j);
+    Mask in = less_unsigned(key - first, limit);
+    if (j + kLanes > n) in = both(in, first_lanes(int(n - j)));
+    if (!none_of(in)) num += compress_store(to + num, in, key);
+  }
+  return num;
+}
+
+// A key that some more than `count` of n keys reach, as every eighth says; 0 where that would save nothing.
+HUNCH_SIMD uint32_t likely_floor(const uint32_t* keys, int64_t n, int64_t count, uint32_t* counts) {
+  constexpr int kEvery = 8;
+  if (n < 1024 || count > n / 2) return 0;
+  __builtin_memset(counts, 0, kBins * sizeof *counts);
+  for (int64_t i = 0; i < n; i += kEvery) ++counts[keys[i] >> (32 - kFirstBits)];
+  int64_t left = count / kEvery * 5 / 4 + 16;
+  return uint32_t(find_bin(counts, kBins, left)) << (32 - kFirstBits);
+}
+
 static void select_top(const TopKItem& item) {
   const int64_t n = item.n, padded = (n + kLanes - 1) / kLanes * kLanes;
   float* y = reinterpret_cast<float*>(item.scratch) + item.reach;  // reach: room for the widest step, a multiple of 16
@@ -46,18 +69,19 @@ static void select_top(const TopKItem& item) {
     reach += step;
   }
 
-  // Keys, and how many of them start with each 11 bits. Four tables: equal neighbours do not wait for each other's count.
-  __builtin_memset(counts, 0, 4 * kBins * sizeof *counts);
-  for (int64_t j = 0; j < n; j += kLanes) {
-    store(keys + j, ordered_key(load(y + j)));
-    const int64_t end = j + kLanes < n ? j + kLanes : n;
-    const bool forced = j < item.sinks || end > n - item.recent;
-    if (forced)
-      for (int64_t i = j; i < end; ++i)
-        if (i < item.sinks || i >= n - item.recent) keys[i] = 0xff800000u;  // +inf
-    for (int64_t i = j; i < end; ++i) ++counts[(i & 3) * kBins + (keys[i] >> (32 - kFirstBits))];
-  }
+  for (int64_t j = 0; j < n; j += kLanes) store(keys + j, ordered_key(load(y + j)));
+  for (int64_t i = 0; i < item.sinks && i < n; ++i) keys[i] = 0xff800000u;  // +inf
+  for (int64_t i = n > item.recent ? n - item.recent : 0; i < n; ++i) keys[i] = 0xff800000u;
   for (int64_t j = n; j < padded; ++j) keys[j] = 0;
+
+  // How many start with each 11 bits: of the keys at the floor and above or, where the sample erred, of all. Four tables: equal
+  // neighbours do not wait for each other's count.
+  const uint32_t floor = likely_floor(keys, n, item.count, counts);
+  int64_t num = floor ? keep_range(keys, n, floor, 0u - floor, candidates) : 0;
+  const uint32_t* from = candidates;
+  if (num < item.count) from = keys, num = n;
+  __builtin_memset(counts, 0, 4 * kBins * sizeof *counts);
+  for (int64_t i = 0; i < num; ++i) ++counts[(i & 3) * kBins + (from[i] >> (32 - kFirstBits))];
   for (int bin = 0; bin < kBins; bin += kLanes) {
     I32 total = load_i32(counts + bin);
     for (int table = 1; table < 4; ++table) total = total + load_i32(counts + table * kBins + bin);
@@ -67,14 +91,7 @@ static void select_top(const TopKItem& item) {
   const uint32_t top = uint32_t(find_bin(counts, kBins, left));
 
   // Only the keys of that bin decide the rest.
-  int64_t num = 0;
-  const I32 wanted = set1_i32(int32_t(top));
-  for (int64_t j = 0; j < n; j += kLanes) {
-    const I32 key = load_i32(keys + j);
-    Mask in = equal(shift_right<32 - kFirstBits>(key), wanted);
-    if (j + kLanes > n) in = both(in, first_lanes(int(n - j)));
-    if (!none_of(in)) num += compress_store(candidates + num, in, key);
-  }
+  num = keep_range(from, num, top << (32 - kFirstBits), 1u << (32 - kFirstBits), candidates);
   __builtin_memset(counts, 0, kBins * sizeof *counts);
   for (int64_t i = 0; i < num; ++i) ++counts[candidates[i] >> 10 & 2047];
   const uint32_t middle = uint32_t(find_bin(counts, 2048, left));

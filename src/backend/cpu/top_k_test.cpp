@@ -46,6 +46,26 @@ TEST(CpuTopK, EqualsASortOnRandomScoresTiesAndSpecialValues) {
   }
 }
 
+// Of many scores a sample (every eighth) says which are looked at: here it sees all great ones, none, or every kind of them.
+TEST(CpuTopK, EqualsASortWhateverASampleSees) {
+  ReferenceBackend reference;
+  std::mt19937 random(4);
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa);
+    for (int trial = 0; trial < 60; ++trial) {
+      const int64_t n = 1024 + int64_t(random() % 3000), count = 1 + int64_t(random() % uint32_t(n / 2));
+      const int great = trial % 4;
+      std::vector<float> scores(static_cast<size_t>(n));
+      for (size_t i = 0; i < scores.size(); ++i) {
+        const bool is_great = great == 0 ? i % 8 == 0 : great == 1 ? i % 8 != 0 : random() % 9 == 0;
+        scores[i] = float(random() % 1000) * (is_great ? 1.0f : great == 3 ? -1.0f : 1e-4f);
+      }
+      ASSERT_EQ(select(*cpu, scores, 1, count, 0, 4, 16), select(reference, scores, 1, count, 0, 4, 16))
+          << isa << " trial " << trial;
+    }
+  }
+}
+
 TEST(CpuTopK, DilatesAsTheReferenceDoes) {
   ReferenceBackend reference;
   std::mt19937 random(2);
