@@ -88,6 +88,12 @@ def test_bench_accept_measures_every_policy_at_every_ratio(hunch):
     assert len(row["reached"]) == 3 and row["reached"][1] == row["kept"][0] and row["kept"][2] <= row["reached"][2], row
 
 
+def test_bench_accept_looks_up_no_earlier_run_of_a_prompt(hunch):
+  flags = ["bench", "accept", prompts_of(hunch), "--policies", "suffix", "--temp", "0", "--rule", "match", "--n", "2", "-n", "32", "--json"]
+  once, again = (hunch.json(*flags, "--seeds", seeds)["rows"][0]["per_prompt"] for seeds in ("1", "1,2"))
+  assert once == again, (once, again)
+
+
 def test_bench_rounds_times_policies_by_name(hunch):
   flags = ["bench", "rounds", "-d", "128", "--rounds", "2", "--gammas", "2"]
   rows = hunch.json(*flags, "--policies", "streamingllm,vegas-logit", "--ratios", "0.1,0.5", "-o", "json")["rows"]
