@@ -146,7 +146,7 @@ class Accept {
     request.ignore_eos = true;
     request.prompt = prompt.ids;
     request.cache_prompt = true;
-    request.cache_salt = "bench";  // no look-up finds what an earlier run of the prompt said
+    request.cache_salt = "bench";  // look-ups see no earlier run
     // Room behind the last token wanted, so that the last round drafts as long a chain as the others.
     const int64_t wanted = request.max_tokens;
     request.max_tokens += (speculation.num_tokens > 0 ? speculation.num_tokens : defaults::kDraftTokens) + 1;

@@ -123,7 +123,7 @@ class BatchBench {
       HUNCH_TRY(request.prompt, prompt_of(prompt, first + i));
       request.max_tokens = gen;
       request.ignore_eos = true;
-      request.cache_salt = "bench";  // no look-up finds what an earlier run of the prompt said
+      request.cache_salt = "bench";  // look-ups see no earlier run
       request.cache_prompt = flags_.shared || flags_.prompt_file.has_value();
       request.sampling.temperature = flags_.temperature.value_or(0.8);
       request.sampling.seed = seed + uint64_t(i);
