@@ -390,7 +390,7 @@ void score(const AttendItem& item) {
   }
 }
 
-static AttentionKernels attention_kernels() {
+static constexpr AttentionKernels attention_kernels() {
   AttentionKernels table;
   table.attend[int(DType::F32)] = attend<KvF32>;
   table.attend[int(DType::F16)] = attend<KvF16>;

@@ -66,7 +66,7 @@ void bound_pages(const BoundsItem& item) {
   }
 }
 
-static BoundsKernels bounds_kernels() {
+static constexpr BoundsKernels bounds_kernels() {
   BoundsKernels table;
   table.bound[int(DType::F32)] = bound_pages<BoundsF32>;
   table.bound[int(DType::F16)] = bound_pages<BoundsF16>;

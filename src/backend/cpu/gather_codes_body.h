@@ -121,7 +121,7 @@ size_t gather_coded(const GatherItem& item) {
   return bytes_read;
 }
 
-static GatherKernels gather_kernels() {
+static constexpr GatherKernels gather_kernels() {
   GatherKernels table;
   table.gather[int(DType::F32)] = gather<KvF32, uint32_t>;
   table.gather[int(DType::F16)] = gather<KvF16, uint16_t>;

@@ -40,8 +40,9 @@ HUNCH_PRAGMA(GCC target(HUNCH_TARGET))
 
 namespace hunch::HUNCH_ISA {
 
-// Each body defines `<Name>Kernels <name>_kernels()`, which fills its table.
-static KernelTable make_kernels() {
+// Each body defines `<Name>Kernels <name>_kernels()`, which fills its table: as this is compiled, since the machine that looks
+// into it may not have the instructions.
+static constexpr KernelTable make_kernels() {
   KernelTable table;
   table.isa = HUNCH_TEXT_OF(HUNCH_ISA);
   table.attention = attention_kernels();
@@ -66,7 +67,7 @@ static KernelTable make_kernels() {
 namespace hunch {
 
 const KernelTable& HUNCH_JOINED(kernels_, HUNCH_ISA)() {
-  static const KernelTable table = HUNCH_ISA::make_kernels();
+  static constexpr KernelTable table = HUNCH_ISA::make_kernels();
   return table;
 }
 

@@ -319,7 +319,7 @@ static void panel(const PanelArgs& args) {
   }
 }
 
-static MatmulKernels matmul_kernels() {
+static constexpr MatmulKernels matmul_kernels() {
   MatmulKernels table;
   table.quantise = quantise_row;
   table.panel[int(DType::F32)] = panel<DType::F32>;

@@ -367,7 +367,7 @@ void nsa_read(const NsaItem& item) {
   else nsa_read_blocks<Kv, 4>(item);
 }
 
-static NsaKernels nsa_kernels() {
+static constexpr NsaKernels nsa_kernels() {
   NsaKernels table;
   table.route[int(DType::F32)] = nsa_route<KvF32>;
   table.route[int(DType::F16)] = nsa_route<KvF16>;

@@ -95,7 +95,7 @@ static void rope_row(float* x, int64_t heads, int64_t head_stride, const float* 
 
 namespace hunch::HUNCH_ISA {
 
-static RowsKernels rows_kernels() {
+static constexpr RowsKernels rows_kernels() {
   RowsKernels table;
   table.norm = norm_row;
   table.gate = gate_row;

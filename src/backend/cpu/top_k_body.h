@@ -124,7 +124,7 @@ static void select_top(const TopKItem& item) {
   }
 }
 
-static TopKKernels top_k_kernels() {
+static constexpr TopKKernels top_k_kernels() {
   TopKKernels table;
   table.select = select_top;
   return table;
