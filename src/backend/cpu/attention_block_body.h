@@ -8,16 +8,20 @@ namespace hunch::HUNCH_ISA {
 inline constexpr int kBlockLen = 64, kKeyTiles = kBlockLen / kLanes, kSplitEntries = 1024;
 inline constexpr int kQueryTile = 16;  // query rows whose scores and weights of a block are kept at a time: 8 KiB of L1
 // Register tiles: rows x key tiles for scores, rows x vectors of dimensions for values. 16 accumulators of 32 registers
-// (AVX-512): 8 loads then feed 16 products, so the arithmetic is the limit. 8 of 16 registers otherwise. Lines that are widened
-// before they are multiplied are better shared by more rows: kManyRows by two.
+// (AVX-512): 8 loads then feed 16 products, so the arithmetic is the limit. Of 16 registers (AVX2, where a vector of lanes is
+// two) 12 at most: one more and the loop spills. Lines that are widened before they are multiplied are better shared by more
+// rows: kManyRows.
 #if HUNCH_LEVEL >= 2
 inline constexpr int kRowTile = 4, kWide = 4, kManyRows = 8;
 #elif HUNCH_LEVEL == 1
-inline constexpr int kRowTile = 2, kWide = 2, kManyRows = 4;
+inline constexpr int kRowTile = 4, kWide = 1, kManyRows = 6;
 #else
 inline constexpr int kRowTile = 1, kWide = 2, kManyRows = 1;
 #endif
-constexpr int wide_of(int rows) { return rows > kRowTile ? 2 : kWide; }
+constexpr int wide_of(int rows) {
+  if (HUNCH_LEVEL == 1) return rows > 2 ? 1 : 2;
+  return rows > kRowTile ? 2 : kWide;
+}
 inline constexpr float kLog2e = 1.44269504089f, kLn2 = 0.69314718056f;
 
 // How one KV type is read. A line is kPerStep dimensions (keys) or entries (values) of 16 lanes; a factor stands opposite to it:
