@@ -13,8 +13,6 @@ constexpr size_t kArgsBytes = size_t(2) << 20, kDataBytes = size_t(6) << 20;  //
 constexpr size_t kAlign = 64;
 constexpr int kRing = 4;  // lists that may be on their way
 constexpr size_t kMostGraphs = 256;
-// A graph costs what launching its kernels twice does, and as much as giving it other grids a dozen times.
-constexpr int kRecordAt = 3, kOwnAt = 16;
 constexpr size_t kLeastWorkspace = size_t(64) << 20;
 
 constexpr const char *kTakingScratch = "taking scratch memory", *kRecording = "recording a graph";
@@ -105,10 +103,11 @@ const void* Commands::add_data(const void* from, size_t bytes) {
 
 void Commands::add_launch(const void* kernel, const Grid& grid, const void* args, size_t bytes) {
   HUNCH_CHECK(grid.blocks.x > 0 && grid.blocks.y > 0 && grid.blocks.z > 0 && grid.threads > 0);
-  HUNCH_CHECK(args_used_ + aligned(bytes) <= kArgsBytes);
-  std::memcpy(staging().host + args_used_, args, bytes);
-  launches_.push_back({kernel, grid, args_used_});
   args_used_ += aligned(bytes);
+  HUNCH_CHECK(args_used_ <= kArgsBytes);
+  const size_t offset = kArgsBytes - args_used_;
+  std::memcpy(staging().host + offset, args, bytes);
+  launches_.push_back({kernel, grid, offset});
   mix(kernels_, reinterpret_cast<uint64_t>(kernel));
   mix(kernels_, bytes);
   mix(shape_, kernels_);
@@ -158,13 +157,13 @@ Commands::Graph& Commands::graph_of(uint64_t key) {
   return graph;
 }
 
-// Into the stream; while it is recorded, the graph's nodes are noted as they come.
-void Commands::run_launches(Graph* recorded) {
+// Into the stream; while that is recorded, the graph's nodes are noted as they come.
+void Commands::run(std::span<const Launch> launches, Graph* recorded) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
-  for (size_t i = 0; i < launches_.size(); ++i) {
-    const Launch& launch = launches_[i];
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const Launch& launch = launches[i];
     const void* args = device_ + launch.args;
     void* parameters[] = {&args};
     cudaLaunchConfig_t config{};
@@ -183,14 +182,18 @@ void Commands::run_launches(Graph* recorded) {
     HUNCH_CHECK(count == 1);
     recorded->nodes.push_back({*last, launch.grid});
   }
-  counters_.launches += launches_.size();
+  if (!recorded) counters_.launches += launches.size();
 }
 
-void Commands::record(Graph& graph) {
-  if (!good(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), kRecording)) return;
-  run_launches(&graph);
-  if (good(cudaStreamEndCapture(stream_, &graph.recorded), kRecording))
-    good(cudaGraphInstantiate(&graph.exec, graph.recorded, 0), "making a graph");
+void Commands::record() {
+  for (const auto& [key, launches] : to_record_) {
+    Graph& graph = graph_of(key);
+    if (graph.exec || !good(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), kRecording)) continue;
+    run(launches, &graph);
+    if (good(cudaStreamEndCapture(stream_, &graph.recorded), kRecording))
+      good(cudaGraphInstantiate(&graph.exec, graph.recorded, 0), "making a graph");
+  }
+  to_record_.clear();
 }
 
 bool Commands::fits(const Graph& graph) const {
@@ -230,26 +233,22 @@ void Commands::submit() {
   }
   Staging& slot = staging();
   if (failed_ != cudaSuccess) return drop_list();
-  // One copy where data is near the arguments, two where that would copy mostly air.
   constexpr const char* kCopying = "copying the arguments of a step";
-  good(cudaMemcpyAsync(device_, slot.host, args_used_, cudaMemcpyHostToDevice, stream_), kCopying);
-  if (data_used_ > 0)
-    good(cudaMemcpyAsync(device_ + kArgsBytes, slot.host + kArgsBytes, data_used_, cudaMemcpyHostToDevice, stream_), kCopying);
+  const size_t first = kArgsBytes - args_used_;
+  good(cudaMemcpyAsync(device_ + first, slot.host + first, args_used_ + data_used_, cudaMemcpyHostToDevice, stream_), kCopying);
   if (!good(cudaEventRecord(slot.copied, stream_), kCopying)) return drop_list();
   slot.in_flight = true;
 
   Graph &own = graph_of(shape_), &any = graph_of(kernels_);
-  if (!own.exec && any.exec && !fits(any) && ++own.seen >= kOwnAt) record(own);
+  if (!own.exec && any.exec && !fits(any) && ++own.seen == kOwnAt) to_record_.emplace_back(shape_, launches_);
   if (own.exec) {
     launch(own);
   } else if (any.exec) {
     fit(any);
     launch(any);
-  } else if (++any.seen >= kRecordAt) {
-    record(any);
-    launch(any);
   } else {
-    run_launches(nullptr);
+    run(launches_, nullptr);
+    if (++any.seen == kRecordAt) to_record_.emplace_back(kernels_, launches_);
   }
   drop_list();
   next_ = (next_ + 1) % ring_.size();
@@ -266,6 +265,7 @@ void Commands::mark() { marking_ = good(cudaEventRecord(marked_, stream_), "taki
 Status Commands::wait() {
   submit();
   if (marking_) good(cudaEventRecord(done_, stream_), "taking the time");
+  record();
   packed_rows_ = {};
   long_ = early_ = 0, hurries_ = false;
   ++counters_.waits;

@@ -1,8 +1,8 @@
 // Commands: what ops ask of the device, as a list that runs later. An op appends kernels; a kernel's arguments lie in device
 // memory and are copied there once for the whole list. So a list that comes again with other arguments (same kernels in the same
-// order) is the same CUDA graph: recorded when it has come thrice, replayed from then on. One whose grids change is given the new
-// ones, microseconds each; lists whose grids return often get graphs of their own. Ops never launch anything themselves, never
-// wait, and never read device memory on the host.
+// order) is the same CUDA graph: recorded when it has come often, while the host would wait for it, replayed from then on. One
+// whose grids change is given the new ones, microseconds each; lists whose grids return often get graphs of their own. Ops never
+// launch anything themselves, never wait, and never read device memory on the host.
 //
 //   struct NormDevice { const float* x; float* out; int64_t n; };       // trivially copyable; pointers to device memory
 //   __global__ void norm_kernel(const NormDevice* args) { wait_for_previous(); const NormDevice a = *args; ... }
@@ -37,10 +37,14 @@ struct Grid {
 class Commands {
  public:
   struct Counters {
-    // Kernels run; launched one by one, into the stream or into a graph that is recorded; graphs; their kernels that were given
-    // other grids; waits of the host, and how long they took.
+    // Kernels run; launched one by one; graphs; their kernels that were given other grids; waits of the host, and how long they
+    // took.
     uint64_t kernels = 0, launches = 0, graph_launches = 0, refits = 0, waits = 0, waited_ns = 0;
   };
+
+  // Recording a graph takes a millisecond: ten times what launching its kernels one by one does beyond replaying them, and twenty
+  // times what giving it other grids does.
+  static constexpr int kRecordAt = 10, kOwnAt = 20;
 
   // Takes pinned and device memory for arguments. Errors: no device memory.
   static Result<std::unique_ptr<Commands>> make();
@@ -149,9 +153,9 @@ class Commands {
   const void* add_data(const void* from, size_t bytes);
   void add_launch(const void* kernel, const Grid&, const void* args, size_t bytes);
   Staging& staging();
-  void run_launches(Graph* recorded);
+  void run(std::span<const Launch>, Graph* recorded);
   Graph& graph_of(uint64_t key);
-  void record(Graph&);
+  void record();
   bool fits(const Graph&) const;
   void fit(Graph&);
   void launch(Graph&);
@@ -162,7 +166,7 @@ class Commands {
   void allow_shared(const void* kernel, size_t bytes);
 
   cudaStream_t stream_ = nullptr;
-  std::byte* device_ = nullptr;  // [arguments | data]
+  std::byte* device_ = nullptr;  // [arguments | data], which grow apart from where they meet: one copy takes both
   std::vector<Staging> ring_;
   size_t next_ = 0;
   bool open_ = false;  // a staging buffer is being filled
@@ -171,6 +175,7 @@ class Commands {
   std::unordered_map<const void*, Uploaded> uploaded_;  // by host address, the latest
   uint64_t kernels_ = 0, shape_ = 0;                    // hashes of kernels so far, and of those with their grids
   std::unordered_map<uint64_t, Graph> graphs_;
+  std::vector<std::pair<uint64_t, std::vector<Launch>>> to_record_;  // with the graph's key
   uint64_t clock_ = 0;
   std::unordered_map<const void*, size_t> allowed_;
   static constexpr size_t kOnesBytes = size_t(32) << 20;

@@ -31,7 +31,8 @@ TEST(Commands, RunInOrderAndSoonAsOneGraph) {
   constexpr int kN = 1000;
   test::DeviceArray<float> x(kN), y(kN);
   std::vector<float> one(kN), step(kN);
-  for (int round = 0; round < 7; ++round) {
+  constexpr int kRecordAt = Commands::kRecordAt, kRounds = kRecordAt + 4;
+  for (int round = 0; round < kRounds; ++round) {
     std::iota(one.begin(), one.end(), float(round));
     std::fill(step.begin(), step.end(), float(100 * round));
     const float* a = commands.data(std::span<const float>(one));
@@ -47,10 +48,10 @@ TEST(Commands, RunInOrderAndSoonAsOneGraph) {
     const auto out = x.get();
     for (int i = 0; i < kN; ++i) ASSERT_EQ(out[size_t(i)], float(i + round + 700 * round));
   }
-  EXPECT_EQ(commands.counters().kernels, 49u);
-  EXPECT_EQ(commands.counters().launches, 21u);
-  EXPECT_EQ(commands.counters().graph_launches, 5u);
-  EXPECT_EQ(commands.counters().waits, 7u);
+  EXPECT_EQ(commands.counters().kernels, 7u * kRounds);
+  EXPECT_EQ(commands.counters().launches, 7u * kRecordAt);
+  EXPECT_EQ(commands.counters().graph_launches, 4u);
+  EXPECT_EQ(commands.counters().waits, unsigned(kRounds));
 }
 
 // The same kernels over other grids: the graph's nodes are given them, and only those that change.
@@ -75,11 +76,12 @@ TEST(Commands, AGraphTakesOtherGrids) {
     const auto out = x.get();
     for (int i = 0; i < kMost; ++i) ASSERT_EQ(out[size_t(i)], i < n ? 4 : 3) << n;
   };
-  for (const int n : {100, 100, 100, 1000, 4096, 129, 129, 1}) run(n);
-  EXPECT_EQ(commands.counters().launches, 12u);
-  EXPECT_EQ(commands.counters().graph_launches, 12u);
+  for (int i = 0; i < Commands::kRecordAt; ++i) run(100);
+  for (const int n : {1000, 4096, 129, 129, 1}) run(n);
+  EXPECT_EQ(commands.counters().launches, 4u * Commands::kRecordAt);
+  EXPECT_EQ(commands.counters().graph_launches, 10u);
   EXPECT_EQ(commands.counters().refits, 4u);  // to 1000, 4096, 129 and 1
-  for (int i = 0; i < 20; ++i) run(100), run(1000);
+  for (int i = 0; i <= Commands::kOwnAt; ++i) run(100), run(1000);
   const uint64_t before = commands.counters().refits;
   for (int i = 0; i < 5; ++i) run(100), run(1000);
   EXPECT_EQ(commands.counters().refits, before);  // by now both have graphs of their own
