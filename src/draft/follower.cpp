@@ -8,6 +8,7 @@ namespace hunch {
 namespace {
 
 constexpr int64_t kLevelRows = 64;  // rows of a level, all sequences together
+constexpr int64_t kLateRows = 64;   // that wait where ops run late: a pass of few costs as much as one of many
 
 }  // namespace
 
@@ -20,7 +21,7 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       width_(net_->shape().hidden),
       draft_vocab_(net_->shape().vocab_size),
       vocab_(target_.shape().vocab_size),
-      keep_(setup.max_draft + 2),
+      keep_(std::max<int64_t>(setup.max_draft + 2, backend_.asynchronous() ? kLateRows : 0)),
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
@@ -58,8 +59,7 @@ void Follower::move_in(Quarters quarters) {
     waiting_ = floats(seats * keep_ * width_), page_features_ = floats(pool_->num_pages() * width_);
     fused_ = floats(rows_ * width_), input_ = floats(rows_ * width_), next_ = floats(level_rows_ * width_);
     taps_ = net_->taps();
-    path_hidden_ = floats(keep_ * target_.shape().hidden);
-    path_taps_ = floats(keep_ * int64_t(taps_.size()) * target_.shape().hidden);
+    path_rows_ = floats(keep_ * std::max<int64_t>(1, int64_t(taps_.size())) * target_.shape().hidden);
   }
   recycled_ = floats(rows_ * width_), hidden_ = floats(rows_ * width_);
   came_ = floats(level_rows_ * width_), heads_ = floats(level_rows_ * width_);
@@ -156,26 +156,39 @@ void Follower::feed() {
   segments_.clear();
 }
 
-// The rows of a path lie apart in the pass; copied together they are one product.
+// The rows of a path lie apart in the pass; what the network takes of them, its taps or else the hidden state, copied together is
+// one product.
 TargetRows Follower::side_by_side(const TargetRows& rows) {
-  const int64_t hidden = rows.hidden.extent[1], num_taps = int64_t(taps_.size());
-  const auto states = path_hidden_.view<float>(keep_, hidden);
-  View<float, 2> taps;
-  if (num_taps > 0) taps = path_taps_.view<float>(keep_, num_taps * hidden);
-  for (int64_t i = 0; i < rows.count; ++i) {
-    backend_.copy_rows({.from = rows.hidden.slice(rows.row(i), 1), .to = states.slice(i, 1)});
-    for (int64_t tap = 0; tap < num_taps; ++tap)
-      backend_.copy_rows({.from = rows.layer(taps_[size_t(tap)]).slice(rows.row(i), 1),
-          .to = View<float, 2>(&taps(i, tap * hidden), 1, hidden)});
-  }
-  return {
-      .sequence = rows.sequence,
-      .first_position = rows.first_position,
-      .count = rows.count,
-      .hidden = states,
-      .tapped = taps_,
-      .taps = taps,
+  const int64_t hidden = rows.hidden.extent[1];
+  const auto to = path_rows_.view<float>(keep_, std::max<int64_t>(1, int64_t(taps_.size())) * hidden);
+  const auto copy = [&](View<const float, 2> from, View<float, 2> to) {
+    for (int64_t i = 0; i < rows.count; ++i) backend_.copy_rows({.from = from.slice(rows.row(i), 1), .to = to.slice(i, 1)});
   };
+  if (const auto together = taps_.empty() ? rows.hidden : rows.side_by_side(taps_); together.data) {
+    copy(together, to);
+  } else {
+    for (size_t tap = 0; tap < taps_.size(); ++tap) {
+      View<float, 2> part(to.data + int64_t(tap) * hidden, keep_, hidden);
+      part.stride[0] = to.stride[0];
+      copy(rows.layer(taps_[tap]), part);
+    }
+  }
+  TargetRows out{.sequence = rows.sequence, .first_position = rows.first_position, .count = rows.count, .tapped = taps_};
+  out.hidden = View<const float, 2>(taps_.empty() ? to.data : nullptr, keep_, hidden);
+  out.taps = to;
+  return out;
+}
+
+void Follower::preview(std::span<const TargetRows> all) {
+  for (const TargetRows& rows : all) {
+    Seat& seat = seats_[size_t(rows.sequence->slot)];
+    const bool can = featured() && seat.fed + seat.waiting == rows.first_position + 1 && seat.waiting + rows.count <= keep_;
+    seat.previewed = can ? rows.first_position : -1;
+    if (!can) continue;
+    pass_->arena().reset();
+    net_->fuse(
+        backend_, pass_->arena(), rows, rows.first_row, rows.count, waiting(rows.sequence->slot).slice(seat.waiting, rows.count));
+  }
 }
 
 // Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
@@ -201,23 +214,25 @@ void Follower::follow(std::span<const TargetRows> all) {
       }
       continue;
     }
+    if (seat.fed + seat.waiting != rows.first_position + 1) {  // rows went by unseen: a shorter memory from here on
+      seat.first = seat.fed = rows.first_position + 1, seat.waiting = 0;
+      seat.page = (seat.fed + kPageLen - 1) / kPageLen;
+    }
     const int64_t count = rows.count;
-    auto fused = fused_.view<float>(rows_, width_).slice(0, count);
+    const auto kept = waiting(sequence.slot);
+    const bool fits = seat.waiting + count <= keep_;
+    const bool made = rows.path.empty() && std::exchange(seat.previewed, -1) == rows.first_position;
+    const auto fused = fits ? kept.slice(seat.waiting, count) : fused_.view<float>(rows_, width_).slice(0, count);
     pass_->arena().reset();
-    if (rows.path.empty()) net_->fuse(backend_, pass_->arena(), rows, rows.first_row, count, fused);
+    if (made) HUNCH_CHECK(fits);
+    else if (rows.path.empty()) net_->fuse(backend_, pass_->arena(), rows, rows.first_row, count, fused);
     else net_->fuse(backend_, pass_->arena(), side_by_side(rows), 0, count, fused);
     for (int64_t i = kPageLen - 1 - rows.first_position % kPageLen; i < count; i += kPageLen) {
       const int32_t page = sequence.pages.page_of(rows.first_position + i);
       backend_.copy_rows(
           {.from = fused.slice(i, 1), .to = page_features_.view<float>(pool_->num_pages(), width_).slice(page, 1)});
     }
-    if (seat.fed + seat.waiting != rows.first_position + 1) {  // rows went by unseen: a shorter memory from here on
-      seat.first = seat.fed = rows.first_position + 1, seat.waiting = 0;
-      seat.page = (seat.fed + kPageLen - 1) / kPageLen;
-    }
-    const auto kept = waiting(sequence.slot);
-    if (seat.waiting + count <= keep_) {
-      backend_.copy_rows({.from = fused, .to = kept.slice(seat.waiting, count)});
+    if (fits) {
       seat.waiting += int(count);
     } else {
       const int64_t going = seat.waiting + count - 1;

@@ -31,6 +31,7 @@ class Follower final : public Proposer {
   void propose(std::span<const DraftTask>) override;
   void observe(const Sequence&, const Verdict&) override;
   void follow(std::span<const TargetRows>) override;
+  void preview(std::span<const TargetRows>) override;
   void close(Slot slot) override { seats_[size_t(slot)] = {}; }
 
  private:
@@ -42,6 +43,7 @@ class Follower final : public Proposer {
   struct Seat {
     int64_t first = 0, fed = 0, page = 0;
     int waiting = 0;
+    int64_t previewed = -1;  // the position whose row's feature, and what comes behind it, lies behind the waiting ones already
   };
   // One sequence's guesses in the works. Row 0 of the round is the pending token.
   struct Draft {
@@ -122,7 +124,7 @@ class Follower final : public Proposer {
   Buffer tokens_, leads_, ranked_, shares_;  // [level_rows], [level_rows], [level_rows][kMostTried] twice
   Buffer row_tokens_;                        // [slot][rows of a tree]
   std::vector<int> taps_;                    // the network's
-  Buffer path_taps_, path_hidden_;           // [keep][taps * hidden], [keep][hidden] of the target: rows of a path side by side
+  Buffer path_rows_;                         // [keep][taps * hidden] or [keep][hidden] of the target: rows of a path side by side
   // On a device. Tokens of blind chains [max_draft][level_rows]; trees: of a slot, ids and parents' rows of the level that runs
   // next [level_rows], what is chosen in the end; own_ids_.
   Buffer levels_, slot_tokens_, slot_parents_, slot_chances_, frontiers_, next_ids_, next_rows_, chosen_parents_, num_chosen_;

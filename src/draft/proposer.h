@@ -93,9 +93,16 @@ struct TargetRows {
 
   int64_t row(int64_t i) const { return first_row + (path.empty() ? i : path[size_t(i)]); }
   View<const float, 2> layer(int layer) const {  // [rows of the pass][hidden]
-    const auto at = std::find(tapped.begin(), tapped.end(), layer);
-    HUNCH_CHECK(at != tapped.end());
-    View<const float, 2> out(taps.data + (at - tapped.begin()) * hidden.extent[1], hidden.extent[0], hidden.extent[1]);
+    const auto out = side_by_side(std::span(&layer, 1));
+    HUNCH_CHECK(out.data);
+    return out;
+  }
+  // [rows of the pass][layers * hidden]; data null: they do not lie like that.
+  View<const float, 2> side_by_side(std::span<const int> layers) const {
+    const auto at = std::search(tapped.begin(), tapped.end(), layers.begin(), layers.end());
+    if (at == tapped.end()) return {};
+    View<const float, 2> out(
+        taps.data + (at - tapped.begin()) * hidden.extent[1], hidden.extent[0], int64_t(layers.size()) * hidden.extent[1]);
     out.stride[0] = taps.stride[0];
     return out;
   }
@@ -144,6 +151,9 @@ class Proposer {
   // After every pass, where needs() says so: the rows that it made final of all sequences that use this proposer, prompt chunks
   // too. The views hold until the next pass.
   virtual void follow(std::span<const TargetRows>) {}
+  // Where ops run late, before the pass is waited for: every row of chains that are verified, whatever will be kept of it. What
+  // is listed here needs no list of its own behind the wait.
+  virtual void preview(std::span<const TargetRows>) {}
   virtual void close(Slot) {}
 };
 

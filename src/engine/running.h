@@ -2,6 +2,7 @@
 // cost.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,9 @@ class Running final : public Scheduled {
   void decide_as_profiled();
   void record_profiled(double ms);
   bool drafting() const { return !drafters.empty(); }
+  bool uses(const Proposer& proposer) const {
+    return std::any_of(drafters.begin(), drafters.end(), [&](const Drafter& drafter) { return drafter.proposer == &proposer; });
+  }
   // Drafts read the blocks of `thinned` in place of a policy's selection: nobody has to learn one.
   bool chooses_blocks() const { return plan.sparse.drafts && plan.sparse.ratio < 1; }
   bool needs_probs() const { return rule->needs_q(); }

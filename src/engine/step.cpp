@@ -317,6 +317,7 @@ void Step::forward(const StepPlan& plan) {
       if (ends_prompt(chunk)) sample_first(running(chunk), first_answer_row(i), hidden.slice(first + chunk.rows - 1, 1));
       first += chunk.rows;
     }
+    if (parts_.backend->asynchronous()) preview(hidden);
     doing_ = "waiting for the device";
     if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
     ms -= waited_for_drafts(ms_since(start));
@@ -354,6 +355,35 @@ double Step::waited_for_drafts(double ms) {
   return theirs;
 }
 
+// What a pass has of a sequence's rows.
+TargetRows Step::rows_of(
+    const Running& who, int64_t first_position, int64_t first_row, int64_t count, View<const float, 2> hidden) const {
+  return {
+      .sequence = &who.sequence,
+      .first_position = first_position,
+      .first_row = first_row,
+      .count = count,
+      .hidden = hidden,
+      .tapped = parts_.taps,
+      .taps = taps_of(hidden.extent[0]),
+  };
+}
+
+// Where ops run late, drafters list what they make of a chain's rows behind the pass.
+void Step::preview(View<const float, 2> hidden) {
+  for (Proposer* proposer : parts_.followers()) {
+    followed_.clear();
+    int64_t first = 0;
+    for (const Running* who : verified_) {
+      const int64_t count = who->tree().size + 1;
+      if (who->row_parents.empty() && who->uses(*proposer))
+        followed_.push_back(rows_of(*who, who->sequence.committed_len, first, count, hidden));
+      first += count;
+    }
+    if (!followed_.empty()) proposer->preview(followed_);
+  }
+}
+
 // Proposers with a cache of their own see the rows that this pass made final, all sequences of one at once.
 void Step::follow(const StepPlan& plan, View<const float, 2> hidden) {
   Stopwatch watch(report_.draft_ms);
@@ -361,18 +391,9 @@ void Step::follow(const StepPlan& plan, View<const float, 2> hidden) {
     followed_.clear();
     const auto add = [&](const Running& who, std::span<const int32_t> path) {
       const int64_t count = who.sequence.committed_len - who.final_first;
-      const auto uses = [&](const Running::Drafter& drafter) { return drafter.proposer == proposer; };
-      if (count == 0 || !who.failure.ok() || std::none_of(who.drafters.begin(), who.drafters.end(), uses)) return;
-      followed_.push_back({
-          .sequence = &who.sequence,
-          .first_position = who.final_first,
-          .first_row = who.first_row,
-          .count = count,
-          .path = path,
-          .hidden = hidden,
-          .tapped = parts_.taps,
-          .taps = taps_of(hidden.extent[0]),
-      });
+      if (count == 0 || !who.failure.ok() || !who.uses(*proposer)) return;
+      followed_.push_back(rows_of(who, who.final_first, who.first_row, count, hidden));
+      followed_.back().path = path;
     };
     for (const Running* who : verified_) add(*who, who->path_rows);
     for (const auto& chunk : plan.chunks) add(running(chunk), {});

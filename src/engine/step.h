@@ -100,6 +100,8 @@ class Step {
   TokenLogprob look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count);
   void look_at_prompt(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void emit_unverified(Running&);
+  TargetRows rows_of(const Running&, int64_t first_position, int64_t first_row, int64_t count, View<const float, 2> hidden) const;
+  void preview(View<const float, 2> hidden);
   void follow(const StepPlan&, View<const float, 2> hidden);
   View<float, 2> taps_of(int64_t rows) const {
     return taps_.view<float>(rows, int64_t(parts_.taps.size()) * parts_.model->shape().hidden);

@@ -29,6 +29,8 @@ class Eagle3 final : public DraftNet {
 
   void fuse(
       Backend& backend, Arena& scratch, const TargetRows& rows, int64_t first, int64_t count, View<float, 2> out) const override {
+    const auto as_they_lie = rows.side_by_side(taps_);
+    if (as_they_lie.data && !fuse_norms_[0]) return multiply(backend, as_they_lie.slice(first, count), *fuse_, fuse_bias_, out);
     const int64_t hidden = target_->shape().hidden;
     const auto joined = scratch.take<float>(count, int64_t(taps_.size()) * hidden);
     for (size_t i = 0; i < taps_.size(); ++i) {
