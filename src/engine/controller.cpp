@@ -99,7 +99,15 @@ Controller::Controller(EngineParts& parts)
       planner_(table_, options_of(parts)),
       num_chains_(int(std::min(size_t(kMaxArms), kLearned + parts.learned.size()))),
       ratio_(defaults::kRatio) {
-  for (size_t quality = 0; quality < kLookupPrior.size(); ++quality)
+  bool remembered = false;
+  for (int arm = 0; arm < int(planner_.options().arms.size()); ++arm) {
+    Profile seen;
+    bool found = false;
+    if (path_.empty() || !Profile::load(seen_path(arm), key_, seen, found).ok() || !found) continue;
+    seen.apply(planner_, arm);
+    remembered |= arm == kLookup;
+  }
+  for (size_t quality = 0; quality < kLookupPrior.size() && !remembered; ++quality)
     planner_.seed(kLookup, 0, kLookupPrior[quality], kPriorRounds, int(quality));
   // A damaged or foreign file is as good as none; what is learned now replaces it.
   if (!path_.empty()) (void)table_.load(path_, key_);
@@ -116,6 +124,14 @@ Controller::Controller(EngineParts& parts)
 Controller::~Controller() {
   if (path_.empty() || table_.verify.recorded() == 0) return;
   (void)table_.save(path_, key_);  // a full disk costs what was learned
+  for (int arm = 0; arm < int(planner_.options().arms.size()); ++arm) (void)Profile::of(planner_, arm).save(seen_path(arm), key_);
+}
+
+// Where an arm's acceptance is kept: the first rounds of the next run need not find it out again.
+std::string Controller::seen_path(int arm) const {
+  std::string name = planner_.options().arms[size_t(arm)].name;
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return cache_path(fmt::format("seen-{}", name), key_);
 }
 
 RequestView Controller::view_of(const Running& who) const {
@@ -227,7 +243,9 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
     if (chosen < 0) continue;
     draft.sequences = std::max(1, int(sequences + 0.5));
     draft.rows = std::max(draft.rows, double(draft.sequences));
-    table_.drafts[size_t(chosen - kSelf)].step.record(draft, drafted.ms / drafted.steps);
+    CostTable::Draft& kind = table_.drafts[size_t(chosen - kSelf)];
+    if (chosen == kSelf) kind.step.record(draft, drafted.ms / drafted.steps);
+    else kind.record_chain(draft, drafted.steps, drafted.ms);
   }
 }
 

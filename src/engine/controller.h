@@ -26,6 +26,7 @@ class Controller {
   void record(const StepReport&, std::span<Running* const> decoded);
 
  private:
+  std::string seen_path(int arm) const;
   RequestView view_of(const Running&) const;
   int drafter_of(int arm) const;  // index into Running::drafters; -1: plain
   int width_of(int arm) const;

@@ -26,7 +26,7 @@ constexpr double kTermDrift = 1e-5, kSpeedDrift = 1e-4, kNodeDrift = 5e-5;
 constexpr double kClip = 2.5;       // deviations beyond which a time counts as an outlier
 constexpr double kLimit = 30;       // |log| of an estimate; a device reads an entry in 1e-6 ms, exp(-14)
 constexpr double kEntryUnit = 512;  // the entry axis is log2(1 + entries / this): its first node is "no cache to speak of"
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 // (x^4 + y^4)^(1/4): within 19 % of the maximum where both are equal, as overlapping work is.
 double either(double x, double y) {
@@ -218,13 +218,46 @@ CostTable::CostTable(const CostPriors& priors) : verify({}) {
   }
 }
 
+double ChainStart::steps() const {
+  constexpr double kPrior = 0.05;  // weight of: a step takes a step, the start nothing
+  const auto [one, x, xx, y, xy] = sums_;
+  const double a = one + kPrior, b = xx + kPrior, c = xy + kPrior, slope = a * c - x * y, start = y * b - x * c;
+  return slope > 0 ? std::clamp(start / slope, 0.0, 20.0) : 0;
+}
+
+void ChainStart::record(double steps, double took) {
+  constexpr double kKeep = 0.98, kOutlier = 3;
+  took = std::min(took, kOutlier * (steps + this->steps()));
+  const double weight = 1 / ((1 + steps) * (1 + steps));  // errors are shares of the whole
+  const double terms[] = {1, steps, steps * steps, took, took * steps};
+  for (size_t i = 0; i < sums_.size(); ++i) sums_[i] = kKeep * sums_[i] + weight * terms[i];
+}
+
+json ChainStart::to_json() const { return sums_; }
+
+Status ChainStart::from_json(const json& in) {
+  if (!in.is_array() || in.size() != sums_.size()) return Error{"damaged times of chains"};
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    if (!sane(in[i], 0, 1e9)) return Error{"damaged times of chains"};
+    sums_[i] = in[i].get<double>();
+  }
+  return {};
+}
+
+void CostTable::Draft::record_chain(const PassShape& shape, double steps, double ms) {
+  if (!std::isfinite(ms) || ms <= 0 || steps <= 0) return;
+  start.record(steps, ms / step.ms(shape));
+  step.record(shape, ms / (steps + start.steps()));
+}
+
 std::string CostKey::text() const {
   return fmt::format("{}; {} threads; {}; {}, {} bytes; kv {}", machine, threads, build, model, model_bytes, kv_type);
 }
 
 std::string CostTable::to_json(const CostKey& key) const {
   json out = {{"version", kVersion}, {"key", key.text()}, {"verify", verify.to_json()}, {"drafts", json::object()}};
-  for (const Draft& d : drafts) out["drafts"][d.name] = {{"step", d.step.to_json()}, {"learn", d.learn.to_json()}};
+  for (const Draft& d : drafts)
+    out["drafts"][d.name] = {{"step", d.step.to_json()}, {"learn", d.learn.to_json()}, {"start", d.start.to_json()}};
   return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -241,9 +274,11 @@ Status CostTable::from_json(std::string_view text, const CostKey& key) {
   for (Draft& d : read.drafts) {
     if (!in["drafts"].contains(d.name)) continue;
     const json& saved = in["drafts"][d.name];
-    if (!saved.is_object() || !saved.contains("step") || !saved.contains("learn")) return Error{"it is damaged"};
+    if (!saved.is_object() || !saved.contains("step") || !saved.contains("learn") || !saved.contains("start"))
+      return Error{"it is damaged"};
     HUNCH_OK(d.step.from_json(saved["step"]));
     HUNCH_OK(d.learn.from_json(saved["learn"]));
+    HUNCH_OK(d.start.from_json(saved["start"]));
   }
   *this = std::move(read);
   return {};

@@ -67,6 +67,19 @@ class PassModel {
   int64_t recorded_ = 0;
 };
 
+// What a network's chain takes before its first step, in steps: what became final since the last one goes first. A regression of
+// times over steps, in which old ones fade.
+class ChainStart {
+ public:
+  double steps() const;                    // at least 0
+  void record(double steps, double took);  // both in steps
+  nlohmann::json to_json() const;
+  Status from_json(const nlohmann::json&);  // errors: as PassModel's
+
+ private:
+  std::array<double, 5> sums_{};  // of weights; times steps, steps squared, time, time and steps
+};
+
 // What is known before anything was measured.
 struct CostPriors {
   double weight_bytes = 35e6, kv_bytes_per_token = 8192;
@@ -103,6 +116,10 @@ class CostTable {
   struct Draft {
     std::string name;
     PassModel step, learn;
+    ChainStart start{};
+
+    // A chain of a network of its own, of so many steps, took so long.
+    void record_chain(const PassShape&, double steps, double ms);
   };
   std::vector<Draft> drafts;
 

@@ -119,6 +119,24 @@ TEST(CostTable, AMissingFileIsNoError) {
   EXPECT_FALSE(found);
 }
 
+TEST(CostTable, TellsTheStartOfAChainFromItsSteps) {
+  CostTable table(priors());
+  CostTable::Draft& kind = table.drafts[0];
+  const PassShape shape{1, 1, 4000};
+  const double start = 0.13, step = 0.06;
+  for (int i = 0; i < 60; ++i) {
+    const int steps = 1 + i * 5 % 7;
+    kind.record_chain(shape, steps, (start + steps * step) * (i % 2 ? 1.05 : 0.95));
+  }
+  EXPECT_NEAR(kind.step.ms(shape), step, 0.2 * step);
+  EXPECT_NEAR(kind.start.steps(), start / step, 0.5);
+  CostTable read(priors());
+  ASSERT_TRUE(read.from_json(table.to_json(kKey), kKey).ok());
+  EXPECT_EQ(read.drafts[0].start.steps(), kind.start.steps());
+  for (int i = 0; i < 150; ++i) kind.record_chain(shape, 1 + i % 5, (1 + i % 5) * step);  // nothing goes first any more
+  EXPECT_LT(kind.start.steps(), 0.3);
+}
+
 TEST(CostTable, IgnoresForeignAndDamagedTables) {
   CostTable table(priors());
   table.verify.record({8, 1, 9000}, 3.3);

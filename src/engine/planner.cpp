@@ -14,6 +14,7 @@ constexpr double kAlone = 0.6;                          // chance of no lookup a
 constexpr int kProbeLength = 4;                         // enough to tell good text from bad
 constexpr double kHope = 0.97;                          // an arm that would lose at this acceptance is not probed
 constexpr double kUsualRounds = 8, kUsualTokens = 2.5;  // that a request is thought to have made before its first
+constexpr double kCarried = 0.4;                        // of what is known of a request's runs of lookups, to the next
 constexpr double kTogether = 4;                         // rows a request in a batch where all guess
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}, kLengthsOfMany[] = {2, 4, 6, 8, 12, 16};
@@ -35,14 +36,19 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   slots_.resize(slots);
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
-  for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), learn_[a].resize(slots + 1);
+  for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
   reach_.resize(size_t(kSteps)), verify_curve_.resize(size_t(most) + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
 
 void Planner::open(int slot) {
   Slot& s = slots_[size_t(slot)];
-  s = Slot{};
+  // What lookups found for the last request is what they are thought to find for this one, until its own rounds say more.
+  if (s.rounds >= kUsualRounds) {
+    usual_ = {.recent_tokens = kCarried * s.recent_tokens, .recent_time = kCarried * s.recent_time};
+    for (size_t i = 0; i < s.runs.size(); ++i) usual_.runs[i] = {kCarried * s.runs[i].rounds, kCarried * s.runs[i].missed};
+  }
+  s = usual_;
   for (Evidence& e : s.arms) e.probe_at = kFirstProbe, e.interval = kShortest;
 }
 
@@ -127,11 +133,12 @@ void Planner::price(std::span<const RequestView> views) {
     const Arm& arm = options_.arms[a];
     if (!arm.passes) continue;
     const CostTable::Draft& kind = table_.drafts[size_t(arm.draft_kind)];
-    steps_[a][0] = learn_[a][0] = 0;
+    steps_[a][0] = once_[a][0] = 0;
     const double each = entries / count, read = std::max(arm.ratio * each, std::min(arm.min_entries, each));
     for (int n = 1; n <= count; ++n) {
       steps_[a][size_t(n)] = kind.step.ms({.rows = double(n * arm.width), .sequences = n, .entries = n * read});
-      learn_[a][size_t(n)] = arm.ready ? 0 : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
+      once_[a][size_t(n)] = arm.ready ? kind.start.steps() * steps_[a][size_t(n)]
+                                      : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
     }
   }
 }
@@ -185,7 +192,7 @@ Planner::Totals Planner::fill(
   }
   totals.ms = verify_ms(rows);
   if (learning > 0) {
-    totals.ms += learn_[size_t(passing)][size_t(learning)];
+    totals.ms += once_[size_t(passing)][size_t(learning)];
     for (int g = 1; g <= longest; ++g) totals.ms += step_ms(passing, reach_[size_t(g)]);
   }
   return totals;
@@ -302,19 +309,21 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
 
 // This decision's share of what the step takes beyond a plain one.
 double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms, int sharing) const {
-  double ms = d.learn >= 0 ? learn_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
+  double ms = d.learn >= 0 ? once_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
   if (!chain) return ms;
   const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
   ms += guess_ms * drafts * width_of(d.arm);
   // The weights of a draft step are shared by those who take part.
   if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
+  if (options_.arms[size_t(d.arm)].ready) ms += once_[size_t(d.arm)][size_t(sharing)] / sharing;
   return ms;
 }
 
 // What so many levels of an arm take, nobody else guessing.
 double Planner::alone_ms(int arm, double drafts) const {
   const double verify = verify_ms(sequences_ + drafts * width_of(arm)) - plain_ms_;
-  return verify + (options_.arms[size_t(arm)].passes ? drafts * steps_[size_t(arm)][1] : 0);
+  if (!options_.arms[size_t(arm)].passes) return verify;
+  return verify + drafts * steps_[size_t(arm)][1] + (options_.arms[size_t(arm)].ready ? once_[size_t(arm)][1] : 0);
 }
 
 // Without learning now, the next round is a plain one unless a lookup finds something: it then makes one token where a steady
@@ -322,8 +331,7 @@ double Planner::alone_ms(int arm, double drafts) const {
 bool Planner::worth_learning(const Slot& slot, int arm, double each, double rate) const {
   const Runs& runs = slot.runs[slot.looked_up];
   const double miss = (runs.missed + 1) / (runs.rounds + (slot.looked_up ? 2 : 1));
-  return miss > kAlone ||
-      miss * std::max(0.0, each * plain_ms_ - 1) > rate * learn_[size_t(arm)][size_t(sequences_)] / sequences_;
+  return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * once_[size_t(arm)][size_t(sequences_)] / sequences_;
 }
 
 // Drafts with passes need a selection learned in the round before: where it is missing this round learns it instead.
@@ -378,7 +386,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       const Chain& chain = chains_[i * arms + a];
       if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
       const int length = std::min(chain.longest, kProbeLength);
-      const double ms = alone_ms(int(a), chain.drafts[size_t(length)]) + (arm.passes ? learn_[a][1] : 0);
+      const double ms = alone_ms(int(a), chain.drafts[size_t(length)]) + (arm.selects() ? once_[a][1] : 0);
       double hope = 0, kept = 1;
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
       if (slot.weight * hope < rate * ms) continue;

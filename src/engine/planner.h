@@ -53,6 +53,10 @@ class Planner {
   // Conditional acceptance by position that requests near this context (arms with passes) or with matches of this quality
   // (others) had so far, [kMaxPlannedDraft]; before any: the prior.
   std::array<double, kMaxPlannedDraft> acceptance(int arm, int64_t context_len, int quality = 0) const;
+  // How many rounds that stands on; they count less than whole ones, as those of one text are alike.
+  double rounds_seen(int arm, int64_t context_len, int quality = 0) const {
+    return shared_[size_t(arm)].buckets[size_t(bucket_of(arm, context_len, quality))].trials[0];
+  }
   // As if so many rounds with this acceptance by position had been seen: a stored profile as prior.
   void seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality = 0);
 
@@ -152,6 +156,7 @@ class Planner {
   const CostTable& table_;
   PlannerOptions options_;
   std::vector<Slot> slots_;
+  Slot usual_;  // of a request that begins
   std::array<Shared, kMaxArms> shared_;
   std::array<std::array<uint8_t, 8>, 16> asked_plain_{};  // by context and batch: plain steps made to learn their cost
   int steps_since_plain_ = 0;
@@ -160,8 +165,9 @@ class Planner {
   // Scratch of one decide().
   std::vector<Chain> chains_;  // [view][arm]
   std::vector<Choice> steady_, now_, trial_;
-  std::vector<double> verify_curve_;                         // ms at 1 + k rows a sequence
-  std::array<std::vector<double>, kMaxArms> steps_, learn_;  // ms by number of sequences
+  std::vector<double> verify_curve_;  // ms at 1 + k rows a sequence
+  // ms by number of sequences; once: of a chain, to learn its selection or to start.
+  std::array<std::vector<double>, kMaxArms> steps_, once_;
   double sequences_ = 1, per_sequence_ = 1, plain_ms_ = 1;
   std::vector<double> reach_;
 };

@@ -185,6 +185,12 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
     planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.gamma});
   }
   EXPECT_LE(others, 3);
+  // Nor is the next request's time filled with them before its own matches come.
+  Planner first(table, with_network);
+  first.seed(2, 20000, chain, 400), first.seed(3, 20000, tree, 400);
+  EXPECT_GE(first.decide(view()).arm, 2);
+  planner.open(0);
+  EXPECT_EQ(planner.decide(view()).arm, kPlain);
 }
 
 TEST(Planner, AProfileIsAPrior) {

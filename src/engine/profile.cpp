@@ -73,7 +73,20 @@ Status Profile::load(const std::string& path, const CostKey& key, Profile& out, 
 Status Profile::save(const std::string& path, const CostKey& key) const { return write_atomically(path, to_json(key)); }
 
 void Profile::apply(Planner& planner, int arm) const {
-  for (const Seen& s : seen) planner.seed(arm, s.context_len, s.acceptance, std::min(s.rounds, kMostRounds));
+  for (const Seen& s : seen)
+    planner.seed(
+        arm, s.context_len, s.acceptance, std::min(s.rounds, kMostRounds), int(std::min<int64_t>(s.context_len, kQualities)));
+}
+
+Profile Profile::of(const Planner& planner, int arm) {
+  Profile out;
+  for (int bucket = 0; bucket < kQualities; ++bucket) {
+    const int64_t context = planner.options().arms[size_t(arm)].passes ? int64_t(512) << bucket : bucket;
+    const double rounds = planner.rounds_seen(arm, context, bucket);
+    const auto acceptance = planner.acceptance(arm, context, bucket);
+    if (rounds > 0) out.seen.push_back({context, rounds, {acceptance.begin(), acceptance.end()}});
+  }
+  return out;
 }
 
 }  // namespace hunch

@@ -15,11 +15,11 @@ struct Profile {
   double ratio = 0;  // kept ratio of self drafts
   int gamma = 0;     // the best fixed length; a planner chooses around it by itself
   struct Seen {
-    int64_t context_len = 0;
+    int64_t context_len = 0;  // of a lookup: quality of the match
     double rounds = 0;
     std::vector<double> acceptance;  // by position, given that all before were accepted
   };
-  std::vector<Seen> seen;  // of self drafts at this ratio
+  std::vector<Seen> seen;  // of self drafts at this ratio, or of the arm that it was taken of
 
   std::string to_json(const CostKey&) const;
   // Errors: damaged, or of another machine, build or model.
@@ -30,6 +30,8 @@ struct Profile {
 
   // Makes it the prior of this arm.
   void apply(Planner&, int arm) const;
+  // What this arm has seen, to be the prior of another planner's.
+  static Profile of(const Planner&, int arm);
 };
 
 }  // namespace hunch

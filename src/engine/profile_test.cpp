@@ -42,5 +42,24 @@ TEST(Profile, IsThePriorOfAPlannerByContext) {
   EXPECT_GT(planner.acceptance(0, 30000)[0], 0.88);
 }
 
+TEST(Profile, CarriesWhatAnArmSawToAnotherPlanner) {
+  CostTable table({.drafts = {{"q4_0@0.03"}}});
+  const PlannerOptions options{
+      .arms = {{.name = "suffix"}, {.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85}}};
+  Planner first(table, options), next(table, options);
+  const std::vector<double> good(kMaxPlannedDraft, 0.97), bad(kMaxPlannedDraft, 0.1);
+  first.seed(0, 0, bad, 30, 2), first.seed(0, 0, good, 30, 5), first.seed(1, 30000, good, 500), first.seed(1, 700, bad, 25);
+  for (const int arm : {0, 1}) {
+    const Profile seen = Profile::of(first, arm);
+    EXPECT_EQ(seen.seen.size(), 2u);
+    Profile::from_json(seen.to_json(kKey), kKey).value().apply(next, arm);
+  }
+  EXPECT_LT(next.acceptance(0, 4096, 2)[0], 0.3);
+  EXPECT_GT(next.acceptance(0, 4096, 5)[0], 0.8);
+  EXPECT_GT(next.acceptance(1, 30000, 2)[3], 0.9);
+  EXPECT_LT(next.acceptance(1, 700, 5)[0], 0.4);
+  EXPECT_EQ(next.rounds_seen(1, 30000), 40);  // no more: the next text may be another
+}
+
 }  // namespace
 }  // namespace hunch

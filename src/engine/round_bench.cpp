@@ -104,7 +104,7 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
   return bench;
 }
 
-int64_t RoundBench::growth(int gamma, int rounds) { return int64_t(kWarmRounds + 2 * rounds) * (gamma + 1); }
+int64_t RoundBench::growth(int gamma, int rounds) { return int64_t(kWarmRoundsOfDevices + 2 * rounds) * (gamma + 1); }
 
 // Every run starts at the same depth, and every round unless it cannot. A drafter that has seen more than that forgets it.
 void RoundBench::begin_run() {
@@ -154,7 +154,8 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
   RoundCost cost;
   begin_run();
   // A pass that learns comes first: drafts need a selection, or hidden states.
-  for (int warm = 0; warm < kWarmRounds; ++warm) {
+  const int warm_rounds = parts_.backend->asynchronous() ? kWarmRoundsOfDevices : kWarmRounds;
+  for (int warm = 0; warm < warm_rounds; ++warm) {
     HUNCH_OK(one_round(gamma));
     end_round();
   }

@@ -20,7 +20,8 @@ struct RoundOptions {
   std::vector<double> acceptance;  // that some guess of a depth is kept, given one of the depth before; the last value goes on
 };
 
-inline constexpr int kWarmRounds = 5;  // of a run, before those that are timed: devices have recorded their graphs by then
+// Of a run, before those that are timed: devices have recorded their graphs by then.
+inline constexpr int kWarmRounds = 5, kWarmRoundsOfDevices = 12;
 
 struct RoundCost {
   double round_ms = 0, draft_ms = 0, verify_ms = 0;  // of one round: the whole; its parts, timed apart
