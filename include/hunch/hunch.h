@@ -47,7 +47,7 @@ struct EngineOptions {
   int max_num_batched_tokens = 0;        // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
   int max_waiting = 4096;                // requests that may wait; more are refused
   std::string trace;                     // a file for what happens when, in Chrome's trace format; empty: none
-  bool keep_costs = true;                // measured costs of passes are kept under $XDG_CACHE_HOME/hunch, for method auto
+  bool keep_costs = true;                // costs and acceptance are kept under $XDG_CACHE_HOME/hunch, for method auto
   std::string verify_calibration;        // a file of `hunch tune --calibrate-verify`, of this model; empty: none
   bool prefix_caching = true;            // requests share the verified KV entries of equal beginnings
   std::vector<DrafterOptions> drafters;  // each of a method of its own; requests name the method
