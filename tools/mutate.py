@@ -8,29 +8,30 @@ Each mutant replaces one piece of text of a production source; tools/mutants/FOL
     - what is wrong then             `!` for `-`: in the marked subset
         text with [-what goes-]{+what comes+}, as git's word diff writes it
 
-The tree is copied to a scratch folder (the repository is never edited), built once, checked to pass, then rebuilt incrementally
-per mutant; the named test program must fail. The run fails if a mutant survives, does not build, or if its text does not occur
-exactly once any more, so the table cannot rot.
+Each mutant is a copy of one file: what of the test program includes it is compiled from the copy and linked with the other objects
+of the build that `./test` uses (unit tests: dev, suites: release), several mutants at a time. The named test must fail. The run
+fails if a mutant survives, does not build, or if its text does not occur exactly once any more, so the table cannot rot.
 
-    tools/mutate.py [--ci] [--only SUBSTRING] [--release] [--scratch DIR] [--jobs N] [--list]
+    tools/mutate.py [--ci] [--only SUBSTRING] [--release] [--jobs N] [--minutes N] [--list]
 
---ci runs the marked subset (about ten minutes on 2 cores beside the first build). --release compiles as preset release does:
-slower, but where ccache knows that build, the first build is done at once.
+--ci runs the marked subset; --minutes begins none later, and says how many that left out; --release takes unit tests of
+build/release too, where kernels compile faster.
 """
 import argparse
 import os
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-os.environ.setdefault('HUNCH_THIRD_PARTY', str(ROOT / 'build/third_party'))  # the scratch tree has none of its own
-BUILD = 'build/mutate'  # in the scratch folder, as deep as the presets' are: compilers see the same relative paths
-KINDS = ('.cpp', '.h', '.c', '.map', '.in', '.html', '.css', '.js')  # of files that the build reads
+SOURCES = ('src', 'include')  # folders that compilers look for headers in
 
 
 class Mutant(NamedTuple):
@@ -71,56 +72,91 @@ def variant(text, kept, dropped):
 MUTANTS = [mutant for path in sorted((ROOT / 'tools/mutants').glob('*.txt')) for mutant in mutants_of(path)]
 
 
-def copy_if_changed(source: Path, target: Path):
-  data = source.read_bytes()
-  if target.exists() and target.read_bytes() == data:
-    return
-  target.parent.mkdir(parents=True, exist_ok=True)
-  target.write_bytes(data)
+def ninja(build: Path, *arguments):
+  run = subprocess.run(['ninja', '-C', str(build), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  return run.returncode == 0, run.stdout
 
 
-def make_scratch(scratch: Path, suites):
-  """A copy of what the programs need; data and models are links. Unchanged files keep their times, so builds stay incremental."""
-  wanted = set()
-  files = [ROOT / 'CMakeLists.txt']
-  for folder in ['src', 'include', 'bindings'] + [f'tests/{suite}' for suite in suites]:
-    files += [f for f in (ROOT / folder).rglob('*') if f.is_file() and f.suffix in KINDS]
-  files += (ROOT / 'tests').glob('*/*.h')  # suites share some
-  for file in files:
-    relative = file.relative_to(ROOT)
-    wanted.add(scratch / relative)
-    copy_if_changed(file, scratch / relative)
-  for file in scratch.glob('src/**/*'):
-    if file.is_file() and file not in wanted:
-      file.unlink()
-  if not (scratch / 'models').is_symlink():  # with the source of the program that makes the tiny ones
-    (scratch / 'models').symlink_to(ROOT / 'models')
+@lru_cache(None)
+def includes(build: Path):
+  """What each object of a build was compiled from, as ninja noted it."""
+  out, files = {}, []
+  for line in ninja(build, '-t', 'deps')[1].splitlines():
+    if not line.startswith(' '):
+      files = out.setdefault(line.split(':')[0], set())
+    else:
+      files.add(os.path.normpath(build / line.strip()))
+  return out
 
 
-def build(scratch: Path, programs, jobs):
-  command = ['ninja', '-C', str(scratch / BUILD), '-j', str(jobs), *sorted(programs)]
-  return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+@lru_cache(None)
+def command(build: Path, target):
+  """The words of the command that makes a target, without ninja's own first line."""
+  line = ninja(build, '-t', 'commands', '-s', target)[1].splitlines()[-1]
+  return [word for word in shlex.split(line.split(' && ')[1] if line.startswith(': && ') else line) if word != ':']
 
 
-def passes(scratch: Path, program, test_filter):
+def compile_and_link(m: Mutant, build: Path, work: Path):
+  """The mutant's test program in `work`, or None and what the compiler said."""
+  mutated = work / m.file
+  mutated.parent.mkdir(parents=True)
+  original = ROOT / m.file
+  mutated.write_text(original.read_text().replace(m.find, m.replace))
+  link = list(command(build, m.program))
+  objects = [word for word in link if word.endswith('.o') and str(original) in includes(build).get(word, ())]
+  if not objects:
+    return None, f'{m.program} has no part that includes {m.file}'
+  steps = []
+  for number, name in enumerate(objects):
+    words = [str(mutated) if word == str(original) else word for word in command(build, name)]
+    first = next(i for i, word in enumerate(words) if word.startswith('-I'))
+    words[first:first] = [f'-I{work / folder}' for folder in SOURCES]
+    made = work / f'{number}.o'
+    words[words.index('-o') + 1], words[words.index('-MF') + 1] = str(made), str(made) + '.d'
+    link[link.index(name)] = str(made)
+    steps.append(words)
+  program = work / m.program
+  link[link.index('-o') + 1] = str(program)
+  for words in steps + [link]:
+    run = subprocess.run(words, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if run.returncode != 0:
+      return None, run.stdout[-3000:]
+  return program, ''
+
+
+def passes(program: Path, test_filter):
   """True if the program ran at least one test and all passed. Crashes and hangs count as failures."""
-  command = [str(scratch / BUILD / program), '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast']
+  command = [str(program), '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast']
   try:
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
   except subprocess.TimeoutExpired:
     return False, 'timed out'
   if '0 tests from 0 test' in run.stdout:
-    sys.exit(f'mutate: {program} has no test that matches {test_filter}')
+    return False, f'{program.name} has no test that matches {test_filter}'
   return run.returncode == 0, run.stdout[-2000:]
+
+
+def try_mutant(m: Mutant, build: Path, deadline):
+  begin = time.monotonic()
+  if begin > deadline:
+    return 'left out'
+  with TemporaryDirectory(prefix='mutant-', dir=build) as work:
+    program, why = compile_and_link(m, build, Path(work))
+    if program is None:
+      verdict, rest = 'BROKEN  ', '\n' + why
+    else:
+      verdict, rest = 'SURVIVED' if passes(program, m.filter)[0] else 'killed  ', ''
+  print(f'{verdict}  {m.name}  [{m.program}, {time.monotonic() - begin:.0f} s]{rest}', flush=True)
+  return verdict.strip()
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--ci', action='store_true', help='the marked subset only')
   parser.add_argument('--only', default='', help='mutants whose name contains this')
-  parser.add_argument('--scratch', type=Path, default=ROOT / 'build' / 'mutate')
   parser.add_argument('--jobs', type=int, default=os.cpu_count() or 2)
-  parser.add_argument('--release', action='store_true', help='compile as preset release does')
+  parser.add_argument('--minutes', type=float, default=float('inf'), help='begin none after these')
+  parser.add_argument('--release', action='store_true', help='unit tests of build/release, not build/dev')
   parser.add_argument('--list', action='store_true', help='name them, and check that each finds its text; builds nothing')
   args = parser.parse_args()
 
@@ -140,43 +176,26 @@ def main():
     sys.exit('mutate: no such mutant')
 
   start = time.monotonic()
-  scratch = args.scratch.resolve()
-  os.environ['CCACHE_BASEDIR'] = str(scratch)  # as scripts/build sets it for the tree itself: the same relative paths
-  programs = {m.program for m in mutants}
-  make_scratch(scratch, sorted(p[:-len('_suite')] for p in programs if p.endswith('_suite')))
-  if shutil.which('ninja') is None:
-    sys.exit('mutate: ninja is not installed')
-  flags = ['-DCMAKE_BUILD_TYPE=Release'] if args.release else ['-DCMAKE_BUILD_TYPE=None', '-DCMAKE_CXX_FLAGS=-O1 -w']
-  subprocess.run(['cmake', '-S', str(scratch), '-B', str(scratch / BUILD), '-G', 'Ninja', *flags], check=True,
-      stdout=subprocess.DEVNULL)
-  built = build(scratch, programs, args.jobs)
-  if built.returncode != 0:
-    sys.exit('mutate: the tree does not build\n' + built.stdout[-4000:])
-  for program, test_filter in sorted({(m.program, m.filter) for m in mutants}):
-    ok, output = passes(scratch, program, test_filter)
-    if not ok:
-      sys.exit(f'mutate: {program} {test_filter} fails without any mutation\n{output}')
-  print(f'built and passed unmutated in {time.monotonic() - start:.0f} s; {len(mutants)} mutants', flush=True)
-
-  survivors = []
-  for m in mutants:
-    begin = time.monotonic()
-    original = (ROOT / m.file).read_text()
-    target = scratch / m.file
-    target.write_text(original.replace(m.find, m.replace))
-    try:
-      built = build(scratch, {m.program}, args.jobs)
-      if built.returncode != 0:
-        survivors.append(m.name + ' (does not build)')
-        print(f'BROKEN    {m.name}\n{built.stdout[-3000:]}', flush=True)
-        continue
-      ok, _ = passes(scratch, m.program, m.filter)
-    finally:
-      target.write_text(original)
-    if ok:
-      survivors.append(m.name)
-    print(f'{"SURVIVED" if ok else "killed  "}  {m.name}  [{m.program}, {time.monotonic() - begin:.0f} s]', flush=True)
-  print(f'{len(mutants) - len(survivors)} of {len(mutants)} killed in {time.monotonic() - start:.0f} s')
+  def build_of(program):
+    return ROOT / 'build' / ('dev' if program.endswith('_test') and not args.release else 'release')
+  for build in sorted({build_of(m.program) for m in mutants}):
+    made = subprocess.run([ROOT / 'scripts/build', build.name, *sorted({m.program for m in mutants if build_of(m.program) == build})],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if made.returncode != 0:
+      sys.exit('mutate: the tree does not build\n' + made.stdout[-4000:])
+    includes(build)
+  with ThreadPoolExecutor(args.jobs) as pool:
+    tests = sorted({(m.program, m.filter) for m in mutants})
+    for (program, test_filter), (ok, output) in zip(tests, pool.map(lambda t: passes(build_of(t[0]) / t[0], t[1]), tests)):
+      if not ok:
+        sys.exit(f'mutate: {program} {test_filter} fails without any mutation\n{output}')
+    print(f'built and passed unmutated in {time.monotonic() - start:.0f} s; {len(mutants)} mutants', flush=True)
+    verdicts = list(pool.map(lambda m: try_mutant(m, build_of(m.program), start + 60 * args.minutes), mutants))
+  survivors = [f'{m.name} ({v})' for m, v in zip(mutants, verdicts) if v not in ('killed', 'left out')]
+  tried = len(mutants) - verdicts.count('left out')
+  if tried < len(mutants):
+    print(f'{len(mutants) - tried} mutants left out: {args.minutes:g} minutes were over')
+  print(f'{tried - len(survivors)} of {tried} killed in {time.monotonic() - start:.0f} s')
   for name in survivors:
     print('survived: ' + name)
   return 1 if survivors else 0

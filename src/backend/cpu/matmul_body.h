@@ -6,8 +6,8 @@
 namespace hunch::HUNCH_ISA {
 
 // Rows that share one loaded weight vector. With 32 registers: 8 x 2 integer sums, 2 weights, a broadcast; the float sums,
-// touched once a block, may live on the stack.
-inline constexpr int kTileRows = HUNCH_LEVEL >= 2 ? 8 : 2;
+// touched once a block, may live on the stack. Portable vectors are four registers: more rows only take the compiler longer.
+inline constexpr int kTileRows = HUNCH_LEVEL >= 2 ? 8 : HUNCH_LEVEL == 1 ? 2 : 1;
 // Where arithmetic outlasts the loads (two rows, conversions to fp32, scales and minima) the hardware prefetchers fall behind:
 // the first tile of a panel asks this far ahead. One row of Q8_0, Q4_0 or Q6_K streams faster without.
 inline constexpr int kPrefetchBytes = 8192;
@@ -301,7 +301,7 @@ static void tile(const PanelArgs& args, int64_t row) {
 template <DType T, bool kFirst, int R = kTileRows>
 HUNCH_SIMD void tile_of(int rows, const PanelArgs& args, int64_t row) {
   if constexpr (R > 0) {
-    if (rows == R) tile<T, R, kFirst && (R > 1 || dtype_info(T).block == 1 || has_minimum(T))>(args, row);
+    if (rows == R) tile<T, R, kFirst && HUNCH_LEVEL != 0 && (R > 1 || dtype_info(T).block == 1 || has_minimum(T))>(args, row);
     else tile_of<T, kFirst, R - 1>(rows, args, row);
   }
 }

@@ -5,6 +5,7 @@
 namespace hunch::HUNCH_ISA {
 
 #define HUNCH_SIMD [[gnu::always_inline]] static inline
+#define HUNCH_CALL [[maybe_unused, gnu::noinline]] static  // of what is long: inlined everywhere it takes the compiler minutes
 
 typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int4 __attribute__((vector_size(16)));
@@ -39,7 +40,7 @@ HUNCH_SIMD F32 operator/(F32 a, F32 b) { HUNCH_EACH(F32, a.v[i] / b.v[i]); }
 HUNCH_SIMD F32 fma(F32 a, F32 b, F32 c) { HUNCH_EACH(F32, a.v[i] * b.v[i] + c.v[i]); }
 HUNCH_SIMD F32 max(F32 a, F32 b) { HUNCH_EACH(F32, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 HUNCH_SIMD F32 min(F32 a, F32 b) { HUNCH_EACH(F32, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-HUNCH_SIMD F32 sqrt(F32 a) {
+HUNCH_CALL F32 sqrt(F32 a) {
   for (int i = 0; i < 16; ++i) a.v[i / 4][i % 4] = __builtin_sqrtf(a.v[i / 4][i % 4]);
   return a;
 }
@@ -90,17 +91,17 @@ HUNCH_SIMD int32_t sum(I32 a) {
 
 // Adding and taking away 1.5 2^23 leaves the nearest integer, ties to even, for |a| < 2^22: all that exp asks for. Greater
 // magnitudes are integers or lose their lowest half bit: they are passed through.
-HUNCH_SIMD F32 round(F32 a) {
+HUNCH_CALL F32 round(F32 a) {
   const F32 magic = set1(12582912.0f), magnitude = float_of(bits_of(a) & set1_i32(0x7fffffff));
   return select(less(magnitude, set1(4194304.0f)), (a + magic) - magic, a);
 }
 // The low bits of a + 1.5 2^23 are the integer; |a| < 2^22, else 0 where NaN or out of range.
-HUNCH_SIMD I32 to_i32(F32 a) {
+HUNCH_CALL I32 to_i32(F32 a) {
   const F32 magnitude = float_of(bits_of(a) & set1_i32(0x7fffffff));
   const I32 near = bits_of(a + set1(12582912.0f)) - set1_i32(0x4b400000);
   return select(less(magnitude, set1(4194304.0f)), near, zero_i32());
 }
-HUNCH_SIMD F32 scale2(F32 a, F32 n) {
+HUNCH_CALL F32 scale2(F32 a, F32 n) {
   const I32 whole = to_i32(n), half = shift_right_sign<1>(whole), bias = set1_i32(127);
   return a * float_of(shift_left<23>(half + bias)) * float_of(shift_left<23>(whole - half + bias));
 }
@@ -128,19 +129,19 @@ HUNCH_SIMD F32 load_bf16(const uint16_t* p) {
   for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = bf16_to_f32(p[i]);
   return out;
 }
-HUNCH_SIMD F32 load_f16(const uint16_t* p) {
+HUNCH_CALL F32 load_f16(const uint16_t* p) {
   F32 out;
   for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f16_to_f32(p[i]);
   return out;
 }
-HUNCH_SIMD F32 load_f8(const std::byte* p) {
+HUNCH_CALL F32 load_f8(const std::byte* p) {
   F32 out;
   for (int i = 0; i < 16; ++i)
     out.v[i / 4][i % 4] = f16_to_f32(uint16_t((uint8_t(p[i]) & 128) << 8 | (uint8_t(p[i]) & 127) << 7));
   return out;
 }
 // The same of any codes, NaN staying NaN.
-HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
+HUNCH_CALL F32 load_f8_nan(const std::byte* p) {
   F32 out;
   for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f8_to_f32(uint8_t(p[i])) * 0x1p-8f;
   return out;
@@ -150,15 +151,15 @@ HUNCH_SIMD F32 load_s8(const int8_t* p) {
   for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = float(p[i]);
   return out;
 }
-HUNCH_SIMD I32 bf16_bits(F32 a) {
+HUNCH_CALL I32 bf16_bits(F32 a) {
   I32 out;
   for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f32_to_bf16(a.v[i / 4][i % 4]);
   return out;
 }
-HUNCH_SIMD void store_bf16(uint16_t* p, F32 a) {
+HUNCH_CALL void store_bf16(uint16_t* p, F32 a) {
   for (int i = 0; i < 16; ++i) p[i] = f32_to_bf16(a.v[i / 4][i % 4]);
 }
-HUNCH_SIMD void store_f16(uint16_t* p, F32 a) {
+HUNCH_CALL void store_f16(uint16_t* p, F32 a) {
   for (int i = 0; i < 16; ++i) p[i] = f32_to_f16(a.v[i / 4][i % 4]);
 }
 
@@ -172,7 +173,7 @@ HUNCH_SIMD float max_of(F32 a) {
   const float even = q[0] > q[2] ? q[0] : q[2], odd = q[1] > q[3] ? q[1] : q[3];
   return even > odd ? even : odd;
 }
-HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
+HUNCH_CALL int compress_store(void* p, Mask m, I32 a) {
   int n = 0;
   for (int i = 0; i < 16; ++i)
     if (m.v[i / 4][i % 4]) static_cast<int32_t*>(p)[n++] = a.v[i / 4][i % 4];
@@ -193,13 +194,13 @@ HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {  // sums wrap as the registers of t
 }
 HUNCH_SIMD I32 even_bytes(I32 a) { return a & set1_i32(0x00ff00ff); }
 HUNCH_SIMD I32 odd_bytes(I32 a) { return shift_right<8>(a) & set1_i32(0x00ff00ff); }
-HUNCH_SIMD I32 look_up(const uint8_t (&table)[16], I32 a) {
+HUNCH_CALL I32 look_up(const uint8_t (&table)[16], I32 a) {
   uint8_t bytes[64];
   __builtin_memcpy(bytes, &a, 64);
   for (uint8_t& byte : bytes) byte = table[byte & 15];
   return load_i32(bytes);
 }
-HUNCH_SIMD I32 widen_s8(const void* p) {
+HUNCH_CALL I32 widen_s8(const void* p) {
   I32 out;
   const auto* bytes = static_cast<const int8_t*>(p);
   for (int i = 0; i < 16; ++i)
@@ -207,12 +208,12 @@ HUNCH_SIMD I32 widen_s8(const void* p) {
   return out;
 }
 HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return select(less_unsigned(a, b), b, a); }
-HUNCH_SIMD uint32_t max_unsigned(I32 a) {
+HUNCH_CALL uint32_t max_unsigned(I32 a) {
   uint32_t most = 0;
   for (int i = 0; i < 16; ++i) most = most < uint32_t(a.v[i / 4][i % 4]) ? uint32_t(a.v[i / 4][i % 4]) : most;
   return most;
 }
-HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
+HUNCH_CALL void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
   const I32 low = to_i32(a * f), high = to_i32(b * f);
   for (int i = 0; i < 16; ++i) p[i] = int16_t(low.v[i / 4][i % 4]), p[16 + i] = int16_t(high.v[i / 4][i % 4]);
 }
