@@ -110,7 +110,7 @@ def compile_and_link(m: Mutant, build: Path, work: Path):
   for number, name in enumerate(objects):
     words = [str(mutated) if word == str(original) else word for word in command(build, name)]
     first = next(i for i, word in enumerate(words) if word.startswith('-I'))
-    words[first:first] = [f'-I{work / folder}' for folder in SOURCES]
+    words[first:first] = [f'-I{work / folder}' for folder in SOURCES] + ['-w']  # a mutant may leave names unused
     made = work / f'{number}.o'
     words[words.index('-o') + 1], words[words.index('-MF') + 1] = str(made), str(made) + '.d'
     link[link.index(name)] = str(made)
