@@ -73,15 +73,14 @@ MUTANTS = [mutant for path in sorted((ROOT / 'tools/mutants').glob('*.txt')) for
 
 
 def ninja(build: Path, *arguments):
-  run = subprocess.run(['ninja', '-C', str(build), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-  return run.returncode == 0, run.stdout
+  return subprocess.run(['ninja', '-C', str(build), *arguments], stdout=subprocess.PIPE, text=True).stdout
 
 
 @lru_cache(None)
 def includes(build: Path):
   """What each object of a build was compiled from, as ninja noted it."""
   out, files = {}, []
-  for line in ninja(build, '-t', 'deps')[1].splitlines():
+  for line in ninja(build, '-t', 'deps').splitlines():
     if not line.startswith(' '):
       files = out.setdefault(line.split(':')[0], set())
     else:
@@ -92,7 +91,7 @@ def includes(build: Path):
 @lru_cache(None)
 def command(build: Path, target):
   """The words of the command that makes a target, without ninja's own first line."""
-  line = ninja(build, '-t', 'commands', '-s', target)[1].splitlines()[-1]
+  line = ninja(build, '-t', 'commands', '-s', target).splitlines()[-1]
   return [word for word in shlex.split(line.split(' && ')[1] if line.startswith(': && ') else line) if word != ':']
 
 
@@ -126,9 +125,8 @@ def compile_and_link(m: Mutant, build: Path, work: Path):
 
 def passes(program: Path, test_filter):
   """True if the program ran at least one test and all passed. Crashes and hangs count as failures."""
-  command = [str(program), '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast']
   try:
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    run = subprocess.run([program, '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
   except subprocess.TimeoutExpired:
     return False, 'timed out'
   if '0 tests from 0 test' in run.stdout:
@@ -190,6 +188,10 @@ def main():
       if not ok:
         sys.exit(f'mutate: {program} {test_filter} fails without any mutation\n{output}')
     print(f'built and passed unmutated in {time.monotonic() - start:.0f} s; {len(mutants)} mutants', flush=True)
+    # A copy that changes nothing must survive, or a fault of this program would pass for a test's success.
+    controls = {m.program: m._replace(name='unchanged', replace=m.find) for m in mutants}.values()
+    if set(pool.map(lambda m: try_mutant(m, build_of(m.program), float('inf')), controls)) != {'SURVIVED'}:
+      sys.exit('mutate: a copy without a change does not build or pass')
     verdicts = list(pool.map(lambda m: try_mutant(m, build_of(m.program), start + 60 * args.minutes), mutants))
   survivors = [f'{m.name} ({v})' for m, v in zip(mutants, verdicts) if v not in ('killed', 'left out')]
   tried = len(mutants) - verdicts.count('left out')
