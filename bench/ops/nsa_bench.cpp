@@ -3,8 +3,7 @@
 //   nsa_bench [--isa NAME] [--threads N] [--dtype bf16|f16|f32] [--entries N] [--reps N] [--block N] [--kv-heads N] [--group N]
 //   [--dim N] [--rows N] [--layers N] [--stride N] [--window N]
 // Rows of a pass choose mostly the same blocks, as neighbours in a text do: each query is the one before it, with noise.
-// 24 layers are more than a cache holds from call to call. The shipped model: --kv-heads 2 --layers 6 --block 32 --stride 8
-// --window 128. Beside wall time stands the least processor time of all threads, which other work on the machine disturbs less,
+// Beside wall time stands the least processor time of all threads, which other work on the machine disturbs less,
 // and the arithmetic that rows need, at that time (true with --threads 1: other threads' time is counted by clock ticks).
 #include <fmt/format.h>
 #include <time.h>

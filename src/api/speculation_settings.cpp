@@ -86,7 +86,8 @@ const std::vector<SpeculationSetting>& speculation_settings() {
           "its KV cache), ngram or suffix (what followed before), cascade, staged; with --model-draft its method; profile (with "
           "--strategies)",
           methods(), into<&Options::proposer>),
-      whole("--draft", "num_speculative_tokens", "tokens guessed per round, 1..64", {1, 64}, into<&Options::num_tokens>),
+      whole("--draft", "num_speculative_tokens", "tokens guessed per round, 1..64 (default: 7; auto, self: as pays)", {1, 64},
+          into<&Options::num_tokens>),
       whole("--tree", "tree_tokens",
           "self: where a guess is unsure also try the second choice; drafters: a tree. Up to N tokens a round beside the chain "
           "(default 0)",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 
 #include "engine/defaults.h"
 #include "engine/engine_costs.h"
@@ -118,6 +119,7 @@ Controller::Controller(EngineParts& parts)
     ratio_ = profile.ratio;
   }
   views_.reserve(size_t(parts.limits.max_seqs));
+  lookups_.reserve(size_t(parts.limits.max_seqs));
   decisions_.reserve(size_t(parts.limits.max_seqs));
 }
 
@@ -143,6 +145,10 @@ RequestView Controller::view_of(const Running& who) const {
       .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
       .prepared = who.prepared || who.chooses_blocks() ? kSelf : -1,
   };
+  if (who.plan.paced) {
+    view.arms = 1u << kSelf, view.insists = true;
+    return view;
+  }
   if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1))
     view.arms &= ~(1u << kSelf);  // its attention is sparse already
   const DraftTree& found = who.drafters[kLookup].tree;
@@ -172,7 +178,10 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
     if (!who->planned) planner_.open(who->sequence.slot);
     who->planned = true;
   }
-  step.look_up(requests, kLookup);
+  lookups_.clear();
+  std::copy_if(
+      requests.begin(), requests.end(), std::back_inserter(lookups_), [](const Running* who) { return who->plan.planned; });
+  step.look_up(lookups_, kLookup);
   views_.clear();
   for (const Running* who : requests) views_.push_back(view_of(*who));
   decisions_.assign(requests.size(), {});
@@ -181,7 +190,7 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   for (size_t i = 0; i < requests.size(); ++i) {
     Running& who = *requests[i];
     const Decision& decision = decisions_[i];
-    who.arm = decision.arm, who.chosen = drafter_of(decision.arm);
+    who.arm = decision.arm, who.chosen = who.plan.paced ? decision.arm == kSelf ? 0 : -1 : drafter_of(decision.arm);
     who.want_drafts = who.want_depth = decision.gamma;
     who.branch = who.may_branch(), who.top_k = who.plan.proposing.tree_top_k;
     if (const int width = width_of(decision.arm); width > 1) {
@@ -204,12 +213,12 @@ double Controller::plain_ms(const StepReport& report) const {
 
 void Controller::record(const StepReport& report, std::span<Running* const> decoded) {
   for (const Running* who : decoded)
-    if (who->plan.planned && who->planned)
+    if (who->planned)
       planner_.record({
           .slot = who->sequence.slot,
           .drafted = levels_of(*who),
           .accepted = who->emitted_drafts,
-          .stopped_early = who->chosen >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts,
+          .stopped_early = drafter_of(who->arm) >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts,
       });
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
@@ -232,9 +241,9 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
     int chosen = -1;
     double sequences = 0;
     for (const Running* who : decoded) {
-      if (!who->plan.planned || who->chosen < kSelf || who->tree().size == 0) continue;
+      if (!who->planned || drafter_of(who->arm) < kSelf || who->tree().size == 0) continue;
       if (who->drafters[size_t(who->chosen)].proposer != drafted.by) continue;
-      chosen = who->chosen;
+      chosen = drafter_of(who->arm);
       const double share = std::min(1.0, double(levels_of(*who)) / drafted.steps);  // of the steps in which it took part
       const double read = chosen == kSelf ? ratio_ : 1;
       sequences += share, draft.rows += share * width_of(who->arm);

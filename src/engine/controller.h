@@ -1,5 +1,6 @@
 // Controller: the planner at work. For requests with method `auto` it asks the lookups what they have, lets the planner decide,
-// and feeds table and planner with what the step took and gave. Owned and called by Service; keeps the cost table between runs.
+// as it does the number of guesses for those that are paced (plan.h), and feeds table and planner with what the step took and
+// gave. Owned and called by Service; keeps the cost table between runs.
 #pragma once
 
 #include <span>
@@ -18,7 +19,7 @@ class Controller {
   double ratio() const { return ratio_; }
   int tree_nodes() const;  // of the greatest tree that the planner may ask for; 0: it asks for none
 
-  // Decides the next round of requests that decode (method auto only): chosen, want_drafts, learns, stop_below.
+  // Decides the next round of requests that decode (planned and paced ones only): chosen, want_drafts, learns, stop_below.
   void decide(std::span<Running* const>, Step&);
   // What a plain step of the same requests would have taken, milliseconds; 0: not known, or a prompt's rows were in the step.
   double plain_ms(const StepReport&) const;
@@ -28,7 +29,7 @@ class Controller {
  private:
   std::string seen_path(int arm) const;
   RequestView view_of(const Running&) const;
-  int drafter_of(int arm) const;  // index into Running::drafters; -1: plain
+  int drafter_of(int arm) const;  // among auto's; -1: plain
   int width_of(int arm) const;
   int levels_of(const Running&) const;
 
@@ -39,6 +40,7 @@ class Controller {
   Planner planner_;
   int num_chains_;  // arms before those of trees
   double ratio_;    // that self drafts keep unless the request says otherwise
+  std::vector<Running*> lookups_;
   std::vector<RequestView> views_;
   std::vector<Decision> decisions_;
 };

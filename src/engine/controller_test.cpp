@@ -46,11 +46,7 @@ class TreesUnderAuto : public testing::Test {
       for (auto& drafted : report.drafted) drafted.ms = 0.05 * drafted.steps;
       controller.record(report, requests);
     };
-    for (int i = 0; i < 96; ++i) {
-      who.plan.planned = false;  // made-up passes, not this request's
-      record({.decodes = 1, .verify_rows = 1 + i * 7 % 32, .learning = 1, .entries = 100});
-      who.plan.planned = true;
-    }
+    for (int i = 0; i < 96; ++i) { record({.decodes = 1, .verify_rows = 1 + i * 7 % 32, .learning = 1, .entries = 100}); }
     while (who.sequence.len() < who.sequence.max_len) {
       controller.decide(requests, solo.hot_loop());
       const int64_t before = who.sequence.len();

@@ -174,4 +174,11 @@ Result<RequestPlan> plan_request(
   return plan;
 }
 
+void pace(const Request& request, int max_draft, RequestPlan& plan) {
+  const SpeculationOptions& o = request.speculation;
+  plan.paced = plan.proposer == "self" && o.num_tokens == 0 && o.tree_tokens == 0 && o.self_lookup.empty() && plan.verify &&
+      !plan.sparse.on && !plan.sparse.drafts && request.structured.kind == StructuredOutput::Kind::None;
+  if (plan.paced) plan.gamma = plan.nodes = std::min(kMaxPlannedDraft, max_draft);
+}
+
 }  // namespace hunch

@@ -23,7 +23,8 @@ struct RequestPlan {
   NoiseKey noise;
   std::string proposer, policy_name, rule;
   std::vector<std::string> drafters;  // the proposers it uses: none, one, or those that `auto` chooses from
-  bool planned = false;               // method auto: the planner chooses among the drafters
+  bool planned = false;               // method auto: the planner chooses among the drafters...
+  bool paced = false;                 // ...or only how many guesses its drafter, self, makes (pace())
   bool profiled = false;              // method profile: by ranked strategies; who drafts, they say
   PolicyOptions policy;
   ProposerOptions proposing;
@@ -45,6 +46,10 @@ struct RequestPlan {
 // the target's own.
 Result<RequestPlan> plan_request(
     const Request&, const SamplingDefaults&, int max_draft, int layers = 0, double bits_per_weight = 0);
+
+// Method self, asked for no number of guesses: the planner says how many, one at least. Not for a plan with another idea of what
+// drafts or checks read.
+void pace(const Request&, int max_draft, RequestPlan&);
 
 // Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.
 Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded);

@@ -27,6 +27,28 @@ TEST(Plan, FillsInTheDefaults) {
   EXPECT_FALSE(plan->draft_weights.has_value());
 }
 
+TEST(Plan, SelfIsPacedWhereItIsAskedForNoNumberAndNothingElseDecides) {
+  const auto paced = [](auto change, int max_draft = 64) {
+    Request request{.prompt = {1}};
+    request.speculation.proposer = "self";
+    change(request);
+    auto plan = plan_request(request, {}, max_draft);
+    HUNCH_CHECK(plan.ok());
+    const int asked = plan->gamma;
+    pace(request, max_draft, *plan);
+    EXPECT_TRUE(plan->paced || plan->gamma == asked);
+    return plan->paced ? plan->gamma : 0;
+  };
+  EXPECT_EQ(paced([](Request&) {}), 16);
+  EXPECT_EQ(paced([](Request&) {}, 5 + 4), 9);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.num_tokens = 5; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.tree_tokens = 5; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.self_lookup = "suffix"; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.proposer = "suffix"; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.verify = false, r.speculation.policy = "streamingllm"; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.structured.kind = StructuredOutput::Kind::JsonObject; }), 0);
+}
+
 TEST(Plan, TakesTheModelsSamplingDefaultsKeyByKey) {
   Request request{.prompt = {1}};
   request.sampling.top_k = 5;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -37,7 +38,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
-  reach_.resize(size_t(kSteps)), verify_curve_.resize(size_t(most) + 1);
+  insists_.resize(slots), reach_.resize(size_t(kSteps)), verify_curve_.resize(size_t(most) + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
 
@@ -162,7 +163,7 @@ Planner::Totals Planner::fill(
   if (passing >= 0 && count > 1) one_more = (steps_[size_t(passing)][count] - steps_[size_t(passing)][1]) / double(count - 1);
   for (size_t i = 0; i < count; ++i) {
     Choice best;
-    double most = 0;
+    double most = insists_[i] ? -std::numeric_limits<double>::infinity() : 0;
     const double before = verify_ms(rows);
     for (size_t a = 0; a < arms; ++a) {
       const bool passes = options_.arms[a].passes;
@@ -210,15 +211,20 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
     }
     return totals.cut;
   };
+  const auto serves = [&](int arm) {  // all who insist
+    for (size_t i = 0; i < count; ++i)
+      if (insists_[i] && (arm < 0 || chains_[i * options_.arms.size() + size_t(arm)].longest == 0)) return false;
+    return true;
+  };
   // The first guess in a batch may cost a pass of another kind, which hardly anybody's are worth alone: so rows are also taken to
   // cost what they do where all guess.
   const double together = (verify_ms(kTogether * double(count)) - plain_ms_) / ((kTogether - 1) * double(count));
   const double row_costs[] = {-1, together};
   const std::span<const int> lengths = count < kMany ? std::span<const int>(kLengths) : kLengthsOfMany;
   for (const double row_ms : std::span(row_costs).first(count > 1 ? 2 : 1)) {
-    attempt(row_ms, -1, 0);
+    if (serves(-1)) attempt(row_ms, -1, 0);
     for (size_t a = 0; a < options_.arms.size(); ++a) {
-      if (!options_.arms[a].passes || !(passing >> a & 1)) continue;
+      if (!options_.arms[a].passes || !(passing >> a & 1) || !serves(int(a))) continue;
       for (const int longest : lengths)
         if (!attempt(row_ms, int(a), longest)) break;
     }
@@ -244,23 +250,27 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   if (count == 0) return;
   weigh(views);
   price(views);
-  bool found = false;
+  bool found = false, insists = false;
   for (size_t i = 0; i < count; ++i) {
     Slot& slot = slots_[size_t(views[i].slot)];
+    insists_[i] = false;
     for (size_t a = 0; a < arms; ++a) {
       Chain& chain = chains_[i * arms + a];
       make_chain(views[i], int(a), chain);
-      if (barred(slot, int(a))) chain.longest = 0;
+      if (!views[i].insists && barred(slot, int(a))) chain.longest = 0;
       found = found || (!options_.arms[a].passes && chain.longest > 0);
+      insists_[i] |= views[i].insists && options_.arms[a].passes && chain.longest > 0;
     }
+    insists = insists || insists_[i];
   }
   // Steady: what would be done round after round without what lookups happened to find. Its rate is the price of time. Each
   // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's.
   const double plain_rate = double(count) / plain_ms_;
+  const double least_rate = insists ? 0 : plain_rate;  // plain decoding is not a choice then
   double rate = std::max(plain_rate, std::min(last_rate_, 4 * plain_rate));
   for (int sweep = 0; sweep < 3; ++sweep) {
     const Totals totals = best_choices(count, rate, false, ~0u, steady_);
-    const double next = std::max(plain_rate, totals.tokens / totals.ms);
+    const double next = std::max(least_rate, totals.tokens / totals.ms);
     const bool settled = std::abs(next - rate) < 0.01 * rate;
     rate = next;
     if (settled) break;
@@ -271,7 +281,8 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   else best_choices(count, price, true, ~0u, now_);
   for (size_t i = 0; i < count; ++i) decisions[i] = {.arm = now_[i].arm, .gamma = now_[i].gamma};
   if (plain_due(views))
-    for (Decision& d : decisions) d = {};
+    for (size_t i = 0; i < count; ++i)
+      if (!insists_[i]) decisions[i] = {};
   settle(views, decisions, rate);
   probe(views, decisions, rate, price);
   if (max_rows > 0) fit(decisions, max_rows);
@@ -354,7 +365,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
           if (value > most) most = value, d.arm = int(a), d.gamma = g;
         }
       }
-      if (worth_learning(slot, wanted, each, rate)) d.learn = wanted;
+      if (insists_[i] || worth_learning(slot, wanted, each, rate)) d.learn = wanted;
     } else if (selects) {
       d.learn = d.arm;
     } else if (const int steady = steady_[i].arm; steady != kPlain && options_.arms[size_t(steady)].selects()) {

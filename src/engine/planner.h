@@ -170,6 +170,7 @@ class Planner {
   std::array<std::vector<double>, kMaxArms> steps_, once_;
   double sequences_ = 1, per_sequence_ = 1, plain_ms_ = 1;
   std::vector<double> reach_;
+  std::vector<uint8_t> insists_;  // [view] with something to guess
 };
 
 }  // namespace hunch

@@ -193,6 +193,30 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
   EXPECT_EQ(planner.decide(view()).arm, kPlain);
 }
 
+TEST(Planner, WhoInsistsGuessesInEveryRoundAndAsMuchAsPays) {
+  const CostTable table = known_table();
+  for (const bool good : {false, true}) {
+    Planner planner(table, options(2));
+    std::array<RequestView, 2> views{view(0), view(1)};
+    views[0].arms = 1u << kSelf, views[0].insists = true;
+    views[1].arms = 0;
+    int last = 0;
+    for (int round = 0; round < 200; ++round) {
+      std::array<Decision, 2> out;
+      planner.decide(views, out);
+      ASSERT_EQ(out[0].arm, kSelf);
+      ASSERT_GE(last = out[0].gamma, 1);
+      EXPECT_EQ(out[0].learn, kSelf);
+      EXPECT_EQ(out[1].arm, kPlain);
+      planner.record({.slot = 0, .drafted = last, .accepted = good ? last : 0});
+      planner.record({.slot = 1});
+    }
+    EXPECT_TRUE(good ? last >= 8 : last == 1) << last;
+    views[0].prepared = -1;
+    EXPECT_EQ(planner.decide(views[0]).learn, kSelf) << "there is nothing to guess by";
+  }
+}
+
 TEST(Planner, AProfileIsAPrior) {
   const CostTable table = known_table();
   Planner planner(table, options(1));

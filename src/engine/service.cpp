@@ -98,6 +98,7 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
           parts_.bits_per_weight()));
   HUNCH_OK(plan_approximation(request.speculation, parts_, plan));
   HUNCH_OK(plan_profiled(parts_, plan));
+  pace(request, parts_.options.max_draft, plan);
   if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
     std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
     plan.draft_weights.reset();
@@ -294,7 +295,7 @@ void Service::decide() {
     run.paused = session->channel->full();
     run.want_drafts = 0;
     if (!run.seated_now || run.prefilling() || run.paused) continue;
-    if (run.plan.planned) running_.push_back(&run);
+    if (run.plan.planned || run.plan.paced) running_.push_back(&run);
     else if (run.plan.profiled) run.decide_as_profiled();
     else run.decide_as_asked();
   }

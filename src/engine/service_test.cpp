@@ -270,6 +270,21 @@ TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
   EXPECT_EQ(guessed, generation.value().accepted);
 }
 
+TEST(Service, SelfWithoutANumberGuessesInEveryRoundBesideAutoAndPlain) {
+  const auto engine = test::load(tiny(3));
+  Request self = ask(9, 200), automatic = ask(10, 200);
+  const auto alone = tokens_of(*submit(*engine, self)), other = tokens_of(*submit(*engine, automatic));
+  self.speculation.proposer = "self", automatic.speculation.proposer = "auto";
+  const auto a = submit(*engine, self), b = submit(*engine, automatic), c = submit(*engine, ask(11, 200));
+  auto outcome = a->result();
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->tokens, alone);
+  EXPECT_EQ(tokens_of(*b), other);
+  EXPECT_EQ(outcome->gamma, 16);
+  EXPECT_GE(outcome->drafted_by_position[0], outcome->rounds - 1) << "all but one that has a single token to make";
+  EXPECT_EQ(tokens_of(*c).size(), 200u);
+}
+
 TEST(Service, PlainDecodingTakesWhatPlainDecodingTakes) {
   const auto engine = test::load(tiny(2));
   const auto a = submit(*engine, ask(6, 200)), b = submit(*engine, ask(7, 200));

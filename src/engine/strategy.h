@@ -42,6 +42,7 @@ struct RequestView {
   int room = kMaxPlannedDraft;          // levels that may still be made (end of the sequence, the request's own limit)
   int nodes = kMaxPlannedNodes;         // guesses of a tree that there is room for
   uint32_t arms = ~0u;                  // bit a: arm a may be used
+  bool insists = false;                 // guesses in every round where it can; all who do use the same one arm with passes
   int prepared = -1;                    // the arm whose selection was learned in the round before (or in the prompt); -1: none
   std::array<Found, kMaxArms> found{};  // by arm
 };

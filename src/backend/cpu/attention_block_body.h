@@ -31,7 +31,7 @@ struct KvF32 {
   using Factor = float;
   using Line = F32;
   using Wide = F32;
-  static constexpr int kPerStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
+  static constexpr int kPerStep = 1, kKeyStep = 1, kFactorsPerStep = 1, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 1, kEntriesPerLine = 1, kElementBytes = 4;
   static constexpr bool kCodes = false, kWidened = false;  // kWidened: `read` is more than a load
   static constexpr float kUnit = 0;  // what `read` gives, times this and the plane's scale, is the value; 0: it is the value
@@ -62,7 +62,7 @@ struct KvBf16 {
   using Factor = uint16_t;
   using Line = I32;
   using Wide = I32;
-  static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  static constexpr int kPerStep = 2, kKeyStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   static constexpr bool kCodes = false, kWidened = false;
   static constexpr float kUnit = 0;
@@ -90,7 +90,7 @@ struct KvBf16 {
   struct Wide {
     F32 even, odd;
   };
-  static constexpr int kPerStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
+  static constexpr int kPerStep = 2, kKeyStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
   static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
   static constexpr bool kCodes = false, kWidened = true;
   static constexpr float kUnit = 0;
@@ -110,16 +110,18 @@ struct KvBf16 {
 
 // ---- steps of one block; R rows of a tile in registers
 
-// The block that follows, asked for a few lines at every step of this one: the machine's own prefetchers stop at page ends and at
-// each change between K tiles and V, and a burst of requests would only fill the miss buffers and stall the loads behind them.
+// K (or V) of the block that follows, asked for evenly over the steps of this one's: the machine's own prefetchers stop at page
+// ends and at each change between K tiles and V, a burst of requests would only fill the miss buffers and stall the loads behind
+// them, and what comes long before its turn pushes out what is in use.
 struct Ahead {
   const std::byte *at = nullptr, *end = nullptr;
   size_t stride = 0;  // per step; 0: nothing more to ask for
 
-  // `groups` passes over the block's K and V, of about 1 / 4 as many steps as the block has lines each.
-  [[gnu::always_inline]] static inline Ahead over(const std::byte* chunk, const std::byte* next, size_t bytes, int groups) {
-    if (!next) return {chunk, chunk, 0};
-    return {next, next + bytes, groups >= 4 ? size_t(64) : groups >= 2 ? size_t(128) : size_t(256)};
+  // `bytes` from `next` on in about so many steps. Null: nothing; `any` is asked for then.
+  [[gnu::always_inline]] static inline Ahead over(const std::byte* any, const std::byte* next, size_t bytes, int steps) {
+    if (!next) return {any, any, 0};
+    const size_t stride = (bytes + size_t(steps) - 1) / size_t(steps);
+    return {next, next + bytes, stride < 256 ? stride : 256};
   }
   [[gnu::always_inline]] inline void moved_to(const std::byte* here) {
     at = here;
@@ -128,8 +130,8 @@ struct Ahead {
 };
 HUNCH_SIMD void fetch_ahead(const std::byte* at, size_t stride) {
   __builtin_prefetch(at);
-  __builtin_prefetch(at + 64);
-  if (stride == 256) {  // few rows, one pass: more lines at each step
+  if (stride > 64) __builtin_prefetch(at + 64);
+  if (stride > 128) {
     __builtin_prefetch(at + 128);
     __builtin_prefetch(at + 192);
   }
@@ -244,6 +246,15 @@ HUNCH_SIMD void each_tile(int rows, Step step) {
   }
   if constexpr (kRowTile > 1)
     if (rows - at == 1) step.template operator()<1>(at);
+}
+
+// Steps of a block's K or V, about, for Ahead: so many rows, per_step dimensions or entries of a line at once.
+template <class Kv>
+HUNCH_SIMD int block_steps(int rows, int padded_dim, int per_step) {
+  int goes = 0;
+  const auto add = [&]<int R>(int) { goes += kKeyTiles / wide_of(R); };
+  each_tile<Kv::kWidened>(rows < kQueryTile ? rows : kQueryTile, add);
+  return goes * ((rows + kQueryTile - 1) / kQueryTile) * padded_dim / per_step;
 }
 
 template <class Kv>

@@ -205,16 +205,18 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
     int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
-  const std::byte* values = chunk + item.keys.chunk_bytes / 2;
+  const size_t half = item.keys.chunk_bytes / 2;
+  const std::byte* values = chunk + half;
   const float* value_scales = nullptr;
   if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
-  const int passes = (end - begin + kRowTile - 1) / kRowTile;
-  Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes, passes);
+  Ahead next_keys = Ahead::over(chunk, next, half, block_steps<Kv>(end - begin, padded_dim, Kv::kKeyStep));
+  Ahead next_values =
+      Ahead::over(chunk, next ? next + half : nullptr, half, block_steps<Kv>(end - begin, padded_dim, Kv::kPerStep));
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
-    score_queries<Kv>(scratch, chunk, padded_dim, at, count, ahead);
+    score_queries<Kv>(scratch, chunk, padded_dim, at, count, next_keys);
     int firsts[kQueryTile], lasts[kQueryTile];
     for (int i = 0; i < count; ++i) {
       firsts[i] = 0, lasts[i] = kBlockLen;
@@ -236,8 +238,9 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
       const typename Kv::Factor* weights = scratch.weights + i * kBlockLen;
       float* row_states = states + (at + i) * stride;
       if constexpr (Kv::kCodes)
-        value_code_rows(values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, ahead);
-      else value_rows<Kv>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, ahead);
+        value_code_rows(
+            values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, next_values);
+      else value_rows<Kv>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, next_values);
       i = same;
     }
   }
@@ -366,8 +369,7 @@ void score(const AttendItem& item) {
         &item.scores, group, scratch.score_row, scratch.score_total, block * kBlockLen % kSplitEntries, block * kBlockLen};
     begin_scores(scores);
     const std::byte* next = block + 1 < end_block ? chunk_at(item.keys, block + 1) : nullptr;
-    const int passes = (query_rows + kRowTile - 1) / kRowTile;
-    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, passes);
+    Ahead ahead = Ahead::over(chunk, next, item.keys.chunk_bytes / 2, block_steps<Kv>(query_rows, padded_dim, Kv::kKeyStep));
     int row = 0, head = 0;
     for (int at = 0; at < query_rows; at += kQueryTile) {
       const int count = query_rows - at < kQueryTile ? query_rows - at : kQueryTile;

@@ -49,7 +49,8 @@ static float code_row(const float* row, int head_dim, int padded_dim, int most, 
 struct KvCodes {
   using Factor = int16_t;
   using Query = std::byte;  // [padded_dim] 16-bit codes as `score_codes` reads them, then a CodedQuery
-  static constexpr bool kCodes = true;
+  static constexpr bool kCodes = true, kWidened = true;
+  static constexpr int kPerStep = 2, kKeyStep = 4;
   static constexpr float kUnit = 0;
   static constexpr int kLaneBytes = 4, kLaneDims = 4, kEntriesPerLine = 2, kElementBytes = 1;
   static constexpr int64_t query_stride(int padded_dim) { return int64_t(padded_dim) * 4; }

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
+#include "backend/cuda/small.h"
+
 namespace hunch {
 
 Error cuda_error(cudaError_t code, const std::string& doing) {
@@ -21,6 +25,15 @@ const DeviceFacts& device_facts() {
         .memory = prop.totalGlobalMem};
   }();
   return facts;
+}
+
+bool is_hopper() {
+  static const bool is = [] {
+    int compiled_for = 0;
+    return device_facts().major == 9 && look_for_code(&compiled_for) == cudaSuccess && compiled_for >= 90 &&
+        !std::getenv("HUNCH_CUDA_PLAIN");
+  }();
+  return is;
 }
 
 cudaError_t copy_to_device(void* to, const void* from, size_t bytes) {

@@ -29,8 +29,9 @@ struct DeviceFacts {
 };
 // Facts of the device in use; asked once.
 const DeviceFacts& device_facts();
-// Whether the kernels of HUNCH_HOPPER (ptx.h) run here; elsewhere the plain forms do.
-inline bool is_hopper() { return device_facts().major == 9; }
+// Whether the kernels of HUNCH_HOPPER (ptx.h) run here: on such a device, by a build that holds them. Elsewhere the plain forms
+// do, and everywhere where HUNCH_CUDA_PLAIN is set, for tests.
+bool is_hopper();
 
 // Copies host memory, and returns when the device has it. cudaMemcpy alone may return before: with the end of the data still on
 // its way, which a kernel of a stream that does not wait for the default stream (all of ours) would read as it was.

@@ -1,23 +1,29 @@
 // See host_ops.h. Copies take their direction from the addresses: results may lie in device or in shared memory.
 #include "backend/cuda/host_ops.h"
 
+#include <algorithm>
+
 #include "backend/cuda/device.h"
 
 namespace hunch {
 namespace {
 
+// [rows][columns] between places whose rows are so far apart; returns when all is there (device.h, copy_to_device).
 template <class T>
-void copy(T* to, const T* from, int64_t count) {
-  if (count > 0) HUNCH_CUDA_CHECK(cudaMemcpy(to, from, size_t(count) * sizeof(T), cudaMemcpyDefault));
+void copy(T* to, int64_t to_stride, const T* from, int64_t from_stride, int64_t rows, int64_t columns) {
+  if (rows == 0 || columns == 0) return;
+  const auto pitch = [&](int64_t stride) { return size_t(std::max(stride, columns)) * sizeof(T); };
+  HUNCH_CUDA_CHECK(
+      cudaMemcpy2D(to, pitch(to_stride), from, pitch(from_stride), size_t(columns) * sizeof(T), size_t(rows), cudaMemcpyDefault));
+  HUNCH_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
 }
 template <class T>
 void put(View<T, 2> to, const T* from) {
-  for (int64_t row = 0; row < to.extent[0]; ++row) copy(&to(row, 0), from + row * to.extent[1], to.extent[1]);
+  copy(to.data, to.stride[0], from, to.extent[1], to.extent[0], to.extent[1]);
 }
-// One by one: such lists are short and may have gaps.
 template <class T>
 void put(View<T, 1> to, const T* from) {
-  for (int64_t i = 0; i < to.extent[0]; ++i) copy(&to(i), from + i, 1);
+  copy(to.data, to.stride[0], from, 1, to.extent[0], 1);
 }
 
 }  // namespace
@@ -25,7 +31,7 @@ void put(View<T, 1> to, const T* from) {
 View<const float, 2> HostOps::fetch(View<const float, 2> rows, int64_t columns) {
   HUNCH_CHECK(rows.stride[1] == 1);
   in_.resize(size_t(rows.extent[0] * columns));
-  for (int64_t row = 0; row < rows.extent[0]; ++row) copy(in_.data() + row * columns, &rows(row, 0), columns);
+  copy(in_.data(), columns, rows.data, rows.stride[0], rows.extent[0], columns);
   return View<const float, 2>(in_.data(), rows.extent[0], columns);
 }
 
@@ -70,7 +76,7 @@ void HostOps::log_probs(Commands& commands, const LogProbsArgs& args) {
   host.logits = fetch(args.logits, args.logits.extent[1]);
   if (args.ids.data) {
     tokens_.resize(size_t(rows)), values_.resize(size_t(rows));
-    for (int64_t row = 0; row < rows; ++row) copy(&tokens_[size_t(row)], &args.ids(row), 1);
+    copy(tokens_.data(), 1, args.ids.data, args.ids.stride[0], rows, 1);
     host.ids = View<const int32_t, 1>(tokens_.data(), rows), host.values = View<float, 1>(values_.data(), rows);
   }
   ids_.resize(size_t(rows * args.count)), out_.resize(size_t(rows * args.count));

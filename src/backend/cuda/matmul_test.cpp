@@ -183,6 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(DType::BF16));
 
 // Rows of a chunk, whose gated rows are never stored as floats.
 TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
+  HUNCH_NEEDS_HOPPER();
   for (const auto& [rows, dim, width] : {std::array<int64_t, 3>{2048, 512, 12288}, {1031, 4096, 8448}, {300, 1024, 33280}}) {
     const auto gate = random_weight(DType::BF16, width, dim, 1, 0.1f), up = random_weight(DType::BF16, width, dim, 2, 0.1f);
     const auto down = random_weight(DType::BF16, dim, width, 3, 0.1f);

@@ -150,10 +150,11 @@ __global__ void ends_kernel(const Ends* args) {
 
 }  // namespace
 
-cudaError_t look_for_code() {
+cudaError_t look_for_code(int* compiled_for) {
   cudaFuncAttributes found;
   const cudaError_t code = cudaFuncGetAttributes(&found, copy_tokens_kernel);
   (void)cudaGetLastError();  // not an error of the next call
+  if (compiled_for && code == cudaSuccess) *compiled_for = found.ptxVersion;
   return code;
 }
 

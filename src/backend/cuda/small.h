@@ -6,8 +6,9 @@
 
 namespace hunch {
 
-// Whether this program holds kernels that the device in use can run.
-cudaError_t look_for_code();
+// Whether this program holds kernels that the device in use can run, and for which compute capability they were compiled (80,
+// 90).
+cudaError_t look_for_code(int* compiled_for = nullptr);
 
 void enqueue_copy_rows(Commands&, std::span<const CopyRowsArgs>);  // one launch for all
 void enqueue_copy_tokens(Commands&, const CopyTokensArgs&);
