@@ -11,7 +11,7 @@ namespace {
 
 struct Seen {
   std::vector<int32_t> tokens;
-  int trees = 0, chains = 0, widest = 0, rounds = 0;
+  int trees = 0, chains = 0, widest = 0, rounds = 0, guessed = 0;
   int64_t accepted = 0;
 };
 
@@ -28,11 +28,13 @@ class TreesUnderAuto : public testing::Test {
   // Every row costs `row_ms` more than the first one, drafts next to nothing; choosing entries for self is dear.
   Seen run(Request request, double row_ms, int tree_tokens = 0) {
     Controller controller(engine->parts());
-    request.speculation.proposer = "auto", request.speculation.tree_tokens = tree_tokens;
+    const bool paced = request.speculation.proposer == "self";
+    if (!paced) request.speculation.proposer = "auto", request.speculation.tree_tokens = tree_tokens;
     auto plan = plan_request(request, {}, 64, engine->parts().model->shape().layers);
     HUNCH_CHECK(plan.ok());
-    plan->drafters.push_back("eagle3");
-    if (plan->nodes == plan->gamma) plan->planned_nodes = controller.tree_nodes();
+    if (paced) pace(request, 64, *plan);
+    else plan->drafters.push_back("eagle3");
+    if (!paced && plan->nodes == plan->gamma) plan->planned_nodes = controller.tree_nodes();
     auto made = Solo::make(engine->parts(), *plan, request);
     HUNCH_CHECK(made.ok());
     Solo& solo = **made;
@@ -62,7 +64,7 @@ class TreesUnderAuto : public testing::Test {
         EXPECT_LE(tree.size, who.want_drafts);
         seen.accepted += who.sequence.len() - before - 1;
       }
-      ++seen.rounds;
+      ++seen.rounds, seen.guessed += tree.size > 0;
       record(solo.hot_loop().report());
     }
     seen.tokens.assign(who.sequence.tokens.begin() + who.sequence.prompt_len, who.sequence.tokens.end());
@@ -94,6 +96,14 @@ TEST_F(TreesUnderAuto, AreNotAskedForWhereEveryRowCostsAsMuchAsTheFirst) {
   const Seen seen = run(asked, 10);
   EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
   EXPECT_LE(seen.trees, seen.rounds / 10);
+}
+
+TEST_F(TreesUnderAuto, SelfThatIsPacedGuessesHoweverDearItIs) {
+  Request asked = request(0.8);
+  asked.speculation = {.proposer = "self", .rule = "match"};
+  const Seen seen = run(asked, 10);
+  EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+  EXPECT_GE(seen.guessed, seen.rounds - 1) << "the last one may have a single token to make";
 }
 
 TEST_F(TreesUnderAuto, AreDrawnUnderRuleRatioAndLeftOutUnderRulesThatTakeNone) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <tuple>
 
 #include "accept/rule.h"
 #include "checkpoint/drafter_method.h"
@@ -176,8 +177,13 @@ Result<RequestPlan> plan_request(
 
 void pace(const Request& request, int max_draft, RequestPlan& plan) {
   const SpeculationOptions& o = request.speculation;
-  plan.paced = plan.proposer == "self" && o.num_tokens == 0 && o.tree_tokens == 0 && o.self_lookup.empty() && plan.verify &&
-      !plan.sparse.on && !plan.sparse.drafts && request.structured.kind == StructuredOutput::Kind::None;
+  const SpeculationOptions usual;
+  const auto reads = [](const SpeculationOptions& s) {
+    return std::tie(s.num_tokens, s.tree_tokens, s.policy, s.ratio, s.min_tokens, s.metric, s.rows, s.combine, s.share, s.spread,
+        s.sinks, s.recent, s.draft_weights, s.max_entries, s.page, s.block, s.layer_step, s.draft_skip_layers, s.self_lookup,
+        s.verify, s.sparse.on, s.sparse.drafts);
+  };
+  plan.paced = plan.proposer == "self" && reads(o) == reads(usual) && request.structured.kind == StructuredOutput::Kind::None;
   if (plan.paced) plan.gamma = plan.nodes = std::min(kMaxPlannedDraft, max_draft);
 }
 

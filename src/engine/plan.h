@@ -47,8 +47,8 @@ struct RequestPlan {
 Result<RequestPlan> plan_request(
     const Request&, const SamplingDefaults&, int max_draft, int layers = 0, double bits_per_weight = 0);
 
-// Method self, asked for no number of guesses: the planner says how many, one at least. Not for a plan with another idea of what
-// drafts or checks read.
+// Method self, asked for no number of guesses: the planner says how many, one at least. Only where drafts and checks read what is
+// usual: what the planner knows of self, and keeps from run to run, is about that.
 void pace(const Request&, int max_draft, RequestPlan&);
 
 // Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.

@@ -40,9 +40,11 @@ TEST(Plan, SelfIsPacedWhereItIsAskedForNoNumberAndNothingElseDecides) {
     return plan->paced ? plan->gamma : 0;
   };
   EXPECT_EQ(paced([](Request&) {}), 16);
-  EXPECT_EQ(paced([](Request&) {}, 5 + 4), 9);
+  EXPECT_EQ(paced([](Request&) {}, 9), 9);
   EXPECT_EQ(paced([](Request& r) { r.speculation.num_tokens = 5; }), 0);
   EXPECT_EQ(paced([](Request& r) { r.speculation.tree_tokens = 5; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.policy = "quest"; }), 0);
+  EXPECT_EQ(paced([](Request& r) { r.speculation.ratio = 0.2; }), 0);
   EXPECT_EQ(paced([](Request& r) { r.speculation.self_lookup = "suffix"; }), 0);
   EXPECT_EQ(paced([](Request& r) { r.speculation.proposer = "suffix"; }), 0);
   EXPECT_EQ(paced([](Request& r) { r.speculation.verify = false, r.speculation.policy = "streamingllm"; }), 0);

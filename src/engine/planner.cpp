@@ -365,7 +365,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
           if (value > most) most = value, d.arm = int(a), d.gamma = g;
         }
       }
-      if (insists_[i] || worth_learning(slot, wanted, each, rate)) d.learn = wanted;
+      if (worth_learning(slot, wanted, each, rate)) d.learn = wanted;
     } else if (selects) {
       d.learn = d.arm;
     } else if (const int steady = steady_[i].arm; steady != kPlain && options_.arms[size_t(steady)].selects()) {
