@@ -2,11 +2,9 @@
 // walks every branch with its exact weight.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
-#include "base/random.h"
+#include "base/race.h"
 #include "tensor/view.h"
 
 namespace hunch {
@@ -36,41 +34,23 @@ class KeyedChance final : public Chance {
   }
 
   int32_t residual(View<const float, 1> p, View<const float, 1> q, int64_t position) override {
-    for (const bool subtract : {true, false}) {
-      const auto weight_of = [&](int64_t token) { return double(p(token)) - (subtract ? double(q(token)) : 0.0); };
-      const int32_t best = race(p.extent[0], position, weight_of);
-      if (best >= 0) return best;
-    }
-    return -1;
+    return race_residual(key_, position, p.extent[0], p, q);
   }
 
   int32_t without(View<const float, 1> p, int32_t token, int64_t position) override {
     for (const int32_t left_out : {token, -1}) {
-      const int32_t best = race(p.extent[0], position, [&](int64_t other) { return other == left_out ? 0.0 : double(p(other)); });
+      const auto weight_of = [&](int64_t other) { return other == left_out ? 0.0 : double(p(other)); };
+      const int32_t best = race(key_, position, p.extent[0], weight_of);
       if (best >= 0) return best;
     }
     return -1;
   }
 
   int32_t among(View<const double, 1> weights, int64_t position) override {
-    return race(weights.extent[0], position, [&](int64_t token) { return weights(token); });
+    return race(key_, position, weights.extent[0], [&](int64_t token) { return weights(token); });
   }
 
  private:
-  // An exponential race: the least -log(u) / weight wins, so nothing needs normalising. -1: no weight is above 0.
-  template <class Weight>
-  int32_t race(int64_t tokens, int64_t position, Weight&& weight_of) const {
-    int32_t best = -1;
-    double least = std::numeric_limits<double>::infinity();
-    for (int64_t token = 0; token < tokens; ++token) {
-      const double weight = weight_of(token);
-      if (!(weight > 0)) continue;
-      const double time = -std::log(uniform(key_, NoiseStream::Residual, uint32_t(position), uint32_t(token))) / weight;
-      if (time < least) least = time, best = int32_t(token);
-    }
-    return best;
-  }
-
   NoiseKey key_;
 };
 

@@ -18,8 +18,11 @@ class AcceptanceRule {
   };
   virtual ~AcceptanceRule() = default;
   virtual Guarantee guarantee() const = 0;
-  // Drafts come with the distribution they were drawn from, or are points; accept reads TargetProbs::row if there are any.
+  // Drafts come with the distribution they were drawn from, or are points.
   virtual bool needs_q() const = 0;
+  // What accept() asks TargetProbs for, of such a tree: choices alone, p, q and residual too, or anything.
+  enum class Reads : uint8_t { Choices, Weights, Rows };
+  virtual Reads reads(const DraftTree&) const { return needs_q() ? Reads::Rows : Reads::Choices; }
   // Trees may branch. Of trees of rules that do not take them accept follows first children.
   virtual bool takes_branches() const { return false; }
   // `first` is the position of the token after row 0.

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "accept/chance.h"
+#include "draft/draft_tree.h"
 #include "tensor/view.h"
 
 namespace hunch {
@@ -15,6 +17,15 @@ class TargetProbs {
   virtual int32_t choice(int row) = 0;
   // The processed distribution after `row` (temperature, min-p, top-k, top-p), normalised; [vocab].
   virtual View<const float, 1> row(int row) = 0;
+
+  // Of a child of `row` that was drawn: its token's probabilities, and what chance says in its place. A device that worked these
+  // out has no need to hand over rows.
+  virtual double p(int row, int32_t token) { return this->row(row)(token); }
+  virtual double q(const DraftTree& tree, int row, int32_t token) { return law(tree, row)(token); }
+  virtual int32_t residual(const DraftTree& tree, int row, int64_t position, Chance& chance) {
+    return chance.residual(this->row(row), law(tree, row), position);
+  }
+  static View<const float, 1> law(const DraftTree& tree, int row) { return View<const float, 2>(tree.q)[tree.law_of(row)]; }
 };
 
 }  // namespace hunch

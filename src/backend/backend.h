@@ -118,6 +118,7 @@ class Backend {
   virtual void copy_tokens(const CopyTokensArgs&) = 0;
   virtual void scatter_columns(const ScatterColumnsArgs&) = 0;
   virtual void sample(const SampleArgs&) = 0;
+  virtual void weigh_drafts(std::span<const WeighDraftsArgs>) = 0;
   virtual void log_probs(const LogProbsArgs&) = 0;
   virtual void grow_tree(const GrowTreeArgs&) = 0;
   virtual void choose_nodes(const ChooseNodesArgs&) = 0;

@@ -20,6 +20,7 @@ using nlohmann::ordered_json;
 
 struct RoundFlags {
   ModelFlags model;
+  SamplingFlags sampling;
   SpeculationFlags speculation;
   std::vector<int64_t> batches{1}, depths{4096}, gammas{7};
   std::vector<double> acceptance, ratios;
@@ -139,8 +140,7 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
   EngineParts& parts = engine.parts();
   const double ceiling = read_ceiling(*parts.backend);
   const int64_t most = *std::max_element(flags.gammas.begin(), flags.gammas.end());
-  Request request;
-  request.sampling.temperature = 0.8, request.sampling.top_k = 20, request.sampling.top_p = 0.95, request.sampling.seed = 1;
+  Request request = request_of(flags.sampling, {});
   std::vector<ordered_json> rows;
   for (const int64_t depth : flags.depths)
     for (const int64_t batch : flags.batches) {
@@ -148,7 +148,7 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
       for (const Guesser& guesser : all) {
         request.speculation = guesser.options;
         if (request.speculation.proposer == "auto") request.speculation.proposer = "self";
-        request.speculation.rule = "match";
+        if (request.speculation.rule.empty()) request.speculation.rule = "match";
         HUNCH_TRY(auto bench,
             RoundBench::make(parts, request,
                 {.batch = int(batch),
@@ -188,6 +188,8 @@ Result<int> bench_rounds_command(Arguments arguments) {
       "given, not found.");
   add_flags(set, flags);
   add_model_flags(set, flags.model);
+  flags.sampling = {.temperature = 0.8, .top_p = 0.95, .top_k = 20, .seed = 1};
+  add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
   if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.acceptance.empty()) flags.acceptance = {0.9};

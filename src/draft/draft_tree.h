@@ -40,6 +40,11 @@ struct DraftTree {
     size = length;
     for (int node = 0; node < length; ++node) parents[size_t(node)] = node - 1;
   }
+  bool branches() const {
+    for (int node = 0; node < size; ++node)
+      if (parents[size_t(node)] != node - 1) return true;
+    return false;
+  }
   int law_of(int row) const { return laws.empty() ? row : laws[size_t(row)]; }
   // The first child of `node` (-1: of the root), or -1.
   int child(int node) const {

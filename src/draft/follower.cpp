@@ -287,12 +287,17 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   if (open_.empty()) return;
   make_first_rows_fit();
   const auto all = [&](const auto& property) {
-    return backend_.asynchronous() && std::all_of(open_.begin(), open_.end(), [&](const Draft* draft) {
-      return !draft->task->sequence->logit_state && property(*draft);
-    });
+    return backend_.asynchronous() &&
+        std::all_of(open_.begin(), open_.end(), [&](const Draft* draft) { return property(*draft, *draft->task->sequence); });
   };
-  if (all([&](const Draft& draft) { return !draft.branch && !net_->renumbers(); })) return run_blind();
-  if (all([](const Draft& draft) { return draft.branch && !draft.given && !draft.task->limits.shape; })) return run_blind_trees();
+  if (all([&](const Draft& draft, const Sequence& sequence) {
+        return !draft.branch && !net_->renumbers() && !sequence.needs_drafts_here();
+      }))
+    return run_blind();
+  if (all([](const Draft& draft, const Sequence& sequence) {
+        return draft.branch && !draft.given && !draft.task->limits.shape && !sequence.logit_state;
+      }))
+    return run_blind_trees();
   finish_level(first_rows());
   while (!open_.empty()) next_level();
 }
@@ -417,22 +422,24 @@ void Follower::finish_level(int64_t rows) {
 // The children of a level's rows. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
 // independent of every coin. Nodes of one depth share their noise: the rule looks at the children of one of them, and which one
 // that is was decided without it.
-void Follower::sample(Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to) {
+void Follower::sample(
+    Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, View<const int32_t, 1> drafts) {
   const Sequence& sequence = *draft.task->sequence;
   const DraftTree& tree = *draft.task->tree;
   const View<int32_t, 1> positions(positions_.data() + row, draft.level);
   for (int i = 0; i < draft.level; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
   const bool given = tree.law == DraftLaw::Given;
+  const int first = draft.branch ? draft.rows - draft.level : draft.depth;
   SampleArgs args{.logits = logits,
       .params = sequence.sampling,
       .key = sequence.noise,
       .stream = given ? draft_stream(draft.depth) : NoiseStream::Target,
       .positions = positions,
       .tokens = to,
-      .probs = given ? tree.q.slice(draft.branch ? draft.rows - draft.level : draft.depth, draft.level) : View<float, 2>{},
+      .probs = given ? tree.q.slice(first, draft.level) : View<float, 2>{},
       .state = sequence.logit_state.get(),
-      .first_row = draft.rows - draft.level,
-      .drafts = draft.branch ? row_tokens(sequence.slot) : tree.tokens,
+      .first_row = first,
+      .drafts = drafts.data ? drafts : draft.branch ? row_tokens(sequence.slot) : tree.tokens,
       .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
   if (draft.branch) {
     args.ranked = ranked_.view<int32_t>(level_rows_, kMostTried).slice(row, draft.level);

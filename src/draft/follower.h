@@ -89,7 +89,8 @@ class Follower final : public Proposer {
   void next_level();
   View<float, 2> logits_of(int64_t rows);
   void finish_level(int64_t rows);
-  void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to);
+  // `drafts` before it; data null: the tree's.
+  void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, View<const int32_t, 1> drafts = {});
   void take_chain(Draft&, int64_t row);
   void take_tree(Draft&, int64_t row);
   void take_drawn(Draft&, int64_t row);

@@ -64,7 +64,9 @@ void Follower::blind_level(int level, size_t open) {
   const View<const float, 2> logits = logits_of(rows);
   for (int64_t i = 0; i < rows; ++i) {
     open_[size_t(i)]->depth = level;
-    sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1));
+    View<const int32_t, 1> before(&levels(0, i), level);
+    before.stride[0] = level_rows_;
+    sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1), before);
   }
 }
 

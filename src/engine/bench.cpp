@@ -86,7 +86,7 @@ PassCost DepthBench::time(
     model.forward(*parts_.pass, hidden,
         phase == Segment::Phase::Draft ? std::span<const uint8_t>(plan_.proposing.skip_layers) : std::span<const uint8_t>{});
     model.logits(*parts_.backend, hidden, rows_.logits(0, rows));
-    rows_.sample(sequence_, tree_, parents, 0, false);
+    rows_.sample(sequence_, tree_, parents, 0, AcceptanceRule::Reads::Choices);
     HUNCH_CHECK(parts_.backend->synchronize().ok());
     const double ms = ms_since(start), select = parts_.pass->take_select_ms();
     if (i < 2) continue;

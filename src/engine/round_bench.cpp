@@ -31,14 +31,18 @@ BackendCounters difference(const BackendCounters& a, const BackendCounters& b, u
   };
 }
 
-// Keeps first children by coins of given odds. Nothing about the stream is right: figures made with it say "synthetic".
+// Asks the rule, which takes its time, and keeps first children by coins of given odds. Nothing about the stream is right: figures
+// made with it say "synthetic".
 class Synthetic final : public AcceptanceRule {
  public:
-  Synthetic(std::vector<double> odds, uint64_t seed) : odds_(std::move(odds)), state_(0x2545f4914f6cdd1d * (2 * seed + 1)) {}
+  Synthetic(std::unique_ptr<AcceptanceRule> rule, std::vector<double> odds, uint64_t seed)
+      : rule_(std::move(rule)), odds_(std::move(odds)), state_(0x2545f4914f6cdd1d * (2 * seed + 1)) {}
   Guarantee guarantee() const override { return Guarantee::Lossy; }
-  bool needs_q() const override { return false; }
-  bool takes_branches() const override { return true; }
-  void accept(const DraftTree& tree, int64_t, TargetProbs&, Chance&, Verdict& out) const override {
+  bool needs_q() const override { return rule_->needs_q(); }
+  Reads reads(const DraftTree& tree) const override { return rule_->reads(tree); }
+  bool takes_branches() const override { return rule_->takes_branches(); }
+  void accept(const DraftTree& tree, int64_t first, TargetProbs& target, Chance& chance, Verdict& out) const override {
+    rule_->accept(tree, first, target, chance, out);
     out.path.clear(), out.tokens.clear();
     for (int node = tree.child(-1); node >= 0 && coin() < odds_[std::min(out.path.size(), odds_.size() - 1)];
          node = tree.child(node))
@@ -51,6 +55,7 @@ class Synthetic final : public AcceptanceRule {
     state_ ^= state_ << 13, state_ ^= state_ >> 7, state_ ^= state_ << 17;
     return double(state_ >> 11) * 0x1p-53;
   }
+  std::unique_ptr<AcceptanceRule> rule_;
   std::vector<double> odds_;
   mutable uint64_t state_;
 };
@@ -88,7 +93,7 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
         plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
             parts.bits_per_weight()));
     HUNCH_TRY(auto made, Running::make(parts, plan, request));
-    made->rule = std::make_unique<Synthetic>(options.acceptance, uint64_t(slot));
+    made->rule = std::make_unique<Synthetic>(std::move(made->rule), options.acceptance, uint64_t(slot));
     Sequence& sequence = made->sequence;
     sequence.slot = slot;
     sequence.max_len = most;

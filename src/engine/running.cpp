@@ -84,7 +84,8 @@ Status Running::add_drafter(const std::string& name) {
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
   if (needs_probs() && drafter.proposer->draws()) {
-    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), Memory::Shared);
+    const bool trees = may_make_trees(parts_.learned_named(name) != nullptr);
+    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Device);
     drafter.tree.q = drafter.q.view<float>(nodes, vocab);
     drafter.tree.laws.reserve(size_t(nodes) + 1);
   }
@@ -94,6 +95,17 @@ Status Running::add_drafter(const std::string& name) {
     selecting_rows = policy->prompt_rows();
   }
   return {};
+}
+
+// Method auto makes trees of learned drafters only, where the request asks for none itself.
+bool Running::may_make_trees(bool learned) const {
+  return may_branch() || plan.token_tree.size() > 0 || (learned && plan.planned_nodes > 0 && rule->takes_branches());
+}
+
+bool Running::reads_rows() const {
+  DraftTree chain{.law = DraftLaw::Given};
+  chain.parents.resize(1), chain.make_chain(1);
+  return rule->reads(chain) == AcceptanceRule::Reads::Rows || may_make_trees(true);
 }
 
 void Running::seated() {

@@ -55,6 +55,10 @@ class Running final : public Scheduled {
   // Drafts read the blocks of `thinned` in place of a policy's selection: nobody has to learn one.
   bool chooses_blocks() const { return plan.sparse.drafts && plan.sparse.ratio < 1; }
   bool needs_probs() const { return rule->needs_q(); }
+  // By a drafter that was loaded, or another.
+  bool may_make_trees(bool learned) const;
+  // Its rule reads whole distributions on the host, of some tree that it may come to.
+  bool reads_rows() const;
   GrammarMask* grammar() const;  // null: the output may be anything
   const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[size_t(chosen)].tree; }
 
@@ -87,6 +91,7 @@ class Running final : public Scheduled {
   bool learns = false;               // its pass learns a selection for the next round
   bool prepared = false;             // the last pass of this sequence did
   bool planned = false;              // the planner knows of it in this slot
+  AcceptanceRule::Reads reads{};     // what the rule asks of it
   std::vector<int32_t> row_parents;  // [1 + tree.size] parent rows where the tree branches; else empty
   Verdict verdict;
   std::vector<int32_t> path_rows;  // scratch of the commit

@@ -55,31 +55,36 @@ int depth_of(const DraftTree& tree, bool chain) {
   return depth;
 }
 
-bool branches(const DraftTree& tree) {
-  for (int node = 0; node < tree.size; ++node)
-    if (tree.parents[size_t(node)] != node - 1) return true;
-  return false;
-}
-
 }  // namespace
 
 SampledRows::SampledRows(Backend& backend, int64_t vocab, int64_t max_rows)
-    : backend_(backend), vocab_(vocab), max_rows_(max_rows) {
+    : backend_(backend), vocab_(vocab), max_rows_(max_rows), weighs_(backend.asynchronous()) {
   logits_ = backend.allocate(size_t(max_rows) * size_t(vocab) * sizeof(float));
   tokens_ = backend.allocate(size_t(max_rows) * sizeof(int32_t), Memory::Shared);
   positions_.resize(size_t(max_rows));
+  chains_.reserve(size_t(max_rows));
 }
 
-void SampledRows::want_probs() {
-  if (!probs_) probs_ = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), Memory::Shared);
+void SampledRows::prepare(Reads reads) {
+  if (reads == Reads::Choices) return;
+  const bool weighs = weighs_ && reads == Reads::Weights;
+  Buffer& probs = weighs ? device_probs_ : probs_;
+  if (!probs)
+    probs = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), weighs ? Memory::Device : Memory::Shared);
+  if (!weighs || weights_) return;
+  weights_ = backend_.allocate(size_t(max_rows_) * 2 * sizeof(float), Memory::Shared);
+  residuals_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
 }
 
 void SampledRows::sample(
-    const Sequence& sequence, const DraftTree& tree, std::span<const int32_t> parents, int64_t first, bool want_probs) {
+    const Sequence& sequence, const DraftTree& tree, std::span<const int32_t> parents, int64_t first, Reads reads) {
   const int rows = tree.size + 1;
   const View<int32_t, 1> positions(positions_.data(), rows);
   positions(0) = int32_t(sequence.len());
   for (int row = 1; row < rows; ++row) positions(row) = positions(tree.parents[size_t(row) - 1] + 1) + 1;
+  const bool weighs = weighs_ && reads == Reads::Weights;
+  View<float, 2> probs{};
+  if (reads != Reads::Choices) probs = (weighs ? device_probs_ : probs_).view<float>(max_rows_, vocab_).slice(first, rows);
   backend_.sample({
       .logits = logits(first, rows),
       .params = sequence.sampling,
@@ -87,12 +92,27 @@ void SampledRows::sample(
       .stream = NoiseStream::Target,
       .positions = positions,
       .tokens = tokens_.view<int32_t>(max_rows_).slice(first, rows),
-      .probs = want_probs ? probs_.view<float>(max_rows_, vocab_).slice(first, rows) : View<float, 2>{},
+      .probs = probs,
       .state = sequence.logit_state.get(),
       .first_row = 0,
       .drafts = tree.tokens,
       .parents = parents,
   });
+  if (!weighs) return;
+  chains_.push_back({
+      .p = probs.slice(0, tree.size),
+      .q = tree.q.slice(0, tree.size),
+      .tokens = tree.tokens.slice(0, tree.size),
+      .key = sequence.noise,
+      .first_position = sequence.len(),
+      .weights = weights_.view<float>(max_rows_, 2).slice(first, tree.size),
+      .residuals = residuals_.view<int32_t>(max_rows_).slice(first, tree.size),
+  });
+}
+
+void SampledRows::weigh() {
+  if (!chains_.empty()) backend_.weigh_drafts(chains_);
+  chains_.clear();
 }
 
 Step::Step(EngineParts& parts, const SchedulerLimits& limits)
@@ -110,7 +130,9 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
 }
 
 void Step::prepare(const Running& who) {
-  if (who.needs_probs() && who.drafting()) rows_.want_probs();
+  if (!who.needs_probs() || !who.drafting()) return;
+  rows_.prepare(AcceptanceRule::Reads::Weights);
+  if (who.reads_rows()) rows_.prepare(AcceptanceRule::Reads::Rows);
 }
 
 void Step::run(const StepPlan& plan) {
@@ -233,7 +255,7 @@ void Step::check_tree(Running& who, int granted) const {
         depth_at(tree, node) > who.most_depth())
       tree.size = node;
   if (who.grammar() && who.plan.verify) keep_to(*who.grammar(), *parts_.tokenizer, std::min(granted, who.most_depth()), tree);
-  if (!branches(tree)) return;
+  if (!tree.branches()) return;
   who.row_parents.push_back(-1);
   for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
 }
@@ -309,7 +331,8 @@ void Step::forward(const StepPlan& plan) {
     if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
     int64_t first = 0;
     for (Running* who : verified_) {
-      rows_.sample(who->sequence, who->tree(), who->row_parents, first, who->needs_probs() && who->tree().size > 0);
+      who->reads = who->tree().size > 0 ? who->rule->reads(who->tree()) : AcceptanceRule::Reads::Choices;
+      rows_.sample(who->sequence, who->tree(), who->row_parents, first, who->reads);
       first += who->tree().size + 1;
     }
     for (size_t i = 0; i < plan.chunks.size(); ++i) {
@@ -317,6 +340,7 @@ void Step::forward(const StepPlan& plan) {
       if (ends_prompt(chunk)) sample_first(running(chunk), first_answer_row(i), hidden.slice(first + chunk.rows - 1, 1));
       first += chunk.rows;
     }
+    rows_.weigh();
     if (parts_.backend->asynchronous()) preview(hidden);
     doing_ = "waiting for the device";
     if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
@@ -465,7 +489,7 @@ bool Step::ends_prompt(const StepPlan::Chunk& chunk) const {
 void Step::sample_first(Running& who, int64_t row, View<const float, 2> hidden) {
   parts_.model->logits(*parts_.backend, hidden, rows_.logits(row, 1));
   who.chosen = -1;
-  rows_.sample(who.sequence, who.tree(), {}, row, false);
+  rows_.sample(who.sequence, who.tree(), {}, row, AcceptanceRule::Reads::Choices);
 }
 
 void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row, View<const float, 2> hidden) {
@@ -494,7 +518,7 @@ void Step::settle(Running& who, int64_t first_row) {
   if (who.check && who.check->end_pass(tree.size + 1) && who.stats.approximation.since_token < 0)
     who.stats.approximation.since_token = sequence.len() - sequence.prompt_len;
   Verdict& verdict = who.verdict;
-  SampledRows::Of target(rows_, first_row);
+  SampledRows::Of target(rows_, first_row, who.reads);
   who.rule->accept(tree, sequence.len(), target, who.chance, verdict);
   if (verdict.next < 0 && verdict.tokens.empty()) {
     who.failure = nothing_chosen(who, sequence.len());

@@ -30,6 +30,8 @@ struct Sequence {
   SamplingParams sampling;
   std::unique_ptr<LogitState> logit_state;  // null: no rules
 
+  // Its rules ask which drafts stand before a row: the host must know them.
+  bool needs_drafts_here() const { return logit_state && logit_state->reads_drafts(); }
   int32_t pending() const { return tokens.back(); }
   int64_t len() const { return int64_t(tokens.size()); }
 };

@@ -173,14 +173,13 @@ class LateBackend final : public ReferenceBackend {
     later([this, a] { ReferenceBackend::scatter_columns(a); });
   }
   void sample(const SampleArgs& a) override {
-    if (a.state) {  // rules of the host: a device waits for the logits, and so does this
-      if (!synchronize().ok()) return;
-      return ReferenceBackend::sample(a);
-    }
     later(Kind::Sample, [this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
       a.positions = seen(positions), a.parents = parents;
       ReferenceBackend::sample(a);
     });
+  }
+  void weigh_drafts(std::span<const WeighDraftsArgs> chains) override {
+    later([this, chains = taken(chains)] { ReferenceBackend::weigh_drafts(chains); });
   }
   void log_probs(const LogProbsArgs& a) override {
     later([this, a] { ReferenceBackend::log_probs(a); });

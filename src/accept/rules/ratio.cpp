@@ -15,6 +15,10 @@ class Ratio final : public AcceptanceRule {
   explicit Ratio(int64_t vocab) : laws_(vocab) {}
   Guarantee guarantee() const override { return Guarantee::Distribution; }
   bool needs_q() const override { return true; }
+  Reads reads(const DraftTree& tree) const override {
+    if (tree.law != DraftLaw::Given) return Reads::Choices;
+    return tree.branches() || !tree.laws.empty() ? Reads::Rows : Reads::Weights;
+  }
   bool takes_branches() const override { return true; }
 
   void accept(const DraftTree& tree, int64_t first, TargetProbs& target, Chance& chance, Verdict& out) const override {
@@ -24,14 +28,13 @@ class Ratio final : public AcceptanceRule {
     if (tree.law == DraftLaw::Point) return follow_own_tokens(tree, target, out);
     int row = 0;
     for (int node = tree.child(-1); node >= 0; node = tree.child(node)) {
-      const View<const float, 1> p = target.row(row), q = View<const float, 2>(tree.q)[tree.law_of(row)];
       const int32_t x = tree.tokens(node);
       const int64_t position = first + int64_t(out.path.size());
       // An id of -1 means that the draft row had no valid number: nothing was drawn, the target decides alone.
       if (x < 0) break;
-      if (!chance.below(p(x), q(x), position, 0)) {
-        if (tree.sibling(node) < 0) return void(out.next = chance.residual(p, q, position));
-        laws_.begin(p, q);
+      if (!chance.below(target.p(row, x), target.q(tree, row, x), position, 0)) {
+        if (tree.sibling(node) < 0) return void(out.next = target.residual(tree, row, position, chance));
+        laws_.begin(target.row(row), target.law(tree, row));
         node = try_siblings(tree, node, position, chance);
         if (node < 0) return void(out.next = chance.among(laws_.target(), position));
       }

@@ -138,6 +138,14 @@ void* Commands::workspace(size_t bytes) {
   return workspace_;
 }
 
+Buffer Commands::take(size_t bytes) {
+  void* data = nullptr;
+  if (failed_ == cudaSuccess && good(cudaMalloc(&data, bytes), kTakingScratch))
+    return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFree(memory); });
+  wanted_bytes_ = bytes;
+  return {};
+}
+
 void Commands::begin_op() {
   bool early = early_ < 2 && long_ > early_ * kLongOfLayer;
   if (early) ++early_;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
+#include "tensor/buffer.h"
 #include "tensor/view.h"
 
 namespace hunch {
@@ -85,6 +86,8 @@ class Commands {
 
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
+  // Memory that stays. Empty: there is none, and no kernel will be started any more.
+  Buffer take(size_t bytes);
 
   // Rows that the kernel launched last has also left in bf16 as the tensor cores take them (matmul.h), so that a product right
   // behind it need not pack them: the memory for `bytes` of them, or nullptr if there is none; then set_packed() after the

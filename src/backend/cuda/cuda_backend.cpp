@@ -20,6 +20,7 @@
 #include "backend/cuda/thin.h"
 #include "backend/cuda/top_k.h"
 #include "backend/cuda/tree.h"
+#include "backend/cuda/weigh.h"
 #include "backend/cuda/weights.h"
 
 namespace hunch {
@@ -136,6 +137,7 @@ Commands& CudaBackend::next_op() {
       call.positions.data = sample_positions_.data() + first;
       first += size_t(call.positions.extent[0]);
     }
+    ruled_.enqueue(*commands_);
     enqueue_sample(*commands_, samples_);
     samples_.clear(), sample_positions_.clear();
   }
@@ -345,25 +347,11 @@ void CudaBackend::scatter_columns(const ScatterColumnsArgs& args) { enqueue_scat
 void CudaBackend::sample(const SampleArgs& args) {
   if (!is_hopper()) return host_.sample(next_op(), args);
   if (!args.state) return keep_sample(args);
-  const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];
-  const size_t bytes = size_t(rows * vocab) * sizeof(float);
-  host_logits_.resize(size_t(rows * vocab));
-  if (!synchronize().ok()) return;  // the caller's own synchronize() says so
-  if (patched_.bytes() < bytes) patched_ = allocate(bytes);
-  for (int64_t row = 0; row < rows; ++row)
-    HUNCH_CUDA_CHECK(cudaMemcpy(
-        host_logits_.data() + row * vocab, &args.logits(row, 0), size_t(vocab) * sizeof(float), cudaMemcpyDeviceToHost));
-  SampleArgs host = args, device = args;
-  host.logits = View<const float, 2>(host_logits_.data(), rows, vocab);
-  patch_.reserve(vocab, args.drafts.extent[0]);
-  auto* to = static_cast<float*>(patched_.data());
-  for (int64_t row = 0; row < rows; ++row)
-    HUNCH_CUDA_CHECK(copy_to_device(to + row * vocab, patch_.apply(host, row), size_t(vocab) * sizeof(float)));
-  device.logits = View<const float, 2>(to, rows, vocab);
-  device.state = nullptr;
-  keep_sample(device);
-  (void)next_op();  // patched_ is this call's
+  if (heads_ || !stores_.empty() || !copies_.empty() || !ruled_.has_room(args)) (void)next_op();
+  keep_sample(ruled_.add(*commands_, args));
 }
+
+void CudaBackend::weigh_drafts(std::span<const WeighDraftsArgs> chains) { enqueue_weigh_drafts(next_op(), chains); }
 
 void CudaBackend::log_probs(const LogProbsArgs& args) {
   if (is_hopper()) enqueue_log_probs(next_op(), args);

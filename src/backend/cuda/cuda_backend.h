@@ -16,7 +16,7 @@
 #include "backend/cuda/host_ops.h"
 #include "backend/cuda/nsa.h"
 #include "backend/cuda/ready.h"
-#include "backend/ops/logit_patch.h"
+#include "backend/cuda/rules.h"
 
 namespace hunch {
 
@@ -67,6 +67,7 @@ class CudaBackend final : public Backend {
   void copy_tokens(const CopyTokensArgs&) override;
   void scatter_columns(const ScatterColumnsArgs&) override;
   void sample(const SampleArgs&) override;
+  void weigh_drafts(std::span<const WeighDraftsArgs>) override;
   void log_probs(const LogProbsArgs&) override;
   void grow_tree(const GrowTreeArgs&) override;
   void choose_nodes(const ChooseNodesArgs&) override;
@@ -113,9 +114,7 @@ class CudaBackend final : public Backend {
   std::vector<SampleArgs> samples_;
   std::vector<int32_t> sample_positions_;  // of samples_, copied: callers use theirs again
   // Sampling with rules that only the host has (penalties, bans): logits go there and back.
-  LogitPatch patch_;
-  std::vector<float> host_logits_;
-  Buffer patched_;
+  RuledRows ruled_;  // for some of samples_
 };
 
 }  // namespace hunch

@@ -31,12 +31,12 @@ struct NoiseSource {
 
 // -log(-log u), u = (bits + 0.5) / 2^32.
 __device__ __forceinline__ double gumbel(uint32_t bits) { return -log(-log((double(bits) + 0.5) * 0x1p-32)); }
-// The same within 1e-4: a filter before the exact form. Near u = 1 the inner logarithm is a series of 1 - u.
-__device__ __forceinline__ float gumbel_about(uint32_t bits) {
+// -log u and the former within 1e-4: filters before the exact forms. Near u = 1 the logarithm is a series of 1 - u.
+__device__ __forceinline__ float exponential_about(uint32_t bits) {
   const float rest = (float(~bits) + 0.5f) * 0x1p-32f;  // 1 - u
   const float series = rest * fmaf(rest, fmaf(rest, fmaf(rest, 0.25f, 1 / 3.0f), 0.5f), 1);
-  const float inner = rest < 0.03125f ? series : -__logf((float(bits) + 0.5f) * 0x1p-32f);
-  return -__logf(inner);
+  return rest < 0.03125f ? series : -__logf((float(bits) + 0.5f) * 0x1p-32f);
 }
+__device__ __forceinline__ float gumbel_about(uint32_t bits) { return -__logf(exponential_about(bits)); }
 
 }  // namespace hunch

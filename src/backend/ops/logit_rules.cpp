@@ -19,6 +19,7 @@ LogitState::LogitState(LogitRules rules, int64_t vocab) : rules_(std::move(rules
     needed_ = std::max(needed_, word.size() - 1);
   }
   HUNCH_CHECK(rules_.repetition > 0);
+  if (rules_.penalise()) needed_ = std::max(needed_, kNoted);
   last_tokens_.resize(2 * needed_);
   if (rules_.penalise()) {
     output_count_.resize(size_t(vocab));
@@ -35,7 +36,7 @@ void LogitState::reset(const int32_t* prompt, int64_t length) {
   for (const int32_t id : prompt_ids_) in_prompt_[size_t(id)] = false;
   output_ids_.clear();
   prompt_ids_.clear();
-  output_len_ = 0, num_last_ = 0;
+  output_len_ = 0, num_last_ = 0, ++prompts_;
   if (mask_) mask_->reset();
   for (int64_t i = 0; i < length; ++i) {
     const int32_t id = prompt[i];

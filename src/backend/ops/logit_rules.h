@@ -59,10 +59,18 @@ class LogitState {
   bool in_prompt(int32_t id) const { return !in_prompt_.empty() && in_prompt_[size_t(id)]; }
   std::span<const int32_t> output_ids() const { return output_ids_; }  // each once
   std::span<const int32_t> prompt_ids() const { return prompt_ids_; }  // each once
+  // True if rules ask which drafts stand before a row, beyond how often: the host must know them then.
+  bool reads_drafts() const { return mask_ || !rules_.bad_words.empty(); }
+  // For devices, which keep counts of their own: what they keep, how often there was a new prompt, and the last tokens, at most
+  // 2 * kNoted of prompt and output; behind kNoted new ones or more they start anew.
+  mutable std::shared_ptr<void> device_copy;
+  uint64_t prompts() const { return prompts_; }
+  std::span<const int32_t> last_tokens() const { return std::span(last_tokens_).first(num_last_); }
   // Whether all tokens but the last of `word` stand at the end of the committed ones followed by `path` (drafts, oldest first).
   bool completed_next(std::span<const int32_t> word, std::span<const int32_t> path) const;
 
  private:
+  static constexpr size_t kNoted = 128;
   void remember(int32_t token);
 
   LogitRules rules_;
@@ -71,9 +79,10 @@ class LogitState {
   std::vector<uint32_t> output_count_;            // [vocab]
   std::vector<bool> in_prompt_;                   // [vocab]
   std::vector<int32_t> output_ids_, prompt_ids_;  // room for every id
-  // The last committed tokens, as many as the longest bad word could need and up to twice that.
+  // The last committed tokens, as many as the longest bad word or a device could need and up to twice that.
   std::vector<int32_t> last_tokens_;
   size_t needed_ = 0, num_last_ = 0;
+  uint64_t prompts_ = 0;
 };
 
 }  // namespace hunch

@@ -75,6 +75,7 @@ class ReferenceBackend : public Backend {
   void copy_tokens(const CopyTokensArgs&) override;
   void scatter_columns(const ScatterColumnsArgs&) override;
   void sample(const SampleArgs&) override;
+  void weigh_drafts(std::span<const WeighDraftsArgs>) override;
   void log_probs(const LogProbsArgs&) override;
   void grow_tree(const GrowTreeArgs&) override;
   void choose_nodes(const ChooseNodesArgs&) override;

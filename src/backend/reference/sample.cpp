@@ -11,6 +11,7 @@
 
 #include "backend/reference/reference_backend.h"
 #include "base/check.h"
+#include "base/race.h"
 
 namespace hunch {
 namespace {
@@ -161,6 +162,15 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     if (probs)
       for (const Candidate& c : kept) probs[c.id] = float(c.ratio() / total);
   }
+}
+
+void ReferenceBackend::weigh_drafts(std::span<const WeighDraftsArgs> chains) {
+  for (const WeighDraftsArgs& args : chains)
+    for (int64_t i = 0; i < args.tokens.extent[0]; ++i) {
+      const int32_t x = args.tokens(i);
+      args.weights(i, 0) = x < 0 ? 0 : args.p(i, x), args.weights(i, 1) = x < 0 ? 0 : args.q(i, x);
+      args.residuals(i) = race_residual(args.key, args.first_position + i, args.p.extent[1], args.p[i], args.q[i]);
+    }
 }
 
 }  // namespace hunch

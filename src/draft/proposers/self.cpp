@@ -180,7 +180,7 @@ class Self final : public Proposer {
   // What is left of open_ needs the host at every level.
   void run_blind() {
     const auto blind = [this](const Draft* draft) {
-      return draft->chain() && !draft->task->sequence->logit_state && !(lookup_ && (staged_ || !draft->given()));
+      return draft->chain() && !draft->task->sequence->needs_drafts_here() && !(lookup_ && (staged_ || !draft->given()));
     };
     blind_.clear();
     for (Draft* draft : open_)
@@ -218,7 +218,9 @@ class Self final : public Proposer {
           Draft& draft = *blind_[size_t(i)];
           if (SparseCheck* check = draft.task->check) check->end_pass(1);
           draft.depth = draft.first = level;
-          sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1)});
+          View<const int32_t, 1> before(&levels(1, i), level);
+          before.stride[0] = max_rows_;
+          sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1), .drafts = before});
         }
       });
     }
@@ -287,6 +289,7 @@ class Self final : public Proposer {
   struct Choices {
     View<int32_t, 1> tokens, seconds;
     View<float, 1> leads;
+    View<const int32_t, 1> drafts{};  // before them; data null: the tree's
   };
   void sample(const Draft& draft, View<const float, 2> logits, const Choices& to) {
     if (!draft.given() || !draft.chain() || draft.rows == 1) return sample(draft, 0, draft.rows, logits, to);
@@ -311,7 +314,7 @@ class Self final : public Proposer {
         .probs = given ? tree.q.slice(draft.first + from, count) : View<float, 2>{},
         .state = sequence.logit_state.get(),
         .first_row = draft.first + from,
-        .drafts = tree.tokens,
+        .drafts = to.drafts.data ? to.drafts : tree.tokens,
         .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
         .seconds = to.seconds,
         .leads = to.leads,

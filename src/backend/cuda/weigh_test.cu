@@ -1,0 +1,69 @@
+// Weighed drafts: the reference's probabilities and residuals, for laws of many and of few ids.
+#include "backend/cuda/weigh.h"
+
+#include "backend/cuda/device_test.h"
+#include "backend/reference/reference_backend.h"
+#include "backend/test_inputs.h"
+
+namespace hunch {
+namespace {
+
+constexpr int64_t kNodes = 12;
+
+// Rows as sample() makes them, of a spread of logits and how many ids are left; the first is the same in every set, the second
+// empty.
+std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
+  std::vector<float> logits = test::gaussian(kNodes * vocab, seed, 2), probs(logits.size());
+  const std::vector<float> same = test::gaussian(vocab, 77, 2);
+  std::copy(same.begin(), same.end(), logits.begin());
+  std::vector<int32_t> tokens(kNodes), positions(kNodes);
+  SampleArgs args{.logits = View<const float, 2>(logits.data(), kNodes, vocab), .params = {1, top_k, 1, 0}};
+  args.positions = View<const int32_t, 1>(positions.data(), kNodes), args.tokens = View<int32_t, 1>(tokens.data(), kNodes);
+  args.probs = View<float, 2>(probs.data(), kNodes, vocab);
+  ReferenceBackend().sample(args);
+  std::fill_n(probs.begin() + vocab, vocab, 0.0f);
+  return probs;
+}
+
+TEST(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
+  HUNCH_NEEDS_DEVICE();
+  auto commands = Commands::make().value();
+  for (const int64_t vocab : {1, 3, 64, 1001, 32000, 151936})
+    for (const int top_k : {0, 1, 5, 300}) {
+      const std::vector<float> p = laws(vocab, top_k, 4), q = laws(vocab, top_k, top_k == 5 ? 4 : 9);  // once the same
+      std::vector<int32_t> tokens(kNodes);
+      for (int64_t i = 0; i < kNodes; ++i) {  // likely ones, and one that was not drawn
+        const auto row = q.begin() + i * vocab;
+        tokens[size_t(i)] = i == 5 ? -1 : int32_t(std::max_element(row, row + vocab) - row);
+      }
+      std::vector<float> weights(2 * kNodes);
+      std::vector<int32_t> residuals(kNodes);
+      const auto args_of = [&](const float* p_at, const float* q_at, const int32_t* tokens_at, float* weights_at, int32_t* out) {
+        return WeighDraftsArgs{.p = View<const float, 2>(p_at, kNodes, vocab),
+            .q = View<const float, 2>(q_at, kNodes, vocab),
+            .tokens = View<const int32_t, 1>(tokens_at, kNodes),
+            .key = {0x0123456789abcdef, 5},
+            .first_position = 40,
+            .weights = View<float, 2>(weights_at, kNodes, 2),
+            .residuals = View<int32_t, 1>(out, kNodes)};
+      };
+      const WeighDraftsArgs here = args_of(p.data(), q.data(), tokens.data(), weights.data(), residuals.data());
+      ReferenceBackend().weigh_drafts(std::span(&here, 1));
+
+      const test::DeviceArray<float> p_there(p), q_there(q);
+      const test::DeviceArray<int32_t> tokens_there(tokens);
+      test::DeviceArray<float> weights_there(weights.size());
+      test::DeviceArray<int32_t> residuals_there(residuals.size());
+      const WeighDraftsArgs there =
+          args_of(p_there.data(), q_there.data(), tokens_there.data(), weights_there.data(), residuals_there.data());
+      const WeighDraftsArgs halves[] = {there, there};  // two chains of one call do not meet
+      enqueue_weigh_drafts(*commands, halves);
+      ASSERT_TRUE(commands->wait().ok());
+      EXPECT_EQ(weights_there.get(), weights) << vocab << " " << top_k;
+      EXPECT_EQ(residuals_there.get(), residuals) << vocab << " " << top_k;
+      EXPECT_EQ(residuals[1], -1);
+    }
+}
+
+}  // namespace
+}  // namespace hunch
