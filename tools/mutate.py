@@ -11,11 +11,6 @@ Each mutant replaces one piece of text of a production source; tools/mutants/FOL
 Each mutant is a copy of one file: what of the test program includes it is compiled from the copy and linked with the other objects
 of the build that `./test` uses (unit tests: dev, suites: release), several mutants at a time. The named test must fail. The run
 fails if a mutant survives, does not build, or if its text does not occur exactly once any more, so the table cannot rot.
-
-    tools/mutate.py [--ci] [--only SUBSTRING] [--release] [--jobs N] [--minutes N] [--list]
-
---ci runs the marked subset; --minutes begins none later, and says how many that left out; --release takes unit tests of
-build/release too, where kernels compile faster.
 """
 import argparse
 import os
@@ -41,7 +36,7 @@ class Mutant(NamedTuple):
   replace: str
   program: str
   filter: str
-  ci: bool = False
+  ci: bool
 
 
 def mutants_of(path: Path):
@@ -72,8 +67,13 @@ def variant(text, kept, dropped):
 MUTANTS = [mutant for path in sorted((ROOT / 'tools/mutants').glob('*.txt')) for mutant in mutants_of(path)]
 
 
+def run(*words, **more):
+  """The finished program; what it said is its stdout."""
+  return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+
+
 def ninja(build: Path, *arguments):
-  return subprocess.run(['ninja', '-C', str(build), *arguments], stdout=subprocess.PIPE, text=True).stdout
+  return run('ninja', '-C', build, *arguments).stdout
 
 
 @lru_cache(None)
@@ -117,21 +117,21 @@ def compile_and_link(m: Mutant, build: Path, work: Path):
   program = work / m.program
   link[link.index('-o') + 1] = str(program)
   for words in steps + [link]:
-    run = subprocess.run(words, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if run.returncode != 0:
-      return None, run.stdout[-3000:]
+    made = run(*words, cwd=build)
+    if made.returncode != 0:
+      return None, made.stdout[-3000:]
   return program, ''
 
 
 def passes(program: Path, test_filter):
   """True if the program ran at least one test and all passed. Crashes and hangs count as failures."""
   try:
-    run = subprocess.run([program, '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    tests = run(program, '--gtest_filter=' + test_filter, '--gtest_brief=1', '--gtest_fail_fast', timeout=300)
   except subprocess.TimeoutExpired:
     return False, 'timed out'
-  if '0 tests from 0 test' in run.stdout:
+  if '0 tests from 0 test' in tests.stdout:
     return False, f'{program.name} has no test that matches {test_filter}'
-  return run.returncode == 0, run.stdout[-2000:]
+  return tests.returncode == 0, tests.stdout[-2000:]
 
 
 def try_mutant(m: Mutant, build: Path, deadline):
@@ -152,9 +152,8 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--ci', action='store_true', help='the marked subset only')
   parser.add_argument('--only', default='', help='mutants whose name contains this')
-  parser.add_argument('--jobs', type=int, default=os.cpu_count() or 2)
-  parser.add_argument('--minutes', type=float, default=float('inf'), help='begin none after these')
-  parser.add_argument('--release', action='store_true', help='unit tests of build/release, not build/dev')
+  parser.add_argument('--minutes', type=float, default=float('inf'), help='begin none later, and say how many that left out')
+  parser.add_argument('--release', action='store_true', help='unit tests of build/release too, where kernels compile faster')
   parser.add_argument('--list', action='store_true', help='name them, and check that each finds its text; builds nothing')
   args = parser.parse_args()
 
@@ -177,12 +176,11 @@ def main():
   def build_of(program):
     return ROOT / 'build' / ('dev' if program.endswith('_test') and not args.release else 'release')
   for build in sorted({build_of(m.program) for m in mutants}):
-    made = subprocess.run([ROOT / 'scripts/build', build.name, *sorted({m.program for m in mutants if build_of(m.program) == build})],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    made = run(ROOT / 'scripts/build', build.name, *sorted({m.program for m in mutants if build_of(m.program) == build}))
     if made.returncode != 0:
       sys.exit('mutate: the tree does not build\n' + made.stdout[-4000:])
     includes(build)
-  with ThreadPoolExecutor(args.jobs) as pool:
+  with ThreadPoolExecutor(os.cpu_count()) as pool:
     tests = sorted({(m.program, m.filter) for m in mutants})
     for (program, test_filter), (ok, output) in zip(tests, pool.map(lambda t: passes(build_of(t[0]) / t[0], t[1]), tests)):
       if not ok:

@@ -10,23 +10,13 @@ drafts and the ratios that were timed. --names: policy A was not timed and costs
 """
 import argparse
 import json
+from itertools import zip_longest
 
 
 def rows_of(text):
-  """All rows in a file: of one result, or of lines {"result": ...} as scripts/gpu_check writes them."""
-  def walk(o):
-    if isinstance(o, dict) and "rows" in o:
-      yield from o["rows"]
-    elif isinstance(o, dict):
-      for key in ("result", "measurements"):
-        yield from walk(o.get(key))
-    elif isinstance(o, list):
-      for each in o:
-        yield from walk(each)
-  try:
-    return list(walk(json.loads(text)))
-  except json.JSONDecodeError:
-    return [row for line in text.splitlines() if line.strip() for row in walk(json.loads(line))]
+  """All rows in a file: a line is a result, or {"result": ...} as scripts/gpu_check writes them."""
+  results = [json.loads(line) for line in text.splitlines() if line.strip()]
+  return [row for result in results for row in result.get("result", result)["rows"]]
 
 
 def acceptance(rows):
@@ -37,9 +27,7 @@ def acceptance(rows):
       continue
     reached, kept, errors = sums.setdefault((row["policy"], row["ratio"]), ([], [], []))
     for total, new in ((reached, row["reached"]), (kept, row["kept"])):
-      total.extend([0] * (len(new) - len(total)))
-      for i, count in enumerate(new):
-        total[i] += count
+      total[:] = map(sum, zip_longest(total, new, fillvalue=0))
     errors.append(row["standard_error"] / row["mean_tokens_per_round"])
   return {key: ([k / max(1, r) for r, k in zip(reached, kept)], sum(errors) / len(errors))
       for key, (reached, kept, errors) in sums.items()}
@@ -108,7 +96,7 @@ def main():
     name = names.get(policy, policy)
     if name in times.by:
       table.setdefault(policy, []).append((best(policy, ratio, by_position, times, name), ratio, by_position, error))
-  print("| policy | ratio | acceptance by position | drafts | tokens a round | round, ms | over plain |\n|---|---|---|---|---|---|---|")
+  print("| policy | ratio | acceptance by position | drafts | tokens a round | round, ms | over plain |\n|-|-|-|-|-|-|-|")
   for policy, cells in sorted(table.items(), key=lambda item: -max(item[1])[0][0]):
     (over, drafts, made, ms), ratio, by_position, error = max(cells)
     chain = " ".join(f"{a:.2f}"[1:] if a < 1 else "1" for a in by_position)

@@ -40,10 +40,7 @@ def summary(records, launches, rounds):
   last = [max(b for spans in r for _, b in spans) for r in found]
   # A round reaches from its first kernel to the next round's: what the host does between rounds counts.
   whole = first[-1] - first[0]
-  inside = between = 0
-  for r in found[:-1]:
-    for spans in r:
-      inside += max(b for _, b in spans) - min(a for a, _ in spans) - union(spans)
+  inside = sum(max(b for _, b in spans) - min(a for a, _ in spans) - union(spans) for r in found[:-1] for spans in r)
   busy = sum(union([span for spans in r for span in spans]) for r in found[:-1])
   between = whole - busy - inside
   n = (rounds - 1) * 1e6

@@ -1,7 +1,6 @@
 // Writes when every kernel and copy of a CUDA program began and ended, as records of four 64-bit words (begin ns, end ns,
-// correlation id, graph id), to the file $KERNEL_TIMES. Loaded into a program by the driver, which need not know of it:
-//   g++ -O2 -shared -fPIC -I$CUDA/include kernel_times.cpp -L$CUDA/lib64 -lcupti -o kernel_times.so
-//   KERNEL_TIMES=times CUDA_INJECTION64_PATH=$PWD/kernel_times.so hunch bench rounds ...
+// correlation id, graph id), to the file $KERNEL_TIMES. Loaded into a program by the driver ($CUDA_INJECTION64_PATH), which need
+// not know of it; scripts/gpu_check builds it.
 // idle.py beside it says what the records of a run of `hunch bench rounds` mean. All nodes of one start of a graph have one
 // correlation id.
 #include <cupti.h>

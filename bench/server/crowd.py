@@ -8,29 +8,23 @@ import argparse
 import pathlib
 import resource
 import selectors
-import statistics
 import sys
 import threading
 import time
+from statistics import median
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/server"))
-from served import PROMPT, Served, get_bytes, post_bytes  # noqa: E402
+from served import PROMPT, Served, get_bytes  # noqa: E402
 
 
-def streams(served, count, tokens):
-  """Seconds that they take together, and all waits between two pieces that came (sorted)."""
-  data = post_bytes("/v1/completions", {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-      "speculative_config": "off"})
-  selector = selectors.DefaultSelector()
+def answer_all(served, bodies):
+  """Seconds that these completions take together, each read as it comes, and all waits between two pieces of one (sorted)."""
   start = time.monotonic()
-  last = {}
-  for _ in range(count):
-    s = served.socket()
-    s.sendall(data)
-    s.setblocking(False)
-    selector.register(s, selectors.EVENT_READ)
-  waits = []
+  selector = selectors.DefaultSelector()
+  for body in bodies:
+    selector.register(served.asking(body), selectors.EVENT_READ)
+  last, waits = {}, []
   while selector.get_map():
     for key, _ in selector.select():
       now = time.monotonic()
@@ -45,29 +39,26 @@ def streams(served, count, tokens):
 
 
 class Crowd:
-  def __init__(self, served, idle, slow):
-    self.idle = [served.socket(60) for _ in range(idle)]
-    for s in self.idle:
-      s.sendall(get_bytes("/health"))
-      s.recv(4096)
+  def __init__(self, served):
+    self.idle = [served.socket(60) for _ in range(1000)]
+    self._ask(self.idle)
     # Answers of a hundred kilobytes and more, most of which stay with the server.
-    data = post_bytes("/v1/completions", {"prompt": [5] * 200, "max_tokens": 1, "echo": True, "logprobs": 20, "temperature": 0})
-    self.slow = []
-    for _ in range(slow):
-      s = served.socket(60, receive_buffer=4096)
-      s.sendall(data)
-      self.slow.append(s)
+    long = {"prompt": [5] * 200, "max_tokens": 1, "echo": True, "logprobs": 20, "temperature": 0}
+    self.slow = [served.asking(long, receive_buffer=4096) for _ in range(200)]
     served.until(served.idle, 600)
     self.over = False
     self.thread = threading.Thread(target=self._work)
     self.thread.start()
 
+  def _ask(self, sockets):
+    for s in sockets:
+      s.sendall(get_bytes("/health"))
+      s.recv(4096)
+
   def _work(self):
     turn = 0
     while not self.over:  # every idle connection asks once in ten seconds, every slow reader takes 64 bytes a second
-      for s in self.idle[turn % 10::10]:
-        s.sendall(get_bytes("/health"))
-        s.recv(4096)
+      self._ask(self.idle[turn % 10::10])
       for s in self.slow:
         s.recv(64)
       turn += 1
@@ -84,28 +75,28 @@ def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--pairs", type=int, default=3)
   parser.add_argument("--tokens", type=int, default=200)
-  parser.add_argument("--idle", type=int, default=1000)
-  parser.add_argument("--slow", type=int, default=200)
   arguments = parser.parse_args()
   resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
   served = Served("-np", "64", "--max-connections-per-address", "5000", "--stall-timeout", "600", "--log-level", "warning")
+  streams = [{"prompt": PROMPT, "max_tokens": arguments.tokens, "temperature": 0, "ignore_eos": True, "stream": True,
+      "speculative_config": "off"}] * 64
+  mebibytes = lambda: served.metric("process_resident_memory_bytes") / 2**20
+  p99 = lambda waits: 1e3 * waits[int(0.99 * len(waits))]
   try:
-    streams(served, 64, arguments.tokens)
-    ratios, tails, memory, best = [], [], [], [float("inf")] * 2
+    answer_all(served, streams)
+    ratios, memory = [], []
     for _ in range(arguments.pairs):
-      alone, waits = streams(served, 64, arguments.tokens)
-      crowd = Crowd(served, arguments.idle, arguments.slow)
-      beside, slow_waits = streams(served, 64, arguments.tokens)
-      memory.append(served.metric("process_resident_memory_bytes") / 2**20)
+      alone, waits = answer_all(served, streams)
+      crowd = Crowd(served)
+      beside, waits_beside = answer_all(served, streams)
+      memory.append(mebibytes())
       crowd.close()
       served.until(served.idle, 60)
-      p99 = [1e3 * w[int(0.99 * len(w))] for w in (waits, slow_waits)]
-      best = [min(b, now) for b, now in zip(best, (alone, beside))]
-      ratios.append(beside / alone), tails.append(p99[1] / p99[0])
-      print(f"64 streams: {alone:.2f} s alone, {beside:.2f} s in the crowd; wait between pieces, p99: {p99[0]:.0f} and {p99[1]:.0f} ms; "
-          f"{memory[-1]:.0f} MiB", flush=True)
-    print(f"median: {statistics.median(ratios):.3f} of the time alone, the best runs {best[1] / best[0]:.3f}, p99 {statistics.median(tails):.3f}; memory {memory[0]:.0f} to {memory[-1]:.0f} MiB, "
-        f"after it {served.metric('process_resident_memory_bytes') / 2**20:.0f}; {served.metric('process_open_fds'):.0f} descriptors left")
+      ratios.append(beside / alone)
+      print(f"64 streams: {alone:.2f} s alone, {beside:.2f} s in the crowd; wait between pieces, p99: {p99(waits):.0f} and "
+          f"{p99(waits_beside):.0f} ms; {memory[-1]:.0f} MiB", flush=True)
+    print(f"median: {median(ratios):.3f} of the time alone; memory {memory[0]:.0f} to {memory[-1]:.0f} "
+        f"MiB, after it {mebibytes():.0f}; {served.metric('process_open_fds'):.0f} descriptors left")
   finally:
     served.kill()
 

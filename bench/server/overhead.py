@@ -10,30 +10,23 @@ import json
 import os
 import pathlib
 import resource
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/server"))
-from served import BINARY, MODEL, Served, completion_bytes, read_all  # noqa: E402
+from crowd import ROOT, answer_all
+from served import BINARY, MODEL, Served, completion_bytes, events, read_all
 
-FLAGS = ("-c", "2048", "-t", "1", "-np", "16")
-
-
-def requests(tokens):
-  text = (ROOT / "ARCHITECTURE.md").read_text()
-  return [{"prompt": text[200 * i:200 * i + 400], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
-      for i in range(64)]
+FLAGS = ("-c", "2048", "-t", "1", "-np", "16", "--spec", "none")
 
 
 def batch_seconds(bodies, folder):
-  (folder / "in.jsonl").write_text("".join(json.dumps({"id": str(i), **b}) + "\n" for i, b in enumerate(bodies)))
+  """Wall and CPU time of `hunch batch`."""
+  path = pathlib.Path(folder) / "in.jsonl"
+  path.write_text("".join(json.dumps({"id": str(i), **body}) + "\n" for i, body in enumerate(bodies)))
   start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-  subprocess.run([BINARY, "batch", "-m", MODEL, str(folder / "in.jsonl"), "-o", "-", *FLAGS], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+  subprocess.run([BINARY, "batch", "-m", MODEL, path, "-o", "-", *FLAGS], check=True, capture_output=True)
   after = resource.getrusage(resource.RUSAGE_CHILDREN)
   return time.monotonic() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -44,23 +37,15 @@ def cpu_of(served):
 
 
 def server_seconds(served, bodies, stream):
-  data = [completion_bytes({**b, "stream": stream}) for b in bodies]
-  start, before = time.monotonic(), cpu_of(served)
-  sockets = [served.socket(600) for _ in data]
-  for s, d in zip(sockets, data):
-    s.sendall(d)
-  with ThreadPoolExecutor(len(sockets)) as pool:
-    list(pool.map(read_all, sockets))
-  seconds = time.monotonic() - start
-  for s in sockets:
-    s.close()
+  before = cpu_of(served)
+  seconds, _ = answer_all(served, [{**body, "stream": stream} for body in bodies])
   return seconds, cpu_of(served) - before
 
 
 def first_token_ms(served, body):
   """Of one stream on an idle server: arrival of the first text after the request went out, less the engine's own prompt time."""
+  data = completion_bytes({**body, "max_tokens": 4, "stream": True})
   with served.socket(60) as s:
-    data = completion_bytes({**body, "max_tokens": 4, "stream": True})
     start = time.monotonic()
     s.sendall(data)
     got = b""
@@ -68,7 +53,7 @@ def first_token_ms(served, body):
       got += s.recv(65536)
     first = time.monotonic() - start
     got += read_all(s)
-  timings = next(json.loads(line[6:])["timings"] for line in got.decode().splitlines() if line.startswith("data: ") and "timings" in line)
+  timings = next(json.loads(event)["timings"] for event in events(got) if "timings" in event)
   return first * 1e3 - timings["prompt_ms"]
 
 
@@ -76,33 +61,30 @@ def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--pairs", type=int, default=3)
   parser.add_argument("--tokens", type=int, default=128)
-  parser.add_argument("--spec", default="none", help="what batch and server get behind --spec")
   arguments = parser.parse_args()
-  global FLAGS
-  FLAGS += ("--spec", arguments.spec)
-  bodies = requests(arguments.tokens)
+  text = (ROOT / "ARCHITECTURE.md").read_text()
+  settings = {"max_tokens": arguments.tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+  bodies = [{"prompt": text[len(text) * i // 70:][:400], **settings} for i in range(64)]
   served = Served(*FLAGS)
-  ratios, cpu, best = {False: [], True: []}, {False: [], True: []}, {}
+  times = {"whole": [], "streamed": []}  # pairs of batch and server, each wall and CPU time
   try:
     with tempfile.TemporaryDirectory() as folder:
-      folder = pathlib.Path(folder)
       server_seconds(served, bodies, False)
       for _ in range(arguments.pairs):
         batch = [x - y for x, y in zip(batch_seconds(bodies, folder), batch_seconds([], folder))]  # less the loading
-        for stream in (False, True):
-          server = server_seconds(served, bodies, stream)
-          ratios[stream].append(batch[0] / server[0]), cpu[stream].append(server[1] / batch[1])
-          for what, seconds in (("batch", batch[0]), (stream, server[0])):
-            best[what] = min(seconds, best.get(what, seconds))
-          print(f"{'streamed' if stream else 'whole'}: batch {batch[0]:.2f} s, server {server[0]:.2f} s; CPU {batch[1]:.2f} and {server[1]:.2f} s", flush=True)
-    added = [first_token_ms(served, b) for b in bodies]
+        for how, pairs in times.items():
+          server = server_seconds(served, bodies, how == "streamed")
+          pairs.append((batch, server))
+          print(f"{how}: batch {batch[0]:.2f} s, server {server[0]:.2f} s; CPU {batch[1]:.2f} and {server[1]:.2f} s", flush=True)
+    added = [first_token_ms(served, body) for body in bodies]
   finally:
     served.kill()
-  added.sort()
-  for stream, values in ratios.items():
-    print(f"{'streamed' if stream else 'whole'}: median {statistics.median(values):.3f} of batch's throughput ({min(values):.3f} to {max(values):.3f}), "
-        f"the best runs {best['batch'] / best[stream]:.3f}; {statistics.median(cpu[stream]):.3f} of its CPU time ({min(cpu[stream]):.3f} to {max(cpu[stream]):.3f})")
-  print(f"first token: {added[32]:.2f} ms after the engine's prompt time (a quarter of the requests: {added[16]:.2f}, 90 %: {added[57]:.2f})")
+  for how, pairs in times.items():
+    ratios = [batch[0] / server[0] for batch, server in pairs]
+    cpu = [server[1] / batch[1] for batch, server in pairs]
+    print(f"{how}: median {median(ratios):.3f} of batch's throughput ({min(ratios):.3f} to {max(ratios):.3f}); "
+        f"{median(cpu):.3f} of its CPU time ({min(cpu):.3f} to {max(cpu):.3f})")
+  print(f"first token: median {median(added):.2f} ms after the engine's prompt time ({min(added):.2f} to {max(added):.2f})")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 // What tests of this folder share: the shipped model as a server would serve it, and its answers read back.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "api/call.h"
+#include "base/test_results.h"
 #include "engine/test_engines.h"
 
 namespace hunch::test {
@@ -32,12 +31,9 @@ inline const ServedModels& served_models() {
   return *models;
 }
 
-inline std::variant<std::unique_ptr<Call>, ApiError> parse(Endpoint endpoint, std::string_view body, ApiLimits limits = {}) {
-  return Call::parse(endpoint, body, served_models(), limits);
-}
-
-inline std::unique_ptr<Call> call(Endpoint endpoint, const json& body, ApiLimits limits = {}) {
-  auto made = parse(endpoint, body.dump(), limits);
+inline std::unique_ptr<Call> call(
+    Endpoint endpoint, const json& body, ApiLimits limits = {}, const ServedModels& models = served_models()) {
+  auto made = Call::parse(endpoint, body.dump(), models, limits);
   if (const auto* error = std::get_if<ApiError>(&made)) {
     ADD_FAILURE() << body << ": " << error->message;
     return nullptr;
@@ -45,10 +41,10 @@ inline std::unique_ptr<Call> call(Endpoint endpoint, const json& body, ApiLimits
   return std::move(std::get<std::unique_ptr<Call>>(made));
 }
 
-inline ApiError refusal(Endpoint endpoint, std::string_view body) {
-  auto made = parse(endpoint, body);
+inline ApiError refusal(Endpoint endpoint, std::string_view body, const ServedModels& models = served_models()) {
+  const auto made = Call::parse(endpoint, body, models, {});
   if (const auto* error = std::get_if<ApiError>(&made)) return *error;
-  return {.status = 200};
+  return {.status = 200, .message = "accepted"};
 }
 
 // The answer to a body that does not stream.

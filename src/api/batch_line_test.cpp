@@ -1,11 +1,11 @@
 #include "api/batch_line.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <tuple>
 
 #include "api/batch_answer.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -87,6 +87,7 @@ TEST(BatchLine, ReadsOpenAisEnvelope) {
   EXPECT_EQ(line.body.request.max_tokens, 2);
 }
 
+// Most keys are read by what reads those of the server's bodies (call_test.cpp).
 TEST(BatchLine, NamesTheKeyAtFault) {
   const struct {
     std::string_view text, message;
@@ -102,14 +103,9 @@ TEST(BatchLine, NamesTheKeyAtFault) {
       {R"({"id":1,"prompt":[-1]})", "item 0 must be a token id"},
       {R"("temprature":1)", "did you mean temperature?"},
       {R"("temperature":-1)", "\"temperature\" must be a number in 0..100"},
-      {R"("temperature":"hot")", "not a string"},
       {R"("max_tokens":0)", "\"max_tokens\""},
-      {R"("max_tokens":1.5)", "whole number"},
-      {R"("top_p":0)", "above 0"},
       {R"("seed":-2)", "\"seed\""},
-      {R"("stop":[""])", "empty string"},
       {R"("stop":null,"n":0)", "\"n\""},
-      {R"("logit_bias":{"a":1})", "no token id"},
       {R"("top_logprobs":3)", "needs \"logprobs\""},
       {R"("prompt":"y")", "twice"},
       {R"("stream":true)", "\"stream\" is not available"},
@@ -125,7 +121,7 @@ TEST(BatchLine, NamesTheKeyAtFault) {
     // A key alone stands behind a good id and a good prompt.
     const std::string json = text.starts_with('"') ? R"({"id":1,"prompt":"x",)" + std::string(text) + "}" : std::string(text);
     const std::string message = refused(json);
-    EXPECT_NE(message.find(words), std::string::npos) << json << ": " << message;
+    test::expect_part(message, words);
   }
 }
 
@@ -151,17 +147,16 @@ TEST(BatchAnswer, SumsWhatTheSamplesTook) {
   const std::string answer = batch_answer(line, samples, "m", nullptr);
   EXPECT_TRUE(answer.starts_with(R"({"id":"a",)")) << answer;
   EXPECT_EQ(answer.find('\n'), std::string::npos);
-  EXPECT_NE(answer.find(R"("usage":{"prompt_tokens":5,"completion_tokens":4,"total_tokens":9)"), std::string::npos) << answer;
-  EXPECT_NE(answer.find(R"("index":1)"), std::string::npos);
+  test::expect_part(answer, R"("usage":{"prompt_tokens":5,"completion_tokens":4,"total_tokens":9)");
+  test::expect_part(answer, R"("index":1)");
   EXPECT_EQ(answer.find("approx"), std::string::npos);
   for (BatchSample& sample : samples)
     sample.generation.lossless = false,
     sample.generation.approximation = {
         .precision_class = "approx", .group_rows = 4, .traversal = "bfs", .own_choices = 3, .shared_choices = 9};
-  EXPECT_NE(batch_answer(line, samples, "m", nullptr)
-                .find(R"("lossless":false,"approx":{"precision_class":"approx","group_rows":4,"traversal":"bfs",)"
-                      R"("choices":{"own":6,"shared":18,"reused":0}})"),
-      std::string::npos);
+  test::expect_part(batch_answer(line, samples, "m", nullptr),
+      R"("lossless":false,"approx":{"precision_class":"approx","group_rows":4,"traversal":"bfs",)"
+      R"("choices":{"own":6,"shared":18,"reused":0}})");
 }
 
 }  // namespace

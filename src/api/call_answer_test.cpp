@@ -1,6 +1,4 @@
 // Answers, whole and streamed: shapes, and the same contents in both.
-#include <gtest/gtest.h>
-
 #include <limits>
 
 #include "api/api_testing.h"
@@ -10,9 +8,7 @@
 namespace hunch {
 namespace {
 
-using test::answer;
-using test::chunks;
-using test::json;
+using namespace test;
 using namespace nlohmann::literals;
 constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
 const json kHello{{{"role", "user"}, {"content", "Tell me about the sea."}}};
@@ -179,7 +175,7 @@ json tools() {
 
 TEST(Tools, ForceASchemaAndReadItsReply) {
   json body{{"messages", kHello}, {"tools", tools()}, {"tool_choice", "required"}, {"parallel_tool_calls", false}};
-  auto made = test::call(kChat, body);
+  auto made = call(kChat, body);
   StructuredOutput form = made->request(0).structured;
   ASSERT_EQ(form.kind, StructuredOutput::Kind::JsonSchema);
   const json schema = json::parse(form.text);
@@ -200,7 +196,7 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
 
   body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "wait"}}}};
   body["stream"] = true;
-  made = test::call(kChat, body);
+  made = call(kChat, body);
   EXPECT_EQ(json::parse(made->request(0).structured.text)["type"], "object");
   std::string events = made->opening();
   g.text = "{}";
@@ -209,13 +205,13 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   events += made->closing();
   for (const char* part : {R"("tool_calls":[{"index":0,"id":"call_)", R"("name":"wait","arguments":"{"}}])",
            R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])", R"("finish_reason":"tool_calls")"})
-    EXPECT_NE(events.find(part), std::string::npos) << part << " in: " << events;
+    expect_part(events, part);
 }
 
 TEST(Tools, AreRefusedWhereTheyCannotBeMeant) {
   const auto param = [](json fields) {
     fields["messages"] = kHello;
-    return test::refusal(kChat, fields.dump()).param;
+    return refusal(kChat, fields.dump()).param;
   };
   EXPECT_EQ(param({{"tool_choice", "required"}}), "tool_choice");
   EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", {{"function", {{"name", "fly"}}}}}}), "tool_choice");
@@ -226,29 +222,25 @@ TEST(Tools, AreRefusedWhereTheyCannotBeMeant) {
 TEST(Tools, NeedATemplateThatShowsHowTheyAreCalled) {
   ServedModels models;
   const std::string chatml = "{{ '<|im_start|>' + m.role + '<|im_end|>' }}";
-  ASSERT_TRUE(models.add({.id = "m", .engine = &test::served_engine(), .chat_template = chatml}).ok());
-  const auto refused = Call::parse(kChat, json{{"messages", kHello}, {"tools", tools()}}.dump(), models, {});
-  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
-  EXPECT_EQ(std::get<ApiError>(refused).param, "tools");
+  ASSERT_TRUE(models.add({.id = "m", .engine = &served_engine(), .chat_template = chatml}).ok());
+  EXPECT_EQ(refusal(kChat, json{{"messages", kHello}, {"tools", tools()}}.dump(), models).param, "tools");
 }
 
 TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
   ServedModels models;
-  ASSERT_TRUE(
-      models.add({.id = "m", .engine = &test::served_engine(), .tool_parser = "hermes", .reasoning_parser = "qwen3"}).ok());
-  EXPECT_FALSE(models.add({.id = "n", .engine = &test::served_engine(), .tool_parser = "mine"}).ok());
-  EXPECT_FALSE(models.add({.id = "n", .engine = &test::served_engine(), .reasoning_parser = "mine"}).ok());
-  EXPECT_FALSE(models.add({.id = "m", .engine = &test::served_engine()}).ok());
+  ASSERT_TRUE(models.add({.id = "m", .engine = &served_engine(), .tool_parser = "hermes", .reasoning_parser = "qwen3"}).ok());
+  EXPECT_FALSE(models.add({.id = "n", .engine = &served_engine(), .tool_parser = "mine"}).ok());
+  EXPECT_FALSE(models.add({.id = "n", .engine = &served_engine(), .reasoning_parser = "mine"}).ok());
+  EXPECT_FALSE(models.add({.id = "m", .engine = &served_engine()}).ok());
   json body{{"messages", kHello}, {"tools", tools()}, {"n", 2}};
-  auto parsed = Call::parse(kChat, body.dump(), models, {});
-  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(parsed));
+  const auto made = call(kChat, body, {}, models);
   Generation called, said;
   called.finish = said.finish = FinishReason::Stop;
   called.text = "<think>\nWell.\n</think>\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"it\"}}\n</tool_call>";
   said.text = "<think></think>Done.";
-  const Tokenizer& tokenizer = test::served_engine().tokenizer();
+  const Tokenizer& tokenizer = served_engine().tokenizer();
   called.tokens = *tokenizer.encode(called.text, {.add_bos = false});
-  const json a = json::parse(std::get<0>(parsed)->answer({called, said}));
+  const json a = json::parse(made->answer({called, said}));
   const json& first = a["choices"][0]["message"];
   EXPECT_EQ(first["reasoning_content"], "Well.");
   EXPECT_EQ(first["reasoning"], "Well.");
@@ -270,25 +262,20 @@ TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
 
 TEST(Templates, OfRequestsAreForThoseWhoAreTrusted) {
   ServedModels models;
-  ASSERT_TRUE(models.add({.id = "m", .engine = &test::served_engine(), .trust_request_template = true}).ok());
-  const auto parsed = [&](const char* text) {
-    return Call::parse(kChat, json{{"messages", kHello}, {"chat_template", text}}.dump(), models, {});
-  };
-  const auto taken = parsed("Say: {{ messages[0]['role'] }}");
-  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(taken));
-  EXPECT_EQ(std::get<0>(taken)->request(0).prompt, *test::served_engine().tokenizer().encode("Say: user", {.add_bos = false}));
+  ASSERT_TRUE(models.add({.id = "m", .engine = &served_engine(), .trust_request_template = true}).ok());
+  const auto body = [&](const std::string& text) { return json{{"messages", kHello}, {"chat_template", text}}; };
+  const auto taken = call(kChat, body("Say: {{ messages[0]['role'] }}"), {}, models);
+  EXPECT_EQ(taken->request(0).prompt, *served_engine().tokenizer().encode("Say: user", {.add_bos = false}));
   const std::string deep(3000, '[');
   for (const std::string& bad :
       {std::string("{% if %}"), "{{ " + deep + " }}", std::string("{% for i in range(10**12) %}{% endfor %}")}) {
-    const auto refused = parsed(bad.c_str());
-    ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << bad;
-    EXPECT_EQ(std::get<1>(refused).status, 400);
-    EXPECT_EQ(std::get<1>(refused).param, "chat_template");
+    const ApiError refused = refusal(kChat, body(bad).dump(), models);
+    EXPECT_EQ(std::tie(refused.status, refused.param), std::tuple(400, "chat_template")) << bad;
   }
 }
 
 TEST(Templates, ForToolsAreTheModelsOwn) {
-  Engine& engine = test::served_engine();
+  Engine& engine = served_engine();
   const json templates = json::array({{{"name", "default"}, {"template", engine.chat_template()}},
       {{"name", "tool_use"}, {"template", "<tool_call> {{ tools[0]['function']['name'] }}"}}});
   // As if its file had them.
@@ -299,8 +286,7 @@ TEST(Templates, ForToolsAreTheModelsOwn) {
   named.clear();
   ASSERT_TRUE(added);
   const auto prompt = [&](const json& body) {
-    const auto call = Call::parse(kChat, body.dump(), models, {});
-    return detokenize(engine.tokenizer(), std::get<0>(call)->request(0).prompt);
+    return detokenize(engine.tokenizer(), call(kChat, body, {}, models)->request(0).prompt);
   };
   EXPECT_EQ(prompt({{"messages", kHello}, {"tools", tools()}}), "<tool_call> look");
   EXPECT_EQ(prompt({{"messages", kHello}}).find("<tool_call>"), std::string::npos);
@@ -372,7 +358,7 @@ TEST(Stream, EchoesThePromptFirst) {
 }
 
 TEST(Stream, EndsWithTheErrorThatEndedIt) {
-  const auto made = test::call(kText, {{"prompt", "x"}, {"stream", true}});
+  const auto made = call(kText, {{"prompt", "x"}, {"stream", true}});
   EXPECT_EQ(made->failed(api_error(503, "the server is going down", "server_shutdown")),
       "data: {\"error\":{\"message\":\"the server is going down\",\"type\":\"unavailable_error\",\"param\":null,"
       "\"code\":\"server_shutdown\"}}\n\n");

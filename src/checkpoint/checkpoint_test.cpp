@@ -1,12 +1,8 @@
 // Checkpoint::open on folders, shards, indexes and wrong paths; the figures of ModelInfo.
 #include "checkpoint/checkpoint.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
+#include "base/test_folder.h"
+#include "base/test_results.h"
 #include "checkpoint/model_info.h"
 #include "checkpoint/tiny_model.h"
 
@@ -15,22 +11,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public test::FolderTest {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(root_); }
-
-  void put(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
-  void put(const std::string& name, const tiny::Bytes& bytes) {
-    std::ofstream(folder_ + "/" + name).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-  }
-  void put_folder(const std::string& family) {
-    put("config.json", tiny::config(family).dump());
-    put("model.safetensors", tiny::safetensors(tiny::folder_tensors(family)));
-  }
+  void put_config(const char* family) { put("config.json", tiny::config(family).dump()); }
+  void put_weights(const std::vector<tiny::NamedShape>& tensors) { put("model.safetensors", tiny::safetensors(tensors)); }
+  void put_folder(const char* family) { put_config(family), put_weights(tiny::folder_tensors(family)); }
   // The first `cut` tensors in one shard, the rest in another.
   nlohmann::json put_shards(size_t cut) {
-    put("config.json", tiny::config("llama").dump());
+    put_config("llama");
     const auto all = tiny::folder_tensors("llama");
     const std::vector<tiny::NamedShape> first(all.begin(), all.begin() + std::ptrdiff_t(cut)),
         second(all.begin() + std::ptrdiff_t(cut), all.end());
@@ -43,21 +31,9 @@ class CheckpointTest : public testing::Test {
     return map;
   }
   void put_index(const nlohmann::json& map) { put("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump()); }
-  static std::unique_ptr<Checkpoint> open(const std::string& path) {
-    auto opened = Checkpoint::open(path);
-    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
-    return std::move(opened).value();
-  }
-  std::string error_of(const std::string& path) {
-    auto opened = Checkpoint::open(path);
-    return opened.ok() ? "accepted" : opened.error().message;
-  }
-  void expect_error(const std::string& path, const std::string& part) {
-    const std::string message = error_of(path);
-    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
-  }
-
-  std::string root_ = testing::TempDir() + "hunch_checkpoint_" + std::to_string(getpid()), folder_ = root_ + "/model";
+  static std::unique_ptr<Checkpoint> open(const std::string& path) { return test::good(Checkpoint::open(path)); }
+  static std::string error_of(const std::string& path) { return test::error_of(Checkpoint::open(path)); }
+  void expect_error(std::string_view part, const std::string& file = "") { test::expect_part(error_of(at(file)), part); }
 };
 
 TEST_F(CheckpointTest, OpensFoldersOfEveryFamily) {
@@ -66,16 +42,14 @@ TEST_F(CheckpointTest, OpensFoldersOfEveryFamily) {
     const auto opened = open(folder_);
     EXPECT_EQ(opened->tensors().size(), tiny::folder_tensors(family).size());
     EXPECT_EQ(opened->format(), "safetensors");
-    EXPECT_EQ(opened->file_bytes(), fs::file_size(folder_ + "/model.safetensors"));
+    EXPECT_EQ(opened->file_bytes(), fs::file_size(at("model.safetensors")));
   }
 }
 
 TEST_F(CheckpointTest, OpensShardsAsOneModelFromFolderOrShard) {
   put_shards(5);
-  for (const std::string& path : {folder_, folder_ + "/model-00002-of-00002.safetensors"}) {
-    const auto opened = open(path);
-    EXPECT_EQ(opened->tensors().size(), tiny::folder_tensors("llama").size());
-  }
+  for (const std::string& path : {folder_, at("model-00002-of-00002.safetensors")})
+    EXPECT_EQ(open(path)->tensors().size(), tiny::folder_tensors("llama").size());
 }
 
 TEST_F(CheckpointTest, RefusesAnIndexThatPointsElsewhere) {
@@ -84,54 +58,55 @@ TEST_F(CheckpointTest, RefusesAnIndexThatPointsElsewhere) {
     nlohmann::json bad = map;
     bad["model.norm.weight"] = name;
     put_index(bad);
-    expect_error(folder_, "model.norm.weight: not a plain *.safetensors name");
+    expect_error("model.norm.weight: not a plain *.safetensors name");
   }
   nlohmann::json bad = map;
   bad["model.norm.weight"] = "model-00003-of-00002.safetensors";
   put_index(bad);
-  expect_error(folder_, "missing shards: model-00003-of-00002.safetensors");
+  expect_error("missing shards: model-00003-of-00002.safetensors");
   bad["model.norm.weight"] = "model-00001-of-00002.safetensors";
   put_index(bad);
-  expect_error(folder_, "the index places tensor model.norm.weight here");
+  expect_error("the index places tensor model.norm.weight here");
   put("model.safetensors.index.json", "{}");
-  expect_error(folder_, "weight_map");
+  expect_error("weight_map");
 }
 
 TEST_F(CheckpointTest, RefusesALinkedShardOutsideButAllowsHubCacheLinks) {
   put_shards(5);
-  const std::string shard = folder_ + "/model-00001-of-00002.safetensors";
-  fs::create_directories(root_ + "/elsewhere");
-  fs::rename(shard, root_ + "/elsewhere/blob");
-  fs::create_symlink(root_ + "/elsewhere/blob", shard);
-  expect_error(folder_, "is a link that leaves the folder");
+  const std::string shard = at("model-00001-of-00002.safetensors"), outside = folder_ + "_outside";
+  fs::create_directories(outside);
+  fs::rename(shard, outside + "/blob");
+  fs::create_symlink(outside + "/blob", shard);
+  expect_error("is a link that leaves the folder");
   // models--x/snapshots/rev/shard -> models--x/blobs/...
-  const std::string entry = root_ + "/models--x";
+  const std::string entry = outside + "/models--x", rev = entry + "/snapshots/rev";
   fs::create_directories(entry + "/snapshots");
   fs::create_directories(entry + "/blobs");
   fs::remove(shard);
-  fs::rename(root_ + "/elsewhere/blob", entry + "/blobs/b");
-  fs::rename(folder_, entry + "/snapshots/rev");
-  fs::create_symlink("../../blobs/b", entry + "/snapshots/rev/model-00001-of-00002.safetensors");
-  EXPECT_EQ(error_of(entry + "/snapshots/rev"), "accepted");
+  fs::rename(outside + "/blob", entry + "/blobs/b");
+  fs::rename(folder_, rev);
+  fs::create_symlink("../../blobs/b", rev + "/model-00001-of-00002.safetensors");
+  EXPECT_EQ(error_of(rev), "accepted");
+  fs::remove_all(outside);
 }
 
 TEST_F(CheckpointTest, NamesMissingMisshapenAndSuperfluousTensors) {
-  put("config.json", tiny::config("qwen3").dump());
+  put_config("qwen3");
   auto tensors = tiny::folder_tensors("qwen3");
   std::erase_if(tensors, [](const auto& t) { return t.name == "model.layers.1.self_attn.k_norm.weight"; });
-  put("model.safetensors", tiny::safetensors(tensors));
-  expect_error(folder_, "missing tensor blk.1.attn_k_norm.weight of shape [8]");
+  put_weights(tensors);
+  expect_error("missing tensor blk.1.attn_k_norm.weight of shape [8]");
   tensors = tiny::folder_tensors("qwen3");
   for (auto& t : tensors)
     if (t.name == "model.layers.0.mlp.up_proj.weight") t.shape = {tiny::kHidden, tiny::kFfn};
-  put("model.safetensors", tiny::safetensors(tensors));
-  expect_error(folder_, "blk.0.ffn_up.weight has shape [32, 64], expected [64, 32]");
+  put_weights(tensors);
+  expect_error("blk.0.ffn_up.weight has shape [32, 64], expected [64, 32]");
   tensors = tiny::folder_tensors("qwen3");
   tensors.push_back({"model.layers.0.self_attn.o_proj.bias", {tiny::kHidden}});
-  put("model.safetensors", tiny::safetensors(tensors));
-  expect_error(folder_, "blk.0.attn_output.bias is not part of a qwen3 model");
+  put_weights(tensors);
+  expect_error("blk.0.attn_output.bias is not part of a qwen3 model");
   put("model.safetensors", tiny::safetensors("{}", 0));
-  expect_error(folder_, "missing tensor token_embd.weight");
+  expect_error("missing tensor token_embd.weight");
 }
 
 TEST_F(CheckpointTest, ATiedHeadIsTheEmbeddingEvenWhereTheFileStoresIt) {
@@ -145,36 +120,35 @@ TEST_F(CheckpointTest, ATiedHeadIsTheEmbeddingEvenWhereTheFileStoresIt) {
 }
 
 TEST_F(CheckpointTest, IgnoresStoredRotaryFrequencies) {
-  put("config.json", tiny::config("llama").dump());
+  put_config("llama");
   auto tensors = tiny::folder_tensors("llama");
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}});
-  put("model.safetensors", tiny::safetensors(tensors));
+  put_weights(tensors);
   EXPECT_EQ(error_of(folder_), "accepted");
 }
 
 TEST_F(CheckpointTest, WrongPathsAndFormatsGetAMessageThatHelps) {
-  expect_error(root_ + "/none.gguf", "No such file");
-  expect_error(folder_, "no model.safetensors");
+  expect_error("No such file", "none.gguf");
+  expect_error("no model.safetensors");
   put("pytorch_model.bin", "x");
-  expect_error(folder_, "convert them to safetensors");
-  expect_error(folder_ + "/pytorch_model.bin", "convert them to safetensors");
+  expect_error("convert them to safetensors");
+  expect_error("convert them to safetensors", "pytorch_model.bin");
   put("model.gguf", tiny::gguf_qwen3());
-  EXPECT_EQ(error_of(folder_ + "/model.gguf"), "accepted");
+  EXPECT_EQ(error_of(at("model.gguf")), "accepted");
   put("renamed.safetensors", tiny::gguf_qwen3());
-  expect_error(folder_ + "/renamed.safetensors", "holds GGUF data");
-  fs::remove(folder_ + "/renamed.safetensors");
+  expect_error("holds GGUF data", "renamed.safetensors");
+  fs::remove(at("renamed.safetensors"));
   put("renamed.gguf", tiny::safetensors(tiny::folder_tensors("llama")));
-  expect_error(folder_ + "/renamed.gguf", "not a GGUF file");
-  put("model.safetensors", tiny::safetensors(tiny::folder_tensors("llama")));
-  expect_error(folder_, "no config.json");
+  expect_error("not a GGUF file", "renamed.gguf");
+  put_weights(tiny::folder_tensors("llama"));
+  expect_error("no config.json");
   put("empty.gguf", "");
-  expect_error(folder_ + "/empty.gguf", "empty");
+  expect_error("empty", "empty.gguf");
 }
 
 TEST_F(CheckpointTest, InfoCountsTheEmbeddingOnlyWhereItIsTheHead) {
   put_folder("llama");
-  const auto untied = open(folder_);
-  const ModelInfo info = describe(*untied);
+  const ModelInfo info = describe(*open(folder_));
   const uint64_t embedding = 4 * tiny::kVocab * tiny::kHidden;
   EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding);
   EXPECT_EQ(info.parameters * 4, int64_t(info.tensor_bytes));
@@ -182,7 +156,7 @@ TEST_F(CheckpointTest, InfoCountsTheEmbeddingOnlyWhereItIsTheHead) {
   EXPECT_EQ(info.encodings[0].tensors, int(tiny::folder_tensors("llama").size()));
 
   put("m.gguf", tiny::gguf_qwen3());
-  const auto tied = open(folder_ + "/m.gguf");
+  const auto tied = open(at("m.gguf"));
   const ModelInfo tied_info = describe(*tied);
   EXPECT_EQ(tied_info.weight_bytes_per_token, tied_info.tensor_bytes);
   EXPECT_EQ(tied_info.encodings.size(), 2u);

@@ -1,36 +1,15 @@
 // config.json of all families: defaults, scaling, windows, refusals.
 #include "checkpoint/config.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
 
-using Json = nlohmann::json;
-
-Result<ModelDescription> describe(const Json& config, const Json& generation = Json::object()) {
-  return describe_folder({.config = config.dump(), .generation_config = generation.dump()}, "m");
-}
-
-ModelShape shape_of(const Json& config) {
-  auto description = describe(config);
-  EXPECT_TRUE(description.ok()) << description.error().message;
-  return description.ok() ? description->shape : ModelShape{};
-}
-
-std::string error_of(const Json& config) {
-  auto description = describe(config);
-  return description.ok() ? "accepted" : description.error().message;
-}
-
-Json with(Json config, const char* key, Json value) {
-  config[key] = std::move(value);
-  return config;
-}
+using namespace test;
+using test::with;
 
 Json without(Json config, const char* key) {
   config.erase(key);
@@ -95,15 +74,15 @@ TEST(Config, RefusesWhatItCannotComputeByName) {
       {Json::array(), "not a JSON object"},
   };
   for (const auto& [config, expected] : cases) {
-    const std::string message = error_of(config);
-    EXPECT_NE(message.find(expected), std::string::npos) << expected << " in: " << message;
+    const std::string message = error_of(described(config));
+    expect_part(message, expected);
     EXPECT_TRUE(message.starts_with("m/config.json: ")) << message;
   }
 }
 
 TEST(Config, RefusesDeepAndBrokenJson) {
   for (const auto& [text, words] : {std::pair(std::string(100000, '['), "nested deeper"), {"{\"a\":", "not valid JSON"}})
-    EXPECT_NE(describe_folder({.config = text}, "m").error().message.find(words), std::string::npos);
+    expect_error(describe_folder({.config = text}, "m"), words);
 }
 
 TEST(Config, ReadsRopeScalingInBothSpellings) {
@@ -160,16 +139,18 @@ TEST(Config, SlidingWindowsFollowEachFamilysRules) {
 }
 
 TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {
-  auto d = describe(tiny::config("qwen3"), {{"eos_token_id", {7, 3, 7}}, {"temperature", 0.6}, {"top_k", 20}, {"top_p", 0.95}});
-  ASSERT_TRUE(d.ok()) << d.error().message;
-  EXPECT_EQ(d->shape.eos_ids, (std::vector<int32_t>{7, 3}));
-  EXPECT_EQ(d->sampling.temperature, 0.6);
-  EXPECT_EQ(d->sampling.top_k, 20);
-  EXPECT_FALSE(d->sampling.min_p);
-  EXPECT_EQ(describe(tiny::config("qwen3"))->shape.eos_ids, std::vector<int32_t>{3});
+  const auto describe = [](const Json& generation) {
+    return describe_folder({.config = tiny::config("qwen3").dump(), .generation_config = generation.dump()}, "m");
+  };
+  const auto d = good(describe({{"eos_token_id", {7, 3, 7}}, {"temperature", 0.6}, {"top_k", 20}, {"top_p", 0.95}}));
+  EXPECT_EQ(d.shape.eos_ids, (std::vector<int32_t>{7, 3}));
+  EXPECT_EQ(d.sampling.temperature, 0.6);
+  EXPECT_EQ(d.sampling.top_k, 20);
+  EXPECT_FALSE(d.sampling.min_p);
+  EXPECT_EQ(shape_of(tiny::config("qwen3")).eos_ids, std::vector<int32_t>{3});
   for (const Json& bad :
       {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}}, Json{{"top_k", -4}}})
-    EXPECT_FALSE(describe(tiny::config("qwen3"), bad).ok()) << bad;
+    EXPECT_FALSE(describe(bad).ok()) << bad;
 }
 
 TEST(Config, ChatTemplateFileWinsOverTheConfig) {
@@ -177,23 +158,21 @@ TEST(Config, ChatTemplateFileWinsOverTheConfig) {
   texts.config = tiny::config("qwen3").dump();
   texts.tokenizer_config =
       R"({"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}],"add_bos_token":true})";
-  auto d = describe_folder(texts, "m");
-  ASSERT_TRUE(d.ok()) << d.error().message;
-  EXPECT_EQ(d->tokenizer.chat_template, "D");
-  EXPECT_EQ(tool_template(d->tokenizer), "T");
-  EXPECT_EQ(d->tokenizer.add_bos, true);
+  const auto tokenizer = [&] { return good(describe_folder(texts, "m")).tokenizer; };
+  EXPECT_EQ(tokenizer().chat_template, "D");
+  EXPECT_EQ(tool_template(tokenizer()), "T");
+  EXPECT_EQ(tokenizer().add_bos, true);
   texts.chat_template = "J";
-  EXPECT_EQ(describe_folder(texts, "m")->tokenizer.chat_template, "J");
-  EXPECT_EQ(tool_template(describe_folder(texts, "m")->tokenizer), "") << "a file serves all chats";
+  EXPECT_EQ(tokenizer().chat_template, "J");
+  EXPECT_EQ(tool_template(tokenizer()), "") << "a file serves all chats";
 }
 
 TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
-  auto d = describe_folder({.config = without(tiny::config("qwen3"), "eos_token_id").dump(),
-                               .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
-                               .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
+  const auto d = describe_folder({.config = without(tiny::config("qwen3"), "eos_token_id").dump(),
+                                     .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
+                                     .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
       "m");
-  ASSERT_TRUE(d.ok()) << d.error().message;
-  EXPECT_EQ(d->shape.eos_ids, std::vector<int32_t>{30});
+  EXPECT_EQ(good(d).shape.eos_ids, std::vector<int32_t>{30});
 }
 
 }  // namespace

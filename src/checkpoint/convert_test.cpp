@@ -1,14 +1,10 @@
 // Folder to GGUF and back: values, permutation, vocabulary, rope, fallbacks, refusals, no partial files.
 #include "checkpoint/convert.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
+#include "base/test_folder.h"
+#include "base/test_results.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/tiny_model.h"
@@ -18,15 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ConvertTest : public testing::Test {
- protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
+using test::expect_error;
+using test::good;
+using tiny::values_of;
 
-  void put(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
-  void put(const std::string& name, const tiny::Bytes& bytes) {
-    std::ofstream(folder_ + "/" + name).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-  }
+class ConvertTest : public test::FolderTest {
+ protected:
   void put_model(const std::string& family, nlohmann::json config = nullptr) {
     put("config.json", (config.is_null() ? tiny::config(family) : config).dump());
     put("tokenizer.json", tiny::tokenizer().dump());
@@ -35,42 +28,24 @@ class ConvertTest : public testing::Test {
     put("generation_config.json", R"({"eos_token_id":[30,3],"temperature":0.7,"top_k":20})");
     put("model.safetensors", tiny::safetensors(tiny::folder_tensors(family)));
   }
-  static std::unique_ptr<Checkpoint> open(const std::string& path) {
-    auto opened = Checkpoint::open(path);
-    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
-    return std::move(opened).value();
-  }
+  std::unique_ptr<Checkpoint> unconverted() const { return good(Checkpoint::open(folder_)); }
   std::unique_ptr<Checkpoint> converted(DType type, const std::string& in = "") {
-    auto report = quantise_checkpoint(in.empty() ? folder_ : in, out_, type);
-    EXPECT_TRUE(report.ok()) << report.error().message;
-    if (!report.ok()) return nullptr;
-    EXPECT_EQ(report->bytes_out, fs::file_size(out_));
-    notes_ = report->notes;
-    return open(out_);
+    const ConvertReport report = good(quantise_checkpoint(in.empty() ? folder_ : in, out_, type));
+    EXPECT_EQ(report.bytes_out, fs::file_size(out_));
+    notes_ = report.notes;
+    return good(Checkpoint::open(out_));
   }
-  std::string error_of(const std::string& out, DType type = DType::Q8_0) {
-    auto report = quantise_checkpoint(folder_, out, type);
-    return report.ok() ? "accepted" : report.error().message;
+  Result<ConvertReport> written(const std::string& out, DType type = DType::Q8_0) {
+    return quantise_checkpoint(folder_, out, type);
   }
 
-  void expect_error(const std::string& out, const std::string& words, DType type = DType::Q8_0) {
-    const std::string error = error_of(out, type);
-    EXPECT_NE(error.find(words), std::string::npos) << words << " in: " << error;
-  }
-
-  std::string folder_ = testing::TempDir() + "hunch_convert_" + std::to_string(getpid()), out_ = folder_ + "/out.gguf";
+  const std::string out_ = at("out.gguf");
   std::vector<std::string> notes_;
 };
 
-std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> out(tiny::elements(tensor.shape));
-  dequantise_row(tensor.dtype, tensor.data, out.data(), int64_t(out.size()));
-  return out;
-}
-
 TEST_F(ConvertTest, RefusesModelsWithExpertsByName) {
   put_model("qwen3_moe");
-  expect_error(out_, "models with experts (qwen3_moe) cannot be written to GGUF yet");
+  expect_error(written(out_), "models with experts (qwen3_moe) cannot be written to GGUF yet");
   EXPECT_FALSE(fs::exists(out_));
 }
 
@@ -79,9 +54,8 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
   nlohmann::json config = tiny::config("nsa");
   config["nsa"]["window_counts_self"] = false;
   put_model("nsa", config);
-  const auto original = open(folder_);
+  const auto original = unconverted();
   const auto c = converted(DType::Q8_0);
-  ASSERT_TRUE(c);
   const NsaShape &a = c->shape().nsa, &b = original->shape().nsa;
   EXPECT_EQ(c->shape().family, "nsa");
   EXPECT_EQ(b.window, 25);
@@ -99,8 +73,7 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
 TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   put_model("qwen3");
   const auto c = converted(DType::Q8_0);
-  ASSERT_TRUE(c);
-  const auto original = open(folder_);
+  const auto original = unconverted();
   const ModelShape &a = c->shape(), &b = original->shape();
   EXPECT_EQ(std::tie(a.family, a.vocab_size, a.hidden, a.ffn, a.layers, a.heads, a.kv_heads, a.head_dim, a.context_len),
       std::tie(b.family, b.vocab_size, b.hidden, b.ffn, b.layers, b.heads, b.kv_heads, b.head_dim, b.context_len));
@@ -124,8 +97,7 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
 TEST_F(ConvertTest, WritesTheValuesOfEveryTensorInF32) {
   put_model("qwen2");
   const auto c = converted(DType::F32);
-  ASSERT_TRUE(c);
-  const auto original = open(folder_);
+  const auto original = unconverted();
   ASSERT_EQ(c->tensors().size(), original->tensors().size());
   for (const Tensor& tensor : original->tensors()) {
     ASSERT_NE(c->find(tensor.name), nullptr);
@@ -137,11 +109,10 @@ TEST_F(ConvertTest, LlamaQueryAndKeyRowsBecomeNeighbours) {
   for (const char* family : {"llama", "mistral"}) {
     put_model(family);
     const auto c = converted(DType::F32);
-    ASSERT_TRUE(c);
     EXPECT_EQ(c->shape().family, "llama");
     EXPECT_EQ(c->shape().rope_pairs, RopePairs::Neighbours);
     EXPECT_EQ(c->shape().sliding_window, std::string(family) == "mistral" ? 4096 : 0);
-    const auto original = open(folder_);
+    const auto original = unconverted();
     const auto from = values_of(*original->find("blk.1.attn_k.weight")), to = values_of(*c->find("blk.1.attn_k.weight"));
     for (int head = 0; head < tiny::kKvHeads; ++head)
       for (int i = 0; i < tiny::kHeadDim / 2; ++i)
@@ -159,7 +130,6 @@ TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
       {"original_max_position_embeddings", 64}};
   put_model("llama", config);
   const auto c = converted(DType::Q8_0);
-  ASSERT_TRUE(c);
   const auto& factors = c->shape().rope_factors;
   ASSERT_EQ(factors.size(), size_t(tiny::kHeadDim / 2));
   EXPECT_EQ(factors[0], 1);  // wavelength 2 pi < 64 / 4
@@ -179,7 +149,6 @@ TEST_F(ConvertTest, YarnSurvivesTheRoundTrip) {
   };
   put_model("qwen3", config);
   const auto c = converted(DType::Q8_0);
-  ASSERT_TRUE(c);
   EXPECT_NEAR(c->shape().rope_scaling.attention_factor, 1.5, 1e-6);
   EXPECT_EQ(c->shape().rope_scaling.beta_fast, 20);
   EXPECT_EQ(c->shape().rope_scaling.original_context, 512);
@@ -189,19 +158,17 @@ TEST_F(ConvertTest, YarnSurvivesTheRoundTrip) {
 TEST_F(ConvertTest, RowsThatNoBlockDividesFallBackWithANote) {
   put_model("qwen3");  // rows of 32 and 64: no 256-element blocks
   const auto c = converted(DType::Q4_K);
-  ASSERT_TRUE(c);
   EXPECT_EQ(c->find("blk.0.ffn_up.weight")->dtype, DType::Q8_0);
   ASSERT_FALSE(notes_.empty());
-  EXPECT_NE(notes_[0].find("token_embd.weight: q8_0 instead of q4_k"), std::string::npos) << notes_[0];
+  test::expect_part(notes_[0], "token_embd.weight: q8_0 instead of q4_k");
 }
 
 TEST_F(ConvertTest, GgufInputsKeepTheirKeysAndEqualBlocks) {
   put_model("qwen3");
-  ASSERT_TRUE(converted(DType::Q8_0));
-  const std::string first = folder_ + "/first.gguf";
+  converted(DType::Q8_0);
+  const std::string first = at("first.gguf");
   fs::rename(out_, first);
-  const auto again = converted(DType::Q8_0, first);
-  ASSERT_TRUE(again);
+  converted(DType::Q8_0, first);
   std::ifstream a(first), b(out_);
   const std::string one{std::istreambuf_iterator<char>(a), {}}, two{std::istreambuf_iterator<char>(b), {}};
   EXPECT_EQ(one, two);
@@ -210,16 +177,14 @@ TEST_F(ConvertTest, GgufInputsKeepTheirKeysAndEqualBlocks) {
 
 TEST_F(ConvertTest, RefusesBadDestinationsAndLeavesNoPartialFile) {
   put_model("qwen3");
-  expect_error(folder_ + "/model.safetensors", "must be named *.gguf");
-  fs::create_hard_link(folder_ + "/model.safetensors", folder_ + "/same.gguf");
-  expect_error(folder_ + "/same.gguf", "overwrite the input");
-  fs::remove(folder_ + "/same.gguf");
-  expect_error(folder_ + "/none/x.gguf", "cannot create");
-  expect_error(out_, "q6_k cannot be written", DType::Q6_K);
+  expect_error(written(at("model.safetensors")), "must be named *.gguf");
+  fs::create_hard_link(at("model.safetensors"), at("same.gguf"));
+  expect_error(written(at("same.gguf")), "overwrite the input");
+  fs::remove(at("same.gguf"));
+  expect_error(written(at("none/x.gguf")), "cannot create");
+  expect_error(written(out_, DType::Q6_K), "q6_k cannot be written");
   const std::atomic<bool> interrupted = true;
-  auto report = quantise_checkpoint(folder_, out_, DType::Q8_0, {}, &interrupted);
-  ASSERT_FALSE(report.ok());
-  EXPECT_NE(report.error().message.find("interrupted"), std::string::npos);
+  expect_error(quantise_checkpoint(folder_, out_, DType::Q8_0, {}, &interrupted), "interrupted");
   std::set<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder_)) left.insert(entry.path().filename());
   EXPECT_EQ(left,
@@ -233,13 +198,13 @@ TEST_F(ConvertTest, RefusesWeightsThatTheEncodingCannotHold) {
   auto bytes = tiny::safetensors(tensors);
   std::memset(bytes.data() + bytes.size() - 4, 0xff, 4);
   put("model.safetensors", bytes);
-  expect_error(out_, "output.weight holds NaN");
+  expect_error(written(out_), "output.weight holds NaN");
   EXPECT_FALSE(fs::exists(out_));
   const float large = 70000;
   std::memcpy(bytes.data() + bytes.size() - 4, &large, 4);
   put("model.safetensors", bytes);
-  expect_error(out_, "output.weight holds NaN or a value too large for f16", DType::F16);
-  EXPECT_EQ(error_of(out_, DType::Q8_0), "accepted");
+  expect_error(written(out_, DType::F16), "output.weight holds NaN or a value too large for f16");
+  EXPECT_TRUE(written(out_).ok());
 }
 
 TEST_F(ConvertTest, RefusesTokenizersThatGgufHasNoNameFor) {
@@ -250,22 +215,21 @@ TEST_F(ConvertTest, RefusesTokenizersThatGgufHasNoNameFor) {
     auto tokenizer = tiny::tokenizer();
     tokenizer[nlohmann::json::json_pointer(where)] = what ? nlohmann::json(what) : nlohmann::json(1000);
     put("tokenizer.json", tokenizer.dump());
-    expect_error(out_, "tokenizer.json: ");
+    expect_error(written(out_), "tokenizer.json: ");
   }
   put("tokenizer.json", std::string(100000, '['));
-  expect_error(out_, "nested deeper");
+  expect_error(written(out_), "nested deeper");
 }
 
 TEST_F(ConvertTest, ReportsProgressUpToTheWhole) {
   put_model("qwen3");
   uint64_t done = 0, total = 0;
-  auto report = quantise_checkpoint(folder_, out_, DType::Q8_0, [&](const ConvertProgress& p) {
+  const auto report = good(quantise_checkpoint(folder_, out_, DType::Q8_0, [&](const ConvertProgress& p) {
     EXPECT_GT(p.bytes_done, done);
     done = p.bytes_done, total = p.bytes_total;
-  });
-  ASSERT_TRUE(report.ok());
+  }));
   EXPECT_EQ(done, total);
-  EXPECT_EQ(done, report->bytes_in);
+  EXPECT_EQ(done, report.bytes_in);
 }
 
 }  // namespace

@@ -1,33 +1,18 @@
 // DeepSeek's config.json: what follows from it, and what is refused by name; its tensors, a prediction layer among them.
 #include "checkpoint/deepseek_config.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
-#include "checkpoint/config.h"
-#include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/model_info.h"
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
 
-using Json = nlohmann::json;
+using namespace test;
 
 Json v3() { return tiny::config("deepseek_v3"); }
 Json v2() { return tiny::config("deepseek_v2"); }
-Json with(Json config, const char* key, Json value) {
-  config[key] = std::move(value);
-  return config;
-}
-
-Result<ModelDescription> describe(const Json& config) { return describe_folder({.config = config.dump()}, "m"); }
-ModelShape shape_of(const Json& config) {
-  auto description = describe(config);
-  EXPECT_TRUE(description.ok()) << description.error().message;
-  return description.ok() ? description->shape : ModelShape{};
-}
 
 TEST(DeepSeekConfig, TheCacheHasOneHeadOfLatentAndRotatedKey) {
   const ModelShape s = shape_of(v3());
@@ -85,17 +70,10 @@ TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
       {with(tiny::config("qwen3"), "n_routed_experts", 4), "experts are supported in qwen3_moe, gpt_oss, deepseek_v2 and"},
   };
   for (const auto& [config, expected] : cases) {
-    auto description = describe(config);
-    const std::string message = description.ok() ? "accepted" : description.error().message;
-    EXPECT_NE(message.find(expected), std::string::npos) << expected << " in: " << message;
+    const std::string message = error_of(described(config));
+    expect_part(message, expected);
     EXPECT_TRUE(message.starts_with("m/config.json: ")) << message;
   }
-}
-
-std::string error_of(std::vector<tiny::NamedShape> tensors, const Json& config) {
-  const tiny::Bytes bytes = tiny::safetensors(tensors);
-  auto opened = open_safetensors_bytes(bytes, {.config = config.dump()}, "m");
-  return opened.ok() ? "accepted" : opened.error().message;
 }
 
 TEST(DeepSeekTensors, NameWhatIsMissingOrMisshapen) {
@@ -104,17 +82,17 @@ TEST(DeepSeekTensors, NameWhatIsMissingOrMisshapen) {
     auto tensors = tiny::folder_tensors("deepseek_v3");
     const std::string name = fmt::format("model.layers.1.{}", part);
     std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == name; });
-    EXPECT_TRUE(error_of(tensors, v3()).starts_with("m: missing tensor blk.1.")) << error_of(tensors, v3());
+    EXPECT_TRUE(open_error(tensors, v3()).starts_with("m: missing tensor blk.1.")) << open_error(tensors, v3());
   }
   auto tensors = tiny::folder_tensors("deepseek_v3");
-  EXPECT_NE(error_of(tensors, with(v3(), "kv_lora_rank", 12)).find("has shape [20, 32], expected [16, 32]"), std::string::npos);
+  expect_part(open_error(tensors, with(v3(), "kv_lora_rank", 12)), "has shape [20, 32], expected [16, 32]");
 }
 
 // A layer behind the last, whole or not there at all; its copies of embedding and head are not read.
 TEST(DeepSeekTensors, APredictionLayerIsReadWithTheModel) {
   const Json config = with(v3(), "num_nextn_predict_layers", 1);
   auto tensors = tiny::folder_tensors("deepseek_v3");
-  EXPECT_EQ(error_of(tensors, config), "accepted");  // written without it
+  EXPECT_EQ(open_error(tensors, config), "accepted");  // written without it
   const size_t own = tensors.size();
   for (size_t i = 0; i < own; ++i)
     if (const std::string last = "model.layers.1."; tensors[i].name.starts_with(last))
@@ -125,13 +103,11 @@ TEST(DeepSeekTensors, APredictionLayerIsReadWithTheModel) {
   tensors.push_back({"model.layers.2.shared_head.head.weight", {tiny::kVocab, tiny::kHidden}});
   tensors.push_back({"model.layers.2.eh_proj.weight", {tiny::kHidden, 2 * tiny::kHidden}});
   const tiny::Bytes bytes = tiny::safetensors(tensors), plain = tiny::safetensors(tiny::folder_tensors("deepseek_v3"));
-  auto opened = open_safetensors_bytes(bytes, {.config = config.dump()}, "m");
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  EXPECT_TRUE((*opened)->find("blk.2.nextn.eh_proj.weight") && (*opened)->find("blk.2.ffn_down.3.weight"));
-  auto without = open_safetensors_bytes(plain, {.config = v3().dump()}, "m");
-  EXPECT_EQ(describe(**opened).parameters, describe(**without).parameters);  // it is not part of the model
+  const auto with_layer = good(opened(bytes, config));
+  EXPECT_TRUE(with_layer->find("blk.2.nextn.eh_proj.weight") && with_layer->find("blk.2.ffn_down.3.weight"));
+  EXPECT_EQ(describe(*with_layer).parameters, describe(*good(opened(plain, v3()))).parameters);  // it is not part of the model
   std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == "model.layers.2.self_attn.o_proj.weight"; });
-  EXPECT_NE(error_of(tensors, config).find("missing tensor blk.2.attn_output.weight"), std::string::npos);
+  expect_part(open_error(tensors, config), "missing tensor blk.2.attn_output.weight");
 }
 
 }  // namespace

@@ -1,30 +1,19 @@
 // Learned drafters in folders and GGUF files written here: what opens, what it is taken for, and what is refused.
 #include "checkpoint/drafter_file.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
+#include "base/test_folder.h"
+#include "base/test_results.h"
 #include "checkpoint/tiny_drafter.h"
 
 namespace hunch {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
+using test::expect_error;
+using test::expect_part;
 
-class DrafterFileTest : public testing::Test {
+class DrafterFileTest : public test::FolderTest {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string at(const std::string& name) const { return folder_ + "/" + name; }
-  void put(const std::string& name, const std::string& text) { std::ofstream(at(name)) << text; }
-  void put(const std::string& name, const tiny::Bytes& bytes) {
-    std::ofstream(at(name)).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-  }
   void put_eagle3() {
     put("config.json", tiny::eagle3_config().dump());
     put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
@@ -33,20 +22,10 @@ class DrafterFileTest : public testing::Test {
   void put_weights(const std::vector<tiny::NamedShape>& tensors, const std::string& name = "model") {
     put(name + ".safetensors", tiny::safetensors(tensors));
   }
-  static std::unique_ptr<DrafterFile> open(const std::string& path) {
-    auto opened = DrafterFile::open(path);
-    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
-    return std::move(opened).value();
-  }
+  static std::unique_ptr<DrafterFile> open(const std::string& path) { return test::good(DrafterFile::open(path)); }
   static std::string error_of(const std::string& path, std::string_view method = {}) {
-    auto opened = DrafterFile::open(path, method);
-    return opened.ok() ? "accepted" : opened.error().message;
+    return test::error_of(DrafterFile::open(path, method));
   }
-  static void expect_part(const std::string& message, const std::string& part) {
-    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
-  }
-
-  std::string folder_ = testing::TempDir() + "hunch_drafter_" + std::to_string(getpid());
 };
 
 TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
@@ -56,30 +35,25 @@ TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
   EXPECT_EQ(file->format(), "safetensors");
   EXPECT_EQ(file->config().integer("draft_vocab_size").value(), tiny::kDraftVocab);
   EXPECT_EQ(file->config().integers("eagle_config.eagle_aux_hidden_state_layer_ids").value(), (std::vector<int64_t>{0, 1, 1}));
-  auto fc = file->take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden});
-  ASSERT_TRUE(fc.ok()) << fc.error().message;
-  EXPECT_EQ(std::memcmp((*fc)->data, tiny::values(3 * tiny::kHidden * tiny::kHidden, 1).data(), 64), 0);
-  const auto d2t = file->integers("d2t").value();
-  ASSERT_EQ(d2t.size(), size_t(tiny::kDraftVocab));
-  for (int64_t i = 0; i < tiny::kDraftVocab; ++i) EXPECT_EQ(d2t[size_t(i)], i);  // draft id i is target id 2 i
-  const auto t2d = file->integers("t2d").value();
-  ASSERT_EQ(t2d.size(), size_t(tiny::kVocab));
-  for (int64_t i = 0; i < tiny::kVocab; ++i) EXPECT_EQ(t2d[size_t(i)], i % 2 == 0 && i / 2 < tiny::kDraftVocab);
+  const Tensor* fc = test::good(file->take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden}));
+  EXPECT_EQ(std::memcmp(fc->data, tiny::values(3 * tiny::kHidden * tiny::kHidden, 1).data(), 64), 0);
+  EXPECT_EQ(file->integers("d2t").value(), tiny::d2t());
+  const auto kept = tiny::t2d();
+  EXPECT_EQ(file->integers("t2d").value(), std::vector<int64_t>(kept.begin(), kept.end()));
   EXPECT_EQ(file->find("d2t"), nullptr);
-  expect_part(file->integers("fc.weight").error().message, folder_ + ": tensor fc.weight: holds weights");
-  expect_part(file->take("d2t", {tiny::kDraftVocab}).error().message, "holds whole numbers");
+  expect_error(file->integers("fc.weight"), folder_ + ": tensor fc.weight: holds weights");
+  expect_error(file->take("d2t", {tiny::kDraftVocab}), "holds whole numbers");
 }
 
 TEST_F(DrafterFileTest, NamesWhatNothingTook) {
   put_eagle3();
   const auto file = open(folder_);
-  expect_part(file->all_consumed().error().message, folder_ + ": tensors fc.weight, ");
-  expect_part(file->all_consumed().error().message, " more are not part of a drafter of method eagle3");
+  expect_error(file->all_consumed(), folder_ + ": tensors fc.weight, ");
+  expect_error(file->all_consumed(), " more are not part of a drafter of method eagle3");
   for (const auto& tensor : tiny::eagle3_tensors())
     if (tensor.name != "midlayer.hidden_norm.weight") file->ignore(tensor.name);
   EXPECT_EQ(file->unconsumed(), std::vector<std::string>{"midlayer.hidden_norm.weight"});
-  expect_part(
-      file->all_consumed().error().message, ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
+  expect_error(file->all_consumed(), ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
   EXPECT_NE(file->find("midlayer.hidden_norm.weight"), nullptr);
   EXPECT_TRUE(file->all_consumed().ok());
 }
@@ -87,11 +61,9 @@ TEST_F(DrafterFileTest, NamesWhatNothingTook) {
 TEST_F(DrafterFileTest, TakingChecksPresenceAndShape) {
   put_eagle3();
   const auto file = open(folder_);
-  expect_part(
-      file->take("fc.bias", {tiny::kHidden}).error().message, "tensor fc.bias: missing; a drafter of method eagle3 needs it");
+  expect_error(file->take("fc.bias", {tiny::kHidden}), "tensor fc.bias: missing; a drafter of method eagle3 needs it");
   EXPECT_EQ(file->take_optional("fc.bias", {tiny::kHidden}).value(), nullptr);
-  expect_part(
-      file->take("norm.weight", {tiny::kHidden + 1}).error().message, "tensor norm.weight: has shape [32], expected [33]");
+  expect_error(file->take("norm.weight", {tiny::kHidden + 1}), "tensor norm.weight: has shape [32], expected [33]");
 }
 
 TEST_F(DrafterFileTest, PrefixesAreStrippedUnlessTwoNamesBecomeOne) {
@@ -104,7 +76,7 @@ TEST_F(DrafterFileTest, PrefixesAreStrippedUnlessTwoNamesBecomeOne) {
   EXPECT_TRUE(opened->has("lm_head.weight"));
   put_weights({{"model.a.weight", {2, 2}}, {"a.weight", {2, 2}}});
   const auto clash = open(folder_);
-  expect_part(clash->strip_prefix("model.").error().message, "tensor a.weight: appears twice");
+  expect_error(clash->strip_prefix("model."), "tensor a.weight: appears twice");
 }
 
 TEST_F(DrafterFileTest, AModuleInsideATargetIsKeptAlone) {
@@ -114,24 +86,20 @@ TEST_F(DrafterFileTest, AModuleInsideATargetIsKeptAlone) {
   EXPECT_EQ(opened->method(), "mtp");
   ASSERT_TRUE(opened->keep_only("mtp.").ok());
   EXPECT_EQ(opened->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
-  expect_part(opened->keep_only("x.").error().message, "no tensor is named x.*");
+  expect_error(opened->keep_only("x."), "no tensor is named x.*");
 }
 
 TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
   const auto detected = [&](const json& config, const std::vector<tiny::NamedShape>& tensors = {{"x.weight", {2, 2}}}) {
     put_config(config);
     put_weights(tensors);
-    auto opened = DrafterFile::open(folder_);
-    return opened.ok() ? (*opened)->method() : opened.error().message;
+    const auto opened = DrafterFile::open(folder_);
+    return opened.ok() ? opened.value()->method() : opened.error().message;
   };
-  const auto architecture = [](const char* name) { return json{{"architectures", {name}}, {"model_type", "llama"}}; };
-  EXPECT_EQ(detected(architecture("LlamaForCausalLMEagle3")), "eagle3");
-  EXPECT_EQ(detected(architecture("Eagle3LlamaForCausalLM")), "eagle3");
-  EXPECT_EQ(detected(architecture("EagleLlamaForCausalLM")), "eagle");
-  EXPECT_EQ(detected(architecture("DeepSeekMTPModel")), "mtp");
-  EXPECT_EQ(detected(architecture("EagleDeepSeekMTPModel")), "mtp");
-  EXPECT_EQ(detected(architecture("MedusaModel")), "medusa");
-  EXPECT_EQ(detected(architecture("LlamaForCausalLM")), "draft_model");
+  for (const auto& [name, method] : {std::pair("LlamaForCausalLMEagle3", "eagle3"), {"Eagle3LlamaForCausalLM", "eagle3"},
+           {"EagleLlamaForCausalLM", "eagle"}, {"DeepSeekMTPModel", "mtp"}, {"EagleDeepSeekMTPModel", "mtp"},
+           {"MedusaModel", "medusa"}, {"LlamaForCausalLM", "draft_model"}})
+    EXPECT_EQ(detected({{"architectures", {name}}, {"model_type", "llama"}}), method) << name;
   EXPECT_EQ(detected({{"model_type", "qwen3_next_mtp"}}), "mtp");
   EXPECT_EQ(detected({{"speculators_model_type", "eagle3"}}), "eagle3");
   EXPECT_EQ(detected({{"medusa_num_heads", 3}, {"medusa_num_layers", 1}}), "medusa");
@@ -252,14 +220,9 @@ TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
 }
 
 TEST_F(DrafterFileTest, ModelsStillRefuseTablesOfWholeNumbers) {
-  const tiny::Bytes file = tiny::drafter_safetensors(tiny::eagle3_tensors());
-  auto parsed = parse_safetensors(file, "f");
-  ASSERT_FALSE(parsed.ok());
-  expect_part(parsed.error().message, "type I64 is not supported (BF16, F16, F32, F8_E4M3 are)");
-  const tiny::Bytes gguf = tiny::gguf_eagle3(DType::F32);
-  auto model = GgufFile::parse(gguf, "g");
-  ASSERT_FALSE(model.ok());
-  expect_part(model.error().message, "tensor d2t: type 27");
+  const tiny::Bytes folder = tiny::drafter_safetensors(tiny::eagle3_tensors()), gguf = tiny::gguf_eagle3(DType::F32);
+  expect_error(parse_safetensors(folder, "f"), "type I64 is not supported (BF16, F16, F32, F8_E4M3 are)");
+  expect_error(GgufFile::parse(gguf, "g"), "tensor d2t: type 27");
 }
 
 }  // namespace

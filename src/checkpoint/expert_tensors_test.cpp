@@ -1,43 +1,22 @@
 // Experts in files: one by one, all in one tensor, and what does not fit.
 #include "checkpoint/expert_tensors.h"
 
-#include <gtest/gtest.h>
-
-#include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/model_info.h"
 #include "checkpoint/random_checkpoint.h"
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
 
-using Json = nlohmann::json;
+using namespace test;
 using Tensors = std::vector<tiny::NamedShape>;
 
 Tensors all() { return tiny::folder_tensors("qwen3_moe"); }
+const Json kConfig = tiny::config("qwen3_moe");
 const std::string kExperts = "model.layers.1.mlp.experts.";
 
-Json with(const char* key, Json value) {
-  Json config = tiny::config("qwen3_moe");
-  config[key] = std::move(value);
-  return config;
-}
-
-// The opened checkpoint borrows the bytes.
-struct Opened {
-  Opened(const Json& config, tiny::Bytes file)
-      : bytes(std::move(file)), checkpoint(open_safetensors_bytes(bytes, {.config = config.dump()}, "m")) {}
-  tiny::Bytes bytes;
-  Result<std::unique_ptr<Checkpoint>> checkpoint;
-  std::string error() const { return checkpoint.ok() ? "accepted" : checkpoint.error().message; }
-};
-
-std::string error_of(const Json& config, const Tensors& tensors = all()) {
-  return Opened(config, tiny::safetensors(tensors)).error();
-}
-
-void expect_error(const std::string& message, const std::string& part) {
-  EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+void expect_refused(const Tensors& tensors, const std::string& part, const Json& config = kConfig) {
+  expect_part(open_error(tensors, config), part);
 }
 
 Tensors without_experts() {
@@ -46,18 +25,8 @@ Tensors without_experts() {
   return tensors;
 }
 
-std::vector<float> values_of(const Checkpoint& checkpoint, const std::string& name) {
-  const Tensor* tensor = checkpoint.find(name);
-  EXPECT_NE(tensor, nullptr) << name;
-  if (!tensor) return {};
-  const float* from = reinterpret_cast<const float*>(tensor->data);
-  return {from, from + tensor->bytes / sizeof(float)};
-}
-
 TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
-  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(all()));
-  ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
-  const ModelShape& s = (*opened.checkpoint)->shape();
+  const ModelShape s = shape_of(kConfig);
   EXPECT_EQ(s.num_experts, 4);
   EXPECT_EQ(s.experts_per_token, 2);
   EXPECT_EQ(s.expert_ffn, 16);
@@ -65,9 +34,7 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
   EXPECT_TRUE(s.has_dense_ffn());
   EXPECT_EQ(s.widest_ffn(), tiny::kFfn);
-
-  const auto shape_of = [](const Json& config) { return describe_folder({.config = config.dump()}, "m")->shape; };
-  Json plain = tiny::config("qwen3_moe");
+  Json plain = kConfig;
   for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers"})
     plain.erase(key);
   const ModelShape defaults = shape_of(plain);  // those of transformers
@@ -79,10 +46,10 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   EXPECT_FALSE(defaults.has_dense_ffn());
   plain["num_local_experts"] = 16;
   EXPECT_EQ(shape_of(plain).num_experts, 16);
-  Json steps = with("decoder_sparse_step", 2);
+  Json steps = with(kConfig, "decoder_sparse_step", 2);
   steps["num_hidden_layers"] = 6, steps["mlp_only_layers"] = {3};
   EXPECT_EQ(shape_of(steps).expert_layer, (std::vector<uint8_t>{0, 1, 0, 0, 0, 1}));
-  const ModelShape dense = shape_of(with("mlp_only_layers", {0, 1}));
+  const ModelShape dense = shape_of(with(kConfig, "mlp_only_layers", {0, 1}));
   EXPECT_EQ(dense.num_experts, 0);
   EXPECT_FALSE(dense.has_experts(1));
 }
@@ -92,9 +59,8 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
   Tensors tensors = without_experts();
   tensors.push_back({kExperts + "gate_up_proj", {tiny::kExperts, 2 * kWidth, kHidden}});
   tensors.push_back({kExperts + "down_proj", {tiny::kExperts, kHidden, kWidth}});
-  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(tensors));
-  ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
-  const Checkpoint& checkpoint = **opened.checkpoint;
+  const tiny::Bytes file = tiny::safetensors(tensors);
+  const auto checkpoint = good(opened(file, kConfig));
   const size_t both = size_t(2 * kWidth * kHidden), one = both / 2;
   const auto gate_up = tiny::values(tiny::kExperts * both, uint32_t(tensors.size() - 1));
   const auto down = tiny::values(tiny::kExperts * one, uint32_t(tensors.size()));
@@ -102,9 +68,9 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
     const auto part = [&](const std::vector<float>& from, size_t at) {
       return std::vector<float>(from.begin() + std::ptrdiff_t(at), from.begin() + std::ptrdiff_t(at + one));
     };
-    EXPECT_EQ(values_of(checkpoint, fmt::format("blk.1.ffn_gate.{}.weight", e)), part(gate_up, e * both));
-    EXPECT_EQ(values_of(checkpoint, fmt::format("blk.1.ffn_up.{}.weight", e)), part(gate_up, e * both + one));
-    EXPECT_EQ(values_of(checkpoint, fmt::format("blk.1.ffn_down.{}.weight", e)), part(down, e * one));
+    EXPECT_EQ(tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_gate.{}.weight", e))), part(gate_up, e * both));
+    EXPECT_EQ(tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_up.{}.weight", e))), part(gate_up, e * both + one));
+    EXPECT_EQ(tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_down.{}.weight", e))), part(down, e * one));
   }
 }
 
@@ -126,87 +92,74 @@ TEST(ExpertTensors, NamesCountsThatDoNotFit) {
       {"norm_topk_prob", "yes", "norm_topk_prob: must be true or false"},
       {"n_routed_experts", 4, "n_routed_experts"},
   };
-  for (const auto& c : cases) expect_error(error_of(with(c.key, c.value)), c.message);
+  for (const auto& c : cases) expect_refused(all(), c.message, with(kConfig, c.key, c.value));
 }
 
 TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
-  const Json config = tiny::config("qwen3_moe");
   Tensors tensors = all();
   std::erase_if(tensors, [](const auto& t) { return t.name == kExperts + "3.up_proj.weight"; });
-  expect_error(error_of(config, tensors), "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
-  expect_error(error_of(config, without_experts()), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
+  expect_refused(tensors, "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
+  expect_refused(without_experts(), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
   for (auto& t : tensors = all())
     if (t.name == kExperts + "2.down_proj.weight") t.shape = {16, 32};
-  expect_error(error_of(config, tensors), "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
+  expect_refused(tensors, "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
   for (auto& t : tensors = all())
     if (t.name == "model.layers.1.mlp.gate.weight") t.shape = {3, 32};
-  expect_error(error_of(config, tensors), "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
+  expect_refused(tensors, "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
   tensors = all();
   tensors.push_back({kExperts + "4.up_proj.weight", {16, 32}});
-  expect_error(error_of(config, tensors), "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
+  expect_refused(tensors, "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
   tensors = without_experts();
   tensors.push_back({kExperts + "gate_up_proj", {3, 32, 32}});
-  expect_error(error_of(config, tensors),
-      "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
+  expect_refused(tensors, "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
   // A dense model with experts in its file.
   Tensors dense = tiny::folder_tensors("qwen3");
   dense.push_back({kExperts + "gate_up_proj", {4, 32, 32}});
-  expect_error(error_of(tiny::config("qwen3"), dense), "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model");
+  expect_refused(dense, "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model", tiny::config("qwen3"));
 }
 
 TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
-  Opened opened(tiny::config("qwen3_moe"), tiny::safetensors(all()));
-  ASSERT_TRUE(opened.checkpoint.ok()) << opened.error();
-  const ModelInfo info = describe(**opened.checkpoint);
+  const tiny::Bytes file = tiny::safetensors(all());
+  const ModelInfo info = describe(*good(opened(file, kConfig)));
   const uint64_t expert = 4 * 3 * tiny::kExpertFfn * tiny::kHidden, embedding = 4 * tiny::kVocab * tiny::kHidden;
   EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding - 2 * expert);
 }
 
 TEST(ExpertTensors, GptOssOfRandomWeightsHasItsExpertsInMxfp4) {
-  auto made = random_checkpoint("gpt-oss-20b", DType::BF16);
-  ASSERT_TRUE(made.ok()) << made.error().message;
-  EXPECT_NEAR(double(describe(**made).parameters), 20.9e9, 0.1e9);
-  EXPECT_EQ((*made)->find("blk.23.ffn_down.31.weight")->dtype, DType::MXFP4);
-  EXPECT_EQ((*made)->find("blk.23.attn_q.weight")->dtype, DType::BF16);
+  const auto made = good(random_checkpoint("gpt-oss-20b", DType::BF16));
+  EXPECT_NEAR(double(describe(*made).parameters), 20.9e9, 0.1e9);
+  EXPECT_EQ(made->find("blk.23.ffn_down.31.weight")->dtype, DType::MXFP4);
+  EXPECT_EQ(made->find("blk.23.attn_q.weight")->dtype, DType::BF16);
 }
 
 TEST(ExpertTensors, TheKnownModelOfRandomWeightsHasThirtyBillion) {
-  auto made = random_checkpoint("qwen3-30b-a3b", DType::BF16);
-  ASSERT_TRUE(made.ok()) << made.error().message;
-  const ModelInfo info = describe(**made);
+  const auto made = good(random_checkpoint("qwen3-30b-a3b", DType::BF16));
+  const ModelInfo info = describe(*made);
   EXPECT_NEAR(double(info.parameters), 30.5e9, 0.1e9);
   EXPECT_NEAR(double(info.weight_bytes_per_token) / 2, 3.03e9, 0.1e9);  // 3.3 of which 0.3 are the table's
-  EXPECT_EQ((*made)->find("blk.47.ffn_gate_inp.weight")->dtype, DType::F32);
+  EXPECT_EQ(made->find("blk.47.ffn_gate_inp.weight")->dtype, DType::F32);
 }
 
 // GGUF: one tensor for all experts of a layer, in any encoding.
-Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, uint32_t used, const tiny::Shape& down) {
+Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, int used, const tiny::Shape& down) {
   GgufWriter out;
   out.add_text("general.architecture", "qwen3moe");
-  const auto key = [](const char* name) { return fmt::format("qwen3moe.{}", name); };
-  out.add_u32(key("context_length"), 512);
-  out.add_u32(key("embedding_length"), tiny::kHidden);
-  out.add_u32(key("block_count"), tiny::kLayers);
-  out.add_u32(key("attention.head_count"), tiny::kHeads);
-  out.add_u32(key("attention.head_count_kv"), tiny::kKvHeads);
-  out.add_u32(key("attention.key_length"), tiny::kHeadDim);
-  out.add_u32(key("attention.value_length"), tiny::kHeadDim);
-  out.add_f32(key("attention.layer_norm_rms_epsilon"), 1e-6f);
-  out.add_u32(key("expert_count"), 4);
-  out.add_u32(key("expert_used_count"), used);
-  out.add_u32(key("expert_feed_forward_length"), 64);
+  for (const auto& [key, value] : {std::pair("context_length", 512), {"embedding_length", tiny::kHidden},
+           {"block_count", tiny::kLayers}, {"attention.head_count", tiny::kHeads}, {"attention.head_count_kv", tiny::kKvHeads},
+           {"attention.key_length", tiny::kHeadDim}, {"attention.value_length", tiny::kHeadDim}, {"expert_count", 4},
+           {"expert_used_count", used}, {"expert_feed_forward_length", 64}})
+    out.add_u32(fmt::format("qwen3moe.{}", key), uint32_t(value));
+  out.add_f32("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6f);
   tiny::add_vocabulary(out);
   Tensors tensors;
   for (const auto& tensor : tiny::gguf_tensors()) {
-    if (tensor.name.find(".ffn_gate.") != tensor.name.npos) {
-      const std::string layer = tensor.name.substr(0, tensor.name.find(".ffn_gate."));
-      tensors.push_back({layer + ".ffn_gate_inp.weight", {4, tiny::kHidden}});
-      tensors.push_back({layer + ".ffn_gate_exps.weight", {4, 64, tiny::kHidden}});
-      tensors.push_back({layer + ".ffn_up_exps.weight", {4, 64, tiny::kHidden}});
-      tensors.push_back({layer + ".ffn_down_exps.weight", down});
-    } else if (tensor.name.find(".ffn_up.") == tensor.name.npos && tensor.name.find(".ffn_down.") == tensor.name.npos) {
-      tensors.push_back(tensor);
-    }
+    const auto is = [&](const char* part) { return tensor.name.find(part) != tensor.name.npos; };
+    if (!is(".ffn_gate.") && !is(".ffn_up.") && !is(".ffn_down.")) tensors.push_back(tensor);
+    if (!is(".ffn_gate.")) continue;
+    const std::string ffn = tensor.name.substr(0, tensor.name.find("gate."));
+    tensors.push_back({ffn + "gate_inp.weight", {4, tiny::kHidden}});
+    for (const char* name : {"gate", "up"}) tensors.push_back({ffn + name + "_exps.weight", {4, 64, tiny::kHidden}});
+    tensors.push_back({ffn + "down_exps.weight", down});
   }
   bytes = tiny::finish_gguf(out, tensors);
   return open_gguf_bytes(bytes, "m.gguf");
@@ -214,23 +167,19 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, uint32_t used,
 
 TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
   tiny::Bytes bytes;
-  auto opened = open_gguf(bytes, 3, {4, tiny::kHidden, 64});
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  const ModelShape& s = (*opened)->shape();
+  const auto opened = good(open_gguf(bytes, 3, {4, tiny::kHidden, 64}));
+  const ModelShape& s = opened->shape();
   EXPECT_EQ(s.family, "qwen3_moe");
   EXPECT_EQ(s.experts_per_token, 3);
   EXPECT_TRUE(s.norm_expert_shares && s.qk_norm && s.has_experts(0) && s.has_experts(1));
-  const Tensor *first = (*opened)->find("blk.0.ffn_down.0.weight"), *last = (*opened)->find("blk.0.ffn_down.3.weight");
+  const Tensor *first = opened->find("blk.0.ffn_down.0.weight"), *last = opened->find("blk.0.ffn_down.3.weight");
   ASSERT_TRUE(first && last);
   EXPECT_EQ(first->shape, (tiny::Shape{tiny::kHidden, 64}));
   EXPECT_EQ(first->dtype, DType::Q8_0);
   EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(DType::Q8_0, tiny::kHidden * 64));
-  const auto misfit = open_gguf(bytes, 5, {4, tiny::kHidden, 64});
-  ASSERT_FALSE(misfit.ok());
-  expect_error(misfit.error().message, "a token goes to 5 experts, the model has 4");
-  const auto misshapen = open_gguf(bytes, 3, {4, 64, tiny::kHidden});
-  ASSERT_FALSE(misshapen.ok());
-  expect_error(misshapen.error().message, "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");
+  expect_error(open_gguf(bytes, 5, {4, tiny::kHidden, 64}), "a token goes to 5 experts, the model has 4");
+  expect_error(
+      open_gguf(bytes, 3, {4, 64, tiny::kHidden}), "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");
 }
 
 }  // namespace

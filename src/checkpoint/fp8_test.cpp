@@ -1,16 +1,12 @@
 // FP8 folders: the spellings that are read, what their rows decode to, and what is refused with which words.
 #include "checkpoint/fp8.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 
 #include "base/half.h"
-#include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/model_info.h"
-#include "checkpoint/quantise.h"
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
@@ -18,11 +14,7 @@ namespace {
 using nlohmann::json;
 
 // A tensor of the file under construction; FP8 codes are any bytes but NaN.
-struct Part {
-  std::string name, dtype;
-  tiny::Shape shape;
-  std::vector<std::byte> bytes;
-};
+using Part = tiny::Stored;
 
 const json kBlocks = {
     {"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
@@ -38,13 +30,14 @@ class Fp8Folder : public testing::Test {
     config["hidden_size"] = kHidden, config["intermediate_size"] = kFfn;
     parts.clear();
     for (auto [name, shape] : tiny::folder_tensors("llama")) {
-      reshape(name, shape);
+      // The heads' rows are as many as the tiny model is wide, and stay so.
+      for (int64_t& extent : shape) extent = extent == tiny::kHidden ? kHidden : extent == tiny::kFfn ? kFfn : extent;
+      if (name.find("q_proj") != name.npos) shape[0] = tiny::kHeads * tiny::kHeadDim;
+      if (name.find("o_proj") != name.npos) shape[1] = tiny::kHeads * tiny::kHeadDim;
       const bool fp8 = shape.size() == 2 && name.find("layers") != name.npos;
-      Part part{name, fp8 ? "F8_E4M3" : "F32", shape, {}};
       const auto values = tiny::values(tiny::elements(shape), uint32_t(parts.size() + 1));
-      part.bytes.resize(values.size() * (fp8 ? 1 : 4));
-      quantise_row(fp8 ? DType::F8_E4M3 : DType::F32, values.data(), part.bytes.data(), int64_t(values.size()));
-      parts.push_back(part);
+      if (!fp8) parts.push_back({name, "F32", shape, tiny::bytes_of(values)});
+      else parts.push_back({name, "F8_E4M3", shape, tiny::encoded(DType::F8_E4M3, values)});
       if (!fp8) continue;
       const int64_t rows = (shape[0] + 127) / 128, columns = (shape[1] + 127) / 128;
       Part scale{name.substr(0, name.size() - 6) + suffix, scale_dtype, {}, {}};
@@ -52,38 +45,15 @@ class Fp8Folder : public testing::Test {
       if (kind == Fp8Scales::Blocks) scale.shape = {rows, columns};
       std::vector<float> scales;
       for (size_t i = 0; i < tiny::elements(scale.shape); ++i) scales.push_back(std::ldexp(float(i % 50 + 1), -6));
-      const DType dtype = scale_dtype == "F32" ? DType::F32 : DType::BF16;
-      scale.bytes.resize(dtype_bytes(dtype, scales.size()));
-      quantise_row(dtype, scales.data(), scale.bytes.data(), int64_t(scales.size()));
+      scale.data = tiny::encoded(scale_dtype == "F32" ? DType::F32 : DType::BF16, scales);
       parts.push_back(scale);
     }
   }
   void make_blocks() { make(Fp8Scales::Blocks, "weight_scale_inv", "F32"), config["quantization_config"] = kBlocks; }
   void make_matrix() { make(Fp8Scales::Matrix, "weight_scale", "F32"), config["quantization_config"] = kMatrix; }
-  // folder_tensors' shapes at these sizes; the embedding and the head have rows of kHidden too.
-  static void reshape(const std::string& name, tiny::Shape& shape) {
-    const bool ffn = name.find("mlp.") != name.npos, down = name.find("down_proj") != name.npos;
-    const bool query = name.find("q_proj") != name.npos, out = name.find("o_proj") != name.npos;
-    if (shape.size() == 1) shape = {kHidden};
-    else if (ffn) shape = down ? tiny::Shape{kHidden, kFfn} : tiny::Shape{kFfn, kHidden};
-    else if (out) shape = {kHidden, tiny::kHeads * tiny::kHeadDim};
-    else if (query) shape = {tiny::kHeads * tiny::kHeadDim, kHidden};
-    else if (name.find("_proj") != name.npos) shape = {tiny::kKvHeads * tiny::kHeadDim, kHidden};
-    else shape = {tiny::kVocab, kHidden};
-  }
   Result<std::unique_ptr<Checkpoint>> open() {
-    nlohmann::ordered_json header;
-    size_t at = 0;
-    for (const Part& part : parts) {
-      header[part.name] = {{"dtype", part.dtype}, {"shape", part.shape}, {"data_offsets", {at, at + part.bytes.size()}}};
-      at += part.bytes.size();
-    }
-    const std::string text = header.dump();
-    file = tiny::safetensors(text, at);
-    at = 8 + text.size();
-    for (const Part& part : parts)
-      std::copy(part.bytes.begin(), part.bytes.end(), file.begin() + long(at)), at += part.bytes.size();
-    return open_safetensors_bytes(file, {.config = config.dump()}, "m");
+    file = tiny::file_of(parts);
+    return test::opened(file, config);
   }
   Part& part(const std::string& name) {
     for (Part& part : parts)
@@ -91,16 +61,8 @@ class Fp8Folder : public testing::Test {
     ADD_FAILURE() << name;
     return parts[0];
   }
-  std::unique_ptr<Checkpoint> opened() {
-    auto made = open();
-    if (!made.ok()) ADD_FAILURE() << made.error().message;
-    return std::move(made).value();
-  }
-  void expect_error(const std::string& words) {
-    const auto opened = open();
-    ASSERT_FALSE(opened.ok()) << words;
-    EXPECT_NE(opened.error().message.find(words), std::string::npos) << words << " in: " << opened.error().message;
-  }
+  std::unique_ptr<Checkpoint> opened() { return test::good(open()); }
+  void expect_error(std::string_view words) { test::expect_error(open(), words); }
 
   json config;
   std::vector<Part> parts;
@@ -145,10 +107,10 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
             : spelling.kind == Fp8Scales::Blocks               ? row / 128 * 2 + i / 128
                                                                : 0;
         const float scale = std::ldexp(float(index % 50 + 1), -6);
-        EXPECT_EQ(out[size_t(i)], scale * f8_to_f32(uint8_t(codes.bytes[size_t(row * kFfn + i)]))) << row << " " << i;
+        EXPECT_EQ(out[size_t(i)], scale * f8_to_f32(uint8_t(codes.data[size_t(row * kFfn + i)]))) << row << " " << i;
       }
     }
-    EXPECT_NE(model->note().find("fp8 weights"), std::string::npos);
+    test::expect_part(model->note(), "fp8 weights");
   }
 }
 
@@ -165,13 +127,13 @@ TEST_F(Fp8Folder, LeavesOutScalesOfActivationsAndSaysHowMany) {
   make_matrix();
   const Part scale = part("model.layers.0.mlp.down_proj.weight_scale");
   for (const char* name : {"model.layers.0.mlp.down_proj.input_scale", "model.layers.0.self_attn.q_scale"})
-    parts.push_back({name, "F32", {}, scale.bytes});
+    parts.push_back({name, "F32", {}, scale.data});
   const auto model = opened();
-  EXPECT_NE(model->note().find("2 scales of activations are"), std::string_view::npos) << model->note();
+  test::expect_part(model->note(), "2 scales of activations are");
   EXPECT_TRUE(model->kv_scales().empty());
   config.erase("quantization_config");
   for (Part& part : parts)
-    if (part.dtype == "F8_E4M3") part.dtype = "F32", part.bytes.resize(4 * part.bytes.size());
+    if (part.dtype == "F8_E4M3") part.dtype = "F32", part.data.resize(4 * part.data.size());
   std::erase_if(parts, [](const Part& part) { return part.name.ends_with("weight_scale"); });
   expect_error("unknown tensor");  // a model that is not FP8 has no such tensors
 }
@@ -179,9 +141,7 @@ TEST_F(Fp8Folder, LeavesOutScalesOfActivationsAndSaysHowMany) {
 TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
   const auto put = [&](const std::string& name, const char* dtype, tiny::Shape shape, float value) {
     const DType type = dtype == std::string("F32") ? DType::F32 : DType::BF16;
-    parts.push_back({name, dtype, std::move(shape), {}});
-    parts.back().bytes.resize(dtype_bytes(type, 1));
-    quantise_row(type, &value, parts.back().bytes.data(), 1);
+    parts.push_back({name, dtype, std::move(shape), tiny::encoded(type, {value})});
   };
   make_matrix();
   put("model.layers.0.self_attn.k_scale", "F32", {}, 0.25f);
@@ -223,15 +183,15 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
           [&] {
             part(scale).shape = {4, 1};
           }},
-      {"holds inf", [&] { part(scale).bytes[6] = std::byte(0x80), part(scale).bytes[7] = std::byte(0x7f); }},
+      {"holds inf", [&] { part(scale).data[6] = std::byte(0x80), part(scale).data[7] = std::byte(0x7f); }},
       {"has two tensors of scales", [&] { parts.push_back(part(scale)), parts.back().name = down + "_scale"; }},
       {"scales output.weight, which is f32", [&] { parts.push_back(part(scale)), parts.back().name = "lm_head.weight_scale"; }},
       {"scales no matrix", [&] { parts.push_back(part(scale)), parts.back().name = "model.layers.7.mlp.up_proj.weight_scale"; }},
-      {"must be F32, BF16 or F16", [&] { part(scale).dtype = "F8_E4M3", part(scale).bytes.resize(4); }},
+      {"must be F32, BF16 or F16", [&] { part(scale).dtype = "F8_E4M3", part(scale).data.resize(4); }},
       {"config.json has no quantization_config", [&] { config.erase("quantization_config"); }},
       {"norms, biases and factors must be", [&] {
          Part& norm = part("model.norm.weight");
-         norm.dtype = "F8_E4M3", norm.bytes.resize(norm.bytes.size() / 4);
+         norm.dtype = "F8_E4M3", norm.data.resize(norm.data.size() / 4);
        }}};
   for (const Case& c : cases) {
     make_blocks();

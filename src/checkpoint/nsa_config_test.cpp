@@ -1,30 +1,13 @@
 // Models with natively trained sparse attention: keys and tensor names of three publishers, and what is refused by name.
 #include "checkpoint/nsa_config.h"
 
-#include <gtest/gtest.h>
-
-#include "checkpoint/config.h"
-#include "checkpoint/memory_checkpoint.h"
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
 
-using Json = nlohmann::json;
+using namespace test;
 
-Result<ModelShape> shape_of(const Json& config) {
-  HUNCH_TRY(auto description, describe_folder({.config = config.dump()}, "m"));
-  return description.shape;
-}
-ModelShape good_shape(const Json& config) {
-  auto shape = shape_of(config);
-  if (!shape.ok()) ADD_FAILURE() << shape.error().message;
-  return std::move(shape).value();
-}
-std::string error_of(const Json& config) {
-  const auto shape = shape_of(config);
-  return shape.ok() ? "accepted" : shape.error().message;
-}
 Json with(const char* key, Json value) {
   Json config = tiny::config("nsa");
   config["nsa"][key] = std::move(value);
@@ -39,25 +22,25 @@ Json flat(Json keys, const char* type = "nsa") {
 }
 
 TEST(NsaConfig, ReadsAnObjectOfKeysWithThePublishersDefaults) {
-  const ModelShape s = good_shape(with("cmp_kind", "linear"));
+  const ModelShape s = shape_of(with("cmp_kind", "linear"));
   const NsaShape n = s.nsa;
   EXPECT_EQ(std::tie(n.cmp_len, n.cmp_stride, n.sel_block, n.sel_count, n.init_blocks, n.local_blocks, n.window),
       std::make_tuple(8, 4, 16, 4, 1, 2, 24));
   EXPECT_TRUE(n.kind == NsaShape::Kind::Linear && !n.rope_before && n.block_positions);
-  const ModelShape fla = good_shape(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}}));
+  const ModelShape fla = shape_of(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}}));
   EXPECT_EQ(std::tie(fla.nsa.cmp_len, fla.nsa.cmp_stride, fla.nsa.sel_count, fla.nsa.init_blocks, fla.nsa.local_blocks),
       std::make_tuple(32, 32, 16, 0, 1));
   EXPECT_TRUE(fla.nsa.kind == NsaShape::Kind::Mean && fla.nsa.rope_before && !fla.nsa.block_positions);
-  const ModelShape one_more = good_shape(with("window_counts_self", false));
+  const ModelShape one_more = shape_of(with("window_counts_self", false));
   EXPECT_EQ(one_more.nsa.window, 25);
 }
 
 TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
-  const ModelShape ssa = good_shape(flat({{"block_size", 16}, {"block_counts", 16}, {"window_size", 128}}, "llama-nsa"));
+  const ModelShape ssa = shape_of(flat({{"block_size", 16}, {"block_counts", 16}, {"window_size", 128}}, "llama-nsa"));
   EXPECT_EQ(ssa.family, "nsa");
   EXPECT_EQ(std::tie(ssa.nsa.variant, ssa.nsa.cmp_len, ssa.nsa.sel_block, ssa.nsa.sel_count, ssa.nsa.window),
       std::make_tuple(std::string("fla"), 16, 16, 16, 128));
-  const ModelShape xunhao = good_shape(flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8},
+  const ModelShape xunhao = shape_of(flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8},
       {"window_size", 512}, {"compress_type", "avgpool"}}));
   EXPECT_EQ(std::tie(xunhao.nsa.variant, xunhao.nsa.cmp_len, xunhao.nsa.cmp_stride, xunhao.nsa.sel_count),
       std::make_tuple(std::string("std"), 32, 16, 8));
@@ -65,7 +48,7 @@ TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
   Json own = flat({{"block_size", 64}, {"block_counts", 16}, {"num_heads", 4}, {"num_kv_heads", 2}, {"norm_eps", 1e-4},
       {"hidden_act", "swish"}, {"qkv_bias", true}});
   own.erase("num_attention_heads"), own.erase("num_key_value_heads"), own.erase("intermediate_size");
-  const ModelShape fla = good_shape(own);
+  const ModelShape fla = shape_of(own);
   EXPECT_EQ(std::tie(fla.heads, fla.kv_heads, fla.ffn, fla.norm_eps), std::make_tuple(4, 2, int64_t(256), 1e-4));
   EXPECT_TRUE(fla.qkv_bias);
 }
@@ -86,10 +69,7 @@ TEST(NsaConfig, RefusesByNameWhatDoesNotDivideOrIsNotComputed) {
       {with("window", -1), "nsa.window"}, {with("window", "24"), "nsa.window"},
       {flat(Json::object()), "this model needs an object nsa"},
       {flat({{"attention_bias", true}, {"block_counts", 4}}), "attention_bias"}};
-  for (const auto& [config, message] : cases) {
-    const std::string error = error_of(config);
-    EXPECT_NE(error.find(message), std::string::npos) << message << "\n" << error;
-  }
+  for (const auto& [config, message] : cases) expect_error(described(config), message);
 }
 
 TEST(NsaConfig, KnowsTheTensorNamesOfThreePublishers) {
@@ -107,39 +87,27 @@ TEST(NsaConfig, KnowsTheTensorNamesOfThreePublishers) {
       {"embedding.weight", "token_embd.weight"}, {"model.embeddings.weight", "token_embd.weight"},
       {"model.embed_tokens.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"},
       {"model.norm.weight", "output_norm.weight"}, {"lm_head.weight", "output.weight"}};
-  for (const auto& [spelt, canonical] : names) {
-    auto name = nsa_canonical_name(spelt);
-    ASSERT_TRUE(name.ok()) << spelt;
-    EXPECT_EQ(*name, canonical) << spelt;
-  }
+  for (const auto& [spelt, canonical] : names) EXPECT_EQ(good(nsa_canonical_name(spelt)), canonical) << spelt;
   for (const char* name : {"layers.x.nsa.compress_key", "layers.3.nsa.memory_kv", "layers.3", "layers.", "nsa.gate.0.weight",
-           "layers.3.nsa.proj_q.scale", "layers.-1.nsa.gate.0.weight"}) {
-    auto mapped = nsa_canonical_name(name);
-    ASSERT_FALSE(mapped.ok()) << name << " " << *mapped;
-    EXPECT_NE(mapped.error().message.find(name), std::string::npos) << mapped.error().message;
-  }
-}
-
-std::string open_error(const std::vector<tiny::NamedShape>& tensors, const Json& config = tiny::config("nsa")) {
-  const auto bytes = tiny::safetensors(tensors);
-  const auto opened = open_safetensors_bytes(bytes, {.config = config.dump()}, "m");
-  return opened.ok() ? "accepted" : opened.error().message;
+           "layers.3.nsa.proj_q.scale", "layers.-1.nsa.gate.0.weight"})
+    expect_error(nsa_canonical_name(name), name);
 }
 
 TEST(NsaConfig, NamesTheTensorThatIsMissingOrTooMuchOrOfAnotherShape) {
   const auto all = tiny::folder_tensors("nsa");
-  EXPECT_EQ(open_error(all), "accepted");
+  const Json config = tiny::config("nsa");
+  EXPECT_EQ(open_error(all, config), "accepted");
   for (const char* part : {"g_proj", "compress_key", "compress_value", "intra_block_pe"}) {
     auto tensors = all;
     std::erase_if(tensors, [&](const auto& t) { return t.name.find(part) != t.name.npos; });
-    EXPECT_NE(open_error(tensors).find("missing tensor blk.0.nsa_"), std::string::npos) << open_error(tensors);
+    expect_part(open_error(tensors, config), "missing tensor blk.0.nsa_");
     tensors = all;
     for (auto& t : tensors)
       if (t.name.find(part) != t.name.npos) t.shape.back() += 1;
-    EXPECT_NE(open_error(tensors).find("has shape"), std::string::npos) << open_error(tensors);
+    expect_part(open_error(tensors, config), "has shape");
   }
   // A mean needs no weights: those of the file would not be read.
-  EXPECT_NE(open_error(all, with("cmp_kind", "mean")).find("nsa_cmp_k.weight is not part of a nsa model"), std::string::npos);
+  expect_part(open_error(all, with("cmp_kind", "mean")), "nsa_cmp_k.weight is not part of a nsa model");
 }
 
 }  // namespace

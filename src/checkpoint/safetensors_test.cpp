@@ -1,20 +1,16 @@
 // The header reader on malformed input, by a table of what is wrong and which words the message must hold; tensor names.
 #include "checkpoint/safetensors.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
-#include "checkpoint/memory_checkpoint.h"
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
 
-std::string parse_error(const tiny::Bytes& file) {
-  auto entries = parse_safetensors(file, "w.safetensors");
-  return entries.ok() ? "accepted" : entries.error().message;
-}
+using test::expect_part;
+
+std::string parse_error(const tiny::Bytes& file) { return test::error_of(parse_safetensors(file, "w.safetensors")); }
 
 // The header of one tensor.
 std::string f32(std::string_view shape, std::string_view offsets) {
@@ -57,7 +53,7 @@ TEST(Safetensors, RefusesEveryMalformedHeaderAndSaysWhy) {
   };
   for (const BadHeader& bad : cases) {
     const std::string message = parse_error(tiny::safetensors(bad.header, bad.data_bytes));
-    EXPECT_NE(message.find(bad.expected), std::string::npos) << bad.name << ": " << message;
+    EXPECT_TRUE(message.find(bad.expected) != message.npos) << bad.name << ": " << message;
     EXPECT_TRUE(message.starts_with("w.safetensors: ") || message == "accepted") << message;
   }
 }
@@ -67,9 +63,9 @@ TEST(Safetensors, RefusesHeaderLengthsThatTheFileCannotHold) {
   EXPECT_EQ(parse_error(file), "accepted");
   for (const uint64_t length : {uint64_t(3), uint64_t(1) << 20, kMostSafetensorsHeader + 1, uint64_t(1) << 63, ~uint64_t(0)}) {
     std::memcpy(file.data(), &length, 8);
-    EXPECT_NE(parse_error(file).find(length > kMostSafetensorsHeader ? "at most" : "truncated"), std::string::npos) << length;
+    expect_part(parse_error(file), length > kMostSafetensorsHeader ? "at most" : "truncated");
   }
-  EXPECT_NE(parse_error(tiny::Bytes(5)).find("5 bytes"), std::string::npos);
+  expect_part(parse_error(tiny::Bytes(5)), "5 bytes");
 }
 
 TEST(Safetensors, RefusesEveryTruncation) {
@@ -106,11 +102,7 @@ TEST(Safetensors, MapsHuggingFaceNamesToCanonicalOnes) {
       {"model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight"},
       {"model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight"},
       {"model.layers.0.self_attn.rotary_emb.inv_freq", ""}};
-  for (const auto& [hf, canonical] : names) {
-    auto name = canonical_name(hf);
-    ASSERT_TRUE(name.ok()) << hf;
-    EXPECT_EQ(*name, canonical);
-  }
+  for (const auto& [hf, canonical] : names) EXPECT_EQ(test::good(canonical_name(hf)), canonical) << hf;
 }
 
 TEST(Safetensors, RefusesUnknownNamesByName) {
@@ -118,16 +110,12 @@ TEST(Safetensors, RefusesUnknownNamesByName) {
       {"model.layers.0.mlp.experts.0.w1.weight", "model.layers.0.mlp.experts.x.up_proj.weight", "model.experts.gate_up_proj",
           "model.layers.0.mlp.experts.-1.up_proj.weight", "model.layers.0.mlp.experts.0up_proj.weight",
           "model.layers.x.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight",
-          "model.layers.99999999999.mlp.up_proj.weight", "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"}) {
-    auto mapped = canonical_name(name);
-    ASSERT_FALSE(mapped.ok()) << name;
-    EXPECT_NE(mapped.error().message.find(name), std::string::npos);
-  }
+          "model.layers.99999999999.mlp.up_proj.weight", "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"})
+    test::expect_error(canonical_name(name), name);
 }
 
 TEST(Safetensors, EscapesControlBytesInMessages) {
-  const std::string message = parse_error(tiny::safetensors("{\"a\\u001b[31m\":3}", 0));
-  EXPECT_NE(message.find("a\\x1b[31m"), std::string::npos) << message;
+  expect_part(parse_error(tiny::safetensors("{\"a\\u001b[31m\":3}", 0)), "a\\x1b[31m");
 }
 
 TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
@@ -139,11 +127,10 @@ TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
   odd.insert(odd.begin() + 8 + std::ptrdiff_t(length), std::byte(' '));
   ++length;
   std::memcpy(odd.data(), &length, 8);
-  auto checkpoint = open_safetensors_bytes(odd, {.config = tiny::config("llama").dump()}, "odd");
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  for (const Tensor& tensor : (*checkpoint)->tensors()) EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 4, 0u);
+  const auto checkpoint = test::good(test::opened(odd, tiny::config("llama")));
+  for (const Tensor& tensor : checkpoint->tensors()) EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 4, 0u);
   EXPECT_EQ(
-      std::memcmp((*checkpoint)->find("token_embd.weight")->data, tiny::values(tiny::kVocab * tiny::kHidden, 1).data(), 64), 0);
+      std::memcmp(checkpoint->find("token_embd.weight")->data, tiny::values(tiny::kVocab * tiny::kHidden, 1).data(), 64), 0);
 }
 
 }  // namespace

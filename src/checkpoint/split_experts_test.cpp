@@ -1,19 +1,14 @@
 // The experts of gpt-oss folders: codes and scales apart, gate and up in turns, and what does not fit.
 #include "checkpoint/split_experts.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <functional>
 
-#include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/quantise.h"
-#include "checkpoint/tiny_model.h"
+#include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kHidden = 64, kWidth = 32, kExperts = 3;
 
@@ -31,10 +26,7 @@ nlohmann::json gpt_oss_config() {
   return out;
 }
 
-struct Entry {
-  std::string name, dtype;
-  tiny::Shape shape;
-};
+using Entry = tiny::Stored;
 
 std::vector<Entry> entries() {
   const std::string a = "model.layers.0.self_attn.", m = "model.layers.0.mlp.";
@@ -62,44 +54,33 @@ std::vector<Entry> entries() {
   return out;
 }
 
-// Every byte is the low one of its place in the data section times 7: codes and scales that differ.
-tiny::Bytes file_of(const std::vector<Entry>& entries) {
-  Json header;
-  size_t at = 0;
-  for (const Entry& entry : entries) {
-    const size_t bytes = tiny::elements(entry.shape) * (entry.dtype == "U8" ? 1 : entry.dtype == "I64" ? 8 : 4);
-    header[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {at, at + bytes}}};
-    at += bytes;
+// Every byte is the low one of its place among all of them times 7: codes and scales that differ.
+tiny::Bytes filled(std::vector<Entry>& entries) {
+  size_t place = 0;
+  for (Entry& entry : entries) {
+    entry.data.resize(tiny::elements(entry.shape) * (entry.dtype == "U8" ? 1 : entry.dtype == "I64" ? 8 : 4));
+    for (std::byte& byte : entry.data) byte = std::byte(uint8_t(place++ * 7));
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  tiny::Bytes out = tiny::safetensors(text, at);
-  for (size_t i = 0; i < at; ++i) out[8 + text.size() + i] = std::byte(uint8_t(i * 7));
-  return out;
+  return tiny::file_of(entries);
 }
 
-size_t start_of(const tiny::Bytes& file, const std::string& name) {
-  uint64_t header = 0;
-  std::memcpy(&header, file.data(), 8);
-  const Json json =
-      Json::parse(reinterpret_cast<const char*>(file.data()) + 8, reinterpret_cast<const char*>(file.data()) + 8 + header);
-  return 8 + header + json[name]["data_offsets"][0].get<size_t>();
+Entry& at(std::vector<Entry>& all, std::string_view end) {
+  return *std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.name.ends_with(end); });
 }
 
 TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
-  const tiny::Bytes file = file_of(entries());
-  auto opened = open_safetensors_bytes(file, {.config = gpt_oss_config().dump()}, "m");
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  const Checkpoint& c = **opened;
-  const std::string at = "model.layers.0.mlp.experts.";
+  auto stored = entries();
+  const tiny::Bytes file = filled(stored);
+  const auto opened = test::good(test::opened(file, gpt_oss_config()));
+  const Checkpoint& c = *opened;
   struct Kind {
     std::string ours, theirs;
     int64_t rows, columns, step, part;
   };
   for (const Kind& kind : {Kind{"gate", "gate_up", kWidth, kHidden, 2, 0}, Kind{"up", "gate_up", kWidth, kHidden, 2, 1},
            Kind{"down", "down", kHidden, kWidth, 1, 0}}) {
-    const std::byte *codes = file.data() + start_of(file, at + kind.theirs + "_proj_blocks"),
-                    *scales = file.data() + start_of(file, at + kind.theirs + "_proj_scales");
+    const std::byte* codes = at(stored, "." + kind.theirs + "_proj_blocks").data.data();
+    const std::byte* scales = at(stored, "." + kind.theirs + "_proj_scales").data.data();
     for (int64_t e = 0; e < kExperts; ++e) {
       const Tensor* tensor = c.find(fmt::format("blk.0.ffn_{}.{}.weight", kind.ours, e));
       ASSERT_NE(tensor, nullptr);
@@ -119,7 +100,7 @@ TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
     }
   }
   float turns[2 * kWidth];
-  std::memcpy(turns, file.data() + start_of(file, at + "gate_up_proj_bias") + sizeof turns, sizeof turns);  // of expert 1
+  std::memcpy(turns, at(stored, "gate_up_proj_bias").data.data() + sizeof turns, sizeof turns);  // of expert 1
   for (const int part : {0, 1}) {
     const Tensor* bias = c.find(part ? "blk.0.ffn_up_exps.bias" : "blk.0.ffn_gate_exps.bias");
     ASSERT_NE(bias, nullptr);
@@ -134,14 +115,17 @@ TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
 
 TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
   using Change = std::function<void(std::vector<Entry>&, nlohmann::json&)>;
-  const auto at = [](std::vector<Entry>& all, std::string_view end) -> Entry& {
-    return *std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.name.ends_with(end); });
-  };
   const auto drop = [](std::string_view end) -> Change {
     return [=](auto& all, auto&) { std::erase_if(all, [&](const Entry& e) { return e.name.ends_with(end); }); };
   };
   const auto with = [](const char* key, nlohmann::json value) -> Change {
     return [=](auto&, auto& config) { config[key] = value; };
+  };
+  const auto typed = [&](std::string_view end, const char* dtype) -> Change {
+    return [=](auto& all, auto&) { at(all, end).dtype = dtype; };
+  };
+  const auto sized = [&](std::string_view end, size_t axis, int64_t extent) -> Change {
+    return [=](auto& all, auto&) { at(all, end).shape[axis] = extent; };
   };
   const std::pair<Change, const char*> cases[] = {
       {drop("down_proj_scales"), "blk.0.ffn_down_exps.blocks lacks its scales"},
@@ -150,12 +134,12 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
           "missing tensor blk.0.ffn_gate.0.weight"},
       {drop("gate_up_proj_bias"), "missing tensor blk.0.ffn_gate_exps.bias"},
       {drop("sinks"), "missing tensor blk.0.attn_sinks.weight"},
-      {[&](auto& t, auto&) { at(t, "down_proj_blocks").shape[1] = 63; }, "has shape [3, 63, 1, 16], expected [3, 64, 1, 16]"},
-      {[&](auto& t, auto&) { at(t, "down_proj_scales").shape[2] = 2; }, "has shape [3, 64, 2], expected [3, 64, 1]"},
-      {[&](auto& t, auto&) { at(t, "gate_up_proj_bias").shape[1] = 63; }, "has shape [3, 63], expected [3, 64]"},
-      {[&](auto& t, auto&) { at(t, "down_proj_blocks").dtype = "F32"; }, "must hold U8"},
-      {[&](auto& t, auto&) { at(t, "gate_up_proj_bias").dtype = "U8"; }, "must hold BF16, F16 or F32"},
-      {[&](auto& t, auto&) { at(t, "router.bias").dtype = "I64"; }, "holds whole numbers"},
+      {sized("down_proj_blocks", 1, 63), "has shape [3, 63, 1, 16], expected [3, 64, 1, 16]"},
+      {sized("down_proj_scales", 2, 2), "has shape [3, 64, 2], expected [3, 64, 1]"},
+      {sized("gate_up_proj_bias", 1, 63), "has shape [3, 63], expected [3, 64]"},
+      {typed("down_proj_blocks", "F32"), "must hold U8"},
+      {typed("gate_up_proj_bias", "U8"), "must hold BF16, F16 or F32"},
+      {typed("router.bias", "I64"), "holds whole numbers"},
       {[&](auto& t, auto&) { at(t, "down_proj_blocks").name = "model.layers.0.mlp.experts.down_proj"; }, "are read as MXFP4"},
       {[&](auto& t, auto&) { at(t, "sinks").name = "model.layers.0.self_attn.sinks_blocks"; },
           "missing tensor blk.0.attn_sinks.weight"},
@@ -169,10 +153,7 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
     auto tensors = entries();
     auto config = gpt_oss_config();
     change(tensors, config);
-    const tiny::Bytes file = file_of(tensors);
-    auto opened = open_safetensors_bytes(file, {.config = config.dump()}, "m");
-    ASSERT_FALSE(opened.ok()) << expected;
-    EXPECT_NE(opened.error().message.find(expected), std::string::npos) << expected << " in: " << opened.error().message;
+    test::expect_error(test::opened(filled(tensors), config), expected);
   }
 }
 
@@ -180,11 +161,7 @@ TEST(SplitExperts, BelongToGptOssAlone) {
   std::vector<Entry> tensors;
   for (const auto& [name, shape] : tiny::folder_tensors("llama")) tensors.push_back({name, "F32", shape});
   tensors.push_back({"model.layers.0.mlp.experts.down_proj_blocks", "U8", {3, 64, 1, 16}});
-  const tiny::Bytes file = file_of(tensors);
-  auto opened = open_safetensors_bytes(file, {.config = tiny::config("llama").dump()}, "m");
-  ASSERT_FALSE(opened.ok());
-  EXPECT_NE(opened.error().message.find("belongs to experts, of which this model has none"), std::string::npos)
-      << opened.error().message;
+  test::expect_error(test::opened(filled(tensors), tiny::config("llama")), "belongs to experts, of which this model has none");
 }
 
 }  // namespace

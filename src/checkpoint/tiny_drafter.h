@@ -52,26 +52,13 @@ inline std::vector<uint8_t> t2d() {
 
 // As safetensors(tensors), with d2t as I64 and t2d as BOOL.
 inline Bytes drafter_safetensors(const std::vector<NamedShape>& tensors) {
-  nlohmann::ordered_json header;
-  Bytes data;
-  const auto append = [&](const void* from, size_t bytes) {
-    const auto* begin = static_cast<const std::byte*>(from);
-    data.insert(data.end(), begin, begin + bytes);
-  };
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto& [name, shape] = tensors[i];
-    const size_t at = data.size();
-    const char* type = name == "d2t" ? "I64" : name == "t2d" ? "BOOL" : "F32";
-    if (name == "d2t") append(d2t().data(), 8 * kDraftVocab);
-    else if (name == "t2d") append(t2d().data(), kVocab);
-    else append(values(elements(shape), uint32_t(i + 1)).data(), 4 * elements(shape));
-    header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {at, data.size()}}};
+  std::vector<Stored> out;
+  for (const auto& [name, shape] : tensors) {
+    if (name == "d2t") out.push_back({name, "I64", shape, bytes_of(d2t())});
+    else if (name == "t2d") out.push_back({name, "BOOL", shape, bytes_of(t2d())});
+    else out.push_back({name, "F32", shape, bytes_of(values(elements(shape), uint32_t(out.size() + 1)))});
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  Bytes out = safetensors(text, 0);
-  out.insert(out.end(), data.begin(), data.end());
-  return out;
+  return file_of(out);
 }
 
 inline Bytes gguf_eagle3(DType dtype) {
@@ -80,24 +67,17 @@ inline Bytes gguf_eagle3(DType dtype) {
   out.add_text(kDrafterMethodKey, "eagle3");
   out.add_text(kDrafterConfigKey, eagle3_config().dump());
   Bytes data;
-  const auto append = [&](const void* from, size_t bytes) {
-    const auto* begin = static_cast<const std::byte*>(from);
-    data.insert(data.end(), begin, begin + bytes);
-  };
+  const auto append = [&](const Bytes& bytes) { data.insert(data.end(), bytes.begin(), bytes.end()); };
   const auto tensors = eagle3_tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, shape] = tensors[i];
     if (name == "d2t" || name == "t2d") {
       out.add_integers(name, name == "d2t" ? IntegerType::I64 : IntegerType::I8, shape);
-      if (name == "d2t") append(d2t().data(), 8 * kDraftVocab);
-      else append(t2d().data(), kVocab);
+      append(name == "d2t" ? bytes_of(d2t()) : bytes_of(t2d()));
       continue;
     }
     const DType type = shape.size() > 1 ? dtype : DType::F32;
-    const auto filled = values(elements(shape), uint32_t(i + 1));
-    std::vector<std::byte> row(dtype_bytes(type, filled.size()));
-    quantise_row(type, filled.data(), row.data(), int64_t(filled.size()));
-    append(row.data(), row.size());
+    append(encoded(type, values(elements(shape), uint32_t(i + 1))));
     out.add_tensor(name, type, shape);
   }
   return out.to_bytes(data);

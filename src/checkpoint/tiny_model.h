@@ -141,6 +141,19 @@ inline std::vector<float> values(size_t count, uint32_t seed) {
   return out;
 }
 
+inline Bytes encoded(DType dtype, const std::vector<float>& values) {
+  Bytes out(dtype_bytes(dtype, values.size()));
+  quantise_row(dtype, values.data(), out.data(), int64_t(values.size()));
+  return out;
+}
+
+// What a tensor of a file holds.
+inline std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> out(elements(tensor.shape));
+  dequantise_row(tensor.dtype, tensor.data, out.data(), int64_t(out.size()));
+  return out;
+}
+
 // A safetensors file from a header text and data bytes.
 inline Bytes safetensors(const std::string& header, size_t data_bytes) {
   Bytes out(8 + header.size() + data_bytes);
@@ -150,24 +163,38 @@ inline Bytes safetensors(const std::string& header, size_t data_bytes) {
   return out;
 }
 
-// F32 file of these tensors, filled with values(count, seed = index + 1).
-inline Bytes safetensors(const std::vector<NamedShape>& tensors) {
+struct Stored {
+  std::string name, dtype;
+  Shape shape;
+  Bytes data;
+};
+
+template <class T>
+Bytes bytes_of(const std::vector<T>& values) {
+  const auto* begin = reinterpret_cast<const std::byte*>(values.data());
+  return {begin, begin + sizeof(T) * values.size()};
+}
+
+inline Bytes file_of(const std::vector<Stored>& tensors) {
   nlohmann::ordered_json header;
-  size_t at = 0;
-  for (const auto& [name, shape] : tensors) {
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, at + 4 * elements(shape)}}};
-    at += 4 * elements(shape);
+  Bytes data;
+  for (const Stored& t : tensors) {
+    header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.data.size()}}};
+    data.insert(data.end(), t.data.begin(), t.data.end());
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  Bytes out = safetensors(text, at);
-  size_t offset = 8 + text.size();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto filled = values(elements(tensors[i].shape), uint32_t(i + 1));
-    std::memcpy(out.data() + offset, filled.data(), 4 * filled.size());
-    offset += 4 * filled.size();
-  }
+  Bytes out = safetensors(text, 0);
+  out.insert(out.end(), data.begin(), data.end());
   return out;
+}
+
+// F32 file of these tensors, filled with values(count, seed = index + 1).
+inline Bytes safetensors(const std::vector<NamedShape>& tensors) {
+  std::vector<Stored> out;
+  for (const auto& [name, shape] : tensors)
+    out.push_back({name, "F32", shape, bytes_of(values(elements(shape), uint32_t(out.size() + 1)))});
+  return file_of(out);
 }
 
 // Byte-level BPE with a few tokens: ids 0..29 normal, 30 special, 31 added; 32..39 unused.
@@ -241,10 +268,8 @@ inline Bytes finish_gguf(GgufWriter& out, const std::vector<NamedShape>& tensors
   Bytes data;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const DType type = tensors[i].shape.size() > 1 ? dtype : DType::F32;
-    const auto filled = values(elements(tensors[i].shape), uint32_t(i + 1));
-    const size_t at = data.size();
-    data.resize(at + dtype_bytes(type, filled.size()));
-    quantise_row(type, filled.data(), data.data() + at, int64_t(filled.size()));
+    const Bytes filled = encoded(type, values(elements(tensors[i].shape), uint32_t(i + 1)));
+    data.insert(data.end(), filled.begin(), filled.end());
     out.add_tensor(tensors[i].name, type, tensors[i].shape);
   }
   return out.to_bytes(data);

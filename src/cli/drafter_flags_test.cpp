@@ -1,66 +1,30 @@
 // Drafters by flag and by configuration: which are loaded, which guesses, and what is refused.
 #include "api/drafter_paths.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
 #include "api/token_tree.h"
+#include "base/test_folder.h"
 #include "checkpoint/tiny_drafter.h"
 #include "cli/drafter_report.h"
-#include "cli/speculation_flags.h"
+#include "cli/test_flags.h"
 #include "engine/plan.h"
 
 namespace hunch {
 namespace {
 
-namespace fs = std::filesystem;
+using namespace test;
 
-struct Outcome {
-  SpeculationOptions options;
-  std::vector<DrafterOptions> drafters;
-  std::vector<std::string> notes;
-  std::string message;  // of the error; empty where there is none
-};
-
-Outcome resolve(std::vector<std::string> arguments, const std::vector<DrafterOptions>* loaded = nullptr) {
-  FlagSet set("hunch run", "Runs.");
-  SpeculationFlags flags;
-  add_speculation_flags(set, flags);
-  if (const Status status = set.parse(arguments); !status.ok()) return {.message = status.error().message};
-  flags.loaded = loaded;
-  Outcome out;
-  auto options = resolve_speculation(flags, &out.notes);
-  if (!options.ok()) return {.message = options.error().message};
-  out.options = *options;
-  auto drafters = resolve_drafters(flags);
-  if (drafters.ok()) out.drafters = *drafters;
-  else out.message = drafters.error().message;
-  return out;
-}
-
-class DrafterFlags : public testing::Test {
+class DrafterFlags : public FolderTest {
  protected:
   void SetUp() override {
-    fs::create_directories(eagle_);
-    fs::create_directories(medusa_);
-    put(eagle_ + "/config.json", tiny::eagle3_config().dump());
-    put(eagle_ + "/model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
-    put(medusa_ + "/config.json", R"({"medusa_num_heads": 1, "medusa_num_layers": 1})");
-    put(medusa_ + "/medusa_lm_head.safetensors", tiny::safetensors({{"0.0.linear.weight", {32, 32}}, {"0.1.weight", {40, 32}}}));
-  }
-  void TearDown() override { fs::remove_all(root_); }
-  static void put(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-  static void put(const std::string& path, const tiny::Bytes& bytes) {
-    std::ofstream(path).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+    put("eagle/config.json", tiny::eagle3_config().dump());
+    put("eagle/model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
+    put("medusa/config.json", R"({"medusa_num_heads": 1, "medusa_num_layers": 1})");
+    put("medusa/medusa_lm_head.safetensors", tiny::safetensors({{"0.0.linear.weight", {32, 32}}, {"0.1.weight", {40, 32}}}));
   }
   Outcome config(const std::string& model, const std::string& rest = "", const std::vector<DrafterOptions>* loaded = nullptr) {
     return resolve({"--speculative-config", R"({"model": ")" + model + "\"" + rest + "}"}, loaded);
   }
-  std::string root_ = testing::TempDir() + "hunch_drafter_flags_" + std::to_string(getpid()), eagle_ = root_ + "/eagle",
-              medusa_ = root_ + "/medusa";
+  const std::string eagle_ = at("eagle"), medusa_ = at("medusa");
 };
 
 TEST_F(DrafterFlags, ANamedDrafterIsLoadedAndGuesses) {
@@ -95,9 +59,8 @@ TEST_F(DrafterFlags, OfSeveralDraftersOneMustBeMeant) {
   EXPECT_EQ(o.message, "");
   EXPECT_EQ(o.options.proposer, "medusa");
   EXPECT_EQ(o.drafters.size(), 2u);
-  fs::copy(eagle_, root_ + "/copy");
-  EXPECT_NE(resolve({"-md", eagle_, "-md", root_ + "/copy", "--spec", "eagle3"}).message.find("two drafters of method eagle3"),
-      std::string::npos);
+  std::filesystem::copy(eagle_, at("copy"));
+  expect_part(resolve({"-md", eagle_, "-md", at("copy"), "--spec", "eagle3"}).message, "two drafters of method eagle3");
 }
 
 TEST_F(DrafterFlags, AMethodWithoutItsDrafterIsAnError) {
@@ -106,7 +69,7 @@ TEST_F(DrafterFlags, AMethodWithoutItsDrafterIsAnError) {
   EXPECT_EQ(resolve({"--spec", "medusa", "-md", eagle_}).message, eagle_ + ": a drafter of method eagle3, not medusa");
   EXPECT_EQ(resolve({"--spec", "eagle", "-md", eagle_, "-md", medusa_}).message,
       "method eagle is not loaded; loaded are eagle3 (" + eagle_ + "), medusa (" + medusa_ + "): add --model-draft PATH");
-  EXPECT_NE(resolve({"-md", root_ + "/none"}).message.find(root_ + "/none: No such file"), std::string::npos);
+  expect_part(resolve({"-md", at("none")}).message, at("none") + ": No such file");
   EXPECT_EQ(resolve({"-md", ""}).message, "-md needs the path of a folder or file");
 }
 
@@ -141,7 +104,7 @@ TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
       {R"("use_heterogeneous_vocab": 1)", "must be true or false, not a number"},
       {R"("draft_vocab_mode": "same", "use_heterogeneous_vocab": true)", "contradicts \"draft_vocab_mode\""},
   };
-  for (const auto& [rest, words] : answers) EXPECT_NE(message(rest).find(words), std::string::npos) << rest << message(rest);
+  for (const auto& [rest, words] : answers) expect_part(message(rest), words);
   EXPECT_EQ(config("").message, "--speculative-config: \"model\" must be a string, the path of a drafter, not empty");
   EXPECT_EQ(resolve({"--speculative-config", R"({"method": "eagle3", "model": 7})"}).message,
       "--speculative-config: \"model\" must be a string, the path of a drafter, not a number");
@@ -192,29 +155,25 @@ TEST(TokenTreeText, BreaksAreShownAndTreesAreTrees) {
   const auto error = [](std::string_view text) { return parse_token_tree("t", text).error().message; };
   for (const char* broken :
       {"", "[", "[]", "[()]", "[(0)", "[(0]x", "[(-1,)]", "[(16,)]", "[(a,)]", "0", "[(0,)] 1", "[(99999999999,)]"})
-    EXPECT_NE(error(broken).find("it breaks at character"), std::string::npos) << broken << ": " << error(broken);
+    expect_part(error(broken), "it breaks at character");
   EXPECT_TRUE(error("[(0,), (0,)]").starts_with("t: ")) << error("[(0,), (0,)]");
-  EXPECT_NE(error("[(0,), (1, 2)]").find("(1, 2)"), std::string::npos) << error("[(0,), (1, 2)]");
+  expect_part(error("[(0,), (1, 2)]"), "(1, 2)");
   std::string many = "[";
   for (int i = 0; i < 65; ++i) many += "(0,), ";
   EXPECT_EQ(error(many + "]"), "t has more than 64 nodes");
 }
 
 TEST_F(DrafterFlags, InfoSaysWhatADrafterIs) {
-  auto eagle = drafter_json(eagle_);
-  ASSERT_TRUE(eagle.ok()) << eagle.error().message;
-  EXPECT_EQ((*eagle)["method"], "eagle3");
-  EXPECT_EQ((*eagle)["draft_vocab"], tiny::kDraftVocab);
-  EXPECT_EQ((*eagle)["taps"], (std::vector<int>{0, 1, 1}));
-  EXPECT_EQ((*eagle)["taps_convention"], "outputs");
-  EXPECT_EQ((*eagle)["encodings"]["integers"]["tensors"], 2);
-  const std::string text = drafter_text(*eagle);
+  auto eagle = good(drafter_json(eagle_));
+  EXPECT_EQ(eagle["method"], "eagle3");
+  EXPECT_EQ(eagle["draft_vocab"], tiny::kDraftVocab);
+  EXPECT_EQ(eagle["taps"], (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(eagle["taps_convention"], "outputs");
+  EXPECT_EQ(eagle["encodings"]["integers"]["tensors"], 2);
   for (const char* part : {"drafter           eagle3 (", "1 layers, hidden 32", "target            hidden 32, 40 tokens",
            "draft vocabulary  20 tokens", "outputs of layers 0, 1, 1 (the file lists outputs)"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
-  auto medusa = drafter_json(medusa_);
-  ASSERT_TRUE(medusa.ok()) << medusa.error().message;
-  EXPECT_NE(drafter_text(*medusa).find("1 heads of 1 residual layers"), std::string::npos);
+    expect_part(drafter_text(eagle), part);
+  expect_part(drafter_text(good(drafter_json(medusa_))), "1 heads of 1 residual layers");
 }
 
 TEST(CheckDrafter, NamesWhatIsLoaded) {

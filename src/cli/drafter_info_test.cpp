@@ -1,46 +1,27 @@
 // Sizes and feature taps of drafters, as different publishers write them.
 #include "cli/drafter_info.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
+#include "base/test_folder.h"
+#include "base/test_results.h"
 #include "checkpoint/tiny_drafter.h"
 
 namespace hunch {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
-class DrafterInfoTest : public testing::Test {
+class DrafterInfoTest : public test::FolderTest {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
   Result<DrafterInfo> described(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
-    std::ofstream(folder_ + "/config.json") << config.dump();
-    const tiny::Bytes bytes = tiny::drafter_safetensors(tensors);
-    std::ofstream(folder_ + "/model.safetensors")
-        .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+    put("config.json", config.dump());
+    put("model.safetensors", tiny::drafter_safetensors(tensors));
     HUNCH_TRY(const auto file, DrafterFile::open(folder_));
     return describe_drafter(*file);
   }
   DrafterInfo shape_of(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
-    auto shape = described(config, tensors);
-    if (!shape.ok()) ADD_FAILURE() << shape.error().message;
-    return std::move(shape).value();
+    return test::good(described(config, tensors));
   }
-  void expect_error(const json& config, const std::string& words) {
-    const std::string error = error_of(config);
-    EXPECT_NE(error.find(words), std::string::npos) << words << " in: " << error;
-  }
-  std::string error_of(const json& config) {
-    auto shape = described(config);
-    return shape.ok() ? "accepted" : shape.error().message;
-  }
-  std::string folder_ = testing::TempDir() + "hunch_drafter_info_" + std::to_string(getpid());
+  void expect_error(const json& config, std::string_view words) { test::expect_error(described(config), words); }
 };
 
 TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
@@ -57,7 +38,7 @@ TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {2, 12, 22}}};
   expect_error(config, "names other layers than eagle_config.");
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
-  EXPECT_EQ(error_of(config), "accepted");
+  EXPECT_TRUE(described(config).ok());
 }
 
 TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {

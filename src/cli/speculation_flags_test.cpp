@@ -1,33 +1,15 @@
 // Flags and --speculative-config against each other and against everything that people paste.
 #include "cli/speculation_flags.h"
 
-#include <gtest/gtest.h>
-
 #include <tuple>
+
+#include "cli/test_flags.h"
 
 namespace hunch {
 namespace {
 
-struct Outcome {
-  SpeculationOptions options;
-  std::vector<std::string> notes;
-  std::string message;  // of the error; empty where there is none
-};
+using namespace test;
 
-Outcome resolve(std::vector<std::string> arguments) {
-  FlagSet set("hunch run", "Runs.");
-  SpeculationFlags flags;
-  add_speculation_flags(set, flags);
-  if (const Status status = set.parse(arguments); !status.ok()) return {{}, {}, status.error().message};
-  Outcome out;
-  auto options = resolve_speculation(flags, &out.notes);
-  if (options.ok()) out.options = *options;
-  else out.message = options.error().message;
-  return out;
-}
-void expect_part(const std::string& message, const std::string& part) {
-  EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
-}
 Outcome config(const std::string& json) { return resolve({"--speculative-config", json}); }
 
 // What a configuration is told, behind the name of its flag.
@@ -49,36 +31,9 @@ TEST(SpeculationFlags, LeavesDefaultsAlone) {
 }
 
 TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
-  const Outcome a = resolve({
-      "--spec",
-      "self",
-      "--draft",
-      "5",
-      "--policy",
-      "vegas",
-      "--ratio",
-      "0.07",
-      "--min-tokens",
-      "32",
-      "--metric",
-      "true_weight",
-      "--rows",
-      "first_last",
-      "--combine",
-      "sum",
-      "--share",
-      "layer",
-      "--spread",
-      "8",
-      "--sinks",
-      "4",
-      "--recent",
-      "64",
-      "--rule",
-      "ratio",
-      "--draft-weights",
-      "q4_0",
-  });
+  const Outcome a = resolve({"--spec", "self", "--draft", "5", "--policy", "vegas", "--ratio", "0.07", "--min-tokens", "32",
+      "--metric", "true_weight", "--rows", "first_last", "--combine", "sum", "--share", "layer", "--spread", "8", "--sinks", "4",
+      "--recent", "64", "--rule", "ratio", "--draft-weights", "q4_0"});
   const Outcome b = config(
       R"({"method": "sparse_attn", "num_speculative_tokens": 5, "sparse_attn_algorithm": "vegas", "sparse_attn_ratio": 0.07,
       "sparse_attn_min_tokens": 32, "sparse_attn_metric": "true_weight", "sparse_attn_rows": "first_last", "sparse_attn_combine": "sum",

@@ -439,7 +439,9 @@ void Follower::sample(
       .probs = given ? tree.q.slice(first, draft.level) : View<float, 2>{},
       .state = sequence.logit_state.get(),
       .first_row = first,
-      .drafts = drafts.data ? drafts : draft.branch ? row_tokens(sequence.slot) : tree.tokens,
+      .drafts = drafts.data ? drafts
+          : draft.branch    ? row_tokens(sequence.slot)
+                            : tree.tokens,
       .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
   if (draft.branch) {
     args.ranked = ranked_.view<int32_t>(level_rows_, kMostTried).slice(row, draft.level);

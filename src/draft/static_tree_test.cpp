@@ -1,10 +1,9 @@
 // Shapes of trees: what a request may bring, and the trees that grow from accuracies, against a search over all trees.
 #include "draft/static_tree.h"
 
-#include <gtest/gtest.h>
-
 #include <functional>
 
+#include "base/test_results.h"
 #include "draft/dynamic_tree.h"
 #include "draft/rank_accuracy.h"
 
@@ -13,11 +12,7 @@ namespace {
 
 using Paths = std::vector<std::vector<int>>;
 
-StaticTree make(const Paths& paths) {
-  auto made = StaticTree::make(paths, 64);
-  HUNCH_CHECK(made.ok());
-  return *made;
-}
+StaticTree make(const Paths& paths) { return test::good(StaticTree::make(paths, 64)); }
 
 TEST(StaticTree, PutsParentsFirstLevelByLevelWhateverTheOrderOfThePaths) {
   const StaticTree tree = make({{1, 0}, {0, 2, 1}, {0}, {0, 2}, {0, 0}, {1}});
@@ -105,12 +100,11 @@ TEST(StaticTree, GrowsTheTreeOfTheMostAcceptedTokensAndEachOfItsBeginningsIsTheB
 
 TEST(StaticTree, BreaksTiesTheSameWayEveryTime) {
   const std::vector<float> even(4, 0.5f);
-  StaticTree tree;
-  tree.grow(View<const float, 2>(even.data(), 2, 2), 5);
-  EXPECT_EQ(tree.text(), "[(0,), (1,), (0, 0), (0, 1), (1, 0)]");
-  StaticTree again;
-  again.grow(View<const float, 2>(even.data(), 2, 2), 5);
-  EXPECT_EQ(again.text(), tree.text());
+  for (int time = 0; time < 2; ++time) {
+    StaticTree tree;
+    tree.grow(View<const float, 2>(even.data(), 2, 2), 5);
+    EXPECT_EQ(tree.text(), "[(0,), (1,), (0, 0), (0, 1), (1, 0)]");
+  }
 }
 
 TEST(RankAccuracy, BeginsWithAFallingPriorAndLearnsWhichRanksAreRight) {
@@ -126,7 +120,7 @@ TEST(RankAccuracy, BeginsWithAFallingPriorAndLearnsWhichRanksAreRight) {
   EXPECT_LT(accuracy.of(0, 0), 0.05f);
   EXPECT_NEAR(accuracy.of(1, 3), 0.25f, 0.02f);
   EXPECT_TRUE(accuracy.tree().text().starts_with("[(1,), (1, 0),")) << accuracy.tree().text();
-  EXPECT_NE(accuracy.tree().text().find("(1, 3)"), std::string::npos) << accuracy.tree().text();
+  test::expect_part(accuracy.tree().text(), "(1, 3)");
 }
 
 // The same calls that follower.cpp makes: what goes on, and what is emitted.

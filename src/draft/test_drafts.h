@@ -1,12 +1,11 @@
 // What the tests of proposers share: sequences without a cache, trees with buffers, random streams that repeat themselves.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "base/random.h"
+#include "base/test_results.h"
 #include "draft/proposer.h"
 
 namespace hunch::test {
@@ -62,11 +61,7 @@ struct Tree {
 };
 
 inline std::unique_ptr<Proposer> make_proposer(std::string_view name, const ProposerOptions& options = {}, int sequences = 1) {
-  const auto* part = Register<Proposer>::find(name);
-  HUNCH_CHECK(part != nullptr);
-  auto made = part->make({.max_draft = 64, .max_sequences = sequences, .options = options});
-  HUNCH_CHECK(made.ok());
-  return std::move(made).value();
+  return good(Register<Proposer>::find(name)->make({.max_draft = 64, .max_sequences = sequences, .options = options}));
 }
 
 // The chain that a proposer finds for an open sequence.

@@ -31,8 +31,8 @@ BackendCounters difference(const BackendCounters& a, const BackendCounters& b, u
   };
 }
 
-// Asks the rule, which takes its time, and keeps first children by coins of given odds. Nothing about the stream is right: figures
-// made with it say "synthetic".
+// Asks the rule, which takes its time, and keeps first children by coins of given odds. Nothing about the stream is right:
+// figures made with it say "synthetic".
 class Synthetic final : public AcceptanceRule {
  public:
   Synthetic(std::unique_ptr<AcceptanceRule> rule, std::vector<double> odds, uint64_t seed)

@@ -43,6 +43,8 @@ Running::~Running() {
 Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const RequestPlan& plan, const Request& request) {
   auto made = std::unique_ptr<Running>(new Running(parts, plan, request));
   HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({.vocab = parts.model->shape().vocab_size}));
+  // Trees that are drawn grow level by level with the host, and are judged by it: on a device chains do better.
+  if (made->needs_probs() && parts.backend->asynchronous()) made->plan.planned_nodes = 0;
   for (const std::string& name : plan.drafters) HUNCH_OK(made->add_drafter(name));
   HUNCH_TRY(LogitRules rules, logit_rules(request.sampling, parts.model->shape().vocab_size, end_ids_of(request, parts)));
   const bool structured = request.structured.kind != StructuredOutput::Kind::None;

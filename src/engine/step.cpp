@@ -16,6 +16,8 @@
 namespace hunch {
 namespace {
 
+constexpr int64_t kMostLooked = 64;
+
 // Adds the time of a scope to a counter in milliseconds.
 class Stopwatch {
  public:
@@ -118,12 +120,13 @@ void SampledRows::weigh() {
 Step::Step(EngineParts& parts, const SchedulerLimits& limits)
     : parts_(parts),
       // Every request's verified rows, and one row of each that ends its prompt in the same step.
-      rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs) {
+      rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs),
+      most_looked_(std::min<int64_t>(kMostLooked, limits.verify_rows)) {
   ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
   taps_ = parts.backend->allocate(size_t(limits.rows) * parts.taps.size() * size_t(parts.model->shape().hidden) * sizeof(float));
-  looked_ids_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(int32_t), Memory::Shared);
-  looked_values_ = parts.backend->allocate((1 + kMaxLogprobs) * sizeof(float), Memory::Shared);
+  looked_ids_ = parts.backend->allocate(size_t(most_looked_) * (1 + kMaxLogprobs) * sizeof(int32_t), Memory::Shared);
+  looked_values_ = parts.backend->allocate(size_t(most_looked_) * (1 + kMaxLogprobs) * sizeof(float), Memory::Shared);
   const size_t most = size_t(limits.max_seqs);
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
   followed_.reserve(most), report_.drafted.reserve(kMaxArms);
@@ -449,34 +452,44 @@ void Step::fail_all(const StepPlan& plan, const Error& why) {
   for (const auto& chunk : plan.chunks) running(chunk).failure = error;
 }
 
-TokenLogprob Step::look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count) {
-  auto ids = looked_ids_.view<int32_t>(1 + kMaxLogprobs);
-  auto values = looked_values_.view<float>(1 + kMaxLogprobs);
-  ids(0) = id;
-  parts_.backend->log_probs({
-      .logits = rows_.logits(row, 1),
-      .ids = ids.slice(0, 1),
-      .values = values.slice(0, 1),
-      .count = count,
-      .top_ids = View<int32_t, 2>(&ids(1), 1, count),
-      .top_values = View<float, 2>(&values(1), 1, count),
-  });
-  (void)parts_.backend->synchronize();  // a failure shows at the next step
-  top.clear();
-  for (int i = 0; i < count && ids(1 + i) >= 0; ++i) top.push_back({ids(1 + i), values(1 + i)});
-  return {id, values(0)};
+template <class Tell>
+void Step::look_at(int64_t first, std::span<const int32_t> ids, int count, Tell&& tell) {
+  const auto seen = looked_ids_.view<int32_t>(most_looked_, 1 + kMaxLogprobs);
+  const auto values = looked_values_.view<float>(most_looked_, 1 + kMaxLogprobs);
+  std::vector<TokenLogprob> top;
+  for (size_t from = 0; from < ids.size(); from += size_t(most_looked_)) {
+    const auto some = ids.subspan(from, std::min(ids.size() - from, size_t(most_looked_)));
+    const int64_t rows = int64_t(some.size());
+    for (int64_t row = 0; row < rows; ++row) seen(row, 0) = some[size_t(row)];
+    LogProbsArgs args{.logits = rows_.logits(first + int64_t(from), rows), .count = count};
+    args.ids = View<const int32_t, 1>(seen.data, rows), args.ids.stride[0] = seen.stride[0];
+    args.values = View<float, 1>(values.data, rows), args.values.stride[0] = values.stride[0];
+    args.top_ids = View<int32_t, 2>(seen.data + 1, rows, count), args.top_ids.stride[0] = seen.stride[0];
+    args.top_values = View<float, 2>(values.data + 1, rows, count), args.top_values.stride[0] = values.stride[0];
+    parts_.backend->log_probs(args);
+    (void)parts_.backend->synchronize();  // a failure shows at the next step
+    for (int64_t row = 0; row < rows; ++row) {
+      top.clear();
+      for (int i = 1; i <= count && seen(row, i) >= 0; ++i) top.push_back({seen(row, i), values(row, i)});
+      tell(from + size_t(row), values(row, 0), top);
+    }
+  }
 }
 
 // Row p of a prompt speaks of its token p + 1. What was looked at before a preemption is not looked at again.
 void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
   const Sequence& sequence = who.sequence;
-  std::vector<TokenLogprob> top;
-  for (int64_t row = 0; row < chunk.rows; ++row) {
-    const int64_t next = sequence.committed_len + row + 1;
-    if (next >= sequence.prompt_len || next != int64_t(who.stats.prompt_logprobs.size()) + 1) continue;
-    parts_.model->logits(*parts_.backend, hidden.slice(row, 1), rows_.logits(0, 1));
-    who.stats.prompt_logprobs.push_back(look_at(0, sequence.tokens[size_t(next)], top, who.plan.prompt_logprobs));
-    who.stats.prompt_top.push_back(top);
+  auto& known = who.stats.prompt_logprobs;
+  const int64_t end = std::min(chunk.rows, sequence.prompt_len - 1 - sequence.committed_len);
+  for (int64_t row = int64_t(known.size()) - sequence.committed_len; row < end;) {
+    const int64_t rows = std::min(end - row, most_looked_), next = sequence.committed_len + row + 1;
+    parts_.model->logits(*parts_.backend, hidden.slice(row, rows), rows_.logits(0, rows));
+    const auto ids = std::span(sequence.tokens).subspan(size_t(next), size_t(rows));
+    look_at(0, ids, who.plan.prompt_logprobs, [&](size_t i, float logprob, const std::vector<TokenLogprob>& top) {
+      known.push_back({ids[i], logprob});
+      who.stats.prompt_top.push_back(top);
+    });
+    row += rows;
   }
 }
 
@@ -506,10 +519,9 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
   }
   sequence.tokens.push_back(first);
   if (sequence.logit_state) sequence.logit_state->append(first);
-  if (who.plan.logprobs >= 0) {
-    who.top.resize(1);
-    who.logprobs = {look_at(row, first, who.top[0], who.plan.logprobs).logprob};
-  }
+  if (who.plan.logprobs < 0) return;
+  look_at(row, std::span(&first, 1), who.plan.logprobs,
+      [&](size_t, float logprob, const std::vector<TokenLogprob>& top) { who.logprobs = {logprob}, who.top = {top}; });
 }
 
 void Step::settle(Running& who, int64_t first_row) {
@@ -531,13 +543,16 @@ void Step::settle(Running& who, int64_t first_row) {
   who.emitted_first = sequence.len();
   who.emitted_drafts = int(verdict.tokens.size());
   if (who.plan.logprobs >= 0) {
-    who.logprobs.clear();
-    who.top.resize(verdict.tokens.size() + 1);
-    int64_t row = first_row;
-    for (size_t i = 0; i <= verdict.tokens.size(); ++i) {
-      const int32_t id = i < verdict.tokens.size() ? verdict.tokens[i] : verdict.next;
-      who.logprobs.push_back(look_at(row, id, who.top[i], who.plan.logprobs).logprob);
-      if (i < verdict.path.size()) row = first_row + verdict.path[i] + 1;
+    who.logprobs.clear(), who.top.clear();
+    std::vector<int32_t> ids(verdict.tokens);
+    ids.push_back(verdict.next);
+    const auto row_of = [&](size_t i) { return first_row + (i == 0 ? 0 : verdict.path[i - 1] + 1); };
+    for (size_t from = 0, end; from < ids.size(); from = end) {  // rows that lie together, as a chain's do
+      for (end = from + 1; end < ids.size() && row_of(end) == row_of(end - 1) + 1;) ++end;
+      look_at(row_of(from), std::span(ids).subspan(from, end - from), who.plan.logprobs,
+          [&](size_t, float logprob, const std::vector<TokenLogprob>& top) {
+            who.logprobs.push_back(logprob), who.top.push_back(top);
+          });
     }
   }
   if (sequence.logit_state) {

@@ -115,8 +115,10 @@ class Step {
   void settle_chunk(Running&, const StepPlan::Chunk&, int64_t row, View<const float, 2> hidden);
   void fail_all(const StepPlan&, const Error&);
   void settle(Running&, int64_t first_row);
-  // Log-probabilities of `id` in a row of logits, and of the most probable ones.
-  TokenLogprob look_at(int64_t row, int32_t id, std::vector<TokenLogprob>& top, int count);
+  // Log-probabilities of ids in rows of logits from `first` on, an id a row, and of the `count` most probable ones of each;
+  // tell(row, logprob of its id, the most probable ones).
+  template <class Tell>
+  void look_at(int64_t first, std::span<const int32_t> ids, int count, Tell&& tell);
   void look_at_prompt(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void emit_unverified(Running&);
   TargetRows rows_of(const Running&, int64_t first_position, int64_t first_row, int64_t count, View<const float, 2> hidden) const;
@@ -129,7 +131,8 @@ class Step {
   EngineParts& parts_;
   SampledRows rows_;
   Buffer ids_, hidden_, taps_;
-  Buffer looked_ids_, looked_values_;  // [1 + kMaxLogprobs]
+  int64_t most_looked_;                // rows at once: those of answers, behind, stay as they are
+  Buffer looked_ids_, looked_values_;  // [rows][1 + kMaxLogprobs]
   std::vector<DraftTask> tasks_;
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
   std::vector<const Proposer*> asked_;

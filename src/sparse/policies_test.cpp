@@ -1,8 +1,6 @@
 // Every policy's selections against its definition, written out plainly: random keys and queries, two sequences in one pass, the
 // passes of whole rounds in the order in which a model makes them, on the reference backend and on `cpu`. The compact copies are
 // read back after every commit.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -10,6 +8,7 @@
 #include <random>
 
 #include "base/half.h"
+#include "base/test_results.h"
 #include "sparse/policy.h"
 
 namespace hunch {
@@ -33,11 +32,9 @@ struct Live {  // one sequence and what its last pass showed the policy
 class Rig {
  public:
   Rig(const char* device, const char* policy, const PolicyOptions& options) : options(options) {
-    auto made = Register<Backend>::find(device)->make({.threads = 2});
-    HUNCH_CHECK(made.ok());
-    backend = std::move(*made);
+    backend = test::good(Register<Backend>::find(device)->make({.threads = 2}));
     store = backend->make_kv_store(kGeometry, 30);
-    auto part = Register<SparsePolicy>::find(policy)->make({
+    this->policy = test::good(Register<SparsePolicy>::find(policy)->make({
         .backend = backend.get(),
         .geometry = kGeometry,
         .heads = kHeads,
@@ -46,9 +43,7 @@ class Rig {
         .max_draft = kMaxDraft,
         .context_len = 1 << 20,
         .options = options,
-    });
-    HUNCH_CHECK(part.ok());
-    this->policy = std::move(*part);
+    }));
   }
 
   Live start(Slot slot, int64_t prompt) {
@@ -112,6 +107,10 @@ class Rig {
   Selection selection(const Live& run, int layer) {
     return policy->select(
         layer, {}, {.sequence = &run.sequence, .draft = true, .first_position = run.sequence.committed_len, .num_rows = 1});
+  }
+  std::vector<int32_t> listed(Slot slot, int layer, int set) const {
+    const auto list = policy->selected(slot, layer);
+    return {&list(set, 0), &list(set, 0) + list.extent[1]};
   }
   std::vector<float> entry(const KvRef& kv, int layer, int head, int64_t e) const {
     std::vector<float> out(2 * kDim);
@@ -279,22 +278,24 @@ void expect_best(const Rig& rig, const Live& run, int layer, int set, const Scor
   ASSERT_GE(worst, best - 1e-4 * std::max(std::abs(best), std::abs(worst))) << what << " layer " << layer << " set " << set;
 }
 
-// After a commit the compact copy holds the listed entries, then every committed entry behind them.
+// The compact copy of a layer holds the listed entries, then all that are behind them, up to `end`.
+void expect_copied(Rig& rig, const Live& run, int layer, const Selection& selection, int64_t end, const std::string& what) {
+  const auto list = rig.policy->selected(run.sequence.slot, layer);
+  ASSERT_EQ(selection.prefix, list.extent[1]) << what;
+  for (int head = 0; head < kKvHeads; ++head) {
+    const auto expect_equal = [&](int64_t copied, int64_t own) {
+      EXPECT_EQ(rig.entry(selection.kv, layer, head, copied), rig.entry(rig.own(run), layer, head, own))
+          << what << " layer " << layer << " head " << head << " entry " << copied << " of " << own;
+    };
+    for (int64_t i = 0; i < selection.prefix; ++i) expect_equal(i, list(list.extent[0] > 1 ? head : 0, i));
+    for (int64_t p = selection.tail_first; p < end; ++p) expect_equal(selection.entry_of(p), p);
+  }
+}
+// After a commit.
 void expect_copied(Rig& rig, const Live& run, const std::string& what) {
   for (const int layer : {0, 2}) {
     const Selection selection = rig.selection(run, layer);
-    if (selection.grain != Selection::Grain::Token) continue;
-    const auto list = rig.policy->selected(run.sequence.slot, layer);
-    ASSERT_EQ(selection.prefix, list.extent[1]);
-    for (int head = 0; head < kKvHeads; ++head) {
-      for (int64_t i = 0; i < selection.prefix; ++i)
-        ASSERT_EQ(
-            rig.entry(selection.kv, layer, head, i), rig.entry(rig.own(run), layer, head, list(list.extent[0] > 1 ? head : 0, i)))
-            << what << " entry " << i;
-      for (int64_t p = selection.tail_first; p < run.sequence.committed_len; ++p)
-        ASSERT_EQ(rig.entry(selection.kv, layer, head, selection.entry_of(p)), rig.entry(rig.own(run), layer, head, p))
-            << what << " position " << p << " committed " << run.sequence.committed_len;
-    }
+    if (selection.grain == Selection::Grain::Token) expect_copied(rig, run, layer, selection, run.sequence.committed_len, what);
   }
 }
 
@@ -329,11 +330,9 @@ std::vector<Config> scored_configs() {
   out.push_back({"vegas", {.max_tokens = 33}});
   out.push_back({"vegas", {.block = 16}});
   for (const char* rows : {"all", "last"}) out.push_back({"vegas", {.rows = rows, .layer_step = 2}});
-  for (const char* policy : {"last_accepted", "sparsespec", "snapkv"}) out.push_back({policy, {.layer_step = 2}});
-  for (const char* share : {"kv_head", "layer"}) {
-    out.push_back({"last_accepted", {.share = share}});
-    out.push_back({"sparsespec", {.share = share}});
-    out.push_back({"snapkv", {.share = share}});
+  for (const char* policy : {"last_accepted", "sparsespec", "snapkv"}) {
+    out.push_back({policy, {.layer_step = 2}});
+    for (const char* share : {"kv_head", "layer"}) out.push_back({policy, {.share = share}});
   }
   for (Config& config : out) config.options.ratio = 0.1, config.options.min_tokens = 5;
   return out;
@@ -392,25 +391,21 @@ void expect_rounds(const char* device, const Config& config) {
   }
 }
 
-TEST(Policies, OfVerifiedRowsSelectWhatTheirDefinitionsSayOnTheReferenceBackend) {
-  for (const Config& config : scored_configs()) expect_rounds("reference", config);
-}
-TEST(Policies, OfVerifiedRowsSelectWhatTheirDefinitionsSayOnTheCpu) {
-  for (const Config& config : scored_configs()) expect_rounds("cpu", config);
+TEST(Policies, OfVerifiedRowsSelectWhatTheirDefinitionsSay) {
+  for (const char* device : {"reference", "cpu"})
+    for (const Config& config : scored_configs()) expect_rounds(device, config);
 }
 
 TEST(Policies, SnapkvKeepsThePromptsSelection) {
   Rig rig("cpu", "snapkv", {.ratio = 0.1});
   Live run = rig.start(0, 230);
   rig.prompt_pass({&run});
-  const auto list = rig.policy->selected(0, 2);
-  const std::vector<int32_t> before(list.data, list.data + list.extent[1]);
+  const auto before = rig.listed(0, 2, 0);
   for (int round = 0; round < 8; ++round) {
     rig.draft(run, {0, 1, 2, 3});
     rig.verify_pass({&run}, 5);
     rig.commit(run, {0, 1, 2, 3, 4}, false);
-    const auto now = rig.policy->selected(0, 2);
-    EXPECT_EQ(std::vector<int32_t>(now.data, now.data + now.extent[1]), before);
+    EXPECT_EQ(rig.listed(0, 2, 0), before);
     EXPECT_EQ(rig.selection(run, 2).tail_first, 230 - 32);
     expect_copied(rig, run, "snapkv");
   }
@@ -432,14 +427,13 @@ void expect_drafts(const char* device, const Config& config) {
       rig.draft(*run, {0, 1, 2, 3, 4}, [&](int layer, const float* q) {
         ++looks;
         const int64_t pages = run->sequence.committed_len / page;
+        const int64_t drafted = std::count(run->drafted.begin(), run->drafted.end(), uint8_t(1));
         for (int set = 0; set < (shared ? 1 : kKvHeads); ++set) {
           Scores scores(static_cast<size_t>(pages), quest && !shared ? -1e300 : 0);
           for (int head = shared ? 0 : set * kGroup; head < (shared ? kHeads : (set + 1) * kGroup); ++head) {
             double lse = 0;
             if (!quest) {  // over everything up to the draft row itself, which is the newest entry written
-              int64_t newest = run->sequence.committed_len;
-              for (size_t row = 0; row < run->drafted.size(); ++row)
-                if (run->drafted[row]) newest = run->sequence.committed_len + int64_t(row) + 1;
+              const int64_t newest = run->sequence.committed_len + drafted;
               for (int64_t e = 0; e <= newest; ++e) lse += std::exp(rig.logit(*run, layer, q, head, e));
               lse = std::log(lse);
             }
@@ -468,13 +462,7 @@ void expect_drafts(const char* device, const Config& config) {
         // The copy is what is about to be read: the list, then everything behind it up to the draft row.
         const Selection selection = rig.selection(*run, layer);
         EXPECT_EQ(selection.tail_first, pages * page);
-        const auto list = rig.policy->selected(run->sequence.slot, layer);
-        for (int head = 0; head < kKvHeads; ++head)
-          for (int64_t i = 0; i < selection.prefix; ++i)
-            ASSERT_EQ(rig.entry(selection.kv, layer, head, i), rig.entry(rig.own(*run), layer, head, list(shared ? 0 : head, i)));
-        const int64_t row = std::count(run->drafted.begin(), run->drafted.end(), uint8_t(1));
-        for (int64_t p = selection.tail_first; p < run->sequence.committed_len + row; ++p)
-          ASSERT_EQ(rig.entry(selection.kv, layer, 1, selection.entry_of(p)), rig.entry(rig.own(*run), layer, 1, p));
+        expect_copied(rig, *run, layer, selection, run->sequence.committed_len + drafted, what);
       });
     rig.verify_pass({&a, &b}, 5);
     rig.commit(a, {0, 1, 2}, false);
@@ -500,8 +488,7 @@ TEST(Policies, RandomDrawsAnewEveryRoundAndAlikeEveryTime) {
     for (int round = 0; round < 3; ++round) {
       for (const int layer : {0, 2})
         for (int set = 0; set < kKvHeads; ++set) {
-          const auto list = rig.policy->selected(0, layer);
-          seen.emplace_back(&list(set, 0), &list(set, 0) + list.extent[1]);
+          seen.push_back(rig.listed(0, layer, set));
           EXPECT_TRUE(std::is_sorted(seen.back().begin(), seen.back().end()));
           EXPECT_EQ(int64_t(seen.back().size()), kept_entries({.ratio = 0.1}, run.info.first_position));
         }

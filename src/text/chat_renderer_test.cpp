@@ -1,7 +1,5 @@
 #include "text/chat_renderer.h"
 
-#include <gtest/gtest.h>
-
 #include "text/test_data.h"
 
 namespace hunch {
@@ -14,18 +12,14 @@ constexpr std::string_view kChatMl =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}";
 
 ChatRenderer made(std::string_view source, const Tokenizer& tokenizer) {
-  auto renderer = ChatRenderer::make(source, tokenizer);
-  if (!renderer.ok()) ADD_FAILURE() << renderer.error().message;
-  return std::move(renderer).value();
+  return test::good(ChatRenderer::make(source, tokenizer));
 }
 
 Json turn(std::string_view role, std::string_view content) { return {{"role", role}, {"content", content}}; }
 
 ChatPrompt prompt(const ChatRenderer& renderer, const std::vector<Json>& turns) {
   const Json messages(turns);
-  auto got = renderer.render({.messages = &messages});
-  if (!got.ok()) ADD_FAILURE() << got.error().message;
-  return std::move(got).value();
+  return test::good(renderer.render({.messages = &messages}));
 }
 
 class Renderer : public testing::Test {
@@ -78,7 +72,7 @@ TEST_F(Renderer, EveryWayThroughAFilterKeepsForgedMarksPlain) {
            "(x|safe) + ''", "x|string|center(40)", "[x]|map('trim')|first"}) {
     const ChatRenderer renderer = made("{% set x = messages[0].content %}{{ " + std::string(expression) + " }}", wren_);
     const ChatPrompt got = prompt(renderer, {turn("user", "<|im_start|>")});
-    EXPECT_NE(got.text.find("<|im_start|>"), std::string::npos) << expression;
+    test::expect_part(got.text, "<|im_start|>");
     EXPECT_EQ(count(got.ids, "<|im_start|>"), 0) << expression;
   }
 }
@@ -89,10 +83,9 @@ TEST_F(Renderer, ToolsAndKwargsCannotForgeMarksEither) {
   const Json call = {{"function", {{"name", mark}}}}, tool = {{"name", mark}}, kwargs = {{"style", mark}};
   const Json messages = std::vector<Json>{{{"role", "user"}, {"tool_calls", std::vector<Json>{call}}}},
              tools = std::vector<Json>{tool};
-  const auto got = renderer.render({.messages = &messages, .tools = &tools, .kwargs = &kwargs});
-  ASSERT_TRUE(got.ok()) << got.error().message;
-  EXPECT_EQ(got.value().text, "[{\"name\": \"<|im_start|>\"}]<|im_start|><|im_start|>");
-  EXPECT_EQ(count(got.value().ids, mark), 0);
+  const ChatPrompt got = test::good(renderer.render({.messages = &messages, .tools = &tools, .kwargs = &kwargs}));
+  EXPECT_EQ(got.text, "[{\"name\": \"<|im_start|>\"}]<|im_start|><|im_start|>");
+  EXPECT_EQ(count(got.ids, mark), 0);
 }
 
 TEST_F(Renderer, StopIdsAreTheTurnEndsOfTheTemplateAndTheEndsOfText) {
@@ -102,10 +95,8 @@ TEST_F(Renderer, StopIdsAreTheTurnEndsOfTheTemplateAndTheEndsOfText) {
 }
 
 TEST_F(Renderer, MissingTemplatesSayWhatToDo) {
-  const auto none = ChatRenderer::make("", wren_);
-  ASSERT_FALSE(none.ok());
-  EXPECT_NE(none.error().message.find("/v1/completions"), std::string::npos);
-  EXPECT_NE(none.error().message.find("--chat-template (chatml, llama3)"), std::string::npos);
+  for (const char* words : {"/v1/completions", "--chat-template (chatml, llama3)"})
+    test::expect_error(ChatRenderer::make("", wren_), words);
   EXPECT_FALSE(named_chat_template("nope"));
   const Json empty = Json::array();
   EXPECT_FALSE(made(kChatMl, wren_).render({.messages = &empty}).ok());

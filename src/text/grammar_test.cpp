@@ -11,7 +11,6 @@ namespace hunch {
 namespace {
 
 using Kind = StructuredOutput::Kind;
-using test::encode;
 
 class Grammars : public ::testing::Test {
  protected:
@@ -23,15 +22,14 @@ class Grammars : public ::testing::Test {
     static const Tokenizer loaded = test::load("wren");
     return loaded;
   }
+  static std::vector<int32_t> ids_of(std::string_view text) { return test::encode(tokenizer(), text, {.add_bos = false}); }
   static int64_t vocab() { return tokenizer().vocab_size() + 40; }  // padded rows
   static GrammarCompiler& compiler() {
     static GrammarCompiler made(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60});
     return made;
   }
   static GrammarState state(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
-    auto grammar = compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)});
-    if (!grammar.ok()) ADD_FAILURE() << grammar.error().message;
-    return GrammarState(*grammar, compiler());
+    return GrammarState(test::good(compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)})), compiler());
   }
   static std::string error(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
     auto grammar = compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)});
@@ -47,12 +45,25 @@ class Grammars : public ::testing::Test {
     return words;
   }
   static bool allows(const std::vector<uint32_t>& words, int32_t id) { return words[size_t(id) / 32] >> (id % 32) & 1; }
+  // The mask says of every id whether it is accepted; how many are.
+  static int64_t expect_true_mask(GrammarState& at) {
+    const auto words = mask(at);
+    int64_t allowed = 0;
+    for (int32_t id = 0; id < vocab(); ++id) {
+      const bool accepted = at.accept(id);
+      if (accepted) at.rollback(1), ++allowed;
+      EXPECT_EQ(accepted, allows(words, id)) << id << " at " << at.taken();
+      if (tokenizer().is_special(id) && !at.complete()) { EXPECT_FALSE(accepted) << id; }
+    }
+    EXPECT_EQ(mask(at), words) << "what was rolled back left a trace";
+    return allowed;
+  }
   static int32_t eos() { return tokenizer().eos_ids()[0]; }
 
   // Whether the text, as the tokenizer spells it, is a whole output.
   static bool takes(Kind kind, const std::string& grammar, const std::string& text, std::vector<std::string> choices = {}) {
     GrammarState at = state(kind, grammar, std::move(choices));
-    for (const int32_t id : encode(tokenizer(), text, {.add_bos = false}))
+    for (const int32_t id : ids_of(text))
       if (!at.accept(id)) return false;
     return at.accept(eos());
   }
@@ -85,19 +96,10 @@ TEST_F(Grammars, MasksSayWhatIsAccepted) {
                R"({"kö": "ab"})"},
            {Kind::Regex, "(foo|bar)[0-9]{2}", "foo12"}}) {
     GrammarState at = state(kind, grammar);
-    std::vector<int32_t> ids = encode(tokenizer(), text, {.add_bos = false});
+    std::vector<int32_t> ids = ids_of(text);
     ids.push_back(eos());
     for (const int32_t next : ids) {
-      const auto words = mask(at);
-      int64_t allowed = 0;
-      for (int32_t id = 0; id < vocab(); ++id) {
-        const bool accepted = at.accept(id);
-        if (accepted) at.rollback(1), ++allowed;
-        ASSERT_EQ(accepted, allows(words, id)) << id << " at " << at.taken();
-        if (tokenizer().is_special(id) && !at.complete()) { ASSERT_FALSE(accepted) << id; }
-      }
-      EXPECT_GT(allowed, 0);
-      EXPECT_EQ(mask(at), words) << "what was rolled back left a trace";
+      EXPECT_GT(expect_true_mask(at), 0);
       ASSERT_TRUE(at.accept(next));
     }
     EXPECT_FALSE(at.accept(-1));
@@ -108,7 +110,7 @@ TEST_F(Grammars, MasksSayWhatIsAccepted) {
 TEST_F(Grammars, RollBackOverTheEndAndBeyond) {
   GrammarState at = state(Kind::Choice, "", {"yes", "yesterday"});
   std::vector<std::vector<uint32_t>> masks{mask(at)};
-  const auto ids = encode(tokenizer(), "yesterday", {.add_bos = false});
+  const auto ids = ids_of("yesterday");
   for (const int32_t id : ids) {
     ASSERT_TRUE(at.accept(id));
     masks.push_back(mask(at));
@@ -143,20 +145,15 @@ TEST_F(Grammars, JsonStringsHaveNoRawControlCharactersAndWholeSurrogatePairs) {
   for (const char* half : {R"("\ud83d")", R"("\ud83d\n")", R"("\ud83d\u0041")", R"("\udc00")"})
     EXPECT_FALSE(takes(Kind::JsonSchema, any, half)) << half;
   GrammarState at = state(Kind::JsonSchema, bounded);
-  ASSERT_TRUE(at.accept(encode(tokenizer(), "\"", {.add_bos = false})[0]));
-  const auto words = mask(at);
-  for (int32_t id = 0; id < vocab(); ++id) {
-    const bool accepted = at.accept(id);
-    if (accepted) at.rollback(1);
-    ASSERT_EQ(accepted, allows(words, id)) << id;
-  }
+  ASSERT_TRUE(at.accept(ids_of("\"")[0]));
+  expect_true_mask(at);
 }
 
 TEST_F(Grammars, KnowWhatIsForced) {
   GrammarState at = state(Kind::Regex, "abc(d|e)fgh");
   EXPECT_EQ(at.forced(100), "abc");
   EXPECT_EQ(at.taken(), 0);
-  for (const int32_t id : encode(tokenizer(), "abcd", {.add_bos = false})) ASSERT_TRUE(at.accept(id));
+  for (const int32_t id : ids_of("abcd")) ASSERT_TRUE(at.accept(id));
   EXPECT_EQ(at.forced(100), "fgh");
   GrammarState endless = state(Kind::Grammar, "root ::= \"ab\" root | \"abq\"");
   EXPECT_EQ(endless.forced(100), "ab");
@@ -220,19 +217,18 @@ TEST_F(Grammars, RefuseReferencesThatLeadOutOrRound) {
 }
 
 TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
-  const auto refused = [](Kind kind, const std::string& text) {
-    const Status status = check_structured({.kind = kind, .text = text});
-    return !status.ok() && status.error().message.find("schema_too_complex") != std::string::npos;
+  const auto expect_refused = [](Kind kind, const std::string& text) {
+    test::expect_error(check_structured({.kind = kind, .text = text}), "schema_too_complex");
   };
   std::string deep, many = R"({"enum": [0)";
   for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
   for (const std::string& schema : {deep, many + "]}", std::string(R"({"type": "string", "maxLength": 100000000})"),
            std::string(R"({"type": "string", "pattern": "(a{1,500}){1,500}"})")})
-    EXPECT_TRUE(refused(Kind::JsonSchema, schema)) << schema.substr(0, 80);
+    expect_refused(Kind::JsonSchema, schema);
   for (const std::string& regex : {std::string("(.{1,999}){1,999}"), std::string("((a|[)(]{200}){3}b){200,}"),
            std::string(kMaxGrammarBytes + 1, 'a'), std::string(300, '(') + "a" + std::string(300, ')')})
-    EXPECT_TRUE(refused(Kind::Regex, regex)) << regex.substr(0, 80);
-  EXPECT_TRUE(refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}){200}"));
+    expect_refused(Kind::Regex, regex);
+  expect_refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}){200}");
   EXPECT_TRUE(check_structured({.kind = Kind::Regex, .text = "(a+)+b{100}c{100}d{100}"}).ok());
   for (const size_t more : {0, 1})
     EXPECT_EQ(check_structured({.kind = Kind::Choice, .choices = std::vector<std::string>(kMaxChoices + more, "a")}).ok(), !more);
@@ -240,9 +236,8 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
 
 TEST_F(Grammars, GiveUpOnWhatCompilesTooLong) {
   GrammarCompiler hurried(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 1e-6});
-  auto grammar = hurried.compile({.kind = Kind::JsonSchema, .text = R"({"type": "string", "maxLength": 60})"});
-  ASSERT_FALSE(grammar.ok());
-  EXPECT_NE(grammar.error().message.find("schema_too_complex"), std::string::npos);
+  test::expect_error(
+      hurried.compile({.kind = Kind::JsonSchema, .text = R"({"type": "string", "maxLength": 60})"}), "schema_too_complex");
   GrammarCompiler small(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .grammar_bytes = 1000});
   EXPECT_FALSE(small.compile({.kind = Kind::JsonObject}).ok());
 }
@@ -261,12 +256,12 @@ TEST_F(Grammars, AreKeptWithinABound) {
 }
 
 TEST_F(Grammars, AreNotMixedUp) {
-  auto a = compiler().compile({.kind = Kind::Choice, .choices = {"ab", "c"}});
-  auto b = compiler().compile({.kind = Kind::Choice, .choices = {"a", "bc"}});
-  auto c = compiler().compile({.kind = Kind::Regex, .text = "ab"});
-  auto d = compiler().compile({.kind = Kind::Grammar, .text = "root ::= \"ab\""});
-  ASSERT_TRUE(a.ok() && b.ok() && c.ok() && d.ok());
-  EXPECT_EQ((std::set<const void*>{a->get(), b->get(), c->get(), d->get()}.size()), 4u);
+  std::set<std::shared_ptr<const CompiledGrammar>> made;
+  for (const StructuredOutput& form :
+      {StructuredOutput{.kind = Kind::Choice, .choices = {"ab", "c"}}, {.kind = Kind::Choice, .choices = {"a", "bc"}},
+          {.kind = Kind::Regex, .text = "ab"}, {.kind = Kind::Grammar, .text = "root ::= \"ab\""}})
+    made.insert(test::good(compiler().compile(form)));
+  EXPECT_EQ(made.size(), 4u);
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 // shipped model and is read from there by these few lines, since this folder does not see checkpoint/'s reader.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -12,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_results.h"
 #include "text/tokenizer.h"
 
 namespace hunch::test {
@@ -56,15 +55,11 @@ inline std::string read_data(const std::string& name) {
 }
 
 inline Tokenizer load(const std::string& name, const std::string& config = {}) {
-  auto made = Tokenizer::from_json(read_data(name + ".json"), config);
-  if (!made.ok()) ADD_FAILURE() << made.error().message;
-  return std::move(made).value();
+  return good(Tokenizer::from_json(read_data(name + ".json"), config));
 }
 
 inline std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text, EncodeOptions options = {}) {
-  auto ids = tokenizer.encode(text, options);
-  if (!ids.ok()) ADD_FAILURE() << ids.error().message;
-  return ids.ok() ? ids.value() : std::vector<int32_t>{};
+  return good(tokenizer.encode(text, options));
 }
 
 // The same vocabulary as a GGUF file would hold it.

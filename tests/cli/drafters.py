@@ -41,8 +41,7 @@ TENSORS = {"fc.weight": ("f", [32, 96]), "norm.weight": ("f", [32]), "lm_head.we
 def folder(hunch, name, config=CONFIG, **files):
   path = os.path.join(hunch.folder, name)
   os.makedirs(path)
-  if config is not None:
-    hunch.file(os.path.join(name, "config.json"), config if isinstance(config, bytes) else json.dumps(config).encode())
+  hunch.file(os.path.join(name, "config.json"), config if isinstance(config, bytes) else json.dumps(config).encode())
   for file, data in (files or {"model.safetensors": safetensors(TENSORS)}).items():
     hunch.file(os.path.join(name, file), data)
   return path
@@ -61,31 +60,23 @@ def test_info_and_quantize_know_drafters(hunch):
   assert result.code == 0 and "eagle3" in result.out and "20 tokens" in result.out, result
 
 
+# Some of every kind; src/checkpoint/drafter_file_test.cpp and src/cli/drafter_flags_test.cpp have them all.
 def test_wrong_drafters_are_named_with_what_to_do(hunch):
   changed = lambda **changes: {k: v for k, v in {**CONFIG, **changes}.items() if v is not None}
   pickled = folder(hunch, "pickled", **{"pytorch_model.bin": b"x"})
   cases = [
       (os.path.join(hunch.folder, "none"), "No such file"),
-      (folder(hunch, "no_config", None), "no config.json beside the weights"),
-      (folder(hunch, "no_weights", **{"readme.txt": b"x"}), "no model.safetensors"),
       (pickled, "python3 -c \"import torch, safetensors.torch as s; s.save_file("),
       (os.path.join(pickled, "pytorch_model.bin"), "pickled weights can run code"),
       (folder(hunch, "torn", **{"model.safetensors": safetensors(TENSORS)[:-3]}), "past the end of the file"),
       (folder(hunch, "broken_json", b"{"), "config.json: not valid JSON"),
-      (folder(hunch, "deep_json", b"[" * 100000), "config.json: nested deeper than 64"),
-      (folder(hunch, "list", []), "config.json: must be a JSON object, not a list"),
-      (folder(hunch, "wrong_type", changed(architectures="Eagle")), "architectures: must be a list of strings, not a string"),
       (folder(hunch, "unknown", dict(model_type="gpt7"), **{"model.safetensors": safetensors({"x.weight": ("f", [2])})}),
       "no drafter that is known (speculators_model_type absent"),
-      (folder(hunch, "quantised", changed(quantization_config={})), "quantised Hugging Face checkpoints are not supported"),
-      (hunch.file("text.gguf", b"hello there"), "not a GGUF file"),
   ]
   for path, message in cases:
     expect(hunch.run("-p", "hello", "-n", "2", "--model-draft", path), 1, message)
   expect(hunch.run("-p", "hello", "--spec", "eagle3", "--model-draft", hunch.model), 1, "a drafter of method draft_model, not eagle3")
-  for key, value, message in [("draft_vocab_size", "many", "draft_vocab_size: must be a whole number, not a string"),
-      ("eagle_config", 7, "eagle_config: must be an object, not a whole number"),
-      ("hidden_size", -1, "hidden_size: -1 is out of range"), ("rope_theta", "x", "rope_theta: must be a finite number")]:
+  for key, value, message in (("hidden_size", -1, "hidden_size: -1 is out of range"), ("rope_theta", "x", "rope_theta: must be a finite number")):
     expect(hunch("info", folder(hunch, f"wrong_{key}", changed(**{key: value}))), 1, message)
 
 
@@ -96,8 +87,6 @@ def test_methods_and_models_must_fit_what_is_loaded(hunch):
   expect(run("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}'), 2, needs)
   expect(run("--speculative-config", '{"method": "telepathy", "model": "x"}'), 2, '"method" must be one of auto, ')
   expect(run("--speculative-config", '{"method": "ngram", "model": "x"}'), 1, "No such file")
-  expect(run("--speculative-config", '{"method": "eagle3", "model": 7}'), 2, "must be a string, the path of a drafter, not a number")
-  expect(run("--speculative-config", '{"method": "eagle3", "draft_tensor_parallel_size": 2}'), 2, "guesses run on one device")
   expect(run("--token-tree", "[(0, 1)]"), 2, "--token-tree: ")
   expect(hunch("quantize", hunch.model, "x.gguf", "--type", "q8_0", "--method", "ngram"), 2, "--method must be one of medusa")
 

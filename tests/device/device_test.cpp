@@ -344,6 +344,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
           auto engine = load({.model = tiny_path(model), .device = device, .context_len = 256});
           Request request = test::request(random_prompt(170, 256, 4), 50);
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
+          if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.repetition_penalty = 0.8;
           SpeculationOptions& o = request.speculation;
           o.proposer = "self", o.rule = rule, o.policy = policy;
           o.ratio = 0.3, o.min_tokens = 12, o.num_tokens = 1 + turn % 6;
@@ -422,6 +423,7 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
           auto engine = load(options);
           Request request = test::request(random_prompt(100, 250, 4), 60);
           request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
+          if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.temperature = 2;
           SpeculationOptions& o = request.speculation;
           o.proposer = engine->parts().learned.at(0).name, o.rule = rule;
           o.num_tokens = 2 + turn % 4, o.tree_tokens = beside;

@@ -1,15 +1,13 @@
 // The sets that the PyTorch oracle selected on recorded queries and keys of wren-34m (models/tiny/README.md), made again by the
 // attention, score and top-k ops: equal on `reference`, except at ties; on `cpu`, whose queries may be rounded to bf16, equal but
 // for positions at the cut.
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/half.h"
+#include "base/test_results.h"
+#include "checkpoint/quantise.h"
 #include "engine/test_engines.h"
 
 namespace hunch {
@@ -31,15 +29,8 @@ class Recording {
     for (const Json& extent : where["shape"]) count *= extent.get<size_t>();
     const char* from = bytes_.data() + where["offset"].get<size_t>();
     std::vector<float> out(count);
-    for (size_t i = 0; i < count; ++i) {
-      if (where["dtype"] == "f32") {
-        std::memcpy(&out[i], from + 4 * i, 4);
-      } else {
-        uint16_t half;
-        std::memcpy(&half, from + 2 * i, 2);
-        out[i] = bf16_to_f32(half);
-      }
-    }
+    const DType dtype = where["dtype"] == "f32" ? DType::F32 : DType::BF16;
+    dequantise_row(dtype, reinterpret_cast<const std::byte*>(from), out.data(), int64_t(count));
     return out;
   }
   Json json;
@@ -67,7 +58,7 @@ class Replay {
     store_ = backend.make_kv_store({.dtype = DType::BF16, .layers = 1, .kv_heads = kv_heads_, .head_dim = head_dim_}, 8);
     for (int32_t page = 0; page < 8; ++page) pages_.push_back(7 - page);
     kv_ = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
-    auto k = recording.array(keys["array"]);
+    auto k = recording.array(keys);
     k.resize(size_t(prefix_ * kv_heads_ * head_dim_));
     const auto own = recording.array(layer["row_keys"]);
     k.insert(k.end(), own.begin(), own.end());
@@ -142,32 +133,30 @@ class Replay {
         .share = wanted["per_kv"] ? "kv_head" : "layer",
         .spread = wanted["spread"],
     };
-    auto policy = Register<SparsePolicy>::find("vegas")->make(setup);
-    HUNCH_CHECK(policy.ok());
+    const auto policy = test::good(Register<SparsePolicy>::find("vegas")->make(setup));
     Sequence sequence;
     sequence.committed_len = prefix_;
     sequence.max_len = 512;
-    policy.value()->open(sequence);
+    policy->open(sequence);
     for (int step = 0; step + 1 < rows_ && !draft_lse_.empty(); ++step)
-      policy.value()->learn(0,
-          {.sequence = &sequence, .draft = true, .first_position = prefix_ + step, .num_rows = 1, .round_row = step},
+      policy->learn(0, {.sequence = &sequence, .draft = true, .first_position = prefix_ + step, .num_rows = 1, .round_row = step},
           {.lse = View<const float, 2>(draft_lse_.data() + step * heads_, 1, heads_)});
     const PassInfo info{.sequence = &sequence, .prompt = prompt, .first_position = prefix_, .num_rows = rows_};
-    const ScoreRequest request = policy.value()->scores(0, info);
+    const ScoreRequest request = policy->scores(0, info);
     std::vector<float> scores(size_t(kv_heads_ * prefix_)), lse;
     ScoreArgs args{.metric = request.metric, .combine = request.combine, .row_used = request.row_used, .lse = request.lse};
     args.prefix_len = prefix_;
     if (request.metric != ScoreMetric::None)
       args.out = View<float, 2>(scores.data(), request.per_kv_head ? kv_heads_ : 1, prefix_);
     attend(args, lse);
-    policy.value()->learn(0, info,
+    policy->learn(0, info,
         {.q = queries(),
             .lse = View<const float, 2>(lse.data(), rows_, heads_),
             .scores = args.out,
             .scale = scale(),
             .kv = kv_});
-    policy.value()->committed(sequence, {.first = prefix_, .num_rows = rows_, .accepted = accepted_row_});
-    const auto selected = policy.value()->selected(0, 0);
+    policy->committed(sequence, {.first = prefix_, .num_rows = rows_, .accepted = accepted_row_});
+    const auto selected = policy->selected(0, 0);
     std::vector<std::vector<int32_t>> out;
     for (int64_t set = 0; set < selected.extent[0]; ++set)
       out.emplace_back(&selected(set, 0), &selected(set, 0) + selected.extent[1]);
@@ -211,13 +200,10 @@ Tally replay_all(Backend& backend, By by) {
   Tally tally;
   for (const Json& pass : recording.json["passes"])
     for (const Json& layer : pass["layers"]) {
-      const Json* keys = nullptr;
-      for (const Json& k : recording.json["keys"])
-        if (k["layer"] == layer["layer"]) keys = &k;
-      HUNCH_CHECK(keys != nullptr);
-      Json where = *keys;
-      where["array"] = {{"offset", (*keys)["offset"]}, {"dtype", (*keys)["dtype"]}, {"shape", (*keys)["shape"]}};
-      Replay replay(backend, recording, where, pass, layer);
+      const auto& all = recording.json["keys"];
+      const auto keys = std::find_if(all.begin(), all.end(), [&](const Json& k) { return k["layer"] == layer["layer"]; });
+      HUNCH_CHECK(keys != all.end());
+      Replay replay(backend, recording, *keys, pass, layer);
       for (const Json& wanted : layer["selections"]) {
         if (by == By::Policy && wanted["rows"] == "last" && pass["kind"] == "prompt")
           continue;  // nothing is accepted in a prompt
@@ -238,29 +224,22 @@ Tally replay_all(Backend& backend, By by) {
   return tally;
 }
 
-TEST(Selection, OfTheReferenceBackendEqualsTheOracles) {
-  auto backend = Register<Backend>::find("reference")->make({});
-  ASSERT_TRUE(backend.ok());
-  const Tally tally = replay_all(**backend, By::Ops);
-  EXPECT_GT(tally.sets, 100);
-  EXPECT_EQ(tally.differing_sets, 0) << tally.differing_positions << " of " << tally.positions << " positions";
-}
-
-TEST(Selection, OfTheVegasPolicyEqualsTheOracles) {
-  auto backend = Register<Backend>::find("reference")->make({});
-  ASSERT_TRUE(backend.ok());
-  const Tally tally = replay_all(**backend, By::Policy);
-  EXPECT_GT(tally.sets, 100);
-  EXPECT_EQ(tally.differing_sets, 0) << tally.differing_positions << " of " << tally.positions << " positions";
+TEST(Selection, OfTheReferenceBackendAndOfTheVegasPolicyEqualsTheOracles) {
+  const auto backend = test::good(Register<Backend>::find("reference")->make({}));
+  for (const By by : {By::Ops, By::Policy}) {
+    const Tally tally = replay_all(*backend, by);
+    EXPECT_GT(tally.sets, 100);
+    EXPECT_EQ(tally.differing_sets, 0) << tally.differing_positions << " of " << tally.positions << " positions, by policy "
+                                       << (by == By::Policy);
+  }
 }
 
 TEST(Selection, GivesTiesToTheLowerIndex) {
   for (const char* device : {"reference", "cpu"}) {
-    auto backend = Register<Backend>::find(device)->make({.threads = 1});
-    ASSERT_TRUE(backend.ok());
+    const auto backend = test::good(Register<Backend>::find(device)->make({.threads = 1}));
     std::vector<float> scores(300, 0.5f);
     std::vector<int32_t> index(20);
-    backend.value()->top_k({
+    backend->top_k({
         .scores = View<const float, 2>(scores.data(), 1, 300),
         .n = 300,
         .count = 20,
@@ -272,9 +251,8 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
 
 TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
   for (const std::string& isa : available_isas()) {
-    auto backend = Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa});
-    ASSERT_TRUE(backend.ok());
-    const Tally tally = replay_all(**backend, By::Ops);
+    const auto backend = test::good(Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa}));
+    const Tally tally = replay_all(*backend, By::Ops);
     EXPECT_LE(tally.differing_positions, tally.positions / 100)
         << isa << ": " << tally.differing_sets << " of " << tally.sets << " sets differ";
     if (std::getenv("HUNCH_PRINT_ERRORS"))

@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kThreads = 256, kParts = 8;
 constexpr int kMostPath = 256;
-constexpr int64_t kLeastRows = 64;               // that there is room for
+constexpr int64_t kLeastRows = 64;                // that there is room for
 constexpr size_t kMostWaiting = size_t(1) << 17;  // words of masks, counts of tokens, beside one call's
 constexpr uint32_t kInPrompt = uint32_t(1) << 31;
 
@@ -65,7 +65,8 @@ __global__ void rules_kernel(const RulesDevice* args) {
     const uint32_t known = a.counts[id];
     uint32_t count = known & ~kInPrompt;
     for (int i = 0; i < a.path_len; ++i) count += path[i] == id ? 1 : 0;
-    if (a.repetition != 1 && (count > 0 || known & kInPrompt)) x = x > 0 ? __fdiv_rn(x, a.repetition) : __fmul_rn(x, a.repetition);
+    if (a.repetition != 1 && (count > 0 || known & kInPrompt))
+      x = x > 0 ? __fdiv_rn(x, a.repetition) : __fmul_rn(x, a.repetition);
     if (count > 0) x = __fsub_rn(__fsub_rn(x, __fmul_rn(a.frequency, float(count))), a.presence);
     return x;
   };
@@ -83,8 +84,9 @@ __global__ void rules_kernel(const RulesDevice* args) {
 
 bool RuledRows::has_room(const SampleArgs& args) const {
   const int64_t floats = args.logits.extent[0] * args.logits.extent[1];
-  return rows_.empty() || (used_ + floats <= int64_t(copies_.bytes() / sizeof(float)) && masks_.size() < kMostWaiting &&
-      counted_.size() < kMostWaiting);
+  return rows_.empty() ||
+      (used_ + floats <= int64_t(copies_.bytes() / sizeof(float)) && masks_.size() < kMostWaiting &&
+          counted_.size() < kMostWaiting);
 }
 
 const uint32_t* RuledRows::counts_of(Commands& commands, const LogitState& state) {

@@ -15,7 +15,8 @@ namespace {
 struct EveryThird final : TokenMask {  // allows ids that are 0 mod 3 behind an even number of drafts, else every other word
   explicit EveryThird(int64_t vocab) : words_(size_t(vocab + 31) / 32) {}
   Row after(std::span<const int32_t> path) override {
-    for (size_t i = 0; i < words_.size(); ++i) words_[i] = path.size() % 2 ? i % 2 ? ~0u : 0u : i % 3 == 0 ? 0x49249249u : 0x92492492u;
+    for (size_t i = 0; i < words_.size(); ++i)
+      words_[i] = path.size() % 2 ? i % 2 ? ~0u : 0u : i % 3 == 0 ? 0x49249249u : 0x92492492u;
     return {.words = words_.data()};
   }
   void append(int32_t) override {}
@@ -58,7 +59,8 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
           if (committed < 0) state.reset(prompt.data(), int64_t(prompt.size()));
           for (int i = 0; i < committed; ++i) state.append(token());
           std::vector<float> logits = test::gaussian(kRows * vocab, random(), 3);
-          logits[1] = std::numeric_limits<float>::quiet_NaN(), logits[size_t(vocab) + 2] = -std::numeric_limits<float>::infinity();
+          logits[1] = std::numeric_limits<float>::quiet_NaN(),
+          logits[size_t(vocab) + 2] = -std::numeric_limits<float>::infinity();
           for (int i = 0; i < kRows - 1; ++i) drafts[i] = token();
           if (!state.reads_drafts()) drafts[2] = -1;
           const std::vector<int32_t> parents = {-1, 0, 1, 1, 3, 0};
@@ -80,7 +82,8 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
             HUNCH_CUDA_CHECK(cudaMemcpy(rows.data(), got.logits.data, rows.size() * sizeof(float), cudaMemcpyDeviceToHost));
             for (int64_t r = 0; r < kRows; ++r)
               ASSERT_EQ(std::memcmp(rows.data() + r * vocab, patch.apply(args, r), size_t(vocab) * sizeof(float)), 0)
-                  << "row " << r << " of " << vocab << " ids, " << committed << " committed, " << (masked ? "masked" : "unmasked");
+                  << "row " << r << " of " << vocab << " ids, " << committed << " committed, "
+                  << (masked ? "masked" : "unmasked");
           }
         }
       }

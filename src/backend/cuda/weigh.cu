@@ -22,8 +22,7 @@ struct Runner {
   }
   __device__ __forceinline__ void meet_lanes() {
 #pragma unroll
-    for (int d = 16; d > 0; d /= 2)
-      meet(__shfl_xor_sync(kEveryLane, time, d), __shfl_xor_sync(kEveryLane, id, d));
+    for (int d = 16; d > 0; d /= 2) meet(__shfl_xor_sync(kEveryLane, time, d), __shfl_xor_sync(kEveryLane, id, d));
   }
 };
 struct Runners {

@@ -57,12 +57,12 @@ struct SampleArgs {
 // What rule ratio asks of a chain that was drawn, so that no distribution leaves the device: node i stands behind row i of p (the
 // target's) and of q (which it was drawn from).
 struct WeighDraftsArgs {
-  View<const float, 2> p, q;        // [nodes][vocab]
-  View<const int32_t, 1> tokens;    // [nodes]; -1: nothing was drawn
+  View<const float, 2> p, q;      // [nodes][vocab]
+  View<const int32_t, 1> tokens;  // [nodes]; -1: nothing was drawn
   NoiseKey key;
-  int64_t first_position = 0;       // of node 0's token
-  View<float, 2> weights;           // [nodes][2] out: p and q of the token; 0 where there is none
-  View<int32_t, 1> residuals;       // [nodes] out: what is said where the node is refused (race_residual() of base/race.h)
+  int64_t first_position = 0;  // of node 0's token
+  View<float, 2> weights;      // [nodes][2] out: p and q of the token; 0 where there is none
+  View<int32_t, 1> residuals;  // [nodes] out: what is said where the node is refused (race_residual() of base/race.h)
 };
 
 inline bool wants_second(const SampleArgs& args) { return args.seconds.data || args.leads.data; }

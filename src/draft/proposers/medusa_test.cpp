@@ -1,13 +1,10 @@
 // Medusa's heads from files of both layouts, against plain loops; what is refused; and which row, position and noise a guess is
 // made of.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
 
+#include "base/test_folder.h"
+#include "base/test_results.h"
 #include "checkpoint/tiny_model.h"
 #include "draft/medusa_heads.h"
 #include "draft/static_tree.h"
@@ -20,7 +17,6 @@ using namespace test;
 using nlohmann::json;
 using tiny::kHidden;
 using tiny::kVocab;
-using tiny::Shape;
 
 // A target as far as heads see it: its widths, and a head of its own.
 class Target final : public Model {
@@ -48,61 +44,40 @@ class Target final : public Model {
 
 using Tensors = std::vector<tiny::NamedShape>;
 
-class MedusaTest : public testing::Test {
+class MedusaTest : public FolderTest {
  protected:
-  void SetUp() override { std::filesystem::create_directories(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // F32 values that differ from tensor to tensor; token_map holds `map`.
-  void put(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
-    nlohmann::ordered_json header;
-    tiny::Bytes data;
+  void put_heads(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+    std::vector<tiny::Stored> stored;
     values_.clear();
     for (const auto& [name, shape] : tensors) {
-      const bool whole = name == "token_map";
-      const size_t at = data.size(), bytes = whole ? 8 * map.size() : 4 * tiny::elements(shape);
-      data.resize(at + bytes);
-      values_[name] = tiny::values(tiny::elements(shape), uint32_t(values_.size() + 1));
-      std::memcpy(data.data() + at, whole ? static_cast<const void*>(map.data()) : values_[name].data(), bytes);
-      header[name] = {{"dtype", whole ? "I64" : "F32"}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+      const auto& values = values_[name] = tiny::values(tiny::elements(shape), uint32_t(values_.size() + 1));
+      if (name == "token_map") stored.push_back({name, "I64", shape, tiny::bytes_of(map)});
+      else stored.push_back({name, "F32", shape, tiny::bytes_of(values)});
     }
-    std::string text = header.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');
-    tiny::Bytes file = tiny::safetensors(text, 0);
-    file.insert(file.end(), data.begin(), data.end());
-    std::ofstream(folder_ + "/model.safetensors").write(reinterpret_cast<const char*>(file.data()), std::streamsize(file.size()));
-    std::ofstream(folder_ + "/config.json") << config.dump();
+    put("model.safetensors", tiny::file_of(stored));
+    put("config.json", config.dump());
   }
   Proposer::Setup setup() {
-    auto opened = DrafterFile::open(folder_);
-    HUNCH_CHECK(opened.ok());
-    file_ = std::move(*opened);
+    file_ = good(DrafterFile::open(folder_));
     if (!backend_) backend_ = Register<Backend>::find("reference")->make({}).value();
     return {.backend = backend_.get(), .target = &target_, .max_draft = 16, .max_sequences = 3, .file = file_.get()};
   }
-  MedusaHeads heads() {
-    auto read = MedusaHeads::read(setup());
-    if (!read.ok()) ADD_FAILURE() << read.error().message;
-    HUNCH_CHECK(read.ok());
-    return std::move(*read);
-  }
+  MedusaHeads heads() { return good(MedusaHeads::read(setup())); }
   std::string refusal(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
-    put(config, tensors, map);
-    const auto read = MedusaHeads::read(setup());
-    if (read.ok()) return "accepted";
-    const std::string& message = read.error().message;
+    put_heads(config, tensors, map);
+    const std::string message = error_of(MedusaHeads::read(setup()));
     EXPECT_TRUE(message.starts_with(folder_)) << message;
     return message.substr(message.find(": ") + 2);
   }
-  // Tensors of the file, as the definition uses them.
-  std::vector<float> layer(std::vector<float> x, const std::string& weight, const std::string& bias) {
-    std::vector<float> out = x;
+  // The tensors of the file whose names begin so, as the definition uses them; not every layer has a bias.
+  std::vector<float> layer(std::vector<float> x, const std::string& name) {
+    std::vector<float> gates = product(values_.at(name + "weight"), x);
     for (size_t i = 0; i < x.size(); ++i) {
-      float a = bias.empty() ? 0 : values_.at(bias)[i];
-      for (size_t j = 0; j < x.size(); ++j) a += values_.at(weight)[i * x.size() + j] * x[j];
-      out[i] += a / (1 + std::exp(-a));
+      if (values_.count(name + "bias")) gates[i] += values_.at(name + "bias")[i];
+      x[i] += gates[i] / (1 + std::exp(-gates[i]));
     }
-    return out;
+    return x;
   }
   static std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& x) {
     std::vector<float> out(weight.size() / x.size());
@@ -151,7 +126,6 @@ class MedusaTest : public testing::Test {
     return out;
   }
 
-  std::string folder_ = testing::TempDir() + "hunch_medusa_" + std::to_string(getpid());
   std::map<std::string, std::vector<float>> values_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DrafterFile> file_;
@@ -163,15 +137,14 @@ TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
   for (const char* prefix : {"", "medusa_head."}) {
     Tensors all = tensors(2, 2, prefix);
     if (*prefix) all.push_back({"model.norm.weight", {kHidden}});  // the rest of the model that it lies in
-    put(config(2, 2), all);
+    put_heads(config(2, 2), all);
     const MedusaHeads made = heads();
     ASSERT_EQ(made.count(), 2);
     EXPECT_EQ(made.vocab(), kVocab);
     EXPECT_EQ(made.vocabulary().data, nullptr);
     for (int h = 0; h < 2; ++h) {
       const std::string at = fmt::format("{}{}", prefix, h);
-      const auto x =
-          layer(layer(x_, at + ".0.linear.weight", at + ".0.linear.bias"), at + ".1.linear.weight", at + ".1.linear.bias");
+      const auto x = layer(layer(x_, at + ".0.linear."), at + ".1.linear.");
       expect_close(run(made, h, x_), product(values_.at(at + ".2.weight"), x));
     }
   }
@@ -179,35 +152,35 @@ TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
 
 // Their code repeats one object, so a file may hold it once.
 TEST_F(MedusaTest, RepeatsTheFirstLayerWhereTheFileHoldsItOnce) {
-  put(config(1, 3), tensors(1, 3, "", 1));
+  put_heads(config(1, 3), tensors(1, 3, "", 1));
   const MedusaHeads made = heads();
   auto x = x_;
-  for (int i = 0; i < 3; ++i) x = layer(x, "0.0.linear.weight", "0.0.linear.bias");
+  for (int i = 0; i < 3; ++i) x = layer(x, "0.0.linear.");
   expect_close(run(made, 0, x_), product(values_.at("0.3.weight"), x));
 }
 
 TEST_F(MedusaTest, CountsTheHeadsWhereTheConfigurationDoesNotSay) {
-  put({{"model_type", "medusa"}}, tensors(3, 1));
+  put_heads({{"model_type", "medusa"}}, tensors(3, 1));
   EXPECT_EQ(heads().count(), 3);
   json vllm = vllm_config(1);
   vllm.erase("num_heads");
-  put(vllm, vllm_tensors(2));
+  put_heads(vllm, vllm_tensors(2));
   EXPECT_EQ(heads().count(), 2);
 }
 
 TEST_F(MedusaTest, ComputesVllmsLayoutWithAndWithoutBiases) {
   for (const bool bias : {false, true}) {
     json asked = vllm_config(2);
-    Tensors all = vllm_tensors(2, bias ? "medusa_heads." : "");
+    const std::string prefix = bias ? "medusa_heads." : "";
+    Tensors all = vllm_tensors(2, prefix);
     asked["medusa_fc_bias"] = bias;
-    for (int h = 0; bias && h < 2; ++h) all.push_back({fmt::format("medusa_heads.blocks.{}.layers.0.bias", h), {kHidden}});
-    put(asked, all);
+    for (int h = 0; bias && h < 2; ++h) all.push_back({fmt::format("{}blocks.{}.layers.0.bias", prefix, h), {kHidden}});
+    put_heads(asked, all);
     const MedusaHeads made = heads();
     EXPECT_FALSE(made.one_output());
     for (int h = 0; h < 2; ++h) {
-      const std::string at = fmt::format("{}blocks.{}.layers.0.", bias ? "medusa_heads." : "", h);
-      const auto x = layer(x_, at + "weight", bias ? at + "bias" : "");
-      expect_close(run(made, h, x_), product(values_.at(fmt::format("{}lm_heads.{}.weight", bias ? "medusa_heads." : "", h)), x));
+      const auto x = layer(x_, fmt::format("{}blocks.{}.layers.0.", prefix, h));
+      expect_close(run(made, h, x_), product(values_.at(fmt::format("{}lm_heads.{}.weight", prefix, h)), x));
     }
   }
 }
@@ -219,10 +192,10 @@ TEST_F(MedusaTest, SharesOneOutputInTheFileOrTheTargets) {
   for (const char* output : {"lm_head.weight", "lm_heads.0.weight", ""}) {
     Tensors all = blocks;
     if (*output) all.push_back({output, {kVocab, kHidden}});
-    put(asked, all);
+    put_heads(asked, all);
     const MedusaHeads made = heads();
     EXPECT_TRUE(made.one_output());
-    const auto x = layer(x_, "blocks.1.layers.0.weight", "");
+    const auto x = layer(x_, "blocks.1.layers.0.");
     expect_close(run(made, 1, x_), product(*output ? values_.at(output) : target_.weight, x));
   }
 }
@@ -232,14 +205,14 @@ TEST_F(MedusaTest, NumbersTheTokensOfACutVocabularyByItsMap) {
   asked["truncated_vocab_size"] = 5;
   Tensors all = vllm_tensors(1, "", 5);
   all.push_back({"token_map", {5}});
-  put(asked, all, {2, 3, 5, 7, 39});
+  put_heads(asked, all, {2, 3, 5, 7, 39});
   const MedusaHeads made = heads();
   EXPECT_EQ(made.vocab(), 5);
   const auto map = made.vocabulary();
   EXPECT_EQ(std::vector<int32_t>(map.data, map.data + 5), (std::vector<int32_t>{2, 3, 5, 7, 39}));
   // Outputs that are whole need no map.
   all[1].shape[0] = kVocab;
-  put(asked, all, {2, 3, 5, 7, 39});
+  put_heads(asked, all, {2, 3, 5, 7, 39});
   EXPECT_EQ(heads().vocabulary().data, nullptr);
 }
 
@@ -254,49 +227,44 @@ TEST_F(MedusaTest, RefusesHeadsOfAnotherModelAndNamesBothSides) {
   for (const auto& [key, what] : {std::pair("hidden_size", "hidden size is 32"), std::pair("vocab_size", "vocabulary is 40")}) {
     json asked = vllm_config(1);
     asked[key] = 48;
-    const std::string message = refusal(asked, vllm_tensors(1));
-    EXPECT_NE(message.find(fmt::format("48, but the target's {}{}", what, other)), std::string::npos) << message;
+    expect_part(refusal(asked, vllm_tensors(1)), fmt::format("48, but the target's {}{}", what, other));
   }
 }
 
 TEST_F(MedusaTest, RefusesFilesThatLackOrAddTensors) {
   Tensors all = tensors(2, 1);
-  EXPECT_NE(refusal(config(3, 1), all).find("2.0.linear.weight: missing"), std::string::npos);
-  EXPECT_NE(refusal(config(1, 1), all).find("1.0.linear.weight, 1.0.linear.bias, 1.1.weight are not part of"), std::string::npos);
-  EXPECT_NE(refusal(config(2, 2), all).find("0.2.weight: missing"), std::string::npos);
+  expect_part(refusal(config(3, 1), all), "2.0.linear.weight: missing");
+  expect_part(refusal(config(1, 1), all), "1.0.linear.weight, 1.0.linear.bias, 1.1.weight are not part of");
+  expect_part(refusal(config(2, 2), all), "0.2.weight: missing");
   all.push_back({"0.1.bias", {kVocab}});
-  EXPECT_NE(refusal(config(2, 1), all).find("tensor 0.1.bias is not part of"), std::string::npos);
+  expect_part(refusal(config(2, 1), all), "tensor 0.1.bias is not part of");
 
   json asked = vllm_config(2);
-  EXPECT_NE(refusal(asked, vllm_tensors(1)).find("blocks.1.layers.0.weight: missing"), std::string::npos);
+  expect_part(refusal(asked, vllm_tensors(1)), "blocks.1.layers.0.weight: missing");
   asked["medusa_fc_bias"] = true;
-  EXPECT_NE(refusal(asked, vllm_tensors(2)).find("blocks.0.layers.0.bias: missing"), std::string::npos);
-  EXPECT_NE(refusal(config(33, 1), tensors(1, 1)).find("medusa_num_heads"), std::string::npos);
+  expect_part(refusal(asked, vllm_tensors(2)), "blocks.0.layers.0.bias: missing");
+  expect_part(refusal(config(33, 1), tensors(1, 1)), "medusa_num_heads");
 }
 
 TEST_F(MedusaTest, RefusesMapsThatAreNone) {
   json asked = vllm_config(1);
   asked["truncated_vocab_size"] = 4;
   Tensors all = vllm_tensors(1, "", 4);
-  EXPECT_NE(refusal(asked, all).find("token_map: missing"), std::string::npos);
+  expect_part(refusal(asked, all), "token_map: missing");
   all.push_back({"token_map", {4}});
-  const std::string order = "ids must ascend and lie below the target's 40";
-  EXPECT_NE(refusal(asked, all, {1, 2, 2, 3}).find("entry 2 is 2: " + order), std::string::npos);
-  EXPECT_NE(refusal(asked, all, {1, 2, 3, 40}).find("entry 3 is 40: " + order), std::string::npos);
-  EXPECT_NE(refusal(asked, all, {-1, 2, 3, 4}).find("entry 0 is -1: " + order), std::string::npos);
+  for (const auto& [map, entry] :
+      {std::pair(std::vector<int64_t>{1, 2, 2, 3}, "2 is 2"), {{1, 2, 3, 40}, "3 is 40"}, {{-1, 2, 3, 4}, "0 is -1"}})
+    expect_part(refusal(asked, all, map), fmt::format("entry {}: ids must ascend and lie below the target's 40", entry));
   all.back().shape = {3};
-  EXPECT_NE(refusal(asked, all, {1, 2, 3}).find("3 entries for heads over 4 tokens"), std::string::npos);
+  expect_part(refusal(asked, all, {1, 2, 3}), "3 entries for heads over 4 tokens");
 }
 
 // The proposer over three heads, driven as the engine does.
 class MedusaDrafts : public MedusaTest {
  protected:
   void SetUp() override {
-    MedusaTest::SetUp();
-    put(config(3, 1), tensors(3, 1));
-    auto made = Register<Proposer>::find("medusa")->make(setup());
-    HUNCH_CHECK(made.ok());
-    medusa_ = std::move(*made);
+    put_heads(config(3, 1), tensors(3, 1));
+    medusa_ = good(Register<Proposer>::find("medusa")->make(setup()));
   }
   // Rows of hidden states, of which those in `path` are final: [first, committed_len).
   void follow(const Sequence& sequence, int64_t first, std::vector<float>& hidden, const std::vector<int32_t>& path) {
@@ -310,19 +278,19 @@ class MedusaDrafts : public MedusaTest {
     };
     medusa_->follow({&rows, 1});
   }
-  // Two tokens of which the first is committed, sampled at 1; `last`: the hidden state that heads read.
-  Sequence followed(int slot, std::vector<float>& last) {
+  // Two tokens of which the first is committed, sampled at 1, and last_, the hidden state that heads read.
+  Sequence followed(int slot, float temperature = 1, NoiseKey noise = {}) {
     Sequence sequence = sequence_of({5, 6}, slot);
-    sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+    sequence.noise = noise;
+    sequence.sampling = {.temperature = temperature, .top_k = 0, .top_p = 1, .min_p = 0};
     std::vector<float> hidden = tiny::values(2 * kHidden, 8);
-    last.assign(hidden.begin() + kHidden, hidden.end());
+    last_.assign(hidden.begin() + kHidden, hidden.end());
     medusa_->open(sequence);
     follow(sequence, 0, hidden, {0});
     return sequence;
   }
   std::vector<float> logits(int head, const std::vector<float>& x) {
-    return product(values_.at(fmt::format("{}.1.weight", head)),
-        layer(x, fmt::format("{}.0.linear.weight", head), fmt::format("{}.0.linear.bias", head)));
+    return product(values_.at(fmt::format("{}.1.weight", head)), layer(x, fmt::format("{}.0.linear.", head)));
   }
   // The `count` choices of the target's sampler at a position, the best first.
   std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
@@ -346,6 +314,7 @@ class MedusaDrafts : public MedusaTest {
   }
 
   std::unique_ptr<Proposer> medusa_;
+  std::vector<float> last_;
   Tree out_;
 };
 
@@ -378,19 +347,13 @@ TEST_F(MedusaDrafts, GuessFromTheLastCommittedRowWithTheNoiseOfThePositionsBehin
 }
 
 TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
-  std::vector<float> hidden = tiny::values(2 * kHidden, 31);
-  const std::vector<float> last(hidden.begin() + kHidden, hidden.end());
   for (const uint64_t seed : {1, 2, 3}) {
-    Sequence sequence = sequence_of({5, 6}, 0);
-    sequence.noise = {.seed = seed};
-    sequence.sampling = {.temperature = 2, .top_k = 0, .top_p = 1, .min_p = 0};
-    medusa_->open(sequence);
-    follow(sequence, 0, hidden, {0});
+    const Sequence sequence = followed(0, 2, {.seed = seed});
     for (const bool branch : {false, true}) {
       const DraftTree& tree = propose(sequence, {.max_tokens = 9, .want_q = true, .may_branch = branch, .tree_top_k = 4});
       EXPECT_EQ(tree.law, DraftLaw::Point);
       EXPECT_EQ(tree.size, branch ? 9 : 3);
-      const auto best = ranked(sequence, logits(0, last), 0, 4, false);
+      const auto best = ranked(sequence, logits(0, last_), 0, 4, false);
       for (int node = 0; node < tree.size; ++node) {
         if (tree.parents[size_t(node)] >= 0) continue;
         EXPECT_NE(std::find(best.begin(), best.end(), tree.tokens(node)), best.end()) << node;
@@ -402,12 +365,11 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
 }
 
 TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent) {
-  std::vector<float> last;
-  const Sequence sequence = followed(1, last);
+  const Sequence sequence = followed(1);
   const std::vector<std::vector<int>> paths{{0}, {1}, {0, 0}, {0, 2}, {1, 0}, {1, 2}, {1, 2, 1}};
   const StaticTree shape = StaticTree::make(paths, 16).value();
-  const auto first = ranked(sequence, logits(0, last), 2, 3), second = ranked(sequence, logits(1, last), 3, 3),
-             third = ranked(sequence, logits(2, last), 4, 3);
+  const auto first = ranked(sequence, logits(0, last_), 2, 3), second = ranked(sequence, logits(1, last_), 3, 3),
+             third = ranked(sequence, logits(2, last_), 4, 3);
   const std::vector<int32_t> tokens{first[0], first[1], second[0], second[2], second[0], second[2], third[1]};
   const std::vector<int32_t> parents{-1, -1, 0, 0, 1, 1, 5};
   for (int granted = 1; granted <= 8; ++granted) {
@@ -425,8 +387,7 @@ TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent)
 
 // The tree that grew has nodes of ranks that this request does not want, and nodes behind those.
 TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
-  std::vector<float> last;
-  const Sequence sequence = followed(0, last);
+  const Sequence sequence = followed(0);
   const DraftTree& tree = propose(sequence, {.max_tokens = 16, .may_branch = true, .tree_top_k = 2});
   EXPECT_GT(tree.size, 6);
   EXPECT_LT(tree.size, 16);
@@ -436,15 +397,14 @@ TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
     ASSERT_GE(parent, -1);
     ASSERT_LT(parent, node);
     depths.push_back(parent < 0 ? 0 : depths[size_t(parent)] + 1);
-    const auto best = ranked(sequence, logits(depths.back(), last), 2 + depths.back(), 2);
+    const auto best = ranked(sequence, logits(depths.back(), last_), 2 + depths.back(), 2);
     EXPECT_TRUE(tree.tokens(node) == best[0] || tree.tokens(node) == best[1]) << node;
   }
 }
 
 TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
-  std::vector<float> last;
-  const Sequence sequence = followed(0, last);
-  const auto first = ranked(sequence, logits(0, last), 2, 3);
+  const Sequence sequence = followed(0);
+  const auto first = ranked(sequence, logits(0, last_), 2, 3);
   const DraftLimits limits{.max_tokens = 3, .may_branch = true, .tree_top_k = 3};
   const auto roots = [&](const DraftTree& tree) {
     std::vector<int32_t> out;

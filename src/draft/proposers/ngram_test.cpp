@@ -75,11 +75,8 @@ TEST(Ngram, RefusesLengthsThatMakeNoSense) {
     int min_n, max_n;
     const char* message;
   };
-  for (const Case& c : {Case{3, 2, "longer than the longest"}, Case{-1, 0, "is -1"}, Case{1, 65, "[1, 64]"}}) {
-    const auto made = Register<Proposer>::find("ngram")->make({.options = {.ngram_min = c.min_n, .ngram_max = c.max_n}});
-    ASSERT_FALSE(made.ok());
-    EXPECT_NE(made.error().message.find(c.message), std::string::npos) << made.error().message;
-  }
+  for (const Case& c : {Case{3, 2, "longer than the longest"}, Case{-1, 0, "is -1"}, Case{1, 65, "[1, 64]"}})
+    expect_error(Register<Proposer>::find("ngram")->make({.options = {.ngram_min = c.min_n, .ngram_max = c.max_n}}), c.message);
 }
 
 }  // namespace

@@ -169,16 +169,16 @@ TEST(Suffix, KeepsRequestsWithASaltToThemselves) {
 
 TEST(Suffix, NeverLearnsPromptsOrAPreemptedOutputTwice) {
   auto suffix = make_proposer("suffix", {.suffix_factor = 4}, 3);
-  Sequence first = sequence_of({1, 2, 3, 4, 5, 6}, 0);
-  suffix->open(first);
-  for (const int32_t token : {21, 22, 23}) first.tokens.push_back(token);
-  suffix->observe(first, {});
-  suffix->close(0);
+  const auto said = [&](Sequence& sequence, const Tokens& output) {
+    suffix->open(sequence);
+    sequence.tokens.insert(sequence.tokens.end(), output.begin(), output.end());
+    suffix->observe(sequence, {});
+    suffix->close(sequence.slot);
+  };
+  Sequence first = sequence_of({1, 2, 3, 4, 5, 6}, 0), second = sequence_of({1}, 0);
+  said(first, {21, 22, 23});
   first.slot = 2;  // preempted, and back elsewhere
-  suffix->open(first);
-  for (const int32_t token : {24, 25, 26}) first.tokens.push_back(token);
-  suffix->observe(first, {});
-  suffix->close(2);
+  said(first, {24, 25, 26});
 
   const auto draft_after = [&](Tokens prompt) {
     const Sequence sequence = sequence_of(std::move(prompt), 1);
@@ -189,11 +189,7 @@ TEST(Suffix, NeverLearnsPromptsOrAPreemptedOutputTwice) {
   };
   EXPECT_EQ(draft_after({1, 2}), Tokens{});
   EXPECT_EQ(draft_after({22}), (Tokens{23}));
-  Sequence second = sequence_of({1}, 0);
-  suffix->open(second);
-  for (const int32_t token : {22, 11}) second.tokens.push_back(token);
-  suffix->observe(second, {});
-  suffix->close(0);
+  said(second, {22, 11});
   EXPECT_EQ(draft_after({22}), (Tokens{11}));  // once each: the lower id, unless 23 counted twice
   EXPECT_EQ(draft_after({21}), (Tokens{22, 23}));
   EXPECT_EQ(draft_after({24}), (Tokens{25, 26}));
@@ -258,11 +254,8 @@ TEST(Suffix, RefusesSettingsThatMakeNoSense) {
       {{.suffix_cached_requests = -1}, "is -1"}, {{.suffix_cache_bytes = -5}, "-5 bytes"},
       {{.suffix_factor = -1}, "factor is -1"}, {{.suffix_offset = nan}, "offset is nan"},
       {{.suffix_min_probability = 1.5}, "is 1.5"}};
-  for (const auto& [options, message] : cases) {
-    const auto made = Register<Proposer>::find("suffix")->make({.options = options});
-    ASSERT_FALSE(made.ok());
-    EXPECT_NE(made.error().message.find(message), std::string::npos) << made.error().message;
-  }
+  for (const auto& [options, message] : cases)
+    expect_error(Register<Proposer>::find("suffix")->make({.options = options}), message);
 }
 
 }  // namespace

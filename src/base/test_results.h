@@ -1,0 +1,39 @@
+// What tests of all folders say of texts and results. A failure names the caller's line.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+
+namespace hunch::test {
+
+using Place = std::source_location;
+
+// `text` holds `part`; a failure shows both.
+inline void expect_part(std::string_view text, std::string_view part, const Place& place = Place::current()) {
+  if (text.find(part) == text.npos) ADD_FAILURE_AT(place.file_name(), int(place.line())) << part << " in: " << text;
+}
+
+// The message of a Result or Status; "accepted" where there is none.
+template <class R>
+std::string error_of(const R& result) {
+  return result.ok() ? "accepted" : result.error().message;
+}
+template <class R>
+void expect_error(const R& result, std::string_view part, const Place& place = Place::current()) {
+  expect_part(error_of(result), part, place);
+}
+
+// The value; where there is none, the message is shown and the program ends.
+template <class T>
+T good(Result<T> result, const Place& place = Place::current()) {
+  if (!result.ok()) ADD_FAILURE_AT(place.file_name(), int(place.line())) << result.error().message;
+  return std::move(result).value();
+}
+
+}  // namespace hunch::test

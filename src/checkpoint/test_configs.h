@@ -1,0 +1,29 @@
+// Models of a config.json and named tensors alone, for tests: what follows from them, or why they are refused.
+#pragma once
+
+#include "base/test_results.h"
+#include "checkpoint/config.h"
+#include "checkpoint/memory_checkpoint.h"
+#include "checkpoint/tiny_model.h"
+
+namespace hunch::test {
+
+using Json = nlohmann::json;
+
+inline Json with(Json config, const char* key, Json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+inline Result<ModelDescription> described(const Json& config) { return describe_folder({.config = config.dump()}, "m"); }
+inline ModelShape shape_of(const Json& config) { return good(described(config)).shape; }
+
+// `file` outlives the result.
+inline Result<std::unique_ptr<Checkpoint>> opened(const tiny::Bytes& file, const Json& config) {
+  return open_safetensors_bytes(file, {.config = config.dump()}, "m");
+}
+inline std::string open_error(const std::vector<tiny::NamedShape>& tensors, const Json& config) {
+  return error_of(opened(tiny::safetensors(tensors), config));
+}
+
+}  // namespace hunch::test
