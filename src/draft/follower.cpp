@@ -430,6 +430,7 @@ void Follower::sample(
   for (int i = 0; i < draft.level; ++i) positions(i) = int32_t(sequence.committed_len + draft.depth + 1);
   const bool given = tree.law == DraftLaw::Given;
   const int first = draft.branch ? draft.rows - draft.level : draft.depth;
+  const View<const int32_t, 1> own = draft.branch ? row_tokens(sequence.slot) : tree.tokens;
   SampleArgs args{.logits = logits,
       .params = sequence.sampling,
       .key = sequence.noise,
@@ -439,9 +440,7 @@ void Follower::sample(
       .probs = given ? tree.q.slice(first, draft.level) : View<float, 2>{},
       .state = sequence.logit_state.get(),
       .first_row = first,
-      .drafts = drafts.data ? drafts
-          : draft.branch    ? row_tokens(sequence.slot)
-                            : tree.tokens,
+      .drafts = drafts.data ? drafts : own,
       .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
   if (draft.branch) {
     args.ranked = ranked_.view<int32_t>(level_rows_, kMostTried).slice(row, draft.level);
