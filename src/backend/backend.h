@@ -41,6 +41,7 @@ struct BackendCounters {
 // until synchronize(), what ops wrote there may be read after it. On a CPU all memory is host memory and nothing is late.
 enum class Memory : uint8_t {
   Device,  // ops only
+  Spare,   // ops only; what requests bring along: from elsewhere where the device is full
   Shared,  // ops and host: tokens, probabilities, small results
 };
 

@@ -87,7 +87,7 @@ Status Running::add_drafter(const std::string& name) {
   const bool passes = drafter.proposer->uses_policy();
   if (needs_probs() && drafter.proposer->draws()) {
     const bool trees = may_make_trees(parts_.learned_named(name) != nullptr);
-    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Device);
+    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Spare);
     drafter.tree.q = drafter.q.view<float>(nodes, vocab);
     drafter.tree.laws.reserve(size_t(nodes) + 1);
   }

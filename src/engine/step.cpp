@@ -72,7 +72,7 @@ void SampledRows::prepare(Reads reads) {
   const bool weighs = weighs_ && reads == Reads::Weights;
   Buffer& probs = weighs ? device_probs_ : probs_;
   if (!probs)
-    probs = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), weighs ? Memory::Device : Memory::Shared);
+    probs = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), weighs ? Memory::Spare : Memory::Shared);
   if (!weighs || weights_) return;
   weights_ = backend_.allocate(size_t(max_rows_) * 2 * sizeof(float), Memory::Shared);
   residuals_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);

@@ -154,9 +154,8 @@ TEST(Tokenizer, RefusesHostileJsonQuickly) {
 
 TEST(Tokenizer, RefusesTextThatIsNotUtf8OrBeyondTheLimit) {
   const Tokenizer tokenizer = load("gpt2");
-  for (const auto& [text, words] :
-      {std::pair(std::string("abc\xC3("), "at byte 3"), {std::string(kMaxTextBytes + 1, 'a'), "too long"}})
-    expect_error(tokenizer.encode(text), words);
+  expect_error(tokenizer.encode("abc\xC3("), "at byte 3");
+  expect_error(tokenizer.encode(std::string(kMaxTextBytes + 1, 'a')), "too long");
 }
 
 TEST(Tokenizer, TakesLongWordsAndLongRunsInGoodTime) {

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "backend/cuda/spare_memory.h"
+
 namespace hunch {
 namespace {
 
@@ -139,11 +141,10 @@ void* Commands::workspace(size_t bytes) {
 }
 
 Buffer Commands::take(size_t bytes) {
-  void* data = nullptr;
-  if (failed_ == cudaSuccess && good(cudaMalloc(&data, bytes), kTakingScratch))
-    return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFree(memory); });
-  wanted_bytes_ = bytes;
-  return {};
+  Buffer taken;
+  if (failed_ == cudaSuccess) taken = spare_memory(bytes);
+  if (!taken) good(cudaErrorMemoryAllocation, kTakingScratch), wanted_bytes_ = bytes;
+  return taken;
 }
 
 void Commands::begin_op() {

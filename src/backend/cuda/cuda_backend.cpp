@@ -17,6 +17,7 @@
 #include "backend/cuda/rows.h"
 #include "backend/cuda/sample.h"
 #include "backend/cuda/small.h"
+#include "backend/cuda/spare_memory.h"
 #include "backend/cuda/thin.h"
 #include "backend/cuda/top_k.h"
 #include "backend/cuda/tree.h"
@@ -78,6 +79,11 @@ std::string CudaBackend::description() const {
 Buffer CudaBackend::allocate(size_t bytes, Memory where) {
   bytes = std::max<size_t>(64, (bytes + 63) / 64 * 64);
   void* data = nullptr;
+  if (where == Memory::Spare) {
+    Buffer spare = spare_memory(bytes);
+    if (!spare) out_of_memory(bytes, cudaErrorMemoryAllocation);
+    return spare;
+  }
   if (where == Memory::Shared) {
     if (const auto code = cudaMallocHost(&data, bytes); code != cudaSuccess) out_of_memory(bytes, code);
     return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFreeHost(memory); });
@@ -171,9 +177,9 @@ bool CudaBackend::awaited(const View<float, 2>& scores) const {
 }
 
 void CudaBackend::run_choices() {
-  if (choices_.empty()) return;
-  enqueue_top_k(next_op(), choices_);
-  choices_.clear();
+  if (!choices_.empty()) enqueue_top_k(next_op(), choices_);
+  if (!expansions_.empty()) enqueue_expand_blocks(next_op(), expansions_);
+  choices_.clear(), expansions_.clear();
 }
 
 void CudaBackend::submit() {
@@ -300,6 +306,8 @@ void CudaBackend::score_keys(const ScoreKeysArgs& args) {
 }
 
 void CudaBackend::top_k(const TopKArgs& args) {
+  if (std::any_of(expansions_.begin(), expansions_.end(), [&](const auto& other) { return meet(other.index, args.index); }))
+    run_choices();
   if (!args.scores.data) return enqueue_ends(next_op(), args);
   if (!is_hopper()) {
     chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
@@ -317,9 +325,10 @@ void CudaBackend::reduce_scores(const ReduceScoresArgs& args) {
   enqueue_reduce_scores(next_op(), args);
 }
 
+// Behind the choice of the blocks, which waits as well: of many sequences or layers both are few launches.
 void CudaBackend::expand_blocks(const ExpandBlocksArgs& args) {
-  run_choices();
-  enqueue_expand_blocks(next_op(), args);
+  if (expansions_.size() == kMostKept / 4) run_choices();
+  expansions_.push_back(args);
 }
 
 void CudaBackend::split_signs(const SplitSignsArgs& args) { enqueue_split_signs(next_op(), args); }

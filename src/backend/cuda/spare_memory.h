@@ -1,0 +1,13 @@
+// Memory for what requests bring along: the device's while it has some to spare, else pinned memory of the host, which kernels
+// reach too, only slower. A request that comes when the device is full must not end the program.
+#pragma once
+
+#include <cstddef>
+
+#include "tensor/buffer.h"
+
+namespace hunch {
+
+Buffer spare_memory(size_t bytes);  // empty: there is neither
+
+}  // namespace hunch
