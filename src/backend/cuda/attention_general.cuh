@@ -99,32 +99,34 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
   }
 }
 
-// One thread an entry. out [sets][prefix_len].
+// One warp an entry, whose key is read across the lanes. out [sets][prefix_len].
 __global__ void general_scores_kernel(const AttentionDevice* args) {
   const AttentionDevice a = *args;
   wait_for_previous();
   let_next_start();
   const AttentionRunDevice run = a.runs[0];
-  const int kv_heads = run.plane.kv_heads, dim = run.plane.head_dim;
+  const int kv_heads = run.plane.kv_heads, dim = run.plane.head_dim, lane = threadIdx.x % 32;
   const bool shared = run.sink == ScoreSink::Rows;  // one set for all KV heads
-  const int64_t sets = shared ? 1 : kv_heads;
-  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < sets * run.prefix_len;
-       at += int64_t(gridDim.x) * blockDim.x) {
+  const int64_t sets = shared ? 1 : kv_heads, warps = int64_t(gridDim.x) * blockDim.x / 32;
+  for (int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; at < sets * run.prefix_len; at += warps) {
     const int entry = int(at % run.prefix_len), set = int(at / run.prefix_len);
     float score = run.sum ? 0.0f : -INFINITY;
     for (int listed = 0; listed < run.num_rows; ++listed) {
       const int row = run.rows[listed];
       float sum = 0;
       for (int head = shared ? 0 : set * a.group; head < (shared ? kv_heads * a.group : (set + 1) * a.group); ++head) {
-        const float x = dot(run.plane.dtype, a.q + (run.first_row + row) * a.q_row + head * a.q_head,
-            kv_row(run.plane, run.pages, head / a.group, entry, 0), dim);
+        const float* q = a.q + (run.first_row + row) * a.q_row + head * a.q_head;
+        const KvRow key = kv_row(run.plane, run.pages, head / a.group, entry, 0);
+        float x = 0;
+        for (int d = lane; d < dim; d += 32) x = fmaf(q[d], kv_element(run.plane.dtype, key, d), x);
+        x = warp_sum(x);
         sum += run.weight
             ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
             : x * a.scale_log2 * kLn2;
       }
       score = run.sum ? score + sum * run.mean : fmaxf(score, sum * run.mean);
     }
-    run.scores[set * run.scores_stride + entry] = score;
+    if (lane == 0) run.scores[set * run.scores_stride + entry] = score;
   }
 }
 
