@@ -486,6 +486,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   device.group = call.group, device.group_shift = call.shift;
   device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
+    HUNCH_CHECK(call.head_dim <= 32 * kHeld);
     commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 8), .threads = 128}, device);
     return;
   }

@@ -99,26 +99,41 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
   }
 }
 
-// One warp an entry, whose key is read across the lanes. out [sets][prefix_len].
-__global__ void general_scores_kernel(const AttentionDevice* args) {
+// One warp an entry: its lanes hold the key, all of whose elements are asked for at once. out [sets][prefix_len].
+constexpr int kHeld = 16;  // elements of a key in a lane: keys of up to 512
+__global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevice* args) {
   const AttentionDevice a = *args;
   wait_for_previous();
   let_next_start();
   const AttentionRunDevice run = a.runs[0];
   const int kv_heads = run.plane.kv_heads, dim = run.plane.head_dim, lane = threadIdx.x % 32;
+  const DType dtype = run.plane.dtype;
   const bool shared = run.sink == ScoreSink::Rows;  // one set for all KV heads
   const int64_t sets = shared ? 1 : kv_heads, warps = int64_t(gridDim.x) * blockDim.x / 32;
+  float key[kHeld] = {};
+  const auto hold = [&](int kv_head, int entry) {
+    const KvRow row = kv_row(run.plane, run.pages, kv_head, entry, 0);
+    const auto each = [&](const auto& element) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) key[i] = lane + 32 * i < dim ? element(lane + 32 * i) : 0.0f;
+    };
+    if (dtype == DType::BF16) each([&](int d) { return kv_element(DType::BF16, row, d); });
+    else if (dtype == DType::F32) each([&](int d) { return kv_element(DType::F32, row, d); });
+    else each([&](int d) { return kv_element(dtype, row, d); });
+  };
   for (int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; at < sets * run.prefix_len; at += warps) {
     const int entry = int(at % run.prefix_len), set = int(at / run.prefix_len);
+    if (!shared) hold(set, entry);
     float score = run.sum ? 0.0f : -INFINITY;
     for (int listed = 0; listed < run.num_rows; ++listed) {
       const int row = run.rows[listed];
       float sum = 0;
       for (int head = shared ? 0 : set * a.group; head < (shared ? kv_heads * a.group : (set + 1) * a.group); ++head) {
-        const float* q = a.q + (run.first_row + row) * a.q_row + head * a.q_head;
-        const KvRow key = kv_row(run.plane, run.pages, head / a.group, entry, 0);
+        const float* q = a.q + (run.first_row + row) * a.q_row + head * a.q_head + lane;
+        if (shared && head % a.group == 0) hold(head / a.group, entry);
         float x = 0;
-        for (int d = lane; d < dim; d += 32) x = fmaf(q[d], kv_element(run.plane.dtype, key, d), x);
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) x = fmaf(lane + 32 * i < dim ? q[32 * i] : 0.0f, key[i], x);
         x = warp_sum(x);
         sum += run.weight
             ? fminf(1.0f, exp2_fast(fmaf(x, a.scale_log2, -kLog2E * run.lse[row * run.lse_row + head * run.lse_head])))
