@@ -125,8 +125,10 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
   ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
   taps_ = parts.backend->allocate(size_t(limits.rows) * parts.taps.size() * size_t(parts.model->shape().hidden) * sizeof(float));
-  looked_ids_ = parts.backend->allocate(size_t(most_looked_) * (1 + kMaxLogprobs) * sizeof(int32_t), Memory::Shared);
-  looked_values_ = parts.backend->allocate(size_t(most_looked_) * (1 + kMaxLogprobs) * sizeof(float), Memory::Shared);
+  const size_t looked = size_t(rows_.max_rows()) * (1 + kMaxLogprobs);
+  looked_ids_ = parts.backend->allocate(looked * sizeof(int32_t), Memory::Shared);
+  looked_values_ = parts.backend->allocate(looked * sizeof(float), Memory::Shared);
+  looks_.reserve(size_t(rows_.max_rows())), looked_for_.reserve(size_t(rows_.max_rows()));
   const size_t most = size_t(limits.max_seqs);
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
   followed_.reserve(most), report_.drafted.reserve(kMaxArms);
@@ -356,6 +358,7 @@ void Step::forward(const StepPlan& plan) {
       settle(*who, first);
       first = next;
     }
+    look_at_verified();
     for (size_t i = 0; i < plan.chunks.size(); ++i) {
       const auto& chunk = plan.chunks[i];
       running(chunk).final_first = chunk.who->sequence.committed_len, running(chunk).first_row = first;
@@ -452,43 +455,57 @@ void Step::fail_all(const StepPlan& plan, const Error& why) {
   for (const auto& chunk : plan.chunks) running(chunk).failure = error;
 }
 
-template <class Tell>
-void Step::look_at(int64_t first, std::span<const int32_t> ids, int count, Tell&& tell) {
-  const auto seen = looked_ids_.view<int32_t>(most_looked_, 1 + kMaxLogprobs);
-  const auto values = looked_values_.view<float>(most_looked_, 1 + kMaxLogprobs);
-  std::vector<TokenLogprob> top;
-  for (size_t from = 0; from < ids.size(); from += size_t(most_looked_)) {
-    const auto some = ids.subspan(from, std::min(ids.size() - from, size_t(most_looked_)));
-    const int64_t rows = int64_t(some.size());
-    for (int64_t row = 0; row < rows; ++row) seen(row, 0) = some[size_t(row)];
-    LogProbsArgs args{.logits = rows_.logits(first + int64_t(from), rows), .count = count};
-    args.ids = View<const int32_t, 1>(seen.data, rows), args.ids.stride[0] = seen.stride[0];
-    args.values = View<float, 1>(values.data, rows), args.values.stride[0] = values.stride[0];
-    args.top_ids = View<int32_t, 2>(seen.data + 1, rows, count), args.top_ids.stride[0] = seen.stride[0];
-    args.top_values = View<float, 2>(values.data + 1, rows, count), args.top_values.stride[0] = values.stride[0];
-    parts_.backend->log_probs(args);
-    (void)parts_.backend->synchronize();  // a failure shows at the next step
-    for (int64_t row = 0; row < rows; ++row) {
-      top.clear();
-      for (int i = 1; i <= count && seen(row, i) >= 0; ++i) top.push_back({seen(row, i), values(row, i)});
-      tell(from + size_t(row), values(row, 0), top);
-    }
+void Step::look_at(int64_t first, std::span<const int32_t> ids, int count, int64_t at) {
+  const int64_t rows = int64_t(ids.size());
+  const auto seen = looked_ids_.view<int32_t>(rows_.max_rows(), 1 + kMaxLogprobs).slice(at, rows);
+  const auto values = looked_values_.view<float>(rows_.max_rows(), 1 + kMaxLogprobs).slice(at, rows);
+  for (int64_t row = 0; row < rows; ++row) seen(row, 0) = ids[size_t(row)];
+  LogProbsArgs args{.logits = rows_.logits(first, rows), .count = count};
+  args.ids = View<const int32_t, 1>(seen.data, rows), args.ids.stride[0] = seen.stride[0];
+  args.values = View<float, 1>(values.data, rows), args.values.stride[0] = values.stride[0];
+  args.top_ids = View<int32_t, 2>(seen.data + 1, rows, count), args.top_ids.stride[0] = seen.stride[0];
+  args.top_values = View<float, 2>(values.data + 1, rows, count), args.top_values.stride[0] = values.stride[0];
+  parts_.backend->log_probs(args);
+}
+
+TokenLogprob Step::looked(int64_t at, int count, std::vector<TokenLogprob>& top) const {
+  const auto seen = looked_ids_.view<int32_t>(rows_.max_rows(), 1 + kMaxLogprobs)[at];
+  const auto values = looked_values_.view<float>(rows_.max_rows(), 1 + kMaxLogprobs)[at];
+  top.clear();
+  for (int i = 1; i <= count && seen(i) >= 0; ++i) top.push_back({seen(i), values(i)});
+  return {seen(0), values(0)};
+}
+
+// Of all requests with one wait; rows that lie together, as a chain's do, with one op.
+void Step::look_at_verified() {
+  looked_for_.clear();
+  for (const Look& look : looks_) looked_for_.push_back(look.id);
+  for (size_t from = 0, end; from < looks_.size(); from = end) {
+    const int count = looks_[from].who->plan.logprobs;
+    const auto goes_on = [&] { return looks_[end].who->plan.logprobs == count && looks_[end].row == looks_[end - 1].row + 1; };
+    for (end = from + 1; end < looks_.size() && goes_on(); ++end) {}
+    look_at(looks_[from].row, std::span(looked_for_).subspan(from, end - from), count, int64_t(from));
   }
+  if (!looks_.empty()) (void)parts_.backend->synchronize();  // a failure shows at the next step
+  for (size_t i = 0; i < looks_.size(); ++i) {
+    Running& who = *looks_[i].who;
+    who.logprobs.push_back(looked(int64_t(i), who.plan.logprobs, who.top.emplace_back()).logprob);
+  }
+  looks_.clear();
 }
 
 // Row p of a prompt speaks of its token p + 1. What was looked at before a preemption is not looked at again.
 void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const float, 2> hidden) {
   const Sequence& sequence = who.sequence;
-  auto& known = who.stats.prompt_logprobs;
+  Generation& stats = who.stats;
   const int64_t end = std::min(chunk.rows, sequence.prompt_len - 1 - sequence.committed_len);
-  for (int64_t row = int64_t(known.size()) - sequence.committed_len; row < end;) {
+  for (int64_t row = int64_t(stats.prompt_logprobs.size()) - sequence.committed_len; row < end;) {
     const int64_t rows = std::min(end - row, most_looked_), next = sequence.committed_len + row + 1;
     parts_.model->logits(*parts_.backend, hidden.slice(row, rows), rows_.logits(0, rows));
-    const auto ids = std::span(sequence.tokens).subspan(size_t(next), size_t(rows));
-    look_at(0, ids, who.plan.prompt_logprobs, [&](size_t i, float logprob, const std::vector<TokenLogprob>& top) {
-      known.push_back({ids[i], logprob});
-      who.stats.prompt_top.push_back(top);
-    });
+    look_at(0, std::span(sequence.tokens).subspan(size_t(next), size_t(rows)), who.plan.prompt_logprobs, 0);
+    (void)parts_.backend->synchronize();
+    for (int64_t i = 0; i < rows; ++i)
+      stats.prompt_logprobs.push_back(looked(i, who.plan.prompt_logprobs, stats.prompt_top.emplace_back()));
     row += rows;
   }
 }
@@ -520,8 +537,10 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
   sequence.tokens.push_back(first);
   if (sequence.logit_state) sequence.logit_state->append(first);
   if (who.plan.logprobs < 0) return;
-  look_at(row, std::span(&first, 1), who.plan.logprobs,
-      [&](size_t, float logprob, const std::vector<TokenLogprob>& top) { who.logprobs = {logprob}, who.top = {top}; });
+  look_at(row, std::span(&first, 1), who.plan.logprobs, 0);
+  (void)parts_.backend->synchronize();
+  who.top.resize(1);
+  who.logprobs = {looked(0, who.plan.logprobs, who.top[0]).logprob};
 }
 
 void Step::settle(Running& who, int64_t first_row) {
@@ -544,15 +563,9 @@ void Step::settle(Running& who, int64_t first_row) {
   who.emitted_drafts = int(verdict.tokens.size());
   if (who.plan.logprobs >= 0) {
     who.logprobs.clear(), who.top.clear();
-    std::vector<int32_t> ids(verdict.tokens);
-    ids.push_back(verdict.next);
-    const auto row_of = [&](size_t i) { return first_row + (i == 0 ? 0 : verdict.path[i - 1] + 1); };
-    for (size_t from = 0, end; from < ids.size(); from = end) {  // rows that lie together, as a chain's do
-      for (end = from + 1; end < ids.size() && row_of(end) == row_of(end - 1) + 1;) ++end;
-      look_at(row_of(from), std::span(ids).subspan(from, end - from), who.plan.logprobs,
-          [&](size_t, float logprob, const std::vector<TokenLogprob>& top) {
-            who.logprobs.push_back(logprob), who.top.push_back(top);
-          });
+    for (size_t i = 0; i <= verdict.tokens.size(); ++i) {
+      const int32_t id = i < verdict.tokens.size() ? verdict.tokens[i] : verdict.next;
+      looks_.push_back({&who, first_row + (i == 0 ? 0 : verdict.path[i - 1] + 1), id});
     }
   }
   if (sequence.logit_state) {

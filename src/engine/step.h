@@ -115,10 +115,11 @@ class Step {
   void settle_chunk(Running&, const StepPlan::Chunk&, int64_t row, View<const float, 2> hidden);
   void fail_all(const StepPlan&, const Error&);
   void settle(Running&, int64_t first_row);
-  // Log-probabilities of ids in rows of logits from `first` on, an id a row, and of the `count` most probable ones of each;
-  // tell(row, logprob of its id, the most probable ones).
-  template <class Tell>
-  void look_at(int64_t first, std::span<const int32_t> ids, int count, Tell&& tell);
+  // Log-probabilities of ids in rows of logits from `first` on, an id a row, and of the `count` most probable ones of each: known
+  // in rows of looked_ from `at` on once somebody waits.
+  void look_at(int64_t first, std::span<const int32_t> ids, int count, int64_t at);
+  TokenLogprob looked(int64_t at, int count, std::vector<TokenLogprob>& top) const;
+  void look_at_verified();
   void look_at_prompt(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void emit_unverified(Running&);
   TargetRows rows_of(const Running&, int64_t first_position, int64_t first_row, int64_t count, View<const float, 2> hidden) const;
@@ -131,8 +132,16 @@ class Step {
   EngineParts& parts_;
   SampledRows rows_;
   Buffer ids_, hidden_, taps_;
-  int64_t most_looked_;                // rows at once: those of answers, behind, stay as they are
-  Buffer looked_ids_, looked_values_;  // [rows][1 + kMaxLogprobs]
+  Buffer looked_ids_, looked_values_;  // [rows_.max_rows()][1 + kMaxLogprobs]
+  // Tokens of the verified rows whose log-probabilities are asked for.
+  struct Look {
+    Running* who;
+    int64_t row;
+    int32_t id;
+  };
+  std::vector<Look> looks_;
+  std::vector<int32_t> looked_for_;
+  int64_t most_looked_;  // rows of a prompt at once: those of answers, behind, stay as they are
   std::vector<DraftTask> tasks_;
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
   std::vector<const Proposer*> asked_;
