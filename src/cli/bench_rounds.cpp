@@ -93,6 +93,7 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
       {"lossless", guesser.options.lossless()},
       {"batch", batch},
       {"depth", depth},
+      {"rule", guesser.options.rule.empty() ? "match" : guesser.options.rule},
       {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
       {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
       {"gamma", gamma},

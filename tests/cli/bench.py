@@ -100,6 +100,8 @@ def test_bench_rounds_times_policies_by_name(hunch):
   assert [(row["what"], row["policy"], row["ratio"]) for row in rows] == [("plain", None, None)] + [
       ("round", p, r) for p in ("streamingllm", "vegas-logit") for r in (0.1, 0.5)], rows
   assert "| vegas-logit |" in hunch(*flags, "--policies", "vegas-logit").out
+  rows = hunch.json(*flags, "--rule", "ratio", "--repeat-penalty", "1.1", "-o", "json")["rows"]
+  assert [row["rule"] for row in rows] == ["ratio"] * 2, rows
   expect(hunch(*flags, "--policies", "ngram"), 2, "no policy of method self")
   expect(hunch(*flags, "--ratios", "0.1"), 2, "--ratios goes with --policies")
 
