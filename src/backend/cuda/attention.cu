@@ -487,7 +487,11 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   device.keys_only = launch.keys_only, device.reread = plan.reread;
   if (launch.general && launch.keys_only) {
     HUNCH_CHECK(call.head_dim <= 32 * kHeld);
-    commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 8), .threads = 128}, device);
+    const AttentionRunDevice& run = devices[0];
+    if (launch.dtype == DType::BF16 && run.sink == ScoreSink::Direct && !run.weight && call.group == 1 &&
+        call.head_dim % 8 == 0 && call.head_dim <= kPairKey)
+      commands.launch(pair_scores_kernel, {.blocks = dim3(unsigned(sms) * kPairBlocks), .threads = 128}, device);
+    else commands.launch(general_scores_kernel, {.blocks = dim3(unsigned(sms) * 8), .threads = 128}, device);
     return;
   }
   if (launch.general) {

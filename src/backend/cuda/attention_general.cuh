@@ -99,6 +99,71 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
   }
 }
 
+// Adds over pairs of lanes; those with bit `kStep` go on with the upper half.
+template <int kHalf, int kStep>
+__device__ __forceinline__ void halve_sums(float* sums) {
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const bool upper = threadIdx.x & kStep;
+    const float kept = upper ? sums[kHalf + i] : sums[i], sent = upper ? sums[i] : sums[kHalf + i];
+    sums[i] = kept + __shfl_xor_sync(~0u, sent, kStep);
+  }
+}
+
+// Logits of keys in bf16, of up to 256 elements, under a query head each (bounds of pages): four keys and four rows a warp at
+// a time, eight elements a lane. Lane 2 (4 key + row) ends with the sum of that pair. out [kv_head][prefix_len].
+constexpr int kPairKey = 256, kPairBlocks = 5;  // of an SM
+__global__ void __launch_bounds__(128, kPairBlocks) pair_scores_kernel(const AttentionDevice* args) {
+  constexpr int kSide = 4;
+  wait_for_previous();
+  let_next_start();
+  const AttentionDevice& a = *args;
+  const AttentionRunDevice& run = a.runs[0];
+  const KvPlane plane = run.plane;
+  const int lane = threadIdx.x % 32, d = lane * 8, dim = plane.head_dim, prefix = run.prefix_len,
+            fours = (prefix + kSide - 1) / kSide;
+  const int rows = run.num_rows, warps = int(gridDim.x * blockDim.x) / 32;
+  const bool adds = run.sum;
+  const auto combine = [&](float x, float y) { return adds ? x + y : fmaxf(x, y); };
+  const float none = adds ? 0.0f : -INFINITY, scale = a.scale_log2 * kLn2;
+  for (int at = int(blockIdx.x * blockDim.x + threadIdx.x) / 32; at < plane.kv_heads * fours; at += warps) {
+    const int set = at / fours, first = at % fours * kSide;
+    const std::byte* keys = kv_row(plane, run.pages, set, first, 0).data;
+    uint4 key[kSide];
+#pragma unroll
+    for (int e = 0; e < kSide; ++e)
+      key[e] = d < dim ? __ldcs(reinterpret_cast<const uint4*>(keys + (2 * e * dim + d) * 2)) : uint4{};
+    float score = none;
+    for (int listed = 0; listed < rows; listed += kSide) {
+      float sums[kSide * kSide] = {};
+#pragma unroll
+      for (int r = 0; r < kSide; ++r) {
+        if (d >= dim) continue;
+        const float* q = a.q + (run.first_row + run.rows[min(listed + r, rows - 1)]) * a.q_row + set * a.q_head + d;
+        const float4 low = *reinterpret_cast<const float4*>(q), high = *reinterpret_cast<const float4*>(q + 4);
+        const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int e = 0; e < kSide; ++e) {
+          const uint32_t words[] = {key[e].x, key[e].y, key[e].z, key[e].w};
+          float sum = sums[e * kSide + r];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            sum = fmaf(x[2 * i], __uint_as_float(words[i] << 16), sum);
+            sum = fmaf(x[2 * i + 1], __uint_as_float(words[i] & 0xffff0000), sum);
+          }
+          sums[e * kSide + r] = sum;
+        }
+      }
+      halve_sums<8, 16>(sums), halve_sums<4, 8>(sums), halve_sums<2, 4>(sums), halve_sums<1, 2>(sums);
+      float x = (sums[0] + __shfl_xor_sync(~0u, sums[0], 1)) * scale;
+      if (listed + lane / 2 % kSide >= rows) x = none;
+      x = combine(x, __shfl_xor_sync(~0u, x, 2));
+      score = combine(score, combine(x, __shfl_xor_sync(~0u, x, 4)));
+    }
+    if (lane % 8 == 0 && first + lane / 8 < prefix) run.scores[set * run.scores_stride + first + lane / 8] = score;
+  }
+}
+
 // One warp an entry: its lanes hold the key, all of whose elements are asked for at once. out [sets][prefix_len].
 constexpr int kHeld = 16;  // elements of a key in a lane: keys of up to 512
 __global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevice* args) {
@@ -118,7 +183,6 @@ __global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevi
       for (int i = 0; i < kHeld; ++i) key[i] = lane + 32 * i < dim ? element(lane + 32 * i) : 0.0f;
     };
     if (dtype == DType::BF16) each([&](int d) { return kv_element(DType::BF16, row, d); });
-    else if (dtype == DType::F32) each([&](int d) { return kv_element(DType::F32, row, d); });
     else each([&](int d) { return kv_element(dtype, row, d); });
   };
   for (int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; at < sets * run.prefix_len; at += warps) {

@@ -24,18 +24,18 @@ class Quest final : public CopyingPolicy {
         heads_(setup.heads),
         page_(setup.options.page),
         max_rows_(setup.max_draft + 1),
-        shared_(setup.options.share == "layer"),
-        scores_(backend_, sets_of(setup)),
-        slots_(size_t(setup.max_sequences)) {
+        shared_(setup.options.share == "layer") {
     const int64_t query_rows = int64_t(max_rows_) * heads_;
     queries_ = backend_.allocate(size_t(query_rows * 2 * geometry_.head_dim) * sizeof(float));
     used_.assign(size_t(query_rows), 1);
-    for (SlotState& state : slots_) state.bounded.assign(size_t(geometry_.layers), 0);
+    slots_.reserve(size_t(setup.max_sequences));
+    for (int slot = 0; slot < setup.max_sequences; ++slot)
+      slots_.emplace_back(backend_, sets_of(setup)).bounded.assign(size_t(geometry_.layers), 0);
   }
 
   size_t bytes() const override {
-    size_t bytes = copy_.bytes() + scores_.bytes();
-    for (const SlotState& state : slots_) bytes += state.bounds ? state.bounds->bytes : 0;
+    size_t bytes = copy_.bytes();
+    for (const SlotState& state : slots_) bytes += state.scores.bytes() + (state.bounds ? state.bounds->bytes : 0);
     return bytes;
   }
 
@@ -54,7 +54,7 @@ class Quest final : public CopyingPolicy {
       state.chunks.resize(size_t(chunks));
       std::iota(state.chunks.begin(), state.chunks.end(), 0);
     }
-    scores_.reserve(pages);
+    state.scores.reserve(pages);
   }
   void close(Slot slot) override {
     copy_.close(slot);
@@ -74,9 +74,9 @@ class Quest final : public CopyingPolicy {
     const int64_t committed = info.sequence->committed_len;
     if (!copy_.begin(slot, committed) || !copy_.selects(layer)) return {};
     bound(layer, slot, committed, drafts.kv);
-    auto scores = scores_.view();
-    const auto q = shared_ ? layer_queries(drafts.q, info.num_rows) : head_queries(drafts.q, info.num_rows);
     SlotState& state = slots_[size_t(slot)];
+    auto scores = state.scores.view();
+    const auto q = shared_ ? layer_queries(drafts.q, info.num_rows) : head_queries(drafts.q, info.num_rows);
     backend_.score_keys({
         .layer = layer,
         .scale = drafts.scale,
@@ -95,6 +95,8 @@ class Quest final : public CopyingPolicy {
 
  private:
   struct SlotState {
+    SlotState(Backend& backend, int sets) : scores(backend, sets) {}
+    EntryScores scores;               // by page; a device chooses for all sequences at once
     std::unique_ptr<KvStore> bounds;  // entry: a page; key [max, min]
     std::vector<int32_t> chunks;      // pages of that store
     std::vector<int64_t> bounded;     // [layer] pages whose bounds stand
@@ -130,7 +132,6 @@ class Quest final : public CopyingPolicy {
   KvGeometry geometry_;
   int heads_, page_, max_rows_;
   bool shared_;
-  EntryScores scores_;  // by page
   Buffer queries_;
   std::vector<uint8_t> used_;  // all of them
   std::vector<SlotState> slots_;
