@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -19,7 +18,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/threads.h"
+#include "engine/bench.h"
 
 using namespace hunch;
 
@@ -29,28 +28,6 @@ double seconds(clockid_t clock) {
   timespec t;
   clock_gettime(clock, &t);
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
-// Bytes per second of a sum over memory far larger than any cache, the best of some.
-double read_ceiling(int count) {
-  Threads threads(count);
-  const size_t part = size_t(96) << 20;
-  const Buffer memory = allocate_aligned(part * size_t(count));
-  std::fill_n(static_cast<char*>(memory.data()), memory.bytes(), char(1));
-  std::atomic<uint64_t> total = 0;  // keeps the loads
-  double best = 1e9;
-  for (int repeat = 0; repeat < 6; ++repeat) {
-    const double begin = seconds(CLOCK_MONOTONIC);
-    threads.run(count, [&](int64_t item, int) {
-      const auto* words = static_cast<const uint64_t*>(memory.data()) + size_t(item) * part / 8;
-      uint64_t lanes[16] = {};
-      for (size_t i = 0; i < part / 8; i += 16)
-        for (size_t lane = 0; lane < 16; ++lane) lanes[lane] += words[i + lane];
-      total += std::accumulate(lanes, lanes + 16, uint64_t(0));
-    });
-    best = std::min(best, seconds(CLOCK_MONOTONIC) - begin);
-  }
-  return double(part) * count / best;
 }
 
 }  // namespace
@@ -92,7 +69,7 @@ int main(int argc, char** argv) {
     backend.store_kv({.layer = l, .k = view, .v = view, .kv = kv});
     backend.compress_kv({.layer = l, .nsa = layer, .kv = kv, .rows = compressed, .last = s.rows_of(entries)});
   }
-  const double ceiling = read_ceiling(backend.threads());
+  const double ceiling = streaming_read_ceiling(backend.threads(), size_t(256) << 20, 7);
   fmt::print("{}, {} KV, {} entries x {} KV heads, group {}, dim {}, blocks of {}; this machine reads {:.1f} GB/s\n",
       backend.description(), dtype_info(dtype).name, entries, kv_heads, group, dim, s.sel_block, ceiling / 1e9);
   std::vector<int64_t> counts = {1, 4, 8, 16, 32, 64};

@@ -64,6 +64,13 @@ struct Matrix {  // bits: Q4_K too is made of random bits
   Tensor tensor;
 };
 
+template <class T>
+View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {
+  View<T, 2> view(data, rows, n);
+  view.stride[0] = stride;
+  return view;
+}
+
 // A random tree: each row is the child of an earlier one, the one before with probability `chain`.
 inline std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
   std::vector<int32_t> parents{-1};

@@ -25,17 +25,12 @@ namespace fs = std::filesystem;
 // Keys of a Hugging Face model. `arch`: llama, qwen2, qwen3 or nsa.
 Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) {
   const auto key = [&](std::string_view name) { return fmt::format("{}.{}", arch, name); };
-  out.add_u32(key("vocab_size"), uint32_t(s.vocab_size));
-  out.add_u32(key("context_length"), uint32_t(s.context_len));
-  out.add_u32(key("embedding_length"), uint32_t(s.hidden));
-  out.add_u32(key("block_count"), uint32_t(s.layers));
-  out.add_u32(key("feed_forward_length"), uint32_t(s.ffn));
-  out.add_u32(key("attention.head_count"), uint32_t(s.heads));
-  out.add_u32(key("attention.head_count_kv"), uint32_t(s.kv_heads));
-  out.add_u32(key("attention.key_length"), uint32_t(s.head_dim));
-  out.add_u32(key("attention.value_length"), uint32_t(s.head_dim));
+  const std::pair<const char*, int64_t> numbers[] = {{"vocab_size", s.vocab_size}, {"context_length", s.context_len},
+      {"embedding_length", s.hidden}, {"block_count", s.layers}, {"feed_forward_length", s.ffn},
+      {"attention.head_count", s.heads}, {"attention.head_count_kv", s.kv_heads}, {"attention.key_length", s.head_dim},
+      {"attention.value_length", s.head_dim}, {"rope.dimension_count", s.rope_dim}};
+  for (const auto& [name, value] : numbers) out.add_u32(key(name), uint32_t(value));
   out.add_f32(key("attention.layer_norm_rms_epsilon"), float(s.norm_eps));
-  out.add_u32(key("rope.dimension_count"), uint32_t(s.rope_dim));
   out.add_f32(key("rope.freq_base"), float(s.rope_theta));
   if (s.sliding_window > 0) {
     out.add_u32(key("attention.sliding_window"), uint32_t(s.sliding_window));

@@ -30,6 +30,13 @@ inline std::string tiny_path(const std::string& name) {
   const char* carried = std::getenv("HUNCH_TINY_MODELS");
   return (carried ? carried : HUNCH_TINY_MODELS) + ("/" + name);
 }
+// The name of a model or folder as one of a test, and of a test's parameter.
+inline std::string test_name(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(uint8_t(c))) c = '_';
+  return name;
+}
+inline constexpr auto param_name = [](const auto& info) { return test_name(info.param); };
 inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 
 // Every family, form of attention and rope scaling that the tree has a tiny model of.

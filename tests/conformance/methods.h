@@ -92,6 +92,51 @@ inline void expect_same_output(const Generation& got, const Generation& plain, c
   }
 }
 
+// A pool of seven pages for six requests that want four each. Returns how many an id ended.
+inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char* device, const char* kv, bool caching, int turn,
+    std::span<const Method> methods = kMethods) {
+  const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
+  const EngineOptions roomy{
+      .model = tiny_path(model),
+      .device = device,
+      .threads = 1,
+      .kv_dtype = kv,
+      .context_len = 256,
+      .max_num_seqs = 1,
+      .prefix_caching = false,
+  };
+  auto alone = load(roomy);
+  EngineOptions options = roomy;
+  options.max_num_seqs = 6, options.prefix_caching = caching;
+  options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
+  options.kv_memory_bytes = bytes_of_pages(*alone, 7);
+  auto crowded = load(options);
+
+  std::vector<Request> requests;
+  std::vector<Generation> plain;
+  for (int i = 0; i < 12; ++i) {
+    Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
+    plain.push_back(generate_plain(*alone, request));
+    set_method(request, methods[size_t(i + 5 * turn) % methods.size()], 2 + (i + turn) % 6);
+    request.priority = i % 3;
+    requests.push_back(std::move(request));
+  }
+  int ended_by_text = 0, ended_by_id = 0;
+  const auto runs = generate_together(*crowded, requests);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    expect_same_output(runs[i], plain[i], fmt::format("{} kind {} {}", where, i % kNumKinds, requests[i].speculation.proposer));
+    ended_by_text += !runs[i].stopped_by.empty();
+    ended_by_id += runs[i].finish == FinishReason::Stop && runs[i].stopped_by.empty();
+  }
+  EXPECT_GE(ended_by_text, 1) << where;
+  const EngineStats stats = crowded->stats();
+  EXPECT_GT(stats.preemptions, 0) << where;
+  EXPECT_GT(stats.accepted, 0) << where;
+  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching) << where;
+  EXPECT_EQ(stats.kv_pages_used, 0) << where;
+  return ended_by_id;
+}
+
 // How many guesses of a run stood beside chains, after a look at its counts by position.
 inline int64_t guesses_beside(const Generation& run, const std::string& what) {
   int64_t at_depths = 0, kept = 0;

@@ -64,61 +64,17 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
   for (const char* proposer : {"ngram", "suffix", "cascade", "self", "staged"}) EXPECT_GE(accepted[proposer], 1) << proposer;
 }
 
-// A pool of seven pages for six requests that want four each. Counts the requests that an id ended.
-void expect_plain_outputs_in_a_crowd(
-    const char* model, const char* device, const char* kv, bool caching, int turn, int& ended_by_id) {
-  const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
-  const EngineOptions roomy{
-      .model = tiny_path(model),
-      .device = device,
-      .threads = 1,
-      .kv_dtype = kv,
-      .context_len = 256,
-      .max_num_seqs = 1,
-      .prefix_caching = false,
-  };
-  auto alone = load(roomy);
-  EngineOptions options = roomy;
-  options.max_num_seqs = 6, options.prefix_caching = caching;
-  options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
-  options.kv_memory_bytes = bytes_of_pages(*alone, 7);
-  auto crowded = load(options);
-
-  std::vector<Request> requests;
-  std::vector<Generation> plain;
-  for (int i = 0; i < 12; ++i) {
-    Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), kNewTokens);
-    plain.push_back(generate_plain(*alone, request));
-    set_method(request, kMethods[(i + 5 * turn) % kNumMethods], 2 + (i + turn) % 6);
-    request.priority = i % 3;
-    requests.push_back(std::move(request));
-  }
-  int ended_by_text = 0;
-  const auto runs = generate_together(*crowded, requests);
-  for (size_t i = 0; i < runs.size(); ++i) {
-    expect_same_output(runs[i], plain[i], fmt::format("{} kind {} {}", where, i % kNumKinds, requests[i].speculation.proposer));
-    ended_by_text += !runs[i].stopped_by.empty();
-    ended_by_id += runs[i].finish == FinishReason::Stop && runs[i].stopped_by.empty();
-  }
-  EXPECT_GE(ended_by_text, 1) << where;
-  const EngineStats stats = crowded->stats();
-  EXPECT_GT(stats.preemptions, 0) << where;
-  EXPECT_GT(stats.accepted, 0) << where;
-  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching) << where;
-  EXPECT_EQ(stats.kv_pages_used, 0) << where;
-}
-
 TEST(Methods, GiveThePlainOutputsInACrowdWithFarTooFewPages) {
   int turn = 0, ended_by_id = 0;
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : kKvTypes) {
       const char* model = kModels[(turn + turn / 4) % 4];
-      expect_plain_outputs_in_a_crowd(model, device, kv, turn % 2 == 0, turn, ended_by_id);
+      ended_by_id += expect_plain_outputs_in_a_crowd(model, device, kv, turn % 2 == 0, turn);
       ++turn;
     }
-  expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "bf16", true, turn, ended_by_id);
-  expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "q8_0", false, turn + 1, ended_by_id);
-  expect_plain_outputs_in_a_crowd("deepseek-v3", "cpu", "f16", true, turn + 2, ended_by_id);
+  ended_by_id += expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "bf16", true, turn);
+  ended_by_id += expect_plain_outputs_in_a_crowd("qwen3-untied", "cpu", "q8_0", false, turn + 1);
+  ended_by_id += expect_plain_outputs_in_a_crowd("deepseek-v3", "cpu", "f16", true, turn + 2);
   EXPECT_GE(ended_by_id, 1) << "behind min tokens";
 }
 

@@ -77,8 +77,7 @@ std::string all_layers_but_0(Engine& engine) {
 }
 
 class Sharing : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(
-    Models, Sharing, testing::ValuesIn(nsa_models()), [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(nsa_models()), param_name);
 
 TEST_P(Sharing, OfNothingIsStrictBitForBit) {
   for (const char* device : {"reference", "cpu"}) {

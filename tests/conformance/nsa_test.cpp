@@ -22,7 +22,7 @@ std::vector<Place> places() {
 }
 
 class Nsa : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(nsa_models()), [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(nsa_models()), param_name);
 
 TEST_P(Nsa, EveryMethodGivesThePlainStream) {
   int turn = 0;
@@ -96,35 +96,7 @@ TEST_P(Nsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   int turn = 0;
   for (const char* device : {"reference", "cpu"})
     for (const bool caching : {true, false}) {
-      const EngineOptions roomy{
-          .model = tiny_path(GetParam()),
-          .device = device,
-          .threads = 1,
-          .kv_dtype = kKvTypes[turn % 3],
-          .context_len = 256,
-          .max_num_seqs = 1,
-          .prefix_caching = false,
-      };
-      auto alone = load(roomy);
-      EngineOptions options = roomy;
-      options.max_num_seqs = 5, options.prefix_caching = caching;
-      options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
-      options.kv_memory_bytes = bytes_of_pages(*alone, 7);
-      auto crowded = load(options);
-      std::vector<Generation> plain;
-      std::vector<Request> requests;
-      for (int i = 0; i < 12; ++i) {
-        Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
-        plain.push_back(generate_plain(*alone, request));
-        set_method(request, kNsaMethods[size_t(i + turn) % std::size(kNsaMethods)], 2 + (i + turn) % 6);
-        request.priority = i % 3;
-        requests.push_back(request);
-      }
-      const auto runs = generate_together(*crowded, requests);
-      for (size_t i = 0; i < runs.size(); ++i)
-        expect_same_output(runs[i], plain[i], fmt::format("{} cache {} request {}", device, caching, i));
-      EXPECT_GT(crowded->stats().preemptions, 0);
-      EXPECT_EQ(crowded->stats().prefix_tokens_hit > 0, caching);
+      expect_plain_outputs_in_a_crowd(GetParam(), device, kKvTypes[turn % 3], caching, turn, kNsaMethods);
       ++turn;
     }
 }

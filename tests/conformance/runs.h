@@ -7,12 +7,6 @@
 
 namespace hunch::test {
 
-// The name of a model or folder as one of a test.
-inline std::string test_name(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
 // All requests in their order, before the first is waited for.
 inline std::vector<std::unique_ptr<TokenStream>> submit(Engine& engine, const std::vector<Request>& requests) {
   std::vector<std::unique_ptr<TokenStream>> streams;

@@ -10,15 +10,8 @@ using namespace test;
 
 constexpr int kPromptLen = 170, kNewTokens = 80;
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  for (char& c : name)
-    if (!std::isalnum(uint8_t(c))) c = '_';
-  return name;
-}
-
 class TinyModel : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(tiny_models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(tiny_models()), param_name);
 
 // Over every policy and ratio; gammas and samplings take turns.
 void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
@@ -83,7 +76,7 @@ class GgufModel : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel,
     testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
         "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
-    test_name);
+    param_name);
 
 TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;

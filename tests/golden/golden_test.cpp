@@ -133,21 +133,14 @@ void expect_close(const std::string& name, const std::string& path, const std::v
   }
 }
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  for (char& c : name)
-    if (!std::isalnum(uint8_t(c))) c = '_';
-  return name;
-}
-
 class Golden : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(tiny_models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(tiny_models()), param_name);
 INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
     testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
         "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
-    test_name);
+    param_name);
 
-INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(nsa_models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(nsa_models()), param_name);
 
 TEST_P(Golden, LogitsAndGreedyTokensAgree) { expect_close(GetParam(), tiny_path(GetParam()), places()); }
 

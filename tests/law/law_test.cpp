@@ -25,14 +25,18 @@ std::unique_ptr<Solo> decoded(EngineParts& parts, const Request& request, int ke
 
 class RatioLaw : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
+void expect_acceptance(const Outcome& run, double least) {
+  const double acceptance = double(run.accepted) / double(run.drafted);
+  EXPECT_GT(acceptance, least);
+  EXPECT_LT(acceptance, 0.9);
+}
+
 TEST_P(RatioLaw, KeepsTheJointOfThreeTokens) {
   const auto [device, sampling, gamma] = GetParam();
   const Sampling& s = kSamplings[sampling];
   const Outcome run = sample_joint(far_tables, device, toy_request(gamma, "ratio", s));
   expect_law(run, exact_joint(random_rows(1), s));
-  const double acceptance = double(run.accepted) / double(run.drafted);
-  EXPECT_GT(acceptance, 0.2);
-  EXPECT_LT(acceptance, 0.9);
+  expect_acceptance(run, 0.2);
 }
 
 std::string case_name(const testing::TestParamInfo<RatioLaw::ParamType>& info) {
@@ -70,9 +74,7 @@ TEST_P(RuleLaw, KeepsTheJointForDraftsOfEveryKind) {
   request.speculation.proposer = proposer;
   const Outcome run = sample_joint(far_tables, "reference", request);
   expect_law(run, exact_joint(random_rows(1), s));
-  const double acceptance = double(run.accepted) / double(run.drafted);
-  EXPECT_GT(acceptance, 0.05);
-  EXPECT_LT(acceptance, 0.9);
+  expect_acceptance(run, 0.05);
 }
 
 std::string rule_case_name(const testing::TestParamInfo<RuleLaw::ParamType>& info) {

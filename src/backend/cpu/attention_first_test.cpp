@@ -35,7 +35,7 @@ void expect_reference(int threads, const KvShape& shape, const AttendRequest& re
     const KvCase kv(*cpu, shape, len);
     kv.store->poison(kv.pages(), 0, unknown);
     const AttendResult got = attend_one(*cpu, kv, request);
-    const std::string what = isa + " " + name_of(shape) + " from " + std::to_string(request.first) + " to " +
+    const std::string what = isa + " " + shape.name() + " from " + std::to_string(request.first) + " to " +
         std::to_string(request.last.back()) + " window " + std::to_string(request.window);
     EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
     for (size_t i = 0; i < got.lse.size(); ++i) {
@@ -89,7 +89,7 @@ TEST(CpuFirstEntry, HasTheBitsOfAWindowThatBeginsThere) {
           const AttendResult a = attend_one(*backend, numbers, chunk_from(shape, last, 1, 0, int(last - first + 1)));
           const AttendResult b = attend_one(*backend, poisoned, chunk_from(shape, last, 1, first));
           ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
-              << isa << " " << name_of(shape) << " from " << first << " to " << last;
+              << isa << " " << shape.name() << " from " << first << " to " << last;
         }
 }
 
@@ -136,7 +136,7 @@ TEST(CpuFirstEntry, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
             const AttendResult alone = attend_one(*backend, chain_kv, row);
             const size_t width = alone.out.size();
             ASSERT_TRUE(same_bits(alone.out.data(), whole.out.data() + size_t(path[d]) * width, width))
-                << isa << " " << name_of(shape) << " root " << root << " from " << first << " depth " << d;
+                << isa << " " << shape.name() << " root " << root << " from " << first << " depth " << d;
           }
         }
 }

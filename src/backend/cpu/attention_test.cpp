@@ -17,7 +17,7 @@ void expect_reference(int threads, const KvShape& shape, int64_t len, const Atte
     const auto cpu = make_cpu(isa, threads);
     const KvCase kv(*cpu, shape, len);
     const AttendResult got = attend_one(*cpu, kv, request);
-    const std::string what = isa + " " + name_of(shape) + " len " + std::to_string(len) + " rows " +
+    const std::string what = isa + " " + shape.name() + " len " + std::to_string(len) + " rows " +
         std::to_string(request.last.size()) + " window " + std::to_string(request.window);
     EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
     EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << what;
@@ -143,7 +143,7 @@ TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
               const int64_t rows = std::min(size, len - first - r);
               const AttendResult part = attend_one(*backend, kv, rows_of(all, r, rows, shape));
               ASSERT_TRUE(same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
-                  << isa << " " << name_of(shape) << " chunks of " << size << " at row " << r << " window " << window;
+                  << isa << " " << shape.name() << " chunks of " << size << " at row " << r << " window " << window;
               ASSERT_TRUE(same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size()));
             }
           }
@@ -199,7 +199,7 @@ TEST(CpuAttention, NeverLetsAMaskedEntryChangeABit) {
           const AttendResult a = attend_one(*backend, numbers, request), b = attend_one(*backend, poisoned, request);
           ASSERT_FALSE(std::isnan(a.out[0]) || std::isnan(a.lse[0]));
           ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
-              << isa << " " << name_of(shape) << " last " << last << " window " << window;
+              << isa << " " << shape.name() << " last " << last << " window " << window;
         }
 }
 
@@ -259,7 +259,7 @@ TEST(CpuKvStore, MovesEntriesBitByBit) {
             kv.store->read(layer, head, kv.pages(), e, a.data(), a.data() + 24);
             before.store->read(
                 layer, head, before.pages(), moved == to.end() ? e : from[size_t(moved - to.begin())], b.data(), b.data() + 24);
-            ASSERT_TRUE(same_bits(a, b)) << isa << " " << name_of(shape) << " entry " << e;
+            ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " entry " << e;
           }
     }
 }
@@ -277,7 +277,7 @@ TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
           for (int head = 0; head < 2; ++head) {
             expected.store->read(layer, head, expected.pages(), e, k.data(), v.data());
             got.store->read(layer, head, got.pages(), e, k2.data(), v2.data());
-            ASSERT_TRUE(same_bits(k, k2) && same_bits(v, v2)) << isa << " " << name_of(shape) << " entry " << e;
+            ASSERT_TRUE(same_bits(k, k2) && same_bits(v, v2)) << isa << " " << shape.name() << " entry " << e;
           }
     }
 }

@@ -5,17 +5,7 @@
 namespace hunch {
 namespace {
 
-using test::path_to, test::random_tree;
-
-AttendRequest tree_request(const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
-  AttendRequest request;
-  request.window = window;
-  request.parents = parents, request.tree_entry = first_entry;
-  for (size_t x = 0; x < parents.size(); ++x)
-    request.last.push_back(int32_t(first_entry) + int32_t(path_to(parents, int(x)).size()) - 1);
-  request.q = random_queries(shape, int64_t(parents.size()), 21);
-  return request;
-}
+using test::path_to, test::random_tree, test::tree_request;
 
 void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
   const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
@@ -27,16 +17,8 @@ void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
 // The rows of a path as a chain of their own behind the same prefix.
 AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tree, const std::vector<int>& path) {
   kv.store->poison(kv.pages(), tree.tree_entry, int64_t(kv.table.size()) * kPageLen);
-  AttendRequest chain;
-  chain.window = tree.window;
-  const size_t width = size_t(kv.shape.heads() * kv.shape.head_dim);
-  for (size_t d = 0; d < path.size(); ++d) {
-    store_row(backend, kv, tree.tree_entry + int64_t(d), path[d]);
-    chain.last.push_back(int32_t(tree.tree_entry) + int32_t(d));
-    chain.q.insert(
-        chain.q.end(), tree.q.begin() + int64_t(size_t(path[d]) * width), tree.q.begin() + int64_t(size_t(path[d] + 1) * width));
-  }
-  return attend_one(backend, kv, chain);
+  for (size_t d = 0; d < path.size(); ++d) store_row(backend, kv, tree.tree_entry + int64_t(d), path[d]);
+  return attend_one(backend, kv, test::chain_of(tree, path, kv.shape));
 }
 
 struct TreeCase {
@@ -55,8 +37,8 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   const AttendRequest request = tree_request(c.shape, c.parents, c.first_entry, c.window);
   const AttendResult whole = attend_one(*backend, kv, request);
   const size_t width = size_t(c.shape.heads() * c.shape.head_dim), heads = size_t(c.shape.heads());
-  const std::string what = isa + " " + name_of(c.shape) + " rows " + std::to_string(rows) + " at " +
-      std::to_string(c.first_entry) + " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
+  const std::string what = isa + " " + c.shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(c.first_entry) +
+      " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
   for (int x = 0; x < rows; ++x) {
     if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
     const std::vector<int> path = path_to(c.parents, x);
@@ -123,8 +105,8 @@ TEST(CpuTree, EqualsReference) {
         for (int x = 0; x < 16; ++x) store_row(reference, a, first_entry + x, x), store_row(*cpu, b, first_entry + x, x);
         const AttendRequest request = tree_request(shape, parents, first_entry, 0);
         const AttendResult expected = attend_one(reference, a, request), got = attend_one(*cpu, b, request);
-        EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, dtype)) << isa << " " << name_of(shape);
-        EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << isa << " " << name_of(shape);
+        EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, dtype)) << isa << " " << shape.name();
+        EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << isa << " " << shape.name();
       }
 }
 

@@ -31,7 +31,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
       greatest.insert(greatest.end(), least.begin(), least.end());
       if (shape.dtype == DType::Q8_0)
         for (float& x : greatest) x = bf16_to_f32(f32_to_bf16(x));
-      ASSERT_TRUE(same_bits(bounds, greatest)) << what << " " << name_of(shape) << " pages of " << page_len << ", page " << page;
+      ASSERT_TRUE(same_bits(bounds, greatest)) << what << " " << shape.name() << " pages of " << page_len << ", page " << page;
     }
 }
 

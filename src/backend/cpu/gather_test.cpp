@@ -59,7 +59,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
               const int64_t source = i < count ? lists[size_t((shared ? 0 : head) * count + i)] : 900 + i - count;
               from.store->read(1, head, from.pages(), source, a.data(), a.data() + 40);
               to.store->read(1, head, to.pages(), i, b.data(), b.data() + 40);
-              ASSERT_TRUE(same_bits(a, b)) << isa << " " << name_of(shape) << " count " << count << " tail " << tail << " entry "
+              ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " count " << count << " tail " << tail << " entry "
                                            << i;
             }
         }
@@ -94,7 +94,7 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
             for (int64_t i = 0; i < count + tail; ++i) {
               expected.store->read(1, head, expected.pages(), i, a.data(), a.data() + 40);
               to.store->read(1, head, to.pages(), i, b.data(), b.data() + 40);
-              ASSERT_TRUE(same_bits(a, b)) << isa << " " << name_of(shape) << " count " << count << " entry " << i;
+              ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " count " << count << " entry " << i;
             }
           const AttendRequest request = chunk(coded, count + tail - 1, 1);  // no byte of padding is left to chance
           EXPECT_LE(distance(attend_one(*cpu, to, request, 1).out, attend_one(reference, expected, request, 1).out),
@@ -120,8 +120,7 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
         cpu->store_kv({0, View<const float, 3>(k.data(), 1, 1, 24), View<const float, 3>(v.data(), 1, 1, 24), all.ref(), i});
       }
       const AttendRequest request = chunk(shape, 199, 1);
-      EXPECT_TRUE(same_bits(attend_one(*cpu, to, request).out, attend_one(*cpu, all, request).out))
-          << isa << " " << name_of(shape);
+      EXPECT_TRUE(same_bits(attend_one(*cpu, to, request).out, attend_one(*cpu, all, request).out)) << isa << " " << shape.name();
     }
 }
 
@@ -147,7 +146,7 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
             for (int64_t e = 0; e < 100; ++e) {
               before.store->read(layer, head, before.pages(), source[size_t(e)], a.data(), a.data() + 40);
               after.store->read(layer, head, after.pages(), e, b.data(), b.data() + 40);
-              ASSERT_TRUE(same_bits(a, b)) << name << " " << name_of(shape) << " entry " << e;
+              ASSERT_TRUE(same_bits(a, b)) << name << " " << shape.name() << " entry " << e;
             }
       }
 }

@@ -1,12 +1,8 @@
 // Shared by the tests of attention, scores and gather: random KV in two stores, and one pass of a sequence through a backend.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -14,20 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "backend/attend_inputs.h"
 #include "backend/cpu/test_backends.h"
-#include "backend/test_inputs.h"
 
 namespace hunch {
 
-struct KvShape {
-  DType dtype = DType::BF16;
-  int kv_heads = 2, group = 2, head_dim = 64, layers = 1;
-  int heads() const { return kv_heads * group; }
-};
+using test::AttendRequest, test::AttendResult, test::KvShape;
+using test::chunk, test::distance, test::random_floats, test::random_queries, test::rows_of, test::same_bits;
 
-inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) {
-  return test::gaussian(int64_t(n), seed, scale);
-}
 // At least n, kept: drawing them is most of what many tests do.
 inline const std::vector<float>& first_floats(size_t n, uint32_t seed) {
   static std::map<uint32_t, std::vector<float>> drawn;
@@ -73,23 +63,14 @@ struct KvCase {
   std::vector<int32_t> table;
 };
 
-using test::AttendRequest, test::AttendResult;
-
-// Queries that are exact in bf16, so that the products of every KV type are those of the reference.
-inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
-  std::vector<float> q = random_floats(size_t(rows * shape.heads() * shape.head_dim), seed, 1.5f);
-  for (float& x : q) x = bf16_to_f32(f32_to_bf16(x));
-  return q;
-}
-
 inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, std::vector<float>& scores) {
   ScoreArgs args;
   if (request.metric == ScoreMetric::None) return args;
   args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len;
   args.row_used = View<const uint8_t, 1>(request.row_used.data(), request.row_used.size());
   args.lse = View<const float, 2>(request.lse.data(), request.last.size(), shape.heads());
-  scores.assign(size_t(request.sets * (request.prefix_len + 5)), 1234.5f);  // guards past the prefix
-  args.out = View<float, 2>(scores.data(), request.sets, request.prefix_len + 5);
+  scores.assign(size_t(request.sets * (request.prefix_len + test::kGuard)), test::kUntouched);
+  args.out = View<float, 2>(scores.data(), request.sets, request.prefix_len + test::kGuard);
   return args;
 }
 
@@ -129,7 +110,7 @@ inline std::vector<AttendResult> attend_together(
     const int64_t heads = shape.heads(), width = heads * shape.head_dim, first = runs[i].first_row, n = runs[i].num_rows;
     result.out.assign(out.begin() + first * width, out.begin() + (first + n) * width);
     result.lse.assign(lse.begin() + first * heads, lse.begin() + (first + n) * heads);
-    const int64_t stride = requests[i].prefix_len + 5;
+    const int64_t stride = requests[i].prefix_len + test::kGuard;
     for (int set = 0; set < (requests[i].metric == ScoreMetric::None ? 0 : requests[i].sets); ++set)
       result.scores.emplace_back(scores[i].begin() + set * stride, scores[i].begin() + (set + 1) * stride);
     results.push_back(std::move(result));
@@ -138,30 +119,6 @@ inline std::vector<AttendResult> attend_together(
 }
 inline AttendResult attend_one(Backend& backend, const KvCase& kv, const AttendRequest& request, int layer = 0) {
   return attend_together(backend, {&kv}, {request}, layer)[0];
-}
-
-// The rows [first, first + count) of a request as a request of their own.
-inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_t count, const KvShape& shape) {
-  AttendRequest part;
-  part.window = request.window, part.first = request.first, part.sinks = request.sinks;
-  part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
-  part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
-  const int64_t width = int64_t(shape.heads()) * shape.head_dim;
-  part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
-  return part;
-}
-
-inline AttendRequest chunk(const KvShape& shape, int64_t first, int64_t rows, uint32_t seed = 9, int window = 0) {
-  AttendRequest request;
-  for (int64_t r = 0; r < rows; ++r) request.last.push_back(int32_t(first + r));
-  request.window = window;
-  request.q = random_queries(shape, rows, seed);
-  return request;
-}
-
-inline std::string name_of(const KvShape& s) {
-  return std::string(dtype_info(s.dtype).name) + " kv_heads " + std::to_string(s.kv_heads) + " group " + std::to_string(s.group) +
-      " dim " + std::to_string(s.head_dim);
 }
 
 // |q.k - reference|, scaled: fp32, or with the query in 16 bits of its greatest element (6 or so): steps of 2e-4, half of one in
@@ -173,17 +130,6 @@ inline float out_tolerance(const std::string& isa, DType dtype) {
   return isa == "avx512_bf16" && dtype == DType::BF16 ? 1.2e-2f : logit_tolerance(dtype);
 }
 
-// Greatest difference; NaN anywhere counts as infinite.
-inline float distance(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  float most = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const float d = std::fabs(a[i] - b[i]);
-    most = std::isnan(d) ? std::numeric_limits<float>::infinity() : std::max(most, d);
-  }
-  return most;
-}
-inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
 }

@@ -35,7 +35,7 @@ TEST(CpuNsa, EqualsReference) {
       NsaRequest request = nsa_request(shape, edges(form, len), uint32_t(100 + turn));
       const NsaResult want = nsa_one(expected, request);
       for (const std::string& isa : available_isas()) {
-        const std::string what = isa + " " + name_of(form) + " " + name_of(shape);
+        const std::string what = isa + " " + name_of(form) + " " + shape.name();
         const auto cpu = make_cpu(isa, 2);
         const NsaCase c(*cpu, form, shape, len);
         const NsaResult got = nsa_one(c, request);

@@ -6,33 +6,7 @@
 namespace hunch {
 namespace {
 
-AttendRequest scored(
-    const KvShape& shape, int64_t len, int64_t rows, ScoreMetric metric, ScoreCombine combine, bool shared, int64_t prefix_len) {
-  AttendRequest request = chunk(shape, len - rows, rows, 11);
-  request.metric = metric, request.combine = combine, request.prefix_len = prefix_len;
-  request.sets = shared ? 1 : shape.kv_heads;
-  for (int64_t r = 0; r < rows; ++r) request.row_used.push_back(uint8_t(r % 3 != 1));
-  // Log-sum-exps as a draft leaves them: near the truth, and now and then far below or above it.
-  request.lse = random_floats(size_t(rows * shape.heads()), 12, 0.5f);
-  for (float& x : request.lse) x += 8;
-  request.lse[0] = -60, request.lse[1] = 40;
-  return request;
-}
-
-void expect_scores(
-    const AttendResult& got, const AttendResult& expected, int64_t prefix_len, float tolerance, const std::string& what) {
-  ASSERT_EQ(got.scores.size(), expected.scores.size());
-  for (size_t set = 0; set < got.scores.size(); ++set)
-    for (size_t e = 0; e < got.scores[set].size(); ++e) {
-      if (int64_t(e) >= prefix_len) {
-        ASSERT_EQ(got.scores[set][e], 1234.5f) << what << ": written past the prefix at " << e;
-      } else {
-        const float right = expected.scores[set][e];
-        ASSERT_NEAR(got.scores[set][e], right, tolerance * std::max(1.0f, std::fabs(right)))
-            << what << " set " << set << " entry " << e;
-      }
-    }
-}
+using test::expect_scores, test::scored;
 
 // attention() and score_keys() of one request on one backend.
 AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRequest& request) {
@@ -67,7 +41,7 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
                 const auto cpu = make_cpu(isa, 2);
                 const KvCase kv(*cpu, shape, len);
                 const float tolerance = logit_tolerance(dtype) * std::sqrt(float(rows));  // of a sum over rows
-                const std::string what = isa + " " + name_of(shape) + " rows " + std::to_string(rows) + " metric " +
+                const std::string what = isa + " " + shape.name() + " rows " + std::to_string(rows) + " metric " +
                     std::to_string(int(metric)) + " combine " + std::to_string(int(combine)) + " shared " +
                     std::to_string(shared);
                 expect_scores(attend_one(*cpu, kv, request), expected, prefix, tolerance, what);

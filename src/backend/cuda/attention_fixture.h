@@ -3,36 +3,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
+#include "backend/attend_inputs.h"
 #include "backend/cuda/attention.h"
 #include "backend/cuda/device_test.h"
 #include "backend/cuda/kv_ops.h"
 #include "backend/reference/reference_backend.h"
-#include "backend/test_inputs.h"
 
 namespace hunch::test {
 
-struct KvShape {
-  DType dtype = DType::BF16;
-  int kv_heads = 2, group = 4, head_dim = 128, layers = 2;
-  int heads() const { return kv_heads * group; }
-  std::string name() const {
-    return std::string(dtype_info(dtype).name) + " kv_heads " + std::to_string(kv_heads) + " group " + std::to_string(group) +
-        " dim " + std::to_string(head_dim);
-  }
-};
-
-inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) { return gaussian(int64_t(n), seed, scale); }
-
 // The same entries in both stores, in a shuffled page table; what is not written is NaN.
 struct KvPair {
-  KvPair(Commands& commands, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
+  KvPair(Commands& commands, const KvShape& of, int64_t len, uint32_t seed = 1) : shape(of), len(len), seed(seed) {
+    shape.layers = 2;
     const int64_t num_pages = len / kPageLen + 3;
     const std::vector<KvScale> scales(size_t(shape.layers), KvScale{0.25f, 2});  // FP8 reads them
     const KvGeometry geometry{shape.dtype, shape.layers, shape.kv_heads, shape.head_dim, scales};
@@ -44,11 +31,11 @@ struct KvPair {
     std::shuffle(table.begin(), table.end(), std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);
     expected->poison(pages(), 0, num_pages * kPageLen);
-    const size_t n = size_t(len * shape.kv_heads * shape.head_dim);
-    for (int layer = 0; layer < shape.layers; ++layer)
-      put(commands, layer, 0, random_floats(n, seed + 1 + uint32_t(10 * layer)),
-          random_floats(n, seed + 2 + uint32_t(10 * layer)));
+    for (int layer = 0; layer < shape.layers; ++layer) put(commands, layer, 0, keys(layer), values(layer));
   }
+  // What both were given.
+  std::vector<float> keys(int layer) const { return given(seed + 1, layer); }
+  std::vector<float> values(int layer) const { return given(seed + 2, layer); }
   void put(Commands& commands, int layer, int64_t first, const std::vector<float>& k, const std::vector<float>& v) {
     const int64_t rows = int64_t(k.size()) / (shape.kv_heads * shape.head_dim);
     const auto view = [&](const float* p) { return View<const float, 3>(p, rows, shape.kv_heads, shape.head_dim); };
@@ -63,43 +50,19 @@ struct KvPair {
 
   KvShape shape;
   int64_t len = 0;
+  uint32_t seed = 1;
   ReferenceBackend reference;
   std::unique_ptr<KvStore> store, expected;
   std::vector<int32_t> table;
+
+ private:
+  std::vector<float> given(uint32_t first, int layer) const {
+    return random_floats(size_t(len * shape.kv_heads * shape.head_dim), first + uint32_t(10 * layer));
+  }
 };
 
 using Request = AttendRequest;
 using Attended = AttendResult;
-inline constexpr int64_t kGuard = 5;  // scores past the prefix that must stay
-inline constexpr float kUntouched = 1234.5f;
-
-// Queries that are exact in bf16, so that the products are those of the reference.
-inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
-  std::vector<float> q = random_floats(size_t(rows * shape.heads() * shape.head_dim), seed, 1.5f);
-  for (float& x : q) x = bf16_to_f32(f32_to_bf16(x));
-  return q;
-}
-
-// Rows at entries first, first + 1, ...
-inline Request chunk(const KvShape& shape, int64_t first, int64_t rows, uint32_t seed = 9, int window = 0) {
-  Request request;
-  for (int64_t r = 0; r < rows; ++r) request.last.push_back(int32_t(first + r));
-  request.window = window;
-  request.q = random_queries(shape, rows, seed);
-  return request;
-}
-inline Request rows_of(const Request& request, int64_t first, int64_t count, const KvShape& shape) {
-  Request part;
-  part.window = request.window, part.first = request.first;
-  part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
-  part.index = request.index, part.index_sets = request.index_sets, part.tail_first = request.tail_first;
-  part.sinks = request.sinks;
-  part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
-  const int64_t width = int64_t(shape.heads()) * shape.head_dim;
-  part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
-  return part;
-}
-
 // One pass of several sequences, through the device (attention not null) or the reference.
 inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention, const std::vector<KvPair*>& pairs,
     const std::vector<Request>& requests, int layer = 1, bool keys_only = false) {
@@ -181,25 +144,5 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   }
   return results;
 }
-
-// Greatest difference; NaN anywhere counts as infinite.
-inline float distance(const std::vector<float>& a, const std::vector<float>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  float most = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const float d = std::fabs(a[i] - b[i]);
-    most = std::isnan(d) ? INFINITY : std::max(most, d);
-  }
-  return most;
-}
-// Where that is, for messages.
-inline std::string difference(const std::vector<float>& got, const std::vector<float>& right) {
-  size_t at = 0;
-  for (size_t i = 0; i < std::min(got.size(), right.size()); ++i)
-    if (!(std::fabs(got[i] - right[i]) <= std::fabs(got[at] - right[at]))) at = i;
-  return got.empty() ? "nothing"
-                     : "element " + std::to_string(at) + " is " + std::to_string(got[at]) + ", not " + std::to_string(right[at]);
-}
-inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 }  // namespace hunch::test

@@ -20,16 +20,11 @@
 namespace hunch {
 namespace {
 
+using test::strided;
+
 using test::DeviceArray;
 
 using test::gaussian;
-
-template <class T>
-View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {
-  View<T, 2> view(data, rows, n);
-  view.stride[0] = stride;
-  return view;
-}
 
 // Logits in steps of a quarter: many ties, and no two that rounding could exchange.
 TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {

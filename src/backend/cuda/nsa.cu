@@ -103,8 +103,8 @@ void launch(Commands& commands, bool route, dim3 blocks, int owners, const NsaLa
   const Grid grid{.blocks = blocks,
       .threads = kNsaBlockChains * kTiles * 32,
       .shared_bytes = size_t(NsaShared<D, kTiles * 16>::kOwners) + size_t(owners) * sizeof(uint32_t)};
-  if (route) commands.launch(nsa_route_kernel<D, kBlock, kTiles>, grid, args);
-  else commands.launch(nsa_attend_kernel<D, kBlock, kTiles>, grid, args);
+  if (route) commands.launch(nsa_kernel<D, kBlock, kTiles, true>, grid, args);
+  else commands.launch(nsa_kernel<D, kBlock, kTiles, false>, grid, args);
 }
 template <int D, int kBlock>
 void launch_tiles(Commands& commands, const Kind& kind, bool route, dim3 blocks, int owners, const NsaLaunch& args) {

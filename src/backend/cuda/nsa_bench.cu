@@ -60,14 +60,7 @@ double union_share(const std::vector<int32_t>& chosen, int rows, int count, int 
 
 std::vector<KernelRow> bench_nsa(Commands& commands) {
   std::vector<KernelRow> out;
-  const NsaShape settings{.variant = "std",
-      .cmp_len = 32,
-      .cmp_stride = 16,
-      .sel_block = 64,
-      .sel_count = 16,
-      .init_blocks = 1,
-      .local_blocks = 2,
-      .window = 512};
+  const NsaShape& settings = test::kUsualNsa;
   CudaNsa nsa;
   const double scale = 1 / std::sqrt(double(kDim));
   for (const int entries : {4096, 8192, 16384, 32768, 65536}) {

@@ -11,6 +11,15 @@
 
 namespace hunch::test {
 
+inline const NsaShape kUsualNsa{.variant = "std",
+    .cmp_len = 32,
+    .cmp_stride = 16,
+    .sel_block = 64,
+    .sel_count = 16,
+    .init_blocks = 1,
+    .local_blocks = 2,
+    .window = 512};
+
 // A cache of one layer: [kv_head][page][entry][K | V] in bf16, pages in an order of their own.
 struct NsaStore {
   NsaStore(int kv_heads, int head_dim, int64_t entries, uint32_t seed) : dim(head_dim) {

@@ -338,27 +338,17 @@ class NsaGroup {
   int rank_, lane_, first_, rows_, most_ = -1, least_ = 0;
 };
 
-template <int D, int kBlock, int kTiles>
-__global__ void HUNCH_CLUSTER(kNsaBlocks) __launch_bounds__(kNsaBlockChains* kTiles * 32)
-    nsa_attend_kernel(const NsaLaunch* args) {
+// kRoutes: compressed entries and the choice of blocks; else those blocks, the window and the mix.
+template <int D, int kBlock, int kTiles, bool kRoutes>
+__global__ void HUNCH_CLUSTER(kNsaBlocks) __launch_bounds__(kNsaBlockChains* kTiles * 32) nsa_kernel(const NsaLaunch* args) {
 #if HUNCH_HOPPER
   extern __shared__ __align__(1024) char nsa_memory[];
   wait_for_previous();
   let_next_start();
   NsaGroup<D, kBlock, kTiles> group(args->runs[blockIdx.y], nsa_memory);
-  if (group.has_rows()) group.attend();
-#endif
-}
-
-template <int D, int kBlock, int kTiles>
-__global__ void HUNCH_CLUSTER(kNsaBlocks) __launch_bounds__(kNsaBlockChains* kTiles * 32)
-    nsa_route_kernel(const NsaLaunch* args) {
-#if HUNCH_HOPPER
-  extern __shared__ __align__(1024) char nsa_memory[];
-  wait_for_previous();
-  let_next_start();
-  NsaGroup<D, kBlock, kTiles> group(args->runs[blockIdx.y], nsa_memory);
-  if (group.has_rows()) group.route();
+  if (!group.has_rows()) return;
+  if constexpr (kRoutes) group.route();
+  else group.attend();
 #endif
 }
 

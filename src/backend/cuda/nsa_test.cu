@@ -155,14 +155,7 @@ struct Case {
   int heads, kv_heads, dim;
   NsaShape settings;
 };
-const NsaShape kUsual{.variant = "std",
-    .cmp_len = 32,
-    .cmp_stride = 16,
-    .sel_block = 64,
-    .sel_count = 16,
-    .init_blocks = 1,
-    .local_blocks = 2,
-    .window = 512};
+const NsaShape& kUsual = test::kUsualNsa;
 NsaShape changed(auto change) {
   NsaShape shape = kUsual;
   change(shape);

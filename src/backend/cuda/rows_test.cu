@@ -13,19 +13,14 @@
 namespace hunch {
 namespace {
 
+using test::strided;
+
 std::vector<float> gaussian(size_t n, uint32_t seed) { return test::gaussian(int64_t(n), seed, 2); }
 
 void expect_near(const std::vector<float>& got, const std::vector<float>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i)
     ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::abs(double(want[i])))) << "element " << i;
-}
-
-template <class T>
-View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {
-  View<T, 2> view(data, rows, n);
-  view.stride[0] = stride;
-  return view;
 }
 
 TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
