@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/ptx.h"
 
 namespace hunch {
@@ -23,22 +23,14 @@ __global__ void add_kernel(const AddArgs* args) {
   if (i < x.n) x.out[i] = x.a[i] + x.b[i];
 }
 
-class CommandList : public testing::Test {
+class CommandList : public test::CommandsTest<> {
  protected:
-  void SetUp() override {
-    HUNCH_NEEDS_DEVICE();
-    auto made = Commands::make();
-    ASSERT_TRUE(made.ok());
-    made_ = std::move(*made);
+  void add(unsigned blocks, const float* a, const float* b, float* out, int n) {
+    commands->launch(add_kernel, {.blocks = dim3(blocks), .threads = 128}, AddArgs{a, b, out, n});
   }
-  static void add(Commands& to, unsigned blocks, const float* a, const float* b, float* out, int n) {
-    to.launch(add_kernel, {.blocks = dim3(blocks), .threads = 128}, AddArgs{a, b, out, n});
-  }
-  std::unique_ptr<Commands> made_;
 };
 
 TEST_F(CommandList, RunInOrderAndSoonAsOneGraph) {
-  Commands& commands = *made_;
   constexpr int kN = 1000;
   test::DeviceArray<float> x(kN), y(kN);
   std::vector<float> one(kN), step(kN);
@@ -46,96 +38,92 @@ TEST_F(CommandList, RunInOrderAndSoonAsOneGraph) {
   for (int round = 0; round < kRounds; ++round) {
     std::iota(one.begin(), one.end(), float(round));
     std::fill(step.begin(), step.end(), float(100 * round));
-    const float* a = commands.data(std::span<const float>(one));
-    const float* b = commands.data(std::span<const float>(step));
-    EXPECT_EQ(a, commands.data(std::span<const float>(one)));  // the same values are copied once
-    add(commands, 8, a, b, x.data(), kN);
+    const float* a = commands->data(std::span<const float>(one));
+    const float* b = commands->data(std::span<const float>(step));
+    EXPECT_EQ(a, commands->data(std::span<const float>(one)));  // the same values are copied once
+    add(8, a, b, x.data(), kN);
     for (int i = 0; i < 3; ++i) {
-      add(commands, 8, x.data(), b, y.data(), kN);
-      add(commands, 8, y.data(), b, x.data(), kN);
+      add(8, x.data(), b, y.data(), kN);
+      add(8, y.data(), b, x.data(), kN);
     }
     one.assign(kN, -1), step.assign(kN, -1);  // copied already
-    ASSERT_TRUE(commands.wait().ok());
+    ASSERT_TRUE(commands->wait().ok());
     const auto out = x.get();
     for (int i = 0; i < kN; ++i) ASSERT_EQ(out[size_t(i)], float(i + round + 700 * round));
   }
-  EXPECT_EQ(commands.counters().kernels, 7u * kRounds);
-  EXPECT_EQ(commands.counters().launches, 7u * kRecordAt);
-  EXPECT_EQ(commands.counters().graph_launches, 4u);
-  EXPECT_EQ(commands.counters().waits, unsigned(kRounds));
+  EXPECT_EQ(commands->counters().kernels, 7u * kRounds);
+  EXPECT_EQ(commands->counters().launches, 7u * kRecordAt);
+  EXPECT_EQ(commands->counters().graph_launches, 4u);
+  EXPECT_EQ(commands->counters().waits, unsigned(kRounds));
 }
 
 // The same kernels over other grids: the graph's nodes are given them, and only those that change.
 TEST_F(CommandList, AGraphTakesOtherGrids) {
-  Commands& commands = *made_;
   constexpr int kMost = 4096;
   test::DeviceArray<float> x(kMost), y(kMost);
   const std::vector<float> one(kMost, 1);
   const auto run = [&](int n) {
-    const float* a = commands.data(std::span<const float>(one));
+    const float* a = commands->data(std::span<const float>(one));
     const unsigned blocks = unsigned(n + 127) / 128;
-    add(commands, 32, a, a, y.data(), kMost);
-    EXPECT_TRUE(commands.wait().ok());
-    a = commands.data(std::span<const float>(one));
-    add(commands, 32, a, a, x.data(), kMost);  // 2 everywhere
-    add(commands, blocks, x.data(), a, y.data(), n);
-    add(commands, 32, y.data(), a, x.data(), kMost);
-    ASSERT_TRUE(commands.wait().ok());
+    add(32, a, a, y.data(), kMost);
+    EXPECT_TRUE(commands->wait().ok());
+    a = commands->data(std::span<const float>(one));
+    add(32, a, a, x.data(), kMost);  // 2 everywhere
+    add(blocks, x.data(), a, y.data(), n);
+    add(32, y.data(), a, x.data(), kMost);
+    ASSERT_TRUE(commands->wait().ok());
     const auto out = x.get();
     for (int i = 0; i < kMost; ++i) ASSERT_EQ(out[size_t(i)], i < n ? 4 : 3) << n;
   };
   for (int i = 0; i < Commands::kRecordAt; ++i) run(100);
   for (const int n : {1000, 4096, 129, 129, 1}) run(n);
-  EXPECT_EQ(commands.counters().launches, 4u * Commands::kRecordAt);
-  EXPECT_EQ(commands.counters().graph_launches, 10u);
-  EXPECT_EQ(commands.counters().refits, 4u);  // to 1000, 4096, 129 and 1
+  EXPECT_EQ(commands->counters().launches, 4u * Commands::kRecordAt);
+  EXPECT_EQ(commands->counters().graph_launches, 10u);
+  EXPECT_EQ(commands->counters().refits, 4u);  // to 1000, 4096, 129 and 1
   for (int i = 0; i <= Commands::kOwnAt; ++i) run(100), run(1000);
-  const uint64_t before = commands.counters().refits;
+  const uint64_t before = commands->counters().refits;
   for (int i = 0; i < 5; ++i) run(100), run(1000);
-  EXPECT_EQ(commands.counters().refits, before);  // by now both have graphs of their own
+  EXPECT_EQ(commands->counters().refits, before);  // by now both have graphs of their own
 }
 
 TEST_F(CommandList, InAHurryTheBeginningOfAListStartsAlone) {
-  Commands& commands = *made_;
   test::DeviceArray<float> x(std::vector<float>(128, 0));
   const std::vector<float> one(128, 1);
   for (const bool hurry : {true, false}) {
-    if (hurry) commands.hurry();
+    if (hurry) commands->hurry();
     for (int i = 0; i < 20; ++i) {
-      commands.begin_op();
-      const float* a = commands.data(std::span<const float>(one));
-      add(commands, 1, x.data(), a, x.data(), 128);
+      commands->begin_op();
+      const float* a = commands->data(std::span<const float>(one));
+      add(1, x.data(), a, x.data(), 128);
     }
-    EXPECT_EQ(commands.counters().launches, hurry ? 12u : 20u);  // once, and until the next wait
-    ASSERT_TRUE(commands.wait().ok());
+    EXPECT_EQ(commands->counters().launches, hurry ? 12u : 20u);  // once, and until the next wait
+    ASSERT_TRUE(commands->wait().ok());
   }
   for (const float sum : x.get()) ASSERT_EQ(sum, 40);
 }
 
 TEST_F(CommandList, ScratchGrowsWithoutHarmToKernelsInFlight) {
-  Commands& commands = *made_;
   const std::vector<float> values(256, 2);
   test::DeviceArray<float> out(256);
   for (const size_t bytes : {size_t(1) << 20, size_t(80) << 20, size_t(160) << 20}) {
-    auto* scratch = static_cast<float*>(commands.workspace(bytes));
-    const float* a = commands.data(std::span<const float>(values));
-    add(commands, 2, a, a, scratch, 256);
-    add(commands, 2, scratch, a, out.data(), 256);
+    auto* scratch = static_cast<float*>(commands->workspace(bytes));
+    const float* a = commands->data(std::span<const float>(values));
+    add(2, a, a, scratch, 256);
+    add(2, scratch, a, out.data(), 256);
   }
-  ASSERT_TRUE(commands.wait().ok());
+  ASSERT_TRUE(commands->wait().ok());
   for (const float x : out.get()) ASSERT_EQ(x, 6);
 }
 
 // The list that needs it is dropped, and every wait says why from then on: no later kernel may run without those of that list.
 TEST_F(CommandList, FailureForWantOfScratchStays) {
-  Commands& commands = *made_;
   const std::vector<float> values(256, 2);
   test::DeviceArray<float> out(std::vector<float>(256, 7));
-  EXPECT_NE(commands.workspace(size_t(1) << 50), nullptr);
+  EXPECT_NE(commands->workspace(size_t(1) << 50), nullptr);
   for (int i = 0; i < 3; ++i) {
-    const float* a = commands.data(std::span<const float>(values));
-    add(commands, 2, a, a, out.data(), 256);
-    const Status done = commands.wait();
+    const float* a = commands->data(std::span<const float>(values));
+    add(2, a, a, out.data(), 256);
+    const Status done = commands->wait();
     ASSERT_FALSE(done.ok());
     EXPECT_NE(done.error().message.find("MiB left for a step's scratch"), std::string::npos) << done.error().message;
   }

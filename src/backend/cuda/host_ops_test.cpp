@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/test_inputs.h"
 
 namespace hunch {
@@ -15,17 +15,10 @@ constexpr int64_t kRows = 3, kVocab = 500;
 
 std::vector<float> gaussian(size_t n) { return test::gaussian(int64_t(n), 3, 2); }
 
-class HostOpsTest : public testing::Test {
+class HostOpsTest : public test::CommandsTest<> {
  protected:
-  void SetUp() override {
-    HUNCH_NEEDS_DEVICE();
-    auto made = Commands::make();
-    ASSERT_TRUE(made.ok());
-    commands = std::move(*made);
-  }
   const std::vector<float> values = gaussian(kRows * kVocab);
   const View<const float, 2> on_host{View<const float, 2>(values.data(), kRows, kVocab)};
-  std::unique_ptr<Commands> commands;
   ReferenceBackend reference;
   HostOps ops;
 };

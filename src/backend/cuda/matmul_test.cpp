@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/weights.h"
 #include "backend/reference/reference_backend.h"
 #include "backend/test_inputs.h"
@@ -21,14 +21,8 @@ struct Matrix : test::Matrix {
   Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) : test::Matrix(dtype, out_dim, in_dim, seed, true) {}
 };
 
-class CudaMatmul : public testing::TestWithParam<DType> {
+class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
  protected:
-  void SetUp() override {
-    HUNCH_NEEDS_DEVICE();
-    auto made = Commands::make();
-    ASSERT_TRUE(made.ok());
-    commands = std::move(*made);
-  }
   // Rows first .. first + rows - 1 of x.
   std::vector<float> product(const Weight& weight, const DeviceArray<float>& x, int64_t first, int64_t rows,
       const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
@@ -48,7 +42,6 @@ class CudaMatmul : public testing::TestWithParam<DType> {
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
-  std::unique_ptr<Commands> commands;
 };
 class CudaEncodings : public CudaMatmul {};
 std::string name_of(const testing::TestParamInfo<DType>& info) { return std::string(dtype_info(info.param).name); }
