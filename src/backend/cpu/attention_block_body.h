@@ -112,30 +112,30 @@ struct KvBf16 {
 
 // K (or V) of the block that follows, asked for evenly over the steps of this one's: the machine's own prefetchers stop at page
 // ends and at each change between K tiles and V, a burst of requests would only fill the miss buffers and stall the loads behind
-// them, and what comes long before its turn pushes out what is in use.
+// them, and what comes long before its turn pushes out what is in use. Into the second-level cache: beside a block that several
+// tiles of rows read, and their state, there is no room for it in the first.
 struct Ahead {
   const std::byte *at = nullptr, *end = nullptr;
   size_t stride = 0;  // per step; 0: nothing more to ask for
 
   // `bytes` from `next` on in about so many steps. Null: nothing; `any` is asked for then.
-  [[gnu::always_inline]] static inline Ahead over(const std::byte* any, const std::byte* next, size_t bytes, int steps) {
+  HUNCH_SIMD Ahead over(const std::byte* any, const std::byte* next, size_t bytes, int steps) {
     if (!next) return {any, any, 0};
     const size_t stride = (bytes + size_t(steps) - 1) / size_t(steps);
     return {next, next + bytes, stride < 256 ? stride : 256};
   }
-  [[gnu::always_inline]] inline void moved_to(const std::byte* here) {
-    at = here;
-    if (stride && at >= end) at = end - 256, stride = 0;  // asked for again and again: these lines are there by now
+  // Loops step a copy, which stays in registers, and hand it on.
+  [[gnu::always_inline]] inline void step() {
+    __builtin_prefetch(at, 0, 2);
+    if (stride > 64) __builtin_prefetch(at + 64, 0, 2);
+    if (stride > 128) __builtin_prefetch(at + 128, 0, 2), __builtin_prefetch(at + 192, 0, 2);
+    at += stride;
+  }
+  [[gnu::always_inline]] inline Ahead handed_on() const {
+    if (stride == 0 || at < end) return *this;
+    return {end - 256, end, 0};  // asked for again and again: these lines are there by now
   }
 };
-HUNCH_SIMD void fetch_ahead(const std::byte* at, size_t stride) {
-  __builtin_prefetch(at);
-  if (stride > 64) __builtin_prefetch(at + 64);
-  if (stride > 128) {
-    __builtin_prefetch(at + 128);
-    __builtin_prefetch(at + 192);
-  }
-}
 
 // scores[r][entry] = q[r] . k[entry], dimensions ascending.
 template <class Kv, int R>
@@ -144,8 +144,7 @@ void score_block(
   constexpr int kWide = wide_of(R);
   const int steps = padded_dim / Kv::kPerStep;
   const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
-  const std::byte* ahead_at = ahead.at;
-  const size_t stride = ahead.stride;
+  Ahead asked = ahead;
   for (int tile = 0; tile < kKeyTiles; tile += kWide) {
     const std::byte* line_at = keys + size_t(tile) * tile_bytes;
     F32 sums[R][kWide];
@@ -153,9 +152,9 @@ void score_block(
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) sums[r][t] = zero();
-    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes, ahead_at += stride) {
+    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes) {
       typename Kv::Line lines[kWide];
-      fetch_ahead(ahead_at, stride);
+      asked.step();
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
 #pragma GCC unroll 8
@@ -170,7 +169,7 @@ void score_block(
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) store(scores + r * kBlockLen + (tile + t) * kLanes, sums[r][t]);
   }
-  ahead.moved_to(ahead_at);
+  ahead = asked.handed_on();
 }
 
 // One step of V lines for R rows and V vectors of dimensions.
@@ -205,13 +204,13 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
   const int begin = (first + kPer - 1) / kPer, end = last / kPer;
   if (begin * kPer != first)
     value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
-  const std::byte *lines_at = values + begin * step_bytes, *ahead_at = ahead.at;
-  const size_t stride = ahead.stride;
-  for (int step = begin; step < end; ++step, lines_at += step_bytes, ahead_at += stride) {
-    fetch_ahead(ahead_at, stride);
+  const std::byte* lines_at = values + begin * step_bytes;
+  Ahead asked = ahead;
+  for (int step = begin; step < end; ++step, lines_at += step_bytes) {
+    asked.step();
     value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
   }
-  ahead.moved_to(ahead_at);
+  ahead = asked.handed_on();
   if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -248,13 +247,15 @@ HUNCH_SIMD void each_tile(int rows, Step step) {
     if (rows - at == 1) step.template operator()<1>(at);
 }
 
-// Steps of a block's K or V, about, for Ahead: so many rows, per_step dimensions or entries of a line at once.
+// Steps of a block's K or V, for Ahead: so many rows, per_step dimensions or entries of a line at once.
 template <class Kv>
 HUNCH_SIMD int block_steps(int rows, int padded_dim, int per_step) {
   int goes = 0;
   const auto add = [&]<int R>(int) { goes += kKeyTiles / wide_of(R); };
-  each_tile<Kv::kWidened>(rows < kQueryTile ? rows : kQueryTile, add);
-  return goes * ((rows + kQueryTile - 1) / kQueryTile) * padded_dim / per_step;
+  each_tile<Kv::kWidened>(kQueryTile, add);
+  goes *= rows / kQueryTile;
+  each_tile<Kv::kWidened>(rows % kQueryTile, add);
+  return goes * padded_dim / per_step;
 }
 
 template <class Kv>

@@ -86,8 +86,7 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
   const int steps = padded_dim / 4;
   const size_t tile_bytes = size_t(steps) * 64;
   const float* scales = scales_of(keys, padded_dim);
-  const std::byte* ahead_at = ahead.at;
-  const size_t stride = ahead.stride;
+  Ahead asked = ahead;
   CodedQuery tails[R];
   for (int r = 0; r < R; ++r) __builtin_memcpy(&tails[r], q + r * q_stride + 2 * padded_dim, sizeof tails[r]);
   for (int tile = 0; tile < kKeyTiles; tile += kWide) {
@@ -97,9 +96,9 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) sums[r][t] = set1_i32(tails[r].start);
-    for (int step = 0; step < steps; ++step, line_at += 64, ahead_at += stride) {
+    for (int step = 0; step < steps; ++step, line_at += 64) {
       I32 lines[kWide], even[kWide];
-      fetch_ahead(ahead_at, stride);
+      asked.step();
 #pragma GCC unroll 8
       for (int t = 0; t < kWide; ++t) {
         const I32 line = load_i32(line_at + size_t(t) * tile_bytes);
@@ -123,7 +122,7 @@ void score_codes(const std::byte* keys, int padded_dim, const std::byte* q, int6
         store(scores + r * kBlockLen + (tile + t) * kLanes, to_f32(sums[r][t]) * scale * set1(tails[r].scale));
     }
   }
-  ahead.moved_to(ahead_at);
+  ahead = asked.handed_on();
 }
 
 static void score_code_rows(
@@ -158,11 +157,11 @@ void add_value_codes(const std::byte* values, int padded_dim, const int16_t* wei
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) sums[r][v] = zero_i32();
   const size_t pair_bytes = size_t(padded_dim) * 2;
-  const std::byte *line_at = values + begin * pair_bytes, *ahead_at = ahead.at;
-  const size_t stride = ahead.stride;
-  for (int pair = begin; pair < end; ++pair, line_at += pair_bytes, ahead_at += stride) {
+  const std::byte* line_at = values + begin * pair_bytes;
+  Ahead asked = ahead;
+  for (int pair = begin; pair < end; ++pair, line_at += pair_bytes) {
     I32 lines[V];
-    fetch_ahead(ahead_at, stride);
+    asked.step();
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) lines[v] = widen_s8(line_at + v * 2 * kLanes);
 #pragma GCC unroll 8
@@ -172,7 +171,7 @@ void add_value_codes(const std::byte* values, int padded_dim, const int16_t* wei
       for (int v = 0; v < V; ++v) sums[r][v] = dot2(sums[r][v], lines[v], f);
     }
   }
-  ahead.moved_to(ahead_at);
+  ahead = asked.handed_on();
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8

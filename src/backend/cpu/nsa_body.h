@@ -119,8 +119,9 @@ HUNCH_SIMD float nsa_gate(const NsaItem& item, int row, int head, int branch) {
 }
 
 // Steps of a kernel over a block that the rows of `mask` read, about: for NsaAhead.
+template <class Kv>
 HUNCH_SIMD int nsa_steps(const NsaItem& item, uint64_t mask) {
-  return (__builtin_popcountll(mask) * item.query.group + kRowTile - 1) / kRowTile * (kBlockLen / 2);
+  return block_steps<Kv>(__builtin_popcountll(mask) * item.query.group, item.keys.padded_dim, Kv::kPerStep);
 }
 
 // Logits of the rows `list` in W tiles of `keys`; of a row's first head they go to to(row), of the next ones a stride behind.
@@ -190,12 +191,13 @@ void nsa_route(const NsaItem& item) {
   // Asked for meanwhile: K and V of the next page; later, blocks of the window.
   const auto after = [&](int64_t page, uint64_t mask) {
     const bool is_there = (page + 1) * kBlockLen < most && page + 1 < item.num_row_pages;
-    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.rows, page + 1) : nullptr, half, half, nsa_steps(item, mask));
+    return NsaAhead::over(
+        item.scratch, is_there ? chunk_at(item.rows, page + 1) : nullptr, half, half, nsa_steps<Kv>(item, mask));
   };
   const auto of_window = [&](int64_t page, uint64_t mask) {
     const int64_t first = int64_t(item.query.last[0]) + 1 - item.window, at = (first > 0 ? first / kBlockLen : 0) + page;
     const bool is_there = at * kBlockLen <= item.query.last[0];
-    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.keys, at) : nullptr, half, half, nsa_steps(item, mask));
+    return NsaAhead::over(item.scratch, is_there ? chunk_at(item.keys, at) : nullptr, half, half, nsa_steps<Kv>(item, mask));
   };
   for (int64_t page = 0; page * kBlockLen < most; ++page) {
     const uint64_t mask = readers(page);
@@ -280,7 +282,7 @@ void nsa_read_blocks(const NsaItem& item) {
     for (int i = 0; i < item.num_blocks; ++i) {
       const uint64_t mask = item.chosen[i] | item.near[i];
       const std::byte* next = ask && i + 1 < item.num_blocks ? keys_of(i + 1) : nullptr;
-      NsaAhead ahead = NsaAhead::over(item.scratch, next, block_bytes, item.keys.chunk_bytes / 2, nsa_steps(item, mask));
+      NsaAhead ahead = NsaAhead::over(item.scratch, next, block_bytes, item.keys.chunk_bytes / 2, nsa_steps<Kv>(item, mask));
       each_group<Kv>(item, item.keys, paths, int64_t(item.blocks[i]) * W / kKeyTiles, mask,
           [&](const int* list, int count, const std::byte* chunk) { fn(i, list, count, chunk, ahead); });
       for (uint64_t chosen = item.chosen[i]; chosen; chosen &= chosen - 1) ++scratch.count[__builtin_ctzll(chosen)];
