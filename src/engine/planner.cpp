@@ -53,8 +53,8 @@ void Planner::open(int slot) {
   for (Evidence& e : s.arms) e.probe_at = kFirstProbe, e.interval = kShortest;
 }
 
-bool Planner::barred(const Slot& s, int arm) const {
-  return s.lost[size_t(arm)] > options_.loss_free + options_.loss_share * double(s.tokens);
+double Planner::may_lose(const Slot& s, int arm) const {
+  return options_.loss_free + options_.loss_share * double(s.tokens) - s.lost[size_t(arm)];
 }
 
 // Where lookups find something most of the time, time is worth what they make of it, and no longer what rounds without them do:
@@ -257,7 +257,9 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     for (size_t a = 0; a < arms; ++a) {
       Chain& chain = chains_[i * arms + a];
       make_chain(views[i], int(a), chain);
-      if (!views[i].insists && barred(slot, int(a))) chain.longest = 0;
+      const double left = may_lose(slot, int(a));
+      if (!views[i].insists && left < 0) chain.longest = 0;
+      while (!options_.arms[a].passes && chain.longest > 0 && rows_at_stake(chain.longest) > left) --chain.longest;
       found = found || (!options_.arms[a].passes && chain.longest > 0);
       insists_[i] |= views[i].insists && options_.arms[a].passes && chain.longest > 0;
     }
@@ -328,6 +330,12 @@ double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms,
   if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
   if (options_.arms[size_t(d.arm)].ready) ms += once_[size_t(d.arm)][size_t(sharing)] / sharing;
   return ms;
+}
+
+// What so many rows cost a request whose guesses all fail, in its tokens; in a batch, as where all guess.
+double Planner::rows_at_stake(int guesses) const {
+  if (sequences_ == 1) return (verify_ms(1 + guesses) - plain_ms_) / plain_ms_;
+  return guesses * (verify_ms(kTogether * sequences_) - plain_ms_) / (kTogether - 1) / plain_ms_;
 }
 
 // What so many levels of an arm take, nobody else guessing.

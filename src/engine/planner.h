@@ -7,7 +7,7 @@
 //
 // Exploration is bounded twice: probes of arms that look worse come at intervals that double after every failure, within a share
 // of the tokens made; and a ledger per request holds what its guesses cost over what they brought, beyond which it decodes
-// plainly.
+// plainly; a look-up is no longer than that allows.
 #pragma once
 
 #include <algorithm>
@@ -150,7 +150,8 @@ class Planner {
   bool plain_due(std::span<const RequestView>);
   double extra_ms(const Decision&, const Chain*, double guess_ms, int sharing) const;
   double alone_ms(int arm, double drafts) const;
-  bool barred(const Slot&, int arm) const;
+  double may_lose(const Slot&, int arm) const;
+  double rows_at_stake(int guesses) const;
   double price_of_time(std::span<const RequestView>, double steady) const;
 
   const CostTable& table_;

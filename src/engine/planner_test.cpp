@@ -160,6 +160,24 @@ TEST(Planner, LooksUpByMatchQuality) {
   EXPECT_LT(planner.decide(v).gamma, good);
 }
 
+TEST(Planner, LookupsThatFailCostNoMoreThanMayBeLost) {
+  CostTable table;
+  for (int i = 0; i < 30 * 17; ++i) table.verify.record({double(1 + i % 17), 1, 20000}, 4 + i % 17);
+  PlannerOptions lookups{.arms = {{.name = "ngram"}}};
+  Planner planner(table, lookups);
+  planner.seed(0, 20000, std::vector<double>(16, 0.97), 1000, 7);
+  RequestView v{.context_len = 20000};
+  v.found[0] = {16, 7};
+  double lost = 0;
+  for (int round = 0; round < 100; ++round) {
+    const int gamma = planner.decide(v).gamma;
+    lost += gamma / 4.0;
+    EXPECT_LE(lost, 1.1 * (lookups.loss_free + lookups.loss_share * round)) << round;
+    planner.record({.slot = 0, .drafted = gamma});
+  }
+  EXPECT_GT(lost, 1);
+}
+
 // Copied text: drafts of a network would be kept as well, but a probe of them takes longer and brings less than what was found.
 TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
   CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}, {"network", 4e6}}});
