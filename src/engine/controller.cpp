@@ -39,6 +39,7 @@ constexpr int kBeyondPlan = 2;
 constexpr float kStopScale = 0.6f;
 
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
+constexpr int kMostNewLists = 64;        // passes of new kernels that are not believed
 
 // The plan of a request that asks for nothing: what auto drafts with.
 RequestPlan usual_plan(const EngineParts& parts) {
@@ -222,6 +223,8 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
       });
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
+  // Nor do guesses whose kernels are new to a device about what they will cost: found dear, they would not be made again.
+  if (report.launched > 0 && report.verify_rows > report.decodes && new_lists_ < kMostNewLists) return void(++new_lists_);
   const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
   double pass = report.pass_ms, learn = report.select_ms;

@@ -40,6 +40,7 @@ class Controller {
   Planner planner_;
   int num_chains_;  // arms before those of trees
   double ratio_;    // that self drafts keep unless the request says otherwise
+  int new_lists_ = 0;
   std::vector<Running*> lookups_;
   std::vector<RequestView> views_;
   std::vector<Decision> decisions_;

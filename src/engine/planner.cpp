@@ -250,6 +250,9 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   if (count == 0) return;
   weigh(views);
   price(views);
+  std::array<double, kMaxArms> left_to_all{};
+  for (const RequestView& view : views)
+    for (size_t a = 0; a < arms; ++a) left_to_all[a] += may_lose(slots_[size_t(view.slot)], int(a)) / double(count);
   bool found = false, insists = false;
   for (size_t i = 0; i < count; ++i) {
     Slot& slot = slots_[size_t(views[i].slot)];
@@ -257,7 +260,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     for (size_t a = 0; a < arms; ++a) {
       Chain& chain = chains_[i * arms + a];
       make_chain(views[i], int(a), chain);
-      const double left = may_lose(slot, int(a));
+      const double left = std::max(may_lose(slot, int(a)), left_to_all[a]);
       if (!views[i].insists && left < 0) chain.longest = 0;
       while (!options_.arms[a].passes && chain.longest > 0 && rows_at_stake(chain.longest) > left) --chain.longest;
       found = found || (!options_.arms[a].passes && chain.longest > 0);

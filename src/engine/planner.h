@@ -6,8 +6,8 @@
 // decided, `ratio` because no decision looks at the tokens that the round will draft.
 //
 // Exploration is bounded twice: probes of arms that look worse come at intervals that double after every failure, within a share
-// of the tokens made; and a ledger per request holds what its guesses cost over what they brought, beyond which it decodes
-// plainly; a look-up is no longer than that allows.
+// of the tokens made; and a ledger holds what a request's guesses cost over what they brought, beyond which it decodes plainly,
+// unless those of its batch have more left in the mean; a look-up is no longer than that allows.
 #pragma once
 
 #include <algorithm>

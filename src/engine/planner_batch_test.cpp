@@ -90,5 +90,25 @@ TEST(PlannerOfABatch, LetsWhoHasNoLookupsDraftBesideThoseWhoDo) {
   EXPECT_GT(drafting, 100);
 }
 
+// Guesses are worth their rows in the mean: who was unlucky goes on.
+TEST(PlannerOfABatch, LetsWhoHasLostGoOnWhileTheBatchGains) {
+  const CostTable table = known_table(0.8, 0.01, 0.2);
+  for (const bool others_gain : {true, false}) {
+    Planner planner(table, options());
+    const double middling[] = {0.5, 0.5, 0.5, 0.5};
+    planner.seed(kLookup, 0, middling, 1000, 3);
+    int late = 0;
+    for (int round = 0; round < 40; ++round) {
+      const auto decisions = test::decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, 4); });
+      late += round >= 20 && decisions[0].gamma > 0;
+      for (int slot = 0; slot < kBatch; ++slot) {
+        const int gamma = decisions[size_t(slot)].gamma;
+        planner.record({.slot = slot, .drafted = gamma, .accepted = slot > 0 && others_gain ? gamma : 0});
+      }
+    }
+    EXPECT_EQ(late > 5, others_gain) << late;
+  }
+}
+
 }  // namespace
 }  // namespace hunch

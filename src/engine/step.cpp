@@ -85,7 +85,8 @@ void Step::prepare(const Running& who) {
 void Step::run(const StepPlan& plan) {
   report_.drafted.clear();
   report_ = {.drafted = std::move(report_.drafted)};
-  const uint64_t bytes_before = kv_bytes(*parts_.backend), experts_before = parts_.backend->counters().experts_read;
+  const uint64_t bytes_before = kv_bytes(*parts_.backend), experts_before = parts_.backend->counters().experts_read,
+                 launched_before = parts_.backend->counters().kernel_launches;
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
     who.emitted_first = who.sequence.len(), who.emitted_drafts = 0;
@@ -101,6 +102,7 @@ void Step::run(const StepPlan& plan) {
   const uint64_t shared =
       (kv_bytes(*parts_.backend) - bytes_before) / std::max<size_t>(1, plan.decodes.size() + plan.chunks.size());
   report_.experts_read = parts_.backend->counters().experts_read - experts_before;
+  report_.launched = parts_.backend->counters().kernel_launches - launched_before;
   for (const auto& decode : plan.decodes) {
     Generation& stats = running(decode).stats;
     stats.milliseconds.draft += report_.draft_ms, stats.milliseconds.verify += report_.pass_ms,

@@ -20,6 +20,7 @@ struct StepReport {
   int decodes = 0, verify_rows = 0, learning = 0;   // requests, their rows, how many of them learned a selection
   int64_t entries = 0;                              // read by the requests that decoded
   uint64_t experts_read = 0;                        // distinct experts of every layer, of drafts and of the pass
+  uint64_t launched = 0;                            // kernels one by one, as in a list that is new
   int chunks = 0;                                   // of prompts in the pass
   bool sparse = false;                              // some check left something out: it tells nothing of other passes
   struct Drafted {

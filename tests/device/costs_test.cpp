@@ -30,5 +30,19 @@ TEST(LateDevice, WhatLearningTakesIsNotThePasss) {
   EXPECT_LT(controller.plain_ms(step), 8.5);
 }
 
+// The first passes of a kind load and launch kernels that a graph starts later.
+TEST(LateDevice, WhatNewKernelsTakeIsNotWhatGuessesCost) {
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  Controller controller(engine->parts());
+  StepReport step{.pass_ms = 10, .decodes = 2, .verify_rows = 2, .entries = 200, .launched = 80};
+  for (int i = 0; i < 40; ++i) controller.record(step, {});
+  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2) << "plain steps are believed";
+  step.pass_ms = 50, step.verify_rows = 4;
+  for (int i = 0; i < 30; ++i) controller.record(step, {});
+  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2);
+  for (int i = 0; i < 60; ++i) controller.record(step, {});  // so does a device whose lists are always new
+  EXPECT_GT(controller.plain_ms(step), 11);
+}
+
 }  // namespace
 }  // namespace hunch

@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kCombineWarps * 32, 2) combine_kernel(const Co
   __shared__ float2 shared_state[kAtOnce];
   const CombineDevice a = *args;
   const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32), at_head = int(blockIdx.x);
+  if (at_head >= a.count) return;
   const CombineRowDevice row = a.rows[at_head / a.group];
   const int head = row.kv_head * a.group + at_head % a.group;
   const int in_tile = row.in_tile + at_head % a.group;
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(kTileWarps * 32, kBlocksOfSm) combine_tiles_ke
   constexpr int kTileSlots = 4;
   const CombineDevice& a = *args;  // registers are for partials
   const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32);
+  if (int(blockIdx.x) >= a.count * a.blocks_of_tile) return;
   const CombineTileDevice tile = a.tiles[int(blockIdx.x) / a.blocks_of_tile];
   const int begin = (int(blockIdx.x) % a.blocks_of_tile * kTileWarps + warp) * a.rows_of_warp;
   const int end = min(begin + a.rows_of_warp, tile.rows), slots = tile.num_slots;
@@ -528,12 +530,14 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       for (const CombineTileDevice& tile : launch.tiles) most_rows = std::max(most_rows, tile.rows);
       combine.tiles = upload(launch.tiles), combine.rows_of_warp = launch.rows_of_warp;
       combine.blocks_of_tile = (most_rows - 1) / (kTileWarps * launch.rows_of_warp) + 1;
+      combine.count = int32_t(launch.tiles.size());
       commands.launch(combine_tiles_kernel,
-          {.blocks = dim3(unsigned(launch.tiles.size()) * unsigned(combine.blocks_of_tile)), .threads = kTileWarps * 32},
-          combine);
+          {.blocks = dim3(unsigned(grid_rows(combine.count) * combine.blocks_of_tile)), .threads = kTileWarps * 32}, combine);
     } else {
-      combine.rows = upload(launch.combined);
-      commands.launch(combine_kernel, {.blocks = dim3(unsigned(launch.row_heads)), .threads = kCombineWarps * 32}, combine);
+      combine.rows = upload(launch.combined), combine.count = int32_t(launch.row_heads);
+      const int64_t rows = (launch.row_heads - 1) / combine.heads + 1;
+      commands.launch(
+          combine_kernel, {.blocks = dim3(unsigned(grid_rows(rows) * combine.heads)), .threads = kCombineWarps * 32}, combine);
     }
     if (packed.at) commands.set_packed(out);
   }

@@ -137,6 +137,7 @@ struct CombineDevice {
   const float* partials = nullptr;
   float *out = nullptr, *lse = nullptr;
   int64_t out_row = 0, out_head = 0, lse_row = 0, lse_head = 0;  // strides
+  int32_t count = 0;                                             // of rows and their heads, of tiles
   int32_t heads = 0, group = 1, head_dim = 0;
   float value_scale = 1;         // of values that were summed without it
   const float* sinks = nullptr;  // [head]; null: none

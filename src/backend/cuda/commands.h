@@ -9,7 +9,8 @@
 //   commands.launch(norm_kernel, {.blocks = dim3(rows), .threads = 256}, NormDevice{...});
 //
 // So grids, block sizes and shared memory should not depend on what changes from round to round (lengths of contexts, counts of
-// selected entries): those are arguments. They may depend on rows, shapes and numbers of sequences.
+// selected entries): those are arguments. They may depend on shapes, numbers of sequences and rows; of rows on grid_rows(), so
+// that guesses of many lengths need few grids: blocks without a row return.
 #pragma once
 
 #include <cstring>
@@ -34,6 +35,13 @@ struct Grid {
         shared_bytes == o.shared_bytes;
   }
 };
+
+// Rows, or their like, that a grid is made for: the next power of two, from 17 on also three quarters of one.
+inline int64_t grid_rows(int64_t rows) {
+  int64_t most = 1;
+  while (most < rows) most *= 2;
+  return most > 16 && rows <= most / 4 * 3 ? most / 4 * 3 : most;
+}
 
 class Commands {
  public:

@@ -130,6 +130,8 @@ bool meet(const A& a, const B& b) {
 
 Commands& CudaBackend::next_op() {
   commands_->begin_op();
+  if (!token_copies_.empty()) enqueue_copy_tokens(*commands_, token_copies_);
+  token_copies_.clear();
   if (heads_) {
     ready_.enqueue(*commands_, *heads_, stores_, copies_);
   } else {
@@ -153,7 +155,8 @@ Commands& CudaBackend::next_op() {
 // The same before an op that has nothing to do with kept copies, so that they wait for a launch that they can share.
 template <class Touches>
 Commands& CudaBackend::next_op_beside(Touches touches) {
-  const bool waits = heads_ || !stores_.empty() || !samples_.empty() || std::any_of(copies_.begin(), copies_.end(), touches);
+  const bool waits = heads_ || !stores_.empty() || !samples_.empty() || !token_copies_.empty() ||
+      std::any_of(copies_.begin(), copies_.end(), touches);
   if (waits) return next_op();
   commands_->begin_op();
   return *commands_;
@@ -349,7 +352,17 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
   copies_.push_back(args);
 }
 
-void CudaBackend::copy_tokens(const CopyTokensArgs& args) { enqueue_copy_tokens(next_op(), args); }
+// Those of all sequences go together. An index may be gone when the next op comes.
+void CudaBackend::copy_tokens(const CopyTokensArgs& args) {
+  if (args.to.extent[0] == 0) return;
+  const bool depends = std::any_of(token_copies_.begin(), token_copies_.end(), [&](const CopyTokensArgs& other) {
+    return meet(args.from, other.to) || meet(args.to, other.from) || meet(args.to, other.to);
+  });
+  const bool kept = heads_ || !stores_.empty() || !copies_.empty() || !samples_.empty();
+  if (depends || kept || token_copies_.size() == kMostKept) (void)next_op();
+  token_copies_.push_back(args);
+  if (!args.index.empty()) (void)next_op();
+}
 
 void CudaBackend::scatter_columns(const ScatterColumnsArgs& args) { enqueue_scatter_columns(next_op(), args); }
 

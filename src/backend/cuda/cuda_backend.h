@@ -112,6 +112,7 @@ class CudaBackend final : public Backend {
   CudaReady ready_;
   std::vector<StoreKvArgs> stores_;
   std::vector<CopyRowsArgs> copies_;
+  std::vector<CopyTokensArgs> token_copies_;
   std::vector<SampleArgs> samples_;
   std::vector<int32_t> sample_positions_;  // of samples_, copied: callers use theirs again
   // Sampling with rules that only the host has (penalties, bans): logits go there and back.

@@ -33,13 +33,14 @@ struct EmbedOnDevice {
   const std::byte* tiles;
   float* out;
   int64_t id_stride, out_stride, out_dim, in_dim;
-  int num_records, per_input;
+  int num_records, per_input, rows;
 };
 template <DType kType>
 __global__ void embed_kernel(const EmbedOnDevice* args) {
   constexpr RecordShape kShape = record_shape(kType);
   let_next_start();
   const EmbedOnDevice a = *args;
+  if (int(blockIdx.x) >= a.rows) return;
   wait_for_previous();
   const int64_t id = a.ids[blockIdx.x * a.id_stride];
   const bool known = id >= 0 && id < a.out_dim;
@@ -381,8 +382,9 @@ void enqueue_embed(Commands& commands, const EmbedArgs& args) {
       .out_dim = table.out_dim,
       .in_dim = table.in_dim,
       .num_records = table.num_records,
-      .per_input = table.records_per_input};
-  const Grid grid{.blocks = dim3(unsigned(args.ids.extent[0]), unsigned(divide_up(table.in_dim, 1024))), .threads = 256};
+      .per_input = table.records_per_input,
+      .rows = int(args.ids.extent[0])};
+  const Grid grid{.blocks = dim3(unsigned(grid_rows(a.rows)), unsigned(divide_up(table.in_dim, 1024))), .threads = 256};
   commands.launch(kernels_of(table.form).embed, grid, a);
 }
 

@@ -167,7 +167,7 @@ void CudaReady::enqueue(
   device.store_of_row = commands.data(std::span<const int32_t>(store_of_row_));
   device.value_heads = stored.empty() ? 0 : int(args.k.extent[1]);
   device.copies = int(copied.size()), device.copied = commands.data(std::span<const CopiedRow>(copied));
-  const int64_t warps = rows * (args.q.extent[1] + args.k.extent[1] + device.value_heads) + device.copies;
+  const int64_t warps = grid_rows(rows) * (args.q.extent[1] + args.k.extent[1] + device.value_heads) + grid_rows(device.copies);
   HUNCH_CHECK(warps < INT32_MAX);
   const Grid grid{.blocks = dim3(unsigned((warps + kWarps - 1) / kWarps)),
       .threads = kWarps * 32,

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kWarp ? kRowsOfBlock * 32 : 512) norm_kernel(c
   for (int h = 0; h < kHeld; ++h) weight[h] = load4(a.weight, (t + h * threads) * 4, a.n, a.weight_aligned);
   wait_for_previous();
   const int64_t r = kWarp ? int64_t(blockIdx.x) * kRowsOfBlock + warp : int64_t(blockIdx.x);
-  if (kWarp && r >= a.rows) return;
+  if (r >= a.rows) return;
   const float* x = a.x + r * a.x_stride;
   float* out = a.out + r * a.out_stride;
 
@@ -102,7 +102,7 @@ struct GateDevice {
   const float* up;
   float* out;
   int64_t gate_stride, up_stride, out_stride;
-  int n;
+  int n, rows;
   int aligned, sigmoid, accumulate;
   PackedRows packed;
   GateClamp clamp;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   wait_for_previous();
   const int64_t r = blockIdx.y;
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x) * 4;
-  if (i >= a.n) return;
+  if (i >= a.n || r >= a.rows) return;
   const float4 g = load4(a.gate + r * a.gate_stride, i, a.n, a.aligned), u = load4(a.up + r * a.up_stride, i, a.n, a.aligned);
   const auto through = [&](float x) { return a.sigmoid ? 1 / (1 + expf(-x)) : silu(x); };
   float* const out = a.out + r * a.out_stride;
@@ -163,10 +163,10 @@ void enqueue_norm(Commands& commands, const NormArgs& args) {
       is_aligned(args.weight, 0), n <= kWarpRow ? PackedRows{} : wanted_packed(commands, rows, n)};
   if (n <= kWarpRow) {
     commands.launch(norm_kernel<true>,
-        {.blocks = dim3(unsigned((rows + kRowsOfBlock - 1) / kRowsOfBlock)), .threads = kRowsOfBlock * 32}, device);
+        {.blocks = dim3(unsigned((grid_rows(rows) + kRowsOfBlock - 1) / kRowsOfBlock)), .threads = kRowsOfBlock * 32}, device);
   } else {
     const unsigned threads = n <= 2048 ? 128 : n <= 4096 ? 256 : 512;
-    commands.launch(norm_kernel<false>, {.blocks = dim3(unsigned(rows)), .threads = threads}, device);
+    commands.launch(norm_kernel<false>, {.blocks = dim3(unsigned(grid_rows(rows))), .threads = threads}, device);
     if (device.packed.at) commands.set_packed(args.out);
   }
 }
@@ -179,16 +179,16 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
       is_aligned(args.out.data, args.out.stride[0]);
   HUNCH_CHECK(args.clamp.limit <= 0 || (!args.sigmoid && !args.accumulate));
   const PackedRows packed = wanted_packed(commands, rows, n);
-  commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, rows), .threads = 256},
+  commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, grid_rows(rows)), .threads = 256},
       GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0], args.out.stride[0], int(n),
-          aligned, args.sigmoid, args.accumulate, packed, args.clamp});
+          int(rows), aligned, args.sigmoid, args.accumulate, packed, args.clamp});
   if (packed.at) commands.set_packed(args.out);
 }
 
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {
   const int64_t rows = args.positions.extent[0], half = args.inv_freq.extent[0];
   if (rows == 0 || half == 0) return;
-  commands.launch(rope_angles_kernel, {.blocks = blocks_for(rows * half, 128, 1), .threads = 128},
+  commands.launch(rope_angles_kernel, {.blocks = blocks_for(grid_rows(rows) * half, 128, 1), .threads = 128},
       AnglesDevice{commands.data(args.positions), args.inv_freq.data, args.cos_sin.data, args.inv_freq.stride[0],
           args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half), args.magnitude});
 }

@@ -107,5 +107,29 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
       }
 }
 
+// Guesses of many lengths: rows that come and go leave a graph's grids as they are.
+TEST(CudaRows, OfSeveralNumbersShareGrids) {
+  HUNCH_NEEDS_DEVICE();
+  EXPECT_EQ(grid_rows(0), 1);
+  for (const auto& [rows, grid] :
+      {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {3, 4}, {9, 16}, {17, 24}, {25, 32}, {97, 128}, {512, 512}})
+    EXPECT_EQ(grid_rows(rows), grid) << rows;
+  auto commands = Commands::make().value();
+  constexpr int64_t kDim = 2048;
+  const std::vector<float> x = gaussian(16 * kDim, 4);
+  test::DeviceArray<float> in(x), out(x.size()), weight(gaussian(kDim, 5));
+  const auto run = [&](int64_t rows) {
+    const View<float, 2> from(in.data(), rows, kDim), to(out.data(), rows, kDim);
+    enqueue_norm(*commands, {.x = from, .weight = weight.data(), .out = to});
+    enqueue_gate(*commands, {.gate = from, .up = to, .out = to});
+    ASSERT_TRUE(commands->wait().ok());
+  };
+  for (int i = 0; i <= Commands::kRecordAt; ++i) run(8);
+  for (const int64_t rows : {5, 6, 7, 8}) run(rows);
+  EXPECT_EQ(commands->counters().refits, 0u);
+  run(9);
+  EXPECT_EQ(commands->counters().refits, 2u);
+}
+
 }  // namespace
 }  // namespace hunch

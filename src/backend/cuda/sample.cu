@@ -32,6 +32,7 @@ struct SampleRow {
 };
 struct SampleDevice {
   const SampleRow* rows;
+  int count;
 };
 
 // The two best by (score descending, id ascending); absent: -inf.
@@ -403,7 +404,7 @@ __device__ __noinline__ void finish_many(
 }
 
 __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) sample_kernel(const SampleDevice* args) {
-  if (!HUNCH_HOPPER) return;
+  if (!HUNCH_HOPPER || int(blockIdx.x) >= args->count * kClusterBlocks) return;
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const auto cluster = cluster_of_blocks();
@@ -517,10 +518,10 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   }
   if (rows.empty()) return;
   commands.launch(sample_kernel,
-      {.blocks = dim3(unsigned(rows.size()) * kClusterBlocks),
+      {.blocks = dim3(unsigned(grid_rows(int64_t(rows.size()))) * kClusterBlocks),
           .threads = kRowThreads,
           .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
-      SampleDevice{commands.data(std::span<const SampleRow>(rows))});
+      SampleDevice{commands.data(std::span<const SampleRow>(rows)), int(rows.size())});
   if (!ranks.empty()) enqueue_ranks(commands, ranks, most_ranked_vocab, most_k, cuts + num_ranks);
 }
 

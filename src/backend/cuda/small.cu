@@ -23,10 +23,12 @@ struct CopyRows {
 };
 struct CopiesOfRows {
   const CopyRows* calls;  // one per row of blocks
+  int64_t count;
 };
 __global__ void copy_rows_kernel(const CopiesOfRows* args) {
   wait_for_previous();
   let_next_start();
+  if (blockIdx.y >= args->count) return;
   const CopyRows a = args->calls[blockIdx.y];
   for (int64_t i = first_index(); i < a.rows * a.columns; i += stride()) {
     const int64_t row = i / a.columns, column = i % a.columns;
@@ -40,10 +42,15 @@ struct CopyTokens {
   int64_t count, from_stride, to_stride;
   const int32_t* index;  // null: none
 };
-__global__ void copy_tokens_kernel(const CopyTokens* args) {
+struct CopiesOfTokens {
+  const CopyTokens* calls;  // one a block
+  int count;
+};
+__global__ void copy_tokens_kernel(const CopiesOfTokens* args) {
   wait_for_previous();
   let_next_start();
-  const CopyTokens a = *args;
+  if (int(blockIdx.x) >= args->count) return;
+  const CopyTokens a = args->calls[blockIdx.x];
   for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x)
     a.to[i * a.to_stride] = a.from[(a.index ? a.index[i] : i) * a.from_stride];
 }
@@ -173,18 +180,22 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
     most = std::max(most, rows * columns);
   }
   if (copies.empty()) return;
-  const auto blocks = unsigned(std::min<int64_t>((most + kThreads - 1) / kThreads, kStriding));
-  commands.launch(copy_rows_kernel, {.blocks = dim3(blocks, unsigned(copies.size())), .threads = kThreads},
-      CopiesOfRows{commands.data(std::span<const CopyRows>(copies))});
+  const int64_t blocks = std::min<int64_t>(grid_rows((most + kThreads - 1) / kThreads), kStriding),
+                count = int64_t(copies.size());
+  commands.launch(copy_rows_kernel, {.blocks = dim3(unsigned(blocks), unsigned(grid_rows(count))), .threads = kThreads},
+      CopiesOfRows{commands.data(std::span<const CopyRows>(copies)), count});
 }
 
-void enqueue_copy_tokens(Commands& commands, const CopyTokensArgs& args) {
-  const bool indexed = !args.index.empty();
-  HUNCH_CHECK(args.to.extent[0] == (indexed ? int64_t(args.index.size()) : args.from.extent[0]));
-  if (args.to.extent[0] == 0) return;
-  commands.launch(copy_tokens_kernel, {.threads = 64},
-      CopyTokens{args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0],
-          indexed ? commands.data(args.index) : nullptr});
+void enqueue_copy_tokens(Commands& commands, std::span<const CopyTokensArgs> calls) {
+  std::vector<CopyTokens> copies;
+  for (const CopyTokensArgs& args : calls) {
+    const bool indexed = !args.index.empty();
+    HUNCH_CHECK(args.to.extent[0] == (indexed ? int64_t(args.index.size()) : args.from.extent[0]));
+    copies.push_back({args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0],
+        indexed ? commands.data(args.index) : nullptr});
+  }
+  commands.launch(copy_tokens_kernel, {.blocks = dim3(unsigned(grid_rows(int64_t(copies.size())))), .threads = 64},
+      CopiesOfTokens{commands.data(std::span<const CopyTokens>(copies)), int(copies.size())});
 }
 
 void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args) {

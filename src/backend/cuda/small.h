@@ -11,7 +11,7 @@ namespace hunch {
 cudaError_t look_for_code(int* compiled_for = nullptr);
 
 void enqueue_copy_rows(Commands&, std::span<const CopyRowsArgs>);  // one launch for all
-void enqueue_copy_tokens(Commands&, const CopyTokensArgs&);
+void enqueue_copy_tokens(Commands&, std::span<const CopyTokensArgs>);
 void enqueue_scatter_columns(Commands&, const ScatterColumnsArgs&);
 void enqueue_reduce_scores(Commands&, const ReduceScoresArgs&);
 void enqueue_expand_blocks(Commands&, std::span<const ExpandBlocksArgs>);  // two launches for all

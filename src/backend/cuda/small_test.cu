@@ -50,17 +50,21 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   std::iota(from.begin(), from.end(), 1.0f);
   const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const test::DeviceArray<float> x(from), to(std::vector<float>(4 * 600));
-  const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(std::vector<int32_t>(3));
+  const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(std::vector<int32_t>(3)), first(2);
+  const std::vector<int32_t> places{3, 1, 1};
   const CopyRowsArgs copy{
       View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600), View<const int32_t, 1>(there.data(), 4)};
   enqueue_copy_rows(*commands, std::span(&copy, 1));
-  enqueue_copy_tokens(
-      *commands, {View<const int32_t, 1>(ids.data(), 4), View<int32_t, 1>(chosen.data(), 3), std::vector<int32_t>{3, 1, 1}});
+  const View<const int32_t, 1> all(ids.data(), 4);
+  const CopyTokensArgs copies[] = {
+      {all, View<int32_t, 1>(chosen.data(), 3), places}, {all.slice(2, 2), View<int32_t, 1>(first.data(), 2)}};
+  enqueue_copy_tokens(*commands, copies);
   ASSERT_TRUE(commands->wait().ok());
   const std::vector<float> out = to.get();
   for (size_t r = 0; r < 4; ++r)
     for (size_t i = 0; i < 600; ++i) ASSERT_EQ(out[r * 600 + i], from[size_t(index[r]) * 600 + i]);
   EXPECT_EQ(chosen.get(), (std::vector<int32_t>{-1, 8, 8}));
+  EXPECT_EQ(first.get(), (std::vector<int32_t>{9, -1}));
 }
 
 TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
