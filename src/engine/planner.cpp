@@ -411,9 +411,9 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       const double ms = alone_ms(int(a), chain.drafts[size_t(length)]) + (arm.selects() ? once_[a][1] : 0);
       double hope = 0, kept = 1;
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
-      if (slot.weight * hope < rate * ms) continue;
-      // Against a round at the best known rate, which makes what its time is worth, and against what was decided.
-      const double worth = rate * ms + given_up;
+      if (slot.weight * hope < price * ms) continue;
+      // Against what its time is worth, matches to come included, and against what was decided.
+      const double worth = price * ms + given_up;
       if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >
           options_.explore_free + options_.explore_share * double(slot.tokens))
         continue;

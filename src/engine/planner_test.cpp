@@ -211,6 +211,25 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
   EXPECT_EQ(planner.decide(view()).arm, kPlain);
 }
 
+// A probe may make as much as plain decoding, and delay matches that make three times that.
+TEST(Planner, DoesNotProbeBetweenMatchesWhatMakesLess) {
+  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+  for (int i = 0; i < 30; ++i) {
+    for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) table.verify.record({rows, 1, 20000}, 0.3 + 0.01 * rows);
+    table.drafts[0].step.record({1, 1, 600}, 0.26), table.drafts[0].learn.record({1, 1, 20000}, 0.01);
+  }
+  Planner planner(table, options(1));
+  int self = 0;
+  for (int round = 0; round < 200; ++round) {
+    RequestView v = view();
+    if (round % 4 < 2) v.found[kNgram] = {8, 7};
+    const Decision d = planner.decide(v);
+    self += d.arm == kSelf;
+    planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.arm == kSelf && self % 3 == 0 ? 1 : d.gamma});
+  }
+  EXPECT_LE(self, 1);
+}
+
 TEST(Planner, WhoInsistsGuessesInEveryRoundAndAsMuchAsPays) {
   const CostTable table = known_table();
   for (const bool good : {false, true}) {
