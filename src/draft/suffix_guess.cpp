@@ -144,17 +144,38 @@ SuffixGuess guess_by_suffix(
     const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search) {
   HUNCH_CHECK(search.depth <= kMaxSuffixDepth && int(tail.size()) < kMaxSuffixDepth);
   const Counts counts(tree, tail);
-  SuffixGuess best;
-  for (int match = 1; match < search.depth && match <= int(context.size()); ++match) {
+  const auto matched = [&](int match) {
     Counts::Place place = counts.root();
     for (const int32_t token : context.last(size_t(match))) place = counts.step(place, token);
-    // Longer matches continue only where this one does.
-    if (counts.best(place).count == 0) break;
+    return place;
+  };
+  // The longest match that goes on: longer ones go on only where shorter ones do.
+  int longest = 0;
+  for (int beyond = std::min(search.depth - 1, int(context.size())) + 1; beyond - longest > 1;) {
+    const int match = longest + std::min((beyond - longest) / 2, longest + 1);
+    if (counts.best(matched(match)).count > 0) longest = match;
+    else beyond = match;
+  }
+  std::array<int, kMaxSuffixDepth> limits{}, order{};  // by match; tokens granted, each of which scores 1 at most
+  for (int match = 1; match <= longest; ++match) {
     const double most = std::floor(match * search.factor + search.offset + 1e-6);
-    const int limit = int(std::clamp(most, 0.0, double(std::clamp(search.max_tokens, 0, kMaxSuffixDepth))));
+    int& limit = limits[size_t(match)];
+    limit = int(std::clamp(most, 0.0, double(std::clamp(search.max_tokens, 0, kMaxSuffixDepth))));
+    if (!search.branch) limit = std::min({limit, search.max_depth, search.depth - match});
+    order[size_t(match - 1)] = match;
+  }
+  // Those that may score most come first: where text repeats itself, no other needs to be followed.
+  const auto last = order.begin() + longest;
+  std::sort(order.begin(), last, [&](int a, int b) { return limits[size_t(a)] > limits[size_t(b)]; });
+  SuffixGuess best;
+  int best_match = 0;  // of equals the longest
+  for (const int match : std::span(order.begin(), last)) {
+    const int limit = limits[size_t(match)];
+    if (limit < best.score || (limit == best.score && match < best_match)) continue;
+    const auto place = matched(match);
     const auto guess = search.branch ? grow_tree(counts, place, limit, search.max_depth, search.min_probability)
-                                     : follow_chain(counts, place, std::min(limit, search.max_depth), search.min_probability);
-    if (guess.score >= best.score) best = guess;
+                                     : follow_chain(counts, place, limit, search.min_probability);
+    if (guess.score > best.score || (guess.score == best.score && match > best_match)) best = guess, best_match = match;
   }
   return best;
 }

@@ -53,6 +53,7 @@ RequestPlan usual_plan(const EngineParts& parts) {
 PlannerOptions options_of(const EngineParts& parts) {
   PlannerOptions options;
   options.max_slots = parts.limits.max_seqs;
+  options.widest_counts = parts.backend->asynchronous();
   options.arms = {
       {.name = auto_drafters()[kLookup], .passes = false, .prior_acceptance = 0.6},
       {.name = auto_drafters()[kSelf],
@@ -225,7 +226,9 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
   // Nor do guesses whose kernels are new to a device about what they will cost: found dear, they would not be made again.
   if (report.launched > 0 && report.verify_rows > report.decodes && new_lists_ < kMostNewLists) return void(++new_lists_);
-  const PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
+  PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
+  for (const Running* who : decoded)
+    if (planner_.options().widest_counts) shape.widest = std::max(shape.widest, 1.0 + who->tree().size);
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
   double pass = report.pass_ms, learn = report.select_ms;
   if (report.learning > 0 && parts_.backend->asynchronous()) {

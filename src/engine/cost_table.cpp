@@ -26,7 +26,7 @@ constexpr double kTermDrift = 1e-5, kSpeedDrift = 1e-4, kNodeDrift = 5e-5;
 constexpr double kClip = 2.5;       // deviations beyond which a time counts as an outlier
 constexpr double kLimit = 30;       // |log| of an estimate; a device reads an entry in 1e-6 ms, exp(-14)
 constexpr double kEntryUnit = 512;  // the entry axis is log2(1 + entries / this): its first node is "no cache to speak of"
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 
 // (x^4 + y^4)^(1/4): within 19 % of the maximum where both are equal, as overlapping work is.
 double either(double x, double y) {
@@ -57,8 +57,9 @@ void PassModel::take_powers() {
 PassModel::Parts PassModel::parts(const PassShape& shape) const {
   Parts out;
   const double sequences = std::max(1, shape.sequences), rows = std::max(shape.rows, sequences);
+  const double widest = std::max(shape.widest, rows / sequences);
   const auto& t = values_;
-  const double wm = t[2], wr = t[3] * rows, em = t[4] * shape.entries, er = t[5] * shape.entries * rows / sequences;
+  const double wm = t[2], wr = t[3] * rows, em = t[4] * shape.entries, er = t[5] * shape.entries * widest;
   const double w = either(wm, wr), e = either(em, er), sum = t[0] + t[1] * sequences + w + e;
   const auto share = [&](double x, double of) {  // d either / d log x, over the sum
     const double r = of > 0 ? x / of : 0;
@@ -67,8 +68,7 @@ PassModel::Parts PassModel::parts(const PassShape& shape) const {
   out.shares = {t[0] / sum, t[1] * sequences / sum, share(wm, w), share(wr, w), share(em, e), share(er, e), 1};
   out.log_ms = std::log(sum) + terms_[kTerms - 1].mean;
 
-  const double axes[] = {
-      std::log2(rows / sequences), std::log2(1 + shape.entries / sequences / kEntryUnit), std::log2(sequences)};
+  const double axes[] = {std::log2(widest), std::log2(1 + shape.entries / sequences / kEntryUnit), std::log2(sequences)};
   constexpr int kCounts[] = {kRowNodes, kEntryNodes, kSequenceNodes};
   int low[3];
   double part[3];

@@ -19,10 +19,11 @@ struct PassShape {
   double rows = 1;     // of all sequences together, at least `sequences`
   int sequences = 1;   // at least 1
   double entries = 0;  // KV entries read, summed over the sequences (each counted once, however many rows read it)
+  double widest = 0;   // rows of the sequence that has most, where that is what attention takes (a device); else the mean counts
 };
 
 // One kind of pass:  ms = speed · correction · (fixed + sequences · sequence + either(weights, rows · weight_row)
-//                                             + either(entries · entry, rows / sequences · entries · entry_row))
+//                                             + either(entries · entry, widest · entries · entry_row))
 // where either() is a soft maximum: reading and computing overlap.
 class PassModel {
  public:

@@ -38,7 +38,8 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
-  insists_.resize(slots), reach_.resize(size_t(kSteps)), verify_curve_.resize(size_t(most) + 1);
+  insists_.resize(slots), reach_.resize(size_t(kSteps));
+  for (auto& curve : verify_curves_) curve.resize(size_t(most) + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
 
@@ -125,11 +126,20 @@ void Planner::price(std::span<const RequestView> views) {
   double entries = 0;
   for (const RequestView& view : views) entries += double(view.context_len);
   sequences_ = count, per_sequence_ = 1.0 / count;
-  for (size_t k = 0; k < verify_curve_.size(); ++k)
-    verify_curve_[k] = table_.verify.ms({.rows = double(count) * double(1 + k), .sequences = count, .entries = entries});
-  // More rows never take less: noise in the table must not make guesses look free.
-  for (size_t k = 1; k < verify_curve_.size(); ++k) verify_curve_[k] = std::max(verify_curve_[k], verify_curve_[k - 1]);
-  plain_ms_ = verify_curve_[0];
+  width_ = options_.widest_counts && count > 1 ? kUsualWidth : 0;
+  for (size_t w = 0; w < (width_ ? kWidths.size() : 1); ++w) {
+    std::vector<double>& curve = verify_curves_[w];
+    for (size_t k = 0; k < curve.size(); ++k) {
+      const bool alike = int(k) >= kWidths[w];
+      curve[k] = alike && w > 0
+          ? verify_curves_[0][k]
+          : table_.verify.ms(
+                {.rows = double(count) * double(1 + k), .sequences = count, .entries = entries, .widest = double(kWidths[w])});
+      // More rows never take less: noise in the table must not make guesses look free.
+      curve[k] = std::max(curve[k], k > 0 ? curve[k - 1] : verify_curves_[0][0]);
+    }
+  }
+  plain_ms_ = verify_curves_[0][0];
   for (size_t a = 0; a < options_.arms.size(); ++a) {
     const Arm& arm = options_.arms[a];
     if (!arm.passes) continue;
@@ -169,7 +179,7 @@ Planner::Totals Planner::fill(
       const bool passes = options_.arms[a].passes;
       if (passes ? int(a) != passing : !lookups) continue;
       const Chain& chain = chains_[i * arms + a];
-      const int last = std::min(chain.longest, passes ? longest : kMaxPlannedDraft);
+      const int last = std::min(chain.longest, passes ? longest : most_guesses());
       int g = 1;
       for (; g <= last; ++g) {
         const double drafts = chain.drafts[size_t(g)];
@@ -203,10 +213,12 @@ Planner::Totals Planner::fill(
 Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out) {
   Totals best;
   double most = 0;
+  const size_t widths = options_.widest_counts && count > 1 ? kWidths.size() : 1;
+  size_t best_width = 0;
   const auto attempt = [&](double row_ms, int arm, int longest) {
     const Totals totals = fill(count, rate, row_ms, lookups, arm, longest, trial_);
     if (best.tokens == 0 || totals.tokens - rate * totals.ms > most) {
-      most = totals.tokens - rate * totals.ms, best = totals;
+      most = totals.tokens - rate * totals.ms, best = totals, best_width = width_;
       std::copy_n(trial_.begin(), count, out.begin());
     }
     return totals.cut;
@@ -218,17 +230,23 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
   };
   // The first guess in a batch may cost a pass of another kind, which hardly anybody's are worth alone: so rows are also taken to
   // cost what they do where all guess.
-  const double together = (verify_ms(kTogether * double(count)) - plain_ms_) / ((kTogether - 1) * double(count));
-  const double row_costs[] = {-1, together};
   const std::span<const int> lengths = count < kMany ? std::span<const int>(kLengths) : kLengthsOfMany;
-  for (const double row_ms : std::span(row_costs).first(count > 1 ? 2 : 1)) {
-    if (serves(-1)) attempt(row_ms, -1, 0);
-    for (size_t a = 0; a < options_.arms.size(); ++a) {
-      if (!options_.arms[a].passes || !(passing >> a & 1) || !serves(int(a))) continue;
-      for (const int longest : lengths)
-        if (!attempt(row_ms, int(a), longest)) break;
+  for (size_t width = 0; width < widths; ++width) {
+    width_ = width;
+    const int least = lookups || width == 0 ? 0 : kWidths[width - 1];  // shorter chains of all were tried with the width before
+    const double together = (verify_ms(kTogether * double(count)) - plain_ms_) / ((kTogether - 1) * double(count));
+    const double row_costs[] = {-1, together};
+    for (const double row_ms : std::span(row_costs).first(count > 1 ? 2 : 1)) {
+      if (serves(-1) && (widths == 1 || lookups == (width > 0))) attempt(row_ms, -1, 0);
+      for (size_t a = 0; a < options_.arms.size(); ++a) {
+        if (!options_.arms[a].passes || !(passing >> a & 1) || !serves(int(a))) continue;
+        if (widths > 1 && (options_.arms[a].width > 1) != (width == 0)) continue;  // trees are as wide as they are
+        for (const int longest : lengths)
+          if (longest > most_guesses() || (longest >= least && !attempt(row_ms, int(a), longest))) break;
+      }
     }
   }
+  width_ = widths > 1 && best.ms <= plain_ms_ ? kUsualWidth : best_width;
   return best;
 }
 
@@ -293,10 +311,11 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   if (max_rows > 0) fit(decisions, max_rows);
 
   double guesses = 0, ms = 0;
-  int sharing = 0;
+  int sharing = 0, learners = 0;
   for (const Decision& d : decisions) {
     guesses += nodes_of(d);
     sharing += d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
+    learners += d.learn >= 0;
   }
   if (guesses == 0) steps_since_plain_ = 0;
   const double rows = double(count) + guesses, guess_ms = (verify_ms(rows) - plain_ms_) / std::max(1.0, guesses);
@@ -305,9 +324,10 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     Slot& slot = slots_[size_t(views[i].slot)];
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
-    const double extra = extra_ms(d, chain, guess_ms, std::max(1, sharing));
-    slot.extra = extra * plain_rate;
-    ms += extra;
+    const double extra = extra_ms(d, chain, guess_ms, sharing);
+    const double learning = d.learn >= 0 ? once_[size_t(d.learn)][size_t(learners)] / learners : 0;
+    slot.extra = extra * plain_rate, slot.learning = learning * plain_rate;
+    ms += extra + learning;
     slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
     slot.last = d;
     const bool looked_up = chain && !options_.arms[size_t(d.arm)].passes;
@@ -323,12 +343,11 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   for (const RequestView& view : views) slots_[size_t(view.slot)].time = 1 + ms / plain_ms_;
 }
 
-// This decision's share of what the step takes beyond a plain one.
+// This decision's share of what the step takes beyond a plain one, learning apart.
 double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms, int sharing) const {
-  double ms = d.learn >= 0 ? once_[size_t(d.learn)][size_t(sharing)] / sharing : 0;
-  if (!chain) return ms;
+  if (!chain) return 0;
   const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
-  ms += guess_ms * drafts * width_of(d.arm);
+  double ms = guess_ms * drafts * width_of(d.arm);
   // The weights of a draft step are shared by those who take part.
   if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
   if (options_.arms[size_t(d.arm)].ready) ms += once_[size_t(d.arm)][size_t(sharing)] / sharing;
@@ -371,7 +390,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
       for (size_t a = 0; a < arms; ++a) {
         const Chain& chain = chains_[i * arms + a];
         if (options_.arms[a].passes) continue;
-        for (int g = 1; g <= chain.longest; ++g) {
+        for (int g = 1; g <= std::min(chain.longest, most_guesses()); ++g) {
           const double value = chain.gain[size_t(g)] - rate * alone_ms(int(a), g);
           if (value > most) most = value, d.arm = int(a), d.gamma = g;
         }
@@ -407,7 +426,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       const Arm& arm = options_.arms[a];
       const Chain& chain = chains_[i * arms + a];
       if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
-      const int length = std::min(chain.longest, kProbeLength);
+      const int length = std::min({chain.longest, kProbeLength, most_guesses()});
       const double ms = alone_ms(int(a), chain.drafts[size_t(length)]) + (arm.selects() ? once_[a][1] : 0);
       double hope = 0, kept = 1;
       for (int g = 0; g < length; ++g) hope += kept *= kHope;

@@ -25,6 +25,7 @@ namespace hunch {
 struct PlannerOptions {
   std::vector<Arm> arms;  // at most kMaxArms
   int max_slots = 1;
+  bool widest_counts = false;  // PassShape::widest: in a batch, what the longest guess of all takes is paid for all
   // In tokens: what an arm may lose against plain decoding before it is stopped is loss_free + loss_share * tokens made; what
   // probes may lose against the best known choice, explore_free + explore_share * tokens made.
   double loss_free = 2.2, loss_share = 0.008;
@@ -101,7 +102,7 @@ class Planner {
     std::array<Evidence, kMaxArms> arms;
     Decision last;
     int bucket = 0;                       // of the last decision's arm
-    double extra = 0;                     // what the last decision was expected to cost, in tokens
+    double extra = 0, learning = 0;       // what the last decision was expected to cost, and to learn, in tokens
     std::array<double, kMaxArms> lost{};  // tokens, against plain, by arm
     double explored = 0;                  // tokens that probes lost against the best known choice
     double time = 0;                      // of the last step, in tokens that plain decoding makes of this request in it
@@ -134,10 +135,13 @@ class Planner {
   void weigh(std::span<const RequestView>);
   void price(std::span<const RequestView>);
   double verify_ms(double rows) const {
-    const double at = std::clamp(rows * per_sequence_ - 1, 0.0, double(verify_curve_.size() - 1));
-    const size_t low = std::min(size_t(at), verify_curve_.size() - 2);
-    return verify_curve_[low] + (at - double(low)) * (verify_curve_[low + 1] - verify_curve_[low]);
+    if (rows <= sequences_) return plain_ms_;
+    const std::vector<double>& curve = verify_curves_[width_];
+    const double at = std::clamp(rows * per_sequence_ - 1, 0.0, double(curve.size() - 1));
+    const size_t low = std::min(size_t(at), curve.size() - 2);
+    return curve[low] + (at - double(low)) * (curve[low + 1] - curve[low]);
   }
+  int most_guesses() const { return width_ == 0 ? kMaxPlannedDraft : kWidths[width_] - 1; }
   int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[size_t(arm)].width; }
   int nodes_of(const Decision& d) const { return d.gamma * width_of(d.arm); }
   double step_ms(int arm, double sequences) const;
@@ -166,7 +170,11 @@ class Planner {
   // Scratch of one decide().
   std::vector<Chain> chains_;  // [view][arm]
   std::vector<Choice> steady_, now_, trial_;
-  std::vector<double> verify_curve_;  // ms at 1 + k rows a sequence
+  // ms at 1 + k rows a sequence: as many for all; none of them more than a width (device kernels' own steps).
+  static constexpr std::array<int, 4> kWidths = {0, 4, 8, 16};
+  static constexpr size_t kUsualWidth = 2;
+  std::array<std::vector<double>, kWidths.size()> verify_curves_;
+  size_t width_ = 0;  // that passes are taken to have; 0: what they have
   // ms by number of sequences; once: of a chain, to learn its selection or to start.
   std::array<std::vector<double>, kMaxArms> steps_, once_;
   double sequences_ = 1, per_sequence_ = 1, plain_ms_ = 1;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSelf = 0, kLookup = 1, kBatch = 8;
 
-CostTable known_table(double first_guess_ms, double row_ms, double step_ms) {
+CostTable known_table(double first_guess_ms, double row_ms, double step_ms, double learn_ms = 0.05) {
   CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
   for (int i = 0; i < 60; ++i) {
     for (const double rows : {1.0, 2.0, 4.0, 8.0, 16.0})
@@ -18,7 +18,7 @@ CostTable known_table(double first_guess_ms, double row_ms, double step_ms) {
           {rows * kBatch, kBatch, 20000.0 * kBatch}, 2 + (rows > 1 ? first_guess_ms : 0) + row_ms * (rows - 1) * kBatch);
     for (int n = 1; n <= kBatch; ++n) {
       table.drafts[0].step.record({double(n), n, 600.0 * n}, step_ms);
-      table.drafts[0].learn.record({double(n), n, 20000.0 * n}, 0.05);
+      table.drafts[0].learn.record({double(n), n, 20000.0 * n}, learn_ms);
     }
   }
   return table;
@@ -107,6 +107,56 @@ TEST(PlannerOfABatch, LetsWhoHasLostGoOnWhileTheBatchGains) {
       }
     }
     EXPECT_EQ(late > 5, others_gain) << late;
+  }
+}
+
+// Look-ups that are found now and then, beside drafts of the model itself, which want to be learned for in those rounds too.
+TEST(PlannerOfABatch, DoesNotStopLookupsForWhatIsLearnedInTheirRounds) {
+  const CostTable table = known_table(0.2, 0.002, 0.9, 0.6);
+  Planner planner(table, options());
+  const double good[] = {0.9, 0.9, 0.9, 0.9, 0.9}, fair[] = {0.8, 0.8, 0.8, 0.8};
+  planner.seed(kSelf, 20000, good, 400);
+  planner.seed(kLookup, 0, fair, 400, 3);
+  int late = 0;
+  std::vector<int> prepared(kBatch, kSelf);
+  for (int round = 0; round < 80; ++round) {
+    const bool found = round % 2;
+    const auto decisions = test::decide_batch(planner, kBatch, 128, [&](int slot) {
+      RequestView view = looking_up(slot, found ? 4 : 0);
+      view.arms |= 1u << kSelf, view.prepared = prepared[size_t(slot)];
+      return view;
+    });
+    for (int slot = 0; slot < kBatch; ++slot) {
+      const Decision& d = decisions[size_t(slot)];
+      prepared[size_t(slot)] = d.learn;
+      late += round >= 60 && d.arm == kLookup;
+      const int kept = d.arm == kSelf ? d.gamma : std::min(d.gamma, (slot + round / 2) % 3);
+      planner.record({.slot = slot, .drafted = d.gamma, .accepted = kept});
+    }
+  }
+  EXPECT_GT(late, 40);
+}
+
+// Kernels that take what the longest guess of all asks for: one request's long guess must be worth it for everybody.
+TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
+  for (const double wider_ms : {0.05, 3.0}) {
+    CostTable table;
+    for (int i = 0; i < 60; ++i)
+      for (const double rows : {1.0, 2.0, 4.0, 8.0, 16.0})
+        for (double widest = rows; widest <= 16; widest *= 2)
+          table.verify.record({rows * kBatch, kBatch, 20000.0 * kBatch, widest}, 2 + (widest > 8 ? wider_ms : 0) + 0.002 * rows);
+    PlannerOptions of_device{
+        .arms = {{.name = "none", .passes = true, .draft_kind = 0}, {.name = "suffix"}}, .max_slots = kBatch};
+    of_device.widest_counts = true;
+    table.drafts = CostTable({.drafts = {{"none", 1e6}}}).drafts;
+    Planner planner(table, of_device);
+    std::array<double, kMaxPlannedDraft> sure;
+    sure.fill(0.98);
+    planner.seed(kLookup, 0, sure, 400, 3);
+    const auto decisions =
+        test::decide_batch(planner, kBatch, 256, [](int slot) { return looking_up(slot, slot == 0 ? 15 : 3); });
+    EXPECT_EQ(decisions[0].gamma > 7, wider_ms < 1) << decisions[0].gamma;
+    EXPECT_EQ(guessing(decisions), kBatch);
   }
 }
 

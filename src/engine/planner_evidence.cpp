@@ -100,10 +100,12 @@ void Planner::record(const RoundOutcome& outcome) {
   const double extra = std::exchange(slot.extra, 0.0);
   slot.recent_tokens = kRunsKeep * slot.recent_tokens + outcome.accepted + 1;
   slot.recent_time = kRunsKeep * slot.recent_time + slot.time;
-  if (const int arm = d.arm != kPlain ? d.arm : d.learn; arm >= 0) {
+  const auto charge = [&](int arm, double tokens) {
     double& lost = slot.lost[size_t(arm)];
-    lost = std::max(-kCredit, lost + extra - outcome.accepted);
-  }
+    lost = std::max(-kCredit, lost + tokens);
+  };
+  if (d.learn >= 0) charge(d.learn, slot.learning);  // whoever guesses meanwhile
+  if (d.arm != kPlain) charge(d.arm, extra - outcome.accepted);
   if (d.arm == kPlain) return;
   const Arm& arm = options_.arms[size_t(d.arm)];
   const int asked = outcome.stopped_early && arm.passes ? d.gamma : std::min(outcome.drafted, d.gamma);

@@ -17,6 +17,7 @@ namespace hunch {
 namespace {
 
 constexpr int64_t kMostLooked = 64;
+constexpr size_t kCrowd = 4;  // requests of a step
 
 // Adds the time of a scope to a counter in milliseconds.
 class Stopwatch {
@@ -258,14 +259,16 @@ void Step::forward(const StepPlan& plan) {
     Running& who = running(chunk);
     const Sequence& sequence = who.sequence;
     HUNCH_CHECK(rows + chunk.rows <= capacity);
+    // A kernel a layer and sequence chooses entries: in a crowd only for who is going to draft with them.
+    who.learns = who.policy && !(who.plan.planned && plan.decodes.size() + plan.chunks.size() > kCrowd);
     std::copy_n(sequence.tokens.begin() + sequence.committed_len, chunk.rows, &ids(rows));
     rows += chunk.rows;
     segments_.push_back({.phase = Segment::Phase::Prefill,
         .sequence = &sequence,
         .first_position = sequence.committed_len,
         .num_rows = int(chunk.rows),
-        .policy = who.policy,
-        .selecting_rows = chunk.last && who.policy ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
+        .policy = who.learns ? who.policy : nullptr,
+        .selecting_rows = chunk.last && who.learns ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
   }
   if (rows == 0) return;
   if (guesses && !flying) parts_.backend->hurry();  // what was guessed is known here: nothing runs meanwhile
@@ -471,7 +474,7 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
   const bool answered = ends_prompt(chunk);
   if (who.plan.prompt_logprobs >= 0) look_at_prompt(who, chunk, hidden);
   sequence.committed_len += chunk.rows;
-  if (chunk.last) who.prepared = who.policy != nullptr;
+  if (chunk.last) who.prepared = who.learns;
   if (!answered) return;
   const int32_t first = SampledRows::Of(rows_, row).choice(0);
   if (first < 0) {

@@ -203,7 +203,9 @@ void launch_tensor(
     Commands& commands, int blocks, int columns, bool paired, bool lines, bool scored, const AttentionDevice& device) {
   const auto launch = [&](auto* kernel) {
     constexpr bool kCoded = std::is_same_v<T, Coded>;
-    const size_t bytes = lines ? AttentionShared<D, true>::kBytes : AttentionShared<D, false, false, kCoded>::kBytes;
+    const size_t bytes = lines ? AttentionShared<D, true>::kBytes
+        : columns > 0          ? AttentionShared<D, false, false, kCoded, true>::kBytes
+                               : AttentionShared<D, false, false, kCoded>::kBytes;
     commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = bytes}, device);
   };
   if constexpr (!std::is_same_v<T, Coded>) {
@@ -380,6 +382,24 @@ void CudaAttention::Launch::list_combined(int padded_group, int group) {
     }
 }
 
+// Once a list: all layers have one plan, and their sequences' pages stay what they are.
+void CudaAttention::Launch::copy_to_device(Commands& commands) {
+  const auto upload = [&](const auto& values) { return commands.data(std::span(values.data(), values.size())); };
+  if (there.list != commands.list()) {
+    there.list = commands.list();
+    there.items = upload(plan.items), there.worker_items = upload(plan.worker_items);
+    there.supers = upload(plan.supers), there.slots = upload(plan.slot_list);
+    there.combined = upload(combined), there.tiles = upload(tiles);
+    there.last.clear(), there.pages.assign(runs.size(), {});
+    for (const PlannedRun& run : planned.all()) there.last.push_back(upload(run.last));
+  }
+  for (size_t r = 0; r < runs.size(); ++r) {
+    auto& [host, device] = there.pages[r];
+    const View<const int32_t, 1> pages = runs[r]->kv.pages;
+    if (host.data != pages.data || host.extent[0] != pages.extent[0]) host = pages, device = commands.data(pages);
+  }
+}
+
 void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   commands.begin_op();
   const int sms = device_facts().num_sms, blocks = most_blocks_ ? std::min(most_blocks_, sms) : sms;
@@ -395,6 +415,9 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   const AttentionPlan& plan = launch.plan;
   const auto upload = [&](const auto& values) { return commands.data(std::span(values.data(), values.size())); };
 
+  launch.copy_to_device(commands);
+  const Launch::There& there = launch.there;
+
   std::vector<AttentionRunDevice>& devices = devices_;
   std::vector<ReduceScoresDevice>& reductions = reductions_;
   devices.clear(), reductions.clear();
@@ -403,7 +426,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     const AttentionRun& run = *launch.runs[r];
     AttentionRunDevice device;
     device.plane = kv_plane(run.kv, call.layer);
-    device.pages = commands.data(run.kv.pages);
+    device.pages = there.pages[r].second;
     device.first_row = int32_t(run.first_row), device.num_rows = int32_t(launch.planned[r].rows.size());
     device.window = run.window, device.first = int32_t(run.first);
     if (run.index.data) {
@@ -413,7 +436,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     }
     if (commands.settled()) device.settled = int32_t(run.settled);
     if (launch.keys_only) device.rows = upload(launch.planned[r].rows);
-    else device.last = upload(launch.planned[r].last);
+    else device.last = there.last[r];
     if (!launch.planned[r].parents.empty()) {
       device.tree_entry = int32_t(run.tree.first_entry), device.leaf_of_row = upload(plan.leaf_of_row[r]);
       device.leaves = upload(plan.leaves), device.paths = upload(plan.paths);
@@ -465,8 +488,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   for (const AttentionRunDevice& run : devices) scored |= run.sink != ScoreSink::None;
 
   AttentionDevice device;
-  device.runs = upload(devices), device.items = upload(plan.items), device.num_items = int32_t(plan.items.size());
-  device.worker_items = upload(plan.worker_items), device.first_shared = plan.worker_items.back();
+  device.runs = upload(devices), device.items = there.items, device.num_items = int32_t(plan.items.size());
+  device.worker_items = there.worker_items, device.first_shared = plan.worker_items.back();
   if (!taken_) {
     taken_ = std::make_unique<Count>();
     HUNCH_CUDA_CHECK(cudaMalloc(&taken_->device, sizeof(uint32_t)));
@@ -513,7 +536,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   if (!launch.general) commands.launched_barrier();
   if (!launch.keys_only) {
     CombineDevice combine;
-    combine.supers = upload(plan.supers), combine.slots = upload(plan.slot_list), combine.partials = workspace;
+    combine.supers = there.supers, combine.slots = there.slots, combine.partials = workspace;
     combine.out = call.out.data, combine.out_row = call.out.stride[0], combine.out_head = call.out.stride[1];
     HUNCH_CHECK(call.out.stride[2] == 1 && combine.out_row % 4 == 0 && combine.out_head % 4 == 0);
     combine.lse = call.lse.data, combine.lse_row = call.lse.stride[0], combine.lse_head = call.lse.stride[1];
@@ -528,13 +551,13 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     if (!launch.tiles.empty()) {
       int most_rows = 0;
       for (const CombineTileDevice& tile : launch.tiles) most_rows = std::max(most_rows, tile.rows);
-      combine.tiles = upload(launch.tiles), combine.rows_of_warp = launch.rows_of_warp;
+      combine.tiles = there.tiles, combine.rows_of_warp = launch.rows_of_warp;
       combine.blocks_of_tile = (most_rows - 1) / (kTileWarps * launch.rows_of_warp) + 1;
       combine.count = int32_t(launch.tiles.size());
       commands.launch(combine_tiles_kernel,
           {.blocks = dim3(unsigned(grid_rows(combine.count) * combine.blocks_of_tile)), .threads = kTileWarps * 32}, combine);
     } else {
-      combine.rows = upload(launch.combined), combine.count = int32_t(launch.row_heads);
+      combine.rows = there.combined, combine.count = int32_t(launch.row_heads);
       const int64_t rows = (launch.row_heads - 1) / combine.heads + 1;
       commands.launch(
           combine_kernel, {.blocks = dim3(unsigned(grid_rows(rows) * combine.heads)), .threads = kCombineWarps * 32}, combine);

@@ -47,12 +47,25 @@ class CudaAttention {
     std::vector<CombineTileDevice> tiles;    // many
     KeptList<std::vector<uint8_t>> used;     // [run][row]
     KeptList<std::vector<int32_t>> used_index;
+    // Where all of it lies on the device, in this list of commands.
+    struct There {
+      uint64_t list = 0;
+      const AttentionItemDevice* items;
+      const int32_t* worker_items;
+      const AttentionSuperDevice* supers;
+      const AttentionSlot* slots;
+      const CombineRowDevice* combined;
+      const CombineTileDevice* tiles;
+      std::vector<const int32_t*> last;                                      // [run]
+      std::vector<std::pair<View<const int32_t, 1>, const int32_t*>> pages;  // [run] host, device
+    } there;
+    void copy_to_device(Commands&);
     void list_combined(int padded_group, int group);
     void begin(const Launch& kind) {  // no runs yet, of that kind
       general = kind.general, paired = kind.paired, lines = kind.lines, keys_only = kind.keys_only;
       dtype = kind.dtype, head_dim = kind.head_dim, shift = kind.shift, columns = kind.columns;
       runs.clear(), planned.clear();
-      planned_already = false;
+      planned_already = false, there.list = 0;
     }
     bool same_kind(const Launch& o) const {
       return general == o.general && paired == o.paired && lines == o.lines && keys_only == o.keys_only && dtype == o.dtype &&

@@ -1,6 +1,7 @@
 // The consumer of few packed rows, which stand in the columns of the instruction: S^T = K Q^T, O^T += V^T P^T for tiles of 64
-// keys, so that 4 rows cost little more than bytes and four warps share 32. P goes through shared memory, where the keys were;
-// warps, each with 16 keys, meet twice a tile. Registers of a sum: attention_wgmma.cuh; of S^T rows are keys, of O^T dimensions.
+// keys, so that 4 rows cost little more than bytes and four warps share 32. P goes through shared memory, this tile's and the
+// next one's in turn, so that warps, each with 16 keys, meet once a tile; the values of a tile and the scores of the next go to
+// the tensor cores together. Registers of a sum: attention_wgmma.cuh; of S^T rows are keys, of O^T dimensions.
 #pragma once
 
 #include "backend/cuda/attention_consumer.cuh"
@@ -10,8 +11,8 @@ namespace hunch {
 // N: columns, at least as many as the tile has packed rows; a row's bits are the same with any.
 // kLines: keys and values stand line by line, and warps multiply each for themselves; the same bits again.
 template <int D, class T, int N, bool kLines = false>
-class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>, D, T, false, kLines> {
-  using Base = AttentionConsumer<ColumnConsumer<D, T, N, kLines>, D, T, false, kLines>;
+class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>, D, T, false, kLines, false, true> {
+  using Base = AttentionConsumer<ColumnConsumer<D, T, N, kLines>, D, T, false, kLines, false, true>;
   friend Base;
   using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
       Base::is_bad;
@@ -21,6 +22,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   using Base::scored_end_, Base::scores_, Base::shared_, Base::shift_, Base::sink_, Base::sum_, Base::sync, Base::t_, Base::tile_;
   using Base::warp_, Base::weight_;
   static constexpr int kParts = D / 64, kBlocks = N / 8, kColumns = N / 4;  // columns: a thread's
+  // Codes have a stage less: one that is held while the next is awaited holds up who widens them.
+  static constexpr bool kTogether = !kLines && !std::is_same_v<T, Coded>;
 
  public:
   static constexpr bool kScores = true;
@@ -89,6 +92,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     tiles.next();
     TileInFlight tile = next_stage(tiles);
     for (bool more = true; more;) {
+      make_scores(tile, s);
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
 #pragma unroll
@@ -98,19 +102,34 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       const int split = tile.split;
       bool ends = false;
       while (!ends) {
-        // Nearly all tiles: every row reads all of it, and the next is of this split. The stage goes back before scores are made.
+        // Nearly all tiles: every row reads all of it, and the next is of this split.
         for (int alike = plain_tiles(tiles, tile); alike > 1; --alike) {
           float p[N / 2];
-          make_scores(tile, s);
-          start_values(tile, s, p, state);
-          wgmma_wait<0>();
-          end_values(state);
-          leave(tile);
-          if (is_scored(tile)) score_weights(run, tile.entry, p, state.top);
+          make_weights(tile, s, p, state);
+          const TileInFlight before = tile;
+          const bool scored = is_scored(before);
           tiles.next_in_order();
-          tile = next_stage(tiles);
+          if constexpr (kTogether) {
+            tile = next_stage(tiles);
+            await(tile);
+            hold_sums(state);
+            wgmma_begin();
+            start_scores(tile, s);
+            start_values(before.keys, state);
+            wgmma_commit();
+            if (scored) score_weights(run, before.entry, p, state.top);  // while the tensor cores work
+            wgmma_wait<0>();
+            hold(s);
+            hold_sums(state);
+            leave(before);
+          } else {
+            add_values(before.keys, state);
+            leave(before);
+            if (scored) score_weights(run, before.entry, p, state.top);
+            tile = next_stage(tiles);
+            make_scores(tile, s);
+          }
         }
-        make_scores(tile, s);
         more = __any_sync(~0u, tiles.next());
         ends = !more || tiles.split != split;
         const bool clean = is_clean(tile), scored = is_scored(tile), of_weights = clean && weight_;
@@ -118,19 +137,19 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
         if (scored && !of_weights) score_logits(run, tile.entry, s);
         if (!clean) mask(run, tile, s);
         float p[N / 2];
-        start_values(tile, s, p, state);
-        if (scored && of_weights) score_weights(run, tile.entry, p, state.top);  // while the tensor cores work
-        wgmma_wait<0>();
-        end_values(state);
+        make_weights(tile, s, p, state);
+        add_values(tile.keys, state);
+        if (scored && of_weights) score_weights(run, tile.entry, p, state.top);
         if (bad) spoil(run, tile, state.total);
         if (ends) end_split(tile.keys, state);
         leave(tile);
         if (more) tile = next_stage(tiles);
+        if (!ends) make_scores(tile, s);
       }
       store_split(item, split - item.first_split, !more, state, folded);
     }
   }
-  __device__ __forceinline__ void end_values(State& state) const {
+  __device__ __forceinline__ static void hold_sums(State& state) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hold(state.o[part]);
   }
@@ -193,49 +212,52 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       }
       return;
     }
-    const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
     wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
-      const uint32_t at = uint32_t(k / 4 * (8192 / 16) + k % 4 * 2);
-      wgmma_tile<T, N, false>(s, key_operand + at, query_operand + at, k > 0);
-    }
+    start_scores(tile, s);
     wgmma_commit();
     wgmma_wait<0>();
     hold(s);
   }
+  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
+    const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)  // addresses count in units of 16 bytes
+      wgmma_tile<T, N, false>(s, key_operand + uint32_t(k / 4 * (8192 / 16) + k % 4 * 2),
+          query_operand + uint32_t(k / 4 * (Shared::kQueryPart / 16) + k % 4 * 2), k > 0);
+  }
 
-  // O^T += V^T P^T of a tile, p being the weights that its scores make; ends with wgmma_wait. P goes, [row][64 keys] in the
-  // swizzle, where the keys are, and so does what warps have to tell each other before: nobody reads them once all have their
-  // scores.
-  __device__ __forceinline__ void start_values(
+  // The weights p that a tile's scores make, rounded to where products read them, [row][64 keys] in the swizzle. All warps have
+  // met when it returns: their products with the weights that stood there, those of the tile before the last, are done.
+  __device__ __forceinline__ void make_weights(
       const TileInFlight& tile, const float (&s)[N / 2], float (&p)[N / 2], State& state) {
+    turn_ ^= 1;
     uint32_t rounded[kBlocks * 2];
     weigh(s, state.top, p, rounded);
+    store_weights(rounded);
     if (any_of_consumer(any_leaves_slack(rounded))) {
-      raise(tile.keys, s, state);
+      raise(tile.keys, s, state);  // nobody reads the keys once all have their scores
       weigh(s, state.top, p, rounded);
+      store_weights(rounded);
+      sync();
     }
-    constexpr int kWeightPitch = kLines ? Shared::kPitch : 128;
-    const uint32_t to = tile.keys +
-        uint32_t((lane_ / 16 * 8 + lane_ % 8) * kWeightPitch + ((warp_ * 2 + lane_ / 8 % 2) ^ (kLines ? 0 : lane_ % 8)) * 16);
-#pragma unroll
-    for (int j = 0; j + 1 < kBlocks; j += 2)
-      store_transposed(
-          to + uint32_t(j * 8 * kWeightPitch), rounded[j * 2], rounded[j * 2 + 1], rounded[j * 2 + 2], rounded[j * 2 + 3]);
-    if constexpr (kBlocks == 1) store_transposed(to, rounded[0], rounded[1]);
-    show_to_tensor_cores();
-    sync();
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) hold(state.o[part]);
-    if constexpr (kLines) add_values(tile.keys, state);
-    else start_products(tile.keys, state);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) state.total[c] += p[c / 2 * 4 + c % 2] + p[c / 2 * 4 + 2 + c % 2];
   }
-  __device__ __forceinline__ void start_products(uint32_t keys, State& state) const {
-    wgmma_begin();
-    const uint32_t weight_operand = wgmma_operand(keys, 16);
+  __device__ __forceinline__ uint32_t weights() const {
+    return shared_ + Shared::kWeights + uint32_t((consumer_ * 2 + turn_) * Shared::kWeightBytes);
+  }
+  __device__ __forceinline__ void store_weights(const uint32_t (&rounded)[kBlocks * 2]) const {
+    const uint32_t to =
+        weights() + uint32_t((lane_ / 16 * 8 + lane_ % 8) * 128 + ((warp_ * 2 + lane_ / 8 % 2) ^ (lane_ % 8)) * 16);
+#pragma unroll
+    for (int j = 0; j + 1 < kBlocks; j += 2)
+      store_transposed(to + uint32_t(j * 8 * 128), rounded[j * 2], rounded[j * 2 + 1], rounded[j * 2 + 2], rounded[j * 2 + 3]);
+    if constexpr (kBlocks == 1) store_transposed(to, rounded[0], rounded[1]);
+    show_to_tensor_cores();
+  }
+  // O^T += V^T P^T of a tile.
+  __device__ __forceinline__ void start_values(uint32_t keys, State& state) const {
+    const uint32_t weight_operand = wgmma_operand(weights(), 16);
     const uint32_t value_operand = wgmma_operand(keys + Shared::kStageBytes / 2, 8192);
 #pragma unroll
     for (int k = 0; k < kPageLen / 16; ++k)
@@ -243,18 +265,27 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       for (int part = 0; part < kParts; ++part)
         wgmma_tile<T, N, true>(state.o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
             weight_operand + uint32_t(k * 2), true);
+  }
+  __device__ __forceinline__ void add_values(uint32_t keys, State& state) const {
+    if constexpr (kLines) return add_lines(keys, state);
+    hold_sums(state);
+    wgmma_begin();
+    start_values(keys, state);
     wgmma_commit();
+    wgmma_wait<0>();
+    hold_sums(state);
   }
   // A warp has 16 dimensions of each part, and all keys.
-  __device__ __forceinline__ void add_values(uint32_t keys, State& state) const {
+  __device__ __forceinline__ void add_lines(uint32_t keys, State& state) const {
     const uint32_t values =
         keys + uint32_t((lane_ / 16 * 8 + lane_ % 8) * Shared::kPitch + D * 2 + warp_ * 32 + lane_ / 8 % 2 * 16);
-    const uint32_t weights = keys + uint32_t(lane_ % 8 * Shared::kPitch + lane_ / 8 * 16);
+    const int place = lane_ % 8, piece = lane_ / 8;  // of the weights
 #pragma unroll
     for (int k = 0; k < kPageLen / 16; k += 2) {
       uint32_t p[kBlocks][4];
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) load_pieces<false>(p[j], weights + uint32_t(j * 8 * Shared::kPitch + k * 32));
+      for (int j = 0; j < kBlocks; ++j)
+        load_pieces<false>(p[j], weights() + uint32_t((j * 8 + place) * 128 + ((k * 2 + piece) ^ place) * 16));
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -317,9 +348,8 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
   }
   __device__ __forceinline__ void end_split(uint32_t scratch, State& state) const {
-    sync();  // all products with what stands there are done
-    gather<true>(scratch, state.total);
-    show_to_tensor_cores();  // before the copy engine writes there
+    gather<true>(scratch, state.total);  // all have their scores of the tile
+    show_to_tensor_cores();              // before the copy engine writes there
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
       if (state.top[c] == kNothingRead) state.top[c] = -INFINITY;
@@ -459,6 +489,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   }
 
   uint32_t used_ = 0, row_used_ = 0;  // by scores, a bit each of the thread's columns; the second of padding heads too
+  int turn_ = 0;                      // of the two places of weights
 };
 
 }  // namespace hunch

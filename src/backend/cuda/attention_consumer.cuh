@@ -19,10 +19,10 @@ struct TileInFlight {
 };
 
 // Self: has begin_rows(run, item) for a new tile of rows, attend(run, item) and look_at_keys(run, item), scores alone.
-template <class Self, int D, class T, bool kPaired, bool kLines = false, bool kFolds = false>
+template <class Self, int D, class T, bool kPaired, bool kLines, bool kFolds, bool kColumns>
 class AttentionConsumer {
  public:
-  using Shared = AttentionShared<D, kLines, kFolds, std::is_same_v<T, Coded>>;
+  using Shared = AttentionShared<D, kLines, kFolds, std::is_same_v<T, Coded>, kColumns>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64;
 
   __device__ __forceinline__ AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)

@@ -162,7 +162,7 @@ void plan_attention(
   // at other queries); cut where few partials come of it. All of its share where that is an item or so.
   const double share = double(left) / workers;
   const int64_t total = left, own = plan.reread ? 0 : share < 2 ? total : total * 3 / 4;
-  const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;
+  const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;  // a power of two
   plan.worker_items.assign(1, 0);
   int64_t done = 0;
   const auto own_full = [&] { return done * workers >= own * int64_t(plan.worker_items.size()); };
@@ -177,7 +177,7 @@ void plan_attention(
         int step = 1;
         if (done < own) {
           while (split + step < super_end &&
-              !((split + step) % quantum == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
+              !(((split + step) & (quantum - 1)) == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
             ++step;
         } else {
           step = kSuperSplits;
@@ -204,8 +204,8 @@ void plan_attention(
   plan.items.insert(plan.items.begin() + plan.worker_items.back(), plan.path_items.begin(), plan.path_items.end());
   HUNCH_CHECK(plan.partial_floats < int64_t(UINT32_MAX));
   // Slots of a unit lie in one stretch, in the order of splits, and so do its super-splits; partials may lie anywhere.
-  std::sort(plan.slots.begin(), plan.slots.end(),
-      [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; });
+  const auto before = [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; };
+  if (!std::is_sorted(plan.slots.begin(), plan.slots.end(), before)) std::sort(plan.slots.begin(), plan.slots.end(), before);
   AttentionUnitDevice* unit = nullptr;
   for (const PlannedSlots& slots : plan.slots) {
     if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());

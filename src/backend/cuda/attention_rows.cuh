@@ -14,11 +14,11 @@ namespace hunch {
 
 // kScored: some run wants scores.
 template <int D, class T, bool kPaired, bool kScored>
-class RowConsumer
-    : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kPaired && !std::is_same_v<T, Coded>> {
+class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false,
+                        kPaired && !std::is_same_v<T, Coded>, false> {
   // Whether sums of earlier splits stay on the chip; not beside codes.
   static constexpr bool kKeeps = kPaired && !std::is_same_v<T, Coded>;
-  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kKeeps>;
+  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kKeeps, false>;
   friend Base;
   using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
       Base::is_bad;

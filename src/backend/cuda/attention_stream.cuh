@@ -17,7 +17,8 @@ constexpr int kQueueSlots = 4;    // items that producers may be ahead of consum
 // kLines: an entry's K and V lie in a line, as in the cache, and come line by line; for a selection and few rows. Lines are 16
 // bytes apart, so that ldmatrix meets in no bank. kFolds: consumers keep what splits come to here, in place of a stage of each
 // ring. kCoded: tiles come as codes and stand there as fp16 when they have been widened; codes take the place of a stage.
-template <int D, bool kLines, bool kFolds = false, bool kCoded = false>
+// kColumns: packed rows stand in columns, at most 32, in lines 16.
+template <int D, bool kLines, bool kFolds = false, bool kCoded = false, bool kColumns = kLines>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
   static constexpr bool kOfLines = kLines, kOfCodes = kCoded;
@@ -25,11 +26,13 @@ struct AttentionShared {
   static constexpr int kFoldBytes = kFolds ? kTileRows * D * 4 : 0;               // of a consumer
   static constexpr int kLineBytes = D * 2 * 2, kPitch = kLineBytes + (kLines ? 16 : 0);
   static constexpr int kStageBytes = kPageLen * kPitch;
-  static constexpr int kQueryPart = kLines ? 16 * 128 : 8192;  // 64 dimensions of the queries
+  static constexpr int kPlaces = kLines ? 16 : kColumns ? 32 : kTileRows;  // of packed rows
+  static constexpr int kQueryPart = kPlaces * 128;                         // 64 dimensions of the queries
+  static constexpr int kWeightBytes = kColumns ? kPlaces * 128 : 0;        // of a tile; a consumer has two
   static constexpr int kQueryBytes = D / 64 * kQueryPart;
   static constexpr int kCodeBytes = kCoded ? kPageLen * D * 2 : 0;  // of a tile; each producer warp has one
   static constexpr int kQueries = 0, kRings = 2 * kQueryBytes, kCodes = kRings + 2 * kStages * kStageBytes;
-  static constexpr int kRows = kCodes + 4 * kCodeBytes;
+  static constexpr int kWeights = kCodes + 4 * kCodeBytes, kRows = kWeights + 4 * kWeightBytes;
   static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;  // [consumer][4][64] what is known of rows, or scores
   static constexpr int kFold = kRows + kRowBytes;
   static constexpr int kBad = kFold + 2 * kFoldBytes;              // [two tiles][consumer][warp] entries of V that are not finite

@@ -237,7 +237,7 @@ void Commands::fit(Graph& graph) {
 
 void Commands::submit() {
   if (launches_.empty()) {
-    if (open_) open_ = false, data_used_ = 0, uploaded_.clear();
+    if (open_) open_ = false, data_used_ = 0, uploaded_.clear(), ++list_;
     return;
   }
   Staging& slot = staging();
@@ -267,6 +267,7 @@ void Commands::drop_list() {
   launches_.clear(), uploaded_.clear();
   args_used_ = data_used_ = 0, shape_ = kernels_ = 0, unsettled_ = 0;
   open_ = false;
+  ++list_;
 }
 
 void Commands::mark() { marking_ = good(cudaEventRecord(marked_, stream_), "taking the time"); }

@@ -110,6 +110,9 @@ class Commands {
     return same && packed_until_ == counters_.kernels ? packed_ : nullptr;
   }
 
+  // Of the list that is being made: an address that data() returned holds for it alone.
+  uint64_t list() const { return list_; }
+
   // What attention may read ahead of its turn (AttentionRun::settled): caches and choices that no kernel behind the last barrier
   // has written, but for the rows of its own pass, which one launch stores. A barrier lets the next kernel start only once
   // everything before it is done; a list begins behind one. Ops that write such things say so for every launch.
@@ -181,6 +184,7 @@ class Commands {
   std::vector<Staging> ring_;
   size_t next_ = 0;
   bool open_ = false;  // a staging buffer is being filled
+  uint64_t list_ = 1;
   size_t args_used_ = 0, data_used_ = 0;
   std::vector<Launch> launches_;
   std::unordered_map<const void*, Uploaded> uploaded_;  // by host address, the latest

@@ -85,8 +85,10 @@ inline StoreDevice store_device(Commands& commands, const StoreKvArgs& args) {
   const KvPlane plane = kv_plane(args.kv, args.layer);
   HUNCH_CHECK(args.k.extent[1] == plane.kv_heads && args.k.extent[2] == plane.head_dim);
   HUNCH_CHECK(args.k.stride[2] == 1 && args.v.stride[2] == 1);
+  const int64_t rows = args.k.extent[0], first = args.first_entry / kPageLen,
+                end = std::min(args.kv.pages.extent[0], (args.first_entry + rows - 1) / kPageLen + 1);  // pages
   return {args.k.data, args.v.data, args.k.stride[0], args.k.stride[1], args.v.stride[0], args.v.stride[1], plane,
-      commands.data(args.kv.pages), args.k.extent[0], args.first_entry};
+      commands.data(args.kv.pages.slice(first, end - first)), rows, args.first_entry - first * kPageLen};
 }
 
 }  // namespace hunch
