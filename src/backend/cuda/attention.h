@@ -2,7 +2,8 @@
 // read once per pass for all its rows; heads of 64 and 128 run on the tensor cores (queries and weights rounded to
 // the type of the store, to fp16 over FP8 and Q8_0), F32 and everything else in fp32 by a slower general kernel.
 //
-// Device memory: q, out, lse, sinks, scores.lse, scores.out, index. Host memory: runs, last, tree, scores.row_used, page tables.
+// Device memory: q, out, lse, sinks, scores.lse, scores.out, index. Host memory: runs, last, tree, scores.row_used, page tables,
+// which stay as they are until the next wait: they are read once a list of commands.
 // Strides of q and out rows and heads are multiples of 4 floats. No scores of runs with a selection.
 #pragma once
 
