@@ -48,171 +48,197 @@ std::pair<Ids, Floats> ranked(const std::vector<std::vector<TokenLogprob>>& rows
   return {array(std::move(ids), {rows.size(), width}), array(std::move(logprobs), {rows.size(), width})};
 }
 
+// Of a class T, bound as `c`, under their own names: fields that Python may set, fields and functions that it reads.
+#define HUNCH_RW(name) c.def_rw(#name, &T::name)
+#define HUNCH_RO(name) c.def_ro(#name, &T::name)
+#define HUNCH_SAYS(name) c.def_prop_ro(#name, &T::name)
+
 void bind_options(nb::module_& m) {
-  nb::class_<EngineOptions>(m, "EngineOptions", "How an engine is loaded; the fields of hunch::EngineOptions.")
-      .def(nb::init<>())
-      .def_rw("model", &EngineOptions::model)
-      .def_rw("device", &EngineOptions::device)
-      .def_rw("isa", &EngineOptions::isa)
-      .def_rw("threads", &EngineOptions::threads)
-      .def_rw("kv_dtype", &EngineOptions::kv_dtype)
-      .def_rw("context_len", &EngineOptions::context_len)
-      .def_rw("kv_memory_bytes", &EngineOptions::kv_memory_bytes)
-      .def_rw("max_num_seqs", &EngineOptions::max_num_seqs)
-      .def_rw("max_num_batched_tokens", &EngineOptions::max_num_batched_tokens)
-      .def_rw("max_waiting", &EngineOptions::max_waiting)
-      .def_rw("prefix_caching", &EngineOptions::prefix_caching)
-      .def_rw("verify_calibration", &EngineOptions::verify_calibration)
-      .def(
-          "load_drafters", [](EngineOptions& options, const std::string& config) { options.drafters = drafters_of(config); },
-          "config"_a, "Names the drafters of a speculative configuration (JSON), to be loaded with the engine.");
+  {
+    using T = EngineOptions;
+    nb::class_<T> c(m, "EngineOptions", "How an engine is loaded; the fields of hunch::EngineOptions.");
+    c.def(nb::init<>());
+    HUNCH_RW(model);
+    HUNCH_RW(device);
+    HUNCH_RW(isa);
+    HUNCH_RW(threads);
+    HUNCH_RW(kv_dtype);
+    HUNCH_RW(context_len);
+    HUNCH_RW(kv_memory_bytes);
+    HUNCH_RW(max_num_seqs);
+    HUNCH_RW(max_num_batched_tokens);
+    HUNCH_RW(max_waiting);
+    HUNCH_RW(prefix_caching);
+    HUNCH_RW(verify_calibration);
+    c.def(
+        "load_drafters", [](EngineOptions& options, const std::string& config) { options.drafters = drafters_of(config); },
+        "config"_a, "Names the drafters of a speculative configuration (JSON), to be loaded with the engine.");
+  }
 
-  nb::class_<SpeculationOptions>(m, "SpeculationOptions", "How a request guesses; made by Engine.speculation().")
-      .def(nb::init<>())
-      .def_ro("method", &SpeculationOptions::proposer)
-      .def_ro("num_speculative_tokens", &SpeculationOptions::num_tokens)
-      .def_ro("sparse_attn_algorithm", &SpeculationOptions::policy)
-      .def_ro("sparse_attn_ratio", &SpeculationOptions::ratio)
-      .def_ro("rule", &SpeculationOptions::rule);
+  {
+    using T = SpeculationOptions;
+    nb::class_<T> c(m, "SpeculationOptions", "How a request guesses; made by Engine.speculation().");
+    c.def(nb::init<>());
+    c.def_ro("method", &SpeculationOptions::proposer);
+    c.def_ro("num_speculative_tokens", &SpeculationOptions::num_tokens);
+    c.def_ro("sparse_attn_algorithm", &SpeculationOptions::policy);
+    c.def_ro("sparse_attn_ratio", &SpeculationOptions::ratio);
+    HUNCH_RO(rule);
+  }
 
-  nb::class_<SamplingOptions>(m, "SamplingOptions", "How tokens are chosen; the fields of hunch::SamplingOptions.")
-      .def(nb::init<>())
-      .def_rw("temperature", &SamplingOptions::temperature)
-      .def_rw("top_p", &SamplingOptions::top_p)
-      .def_rw("min_p", &SamplingOptions::min_p)
-      .def_rw("top_k", &SamplingOptions::top_k)
-      .def_rw("seed", &SamplingOptions::seed)
-      .def_rw("repetition_penalty", &SamplingOptions::repetition_penalty)
-      .def_rw("presence_penalty", &SamplingOptions::presence_penalty)
-      .def_rw("frequency_penalty", &SamplingOptions::frequency_penalty)
-      .def_rw("logit_bias", &SamplingOptions::logit_bias)
-      .def_rw("allowed_token_ids", &SamplingOptions::allowed_token_ids)
-      .def_rw("bad_words", &SamplingOptions::bad_words)
-      .def_rw("min_tokens", &SamplingOptions::min_tokens)
-      .def_rw("logprobs", &SamplingOptions::logprobs)
-      .def_rw("prompt_logprobs", &SamplingOptions::prompt_logprobs);
+  {
+    using T = SamplingOptions;
+    nb::class_<T> c(m, "SamplingOptions", "How tokens are chosen; the fields of hunch::SamplingOptions.");
+    c.def(nb::init<>());
+    HUNCH_RW(temperature);
+    HUNCH_RW(top_p);
+    HUNCH_RW(min_p);
+    HUNCH_RW(top_k);
+    HUNCH_RW(seed);
+    HUNCH_RW(repetition_penalty);
+    HUNCH_RW(presence_penalty);
+    HUNCH_RW(frequency_penalty);
+    HUNCH_RW(logit_bias);
+    HUNCH_RW(allowed_token_ids);
+    HUNCH_RW(bad_words);
+    HUNCH_RW(min_tokens);
+    HUNCH_RW(logprobs);
+    HUNCH_RW(prompt_logprobs);
+  }
 
-  nb::class_<Request>(m, "Request", "One sample of one prompt; the fields of hunch::Request.")
-      .def(nb::init<>())
-      .def_rw("prompt", &Request::prompt)
-      .def_rw("max_tokens", &Request::max_tokens)
-      .def_rw("ignore_eos", &Request::ignore_eos)
-      .def_rw("stop_ids", &Request::stop_ids)
-      .def_rw("stop", &Request::stop)
-      .def_rw("cache_salt", &Request::cache_salt)
-      .def_rw("skip_special_tokens", &Request::skip_special_tokens)
-      .def_rw("priority", &Request::priority)
-      .def_rw("sample_index", &Request::sample_index)
-      .def_rw("sampling", &Request::sampling)
-      .def_rw("speculation", &Request::speculation)
-      .def(
-          "constrain",
-          [](Request& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
-            using Kind = StructuredOutput::Kind;
-            const std::pair<std::string_view, Kind> kinds[] = {
-                {"json", Kind::JsonSchema},
-                {"json_object", Kind::JsonObject},
-                {"regex", Kind::Regex},
-                {"choice", Kind::Choice},
-                {"grammar", Kind::Grammar},
-            };
-            for (const auto& [name, value] : kinds)
-              if (name == kind) {
-                request.structured = {value, std::move(text), std::move(choices)};
-                return;
-              }
-            throw UsageError("unknown kind of structured output: " + kind);
-          },
-          "kind"_a, "text"_a = "", "choices"_a = std::vector<std::string>(),
-          "What the output must look like: json (text: a schema), json_object, regex, grammar, choice.");
+  {
+    using T = Request;
+    nb::class_<T> c(m, "Request", "One sample of one prompt; the fields of hunch::Request.");
+    c.def(nb::init<>());
+    HUNCH_RW(prompt);
+    HUNCH_RW(max_tokens);
+    HUNCH_RW(ignore_eos);
+    HUNCH_RW(stop_ids);
+    HUNCH_RW(stop);
+    HUNCH_RW(cache_salt);
+    HUNCH_RW(skip_special_tokens);
+    HUNCH_RW(priority);
+    HUNCH_RW(sample_index);
+    HUNCH_RW(sampling);
+    HUNCH_RW(speculation);
+    c.def(
+        "constrain",
+        [](Request& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
+          using Kind = StructuredOutput::Kind;
+          const std::pair<std::string_view, Kind> kinds[] = {
+              {"json", Kind::JsonSchema},
+              {"json_object", Kind::JsonObject},
+              {"regex", Kind::Regex},
+              {"choice", Kind::Choice},
+              {"grammar", Kind::Grammar},
+          };
+          for (const auto& [name, value] : kinds)
+            if (name == kind) {
+              request.structured = {value, std::move(text), std::move(choices)};
+              return;
+            }
+          throw UsageError("unknown kind of structured output: " + kind);
+        },
+        "kind"_a, "text"_a = "", "choices"_a = std::vector<std::string>(),
+        "What the output must look like: json (text: a schema), json_object, regex, grammar, choice.");
+  }
 }
 
 void bind_results(nb::module_& m) {
-  nb::class_<TokenEvent>(m, "TokenEvent", "One token of a running request.")
-      .def_ro("id", &TokenEvent::id)
-      .def_ro("index", &TokenEvent::index)
-      .def_ro("text", &TokenEvent::text)
-      .def_ro("logprob", &TokenEvent::logprob)
-      .def_prop_ro("drafted", [](const TokenEvent& e) { return e.from == TokenEvent::From::Draft; })
-      .def_prop_ro("drafter", [](const TokenEvent& e) { return std::string(e.drafter); })
-      .def_prop_ro("top", [](const TokenEvent& e) {
-        std::vector<std::pair<int32_t, float>> out;
-        for (const TokenLogprob& one : e.top) out.emplace_back(one.id, one.logprob);
-        return out;
-      });
+  {
+    using T = TokenEvent;
+    nb::class_<T> c(m, "TokenEvent", "One token of a running request.");
+    HUNCH_RO(id);
+    HUNCH_RO(index);
+    HUNCH_RO(text);
+    HUNCH_RO(logprob);
+    c.def_prop_ro("drafted", [](const TokenEvent& e) { return e.from == TokenEvent::From::Draft; });
+    c.def_prop_ro("drafter", [](const TokenEvent& e) { return std::string(e.drafter); });
+    c.def_prop_ro("top", [](const TokenEvent& e) {
+      std::vector<std::pair<int32_t, float>> out;
+      for (const TokenLogprob& one : e.top) out.emplace_back(one.id, one.logprob);
+      return out;
+    });
+  }
 
-  nb::class_<Generation>(m, "Generation", "What came of a request; the fields of hunch::Generation.")
-      .def_ro("tokens", &Generation::tokens)
-      .def_ro("text", &Generation::text)
-      .def_prop_ro("finish_reason", [](const Generation& g) { return std::string(finish_name(g.finish)); })
-      .def_ro("stopped_by", &Generation::stopped_by)
-      .def_ro("stopped_by_id", &Generation::stopped_by_id)
-      .def_prop_ro(
-          "logprobs", [](const Generation& g) { return array(g.logprobs, {g.logprobs.size()}); }, nb::rv_policy::move)
-      .def_prop_ro(
-          "top", [](const Generation& g) { return ranked(g.top); }, nb::rv_policy::move)
-      .def_prop_ro(
-          "prompt_logprobs",
-          [](const Generation& g) {
-            std::vector<float> values;
-            for (const TokenLogprob& one : g.prompt_logprobs) values.push_back(one.logprob);
-            const size_t n = values.size();
-            return array(std::move(values), {n});
-          },
-          nb::rv_policy::move)
-      .def_prop_ro(
-          "prompt_top", [](const Generation& g) { return ranked(g.prompt_top); }, nb::rv_policy::move)
-      .def_ro("lossless", &Generation::lossless)
-      .def_prop_ro(
-          "approx", [](const Generation& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; })
-      .def_ro("rule", &Generation::rule)
-      .def_ro("policy", &Generation::policy)
-      .def_ro("proposer", &Generation::proposer)
-      .def_ro("warning", &Generation::warning)
-      .def_ro("seed", &Generation::seed)
-      .def_ro("gamma", &Generation::gamma)
-      .def_ro("prompt_tokens", &Generation::prompt_tokens)
-      .def_ro("reused_tokens", &Generation::reused_tokens)
-      .def_ro("rounds", &Generation::rounds)
-      .def_ro("drafted", &Generation::drafted)
-      .def_ro("accepted", &Generation::accepted)
-      .def_ro("draft_passes", &Generation::draft_passes)
-      .def_prop_ro("mean_acceptance_length", &Generation::mean_acceptance_length)
-      .def_prop_ro("acceptance_by_position", &Generation::acceptance_by_position)
-      .def_prop_ro("tokens_per_second", &Generation::tokens_per_second)
-      .def_prop_ro("plain_tokens_per_second", &Generation::plain_tokens_per_second)
-      .def_prop_ro("kv_bytes_read_per_token", &Generation::kv_bytes_per_token)
-      .def_prop_ro("prefill_ms", [](const Generation& g) { return g.milliseconds.prefill; })
-      .def_prop_ro("decode_ms", [](const Generation& g) { return g.milliseconds.first_to_last_token; });
+  {
+    using T = Generation;
+    nb::class_<T> c(m, "Generation", "What came of a request; the fields of hunch::Generation.");
+    HUNCH_RO(tokens);
+    HUNCH_RO(text);
+    c.def_prop_ro("finish_reason", [](const Generation& g) { return std::string(finish_name(g.finish)); });
+    HUNCH_RO(stopped_by);
+    HUNCH_RO(stopped_by_id);
+    c.def_prop_ro(
+        "logprobs", [](const Generation& g) { return array(g.logprobs, {g.logprobs.size()}); }, nb::rv_policy::move);
+    c.def_prop_ro(
+        "top", [](const Generation& g) { return ranked(g.top); }, nb::rv_policy::move);
+    c.def_prop_ro(
+        "prompt_logprobs",
+        [](const Generation& g) {
+          std::vector<float> values;
+          for (const TokenLogprob& one : g.prompt_logprobs) values.push_back(one.logprob);
+          const size_t n = values.size();
+          return array(std::move(values), {n});
+        },
+        nb::rv_policy::move);
+    c.def_prop_ro(
+        "prompt_top", [](const Generation& g) { return ranked(g.prompt_top); }, nb::rv_policy::move);
+    HUNCH_RO(lossless);
+    c.def_prop_ro(
+        "approx", [](const Generation& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; });
+    HUNCH_RO(rule);
+    HUNCH_RO(policy);
+    HUNCH_RO(proposer);
+    HUNCH_RO(warning);
+    HUNCH_RO(seed);
+    HUNCH_RO(gamma);
+    HUNCH_RO(prompt_tokens);
+    HUNCH_RO(reused_tokens);
+    HUNCH_RO(rounds);
+    HUNCH_RO(drafted);
+    HUNCH_RO(accepted);
+    HUNCH_RO(draft_passes);
+    HUNCH_SAYS(mean_acceptance_length);
+    HUNCH_SAYS(acceptance_by_position);
+    HUNCH_SAYS(tokens_per_second);
+    HUNCH_SAYS(plain_tokens_per_second);
+    c.def_prop_ro("kv_bytes_read_per_token", &Generation::kv_bytes_per_token);
+    c.def_prop_ro("prefill_ms", [](const Generation& g) { return g.milliseconds.prefill; });
+    c.def_prop_ro("decode_ms", [](const Generation& g) { return g.milliseconds.first_to_last_token; });
+  }
 
-  nb::class_<EngineStats>(m, "EngineStats", "What an engine did since it was loaded; the fields of hunch::EngineStats.")
-      .def_ro("running", &EngineStats::running)
-      .def_ro("waiting", &EngineStats::waiting)
-      .def_ro("kv_pages_used", &EngineStats::kv_pages_used)
-      .def_ro("kv_pages_cached", &EngineStats::kv_pages_cached)
-      .def_ro("kv_pages_total", &EngineStats::kv_pages_total)
-      .def_ro("prefix_tokens_asked", &EngineStats::prefix_tokens_asked)
-      .def_ro("prefix_tokens_hit", &EngineStats::prefix_tokens_hit)
-      .def_ro("requests_finished", &EngineStats::requests_finished)
-      .def_ro("requests_refused", &EngineStats::requests_refused)
-      .def_ro("requests_aborted", &EngineStats::requests_aborted)
-      .def_ro("preemptions", &EngineStats::preemptions)
-      .def_ro("passes", &EngineStats::passes)
-      .def_ro("prompt_tokens", &EngineStats::prompt_tokens)
-      .def_ro("generated_tokens", &EngineStats::generated_tokens)
-      .def_ro("rounds", &EngineStats::rounds)
-      .def_ro("drafted", &EngineStats::drafted)
-      .def_ro("accepted", &EngineStats::accepted)
-      .def_ro("drafts_dropped", &EngineStats::drafts_dropped)
-      .def_ro("compared_tokens", &EngineStats::compared_tokens)
-      .def_ro("compared_ms", &EngineStats::compared_ms)
-      .def_ro("compared_plain_ms", &EngineStats::compared_plain_ms)
-      .def_ro("draft_ms", &EngineStats::draft_ms)
-      .def_ro("pass_ms", &EngineStats::pass_ms)
-      .def_ro("select_ms", &EngineStats::select_ms)
-      .def_ro("drafted_by_position", &EngineStats::drafted_by_position)
-      .def_ro("accepted_by_position", &EngineStats::accepted_by_position)
-      .def_prop_ro("prefix_hit_rate", &EngineStats::prefix_hit_rate);
+  {
+    using T = EngineStats;
+    nb::class_<T> c(m, "EngineStats", "What an engine did since it was loaded; the fields of hunch::EngineStats.");
+    HUNCH_RO(running);
+    HUNCH_RO(waiting);
+    HUNCH_RO(kv_pages_used);
+    HUNCH_RO(kv_pages_cached);
+    HUNCH_RO(kv_pages_total);
+    HUNCH_RO(prefix_tokens_asked);
+    HUNCH_RO(prefix_tokens_hit);
+    HUNCH_RO(requests_finished);
+    HUNCH_RO(requests_refused);
+    HUNCH_RO(requests_aborted);
+    HUNCH_RO(preemptions);
+    HUNCH_RO(passes);
+    HUNCH_RO(prompt_tokens);
+    HUNCH_RO(generated_tokens);
+    HUNCH_RO(rounds);
+    HUNCH_RO(drafted);
+    HUNCH_RO(accepted);
+    HUNCH_RO(drafts_dropped);
+    HUNCH_RO(compared_tokens);
+    HUNCH_RO(compared_ms);
+    HUNCH_RO(compared_plain_ms);
+    HUNCH_RO(draft_ms);
+    HUNCH_RO(pass_ms);
+    HUNCH_RO(select_ms);
+    HUNCH_RO(drafted_by_position);
+    HUNCH_RO(accepted_by_position);
+    HUNCH_SAYS(prefix_hit_rate);
+  }
 }
 
 void bind_engine(nb::module_& m) {

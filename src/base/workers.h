@@ -32,30 +32,34 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   // Calls item(i) once for every i in [0, count), in any order on any thread, and returns when all have returned. Items write
-  // what no other reads. Not to be called from two threads at a time.
-  void run(int64_t count, std::function<void(int64_t)> item) {
-    if (count > 1) start(count, std::move(item));
+  // what no other reads. Not to be called from two threads at a time. Who is woken comes some 20 microseconds later: a thread
+  // beside the caller is for `each` items.
+  void run(int64_t count, std::function<void(int64_t)> item, int64_t each = 1) {
+    begin(count, std::move(item), (count - 1) / each);
     finish();
-    if (count == 1) item(0);  // waking somebody takes longer than most items
   }
   // The same in two: in between the caller does something else, and without threads nothing happens.
-  void start(int64_t count, std::function<void(int64_t)> item) {
-    finish();
-    if (count <= 0) return;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return inside_ == 0; });
-      item_ = std::move(item), count_ = count, next_ = done_ = 0, ++loop_;
-    }
-    for (int64_t i = 0; i < std::min(count, int64_t(threads_.size())); ++i) begun_.notify_one();
-  }
+  void start(int64_t count, std::function<void(int64_t)> item) { begin(count, std::move(item), count); }
   void finish() {
     take();
+    for (int look = 0; look < kLooks && done_ != count_; ++look) std::this_thread::yield();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_ == count_; });  // threads that are still waking up find nothing to do
   }
 
  private:
+  static constexpr int kLooks = 40;  // some 20 microseconds, before the caller falls asleep
+
+  void begin(int64_t count, std::function<void(int64_t)> item, int64_t woken) {
+    finish();
+    if (count <= 0) return;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return inside_ == 0; });
+      item_ = std::move(item), count_ = count, next_ = 0, done_ = 0, ++loop_;
+    }
+    for (int64_t i = 0; i < std::min(woken, int64_t(threads_.size())); ++i) begun_.notify_one();
+  }
   void take() {
     int64_t done = 0;
     for (int64_t i; (i = next_.fetch_add(1)) < count_; ++done) item_(i);
@@ -80,8 +84,8 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable begun_, changed_;
   std::function<void(int64_t)> item_;  // of the loop
-  int64_t count_ = 0, done_ = 0;
-  std::atomic<int64_t> next_{0};
+  int64_t count_ = 0;
+  std::atomic<int64_t> next_{0}, done_{0};
   int inside_ = 0;  // threads that may look at the loop
   uint64_t loop_ = 0;
   bool stop_ = false;

@@ -10,7 +10,8 @@ TEST(Workers, RunEveryItemOnceBeforeTheLoopEnds) {
     Workers workers(count);
     for (int64_t items = 0; items < 300; ++items) {
       std::vector<int> done(size_t(items), 0);
-      workers.run(items, [&](int64_t i) { ++done[size_t(i)]; });
+      workers.run(
+          items, [&](int64_t i) { ++done[size_t(i)]; }, 1 + items % 9);
       for (const int times : done) ASSERT_EQ(times, 1);
     }
   }

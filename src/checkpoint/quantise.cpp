@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -117,15 +118,18 @@ void quantise_q8_0(const float* in, std::byte* out) {
 
 // The element of largest magnitude, with its sign, becomes -8: the one value that has no positive counterpart is used.
 void quantise_q4_0(const float* in, std::byte* out) {
-  float most = 0, magnitude = 0;
-  for (int i = 0; i < 32; ++i)
-    if (std::fabs(in[i]) > magnitude) magnitude = std::fabs(in[i]), most = in[i];
+  // Loops that compilers vectorise: magnitudes compare as their bits do.
+  const auto magnitude = [](float x) { return std::bit_cast<int32_t>(x) & 0x7fffffff; };
+  int32_t greatest = 0;
+  for (int i = 0; i < 32; ++i) greatest = std::max(greatest, magnitude(in[i]));
+  const float most = greatest == 0 ? 0 : *std::find_if(in, in + 32, [&](float x) { return magnitude(x) == greatest; });
   const float d = most / -8, inverse = d == 0 ? 0 : 1 / d;
   store_u16(out, f32_to_f16(d));
-  const auto code = [&](float x) {
-    return std::isfinite(inverse) ? uint8_t(std::clamp(std::trunc(x * inverse + 8.5f), 0.f, 15.f)) : uint8_t(8);
-  };
-  for (int i = 0; i < 16; ++i) out[2 + i] = std::byte(code(in[i]) | code(in[i + 16]) << 4);
+  int32_t codes[32];
+  if (!std::isfinite(inverse)) std::fill(codes, codes + 32, 8);
+  else
+    for (int i = 0; i < 32; ++i) codes[i] = int32_t(std::min(std::max(in[i] * inverse + 8.5f, 0.f), 15.f));
+  for (int i = 0; i < 16; ++i) out[2 + i] = std::byte(codes[i] | codes[i + 16] << 4);
 }
 
 // The exponent puts the greatest magnitude between 4 and 8: what is past 6 becomes that. Ties to the code that comes first.

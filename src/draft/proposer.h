@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -120,8 +121,8 @@ class Proposer {
   struct Setup {
     Backend* backend = nullptr;
     const Model* target = nullptr;
-    const Model* draft_weights = nullptr;  // the same model with cheaper weights; null: the target itself
-    Pass* pass = nullptr;                  // over the target's KV store
+    std::function<const Model*()> draft_weights;  // makes the same model with cheaper weights, if it can; none: the target itself
+    Pass* pass = nullptr;                         // over the target's KV store
     int max_draft = 0, max_sequences = 1;
     ProposerOptions options;
     DrafterFile* file = nullptr;              // a learned drafter's weights; null: it has none of its own
@@ -154,6 +155,8 @@ class Proposer {
   // Where ops run late, before the pass is waited for: every row of chains that are verified, whatever will be kept of it. What
   // is listed here needs no list of its own behind the wait.
   virtual void preview(std::span<const TargetRows>) {}
+  // Chunks of these sequences' prompts are at work, where ops run late: time to get ready for them.
+  virtual void meanwhile(std::span<const Sequence* const>) {}
   virtual void close(Slot) {}
 };
 

@@ -29,7 +29,7 @@ void SuffixTree::clear() {
   free_ = kNone, num_free_ = 0, end_ = 0;
 }
 
-void SuffixTree::release() { *this = SuffixTree(); }
+void SuffixTree::release() { *this = SuffixTree(forgets_); }
 
 int64_t SuffixTree::bytes() const {
   return int64_t(text_.capacity() * sizeof(int32_t) + nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t));
@@ -54,7 +54,7 @@ void SuffixTree::insert(uint32_t at, int len) {
     while (used < most && token_at(edge.text + uint32_t(used)) == token_at(at + uint32_t(done + used))) ++used;
     if (used < edge.len) child = split(child, used);
     ++nodes_[size_t(child)].count;
-    nodes_[size_t(child)].text = at + uint32_t(done);
+    if (forgets_ == Forgets::Oldest) nodes_[size_t(child)].text = at + uint32_t(done);
     raised(child);
     node = child, done += used;
   }

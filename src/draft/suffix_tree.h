@@ -2,9 +2,9 @@
 // (Oliaro et al., 2024), used by proposer suffix: one tree per request, one over the outputs of earlier requests.
 //
 // The tree knows exactly the suffixes that were inserted and not erased. count(w) is how many of them begin with w; it is
-// constant along an edge, so a place inside an edge has one continuation. Labels point into a ring of tokens; every insertion
-// points the labels on its way at its own tokens, so a label always lies in the newest text that runs through it, and texts may
-// be dropped oldest first once their suffixes are erased.
+// constant along an edge, so a place inside an edge has one continuation. Labels point into a ring of tokens, at the newest text
+// that runs through them, so that texts may be dropped oldest first once their suffixes are erased; or at the oldest, so that the
+// last suffixes may be.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,8 @@ namespace hunch {
 
 class SuffixTree {
  public:
+  enum class Forgets { Oldest, Newest };
+  explicit SuffixTree(Forgets forgets = Forgets::Oldest) : forgets_(forgets) {}
   // Memory for texts of `tokens` tokens: kBytesPerToken each, tokens rounded up to a power of two. Grows; never forgets.
   void reserve(int64_t tokens);
   static constexpr int64_t kBytesPerToken = 96;
@@ -27,6 +29,8 @@ class SuffixTree {
   uint32_t end() const { return end_; }
   int32_t token_at(uint32_t position) const { return text_[position & (text_.size() - 1)]; }
   void append(int32_t token) { text_[end_++ & (text_.size() - 1)] = token; }
+  // Back to an end in a tree that forgets the newest, all that reached beyond it erased.
+  void cut(uint32_t end) { end_ = end; }
   // The suffix of `len` tokens at `at`, all of them appended.
   void insert(uint32_t at, int len);
   void erase(uint32_t at, int len);  // was inserted
@@ -79,6 +83,7 @@ class SuffixTree {
   int32_t split(int32_t node, int32_t used);
   void merge_with_only_child(int32_t node);
 
+  Forgets forgets_;
   std::vector<int32_t> text_;                       // ring; a power of two
   std::vector<Node> nodes_ = std::vector<Node>(1);  // 0: the root
   std::vector<int32_t> table_;  // open addressing: child by parent and first token; twice the nodes, a power of two

@@ -115,6 +115,36 @@ TEST(SuffixTree, ForgetsATextAsIfItHadNeverKnownIt) {
   }
 }
 
+TEST(SuffixTree, ForgetsItsEndAsIfItHadNeverKnownIt) {
+  Dice dice(6);
+  for (int trial = 0; trial < 40; ++trial) {
+    const int depth = 1 + dice.below(9), alphabet = 1 + dice.below(4);
+    SuffixTree tree(SuffixTree::Forgets::Newest);
+    tree.reserve(256);
+    Tokens text;
+    for (int step = 0; step < 20; ++step) {
+      const int kept = dice.below(int(text.size()) + 1);
+      for (int at = int(text.size()) - depth; at + depth > kept && at >= 0; --at) tree.erase(uint32_t(at), depth);
+      const int first = std::max(0, kept - depth + 1);
+      text.resize(size_t(kept));
+      tree.cut(uint32_t(kept));
+      for (const int32_t token : test::random_stream(dice.below(256 - kept) / 2, alphabet, dice)) {
+        text.push_back(token);
+        tree.append(token);
+      }
+      SuffixTree fresh;
+      fresh.reserve(256);
+      for (const int32_t token : text) fresh.append(token);
+      for (int at = 0; at + depth <= int(text.size()); ++at) {
+        if (at >= first) tree.insert(uint32_t(at), depth);
+        fresh.insert(uint32_t(at), depth);
+      }
+      ASSERT_EQ(read(tree), read(fresh));
+      ASSERT_EQ(tree.num_nodes(), fresh.num_nodes());
+    }
+  }
+}
+
 TEST(SuffixTree, GrowsWithoutForgetting) {
   Dice dice(3);
   SuffixTree tree;

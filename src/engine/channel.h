@@ -24,10 +24,10 @@ class Channel {
   void push(TokenEvent event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
-    changed_.notify_one();
   }
-  // After the pushes of a step.
+  // After the pushes of a step that was not the last: wakes the consumer, once.
   void tell() {
+    changed_.notify_one();
     {
       const std::lock_guard lock(mutex_);
       if (!on_news_ || events_.empty() || std::exchange(told_, true)) return;

@@ -38,6 +38,9 @@ constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
 constexpr int kBeyondPlan = 2;
 constexpr float kStopScale = 0.6f;
 
+// Below so many entries a draft reads as much as plain decoding but for its weights: no copy of them is made for that.
+constexpr int64_t kSelfFrom = 2048;
+
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
 constexpr int kMostNewLists = 64;        // passes of new kernels that are not believed
 
@@ -151,12 +154,14 @@ RequestView Controller::view_of(const Running& who) const {
     view.arms = 1u << kSelf, view.insists = true;
     return view;
   }
-  if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1))
-    view.arms &= ~(1u << kSelf);  // its attention is sparse already
+  if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1) || !may_draft_itself(who))
+    view.arms &= ~(1u << kSelf);  // its attention is sparse already, or there is little to leave out
   const DraftTree& found = who.drafters[kLookup].tree;
   view.found[kLookup] = {.length = found.size, .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.worth))))};
   return view;
 }
+
+bool Controller::may_draft_itself(const Running& who) const { return who.sequence.committed_len >= kSelfFrom && !copy_failed_; }
 
 int Controller::drafter_of(int arm) const { return arm < num_chains_ ? arm : kLearned + arm - num_chains_; }
 
@@ -180,6 +185,9 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
     if (!who->planned) planner_.open(who->sequence.slot);
     who->planned = true;
   }
+  for (const Running* who : requests)
+    if (who->plan.planned && who->plan.draft_weights && may_draft_itself(*who))
+      copy_failed_ = !parts_.draft_weights(*who->plan.draft_weights).ok();
   lookups_.clear();
   std::copy_if(
       requests.begin(), requests.end(), std::back_inserter(lookups_), [](const Running* who) { return who->plan.planned; });

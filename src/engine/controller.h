@@ -32,6 +32,7 @@ class Controller {
   int drafter_of(int arm) const;  // among auto's; -1: plain
   int width_of(int arm) const;
   int levels_of(const Running&) const;
+  bool may_draft_itself(const Running&) const;
 
   EngineParts& parts_;
   CostTable table_;
@@ -41,6 +42,7 @@ class Controller {
   int num_chains_;  // arms before those of trees
   double ratio_;    // that self drafts keep unless the request says otherwise
   int new_lists_ = 0;
+  bool copy_failed_ = false;  // of the weights that self drafts with
   std::vector<Running*> lookups_;
   std::vector<RequestView> views_;
   std::vector<Decision> decisions_;

@@ -63,12 +63,16 @@ Result<Proposer*> Drafting::acquire_proposer(
   return acquire(proposers_, key_of(name, options, draft_weights), [&]() -> Result<std::unique_ptr<Proposer>> {
     const auto* entry = Register<Proposer>::find(name);
     HUNCH_CHECK(entry);
-    const Model* weights = nullptr;
-    if (draft_weights) { HUNCH_TRY(weights, parts_.draft_weights(*draft_weights)); }
+    std::function<const Model*()> weights;
+    if (draft_weights)
+      weights = [this, type = *draft_weights]() -> const Model* {
+        auto made = parts_.draft_weights(type);
+        return made.ok() ? *made : nullptr;
+      };
     return entry->make({
         .backend = parts_.backend.get(),
         .target = parts_.model.get(),
-        .draft_weights = weights,
+        .draft_weights = std::move(weights),
         .pass = &*parts_.pass,
         .max_draft = parts_.options.max_draft,
         .max_sequences = parts_.options.max_num_seqs,

@@ -18,6 +18,9 @@ constexpr double kUsualRounds = 8, kUsualTokens = 2.5;  // that a request is tho
 constexpr double kCarried = 0.4;                        // of what is known of a request's runs of lookups, to the next
 constexpr double kTogether = 4;                         // rows a request in a batch where all guess
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
+constexpr double kNear = 0.9;   // of the steady rate: an arm that made less without lookups will not pay beside them
+constexpr int kPriceEvery = 4;  // decisions of a batch whose entries differ by less than a share
+constexpr double kSameEntries = 0.01;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}, kLengthsOfMany[] = {2, 4, 6, 8, 12, 16};
 constexpr size_t kMany = 8;
 
@@ -125,8 +128,10 @@ void Planner::price(std::span<const RequestView> views) {
   const int count = int(views.size());
   double entries = 0;
   for (const RequestView& view : views) entries += double(view.context_len);
-  sequences_ = count, per_sequence_ = 1.0 / count;
   width_ = options_.widest_counts && count > 1 ? kUsualWidth : 0;
+  if (count > 1 && count == sequences_ && std::abs(entries - priced_entries_) < kSameEntries * entries && ++priced_ < kPriceEvery)
+    return;
+  sequences_ = count, per_sequence_ = 1.0 / count, priced_entries_ = entries, priced_ = 0;
   for (size_t w = 0; w < (width_ ? kWidths.size() : 1); ++w) {
     std::vector<double>& curve = verify_curves_[w];
     for (size_t k = 0; k < curve.size(); ++k) {
@@ -217,6 +222,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
   size_t best_width = 0;
   const auto attempt = [&](double row_ms, int arm, int longest) {
     const Totals totals = fill(count, rate, row_ms, lookups, arm, longest, trial_);
+    if (!lookups && arm >= 0 && totals.tokens > kNear * rate * totals.ms) near_ |= 1u << arm;
     if (best.tokens == 0 || totals.tokens - rate * totals.ms > most) {
       most = totals.tokens - rate * totals.ms, best = totals, best_width = width_;
       std::copy_n(trial_.begin(), count, out.begin());
@@ -289,6 +295,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   // Steady: what would be done round after round without what lookups happened to find. Its rate is the price of time. Each
   // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's.
   const double plain_rate = double(count) / plain_ms_;
+  near_ = 0;
   const double least_rate = insists ? 0 : plain_rate;  // plain decoding is not a choice then
   double rate = std::max(plain_rate, std::min(last_rate_, 4 * plain_rate));
   for (int sweep = 0; sweep < 3; ++sweep) {
@@ -301,7 +308,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   last_rate_ = rate;
   const double price = price_of_time(views, rate);
   if (!found && price < 1.02 * rate) std::copy_n(steady_.begin(), count, now_.begin());
-  else best_choices(count, price, true, ~0u, now_);
+  else best_choices(count, price, true, insists ? ~0u : near_, now_);
   for (size_t i = 0; i < count; ++i) decisions[i] = {.arm = now_[i].arm, .gamma = now_[i].gamma};
   if (plain_due(views))
     for (size_t i = 0; i < count; ++i)

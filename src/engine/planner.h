@@ -177,7 +177,10 @@ class Planner {
   size_t width_ = 0;  // that passes are taken to have; 0: what they have
   // ms by number of sequences; once: of a chain, to learn its selection or to start.
   std::array<std::vector<double>, kMaxArms> steps_, once_;
-  double sequences_ = 1, per_sequence_ = 1, plain_ms_ = 1;
+  double sequences_ = 0, per_sequence_ = 1, plain_ms_ = 1;
+  double priced_entries_ = 0;
+  int priced_ = 0;     // steps ago
+  uint32_t near_ = 0;  // arms with passes that might be worth while
   std::vector<double> reach_;
   std::vector<uint8_t> insists_;  // [view] with something to guess
 };

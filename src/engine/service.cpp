@@ -254,8 +254,8 @@ void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
   for (const auto& chunk : plan.chunks) prompt_rows += chunk.rows;
   part("draft", report.draft_ms, "");
   part("pass", report.pass_ms,
-      fmt::format(R"("requests":{},"verify_rows":{},"prompt_rows":{},"entries":{})", report.decodes, report.verify_rows,
-          prompt_rows, report.entries));
+      fmt::format(R"("requests":{},"verify_rows":{},"prompt_rows":{},"entries":{},"learning":{},"launched":{})", report.decodes,
+          report.verify_rows, prompt_rows, report.entries, report.learning, report.launched));
   part("select", report.select_ms, fmt::format(R"("requests":{})", report.learning));
   for (const auto& decode : plan.decodes) {
     const Running& run = static_cast<const Running&>(*decode.who);

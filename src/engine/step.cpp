@@ -73,7 +73,7 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
   looked_values_ = parts.backend->allocate(looked * sizeof(float), Memory::Shared);
   looks_.reserve(size_t(rows_.max_rows())), looked_for_.reserve(size_t(rows_.max_rows()));
   const size_t most = size_t(limits.max_seqs);
-  tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), segments_.reserve(most);
+  tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), reading_.reserve(most), segments_.reserve(most);
   followed_.reserve(most), report_.drafted.reserve(kMaxArms);
 }
 
@@ -293,7 +293,7 @@ void Step::forward(const StepPlan& plan) {
       first += chunk.rows;
     }
     rows_.weigh();
-    if (parts_.backend->asynchronous()) preview(hidden);
+    if (parts_.backend->asynchronous()) preview(plan, hidden);
     doing_ = "waiting for the device";
     if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
     ms -= waited_for_drafts(ms_since(start));
@@ -346,8 +346,18 @@ TargetRows Step::rows_of(
   };
 }
 
-// Where ops run late, drafters list what they make of a chain's rows behind the pass.
-void Step::preview(View<const float, 2> hidden) {
+// Where ops run late, drafters list what they make of a chain's rows behind the pass, and prepare for prompts.
+void Step::preview(const StepPlan& plan, View<const float, 2> hidden) {
+  asked_.clear();
+  for (const auto& chunk : plan.chunks)
+    for (const Running::Drafter& drafter : running(chunk).drafters) {
+      Proposer* const proposer = drafter.proposer;
+      if (std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
+      asked_.push_back(proposer), reading_.clear();
+      for (const auto& other : plan.chunks)
+        if (running(other).uses(*proposer)) reading_.push_back(&other.who->sequence);
+      proposer->meanwhile(reading_);
+    }
   for (Proposer* proposer : parts_.followers()) {
     followed_.clear();
     int64_t first = 0;

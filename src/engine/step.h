@@ -74,7 +74,7 @@ class Step {
   void look_at_prompt(Running&, const StepPlan::Chunk&, View<const float, 2> hidden);
   void emit_unverified(Running&);
   TargetRows rows_of(const Running&, int64_t first_position, int64_t first_row, int64_t count, View<const float, 2> hidden) const;
-  void preview(View<const float, 2> hidden);
+  void preview(const StepPlan&, View<const float, 2> hidden);
   void follow(const StepPlan&, View<const float, 2> hidden);
   View<float, 2> taps_of(int64_t rows) const {
     return taps_.view<float>(rows, int64_t(parts_.taps.size()) * parts_.model->shape().hidden);
@@ -96,6 +96,7 @@ class Step {
   std::vector<DraftTask> tasks_;
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order
   std::vector<const Proposer*> asked_;
+  std::vector<const Sequence*> reading_;  // prompts of one proposer
   std::vector<TargetRows> followed_;
   std::vector<Segment> segments_;
   StepReport report_;

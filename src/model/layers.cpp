@@ -11,6 +11,12 @@
 #include "model/rope_frequencies.h"
 
 namespace hunch {
+namespace {
+
+constexpr int kMostThreads = 16;               // of a device's host
+constexpr int64_t kAtOnce = int64_t(1) << 17;  // weights that a thread converts at a time
+
+}  // namespace
 
 std::vector<float> WeightLoader::values(const std::string& name) {
   const Tensor* tensor = find_(name);
@@ -141,12 +147,16 @@ bool WeightLoader::requantise(const Tensor& tensor) {
 void WeightLoader::convert(const Tensor& tensor, DType type) {
   const int64_t columns = tensor.shape.back(), rows = tensor.shape.front();
   const size_t to_bytes = dtype_bytes(type, size_t(columns));
-  row_.resize(size_t(columns));
   converted_bytes_.resize(to_bytes * size_t(rows));
-  for (int64_t row = 0; row < rows; ++row) {
-    dequantise_row(tensor, row, row_.data());
-    quantise_row(type, row_.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
-  }
+  if (!workers_) workers_.emplace(backend_.asynchronous() ? kMostThreads : backend_.threads());
+  const int64_t each = std::max<int64_t>(1, kAtOnce / columns);  // rows
+  workers_->run((rows + each - 1) / each, [&](int64_t i) {
+    std::vector<float> values(static_cast<size_t>(columns));
+    for (int64_t row = i * each; row < std::min(rows, (i + 1) * each); ++row) {
+      dequantise_row(tensor, row, values.data());
+      quantise_row(type, values.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
+    }
+  });
   converted_ = tensor;
   converted_.dtype = type;
   converted_.data = converted_bytes_.data();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/workers.h"
 #include "model/pass.h"
 
 namespace hunch {
@@ -52,6 +53,7 @@ class WeightLoader {
   std::string left_out_;
   std::vector<float> row_;
   std::vector<std::byte> converted_bytes_;
+  std::optional<Workers> workers_;
   Tensor converted_;
 };
 

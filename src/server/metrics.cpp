@@ -131,45 +131,43 @@ std::string Metrics::text(const std::vector<EngineNow>& engines, const ServerNow
 }
 
 void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engines) const {
-  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto&& value) {
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
     out.family(name, type, help);
-    for (size_t i = 0; i < models_.size(); ++i)
-      out.value({{"model_name", models_[i].name}, {"engine", "0"}}, double(value(engines[i])));
+    for (size_t i = 0; i < models_.size(); ++i) {
+      const auto number = [&](const EngineNow& e) {
+        if constexpr (std::is_member_pointer_v<decltype(value)>) return double(e.stats.*value);
+        else return double(value(e));
+      };
+      out.value({{"model_name", models_[i].name}, {"engine", "0"}}, number(engines[i]));
+    }
   };
-  each("vllm:num_requests_running", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
-  each("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
+  each("vllm:num_requests_running", "gauge", "Requests that have a seat.", &EngineStats::running);
+  each("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat.", &EngineStats::waiting);
   each("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use by requests (1: all).", [](auto& e) {
     const EngineStats& s = e.stats;
     return s.kv_pages_total ? double(s.kv_pages_used) / double(s.kv_pages_total) : 0.0;
   });
-  each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
-      [](auto& e) { return e.stats.prefix_tokens_asked; });
-  each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", [](auto& e) { return e.stats.prefix_tokens_hit; });
-  each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.",
-      [](auto& e) { return e.stats.preemptions; });
-  each("vllm:corrupted_requests_total", "counter", "Requests that ended because no valid logits came.",
-      [](auto& e) { return e.stats.corrupted; });
+  each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", &EngineStats::prefix_tokens_asked);
+  each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", &EngineStats::prefix_tokens_hit);
+  each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.", &EngineStats::preemptions);
+  each("vllm:corrupted_requests_total", "counter", "Requests that ended because no valid logits came.", &EngineStats::corrupted);
   out.family("vllm:iteration_tokens_total", "histogram", "Tokens of a step: of prompts read, and written.");
   for (size_t i = 0; i < models_.size(); ++i)
     out.histogram({{"model_name", models_[i].name}, {"engine", "0"}},
         Histogram(kStepTokens, engines[i].stats.steps_by_tokens, double(engines[i].stats.step_tokens)));
-  each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", [](auto& e) { return e.stats.running; });
-  each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", [](auto& e) { return e.stats.waiting; });
-  each("llamacpp:n_decode_total", "counter", "Passes of the model.", [](auto& e) { return e.stats.passes; });
-  each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", [](auto& e) { return e.stats.kv_pages_used; });
-  each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.",
-      [](auto& e) { return e.stats.kv_pages_cached; });
-  each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.",
-      [](auto& e) { return e.stats.requests_aborted; });
+  each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", &EngineStats::running);
+  each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", &EngineStats::waiting);
+  each("llamacpp:n_decode_total", "counter", "Passes of the model.", &EngineStats::passes);
+  each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", &EngineStats::kv_pages_used);
+  each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.", &EngineStats::kv_pages_cached);
+  each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.", &EngineStats::requests_aborted);
   each("hunch:selectable_entries_total", "counter", "KV entries that drafts could choose from, over layers.",
-      [](auto& e) { return e.stats.entries_offered; });
-  each("hunch:selected_entries_total", "counter", "Those they read.", [](auto& e) { return e.stats.entries_selected; });
-  each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.",
-      [](auto& e) { return e.stats.drafts_dropped; });
+      &EngineStats::entries_offered);
+  each("hunch:selected_entries_total", "counter", "Those they read.", &EngineStats::entries_selected);
+  each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.", &EngineStats::drafts_dropped);
   each("hunch:experts_read_total", "counter", "Distinct experts read, of every layer and pass; 0: the model has none.",
-      [](auto& e) { return e.stats.experts_read; });
-  each("hunch:compared_tokens_total", "counter", "Tokens of passes without a prompt's rows.",
-      [](auto& e) { return e.stats.compared_tokens; });
+      &EngineStats::experts_read);
+  each("hunch:compared_tokens_total", "counter", "Tokens of passes without a prompt's rows.", &EngineStats::compared_tokens);
   each("hunch:compared_seconds_total", "counter", "What they took.", [](auto& e) { return e.stats.compared_ms / 1e3; });
   each("hunch:plain_seconds_total", "counter", "What plain decoding would have taken for them.",
       [](auto& e) { return e.stats.compared_plain_ms / 1e3; });

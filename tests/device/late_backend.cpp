@@ -53,42 +53,31 @@ class LateBackend final : public ReferenceBackend {
 
   std::atomic<int64_t> waits_left = -1;  // until the one that fails; -1: none does
 
+  // Ops whose arguments may be kept as they are.
+#define HUNCH_LATE(op, Args) \
+  void op(const Args& a) override { \
+    later([this, a] { ReferenceBackend::op(a); }); \
+  }
   void matmul(const MatmulArgs& a) override {
     later([this, a = a, products = taken(a.products)]() mutable {
       a.products = products;
       ReferenceBackend::matmul(a);
     });
   }
-  void route(const RouteArgs& a) override {
-    later([this, a] { ReferenceBackend::route(a); });
-  }
-  void experts(const ExpertsArgs& a) override {
-    later([this, a] { ReferenceBackend::experts(a); });
-  }
-  void thin_channels(const ThinChannelsArgs& a) override {
-    later([this, a] { ReferenceBackend::thin_channels(a); });
-  }
-  void thin_experts(const ThinExpertsArgs& a) override {
-    later([this, a] { ReferenceBackend::thin_experts(a); });
-  }
-  void embed(const EmbedArgs& a) override {
-    later([this, a] { ReferenceBackend::embed(a); });
-  }
-  void norm(const NormArgs& a) override {
-    later([this, a] { ReferenceBackend::norm(a); });
-  }
-  void gate(const GateArgs& a) override {
-    later([this, a] { ReferenceBackend::gate(a); });
-  }
+  HUNCH_LATE(route, RouteArgs)
+  HUNCH_LATE(experts, ExpertsArgs)
+  HUNCH_LATE(thin_channels, ThinChannelsArgs)
+  HUNCH_LATE(thin_experts, ThinExpertsArgs)
+  HUNCH_LATE(embed, EmbedArgs)
+  HUNCH_LATE(norm, NormArgs)
+  HUNCH_LATE(gate, GateArgs)
   void rope_angles(const RopeAnglesArgs& a) override {
     later([this, a = a, positions = taken(a.positions)]() mutable {
       a.positions = seen(positions);
       ReferenceBackend::rope_angles(a);
     });
   }
-  void rope(const RopeArgs& a) override {
-    later([this, a] { ReferenceBackend::rope(a); });
-  }
+  HUNCH_LATE(rope, RopeArgs)
   void store_kv(const StoreKvArgs& a) override {
     fresh_.push_back(a);
     later(Kind::Store, [this, a = a, pages = taken(a.kv.pages)]() mutable {
@@ -151,15 +140,9 @@ class LateBackend final : public ReferenceBackend {
   void top_k(const TopKArgs& a) override {
     later(Kind::Choice, [this, a] { ReferenceBackend::top_k(a); });
   }
-  void reduce_scores(const ReduceScoresArgs& a) override {
-    later([this, a] { ReferenceBackend::reduce_scores(a); });
-  }
-  void expand_blocks(const ExpandBlocksArgs& a) override {
-    later([this, a] { ReferenceBackend::expand_blocks(a); });
-  }
-  void split_signs(const SplitSignsArgs& a) override {
-    later([this, a] { ReferenceBackend::split_signs(a); });
-  }
+  HUNCH_LATE(reduce_scores, ReduceScoresArgs)
+  HUNCH_LATE(expand_blocks, ExpandBlocksArgs)
+  HUNCH_LATE(split_signs, SplitSignsArgs)
   void copy_rows(const CopyRowsArgs& a) override {
     later(Kind::Copy, [this, a] { ReferenceBackend::copy_rows(a); });
   }
@@ -169,9 +152,7 @@ class LateBackend final : public ReferenceBackend {
       ReferenceBackend::copy_tokens(a);
     });
   }
-  void scatter_columns(const ScatterColumnsArgs& a) override {
-    later([this, a] { ReferenceBackend::scatter_columns(a); });
-  }
+  HUNCH_LATE(scatter_columns, ScatterColumnsArgs)
   void sample(const SampleArgs& a) override {
     later(Kind::Sample, [this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
       a.positions = seen(positions), a.parents = parents;
@@ -181,15 +162,9 @@ class LateBackend final : public ReferenceBackend {
   void weigh_drafts(std::span<const WeighDraftsArgs> chains) override {
     later([this, chains = taken(chains)] { ReferenceBackend::weigh_drafts(chains); });
   }
-  void log_probs(const LogProbsArgs& a) override {
-    later([this, a] { ReferenceBackend::log_probs(a); });
-  }
-  void grow_tree(const GrowTreeArgs& a) override {
-    later([this, a] { ReferenceBackend::grow_tree(a); });
-  }
-  void choose_nodes(const ChooseNodesArgs& a) override {
-    later([this, a] { ReferenceBackend::choose_nodes(a); });
-  }
+  HUNCH_LATE(log_probs, LogProbsArgs)
+  HUNCH_LATE(grow_tree, GrowTreeArgs)
+  HUNCH_LATE(choose_nodes, ChooseNodesArgs)
 
  private:
   // As a device that starts what sequences ask for together: of stores, copies and samples the first of several in a row; choices

@@ -30,7 +30,7 @@ class Self final : public Proposer {
   Self(const Setup& setup, std::unique_ptr<Proposer> lookup)
       : backend_(*setup.backend),
         target_(*setup.target),
-        weights_(setup.draft_weights ? *setup.draft_weights : *setup.target),
+        make_weights_(setup.draft_weights),
         pass_(*setup.pass),
         max_draft_(setup.max_draft),
         lookup_(std::move(lookup)),
@@ -112,6 +112,12 @@ class Self final : public Proposer {
   }
 
  private:
+  // Made when they are first used: a request that never drafts need not wait for them.
+  const Model& weights() {
+    if (!weights_ && make_weights_) weights_ = make_weights_();
+    if (!weights_) weights_ = &target_;
+    return *weights_;
+  }
   static constexpr int kWidest = 16;       // rows of one sequence's level
   static constexpr int kMostGuessed = 15;  // rows behind the first
   static constexpr float kUnsure = 0.75f;  // a choice that the target shares less often than this gets a sibling
@@ -212,8 +218,8 @@ class Self final : public Proposer {
         const int64_t rows = int64_t(open);
         pass_.begin(levels[level].slice(0, rows), segments_);
         auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
-        weights_.forward(pass_, hidden, skip_layers_);
-        weights_.logits(backend_, hidden, logits);
+        weights().forward(pass_, hidden, skip_layers_);
+        weights().logits(backend_, hidden, logits);
         for (int64_t i = 0; i < rows; ++i) {
           Draft& draft = *blind_[size_t(i)];
           if (SparseCheck* check = draft.task->check) check->end_pass(1);
@@ -262,8 +268,8 @@ class Self final : public Proposer {
     }
     pass_.begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
     auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
-    weights_.forward(pass_, hidden, skip_layers_);
-    weights_.logits(backend_, hidden, logits);
+    weights().forward(pass_, hidden, skip_layers_);
+    weights().logits(backend_, hidden, logits);
     int64_t row = 0;
     for (Draft* draft : open_) {
       const int count = draft->rows;
@@ -391,7 +397,8 @@ class Self final : public Proposer {
 
   Backend& backend_;
   const Model& target_;
-  const Model& weights_;
+  std::function<const Model*()> make_weights_;
+  const Model* weights_ = nullptr;
   Pass& pass_;
   int max_draft_, max_rows_ = 0;
   std::unique_ptr<Proposer> lookup_;

@@ -4,8 +4,9 @@
 //
 // A step costs what it committed: complete suffixes enter the request's tree one by one, the unfinished ones at its end are
 // counted from the tokens themselves when asked for. Outputs enter the shared tree when their request closes and leave it oldest
-// first, by number and by bytes. On a device, whose host's cores have nothing else to do, requests are looked up side by side,
-// and a long prompt enters its tree a slice a round, while the device is at work: nobody's step waits for it.
+// first, by number and by bytes. A long request leaves its own tree behind for one that begins alike: the next turn of a
+// conversation, another question about a document. On a device, whose host's cores have nothing else to do, requests are looked
+// up side by side, and a long prompt enters its tree a slice a step, while the device is at work: nobody waits for it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,17 +29,21 @@ class OwnTokens {
  public:
   void open(const Sequence& sequence, int depth) {
     depth_ = depth;
-    shares_ = sequence.cache_salt.empty();
+    salt_ = sequence.cache_salt;
     // What a preempted request said before it was closed is among the outputs already.
     said_from_ = std::max(sequence.prompt_len, sequence.len());
-    complete_ = 0;
+    const int64_t common = common_with(sequence);
+    for (; complete_ > 0 && complete_ - 1 + depth_ > common; --complete_) tree_.erase(uint32_t(complete_ - 1), depth_);
+    tree_.cut(uint32_t(common));
     tree_.reserve(std::max(sequence.max_len, sequence.len()));
-    tree_.clear();
     append(sequence);
   }
-  void close() {
-    tree_.release();
-    said_from_ = std::numeric_limits<int64_t>::max();
+  // How many tokens of a sequence these begin with too, if there are no secrets between them.
+  int64_t common_with(const Sequence& sequence) const {
+    const int64_t most = salt_ == sequence.cache_salt ? std::min(int64_t(tree_.end()), sequence.len()) : 0;
+    int64_t common = 0;
+    while (common < most && tree_.token_at(uint32_t(common)) == sequence.tokens[size_t(common)]) ++common;
+    return common;
   }
 
   void append(const Sequence& sequence) {
@@ -49,7 +54,9 @@ class OwnTokens {
   void extend(int64_t most) {
     for (; most > 0 && waits(); --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
-  bool waits() const { return complete_ + depth_ <= int64_t(tree_.end()); }  // a complete one
+  int64_t complete() const { return complete_; }
+  int64_t waiting() const { return std::max<int64_t>(0, int64_t(tree_.end()) - depth_ - complete_ + 1); }  // complete ones
+  bool waits() const { return waiting() > 0; }
   // `context`: the last tokens, as many as the tree is deep.
   SuffixGuess guess(std::span<const int32_t> context, const SuffixSearch& search) const {
     return guess_by_suffix(tree_, context.last(std::min(context.size(), size_t(depth_ - 1))), context, search);
@@ -57,13 +64,13 @@ class OwnTokens {
   // The output since open.
   int64_t said_from() const { return said_from_; }
   // Requests with a salt keep to themselves: guesses and their timing would tell others what they said.
-  bool shares() const { return shares_; }
+  bool shares() const { return salt_.empty(); }
   const SuffixTree& tree() const { return tree_; }
 
  private:
-  SuffixTree tree_;
+  SuffixTree tree_{SuffixTree::Forgets::Newest};
   int depth_ = 1;
-  bool shares_ = true;
+  std::string salt_;
   int64_t complete_ = 0;  // suffixes in the tree
   int64_t said_from_ = std::numeric_limits<int64_t>::max();
 };
@@ -113,15 +120,34 @@ class Suffix final : public Proposer {
  public:
   explicit Suffix(const Setup& setup)
       : options_(setup.options),
+        most_kept_(size_t(std::min(setup.max_sequences, setup.options.suffix_cached_requests))),
         slots_(size_t(setup.max_sequences)),
         outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {
     asked_.reserve(size_t(setup.max_sequences));
-    if (setup.backend && setup.backend->asynchronous()) helpers_.emplace(kMostThreads);
+    if (setup.backend && setup.backend->asynchronous()) helpers_.emplace(int(kMostThreads));
   }
 
   void open(const Sequence& sequence) override {
     settle();
-    at(sequence.slot).open(sequence, options_.suffix_depth);
+    OwnTokens& own = at(sequence.slot);
+    int64_t most = 0;
+    auto alike = kept_.end();
+    for (auto kept = kept_.begin(); kept != kept_.end(); ++kept)
+      if (const int64_t common = kept->common_with(sequence); common > most) most = common, alike = kept;
+    own = {};
+    if (alike != kept_.end() && most > alike->complete() / 2) {
+      own = std::move(*alike);
+      kept_.erase(alike);
+    }
+    own.open(sequence, options_.suffix_depth);
+  }
+
+  void meanwhile(std::span<const Sequence* const> sequences) override {
+    if (!helpers_) return;
+    settle();
+    asked_.clear();
+    for (const Sequence* sequence : sequences) asked_.push_back(sequence->slot);
+    extend_asked(2 * kSlice);
   }
 
   void propose(std::span<const DraftTask> tasks) override {
@@ -130,11 +156,13 @@ class Suffix final : public Proposer {
       for (const DraftTask& task : tasks) look_up(task);
       return;
     }
-    helpers_->run(int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); });
+    helpers_->run(
+        int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); }, kLookUps);
     asked_.clear();
     for (const DraftTask& task : tasks)
-      if (task.limits.max_tokens > 0 && at(task.sequence->slot).waits()) asked_.push_back(task.sequence->slot);
-    helpers_->start(int64_t(asked_.size()), [this](int64_t i) { at(asked_[size_t(i)]).extend(kSlice); });
+      if (task.limits.max_tokens > 0 && at(task.sequence->slot).waits() && asked_.size() < 2 * kMostThreads)
+        asked_.push_back(task.sequence->slot);
+    extend_asked(kSlice);
   }
 
   // Its suffixes enter the tree when somebody asks.
@@ -147,13 +175,23 @@ class Suffix final : public Proposer {
     settle();
     OwnTokens& own = at(slot);
     if (own.shares()) outputs_.add(own.tree(), own.said_from());
-    own.close();
+    if (own.complete() >= kWorthKeeping) kept_.push_back(std::move(own));
+    own = {};
+    int64_t bytes = 0;
+    for (const OwnTokens& kept : kept_) bytes += kept.tree().bytes();
+    for (; !kept_.empty() && (kept_.size() > most_kept_ || bytes > options_.suffix_cache_bytes); kept_.pop_front())
+      bytes -= kept_.front().tree().bytes();
   }
 
  private:
-  static constexpr int kMostThreads = 8;
+  static constexpr size_t kMostThreads = 8;
+  static constexpr int64_t kLookUps = 8;   // as long as waking a thread takes
   static constexpr int64_t kSlice = 1024;  // about half a millisecond of one core
+  static constexpr int64_t kWorthKeeping = 512;
 
+  void extend_asked(int64_t most) {
+    helpers_->start(int64_t(asked_.size()), [this, most](int64_t i) { at(asked_[size_t(i)]).extend(most); });
+  }
   // What is done beside the device's work is done with.
   void settle() {
     if (helpers_) helpers_->finish();
@@ -171,7 +209,8 @@ class Suffix final : public Proposer {
     if (task.limits.max_tokens <= 0) return;
     OwnTokens& own = at(sequence.slot);
     own.append(sequence);
-    own.extend(helpers_ ? kMaxSuffixDepth : std::numeric_limits<int64_t>::max());
+    // What is far behind comes in slices.
+    if (!helpers_ || own.waiting() <= kMaxSuffixDepth) own.extend(own.waiting());
     const SuffixSearch search{
         .depth = options_.suffix_depth,
         .factor = options_.suffix_factor,
@@ -196,7 +235,9 @@ class Suffix final : public Proposer {
   }
 
   ProposerOptions options_;
+  size_t most_kept_;
   std::vector<OwnTokens> slots_;
+  std::deque<OwnTokens> kept_;  // of requests that are over
   Outputs outputs_;
   std::vector<Slot> asked_;
   std::optional<Workers> helpers_;  // last: its threads end before what they work on
