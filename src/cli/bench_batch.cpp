@@ -83,14 +83,14 @@ class BatchBench {
     return out;
   }
 
-  // All of one length, which takes the place of -p; each prefilled, so that what is timed finds its entries.
+  // All of one length, which takes the place of -p; each prefilled, so that what is timed finds its entries, a drafter's too.
   Status read_file_of_prompts() {
     HUNCH_TRY(auto all, read_prompts(engine_.tokenizer(), *flags_.prompt_file, flags_.contexts));
     const int64_t gen = *std::max_element(flags_.gens.begin(), flags_.gens.end());
     dealt_ = dealt(std::move(all), 0, engine_.context_len() - gen - kSlack);
     length_ = int64_t(dealt_[0].ids.size());
     for (int64_t i = 0; i < int64_t(dealt_.size()) && !interrupts_.stopped(); ++i) {
-      const auto prefilled = level(length_, 2, 1, plain_decoding(), 1, i);
+      const auto prefilled = level(length_, 2, 1, speculation_, 1, i);
       if (!prefilled.ok()) return prefilled.error();
     }
     return {};

@@ -38,11 +38,11 @@ constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
 constexpr int kBeyondPlan = 2;
 constexpr float kStopScale = 0.6f;
 
-// Below so many entries a draft reads as much as plain decoding but for its weights: no copy of them is made for that.
+// With fewer entries drafts save little: no copy of the weights is made for them.
 constexpr int64_t kSelfFrom = 2048;
 
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
-constexpr int kMostNewLists = 64;        // passes of new kernels that are not believed
+constexpr int kMostNewLists = 6;         // passes of new kernels that are not believed, of an arm
 
 // The plan of a request that asks for nothing: what auto drafts with.
 RequestPlan usual_plan(const EngineParts& parts) {
@@ -161,7 +161,10 @@ RequestView Controller::view_of(const Running& who) const {
   return view;
 }
 
-bool Controller::may_draft_itself(const Running& who) const { return who.sequence.committed_len >= kSelfFrom && !copy_failed_; }
+bool Controller::may_draft_itself(const Running& who) const {
+  const auto& copy = who.plan.draft_weights;
+  return !copy || (!copy_failed_ && (who.sequence.committed_len >= kSelfFrom || parts_.has_draft_weights(*copy)));
+}
 
 int Controller::drafter_of(int arm) const { return arm < num_chains_ ? arm : kLearned + arm - num_chains_; }
 
@@ -233,7 +236,13 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   // Passes that a prompt's rows slowed down say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
   // Nor do guesses whose kernels are new to a device about what they will cost: found dear, they would not be made again.
-  if (report.launched > 0 && report.verify_rows > report.decodes && new_lists_ < kMostNewLists) return void(++new_lists_);
+  // An arm whose kernels stay new, as it is seldom used, costs what that takes.
+  if (report.launched > 0 && report.verify_rows > report.decodes) {
+    bool new_to_one = false;
+    for (const Running* who : decoded)
+      if (who->planned && who->tree().size > 0) new_to_one |= new_lists_[size_t(who->arm)]++ < kMostNewLists;
+    if (new_to_one) return;
+  }
   PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
   for (const Running* who : decoded)
     if (planner_.options().widest_counts) shape.widest = std::max(shape.widest, 1.0 + who->tree().size);

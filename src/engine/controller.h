@@ -3,6 +3,7 @@
 // gave. Owned and called by Service; keeps the cost table between runs.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -41,7 +42,7 @@ class Controller {
   Planner planner_;
   int num_chains_;  // arms before those of trees
   double ratio_;    // that self drafts keep unless the request says otherwise
-  int new_lists_ = 0;
+  std::array<int, kMaxArms> new_lists_{};
   bool copy_failed_ = false;  // of the weights that self drafts with
   std::vector<Running*> lookups_;
   std::vector<RequestView> views_;

@@ -80,6 +80,18 @@ class TreesUnderAuto : public testing::Test {
   std::unique_ptr<Engine> engine;
 };
 
+// A short request begins at once: nobody copies the weights of a large model for drafts that it will not make.
+TEST_F(TreesUnderAuto, MakesNoWeightsForDraftsBeforeTheyPay) {
+  Request asked = request(0);
+  asked.speculation.draft_weights = "q4_0";
+  asked.speculation.proposer = "auto";
+  EXPECT_EQ(test::generate(*engine, asked).tokens, test::plain_stream(*engine, asked));
+  EXPECT_FALSE(engine->parts().has_draft_weights(DType::Q4_0));
+  asked.speculation.proposer = "self";
+  test::generate(*engine, asked);
+  EXPECT_TRUE(engine->parts().has_draft_weights(DType::Q4_0));
+}
+
 TEST_F(TreesUnderAuto, GiveThePlainStreamAndAreAskedForWhereRowsAreCheap) {
   for (const double temperature : {0.0, 0.8}) {
     const Request asked = request(temperature);

@@ -74,6 +74,7 @@ class EngineParts {
   double bits_per_weight() const;
   // The model's weights in another encoding, for drafts; made at first use and kept.
   Result<const Model*> draft_weights(DType);
+  bool has_draft_weights(DType type) const { return draft_weights_.contains(type) && draft_weights_.at(type); }
   // What compiles grammars for this model, made at first use; any thread. Errors: there is no tokenizer, or no end id.
   Result<GrammarCompiler*> grammars();
   SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft, int max_sequences);

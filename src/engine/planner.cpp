@@ -18,8 +18,9 @@ constexpr double kUsualRounds = 8, kUsualTokens = 2.5;  // that a request is tho
 constexpr double kCarried = 0.4;                        // of what is known of a request's runs of lookups, to the next
 constexpr double kTogether = 4;                         // rows a request in a batch where all guess
 constexpr int kPlainEvery = 256, kPlainAsks = 2;
-constexpr double kNear = 0.9;   // of the steady rate: an arm that made less without lookups will not pay beside them
-constexpr int kPriceEvery = 4;  // decisions of a batch whose entries differ by less than a share
+constexpr double kNear = 0.9;  // of the steady rate: an arm that made less without lookups will not pay beside them
+constexpr int64_t kMature = 64;
+constexpr int kPriceEvery = 4;  // decisions for a batch whose entries differ by less than a share
 constexpr double kSameEntries = 0.01;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}, kLengthsOfMany[] = {2, 4, 6, 8, 12, 16};
 constexpr size_t kMany = 8;
@@ -129,7 +130,8 @@ void Planner::price(std::span<const RequestView> views) {
   double entries = 0;
   for (const RequestView& view : views) entries += double(view.context_len);
   width_ = options_.widest_counts && count > 1 ? kUsualWidth : 0;
-  if (count > 1 && count == sequences_ && std::abs(entries - priced_entries_) < kSameEntries * entries && ++priced_ < kPriceEvery)
+  if (table_.verify.recorded() > kMature && count == sequences_ && std::abs(entries - priced_entries_) < kSameEntries * entries &&
+      ++priced_ < kPriceEvery)
     return;
   sequences_ = count, per_sequence_ = 1.0 / count, priced_entries_ = entries, priced_ = 0;
   for (size_t w = 0; w < (width_ ? kWidths.size() : 1); ++w) {
