@@ -91,7 +91,7 @@ void Follower::open(const Sequence& sequence) {
     return stamps_[size_t(id)] == pool_->generation(id);
   };
   int64_t run = featured() ? found : 0;
-  seat = {};
+  seat = {.sequence = &sequence};
   if (!featured()) {
     while (run < found && known(run)) ++run;
     seat.fed = run * kPageLen, seat.page = run;
@@ -102,11 +102,26 @@ void Follower::open(const Sequence& sequence) {
     const int32_t last = sequence.pages.page_of(found * kPageLen - 1);
     backend_.copy_rows({.from = page_features_.view<float>(pool_->num_pages(), width_).slice(last, 1),
         .to = waiting(sequence.slot).slice(0, 1)});
-    seat = {.first = std::max<int64_t>(1, run * kPageLen), .fed = found * kPageLen, .page = found, .waiting = 1};
+    seat.first = std::max<int64_t>(1, run * kPageLen), seat.fed = found * kPageLen, seat.page = found, seat.waiting = 1;
   } else {
     seat.first = seat.fed = found * kPageLen + 1;  // the feature that row `found * kPageLen` needs is gone
     seat.page = found + (found > 0);
   }
+}
+
+// Rows that wait go through while their pages are still here, if that makes one whole: the next turn of a conversation begins
+// behind it.
+void Follower::close(Slot slot) {
+  Seat& seat = seats_[size_t(slot)];
+  const int64_t rows = seat.waiting - 1;
+  if (seat.sequence && rows > 0 && (seat.page + 1) * kPageLen <= seat.fed + rows) {
+    segments_.clear();
+    backend_.copy_rows({.from = waiting(slot).slice(0, rows), .to = input_.view<float>(rows_, width_).slice(0, rows)});
+    seat.waiting = 1;
+    append_input(*seat.sequence, rows, 0);
+    feed();
+  }
+  seat = {};
 }
 
 // Pages whose every row is here, with the feature of the last entry, are whole for whoever shares them.

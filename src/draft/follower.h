@@ -32,7 +32,7 @@ class Follower final : public Proposer {
   void observe(const Sequence&, const Verdict&) override;
   void follow(std::span<const TargetRows>) override;
   void preview(std::span<const TargetRows>) override;
-  void close(Slot slot) override { seats_[size_t(slot)] = {}; }
+  void close(Slot slot) override;
 
  private:
   static constexpr int kMostTried = 16;  // children of a node, nodes of a level
@@ -41,6 +41,7 @@ class Follower final : public Proposer {
   // A sequence's cache: entries [first, fed) hold rows of committed tokens; the features of the `waiting` rows behind them are
   // kept. Pages below `page` are stamped or never will be.
   struct Seat {
+    const Sequence* sequence = nullptr;
     int64_t first = 0, fed = 0, page = 0;
     int waiting = 0;
     int64_t previewed = -1;  // the position whose row's feature, and what comes behind it, lies behind the waiting ones already

@@ -80,6 +80,32 @@ class TreesUnderAuto : public testing::Test {
   std::unique_ptr<Engine> engine;
 };
 
+// The next turn of a conversation finds all whole pages of the last one in the drafter's cache too, those that were still waiting
+// to be read when it ended: it guesses as if it had read everything itself.
+TEST(DrafterPages, AreWholeForTheNextTurn) {
+  int rounds = 0;
+  for (const int answer : {40, 57, 70, 93, 111}) {
+    std::vector<DraftRound> guessed[2];
+    for (const bool caching : {false, true}) {
+      const auto engine = test::load({.model = test::tiny_path("qwen3-deep"), .threads = 1, .context_len = 384,
+          .prefix_caching = caching, .drafters = {{.path = test::tiny_path("eagle3")}}});
+      Request turn = test::request(test::random_prompt(60, 256, 8), answer);
+      turn.sampling.allowed_token_ids = {3, 17, 40, 41, 99};
+      turn.speculation.proposer = "eagle3", turn.speculation.num_tokens = 4;
+      const Generation first = test::generate(*engine, turn);
+      turn.prompt.insert(turn.prompt.end(), first.tokens.begin(), first.tokens.end());
+      turn.prompt.insert(turn.prompt.end(), {5, 6, 7});
+      turn.max_tokens = 60;
+      const Generation second = test::generate(*engine, turn);
+      EXPECT_EQ(second.reused_tokens, caching ? (60 + answer - 1) / kPageLen * kPageLen : 0);
+      guessed[caching] = second.draft_rounds;
+    }
+    ASSERT_EQ(guessed[0].size(), guessed[1].size()) << answer;
+    for (size_t i = 0; i < guessed[0].size(); ++i, ++rounds) EXPECT_EQ(guessed[0][i].accepted, guessed[1][i].accepted) << answer;
+  }
+  EXPECT_GT(rounds, 100);
+}
+
 // A short request begins at once: nobody copies the weights of a large model for drafts that it will not make.
 TEST_F(TreesUnderAuto, MakesNoWeightsForDraftsBeforeTheyPay) {
   Request asked = request(0);
