@@ -163,7 +163,12 @@ RequestView Controller::view_of(const Running& who) const {
 
 bool Controller::may_draft_itself(const Running& who) const {
   const auto& copy = who.plan.draft_weights;
-  return !copy || (!copy_failed_ && (who.sequence.committed_len >= kSelfFrom || parts_.has_draft_weights(*copy)));
+  return !copy || (!copy_failed_ && (who.sequence.len() >= kSelfFrom || parts_.has_draft_weights(*copy)));
+}
+
+void Controller::get_ready(const Running& who) {
+  if (who.plan.planned && who.plan.draft_weights && may_draft_itself(who))
+    copy_failed_ = !parts_.draft_weights(*who.plan.draft_weights).ok();
 }
 
 int Controller::drafter_of(int arm) const { return arm < num_chains_ ? arm : kLearned + arm - num_chains_; }
@@ -188,9 +193,7 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
     if (!who->planned) planner_.open(who->sequence.slot);
     who->planned = true;
   }
-  for (const Running* who : requests)
-    if (who->plan.planned && who->plan.draft_weights && may_draft_itself(*who))
-      copy_failed_ = !parts_.draft_weights(*who->plan.draft_weights).ok();
+  for (const Running* who : requests) get_ready(*who);
   lookups_.clear();
   std::copy_if(
       requests.begin(), requests.end(), std::back_inserter(lookups_), [](const Running* who) { return who->plan.planned; });

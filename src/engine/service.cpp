@@ -333,6 +333,7 @@ void Service::open_session(Order&& order) {
   stats.lossless = run.lossless();
   stats.milliseconds.load = parts_.load_ms;
   step_.prepare(run);
+  controller_.get_ready(run);
   scheduler_.add(run);
 }
 
