@@ -243,7 +243,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   if (report.launched > 0 && report.verify_rows > report.decodes) {
     bool new_to_one = false;
     for (const Running* who : decoded)
-      if (who->planned && who->tree().size > 0) new_to_one |= new_lists_[size_t(who->arm)]++ < kMostNewLists;
+      if (who->planned && who->arm >= 0 && who->tree().size > 0) new_to_one |= new_lists_[size_t(who->arm)]++ < kMostNewLists;
     if (new_to_one) return;
   }
   PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};

@@ -20,7 +20,8 @@ class Controller {
   double ratio() const { return ratio_; }
   int tree_nodes() const;  // of the greatest tree that the planner may ask for; 0: it asks for none
 
-  // Before a request begins: makes what its drafts may need, if its prompt is long enough for them. Else that is made when they do.
+  // Before a request begins: makes what its drafts may need, if its prompt is long enough for them. Else that is made when they
+  // do.
   void get_ready(const Running&);
   // Decides the next round of requests that decode (planned and paced ones only): chosen, want_drafts, learns, stop_below.
   void decide(std::span<Running* const>, Step&);

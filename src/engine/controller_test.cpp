@@ -87,8 +87,11 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
   for (const int answer : {40, 57, 70, 93, 111}) {
     std::vector<DraftRound> guessed[2];
     for (const bool caching : {false, true}) {
-      const auto engine = test::load({.model = test::tiny_path("qwen3-deep"), .threads = 1, .context_len = 384,
-          .prefix_caching = caching, .drafters = {{.path = test::tiny_path("eagle3")}}});
+      const auto engine = test::load({.model = test::tiny_path("qwen3-deep"),
+          .threads = 1,
+          .context_len = 384,
+          .prefix_caching = caching,
+          .drafters = {{.path = test::tiny_path("eagle3")}}});
       Request turn = test::request(test::random_prompt(60, 256, 8), answer);
       turn.sampling.allowed_token_ids = {3, 17, 40, 41, 99};
       turn.speculation.proposer = "eagle3", turn.speculation.num_tokens = 4;

@@ -85,9 +85,8 @@ Status Running::add_drafter(const std::string& name) {
   drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t), Memory::Shared);
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
-  if (passes && plan.draft_weights && !plan.planned) {
-    HUNCH_TRY([[maybe_unused]] const Model* made, parts_.draft_weights(*plan.draft_weights));
-  }
+  if (passes && plan.draft_weights && !plan.planned)
+    if (const auto made = parts_.draft_weights(*plan.draft_weights); !made.ok()) return made.error();
   if (needs_probs() && drafter.proposer->draws()) {
     const bool trees = may_make_trees(parts_.learned_named(name) != nullptr);
     drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Spare);

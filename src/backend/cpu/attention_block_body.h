@@ -137,15 +137,14 @@ struct Ahead {
   }
 };
 
-// scores[r][entry] = q[r] . k[entry], dimensions ascending.
-template <class Kv, int R>
-void score_block(
-    const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores, Ahead& ahead) {
-  constexpr int kWide = wide_of(R);
+// out(r)[entry] = q(r) . k[entry] for W tiles of 16 entries, dimensions ascending. Look: Ahead or its like.
+template <class Kv, int R, int W, class Query, class Out, class Look>
+HUNCH_SIMD void score_tiles(const std::byte* keys, int padded_dim, Query q, Out out, Look& ahead) {
+  constexpr int kWide = W < wide_of(R) ? W : wide_of(R);
   const int steps = padded_dim / Kv::kPerStep;
   const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
-  Ahead asked = ahead;
-  for (int tile = 0; tile < kKeyTiles; tile += kWide) {
+  Look asked = ahead;
+  for (int tile = 0; tile < W; tile += kWide) {
     const std::byte* line_at = keys + size_t(tile) * tile_bytes;
     F32 sums[R][kWide];
 #pragma GCC unroll 8
@@ -159,7 +158,7 @@ void score_block(
       for (int t = 0; t < kWide; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const typename Kv::Wide f = Kv::widen(q + r * q_stride + step * Kv::kFactorsPerStep);
+        const typename Kv::Wide f = Kv::widen(q(r) + step * Kv::kFactorsPerStep);
 #pragma GCC unroll 8
         for (int t = 0; t < kWide; ++t) sums[r][t] = Kv::add_product(sums[r][t], lines[t], f);
       }
@@ -167,9 +166,16 @@ void score_block(
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int t = 0; t < kWide; ++t) store(scores + r * kBlockLen + (tile + t) * kLanes, sums[r][t]);
+      for (int t = 0; t < kWide; ++t) store(out(r) + (tile + t) * kLanes, sums[r][t]);
   }
   ahead = asked.handed_on();
+}
+
+template <class Kv, int R>
+void score_block(
+    const std::byte* keys, int padded_dim, const typename Kv::Factor* q, int64_t q_stride, float* scores, Ahead& ahead) {
+  score_tiles<Kv, R, kKeyTiles>(
+      keys, padded_dim, [=](int r) { return q + r * q_stride; }, [=](int r) { return scores + r * kBlockLen; }, ahead);
 }
 
 // One step of V lines for R rows and V vectors of dimensions.
@@ -190,22 +196,22 @@ HUNCH_SIMD void value_step(
   }
 }
 
-// sums[r][16 V dims] += weights[r][e] values[e] for the entries e in [first, last), ascending.
-template <class Kv, int R, int V>
-void add_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, float* states,
-    int64_t state_stride, Ahead& ahead) {
+// state(r)[16 V dims] += weights[r][e] values[e] for the entries e in [first, last), ascending.
+template <class Kv, int R, int V, class State, class Look>
+HUNCH_SIMD void add_to_states(
+    const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, State state, Look& ahead) {
   F32 sums[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sums[r][v] = load(states + r * state_stride + v * kLanes);
+    for (int v = 0; v < V; ++v) sums[r][v] = load(state(r) + v * kLanes);
   constexpr int kPer = Kv::kPerStep;
   const size_t step_bytes = size_t(padded_dim / kLanes) * Kv::kLineBytes;
   const int begin = (first + kPer - 1) / kPer, end = last / kPer;
   if (begin * kPer != first)
     value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
   const std::byte* lines_at = values + begin * step_bytes;
-  Ahead asked = ahead;
+  Look asked = ahead;
   for (int step = begin; step < end; ++step, lines_at += step_bytes) {
     asked.step();
     value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
@@ -215,7 +221,14 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(states + r * state_stride + v * kLanes, sums[r][v]);
+    for (int v = 0; v < V; ++v) store(state(r) + v * kLanes, sums[r][v]);
+}
+
+template <class Kv, int R, int V>
+void add_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last, float* states,
+    int64_t state_stride, Ahead& ahead) {
+  add_to_states<Kv, R, V>(
+      values, padded_dim, weights, first, last, [=](int r) { return states + r * state_stride; }, ahead);
 }
 
 template <class Kv, int R>

@@ -24,79 +24,27 @@ struct NsaAhead {
     }
     at += stride;
   }
-  [[gnu::always_inline]] inline void moved_to(const std::byte* here) {
-    at = here;
-    if (stride && at >= end) at = end - 256, stride = 0;  // asked for again and again: these lines are there by now
+  [[gnu::always_inline]] inline NsaAhead handed_on() const {
+    if (stride == 0 || at < end) return *this;
+    return {end - 256, end, 0, behind};  // asked for again and again: these lines are there by now
   }
 };
-
-// out[r][entry] = q[r] . k[entry] for W tiles of 16 entries, dimensions ascending.
-template <class Kv, int R, int W>
-void nsa_scores(const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, NsaAhead& ahead) {
-  constexpr int kPart = W < wide_of(R) ? W : wide_of(R);
-  const int steps = padded_dim / Kv::kPerStep;
-  const size_t tile_bytes = size_t(steps) * Kv::kLineBytes;
-  NsaAhead asked = ahead;
-  for (int tile = 0; tile < W; tile += kPart) {
-    const std::byte* line_at = keys + size_t(tile) * tile_bytes;
-    F32 sums[R][kPart];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) sums[r][t] = zero();
-    for (int step = 0; step < steps; ++step, line_at += Kv::kLineBytes) {
-      typename Kv::Line lines[kPart];
-      asked.step();
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) lines[t] = Kv::read(line_at + size_t(t) * tile_bytes);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const typename Kv::Wide f = Kv::widen(q[r] + step * Kv::kFactorsPerStep);
-#pragma GCC unroll 8
-        for (int t = 0; t < kPart; ++t) sums[r][t] = Kv::add_product(sums[r][t], lines[t], f);
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int t = 0; t < kPart; ++t) store(out[r] + (tile + t) * kLanes, sums[r][t]);
-  }
-  ahead.moved_to(asked.at);
-}
 
 template <class Kv, int W>
 void nsa_score_rows(
     const std::byte* keys, int padded_dim, const typename Kv::Query* const* q, float* const* out, int rows, NsaAhead& ahead) {
   constexpr bool kMany = Kv::kWidened || 2 * W <= kWide;  // few tiles of keys: more rows, to have as many sums
-  each_tile<kMany>(rows, [&]<int R>(int at) { nsa_scores<Kv, R, W>(keys, padded_dim, q + at, out + at, ahead); });
+  each_tile<kMany>(rows, [&]<int R>(int at) {
+    score_tiles<Kv, R, W>(
+        keys, padded_dim, [=](int r) { return q[at + r]; }, [=](int r) { return out[at + r]; }, ahead);
+  });
 }
 
-// sums[r] += weights[r][e] values[e] for the entries e in [first, last) of a block, ascending; 16 V dimensions.
 template <class Kv, int R, int V>
 void nsa_values(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
     float* const* states, int at, NsaAhead& ahead) {
-  F32 sums[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sums[r][v] = load(states[r] + at + v * kLanes);
-  constexpr int kPer = Kv::kPerStep;
-  const size_t step_bytes = size_t(padded_dim / kLanes) * Kv::kLineBytes;
-  const int begin = (first + kPer - 1) / kPer, end = last / kPer;
-  if (begin * kPer != first)
-    value_step<Kv, R, V>(values + (begin - 1) * step_bytes, weights + (begin - 1) * kPer, false, true, sums);
-  const std::byte* lines_at = values + begin * step_bytes;
-  NsaAhead asked = ahead;
-  for (int step = begin; step < end; ++step, lines_at += step_bytes) {
-    asked.step();
-    value_step<Kv, R, V>(lines_at, weights + step * kPer, true, true, sums);
-  }
-  ahead.moved_to(asked.at);
-  if (end * kPer != last) value_step<Kv, R, V>(values + end * step_bytes, weights + end * kPer, true, false, sums);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(states[r] + at + v * kLanes, sums[r][v]);
+  add_to_states<Kv, R, V>(
+      values, padded_dim, weights, first, last, [=](int r) { return states[r] + at; }, ahead);
 }
 
 template <class Kv, int R>
