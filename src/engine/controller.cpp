@@ -241,9 +241,12 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   // Nor do guesses whose kernels are new to a device about what they will cost: found dear, they would not be made again.
   // An arm whose kernels stay new, as it is seldom used, costs what that takes.
   if (report.launched > 0 && report.verify_rows > report.decodes) {
-    bool new_to_one = false;
+    uint32_t arms = 0;
     for (const Running* who : decoded)
-      if (who->planned && who->arm >= 0 && who->tree().size > 0) new_to_one |= new_lists_[size_t(who->arm)]++ < kMostNewLists;
+      if (who->planned && who->arm >= 0 && who->tree().size > 0) arms |= 1u << who->arm;
+    bool new_to_one = false;
+    for (size_t arm = 0; arm < new_lists_.size(); ++arm)
+      if (std::max(arms, 1u) >> arm & 1) new_to_one |= new_lists_[arm]++ < kMostNewLists;
     if (new_to_one) return;
   }
   PassShape shape{.rows = double(report.verify_rows), .sequences = report.decodes, .entries = double(report.entries)};
