@@ -23,14 +23,6 @@ void SuffixTree::reserve(int64_t tokens) {
     if (!is_free[node]) put(int32_t(node));
 }
 
-void SuffixTree::clear() {
-  std::fill(table_.begin(), table_.end(), kNone);
-  nodes_.assign(1, Node{});
-  free_ = kNone, num_free_ = 0, end_ = 0;
-}
-
-void SuffixTree::release() { *this = SuffixTree(forgets_); }
-
 int64_t SuffixTree::bytes() const {
   return int64_t(text_.capacity() * sizeof(int32_t) + nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t));
 }

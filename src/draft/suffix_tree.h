@@ -20,12 +20,10 @@ class SuffixTree {
   // Memory for texts of `tokens` tokens: kBytesPerToken each, tokens rounded up to a power of two. Grows; never forgets.
   void reserve(int64_t tokens);
   static constexpr int64_t kBytesPerToken = 96;
-  void clear();    // forgets everything, keeps the memory
-  void release();  // gives the memory back
   int64_t bytes() const;
   int64_t capacity() const { return int64_t(text_.size()); }  // tokens
 
-  // Text positions count all tokens ever appended since clear(); those in [end() - capacity(), end()) can be read.
+  // Text positions count all tokens ever appended; those in [end() - capacity(), end()) can be read.
   uint32_t end() const { return end_; }
   int32_t token_at(uint32_t position) const { return text_[position & (text_.size() - 1)]; }
   void append(int32_t token) { text_[end_++ & (text_.size() - 1)] = token; }

@@ -120,7 +120,6 @@ class Suffix final : public Proposer {
  public:
   explicit Suffix(const Setup& setup)
       : options_(setup.options),
-        most_kept_(size_t(std::min(setup.max_sequences, setup.options.suffix_cached_requests))),
         slots_(size_t(setup.max_sequences)),
         outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {
     asked_.reserve(size_t(setup.max_sequences));
@@ -177,9 +176,10 @@ class Suffix final : public Proposer {
     if (own.shares()) outputs_.add(own.tree(), own.said_from());
     if (own.complete() >= kWorthKeeping) kept_.push_back(std::move(own));
     own = {};
+    const size_t most = std::min(slots_.size(), size_t(options_.suffix_cached_requests));
     int64_t bytes = 0;
     for (const OwnTokens& kept : kept_) bytes += kept.tree().bytes();
-    for (; !kept_.empty() && (kept_.size() > most_kept_ || bytes > options_.suffix_cache_bytes); kept_.pop_front())
+    for (; !kept_.empty() && (kept_.size() > most || bytes > options_.suffix_cache_bytes); kept_.pop_front())
       bytes -= kept_.front().tree().bytes();
   }
 
@@ -235,7 +235,6 @@ class Suffix final : public Proposer {
   }
 
   ProposerOptions options_;
-  size_t most_kept_;
   std::vector<OwnTokens> slots_;
   std::deque<OwnTokens> kept_;  // of requests that are over
   Outputs outputs_;
