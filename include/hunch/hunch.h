@@ -109,7 +109,7 @@ struct SpeculationOptions {
   std::string rows = "all";       // vegas: all, first_last, last
   std::string combine = "max";    // vegas: max, sum over rows
   std::string share = "kv_head";  // vegas: kv_head (a set per KV head), layer (one set)
-  int spread = 16;                // vegas: forward dilation of the scores (weights only)
+  int spread = 16;                // vegas: entries behind a high score that count too, in whole blocks (weights only)
   int sinks = -1, recent = 0;     // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
   std::string rule;               // match, ratio, point; empty: match when greedy or seeded, else ratio
   // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
@@ -117,7 +117,7 @@ struct SpeculationOptions {
   std::string draft_weights = "auto";
   int max_entries = 0;  // > 0: drafts read so many entries at most, whatever the ratio says
   int page = 16;        // quest: entries of a page
-  int block = 1;        // vegas: > 1: whole blocks of so many entries, not spread
+  int block = 8;        // vegas: blocks of so many entries are chosen whole, by their greatest score; 1: entries
   int layer_step = 1;   // vegas and its kin: every so many layers one chooses for those behind it, too
   // Layers that drafts leave out: "2": so many, spread evenly; "3,5" or "3,": these, counted from 0; empty: none.
   std::string draft_skip_layers;

@@ -112,7 +112,7 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
     if (given(flag)) notes.push_back(fmt::format("{} has no effect with {} {}", flag, part, name));
   };
   if (options.policy != "vegas")
-    for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread"})
+    for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread", "--block"})
       say(flag, "--policy", options.policy);
   if (given("--layer-step") && options.layer_step > 1)
     for (std::string_view each : {"quest", "streamingllm", "oracle", "random", "full"})
@@ -149,7 +149,8 @@ Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, st
   HUNCH_OK(choose_method(flags, merged, drafters, options));
   HUNCH_OK(settle_tree(values, options));
 
-  if (options.metric == "logit") {  // raw logits gain nothing from dilation, and the paper's rule has none
+  if (options.metric == "logit") {  // raw logits gain nothing from dilation, and the paper's rule has neither it nor blocks
+    if (!values.contains(index_of("--block"))) options.block = 1;
     if (values.contains(index_of("--spread")) && options.spread > 0)
       return usage_error("--spread needs --metric weight or true_weight: raw logits are not spread; leave it out or set it to 0");
     options.spread = 0;

@@ -112,6 +112,8 @@ const std::vector<SpeculationSetting>& speculation_settings() {
           {"kv_head", "layer"}, into<&Options::share>),
       whole("--spread", "sparse_attn_spread", "vegas: also read N entries behind each one scored high (default 16)", {0, 1024},
           into<&Options::spread>),
+      whole("--block", "sparse_attn_block", "vegas: blocks of N entries are chosen whole (default 8; with --metric logit 1)",
+          {1, 1024}, into<&Options::block>),
       whole("--sinks", "sparse_attn_sinks", "first entries that are always read (default: 4 for streamingllm, 0 for vegas)",
           {0, 1 << 24}, into<&Options::sinks>),
       whole("--recent", "sparse_attn_recent", "last entries that are always read (default 0)", {0, 1 << 24},

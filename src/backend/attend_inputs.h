@@ -103,6 +103,18 @@ inline void expect_scores(
     }
 }
 
+// What the same request leaves of blocks: the greatest of their entries, bit for bit where one kernel makes both.
+inline void expect_greatest(
+    const AttendResult& of_blocks, const AttendResult& each, int64_t prefix_len, const std::string& what, float tolerance = 0) {
+  ASSERT_EQ(of_blocks.scores.size(), each.scores.size());
+  for (size_t set = 0; set < each.scores.size(); ++set)
+    for (size_t b = 0; b < of_blocks.scores[set].size(); ++b) {
+      const auto first = each.scores[set].begin() + ptrdiff_t(b) * kScoreBlock;
+      const float right = int64_t(b) < prefix_len / kScoreBlock ? *std::max_element(first, first + kScoreBlock) : kUntouched;
+      ASSERT_NEAR(of_blocks.scores[set][b], right, tolerance) << what << " set " << set << " block " << b;
+    }
+}
+
 // Greatest difference; NaN anywhere, or another number of elements, counts as infinite.
 inline float distance(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return INFINITY;

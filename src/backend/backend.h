@@ -113,7 +113,6 @@ class Backend {
   virtual void score_keys(const ScoreKeysArgs&) = 0;
   virtual void top_k(const TopKArgs&) = 0;
   virtual void reduce_scores(const ReduceScoresArgs&) = 0;
-  virtual void expand_blocks(const ExpandBlocksArgs&) = 0;
   virtual void split_signs(const SplitSignsArgs&) = 0;
   virtual void copy_rows(const CopyRowsArgs&) = 0;
   virtual void copy_tokens(const CopyTokensArgs&) = 0;
@@ -151,7 +150,7 @@ class Backend {
 
  protected:
   static size_t bytes_of(const ScoreArgs& scores) {
-    return scores.metric == ScoreMetric::None ? 0 : size_t(scores.out.extent[0]) * size_t(scores.prefix_len) * sizeof(float);
+    return scores.metric == ScoreMetric::None ? 0 : size_t(scores.out.extent[0] * scores.count()) * sizeof(float);
   }
   BackendCounters counters_;
 };

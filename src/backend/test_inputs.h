@@ -96,6 +96,7 @@ struct AttendRequest {
   std::vector<uint8_t> row_used;
   std::vector<float> lse;  // given, [row][head]
   int64_t prefix_len = 0;
+  int block = 1;
   int sets = 0;
   std::vector<int32_t> parents;  // of a tree
   int tree_first = 0;

@@ -67,7 +67,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
   if (words[0] == "default" && words.size() == 1) return o;
   if (o.draft_weights == "auto") o.draft_weights = "target";  // the study's drafts read the target's own weights
   o.policy = words[0] == "stream" ? "streamingllm" : words[0];
-  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0;
+  o.metric = "logit", o.rows = "first_last", o.combine = "sum", o.share = "layer", o.spread = 0, o.block = 1;
   if (o.policy == "lastaccepted") o.policy = "last_accepted";
   bool known = Register<SparsePolicy>::find(o.policy) != nullptr;
   for (size_t i = 1; i < words.size() && known; ++i) {

@@ -32,20 +32,20 @@ TEST(SpeculationFlags, LeavesDefaultsAlone) {
 
 TEST(SpeculationFlags, FlagsAndConfigurationSayTheSame) {
   const Outcome a = resolve({"--spec", "self", "--draft", "5", "--policy", "vegas", "--ratio", "0.07", "--min-tokens", "32",
-      "--metric", "true_weight", "--rows", "first_last", "--combine", "sum", "--share", "layer", "--spread", "8", "--sinks", "4",
-      "--recent", "64", "--rule", "ratio", "--draft-weights", "q4_0"});
+      "--metric", "true_weight", "--rows", "first_last", "--combine", "sum", "--share", "layer", "--spread", "8", "--block", "4",
+      "--sinks", "4", "--recent", "64", "--rule", "ratio", "--draft-weights", "q4_0"});
   const Outcome b = config(
       R"({"method": "sparse_attn", "num_speculative_tokens": 5, "sparse_attn_algorithm": "vegas", "sparse_attn_ratio": 0.07,
       "sparse_attn_min_tokens": 32, "sparse_attn_metric": "true_weight", "sparse_attn_rows": "first_last", "sparse_attn_combine": "sum",
-      "sparse_attn_share": "layer", "sparse_attn_spread": 8, "sparse_attn_sinks": 4, "sparse_attn_recent": 64, "rule": "ratio",
+      "sparse_attn_share": "layer", "sparse_attn_spread": 8, "sparse_attn_block": 4, "sparse_attn_sinks": 4, "sparse_attn_recent": 64, "rule": "ratio",
       "sparse_attn_draft_weights": "q4_0"})");
   for (const Outcome* outcome : {&a, &b}) {
     EXPECT_EQ(outcome->message, "");
     const SpeculationOptions& o = outcome->options;
     EXPECT_EQ(std::tie(o.proposer, o.num_tokens, o.policy, o.ratio, o.min_tokens, o.metric, o.rows, o.combine),
         std::tuple("self", 5, "vegas", 0.07, 32, "true_weight", "first_last", "sum"));
-    EXPECT_EQ(
-        std::tie(o.share, o.spread, o.sinks, o.recent, o.rule, o.draft_weights), std::tuple("layer", 8, 4, 64, "ratio", "q4_0"));
+    EXPECT_EQ(std::tie(o.share, o.spread, o.block, o.sinks, o.recent, o.rule, o.draft_weights),
+        std::tuple("layer", 8, 4, 4, 64, "ratio", "q4_0"));
   }
 }
 
@@ -181,6 +181,8 @@ TEST(SpeculationFlags, AllowsUncheckedOutputOnlyWhereItIsMeant) {
 
 TEST(SpeculationFlags, SpreadsWeightsOnlyAndRemarksOnSettingsWithoutEffect) {
   EXPECT_EQ(resolve({"--metric", "logit"}).options.spread, 0);
+  EXPECT_EQ(resolve({"--metric", "logit"}).options.block, 1);
+  EXPECT_EQ(resolve({"--metric", "logit", "--block", "16"}).options.block, 16);
   expect_part(resolve({"--metric", "logit", "--spread", "4"}).message, "--spread needs --metric weight or true_weight");
   EXPECT_EQ(resolve({"--policy", "streamingllm", "--metric", "logit"}).notes,
       std::vector<std::string>{"--metric has no effect with --policy streamingllm"});

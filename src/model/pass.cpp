@@ -154,7 +154,8 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
       .combine = request.combine,
       .row_used = used,
       .lse = request.lse,
-      .prefix_len = info.first_position,
+      .prefix_len = info.first_position / request.block * request.block,
+      .block = request.block,
       .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
 }
 

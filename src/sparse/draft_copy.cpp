@@ -65,18 +65,16 @@ View<int32_t, 2> DraftCopy::index(Slot slot, int layer) const {
 
 void DraftCopy::choose(int layer, Slot slot, View<const float, 2> scores, int spread) {
   const auto blocks_of = [this](int64_t entries) { return (entries + block_ - 1) / block_; };
-  View<int32_t, 2> list = index(slot, layer), blocks = list;
-  blocks.extent[1] = count(slot) / block_;
   backend_.top_k({
       .scores = scores,
       .n = valid(slot) / block_,
-      .count = blocks.extent[1],
+      .count = count(slot) / block_,
       .spread = spread,
       .sinks = int(blocks_of(options_.sinks)),
       .recent = int(blocks_of(options_.recent)),
-      .index = blocks,
+      .block = block_,
+      .index = index(slot, layer),
   });
-  if (block_ > 1) backend_.expand_blocks({.index = list, .blocks = blocks.extent[1], .block = block_});
 }
 
 void DraftCopy::choose_ends(int layer, Slot slot, int sinks) {

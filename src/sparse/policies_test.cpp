@@ -179,7 +179,7 @@ class Rig {
         args[i].combine = request.combine;
         args[i].row_used = View<const uint8_t, 1>(used[i].data(), rows);
         args[i].lse = View<const float, 2>(lse[i].data(), rows, kHeads);
-        args[i].prefix_len = run.info.first_position;
+        args[i].block = request.block, args[i].prefix_len = run.info.first_position / request.block * request.block;
         args[i].out = View<float, 2>(scores[i].data(), sets, run.info.first_position);
       }
       for (size_t i = 0; i < runs.size(); ++i)
@@ -325,10 +325,12 @@ std::vector<Config> scored_configs() {
                 .rows = rows,
                 .combine = wide ? "max" : "sum",
                 .share = wide ? "layer" : "kv_head",
-                .spread = wide && std::string(metric) != "logit" ? 5 : 0},
+                .spread = wide && std::string(metric) != "logit" ? 5 : 0,
+                .block = 1},
         });
   out.push_back({"vegas", {.max_tokens = 33}});
-  out.push_back({"vegas", {.block = 16}});
+  for (const int block : {4, 8, 16}) out.push_back({"vegas", {.block = block}});
+  out.push_back({"vegas", {.metric = "true_weight", .combine = "sum", .share = "layer", .spread = 33, .block = 16}});
   for (const char* rows : {"all", "last"}) out.push_back({"vegas", {.rows = rows, .layer_step = 2}});
   for (const char* policy : {"last_accepted", "sparsespec", "snapkv"}) {
     out.push_back({policy, {.layer_step = 2}});
@@ -353,8 +355,7 @@ void expect_scored(
           by_drafts ? noted_lse(run, chooser, rows == "last" || rows == "accepted") : run.true_lse[chooser],
           counting(rows, run, accepted), vegas && o.metric == "logit", vegas && o.combine == "max");
       if (name == "snapkv") scores = pooled(scores);
-      if (vegas && o.block > 1) scores = greatest_of_blocks(scores, o.block);
-      else if (vegas && o.spread > 0) scores = spread(scores, o.spread);
+      if (vegas) scores = spread(greatest_of_blocks(scores, o.block), (o.spread + o.block - 1) / o.block);
       expect_best(rig, run, layer, set, scores, vegas ? o.block : 1, what);
     }
 }

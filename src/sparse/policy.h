@@ -22,10 +22,10 @@ struct PolicyOptions {
   int min_tokens = 16;
   int sinks = 0, recent = 0;
   std::string metric = "weight", rows = "all", combine = "max", share = "kv_head";
-  int spread = 16;
+  int spread = 16;                   // vegas: entries behind a high score, in whole blocks
   int64_t max_tokens = 0;            // > 0: a fixed budget of entries in place of the ratio (sparse_attn_max_tokens)
   int page = 16;                     // quest: entries of a page
-  int block = 1;                     // vegas: > 1 keeps aligned blocks of so many entries by their greatest score, unspread
+  int block = 8;                     // vegas: aligned blocks of so many entries are kept whole, by their greatest score
   int layer_step = 1;                // scored policies: every so many layers one chooses; those behind it read the same positions
   std::vector<uint8_t> skip_layers;  // layers that drafts leave out, a byte a layer; empty: none
 };
@@ -76,13 +76,14 @@ struct ScoreRequest {
   View<const uint8_t, 1> row_used;  // [num_rows]
   View<const float, 2> lse;         // [num_rows][head]; Weight
   bool per_kv_head = true;
+  int block = 1;  // ScoreArgs::block; what is left of the prefix behind whole ones has no score
 };
 
 // What a layer's attention left behind.
 struct Observation {
   View<const float, 3> q;       // [num_rows][head][head_dim]
   View<const float, 2> lse;     // [num_rows][head] true log-sum-exps over what the rows read
-  View<const float, 2> scores;  // [sets][prefix]; data null if none were requested
+  View<const float, 2> scores;  // [sets][prefix / block]; data null if none were requested
   float scale = 1;
   KvRef kv;  // the sequence's own entries, these rows' included
 };

@@ -32,10 +32,11 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       heads_(setup.heads),
       max_rows_(std::max(setup.max_draft + 1, how.prompt_rows)),
       sets_(how.per_kv_head ? setup.geometry.kv_heads : 1),
+      score_block_(how.pool == 1 && how.block % kScoreBlock == 0 ? kScoreBlock : 1),
       scores_(backend_, sets_),
       reduced_(backend_, sets_),
       slots_(size_t(setup.max_sequences)) {
-  HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.block == 1 || how.spread == 0));
+  HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.pool == 1 || how.block == 1));
   used_.resize(size_t(max_rows_));
 }
 
@@ -50,7 +51,7 @@ void ScoredPolicy::open(const Sequence& sequence) {
   // A kept selection's tail grows with the request; otherwise a tail is a round's.
   copy_.open(sequence, how_.keeps ? sequence.max_len - sequence.prompt_len + how_.prompt_rows : 0);
   scores_.reserve(sequence.max_len);
-  if (how_.pool > 1 || how_.block > 1) reduced_.reserve(sequence.max_len);
+  if (how_.pool > 1 || how_.block > score_block_) reduced_.reserve(sequence.max_len);
   SlotState& state = slots_[size_t(sequence.slot)];
   if (!state.noted.empty()) return;  // the rest does not depend on the sequence
   state.noted.assign(size_t(max_rows_), 0);
@@ -71,8 +72,11 @@ void ScoredPolicy::close(Slot slot) {
 
 ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
   if (idle(info) || !copy_.begin(info.sequence->slot, info.first_position) || !copy_.chooses(layer) || deferred(info)) return {};
-  ScoreRequest request{
-      .metric = how_.metric, .combine = how_.combine, .row_used = used_rows(info.num_rows), .per_kv_head = sets_ > 1};
+  ScoreRequest request{.metric = how_.metric,
+      .combine = how_.combine,
+      .row_used = used_rows(info.num_rows),
+      .per_kv_head = sets_ > 1,
+      .block = score_block_};
   if (how_.metric == ScoreMetric::Weight) {
     request.lse = lse_of_drafts(layer, info);
     if (!request.lse.data) request.lse = lse_of_last(layer, info);
@@ -207,16 +211,23 @@ View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, Vie
       .scale = scale,
       .q = q,
       .kv = kv,
-      .scores = {
-          .metric = how_.metric, .combine = how_.combine, .row_used = used, .lse = lse, .prefix_len = prefix_len, .out = out}});
+      .scores = {.metric = how_.metric,
+          .combine = how_.combine,
+          .row_used = used,
+          .lse = lse,
+          .prefix_len = prefix_len / score_block_ * score_block_,
+          .block = score_block_,
+          .out = out}});
   return out;
 }
 
 // Means over neighbours, or the greatest of each block.
 View<const float, 2> ScoredPolicy::reduced(Slot slot, View<const float, 2> scores) {
-  if (how_.pool == 1 && how_.block == 1) return scores;
+  const int block = how_.block / score_block_;
+  if (how_.pool == 1 && block == 1) return scores;
   auto out = reduced_.view();
-  backend_.reduce_scores({.scores = scores, .n = copy_.valid(slot), .pool = how_.pool, .block = how_.block, .out = out});
+  backend_.reduce_scores(
+      {.scores = scores, .n = copy_.valid(slot) / score_block_, .pool = how_.pool, .block = block, .out = out});
   return out;
 }
 

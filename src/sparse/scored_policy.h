@@ -26,7 +26,7 @@ struct ScoredOptions {
   bool drafts_lse = false;
   ScoreCombine combine = ScoreCombine::Max;
   bool per_kv_head = true;
-  int spread = 0, block = 1;
+  int spread = 0, block = 1;   // spread: of blocks
   int pool = 1;                // odd: scores become means over so many entries around theirs, cut at the ends
   int prompt_rows = 2;         // of the first selection
   bool selects_prompt = true;  // false: drafts read everything until the first verify pass
@@ -84,6 +84,7 @@ class ScoredPolicy : public CopyingPolicy {
   ScoredOptions how_;
   KvGeometry geometry_;
   int heads_, max_rows_, sets_;
+  int score_block_;  // entries that a collected score stands for
   EntryScores scores_, reduced_;
   std::vector<uint8_t> used_;  // [max_rows]
   std::vector<SlotState> slots_;

@@ -109,16 +109,13 @@ void SparseCheck::choose(int layer, View<const float, 2> q, int64_t len, int row
   }
   last_.width = quota.count * b.block;
   HUNCH_CHECK(last_.width <= most_entries_);
-  const View<int32_t, 2> entries = lists(layer, last_.width);
-  View<int32_t, 2> blocks = entries;
-  blocks.extent[1] = quota.count;
   setup_.backend->top_k({.scores = scores,
       .n = quota.full,
       .count = quota.count,
       .sinks = int(std::min<int64_t>(b.sinks, quota.full)),
       .recent = quota.recent,
-      .index = blocks});
-  if (b.block > 1) setup_.backend->expand_blocks({.index = entries, .blocks = quota.count, .block = b.block});
+      .block = b.block,
+      .index = lists(layer, last_.width)});
 }
 
 // The lists of kept_ as entries, each at the end of its line.

@@ -7,12 +7,14 @@ namespace {
 
 using namespace test;
 
-// How many entries the selection was chosen from: all that stood before the verify pass, but for quest, which chooses whole pages
-// while drafting, and snapkv, which chose once, before the last rows of the prompt.
+// How many entries the selection was chosen from: all that stood before the verify pass, but for vegas, which chooses whole
+// blocks, quest, which chooses pages while drafting, and snapkv, which chose once, before the last rows of the prompt.
 int64_t chosen_from(Solo& step, int64_t first_row) {
   const std::string& policy = step.running().plan.policy_name;
+  const PolicyOptions& options = step.running().plan.policy;
   if (policy == "snapkv") return step.sequence().prompt_len - step.policy()->prompt_rows();
-  if (policy == "quest") return first_row / step.running().plan.policy.page * step.running().plan.policy.page;
+  if (policy == "vegas") return first_row / options.block * options.block;
+  if (policy == "quest") return first_row / options.page * options.page;
   return first_row;
 }
 

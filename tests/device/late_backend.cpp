@@ -141,7 +141,6 @@ class LateBackend final : public ReferenceBackend {
     later(Kind::Choice, [this, a] { ReferenceBackend::top_k(a); });
   }
   HUNCH_LATE(reduce_scores, ReduceScoresArgs)
-  HUNCH_LATE(expand_blocks, ExpandBlocksArgs)
   HUNCH_LATE(split_signs, SplitSignsArgs)
   void copy_rows(const CopyRowsArgs& a) override {
     later(Kind::Copy, [this, a] { ReferenceBackend::copy_rows(a); });

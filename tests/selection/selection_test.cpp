@@ -132,6 +132,7 @@ class Replay {
         .combine = wanted["combine"],
         .share = wanted["per_kv"] ? "kv_head" : "layer",
         .spread = wanted["spread"],
+        .block = 1,
     };
     const auto policy = test::good(Register<SparsePolicy>::find("vegas")->make(setup));
     Sequence sequence;

@@ -52,7 +52,9 @@ ScoreSink sink_of(const ScoreArgs& scores, int kv_head, int kv_heads, int group,
     sink.lse = &scores.lse(first_row, kv_head * group);
     sink.lse_row_stride = scores.lse.stride[0], sink.lse_head_stride = scores.lse.stride[1];
   }
-  sink.prefix_len = scores.prefix_len;
+  HUNCH_CHECK(scores.block == 1 || (scores.block == kScoreBlock && scores.prefix_len % kScoreBlock == 0));
+  static_assert(kScoreBlock == 8, "half a vector");
+  sink.prefix_len = scores.prefix_len, sink.blocks = scores.block > 1;
   sink.mean = 1.0f / float(shared ? kv_heads * group : group);
   sink.out = &scores.out(shared ? 0 : kv_head, 0);
   return sink;

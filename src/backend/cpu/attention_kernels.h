@@ -42,7 +42,8 @@ struct ScoreSink {
   const float* lse = nullptr;         // [row][head of the group]
   int64_t lse_row_stride = 0, lse_head_stride = 1;
   int64_t prefix_len = 0;
-  float mean = 1;  // 1 / heads of the set
+  float mean = 1;       // 1 / heads of the set
+  bool blocks = false;  // out: the greatest of each 8 entries
   float* out = nullptr;
   // One set for all heads: sums of a row over heads so far, [row][kSplitLen] of the item's split; null: a set per KV head.
   float* row_sums = nullptr;

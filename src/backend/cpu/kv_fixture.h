@@ -66,7 +66,7 @@ struct KvCase {
 inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, std::vector<float>& scores) {
   ScoreArgs args;
   if (request.metric == ScoreMetric::None) return args;
-  args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len;
+  args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len, args.block = request.block;
   args.row_used = View<const uint8_t, 1>(request.row_used.data(), request.row_used.size());
   args.lse = View<const float, 2>(request.lse.data(), request.last.size(), shape.heads());
   scores.assign(size_t(request.sets * (request.prefix_len + test::kGuard)), test::kUntouched);

@@ -35,14 +35,20 @@ HUNCH_SIMD void add_scores(const BlockScores& s, int row, int head, const F32 (&
     }
   }
 }
+// Scores of the entries from `first` on, or of their blocks; entries at and after prefix_len are not written.
+HUNCH_SIMD void put_scores(const ScoreSink& sink, int64_t first, F32 scores) {
+  const int64_t left = sink.prefix_len - first;
+  if (left <= 0) return;
+  if (!sink.blocks) return store_first(sink.out + first, scores, left < kLanes ? int(left) : kLanes);
+  float of_blocks[2];
+  max_of_halves(scores, of_blocks);
+  float* out = sink.out + first / (kLanes / 2);
+  out[0] = of_blocks[0];
+  if (left >= kLanes) out[1] = of_blocks[1];
+}
 HUNCH_SIMD void end_scores(const BlockScores& s) {
   if (s.sink->row_sums) return;
-  for (int t = 0; t < kKeyTiles; ++t) {
-    const int64_t left = s.sink->prefix_len - s.first - t * kLanes;  // entries at and after prefix_len are not written
-    if (left <= 0) return;
-    store_first(
-        s.sink->out + s.first + t * kLanes, load(s.total + t * kLanes) * set1(s.sink->mean), left < kLanes ? int(left) : kLanes);
-  }
+  for (int t = 0; t < kKeyTiles; ++t) put_scores(*s.sink, s.first + t * kLanes, load(s.total + t * kLanes) * set1(s.sink->mean));
 }
 
 HUNCH_SIMD float lse_of(const ScoreSink& sink, int row, int head) {
@@ -63,8 +69,7 @@ static void combine_rows(const ScoreSink& sink, int num_rows, int64_t split) {
       const F32 sum = load(sink.row_sums + row * kSplitEntries + at);
       total = sink.maximum ? max(sum, total) : total + sum;
     }
-    const int64_t left = sink.prefix_len - first - at;
-    store_first(sink.out + first + at, total * set1(sink.mean), left < kLanes ? int(left) : kLanes);
+    put_scores(sink, first + at, total * set1(sink.mean));
   }
 }
 

@@ -6,7 +6,7 @@
 namespace hunch {
 namespace {
 
-using test::expect_scores, test::scored;
+using test::expect_greatest, test::expect_scores, test::scored;
 
 // attention() and score_keys() of one request on one backend.
 AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRequest& request) {
@@ -45,7 +45,12 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
                     std::to_string(int(metric)) + " combine " + std::to_string(int(combine)) + " shared " +
                     std::to_string(shared);
                 expect_scores(attend_one(*cpu, kv, request), expected, prefix, tolerance, what);
-                expect_scores(score_keys_alone(*cpu, kv, request), expected, prefix, tolerance, what + " by keys");
+                const AttendResult by_keys = score_keys_alone(*cpu, kv, request);
+                expect_scores(by_keys, expected, prefix, tolerance, what + " by keys");
+                AttendRequest blocks = request;
+                blocks.block = kScoreBlock, blocks.prefix_len = prefix / kScoreBlock * kScoreBlock;
+                expect_greatest(attend_one(*cpu, kv, blocks), attend_one(*cpu, kv, request), blocks.prefix_len, what);
+                expect_greatest(score_keys_alone(*cpu, kv, blocks), by_keys, blocks.prefix_len, what + " by keys");
               }
             }
       }

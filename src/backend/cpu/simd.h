@@ -19,7 +19,8 @@ inline constexpr int kLanes = 16;
 //   F32:  load store zero set1 | operators + - * / | fma(a, b, c) = a b + c | max(a, b), min(a, b): b where either is NaN
 //         less(a, b), less_equal, equal -> Mask | select(mask, a, b): a where set | sqrt | round (to nearest even, in fp32)
 //         load_bf16 load_f16 load_s8 load_f8 load_f8_nan (16 consecutive) | store_bf16 store_f16 (nearest even, NaN stays NaN)
-//         sum(a), max_of(a): one fixed tree | scale2(a, n): a 2^n, n integral in fp32, denormals rounded once
+//         sum(a), max_of(a): one fixed tree | max_of_halves(a, out[2]): of lanes 0 to 7 and 8 to 15 | scale2(a, n): a 2^n, n
+//         integral in fp32, denormals rounded once
 //   I32:  load_i32 store zero_i32 set1_i32 | + - * & | shift_left<n> shift_right<n> (logical) shift_right_sign<n>
 //         equal(a, b), less(a, b) (signed), less_unsigned(a, b) -> Mask | select | to_f32 | to_i32 (nearest even)
 //         bits_of(F32) float_of(I32): the same bits | dot4(acc, u8, s8): acc += sum of 4 unsigned x signed byte products, exact

@@ -165,12 +165,13 @@ HUNCH_SIMD float sum(F32 a) {
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-HUNCH_SIMD float max_of(F32 a) {
-  const __m256 h = _mm256_max_ps(a.lo, a.hi);
+HUNCH_SIMD float max_of(__m256 h) {
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+HUNCH_SIMD float max_of(F32 a) { return max_of(_mm256_max_ps(a.lo, a.hi)); }
+HUNCH_SIMD void max_of_halves(F32 a, float* out) { out[0] = max_of(a.lo), out[1] = max_of(a.hi); }
 HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
   alignas(64) int32_t lanes[16];
   store(lanes, a);

@@ -117,6 +117,12 @@ HUNCH_SIMD float max_of(F32 a) {
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+HUNCH_SIMD void max_of_halves(F32 a, float* out) {
+  __m512 m = _mm512_max_ps(a.v, _mm512_shuffle_f32x4(a.v, a.v, 0xb1));
+  m = _mm512_max_ps(m, _mm512_permute_ps(m, 0x4e));
+  m = _mm512_max_ps(m, _mm512_permute_ps(m, 0xb1));
+  out[0] = _mm512_cvtss_f32(m), out[1] = _mm_cvtss_f32(_mm512_extractf32x4_ps(m, 2));
+}
 // vpcompressd to a register and one whole store: the memory form of the instruction is slow on some cores.
 HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
   _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, a.v));

@@ -173,6 +173,13 @@ HUNCH_SIMD float max_of(F32 a) {
   const float even = q[0] > q[2] ? q[0] : q[2], odd = q[1] > q[3] ? q[1] : q[3];
   return even > odd ? even : odd;
 }
+HUNCH_SIMD void max_of_halves(F32 a, float* out) {
+  for (int half = 0; half < 2; ++half) {
+    const Float4 q = a.v[2 * half] > a.v[2 * half + 1] ? a.v[2 * half] : a.v[2 * half + 1];
+    const float even = q[0] > q[2] ? q[0] : q[2], odd = q[1] > q[3] ? q[1] : q[3];
+    out[half] = even > odd ? even : odd;
+  }
+}
 HUNCH_CALL int compress_store(void* p, Mask m, I32 a) {
   int n = 0;
   for (int i = 0; i < 16; ++i)

@@ -31,6 +31,8 @@ void top_k(Threads& threads, const TopKKernels& kernels, const TopKArgs& args) {
     own.index = &args.index(set, 0);
     own.scratch = threads.scratch(worker);
     kernels.select(own);
+    for (int64_t i = args.count * args.block - 1; i >= 0 && args.block > 1; --i)  // from the back: what is read still stands
+      own.index[i] = own.index[i / args.block] * args.block + int32_t(i % args.block);
   });
 }
 

@@ -6,14 +6,14 @@
 namespace hunch {
 namespace {
 
-std::vector<int32_t> select(
-    Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks, int recent) {
+std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks,
+    int recent, int block = 1) {
   const int64_t n = int64_t(scores.size()) / sets;
-  std::vector<int32_t> index(size_t(sets * count), -1);
+  std::vector<int32_t> index(size_t(sets * count * block), -1);
   TopKArgs args;
   args.scores = View<const float, 2>(scores.data(), sets, n);
   args.n = n, args.count = count, args.spread = spread, args.sinks = sinks, args.recent = recent;
-  args.index = View<int32_t, 2>(index.data(), sets, count);
+  args.block = block, args.index = View<int32_t, 2>(index.data(), sets, count * block);
   backend.top_k(args);
   return index;
 }
@@ -40,7 +40,9 @@ TEST(CpuTopK, EqualsASortOnRandomScoresTiesAndSpecialValues) {
       }
       const int64_t count = 1 + int64_t(random() % uint32_t(n));
       const int sinks = trial % 4 == 0 ? int(random() % 9) : 0, recent = trial % 7 == 0 ? int(random() % 40) : 0;
-      ASSERT_EQ(select(*cpu, scores, sets, count, 0, sinks, recent), select(reference, scores, sets, count, 0, sinks, recent))
+      const int block = 1 + trial % 8;
+      ASSERT_EQ(select(*cpu, scores, sets, count, 0, sinks, recent, block),
+          select(reference, scores, sets, count, 0, sinks, recent, block))
           << isa << " trial " << trial << " n " << n << " count " << count;
     }
   }

@@ -167,9 +167,8 @@ __global__ void reduce_scores_kernel(const ReduceScoresDevice* args) {
   const ReduceScoresDevice a = *args;
   wait_for_previous();
   let_next_start();
-  const int64_t sets = a.by_rows ? 1 : a.kv_heads, total = sets * a.prefix_len;
-  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += int64_t(gridDim.x) * blockDim.x) {
-    const int64_t set = at / a.prefix_len, entry = at % a.prefix_len;
+  const int64_t sets = a.by_rows ? 1 : a.kv_heads, count = a.prefix_len / a.block, total = sets * count;
+  const auto score_of = [&](int64_t set, int64_t entry) {
     float score = a.sum ? 0.0f : -INFINITY;
     for (int g = 0; g < a.groups; ++g) {
       float value = 0;
@@ -181,7 +180,13 @@ __global__ void reduce_scores_kernel(const ReduceScoresDevice* args) {
       }
       score = a.sum ? score + value : fmaxf(score, value);
     }
-    a.out[set * a.out_stride + entry] = score;
+    return score;
+  };
+  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += int64_t(gridDim.x) * blockDim.x) {
+    const int64_t set = at / count, first = at % count * a.block;
+    float score = score_of(set, first);
+    for (int i = 1; i < a.block; ++i) score = fmaxf(score, score_of(set, first + i));
+    a.out[set * a.out_stride + at % count] = score;
   }
 }
 
@@ -315,7 +320,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     const bool general = !kv_plane(run.kv, args.layer).on_tensor_cores || (1 << shift) > kMostTensorGroup;
     if (general || (run.num_rows << shift) > 2 * kTileRows)
       score(commands, args.layer, args.scale, args.q, run.first_row, run.kv, run.scores);
-    else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.prefix_len) * sizeof(float);
+    else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.count()) * sizeof(float);
   }
 }
 
@@ -348,7 +353,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   launch.runs.push_back(&run);
   this->run(commands, place_for(launch), call);
   kv_bytes_ += uint64_t(scores.prefix_len) * uint64_t(store.kv_heads) * kv_row_bytes(store.dtype, store.head_dim);
-  score_bytes_ += uint64_t(scores.out.extent[0] * scores.prefix_len) * sizeof(float);
+  score_bytes_ += uint64_t(scores.out.extent[0] * scores.count()) * sizeof(float);
 }
 
 void CudaAttention::Launch::list_combined(int padded_group, int group) {
@@ -448,9 +453,13 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       const int kv_heads = device.plane.kv_heads;
       const bool shared = scores.out.extent[0] == 1 && kv_heads > 1;
       HUNCH_CHECK(scores.out.extent[0] == 1 || scores.out.extent[0] == kv_heads);
-      device.sink = shared ? ScoreSink::Rows : packed <= kTileRows || launch.general ? ScoreSink::Direct : ScoreSink::Groups;
+      HUNCH_CHECK((scores.block == 1 || scores.block == kScoreBlock) && scores.prefix_len % scores.block == 0);
+      device.sink = shared                        ? ScoreSink::Rows
+          : packed > kTileRows && !launch.general ? ScoreSink::Groups
+          : scores.block > 1                      ? ScoreSink::Blocks
+                                                  : ScoreSink::Direct;
       device.weight = scores.metric == ScoreMetric::Weight, device.sum = scores.combine == ScoreCombine::Sum;
-      device.prefix_len = int32_t(scores.prefix_len);
+      device.prefix_len = int32_t(scores.prefix_len), device.block = scores.block;
       device.mean = 1.0f / float(shared ? kv_heads * call.group : call.group);
       auto& used = launch.used[r];
       auto& used_index = launch.used_index[r];
@@ -461,11 +470,12 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.row_used = upload(used), device.used_index = upload(used_index);
       device.lse = scores.lse.data, device.lse_row = scores.lse.stride[0], device.lse_head = scores.lse.stride[1];
       device.scores = scores.out.data, device.scores_stride = scores.out.stride[0];
-      if (!launch.general && device.sink != ScoreSink::Direct) {
+      if (!launch.general && (device.sink == ScoreSink::Rows || device.sink == ScoreSink::Groups)) {
         ReduceScoresDevice reduce;
         reduce.plane_stride = plane_stride(scores.prefix_len), reduce.out_stride = scores.out.stride[0];
         reduce.out = scores.out.data;
-        reduce.prefix_len = device.prefix_len, reduce.sum = device.sum, reduce.kv_heads = kv_heads;
+        reduce.prefix_len = device.prefix_len, reduce.block = device.block;
+        reduce.sum = device.sum, reduce.kv_heads = kv_heads;
         reduce.by_rows = shared, reduce.mean = device.mean;
         reduce.groups = shared ? num_used : int((packed + kTileRows - 1) / kTileRows);
         reduce.planes =

@@ -37,6 +37,7 @@ struct LeafDevice {
 enum class ScoreSink : int32_t {
   None,
   Direct,  // out[kv_head][entry]: all used rows of the KV head are in one tile
+  Blocks,  // out[kv_head][block]: the same, the greatest of kScoreBlock entries
   Groups,  // planes[tile][kv_head][entry], combined over rows
   Rows,    // planes[used row][kv_head][entry], the sum over the group
 };
@@ -59,8 +60,8 @@ struct AttentionRunDevice {
   const int32_t* paths = nullptr;
   // Scores.
   ScoreSink sink = ScoreSink::None;
-  int32_t weight = 0, sum = 0;  // metric Weight; combine Sum
-  int32_t prefix_len = 0;
+  int32_t weight = 0, sum = 0;          // metric Weight; combine Sum
+  int32_t prefix_len = 0, block = 1;    // ScoreArgs::block
   float mean = 0;                       // 1 / query heads of a set
   const uint8_t* row_used = nullptr;    // [run's row]
   const int32_t* used_index = nullptr;  // [run's row] its plane, Rows only
@@ -151,7 +152,7 @@ struct ReduceScoresDevice {
   const float* planes = nullptr;
   int64_t plane_stride = 0, out_stride = 0;
   float* out = nullptr;
-  int32_t prefix_len = 0, sum = 0, kv_heads = 0;
+  int32_t prefix_len = 0, block = 1, sum = 0, kv_heads = 0;
   int32_t groups = 0;   // planes [groups][kv_heads]
   int32_t by_rows = 0;  // Rows: sum over KV heads, times mean, combined over groups into one set; else sets are KV heads
   float mean = 0;

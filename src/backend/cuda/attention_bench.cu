@@ -35,6 +35,7 @@ struct Case {
   int64_t sequences = 4, entries = 131072;
   int rows = 1, q_heads = 32, kv_heads = 8, head_dim = 128, layers = 1;
   bool scores = false, shared = false;
+  int block = kScoreBlock;  // of scores
   int64_t selected = 0;     // 0: dense
   int page = 1;             // selected: entries in a row
   bool first_last = false;  // scores: of the first and the last row alone
@@ -62,7 +63,7 @@ class Bench {
     q_ = std::make_unique<test::DeviceArray<float>>(q);
     out_ = std::make_unique<test::DeviceArray<float>>(q.size());
     lse_ = std::make_unique<test::DeviceArray<float>>(std::vector<float>(size_t(rows * c.q_heads), 12.0f));
-    prefix_ = c.entries - c.rows;
+    prefix_ = (c.entries - c.rows) / kScoreBlock * kScoreBlock;
     if (c.scores) scores_ = std::make_unique<test::DeviceArray<float>>(size_t(c.sequences * c.kv_heads * c.entries));
     if (c.selected) {
       const int sets = c.shared ? 1 : c.kv_heads;
@@ -96,6 +97,7 @@ class Bench {
       }
       if (c.scores) {
         run.scores.metric = ScoreMetric::Weight, run.scores.combine = ScoreCombine::Max, run.scores.prefix_len = prefix_;
+        run.scores.block = c.block;
         run.scores.row_used = View<const uint8_t, 1>(used_.data(), c.rows);
         run.scores.lse = View<const float, 2>(lse_->data() + s * c.rows * c.q_heads, c.rows, c.q_heads);
         run.scores.out = View<float, 2>(scores_->data() + s * c.kv_heads * c.entries, c.shared ? 1 : c.kv_heads, c.entries);
@@ -121,7 +123,7 @@ class Bench {
     row.name = c_.name, row.ms = ms;
     row.bytes = double(c_.sequences * reads * c_.kv_heads) * double(2 * kv_row_bytes(c_.dtype, c_.head_dim)) +
         double(rows * c_.q_heads * c_.head_dim) * 8;
-    if (c_.scores) row.bytes += double(c_.sequences * (c_.shared ? 1 : c_.kv_heads) * prefix_) * 4;
+    if (c_.scores) row.bytes += double(c_.sequences * (c_.shared ? 1 : c_.kv_heads) * prefix_ / c_.block) * 4;
     row.flops = 4.0 * double(rows * c_.q_heads * c_.head_dim) * double(reads);
     return row;
   }
@@ -147,6 +149,11 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
       cases.push_back({.name = "attention: " + std::to_string(rows) + " rows" + (scores ? " with scores" : "") + ", 4 x 131072",
           .rows = rows,
           .scores = scores});
+  for (const int rows : {1, 8, 12})
+    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with a score an entry, 4 x 131072",
+        .rows = rows,
+        .scores = true,
+        .block = 1});
   for (const DType dtype : {DType::F8_E4M3, DType::Q8_0})
     for (const int rows : {1, 8, 12})
       cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, " +

@@ -475,6 +475,12 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
     const float other = __shfl_xor_sync(~0u, pooled, 2);
     if (shift_ < 3) pooled = combined(pooled, other);
+    if (sink_ == ScoreSink::Blocks) {  // the lanes of a block's keys are four apart
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) pooled = fmaxf(pooled, __shfl_xor_sync(~0u, pooled, step));
+      if (lane_ < 2 && at < scored_end_) scores_[at / kScoreBlock] = pooled;
+      return;
+    }
     if (!(lane_ & 2) && at < scored_end_) scores_[at] = pooled;
   }
   // The score of a row whose heads have been added; of a row that does not count, what changes nothing.

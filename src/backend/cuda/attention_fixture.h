@@ -99,7 +99,8 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
       run.tail_first = r.tail_first;
     }
     if (r.metric != ScoreMetric::None) {
-      run.scores.metric = r.metric, run.scores.combine = r.combine, run.scores.prefix_len = r.prefix_len;
+      run.scores.metric = r.metric, run.scores.combine = r.combine, run.scores.prefix_len = r.prefix_len,
+      run.scores.block = r.block;
       run.scores.row_used = View<const uint8_t, 1>(r.row_used.data(), r.row_used.size());
       run.scores.lse = View<const float, 2>(placed(r.lse), run.num_rows, heads);
       scores[i].assign(size_t(r.sets * (r.prefix_len + kGuard)), kUntouched);

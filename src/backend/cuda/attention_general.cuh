@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(128, kPairBlocks) pair_scores_kernel(const Att
   }
 }
 
-// One warp an entry: its lanes hold the key, all of whose elements are asked for at once. out [sets][prefix_len].
+// One warp a score, entry by entry: its lanes hold the key, all of whose elements are asked for at once. out [sets][count].
 constexpr int kHeld = 16;  // elements of a key in a lane: keys of up to 512
 __global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevice* args) {
   const AttentionDevice a = *args;
@@ -185,8 +185,7 @@ __global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevi
     if (dtype == DType::BF16) each([&](int d) { return kv_element(DType::BF16, row, d); });
     else each([&](int d) { return kv_element(dtype, row, d); });
   };
-  for (int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; at < sets * run.prefix_len; at += warps) {
-    const int entry = int(at % run.prefix_len), set = int(at / run.prefix_len);
+  const auto score_of = [&](int set, int entry) {
     if (!shared) hold(set, entry);
     float score = run.sum ? 0.0f : -INFINITY;
     for (int listed = 0; listed < run.num_rows; ++listed) {
@@ -205,7 +204,14 @@ __global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevi
       }
       score = run.sum ? score + sum * run.mean : fmaxf(score, sum * run.mean);
     }
-    if (lane == 0) run.scores[set * run.scores_stride + entry] = score;
+    return score;
+  };
+  const int64_t count = run.prefix_len / run.block;
+  for (int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; at < sets * count; at += warps) {
+    const int set = int(at / count), first = int(at % count) * run.block;
+    float score = score_of(set, first);
+    for (int i = 1; i < run.block; ++i) score = fmaxf(score, score_of(set, first + i));
+    if (lane == 0) run.scores[set * run.scores_stride + at % count] = score;
   }
 }
 

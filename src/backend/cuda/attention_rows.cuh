@@ -359,12 +359,18 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     scratch_read_ = true;
     *reinterpret_cast<float2*>(scratch + warp_ * kPageLen + column) = make_float2(v[0][0], v[0][1]);
     sync();
-    if (t_ >= kPageLen || entry + t_ >= scored_end_) return;
+    if (t_ >= kPageLen) return;
     float pooled = scratch[t_];
 #pragma unroll
     for (int w = 1; w < 4; ++w)
       if (w * 16 < rows_in_tile_) pooled = combined(pooled, scratch[w * kPageLen + t_]);
-    scores_[entry + t_] = pooled;
+    const bool blocks = sink_ == ScoreSink::Blocks;
+    if (blocks) {
+#pragma unroll
+      for (int step = 1; step < kScoreBlock; step *= 2) pooled = fmaxf(pooled, __shfl_xor_sync(~0u, pooled, step));
+    }
+    if (entry + t_ >= scored_end_ || (blocks && t_ % kScoreBlock != 0)) return;
+    scores_[blocks ? (entry + t_) / kScoreBlock : entry + t_] = pooled;
   }
 
   // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.

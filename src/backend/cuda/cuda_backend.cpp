@@ -181,8 +181,7 @@ bool CudaBackend::awaited(const View<float, 2>& scores) const {
 
 void CudaBackend::run_choices() {
   if (!choices_.empty()) enqueue_top_k(next_op(), choices_);
-  if (!expansions_.empty()) enqueue_expand_blocks(next_op(), expansions_);
-  choices_.clear(), expansions_.clear();
+  choices_.clear();
 }
 
 void CudaBackend::submit() {
@@ -309,8 +308,6 @@ void CudaBackend::score_keys(const ScoreKeysArgs& args) {
 }
 
 void CudaBackend::top_k(const TopKArgs& args) {
-  if (std::any_of(expansions_.begin(), expansions_.end(), [&](const auto& other) { return meet(other.index, args.index); }))
-    run_choices();
   if (!args.scores.data) return enqueue_ends(next_op(), args);
   if (!is_hopper()) {
     chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
@@ -326,12 +323,6 @@ void CudaBackend::top_k(const TopKArgs& args) {
 void CudaBackend::reduce_scores(const ReduceScoresArgs& args) {
   if (awaited(args.out)) run_choices();
   enqueue_reduce_scores(next_op(), args);
-}
-
-// Behind the choice of the blocks, which waits as well: of many sequences or layers both are few launches.
-void CudaBackend::expand_blocks(const ExpandBlocksArgs& args) {
-  if (expansions_.size() == kMostKept / 4) run_choices();
-  expansions_.push_back(args);
 }
 
 void CudaBackend::split_signs(const SplitSignsArgs& args) { enqueue_split_signs(next_op(), args); }

@@ -61,7 +61,6 @@ class CudaBackend final : public Backend {
   void score_keys(const ScoreKeysArgs&) override;
   void top_k(const TopKArgs&) override;
   void reduce_scores(const ReduceScoresArgs&) override;
-  void expand_blocks(const ExpandBlocksArgs&) override;
   void split_signs(const SplitSignsArgs&) override;
   void copy_rows(const CopyRowsArgs&) override;
   void copy_tokens(const CopyTokensArgs&) override;
@@ -106,7 +105,6 @@ class CudaBackend final : public Backend {
   Buffer experts_read_, experts_seen_;                       // ExpertsRead: device memory; what the host sees of it
   uint64_t experts_bytes_ = 0;                               // of experts_seen_ that counters have
   std::vector<TopKArgs> choices_;                            // asked for, not yet appended
-  std::vector<ExpandBlocksArgs> expansions_;                 // behind those
   const float *kept_first_ = nullptr, *kept_end_ = nullptr;  // around all scores that they read
   std::optional<ReadyHeadsArgs> heads_;
   CudaReady ready_;

@@ -40,11 +40,11 @@ void HostOps::top_k(Commands& commands, const TopKArgs& args) {
   TopKArgs host = args;
   const int64_t sets = args.scores.extent[0];
   host.scores = fetch(args.scores, args.n);
-  ids_.resize(size_t(sets * args.count));
-  host.index = View<int32_t, 2>(ids_.data(), sets, args.count);
+  ids_.resize(size_t(sets * args.count * args.block));
+  host.index = View<int32_t, 2>(ids_.data(), sets, args.count * args.block);
   reference_.top_k(host);
   View<int32_t, 2> to = args.index;
-  to.extent[0] = sets, to.extent[1] = args.count;
+  to.extent[0] = sets, to.extent[1] = args.count * args.block;
   put(to, ids_.data());
 }
 

@@ -13,22 +13,28 @@
 
 namespace hunch {
 
-#if HUNCH_HOPPER
-__device__ __forceinline__ auto cluster_of_blocks() { return cooperative_groups::this_cluster(); }
-#else
-// Lets kernels of clusters compile, for devices on which they never run (host_ops.h).
+// A block that is alone: also lets kernels of clusters compile, for devices on which they never run (host_ops.h).
 struct NoCluster {
   __device__ unsigned block_rank() const { return 0; }
-  __device__ void sync() const {}
+  __device__ void sync() const { __syncthreads(); }
   template <class T>
   __device__ T* map_shared_rank(T* p, int) const {
     return p;
   }
 };
+#if HUNCH_HOPPER
+__device__ __forceinline__ auto cluster_of_blocks() { return cooperative_groups::this_cluster(); }
+#else
 __device__ __forceinline__ NoCluster cluster_of_blocks() { return {}; }
 #endif
 
 constexpr int kClusterBlocks = 8;  // the most that every Hopper device places
+// The blocks that share a selection: kClusterBlocks, or one by itself.
+template <int kBlocks>
+__device__ __forceinline__ auto blocks_together() {
+  if constexpr (kBlocks > 1) return cluster_of_blocks();
+  else return NoCluster{};
+}
 constexpr int kBins = 2048, kGroupBins = 128, kGroups = kBins / kGroupBins;
 constexpr int64_t kMostEntries = int64_t(1) << 22;  // indices have 22 bits
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -94,9 +100,10 @@ __device__ __forceinline__ void clear_bins(SelectShared& s) {
 
 // The blocks of a cluster wait for each other, but what they wrote is not made visible (that costs a thousand cycles): enough
 // where memory is about to be overwritten whose last reads by others have returned.
+template <int kBlocks>
 __device__ __forceinline__ void cluster_meet() {
 #if HUNCH_HOPPER
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if constexpr (kBlocks > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
@@ -107,28 +114,29 @@ __device__ __forceinline__ void cluster_meet() {
 struct Found {
   uint32_t bin, remaining, inside;
 };
-inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
-  const auto cluster = cluster_of_blocks();
+template <int kBlocks = kClusterBlocks>
+__device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
+  const auto cluster = blocks_together<kBlocks>();
   const unsigned rank = cluster.block_rank();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   __syncthreads();  // all of this block have counted
   for (int g = warp; g < kGroups; g += int(blockDim.x >> 5)) {
     const uint4 four = *reinterpret_cast<const uint4*>(&s.bins[g * kGroupBins + lane * 4]);
     const uint32_t sum = __reduce_add_sync(kAllLanes, four.x + four.y + four.z + four.w);
-    if (lane < kClusterBlocks) *cluster.map_shared_rank(&s.group_sums[rank][g], lane) = sum;
+    if (lane < kBlocks) *cluster.map_shared_rank(&s.group_sums[rank][g], lane) = sum;
   }
   cluster.sync();
   if (warp == 0) {
     uint32_t value = 0;
     if (lane < kGroups)
-      for (int b = 0; b < kClusterBlocks; ++b) value += s.group_sums[b][lane];
+      for (int b = 0; b < kBlocks; ++b) value += s.group_sums[b][lane];
     uint32_t upto = warp_scan(value);
     const int group = __ffs(int(__ballot_sync(kAllLanes, upto >= remaining))) - 1;
     const uint32_t left = remaining - __shfl_sync(kAllLanes, upto - value, group);
     uint4 sums{0, 0, 0, 0};
     uint32_t* bins = &s.bins[group * kGroupBins + lane * 4];
 #pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) {
+    for (int b = 0; b < kBlocks; ++b) {
       const uint4 x = *reinterpret_cast<const uint4*>(cluster.map_shared_rank(bins, b));
       sums.x += x.x, sums.y += x.y, sums.z += x.z, sums.w += x.w;
     }
@@ -150,7 +158,7 @@ inline __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remainin
   }
   __syncthreads();
   const Found found{s.found.bin, s.found.remaining, s.found.inside};
-  cluster_meet();  // nobody reads others' bins any more
+  cluster_meet<kBlocks>();  // nobody reads others' bins any more
   for (int i = threadIdx.x; i < kBins; i += blockDim.x) s.bins[i] = 0;
   __syncthreads();
   return found;
@@ -165,38 +173,38 @@ __device__ __forceinline__ void count_where(bool in, const uint32_t* bin) {
 }
 
 // Of the entries with `key`, the `count`-th lowest index. each(op) calls op(key, index) for every entry of this thread.
-template <class Each>
+template <int kBlocks = kClusterBlocks, class Each>
 __device__ __forceinline__ Threshold select_ids(SelectShared& s, uint32_t key, uint32_t count, const Each& each) {
   each([&](uint32_t k, uint32_t i) { count_where(k == key, &s.bins[i >> 11]); });
-  const Found high = find_bin(s, count);
+  const Found high = find_bin<kBlocks>(s, count);
   if (high.remaining == high.inside) return {key, high.bin << 11 | 2047u};
   each([&](uint32_t k, uint32_t i) { count_where(k == key && i >> 11 == high.bin, &s.bins[i & 2047u]); });
-  return {key, high.bin << 11 | find_bin(s, high.remaining).bin};
+  return {key, high.bin << 11 | find_bin<kBlocks>(s, high.remaining).bin};
 }
 
 __device__ __forceinline__ void count_high(SelectShared& s, uint32_t key) { count_where(true, &s.bins[2047u - (key >> 21)]); }
 
 // What keeps exactly the `count` best. Expects count_high() done for every entry, in the calling order of find_bin's promise.
-template <class Each>
+template <int kBlocks = kClusterBlocks, class Each>
 __device__ __forceinline__ Threshold select_best(SelectShared& s, uint32_t count, const Each& each) {
-  Found f = find_bin(s, count);
+  Found f = find_bin<kBlocks>(s, count);
   const uint32_t high = 2047u - f.bin;
   if (f.remaining == f.inside) return {high << 21, kEveryId};
   each([&](uint32_t k, uint32_t) {
     const uint32_t above = k - (high << 21);
     count_where(above < 1u << 21, &s.bins[2047u - (above >> 10)]);
   });
-  f = find_bin(s, f.remaining);
+  f = find_bin<kBlocks>(s, f.remaining);
   const uint32_t middle = high << 11 | (2047u - f.bin);
   if (f.remaining == f.inside) return {middle << 10, kEveryId};
   each([&](uint32_t k, uint32_t) {
     const uint32_t above = k - (middle << 10);
     count_where(above < 1u << 10, &s.bins[1023u - above]);
   });
-  f = find_bin(s, f.remaining);
+  f = find_bin<kBlocks>(s, f.remaining);
   const uint32_t key = middle << 10 | (1023u - f.bin);
   if (f.remaining == f.inside) return {key, kEveryId};
-  return select_ids(s, key, f.remaining, each);
+  return select_ids<kBlocks>(s, key, f.remaining, each);
 }
 
 }  // namespace hunch

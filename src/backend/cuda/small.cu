@@ -98,28 +98,6 @@ __global__ void reduce_kernel(const Reduce* args) {
   }
 }
 
-struct Expand {
-  int32_t *aside, *index;  // of a set: its blocks, copied aside as one array cannot be read and spread at once
-  int64_t blocks;
-  int block;
-};
-struct Expansions {
-  const Expand* sets;  // one per row of blocks
-};
-__global__ void take_blocks_kernel(const Expansions* args) {
-  wait_for_previous();
-  let_next_start();
-  const Expand a = args->sets[blockIdx.y];
-  for (int64_t b = first_index(); b < a.blocks; b += stride()) a.aside[b] = a.index[b];
-}
-__global__ void spread_blocks_kernel(const Expansions* args) {
-  wait_for_previous();
-  let_next_start();
-  const Expand a = args->sets[blockIdx.y];
-  for (int64_t i = first_index(); i < a.blocks * a.block; i += stride())
-    a.index[i] = a.aside[i / a.block] * a.block + int32_t(i % a.block);
-}
-
 struct Split {
   const float* q;
   float* out;
@@ -211,21 +189,6 @@ void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {
   HUNCH_CHECK(args.pool % 2 == 1 && (args.pool == 1 || args.block == 1));
   commands.launch(reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
       Reduce{args.scores.data, args.out.data, args.n, args.scores.stride[0], args.out.stride[0], args.pool, args.block});
-}
-
-void enqueue_expand_blocks(Commands& commands, std::span<const ExpandBlocksArgs> calls) {
-  std::vector<Expand> sets;
-  int64_t room = 0;
-  for (const ExpandBlocksArgs& args : calls) room += args.index.extent[0] * args.blocks;
-  auto* aside = static_cast<int32_t*>(commands.workspace(size_t(room) * sizeof(int32_t)));
-  for (const ExpandBlocksArgs& args : calls)
-    for (int64_t set = 0; set < args.index.extent[0]; ++set, aside += args.blocks)
-      sets.push_back({aside, args.index.data + set * args.index.stride[0], args.blocks, args.block});
-  const Expansions expansions{commands.data(std::span<const Expand>(sets))};
-  const Grid grid{.blocks = dim3(kStriding / 4, unsigned(sets.size())), .threads = kThreads};
-  commands.launch(take_blocks_kernel, grid, expansions);
-  commands.launch(spread_blocks_kernel, grid, expansions);
-  commands.wrote_cache();
 }
 
 void enqueue_split_signs(Commands& commands, const SplitSignsArgs& args) {

@@ -14,7 +14,6 @@ void enqueue_copy_rows(Commands&, std::span<const CopyRowsArgs>);  // one launch
 void enqueue_copy_tokens(Commands&, std::span<const CopyTokensArgs>);
 void enqueue_scatter_columns(Commands&, const ScatterColumnsArgs&);
 void enqueue_reduce_scores(Commands&, const ReduceScoresArgs&);
-void enqueue_expand_blocks(Commands&, std::span<const ExpandBlocksArgs>);  // two launches for all
 void enqueue_split_signs(Commands&, const SplitSignsArgs&);
 // TopKArgs without scores: the first and the last entries.
 void enqueue_ends(Commands&, const TopKArgs&);

@@ -1,7 +1,6 @@
-// Selection of the best entries: contract in backend/ops/top_k.h. Where there are many sets, top_k_stream.cuh takes them block by
-// block. The kernel here takes what is left: a cluster of eight blocks takes one set. Each warp owns a run of rows of 128
-// entries: it reads and dilates them in registers, keeps the keys in shared memory while three histograms find the threshold
-// (select.cuh), then writes its indices behind those of the warps before it.
+// Selection of the best entries: contract in backend/ops/top_k.h. A block takes a set that its memory holds, a cluster of eight
+// blocks any other. Each warp owns a run of rows of 128 entries: it reads and dilates them in registers, keeps the keys in shared
+// memory while three histograms find the threshold (select.cuh), then writes its indices behind those of the warps before it.
 #include "backend/cuda/top_k.h"
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/select.cuh"
-#include "backend/cuda/top_k_stream.cuh"
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {
@@ -17,13 +15,57 @@ namespace {
 
 constexpr int kRow = 128;                    // entries of one warp-wide load, four per lane
 constexpr int kBatch = 8;                    // rows in flight per warp: 8 x 16 bytes per lane
-constexpr int kHeldRows = 16;                // rows of keys that a warp keeps
+constexpr int kHeldRows = 16;                // rows of keys that a warp keeps at most
 constexpr int kManySets = 8, kFewSets = 24;  // warps of a block: three blocks of 64 KiB per multiprocessor, or one of 192 KiB
 constexpr int kFusedSpread = 32;             // farther than the 32 entries before a batch nothing is read
 
+constexpr int kMostSteps = 6;  // 1 + 2 + 4 + 8 + 16 + 1
+
+// The steps of a spread by doubling. Spreads that are not done in registers have none here.
+struct Spread {
+  int32_t num_steps, step[kMostSteps];
+  float factor[kMostSteps];
+};
+
+struct TopKCall {
+  const float* scores;
+  int32_t* index;
+  int64_t score_stride, index_stride;
+  int32_t first, n, count, sinks, recent_from, block;  // first: number of its first set
+  Spread spread;
+};
+
+struct TopKSet {
+  const float* scores;
+  int32_t* index;
+  int32_t n, count, sinks, recent_from, block, aligned;
+  Spread spread;
+};
+
+// The i-th of a set's list is j: its block's entries.
+__device__ __forceinline__ void put_choice(const TopKSet& set, uint32_t i, int32_t j) {
+  int32_t* to = set.index + int64_t(i) * set.block;
+  for (int e = 0; e < set.block; ++e) to[e] = j * set.block + e;
+}
+
+// The host describes calls; sets are found from them on the device, since a list of ten thousand sets takes longer to copy than
+// their selection.
+struct TopKSets {
+  const TopKCall* calls;
+  const uint32_t* call_of;  // of each set
+  int32_t num_sets, pad;
+
+  __device__ __forceinline__ TopKSet operator[](int i) const {
+    const TopKCall call = calls[call_of[i]];
+    const float* scores = call.scores + (i - call.first) * call.score_stride;
+    return {scores, call.index + (i - call.first) * call.index_stride, call.n, call.count, call.sinks, call.recent_from,
+        call.block, reinterpret_cast<uintptr_t>(scores) % 16 == 0, call.spread};
+  }
+};
+
 struct TopKDevice {
   TopKSets sets;
-  const uint32_t* failed;  // null: all sets are wanted, one per cluster; else those marked here
+  int32_t held, pad;  // rows of keys that a warp keeps, a multiple of four; below kHeldRows they hold every set
 };
 
 struct Shared {
@@ -31,7 +73,7 @@ struct Shared {
   TopKSet set;
   uint32_t warp_counts[32];
   uint32_t block_counts[kClusterBlocks];
-  alignas(16) uint4 keys[1];  // [warps][kHeldRows][32]
+  alignas(16) uint4 keys[1];  // [warps][held][32]
 };
 
 // One step of the dilation in registers: y[i][c] of lane l is entry 128 i + 4 l + c of the batch; y[0] holds the entries before
@@ -164,41 +206,43 @@ struct WarpRows {
 };
 
 // One set, by all blocks of a cluster, with s.set and clear bins visible to all of them.
-__device__ __forceinline__ void choose_set(Shared& s) {
-  const auto cluster = cluster_of_blocks();
+template <int kBlocks>
+__device__ __forceinline__ void choose_set(Shared& s, int held) {
+  const auto cluster = blocks_together<kBlocks>();
   const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
   const TopKSet& set = s.set;
 
-  const int rows = (set.n + kRow - 1) / kRow, share = (rows + kClusterBlocks * warps - 1) / (kClusterBlocks * warps);
+  const int rows = (set.n + kRow - 1) / kRow, share = (rows + kBlocks * warps - 1) / (kBlocks * warps);
   const int first = min((rank * warps + warp) * share, rows), last = min(first + share, rows);
-  const WarpRows mine{set, s.keys + warp * kHeldRows * 32, first, last, share <= kHeldRows ? kHeldRows : kHeldRows - kBatch};
+  const WarpRows mine{set, s.keys + warp * held * 32, first, last, share <= held ? held : held - kBatch};
 
   mine.each_row(true, [&](uint4 k, uint32_t) {
     count_high(s.select, k.x), count_high(s.select, k.y), count_high(s.select, k.z), count_high(s.select, k.w);
   });
-  const Threshold kept = select_best(s.select, uint32_t(set.count), [&](const auto& op) { mine.each(op); });
+  const Threshold kept = select_best<kBlocks>(s.select, uint32_t(set.count), [&](const auto& op) { mine.each(op); });
 
   // Each warp's count, so that it knows where its indices begin; held rows become their indices on the way, over the keys that
   // they were chosen by (an index never lands past its key).
   const uint32_t before = (1u << lane) - 1;
-  const auto write_kept = [&](uint4 k, uint32_t j, auto* to, uint32_t at) {
+  const auto write_kept = [&](uint4 k, uint32_t j, uint32_t at, const auto& put) {
     const auto keep = kept.keeps_four(k, j);
     const uint32_t own = uint32_t(keep.x) + uint32_t(keep.y) + uint32_t(keep.z) + uint32_t(keep.w);
     const uint32_t ones = __ballot_sync(kAllLanes, own & 1), twos = __ballot_sync(kAllLanes, own & 2),
                    fours = __ballot_sync(kAllLanes, own & 4);
     if ((ones | twos | fours) == 0) return at;
-    to += at + __popc(ones & before) + 2 * __popc(twos & before) + 4 * __popc(fours & before);
-    if (keep.x) *to++ = int32_t(j);
-    if (keep.y) *to++ = int32_t(j) + 1;
-    if (keep.z) *to++ = int32_t(j) + 2;
-    if (keep.w) *to++ = int32_t(j) + 3;
+    uint32_t to = at + __popc(ones & before) + 2 * __popc(twos & before) + 4 * __popc(fours & before);
+    if (keep.x) put(to++, int32_t(j));
+    if (keep.y) put(to++, int32_t(j) + 1);
+    if (keep.z) put(to++, int32_t(j) + 2);
+    if (keep.w) put(to++, int32_t(j) + 3);
     return at + __popc(ones) + 2 * __popc(twos) + 4 * __popc(fours);
   };
-  const bool all_held = share <= kHeldRows;
+  const bool all_held = share <= held;
   int32_t* list = reinterpret_cast<int32_t*>(mine.keys);
   uint32_t count = 0;
   if (all_held) {
-    mine.each_row(false, [&](uint4 k, uint32_t j) { count = write_kept(k, j, list, count); });
+    mine.each_row(false,
+        [&](uint4 k, uint32_t j) { count = write_kept(k, j, count, [&](uint32_t to, int32_t index) { list[to] = index; }); });
   } else {
     mine.each_row(false, [&](uint4 k, uint32_t j) {
       const auto keep = kept.keeps_four(k, j);
@@ -210,40 +254,37 @@ __device__ __forceinline__ void choose_set(Shared& s) {
   __syncthreads();
   if (warp == 0) {
     const uint32_t total = __reduce_add_sync(kAllLanes, lane < warps ? s.warp_counts[lane] : 0u);
-    if (lane < kClusterBlocks) *cluster.map_shared_rank(&s.block_counts[rank], lane) = total;
+    if (lane < kBlocks) *cluster.map_shared_rank(&s.block_counts[rank], lane) = total;
   }
   cluster.sync();
   uint32_t at = __reduce_add_sync(
       kAllLanes, (lane < rank ? s.block_counts[lane % kClusterBlocks] : 0u) + (lane < warp ? s.warp_counts[lane] : 0u));
   if (all_held) {
-    for (uint32_t i = lane; i < count; i += 32) set.index[at + i] = list[i];
+    const uint32_t block = uint32_t(set.block);
+    int32_t* to = set.index + at * block;
+    for (uint32_t i = lane; i < count * block; i += 32) to[i] = list[i / block] * set.block + int32_t(i % block);
   } else {
-    mine.each_row(false, [&](uint4 k, uint32_t j) { at = write_kept(k, j, set.index, at); });
+    mine.each_row(false,
+        [&](uint4 k, uint32_t j) { at = write_kept(k, j, at, [&](uint32_t to, int32_t index) { put_choice(set, to, index); }); });
   }
 }
 
-__global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
-  if (!HUNCH_HOPPER) return;
+template <int kBlocks>
+__device__ __forceinline__ void choose_mine(const TopKDevice* args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  const auto cluster = cluster_of_blocks();
-  const int lane = threadIdx.x & 31, id = int(blockIdx.x) / kClusterBlocks;
   const TopKDevice a = *args;
   clear_bins(s.select);
   wait_for_previous();
   let_next_start();
-  const int clusters = int(gridDim.x) / kClusterBlocks;
-  for (int first = id; first < a.sets.num_sets; first += 32 * clusters) {
-    const int mine = first + lane * clusters;
-    uint32_t wanted = __ballot_sync(kAllLanes, mine < a.sets.num_sets && (!a.failed || a.failed[mine] != 0));
-    for (; wanted != 0; wanted &= wanted - 1) {
-      __syncthreads();  // the set before is done with
-      if (threadIdx.x == 0) s.set = a.sets[first + (__ffs(int(wanted)) - 1) * clusters];
-      cluster.sync();  // all blocks have begun: others may write into their memory
-      choose_set(s);
-    }
-  }
+  if (threadIdx.x == 0) s.set = a.sets[int(blockIdx.x) / kBlocks];
+  blocks_together<kBlocks>().sync();  // all have begun: others may write into their memory
+  choose_set<kBlocks>(s, a.held);
 }
+__global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kFewSets * 32, 1) top_k_kernel(const TopKDevice* args) {
+  if (HUNCH_HOPPER) choose_mine<kClusterBlocks>(args);
+}
+__global__ void __launch_bounds__(kFewSets * 32, 1) top_k_alone_kernel(const TopKDevice* args) { choose_mine<1>(args); }
 
 // Spreads too far for the registers: one step over all sets, from one array into another.
 struct DilateSet {
@@ -310,61 +351,27 @@ void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<cons
   }
 }
 
-void launch_clusters(Commands& commands, int clusters, int warps, const TopKDevice& args) {
-  commands.launch(top_k_kernel,
-      {.blocks = dim3(unsigned(clusters) * kClusterBlocks),
-          .threads = unsigned(warps) * 32,
-          .shared_bytes = sizeof(Shared) + size_t(warps) * kHeldRows * 32 * sizeof(uint4)},
-      args);
-  commands.wrote_cache();
+Grid grid_of(int blocks, int warps, int held) {
+  return {.blocks = dim3(unsigned(blocks)),
+      .threads = unsigned(warps) * 32,
+      .shared_bytes = sizeof(Shared) + size_t(warps) * size_t(held) * 32 * sizeof(uint4)};
 }
 
-TopKSets upload(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of) {
-  return {commands.data(std::span<const TopKCall>(calls)), commands.data(std::span<const uint32_t>(call_of)),
-      int32_t(call_of.size()), 0};
-}
-
-// Block by block, where that pays: at least a set per multiprocessor, most of them fit for it. Of the two shapes, large blocks
-// hold the candidates of long sets; a call goes from one to the other when its sets outgrow it, hardly ever.
-bool enqueue_stream(Commands& commands, const std::vector<TopKCall>& calls, const std::vector<uint32_t>& call_of,
-    std::span<const TopKArgs> asked) {
-  const int64_t num_sets = int64_t(call_of.size());
-  if (num_sets < device_facts().num_sms) return false;
-  struct Shape {
-    int warps, blocks, count;  // blocks per multiprocessor; most entries chosen
-  };
-  constexpr Shape kShapes[] = {{4, 4, 2500}, {8, 2, 12000}};
-  const Shape* shape = nullptr;
-  bool sixteen = false;
-  for (const Shape& each : kShapes) {
-    int64_t fit[2] = {};  // without a spread, with one of 16
-    for (size_t i = 0; i < calls.size(); ++i) {
-      const TopKCall& call = calls[i];
-      if (asked[i].spread > kFusedSpread) return false;  // dilated elsewhere
-      if ((call.spread.num_steps == 0 || call.spread.is_sixteen()) && call.n >= kLeastStreamed && call.n <= kMostTiles * kTile &&
-          call.count <= each.count)
-        fit[call.spread.is_sixteen()] += asked[i].scores.extent[0];
-    }
-    sixteen = fit[1] > fit[0];
-    if (fit[sixteen] * 4 >= num_sets * 3) {
-      shape = &each;
-      break;
-    }
+// A block a set, where blocks hold them all and are enough to be worth it; else a cluster a set.
+void launch(Commands& commands, const std::vector<TopKCall>& calls, const TopKSets& sets) {
+  int most = 0;
+  for (const TopKCall& call : calls) most = std::max(most, call.n);
+  const int rows = (most + kRow - 1) / kRow;
+  const int warps = rows <= kManySets * kHeldRows ? kManySets : kFewSets, share = (rows + warps - 1) / warps;
+  if (share <= kHeldRows && sets.num_sets * kRow * 4 >= most) {
+    const int held = share <= 4 ? 4 : share <= 8 ? 8 : kHeldRows;
+    commands.launch(top_k_alone_kernel, grid_of(sets.num_sets, warps, held), TopKDevice{sets, held, 0});
+  } else {
+    const bool few = sets.num_sets * kClusterBlocks <= device_facts().num_sms;
+    commands.launch(top_k_kernel, grid_of(sets.num_sets * kClusterBlocks, few ? kFewSets : kManySets, kHeldRows),
+        TopKDevice{sets, kHeldRows, 0});
   }
-  if (!shape) return false;
-  // A multiprocessor has 4 KiB more than one block may ask for and their reserved KiB.
-  const size_t shared = (device_facts().shared_bytes / size_t(shape->blocks) - 1024) / 16 * 16;
-  const int capacity = int((shared - stream_shared_bytes(shape->warps, 0)) / sizeof(uint32_t));
-  const TopKSets sets = upload(commands, calls, call_of);
-  uint32_t* failed = static_cast<uint32_t*>(commands.workspace(size_t(num_sets) * sizeof(uint32_t)));
-  const Grid grid{.blocks = dim3(unsigned(num_sets)), .threads = unsigned(shape->warps) * 32, .shared_bytes = shared};
-  const StreamDevice args{sets, failed, uint32_t(capacity), 0};
-  if (sixteen) commands.launch(stream_top_k_kernel<kStreamSpread>, grid, args);
-  else commands.launch(stream_top_k_kernel<0>, grid, args);
   commands.wrote_cache();
-  // What failed, if anything did.
-  launch_clusters(commands, 3 * device_facts().num_sms / kClusterBlocks, kManySets, TopKDevice{sets, failed});
-  return true;
 }
 
 }  // namespace
@@ -375,11 +382,12 @@ void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
   for (const TopKArgs& args : asked) {
     HUNCH_CHECK(args.count >= 1 && args.count <= args.n && args.n < kMostEntries);
     HUNCH_CHECK(args.scores.stride[1] == 1 && args.index.stride[1] == 1 && args.index.extent[0] >= args.scores.extent[0]);
+    HUNCH_CHECK(args.block >= 1 && args.n * args.block < (int64_t(1) << 31));
     TopKCall call{};
     call.scores = args.scores.data, call.score_stride = args.scores.stride[0];
     call.index = args.index.data, call.index_stride = args.index.stride[0];
     call.first = int32_t(call_of.size());
-    call.n = int32_t(args.n), call.count = int32_t(args.count);
+    call.n = int32_t(args.n), call.count = int32_t(args.count), call.block = args.block;
     call.sinks = args.sinks, call.recent_from = int32_t(std::max<int64_t>(args.n - args.recent, 0));
     if (args.spread <= kFusedSpread)
       for (const int step : steps_of(args.spread)) {
@@ -390,11 +398,10 @@ void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
     calls.push_back(call);
   }
   if (call_of.empty()) return;
-  if (enqueue_stream(commands, calls, call_of, asked)) return;
   spread_far(commands, calls, asked);
-  const bool few = int(call_of.size()) * kClusterBlocks <= device_facts().num_sms;
-  launch_clusters(
-      commands, int(call_of.size()), few ? kFewSets : kManySets, TopKDevice{upload(commands, calls, call_of), nullptr});
+  launch(commands, calls,
+      {commands.data(std::span<const TopKCall>(calls)), commands.data(std::span<const uint32_t>(call_of)),
+          int32_t(call_of.size()), 0});
 }
 
 }  // namespace hunch

@@ -29,10 +29,10 @@ struct Case {
   int spread;
   int in_list;  // calls in one list, as a round has other work around them; 1: the sets of a whole round
 };
-// 36 layers of 4 sequences of 8 KV heads; 32 shorter sequences; fewer sets, longer ones.
-constexpr Case kCases[] = {{1152, 131072, 9175, 16, 1}, {9216, 10240, 717, 16, 1}, {144, 131072, 9175, 16, 10},
-    {144, 131072, 9175, 0, 10}, {8, 131072, 9175, 16, 10}, {1, 32768, 2294, 16, 10}, {1, 1 << 20, 73400, 16, 10},
-    {64, 1 << 20, 73400, 16, 10}};
+// 36 layers of 4 sequences of 8 KV heads, by blocks of 8 entries and by entries; 32 shorter sequences; fewer sets, longer ones.
+constexpr Case kCases[] = {{1152, 16384, 492, 2, 1}, {9216, 1280, 39, 2, 1}, {256, 3584, 108, 2, 1}, {1152, 131072, 9175, 16, 1},
+    {9216, 10240, 717, 16, 1}, {144, 131072, 9175, 16, 10}, {144, 131072, 9175, 0, 10}, {8, 131072, 9175, 16, 10},
+    {1, 32768, 2294, 16, 10}, {1, 1 << 20, 73400, 16, 10}, {64, 1 << 20, 73400, 16, 10}};
 
 }  // namespace
 

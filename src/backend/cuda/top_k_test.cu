@@ -47,7 +47,12 @@ struct Set {
   int64_t n, count;
   int spread = 0, sinks = 0, recent = 0;
   int64_t sets = 1, pitch = 0;  // pitch: elements between rows beyond n
+  int block = 1;
 };
+// Blocks of one entry, of eight, of three.
+void mix_blocks(std::vector<Set>& all) {
+  for (size_t i = 0; i < all.size(); ++i) all[i].block = i % 3 == 0 ? 1 : i % 3 == 1 ? 8 : 3;
+}
 
 // All of them in one launch, against the reference one by one.
 void expect_reference(Commands& commands, const std::vector<Set>& all) {
@@ -60,20 +65,22 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
     const int64_t stride = set.n + set.pitch;
     values.push_back(scores_of(set.kind, size_t(set.sets * stride), seed++));
     scores.push_back(std::make_unique<test::DeviceArray<float>>(values.back()));
-    lists.push_back(std::make_unique<test::DeviceArray<int32_t>>(std::vector<int32_t>(size_t(set.sets * set.count), -1)));
+    lists.push_back(
+        std::make_unique<test::DeviceArray<int32_t>>(std::vector<int32_t>(size_t(set.sets * set.count * set.block), -1)));
     calls.push_back({.scores = View<const float, 2>(scores.back()->data(), set.sets, stride),
         .n = set.n,
         .count = set.count,
         .spread = set.spread,
         .sinks = set.sinks,
         .recent = set.recent,
-        .index = View<int32_t, 2>(lists.back()->data(), set.sets, set.count)});
+        .block = set.block,
+        .index = View<int32_t, 2>(lists.back()->data(), set.sets, set.count * set.block)});
   }
   enqueue_top_k(commands, calls);
   ASSERT_TRUE(commands.wait().ok());
   ReferenceBackend reference;
   for (size_t i = 0; i < all.size(); ++i) {
-    std::vector<int32_t> want(size_t(all[i].sets * all[i].count));
+    std::vector<int32_t> want(size_t(all[i].sets * all[i].count * all[i].block));
     TopKArgs args = calls[i];
     args.scores.data = values[i].data();
     args.index.data = want.data();
@@ -94,6 +101,7 @@ TEST(CudaTopK, ChoosesWhatTheReferenceChooses) {
       for (const Kind kind : kKinds)
         for (const int64_t count : {int64_t(1), (n + 13) / 14, n - n / 3, n})
           all.push_back({kind, n, count, 0, int(n % 5), int(n % 9), 1 + n % 2, n % 4});
+    mix_blocks(all);
     if (many) {
       expect_reference(*commands, all);
     } else {
@@ -132,6 +140,7 @@ TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
   all[7] = {Kind::Odd, 150000, 60000, 16, 4, 64};
   all[11] = {Kind::Equal, 300001, 100000, 0, 4, 64};
   all[12] = {Kind::Signed, 262144, 2000, 0, 0, 0, 1, 1};
+  mix_blocks(all);
   expect_reference(*commands, all);
 }
 
@@ -152,6 +161,7 @@ TEST(CudaTopK, ChoosesTheSameSetBySet) {
     all.push_back({Kind::Wide, 5000, 300, spread == 16 ? 5 : 16, 0, 0, 3});  // another spread
     all.push_back({Kind::Wide, 8192, 7000, spread, 4, 64, 3});               // nearly all
     all.push_back({Kind::Wide, 8192, 1, spread, 0, 0, 3});
+    mix_blocks(all);
     expect_reference(*commands, all);
     std::vector<Set> longer;
     for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Heaps})
@@ -162,6 +172,19 @@ TEST(CudaTopK, ChoosesTheSameSetBySet) {
     longer.push_back({Kind::Uniform, 10240, 717, spread, 4, 64, 90});
     expect_reference(*commands, longer);
   }
+}
+
+// Sets that a block's memory holds, few rows of them and many.
+TEST(CudaTopK, ChoosesBlocksOfEntriesABlockASet) {
+  HUNCH_NEEDS_HOPPER();
+  auto commands = Commands::make().value();
+  for (const int64_t n : {39, 1280, 3584, 8192, 8193, 16384, 20000, 49152})
+    for (const int spread : {2, 0, 16}) {
+      std::vector<Set> all;
+      for (const Kind kind : kKinds) all.push_back({kind, n, (n * 3 + 99) / 100, spread, 1, int(n % 9), 14, n % 4, 8});
+      all.push_back({Kind::Ties, n / 2, n / 2, spread, 0, 0, 3, 0, 8});
+      expect_reference(*commands, all);
+    }
 }
 
 TEST(CudaTopK, RepeatsManySetsAsOneGraph) {

@@ -30,15 +30,19 @@ enum class ScoreMetric : uint8_t {
 };
 enum class ScoreCombine : uint8_t { Sum, Max };
 
-// Scores of the entries [0, prefix_len), one fp32 per entry and set. u[r] = mean of the metric over the set's query heads (the
-// group of one KV head, or all heads if `out` has one row); score = sum or max over the rows with row_used of u[r].
+// Scores of the entries [0, prefix_len), one fp32 per entry and set, or one per block: the greatest of its entries. u[r] = mean
+// of the metric over the set's query heads (the group of one KV head, or all heads if `out` has one row); score = sum or max over
+// the rows with row_used of u[r].
+inline constexpr int kScoreBlock = 8;
 struct ScoreArgs {
   ScoreMetric metric = ScoreMetric::None;
   ScoreCombine combine = ScoreCombine::Sum;
   View<const uint8_t, 1> row_used;  // [rows of the run]
   View<const float, 2> lse;         // [rows of the run][head], Weight only
   int64_t prefix_len = 0;           // every used row reads all of [0, prefix_len): no window, prefix_len <= last + 1
-  View<float, 2> out;               // [kv_heads or 1][>= prefix_len]
+  int block = 1;                    // or kScoreBlock; prefix_len is a multiple of it
+  View<float, 2> out;               // [kv_heads or 1][>= count()]
+  int64_t count() const { return prefix_len / block; }
 };
 
 // Rows that form a tree (or a part of one). The round's row x (0: the pending token) stands at entry first_entry + x and has

@@ -11,12 +11,14 @@ namespace hunch {
 // 0.98^st y(j - st)) for t = 0, st = min(t + 1, n - t), t += st until t = n), then `sinks` first and `recent` last entries count
 // as +inf, then the `count` greatest by (score descending, index ascending); NaN ranks lowest, -0 equals +0.
 // Requires 1 <= count <= n. Spread is for scores >= 0 only. Without scores (data null) the list is the `sinks` first and `recent`
-// last entries, count = sinks + recent.
+// last entries, count = sinks + recent. With a block > 1 all of this is about blocks of so many entries, and what is chosen are
+// theirs: of block b those from b * block on.
 struct TopKArgs {
   View<const float, 2> scores;  // [sets][>= n]
   int64_t n = 0, count = 0;
   int spread = 0, sinks = 0, recent = 0;
-  View<int32_t, 2> index;  // [sets][count], ascending
+  int block = 1;
+  View<int32_t, 2> index;  // [sets][count * block], ascending
 };
 
 // Scores of neighbours together, before a choice. pool > 1: means over so many entries around each (odd; cut at the ends, the
@@ -26,13 +28,6 @@ struct ReduceScoresArgs {
   int64_t n = 0;
   int pool = 1, block = 1;  // one of them is 1
   View<float, 2> out;       // [sets][>= n, or n / block]
-};
-
-// Chosen blocks become their entries, in the same array: block b those from b * block on.
-struct ExpandBlocksArgs {
-  View<int32_t, 2> index;  // [sets][blocks * block]; the first `blocks` of each set are read
-  int64_t blocks = 0;
-  int block = 1;
 };
 
 }  // namespace hunch

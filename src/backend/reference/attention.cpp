@@ -94,6 +94,7 @@ void collect_scores(const ScoreArgs& scores, int layer, float scale, View<const 
   const int kv_heads = kv.store->kv_heads, heads = int(q.extent[1]), group = heads / kv_heads;
   const int64_t sets = scores.out.extent[0];
   HUNCH_CHECK(sets == kv_heads || sets == 1);
+  HUNCH_CHECK((scores.block == 1 || scores.block == kScoreBlock) && scores.prefix_len % scores.block == 0);
   const int kv_heads_per_set = sets == 1 ? kv_heads : 1;
   for (int64_t set = 0; set < sets; ++set) {
     std::vector<Entries> entries;
@@ -111,7 +112,8 @@ void collect_scores(const ScoreArgs& scores, int layer, float scale, View<const 
         const float mean = float(sum / (kv_heads_per_set * group));
         score = scores.combine == ScoreCombine::Sum ? score + mean : std::max(score, mean);
       }
-      scores.out(set, e) = score;
+      float& out = scores.out(set, e / scores.block);
+      out = e % scores.block == 0 ? score : std::max(out, score);
     }
   }
 }

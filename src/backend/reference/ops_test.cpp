@@ -225,6 +225,7 @@ TEST(Reference, ScoresKeysByLogitAndByWeight) {
       View<const uint8_t, 1>(used.data(), 3),
       View<const float, 2>(lse.data(), 3, 1),
       2,
+      1,
       View<float, 2>(out.data(), 1, 2),
   };
   head.backend.score_keys(args);
@@ -316,12 +317,13 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
   }
 }
 
-std::vector<int32_t> select(const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0) {
+std::vector<int32_t> select(
+    const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0, int block = 1) {
   ReferenceBackend backend;
-  std::vector<int32_t> index(static_cast<size_t>(count));
+  std::vector<int32_t> index(static_cast<size_t>(count * block));
   const int64_t n = int64_t(scores.size());
-  backend.top_k(
-      {View<const float, 2>(scores.data(), 1, n), n, count, spread, sinks, recent, View<int32_t, 2>(index.data(), 1, count)});
+  backend.top_k({View<const float, 2>(scores.data(), 1, n), n, count, spread, sinks, recent, block,
+      View<int32_t, 2>(index.data(), 1, count * block)});
   return index;
 }
 
@@ -330,6 +332,7 @@ TEST(Reference, SelectsTheBestEntriesTiesToTheLowerIndex) {
   EXPECT_EQ(select({kNan, 0.0f, -0.0f, -1}, 3), (std::vector<int32_t>{1, 2, 3}));
   EXPECT_EQ(select({kNan, kNan, -5}, 2), (std::vector<int32_t>{0, 2}));
   EXPECT_EQ(select({1, 9, 8, 7, 1}, 3, 0, 1, 1), (std::vector<int32_t>{0, 1, 4}));
+  EXPECT_EQ(select({1, 9, 8, 7}, 2, 0, 0, 1, 3), (std::vector<int32_t>{3, 4, 5, 9, 10, 11})) << "entries of blocks";
 }
 
 TEST(Reference, DilatesScoresForwardWithDecay) {

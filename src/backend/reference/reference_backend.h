@@ -69,7 +69,6 @@ class ReferenceBackend : public Backend {
   void score_keys(const ScoreKeysArgs&) override;
   void top_k(const TopKArgs&) override;
   void reduce_scores(const ReduceScoresArgs&) override;
-  void expand_blocks(const ExpandBlocksArgs&) override;
   void split_signs(const SplitSignsArgs&) override;
   void copy_rows(const CopyRowsArgs&) override;
   void copy_tokens(const CopyTokensArgs&) override;

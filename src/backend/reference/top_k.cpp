@@ -21,7 +21,7 @@ float ReferenceBackend::dilation_factor(int steps) {
 void ReferenceBackend::top_k(const TopKArgs& args) {
   HUNCH_CHECK(args.count >= 1 && args.count <= args.n);
   if (!args.scores.data) {
-    HUNCH_CHECK(args.count == args.sinks + args.recent);
+    HUNCH_CHECK(args.count == args.sinks + args.recent && args.block == 1);
     for (int64_t set = 0; set < args.index.extent[0]; ++set)
       for (int64_t i = 0; i < args.count; ++i) args.index(set, i) = int32_t(i < args.sinks ? i : args.n - args.count + i);
     return;
@@ -48,7 +48,8 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
       return std::isnan(y) ? !std::isnan(x) : x > y;
     });
     std::sort(order.begin(), order.begin() + args.count);
-    std::copy_n(order.begin(), args.count, &args.index(set, 0));
+    for (int64_t i = 0; i < args.count * args.block; ++i)
+      args.index(set, i) = order[size_t(i / args.block)] * args.block + int32_t(i % args.block);
   }
 }
 
@@ -68,14 +69,6 @@ void ReferenceBackend::reduce_scores(const ReduceScoresArgs& args) {
       args.out(set, j) = sum / float(args.pool);
     }
   }
-}
-
-void ReferenceBackend::expand_blocks(const ExpandBlocksArgs& args) {
-  for (int64_t set = 0; set < args.index.extent[0]; ++set)
-    for (int64_t b = args.blocks - 1; b >= 0; --b) {  // from the back: what is read is not yet overwritten
-      const int32_t first = args.index(set, b) * args.block;
-      for (int i = 0; i < args.block; ++i) args.index(set, b * args.block + i) = first + i;
-    }
 }
 
 }  // namespace hunch

@@ -1,6 +1,6 @@
-// vegas: the entries that the verified rows attended to most (Vegas, section 4). Forward spread (S'(j) = max_t 0.98^t S(j-t))
-// then favours what follows the places just read, which is what the next tokens read; or whole blocks are kept by their greatest
-// score.
+// vegas: the blocks of entries that the verified rows attended to most (Vegas, section 4: blocks of one), each by its greatest
+// score. Forward spread over them (S'(j) = max_t 0.98^t S(j-t)) favours what follows the places just read, which is what the next
+// tokens read.
 //
 // Metrics: `weight` normalises by the drafts' log-sum-exps, `true_weight` by the rows' own in a second look at K; `logit` is eq.
 // 2 and 3. Rows `last` is the row of the last accepted token, `accepted` all rows up to it.
@@ -28,8 +28,7 @@ Result<std::unique_ptr<SparsePolicy>> make_vegas(const SparsePolicy::Setup& setu
   HUNCH_OK(parse_combine("vegas", o, how));
   HUNCH_OK(parse_share("vegas", o, how));
   if (o.block < 1 || o.block > 1024) return usage_error("vegas: blocks must have 1 to 1024 entries");
-  how.block = o.block;
-  how.spread = o.block > 1 ? 0 : o.spread;
+  how.block = o.block, how.spread = (o.spread + o.block - 1) / o.block;
   if (o.metric == "logit" && how.spread > 0)
     return usage_error("vegas: spread needs a weight metric (logits may be negative); use spread 0 with metric logit");
   return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
