@@ -167,10 +167,11 @@ __global__ void reduce_scores_kernel(const ReduceScoresDevice* args) {
   const ReduceScoresDevice a = *args;
   wait_for_previous();
   let_next_start();
-  const int64_t sets = a.by_rows ? 1 : a.kv_heads, count = a.prefix_len / a.block, total = sets * count;
-  const auto score_of = [&](int64_t set, int64_t entry) {
+  const int64_t sets = a.by_rows ? 1 : a.kv_heads, total = sets * a.prefix_len;
+  for (int64_t first = int64_t(blockIdx.x) * blockDim.x; first < total; first += int64_t(gridDim.x) * blockDim.x) {
+    const int64_t at = first + threadIdx.x, set = at / a.prefix_len, entry = at % a.prefix_len;
     float score = a.sum ? 0.0f : -INFINITY;
-    for (int g = 0; g < a.groups; ++g) {
+    for (int g = 0; g < a.groups && at < total; ++g) {
       float value = 0;
       if (a.by_rows) {
         for (int h = 0; h < a.kv_heads; ++h) value += a.planes[(int64_t(g) * a.kv_heads + h) * a.plane_stride + entry];
@@ -180,13 +181,8 @@ __global__ void reduce_scores_kernel(const ReduceScoresDevice* args) {
       }
       score = a.sum ? score + value : fmaxf(score, value);
     }
-    return score;
-  };
-  for (int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += int64_t(gridDim.x) * blockDim.x) {
-    const int64_t set = at / count, first = at % count * a.block;
-    float score = score_of(set, first);
-    for (int i = 1; i < a.block; ++i) score = fmaxf(score, score_of(set, first + i));
-    a.out[set * a.out_stride + at % count] = score;
+    for (int step = 1; step < a.block; step *= 2) score = fmaxf(score, __shfl_xor_sync(~0u, score, step));
+    if (at < total && entry % a.block == 0) a.out[set * a.out_stride + entry / a.block] = score;
   }
 }
 
