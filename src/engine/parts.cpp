@@ -103,10 +103,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());
   parts->pass.emplace(*parts->backend, parts->model->shape(), *parts->store,
-      PassLimits{.max_rows = int(parts->limits.rows),
-          .max_segments = options.max_num_seqs,
-          .context_len = parts->context_len,
-          .compressed = parts->compressed.get()});
+      PassLimits{
+          .max_rows = int(parts->limits.rows), .max_segments = options.max_num_seqs, .compressed = parts->compressed.get()});
   parts->load_ms = ms_since(start);
   return parts;
 }
@@ -315,7 +313,6 @@ SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int m
     setup.window.push_back(policy.skip_layers.empty() || !policy.skip_layers[size_t(layer)] ? shape.window_of(layer) : 1);
   setup.max_draft = max_draft;
   setup.max_sequences = max_sequences;
-  setup.context_len = context_len;
   setup.options = policy;
   return setup;
 }

@@ -109,7 +109,7 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
   return bench;
 }
 
-int64_t RoundBench::growth(int gamma, int rounds) { return int64_t(kWarmRoundsOfDevices + 2 * rounds) * (gamma + 1); }
+int64_t RoundBench::growth(int gamma, int rounds) { return int64_t(kMostWarmRounds + 2 * rounds) * (gamma + 1); }
 
 // Every run starts at the same depth, and every round unless it cannot. A drafter that has seen more than that forgets it.
 void RoundBench::begin_run() {
@@ -159,10 +159,13 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
   RoundCost cost;
   begin_run();
   // A pass that learns comes first: drafts need a selection, or hidden states.
-  const int warm_rounds = parts_.backend->asynchronous() ? kWarmRoundsOfDevices : kWarmRounds;
-  for (int warm = 0; warm < warm_rounds; ++warm) {
+  const int least = parts_.backend->asynchronous() ? kWarmRoundsOfDevices : kWarmRounds,
+            most = goes_on_ ? kMostWarmRounds : least;
+  for (int warm = 0, settled = 0; warm < least || (warm < most && settled < kSettledRounds); ++warm) {
+    const uint64_t launches = parts_.backend->counters().kernel_launches;
     HUNCH_OK(one_round(gamma));
     end_round();
+    settled = parts_.backend->counters().kernel_launches == launches ? settled + 1 : 0;
   }
   HUNCH_OK(parts_.backend->synchronize());
   std::vector<double> whole, drafts;

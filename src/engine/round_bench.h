@@ -20,8 +20,9 @@ struct RoundOptions {
   std::vector<double> acceptance;  // that some guess of a depth is kept, given one of the depth before; the last value goes on
 };
 
-// Of a run, before those that are timed: devices have recorded their graphs by then.
-inline constexpr int kWarmRounds = 5, kWarmRoundsOfDevices = 12;
+// Of a run, before those that are timed: devices have recorded their graphs by then. Rounds of learned drafters, which differ by
+// what was accepted, go on until some in a row had no kernel launched by itself, or for so many.
+inline constexpr int kWarmRounds = 5, kWarmRoundsOfDevices = 12, kSettledRounds = 5, kMostWarmRounds = 100;
 
 struct RoundCost {
   double round_ms = 0, draft_ms = 0, verify_ms = 0;  // of one round: the whole; its parts, timed apart

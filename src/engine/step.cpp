@@ -217,7 +217,7 @@ void Step::forward(const StepPlan& plan) {
   verified_.clear();
   segments_.clear();
   int64_t rows = 0, verify_rows = 0;
-  bool guesses = false, flying = false;
+  bool flying = false;
   const int64_t capacity = int64_t(ids_.bytes() / sizeof(int32_t));
   auto ids = ids_.view<int32_t>(capacity);
   for (const auto& decode : plan.decodes) {
@@ -229,7 +229,7 @@ void Step::forward(const StepPlan& plan) {
     HUNCH_CHECK(rows + who.tree().size + 1 <= capacity);
     ids(rows++) = who.sequence.pending();
     const DraftTree& tree = who.tree();
-    guesses |= tree.size > 0, flying |= tree.size > 0 && tree.in_flight;
+    flying |= tree.size > 0 && tree.in_flight;
     if (tree.in_flight) {
       parts_.backend->copy_tokens({.from = tree.tokens.slice(0, tree.size), .to = ids.slice(rows, tree.size)});
       rows += tree.size;
@@ -271,7 +271,7 @@ void Step::forward(const StepPlan& plan) {
         .selecting_rows = chunk.last && who.learns ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
   }
   if (rows == 0) return;
-  if (guesses && !flying) parts_.backend->hurry();  // what was guessed is known here: nothing runs meanwhile
+  if (!flying) parts_.backend->hurry();  // nothing runs meanwhile
 
   const Model& model = *parts_.model;
   auto hidden = hidden_.view<float>(rows, model.shape().hidden);

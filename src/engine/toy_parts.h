@@ -82,8 +82,7 @@ inline std::unique_ptr<EngineParts> make_parts(Tables tables, const char* device
   const int64_t pages = (context_len + kPageLen - 1) / kPageLen;
   parts->store = parts->backend->make_kv_store(parts->geometry, pages);
   parts->pool.emplace(pages);
-  parts->pass.emplace(
-      *parts->backend, parts->model->shape(), *parts->store, PassLimits{.max_rows = 65, .context_len = context_len});
+  parts->pass.emplace(*parts->backend, parts->model->shape(), *parts->store, PassLimits{.max_rows = 65});
   return parts;
 }
 

@@ -33,10 +33,6 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   const size_t rows = size_t(limits.max_rows);
   positions_.resize(rows), last_.resize(rows), used_.resize(rows);
   lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
-  // A device chooses for all layers at once, when the pass is over: the scores of all of them stay until then.
-  score_layers_ = backend.asynchronous() ? shape.layers : 1;
-  scores_ = backend.allocate(
-      size_t(score_layers_) * size_t(limits.max_segments) * size_t(shape.kv_heads) * size_t(limits.context_len) * sizeof(float));
   segments_.reserve(size_t(limits.max_segments));
   runs_.reserve(size_t(limits.max_segments)), parts_.reserve(size_t(limits.max_segments));
   if (!limits.compressed) return;
@@ -147,16 +143,13 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
   const View<uint8_t, 1> used(used_.data() + run.first_row, run.num_rows);
   const int64_t skipped = run.num_rows - info.num_rows;
   for (int64_t row = 0; row < run.num_rows; ++row) used(row) = row >= skipped && request.row_used(row - skipped);
-  const int64_t number = &run - runs_.data();
-  auto scores = scores_.view<float>(
-      score_layers_, limits_.max_segments, shape_.kv_heads, limits_.context_len)[score_layers_ > 1 ? layer : 0][number];
   run.scores = {.metric = request.metric,
       .combine = request.combine,
       .row_used = used,
       .lse = request.lse,
       .prefix_len = info.first_position / request.block * request.block,
       .block = request.block,
-      .out = scores.slice(0, request.per_kv_head ? shape_.kv_heads : 1)};
+      .out = request.out};
 }
 
 // The runs that choose for the segment: one row of each group. A device takes trees as a whole.

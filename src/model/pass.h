@@ -40,7 +40,6 @@ struct Segment {
 
 struct PassLimits {
   int max_rows = 512, max_segments = 1;
-  int64_t context_len = 0;     // scores of that many entries per KV head and segment
   int64_t floats_per_row = 0;  // of scratch, beyond what a decoder needs
   // Sparse attention: compressed rows, num_pages / max_segments pages for the sequence of each slot.
   KvStore* compressed = nullptr;
@@ -122,8 +121,7 @@ class Pass {
   Arena arena_;
   std::vector<int32_t> positions_, last_;  // [max_rows]
   std::vector<uint8_t> used_;              // [max_rows]
-  Buffer lse_, scores_;
-  int score_layers_ = 1;
+  Buffer lse_;
   View<const int32_t, 1> ids_;
   Taps taps_;
   std::vector<Segment> segments_;

@@ -41,7 +41,6 @@ class Rig {
         .window = {0, 16, 0},
         .max_sequences = 3,
         .max_draft = kMaxDraft,
-        .context_len = 1 << 20,
         .options = options,
     }));
   }
@@ -151,7 +150,7 @@ class Rig {
   // As Pass does it: what is asked for is copied, all sequences attend, then all learn.
   void read_all(const std::vector<Live*>& runs) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      std::vector<std::vector<float>> scores(runs.size()), lse(runs.size());
+      std::vector<std::vector<float>> lse(runs.size());
       std::vector<std::vector<uint8_t>> used(runs.size());
       std::vector<ScoreArgs> args(runs.size());
       for (size_t i = 0; i < runs.size(); ++i) {
@@ -174,13 +173,11 @@ class Rig {
         if (request.lse.data)
           for (int row = 0; row < rows; ++row)
             for (int head = 0; head < kHeads; ++head) lse[i].push_back(request.lse(row, head));
-        const int sets = request.per_kv_head ? kKvHeads : 1;
-        scores[i].resize(size_t(sets * run.info.first_position));
         args[i].combine = request.combine;
         args[i].row_used = View<const uint8_t, 1>(used[i].data(), rows);
         args[i].lse = View<const float, 2>(lse[i].data(), rows, kHeads);
         args[i].block = request.block, args[i].prefix_len = run.info.first_position / request.block * request.block;
-        args[i].out = View<float, 2>(scores[i].data(), sets, run.info.first_position);
+        args[i].out = request.out;
       }
       for (size_t i = 0; i < runs.size(); ++i)
         if (args[i].metric != ScoreMetric::None)

@@ -75,15 +75,15 @@ struct ScoreRequest {
   ScoreCombine combine = ScoreCombine::Max;
   View<const uint8_t, 1> row_used;  // [num_rows]
   View<const float, 2> lse;         // [num_rows][head]; Weight
-  bool per_kv_head = true;
-  int block = 1;  // ScoreArgs::block; what is left of the prefix behind whole ones has no score
+  int block = 1;                    // ScoreArgs::block; what is left of the prefix behind whole ones has no score
+  View<float, 2> out;               // [kv_heads or 1][>= prefix / block], the policy's own
 };
 
 // What a layer's attention left behind.
 struct Observation {
   View<const float, 3> q;       // [num_rows][head][head_dim]
   View<const float, 2> lse;     // [num_rows][head] true log-sum-exps over what the rows read
-  View<const float, 2> scores;  // [sets][prefix / block]; data null if none were requested
+  View<const float, 2> scores;  // ScoreRequest::out; data null if none were requested
   float scale = 1;
   KvRef kv;  // the sequence's own entries, these rows' included
 };
@@ -97,7 +97,6 @@ class SparsePolicy {
     std::vector<int> window;  // [layers] 0: reads all and drafts run it; other layers are never selected from
     int max_sequences = 1;
     int max_draft = 0;
-    int64_t context_len = 0;
     PolicyOptions options;
   };
   virtual ~SparsePolicy() = default;

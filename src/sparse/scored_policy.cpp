@@ -33,7 +33,7 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       max_rows_(std::max(setup.max_draft + 1, how.prompt_rows)),
       sets_(how.per_kv_head ? setup.geometry.kv_heads : 1),
       score_block_(how.pool == 1 && how.block % kScoreBlock == 0 ? kScoreBlock : 1),
-      scores_(backend_, sets_),
+      score_layers_(backend_.asynchronous() ? setup.geometry.layers : 1),
       reduced_(backend_, sets_),
       slots_(size_t(setup.max_sequences)) {
   HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.pool == 1 || how.block == 1));
@@ -50,7 +50,7 @@ void ScoredPolicy::open(const Sequence& sequence) {
   close(sequence.slot);
   // A kept selection's tail grows with the request; otherwise a tail is a round's.
   copy_.open(sequence, how_.keeps ? sequence.max_len - sequence.prompt_len + how_.prompt_rows : 0);
-  scores_.reserve(sequence.max_len);
+  reserve_scores(sequence.slot, sequence.max_len);
   if (how_.pool > 1 || how_.block > score_block_) reduced_.reserve(sequence.max_len);
   SlotState& state = slots_[size_t(sequence.slot)];
   if (!state.noted.empty()) return;  // the rest does not depend on the sequence
@@ -75,8 +75,8 @@ ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
   ScoreRequest request{.metric = how_.metric,
       .combine = how_.combine,
       .row_used = used_rows(info.num_rows),
-      .per_kv_head = sets_ > 1,
-      .block = score_block_};
+      .block = score_block_,
+      .out = scores_of(layer, info.sequence->slot)};
   if (how_.metric == ScoreMetric::Weight) {
     request.lse = lse_of_drafts(layer, info);
     if (!request.lse.data) request.lse = lse_of_last(layer, info);
@@ -104,7 +104,7 @@ void ScoredPolicy::learn(int layer, const PassInfo& info, const Observation& see
   if (!copy_.chooses(layer)) return copy_.copy(layer, slot, tail_last, seen.kv);
   View<const float, 2> scores = seen.scores;
   if (!scores.data)
-    scores = look_again(layer, info.first_position, seen.q, seen.lse, used_rows(info.num_rows), seen.scale, seen.kv);
+    scores = look_again(layer, slot, info.first_position, seen.q, seen.lse, used_rows(info.num_rows), seen.scale, seen.kv);
   choose(layer, slot, tail_last, scores, seen.kv);
 }
 
@@ -126,7 +126,7 @@ void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
     const auto q = state.q.view<float>(geometry_.layers, max_rows_, heads_, geometry_.head_dim)[layer].slice(0, commit.num_rows);
     const auto lse = rows_of(state.had_drafts ? state.draft_lse : state.true_lse, layer, commit.num_rows);
     choose(layer, sequence.slot, commit.first + commit.accepted + 1,
-        look_again(layer, commit.first, q, lse, used, state.scale, state.kv), state.kv);
+        look_again(layer, sequence.slot, commit.first, q, lse, used, state.scale, state.kv), state.kv);
   }
 }
 
@@ -204,9 +204,26 @@ void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observa
   backend_.copy_rows({.from = seen.lse, .to = rows_of(state.true_lse, layer, info.num_rows)});
 }
 
-View<const float, 2> ScoredPolicy::look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
-    View<const uint8_t, 1> used, float scale, const KvRef& kv) {
-  auto out = scores_.view();
+void ScoredPolicy::reserve_scores(Slot slot, int64_t max_len) {
+  const int64_t wanted = (max_len / score_block_ + 16) / 16 * 16;  // whole lines of 64 bytes
+  SlotState& state = slots_[size_t(slot)];
+  if (wanted <= state.num_scores) return;
+  if (scores_.data()) (void)backend_.synchronize();  // choices that still wait for theirs; a failure shows at the next step
+  state.num_scores = wanted, layer_scores_ = 0;
+  for (SlotState& each : slots_) each.first_score = layer_scores_, layer_scores_ += sets_ * each.num_scores;
+  scores_ = {};  // first, so that both never exist at once
+  scores_ = backend_.allocate(size_t(score_layers_ * layer_scores_) * sizeof(float), Memory::Spare);
+}
+
+View<float, 2> ScoredPolicy::scores_of(int layer, Slot slot) const {
+  const SlotState& state = slots_[size_t(slot)];
+  float* first = static_cast<float*>(scores_.data()) + (score_layers_ > 1 ? layer * layer_scores_ : 0) + state.first_score;
+  return View<float, 2>(first, sets_, state.num_scores);
+}
+
+View<const float, 2> ScoredPolicy::look_again(int layer, Slot slot, int64_t prefix_len, View<const float, 3> q,
+    View<const float, 2> lse, View<const uint8_t, 1> used, float scale, const KvRef& kv) {
+  auto out = scores_of(layer, slot);
   backend_.score_keys({.layer = layer,
       .scale = scale,
       .q = q,

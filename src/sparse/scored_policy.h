@@ -53,10 +53,11 @@ class ScoredPolicy : public CopyingPolicy {
  private:
   using Rows = ScoredOptions::Rows;
   struct SlotState {
-    Buffer draft_lse;            // [layer][row][head] of this round's draft steps
-    std::vector<uint8_t> noted;  // [row] its draft step ran
-    int64_t noted_at = -1;       // position of row 0 of the noted round
-    Buffer last_lse;             // [layer][head] of the last row that read everything
+    int64_t num_scores = 0, first_score = 0;  // of a set; where those of a layer begin
+    Buffer draft_lse;                         // [layer][row][head] of this round's draft steps
+    std::vector<uint8_t> noted;               // [row] its draft step ran
+    int64_t noted_at = -1;                    // position of row 0 of the noted round
+    Buffer last_lse;                          // [layer][head] of the last row that read everything
     bool has_last = false;
     // Rows that are known after acceptance: what committed() needs.
     bool waiting = false, had_drafts = false;
@@ -74,8 +75,10 @@ class ScoredPolicy : public CopyingPolicy {
   View<const float, 2> lse_of_drafts(int layer, const PassInfo&);
   View<const float, 2> lse_of_last(int layer, const PassInfo&);
   void keep_for_later(int layer, const PassInfo&, const Observation&);
-  View<const float, 2> look_again(int layer, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
+  View<const float, 2> look_again(int layer, Slot, int64_t prefix_len, View<const float, 3> q, View<const float, 2> lse,
       View<const uint8_t, 1> used, float scale, const KvRef&);
+  void reserve_scores(Slot, int64_t max_len);
+  View<float, 2> scores_of(int layer, Slot) const;
   View<const float, 2> reduced(Slot, View<const float, 2> scores);
   void choose(int layer, Slot, int64_t tail_last, View<const float, 2> scores, const KvRef&);
 
@@ -85,7 +88,12 @@ class ScoredPolicy : public CopyingPolicy {
   KvGeometry geometry_;
   int heads_, max_rows_, sets_;
   int score_block_;  // entries that a collected score stands for
-  EntryScores scores_, reduced_;
+  // [layer][slot][set][block], as long as each slot's longest sequence. Of all layers where a backend is asynchronous: it chooses
+  // for them at once, when the pass is over. So far apart are those of two layers in `layer_scores_` floats.
+  Buffer scores_;
+  int score_layers_;
+  int64_t layer_scores_ = 0;
+  EntryScores reduced_;
   std::vector<uint8_t> used_;  // [max_rows]
   std::vector<SlotState> slots_;
 };

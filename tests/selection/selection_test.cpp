@@ -120,7 +120,6 @@ class Replay {
         .heads = heads_,
         .window = {0},
         .max_draft = std::max(1, rows_ - 1),
-        .context_len = 512,
     };
     setup.options = {
         .ratio = wanted["ratio"],
@@ -147,8 +146,7 @@ class Replay {
     std::vector<float> scores(size_t(kv_heads_ * prefix_)), lse;
     ScoreArgs args{.metric = request.metric, .combine = request.combine, .row_used = request.row_used, .lse = request.lse};
     args.prefix_len = prefix_;
-    if (request.metric != ScoreMetric::None)
-      args.out = View<float, 2>(scores.data(), request.per_kv_head ? kv_heads_ : 1, prefix_);
+    if (request.metric != ScoreMetric::None) args.out = View<float, 2>(scores.data(), request.out.extent[0], prefix_);
     attend(args, lse);
     policy->learn(0, info,
         {.q = queries(),

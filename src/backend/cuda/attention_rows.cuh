@@ -62,7 +62,9 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (lse[half]) minus_lse_[half] = -kLog2E * *lse[half];
-    this->template load_queries<kTileRows>(run, item, row_of_place, [] {});
+    this->template load_queries<kTileRows>(run, item, row_of_place, [&] {
+      if (kScored) best()[t_] = 0;
+    });
   }
 
   // The state of the thread's rows over a stretch of keys. o: [8 columns j][half][2]. total: by classes of keys until a split
@@ -136,6 +138,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
         if (goes_on) make_scores(tile, s);
       } while (goes_on);
       end_split(state, added);
+      if (kScored && in_blocks()) store_best(split);
       const int of_item = split - item.first_split;
       if constexpr (kKeeps) {
         if (item.fold && of_item > 0) fold_onto(folded, state);
@@ -151,13 +154,16 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   // Scores without attention.
   __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     Tiles tiles(item, run.leaves);
+    int split = item.first_split;
     while (__any_sync(~0u, tiles.next())) {
       float s[32];
       const TileInFlight tile = next_stage(tiles);
+      if (in_blocks() && tile.split != split) store_best(split), split = tile.split;
       make_scores(tile, s);
       if (is_scored(tile)) score_logits(run, tile.entry, s);
       leave(tile);
     }
+    if (in_blocks()) store_best(split);
   }
 
   // S = Q K^T of a tile.
@@ -348,10 +354,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   // A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after three exchanges each has 2 columns
   // of all eight rows of its place: heads of a row are added, then rows are combined, at last those of other warps.
   __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, float (&v)[2][16]) {
-    if (sink_ == ScoreSink::Rows) {
-      score_rows(run, entry, v);
-      return;
-    }
+    if (sink_ == ScoreSink::Rows) return score_rows(run, entry, v);
+    if (in_blocks()) return shift_ == 2 ? score_blocks<2>(entry, v) : score_blocks<3>(entry, v);
     pool(v);
     const int column = ((lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2 + (lane_ >> 4 & 1)) * 8 + lane_ % 4 * 2;
     auto* scratch = reinterpret_cast<float*>(memory_ + Shared::kRows) + consumer_ * 4 * kPageLen;
@@ -371,6 +375,38 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     }
     if (entry + t_ >= scored_end_ || (blocks && t_ % kScoreBlock != 0)) return;
     scores_[blocks ? (entry + t_) / kScoreBlock : entry + t_] = pooled;
+  }
+
+  // The greatest of every block of entries, which is what is left of nearly all scores: once the heads of a row are added, a lane
+  // joins what it has of a block, and lanes that have the same leave theirs at its place together, which takes less than
+  // exchanging more. Warps meet when a split ends. Weights are never negative: their bits compare as they do.
+  template <int kShift>
+  __device__ __forceinline__ void score_blocks(int entry, float (&v)[2][16]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[0][i] += v[1][i];
+    exchange<16, 4>(v[0], true);
+    if constexpr (kShift == 3) exchange<8, 8>(v[0], true);
+    constexpr int kBlocks = kShift == 3 ? 2 : 4;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) v[0][i] = row_used_[0] ? fmaxf(v[0][2 * i], v[0][2 * i + 1]) * mean_ : 0.0f;
+    if constexpr (kShift == 2) exchange<4, 8>(v[0], false);
+    const int block = entry / kScoreBlock % 128 + (lane_ >> 2 & 1) * 4 + (lane_ >> 3 & 1) * 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) atomicMax(reinterpret_cast<int*>(best()) + block + i, __float_as_int(v[0][i]));
+  }
+  __device__ __forceinline__ bool in_blocks() const {
+    return !kPaired && sink_ == ScoreSink::Blocks && weight_ && !sum_ && (shift_ == 2 || shift_ == 3);
+  }
+  __device__ __forceinline__ float* best() const {  // [block of a split], zeros between splits
+    return reinterpret_cast<float*>(memory_ + Shared::kRows) + consumer_ * 4 * kPageLen;
+  }
+  // Of a split whose tiles are done.
+  __device__ __forceinline__ void store_best(int split) {
+    sync();
+    const int block = split * 128 + t_;
+    if (block * kScoreBlock < scored_end_) scores_[block] = best()[t_];
+    best()[t_] = 0;
+    sync();
   }
 
   // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.

@@ -150,7 +150,7 @@ Buffer Commands::take(size_t bytes) {
 void Commands::begin_op() {
   bool early = early_ < 2 && long_ > early_ * kLongOfLayer;
   if (early) ++early_;
-  if (hurries_ && launches_.size() >= kOfLayer) early = true, hurries_ = false;
+  if (hurries_ > 0 && launches_.size() >= hurries_) early = true, hurries_ = hurries_ == kOfLayer ? kOfLayers : 0;
   if (early || args_used_ > kArgsBytes / 2 || data_used_ > kDataBytes / 2) submit();
 }
 
@@ -277,7 +277,7 @@ Status Commands::wait() {
   if (marking_) good(cudaEventRecord(done_, stream_), "taking the time");
   record();
   packed_rows_ = {};
-  long_ = early_ = 0, hurries_ = false;
+  long_ = early_ = 0, hurries_ = 0;
   ++counters_.waits;
   const auto start = std::chrono::steady_clock::now();
   good(cudaStreamSynchronize(stream_), "running a step");

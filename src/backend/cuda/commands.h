@@ -88,9 +88,9 @@ class Commands {
   // first such kernel after a wait is started before the next op, and a layer or so behind it, time for all that is left.
   void launched_long() { ++long_; }
 
-  // Nothing runs, and much is going to be listed: what a layer or so comes to is started before the rest is listed. Until the
-  // next wait.
-  void hurry() { hurries_ = true; }
+  // Nothing runs, and much is going to be listed: what a layer or so comes to is started before more is listed, then some layers
+  // before the rest. Until the next wait.
+  void hurry() { hurries_ = kOfLayer; }
 
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
@@ -211,9 +211,9 @@ class Commands {
   const char* failed_doing_ = "";
   size_t wanted_bytes_ = 0;  // of scratch that could not be had
   static constexpr int kLongOfLayer = 4;
-  int long_ = 0, early_ = 0;              // since the last wait: long kernels; lists started for them
-  static constexpr size_t kOfLayer = 12;  // kernels
-  bool hurries_ = false;
+  int long_ = 0, early_ = 0;                              // since the last wait: long kernels; lists started for them
+  static constexpr size_t kOfLayer = 12, kOfLayers = 96;  // kernels
+  size_t hurries_ = 0;                                    // how many kernels of a list are started before the rest; 0: none
 };
 
 }  // namespace hunch

@@ -91,15 +91,15 @@ TEST_F(CommandList, InAHurryTheBeginningOfAListStartsAlone) {
   const std::vector<float> one(128, 1);
   for (const bool hurry : {true, false}) {
     if (hurry) commands->hurry();
-    for (int i = 0; i < 20; ++i) {
+    for (int i = 0; i < 150; ++i) {
       commands->begin_op();
       const float* a = commands->data(std::span<const float>(one));
       add(1, x.data(), a, x.data(), 128);
     }
-    EXPECT_EQ(commands->counters().launches, hurry ? 12u : 20u);  // once, and until the next wait
+    EXPECT_EQ(commands->counters().launches, hurry ? 12u + 96u : 150u);  // twice, and until the next wait
     ASSERT_TRUE(commands->wait().ok());
   }
-  for (const float sum : x.get()) ASSERT_EQ(sum, 40);
+  for (const float sum : x.get()) ASSERT_EQ(sum, 300);
 }
 
 TEST_F(CommandList, ScratchGrowsWithoutHarmToKernelsInFlight) {

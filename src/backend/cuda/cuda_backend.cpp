@@ -168,7 +168,8 @@ void CudaBackend::keep_sample(const SampleArgs& args) {
   for (int64_t row = 0; row < args.logits.extent[0]; ++row) sample_positions_.push_back(args.positions(row));
 }
 
-// Scores that a kept choice still has to read. Passes keep theirs apart by layer, so that one comparison with all of them does.
+// Scores that a kept choice still has to read. Policies keep theirs layer behind layer, so that one comparison with all of them
+// mostly does.
 bool CudaBackend::awaited(const View<float, 2>& scores) const {
   if (!scores.data) return false;
   const float* end = scores.data + scores.stride[0] * (scores.extent[0] - 1) + scores.extent[1];
