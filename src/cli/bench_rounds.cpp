@@ -203,10 +203,13 @@ Result<int> bench_rounds_command(Arguments arguments) {
   const int64_t batch = *std::max_element(flags.batches.begin(), flags.batches.end());
   const int64_t depth = *std::max_element(flags.depths.begin(), flags.depths.end());
   const int64_t gamma = *std::max_element(flags.gammas.begin(), flags.gammas.end());
-  int64_t nodes = gamma;
-  for (const Guesser& guesser : all) nodes = std::max(nodes, gamma + guesser.options.tree_tokens);
+  int64_t nodes = gamma, growth = 0;
+  for (const Guesser& guesser : all) {
+    nodes = std::max(nodes, gamma + guesser.options.tree_tokens);
+    if (guesser.options.proposer != "self") growth = RoundBench::growth(int(gamma), int(flags.rounds));
+  }
   options.max_num_seqs = int(batch);
-  options.context_len = (depth + nodes + 2 + RoundBench::growth(int(gamma), int(flags.rounds)) + 63) / 64 * 64;
+  options.context_len = (depth + nodes + 2 + growth + 63) / 64 * 64;
   if (options.kv_memory_bytes == 0) options.kv_memory_bytes = int64_t(1) << 62;  // what they need, all of them
   options.max_num_batched_tokens = int(std::max<int64_t>(batch * (nodes + 1), 512 + batch));
   ProgressLine progress;
