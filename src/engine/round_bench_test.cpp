@@ -9,7 +9,7 @@ namespace hunch {
 namespace {
 
 Result<RoundCost> try_rounds(const std::string& drafter, const std::string& proposer, int gamma, int beside) {
-  EngineOptions options{.model = test::tiny_path("echo"), .context_len = 512, .max_num_seqs = 2};
+  EngineOptions options{.model = test::tiny_path("echo"), .context_len = 1024, .max_num_seqs = 2};
   if (!drafter.empty()) options.drafters.push_back({.path = test::tiny_path(drafter)});
   const auto engine = test::load(options);
   Request request;
