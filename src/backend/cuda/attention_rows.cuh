@@ -397,7 +397,8 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   __device__ __forceinline__ bool in_blocks() const {
     return !kPaired && sink_ == ScoreSink::Blocks && weight_ && !sum_ && (shift_ == 2 || shift_ == 3);
   }
-  __device__ __forceinline__ float* best() const {  // [block of a split], zeros between splits
+  static_assert(kSplitEntries / kScoreBlock == 128);  // a thread each
+  __device__ __forceinline__ float* best() const {    // [block of a split], zeros between splits
     return reinterpret_cast<float*>(memory_ + Shared::kRows) + consumer_ * 4 * kPageLen;
   }
   // Of a split whose tiles are done.
