@@ -451,6 +451,24 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
     }
 }
 
+// More splits than there are consumers: what one left must not show in the next.
+TEST(CudaScores, OfBlocksAreTheGreatestInEverySplit) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  constexpr int64_t kLen = 50000, kPrefix = 49000;
+  for (const KvShape& shape : {KvShape{DType::BF16, 8, 4, 128}, KvShape{DType::BF16, 8, 8, 64}}) {
+    KvPair kv(*device.commands, shape, kLen);
+    for (const int64_t rows : {1, 8, 12}) {
+      const Request request = scored(shape, kLen, rows, ScoreMetric::Weight, ScoreCombine::Max, false, kPrefix);
+      Request blocks = request;
+      blocks.block = kScoreBlock;
+      expect_greatest(
+          device.run(kv, blocks), device.run(kv, request), kPrefix, shape.name() + " rows " + std::to_string(rows), 0);
+      expect_greatest(device.keys(kv, blocks), device.keys(kv, request), kPrefix, shape.name() + " by keys", 0);
+    }
+  }
+}
+
 TEST(CudaScores, OfATreeAreThoseOfAChain) {
   HUNCH_NEEDS_DEVICE();
   Device device;
