@@ -2,6 +2,7 @@
 #include "backend/cuda/attention_plan.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/check.h"
 
@@ -9,6 +10,8 @@ namespace hunch {
 namespace {
 
 using Group = PlannedGroup;
+// In blocks: what beginning and ending a split takes, and a path's tile, whose rows lie apart and which some rows do not read.
+constexpr int kSplitCost = 2, kPathCost = 3;
 
 void plan_paths(AttentionPlan& plan, const PlannedRun& run, int first, int end, std::vector<int32_t>& leaf_of_row, Group& group) {
   group.item.leaf_begin = int32_t(plan.leaves.size());
@@ -118,6 +121,36 @@ class Cutter {
   int head_dim_, most_parts_;
 };
 
+// Every item to the worker that has least so far, the longest first: paths too, which as leftovers for all would begin only once
+// the kernel before has ended and somebody has asked for them.
+void deal_out(AttentionPlan& plan, int workers) {
+  const auto cost_of = [](const AttentionItemDevice& item) {
+    const int begin = item.first_split * item.split_blocks, end = begin + item.num_splits * item.split_blocks;
+    const int paths = end > item.leaf_block ? item.leaf_end - item.leaf_begin : 0;
+    return std::max(0, std::min(item.block_end, end) - std::max(item.block_begin, begin)) + kSplitCost + kPathCost * paths;
+  };
+  auto &order = plan.order, &loads = plan.loads;
+  plan.path_items.insert(plan.path_items.end(), plan.items.begin(), plan.items.end());
+  for (const AttentionItemDevice& item : plan.path_items) order.push_back({cost_of(item), int(order.size())});
+  std::sort(order.begin(), order.end(),
+      [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  // A heap with the least on top: at first one of each block's consumers, then the others.
+  for (int worker = 0; worker < workers; ++worker) loads.push_back({0, worker});
+  for (auto& [cost, item] : order) {
+    std::pop_heap(loads.begin(), loads.end(), std::greater<>());
+    auto& [load, worker] = loads.back();
+    load += cost, cost = worker;
+    std::push_heap(loads.begin(), loads.end(), std::greater<>());
+  }
+  std::sort(order.begin(), order.end());  // by worker
+  plan.items.clear();
+  for (const auto& [worker, item] : order) {
+    while (int(plan.worker_items.size()) <= worker) plan.worker_items.push_back(int32_t(plan.items.size()));
+    plan.items.push_back(plan.path_items[size_t(item)]);
+  }
+  plan.path_items.clear();
+}
+
 }  // namespace
 
 bool is_chain(const TreeRows& tree, int64_t num_rows) {
@@ -130,7 +163,8 @@ void plan_attention(
     AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired, int workers) {
   plan.items.clear(), plan.worker_items.clear(), plan.units.clear(), plan.run_units.clear(), plan.run_tiles.clear();
   plan.supers.clear(), plan.slot_list.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
-  plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear(), plan.path_items.clear();
+  plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear(), plan.path_items.clear(), plan.order.clear();
+  plan.loads.clear();
   plan.partial_floats = 0, plan.reread = false, plan.tiles_per_group = paired ? 2 : 1;
   auto& groups = plan.groups;
   auto& run_groups = plan.run_groups;
@@ -159,13 +193,17 @@ void plan_attention(
   for (const Group& group : groups)
     left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
   // A worker's own: about three quarters of its share, in a row, so that it seldom changes sequence or head (which costs a look
-  // at other queries); cut where few partials come of it. All of its share where that is an item or so.
-  const double share = double(left) / workers;
-  const int64_t total = left, own = plan.reread ? 0 : share < 2 ? total : total * 3 / 4;
+  // at other queries); cut where few partials come of it. All of its share where that is an item or so; with trees it is dealt
+  // out item by item.
+  // Where splits are fewer than blocks each has a block for itself: two consumers of one take longer than one.
+  const int busy = paired || 2 * left > workers ? workers : std::max(1, workers / 2);
+  const double share = double(left) / busy;
+  const bool dealt = trees > 0 && share < 2 && !plan.reread;
+  const int64_t total = left, own = plan.reread || dealt ? 0 : share < 2 ? total : total * 3 / 4;
   const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;  // a power of two
   plan.worker_items.assign(1, 0);
   int64_t done = 0;
-  const auto own_full = [&] { return done * workers >= own * int64_t(plan.worker_items.size()); };
+  const auto own_full = [&] { return done * busy >= own * int64_t(plan.worker_items.size()); };
   for (size_t r = 0; r < runs.size(); ++r)
     for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head) {
       // Groups of a run read the same keys and so run side by side, that the L2 has what the first of them fetched.
@@ -177,11 +215,11 @@ void plan_attention(
         int step = 1;
         if (done < own) {
           while (split + step < super_end &&
-              !(((split + step) & (quantum - 1)) == 0 && (done + step) * workers >= own * int64_t(plan.worker_items.size())))
+              !(((split + step) & (quantum - 1)) == 0 && (done + step) * busy >= own * int64_t(plan.worker_items.size())))
             ++step;
-        } else {
+        } else if (!dealt) {
           step = kSuperSplits;
-          while (step > 1 && int64_t(step) * workers > left) step /= 2;
+          while (step > 1 && int64_t(step) * busy > left) step /= 2;
           step = std::min(step - split % step, super_end - split);
         }
         const bool mine = done < own;
@@ -193,12 +231,13 @@ void plan_attention(
           left -= to - from, done += to - from;
         }
         split += step;
-        while (mine && int(plan.worker_items.size()) <= workers && own_full())
+        while (mine && int(plan.worker_items.size()) <= busy && own_full())
           plan.worker_items.push_back(int32_t(plan.items.size()));
         if (mine && done >= own)
           while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(int32_t(plan.items.size()));
       }
     }
+  if (dealt) deal_out(plan, workers);
   while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
   // First of what is left for all: they take longest.
   plan.items.insert(plan.items.begin() + plan.worker_items.back(), plan.path_items.begin(), plan.path_items.end());

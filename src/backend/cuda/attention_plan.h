@@ -94,6 +94,8 @@ struct AttentionPlan {
   std::vector<std::pair<int, int>> run_groups;  // first and end, by run
   std::vector<PlannedSlots> slots;
   std::vector<AttentionItemDevice> path_items;
+  std::vector<std::pair<int, int>> order;  // of items that are dealt out: cost, then worker; item
+  std::vector<std::pair<int, int>> loads;  // cost, worker
   std::vector<int32_t> leaf;
 };
 

@@ -22,6 +22,9 @@ PlannedRun chain(int kv_heads, int64_t len, int rows, int window) {
 void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_group, bool paired, int workers) {
   AttentionPlan plan;
   plan_attention(plan, runs, padded_group, 64, paired, workers);
+  ASSERT_EQ(plan.worker_items.size(), size_t(workers + 1));
+  ASSERT_TRUE(std::is_sorted(plan.worker_items.begin(), plan.worker_items.end()));
+  ASSERT_LE(plan.worker_items.back(), int(plan.items.size()));
   std::map<std::tuple<int, int, int>, std::vector<const AttentionItemDevice*>> by_tile;  // run, KV head, tile
   std::map<int64_t, int64_t> partials;                                                   // offset and end
   for (const AttentionItemDevice& item : plan.items) {
@@ -99,6 +102,18 @@ TEST(AttentionPlan, IsMadeAgainWithoutNewMemory) {
   ASSERT_EQ(plan.items.size(), fresh.items.size());
   for (size_t i = 0; i < fresh.items.size(); ++i)
     EXPECT_EQ(std::memcmp(&plan.items[i], &fresh.items[i], sizeof(AttentionItemDevice)), 0) << i;
+}
+
+// The first half of the workers are one consumer of each block.
+TEST(AttentionPlan, GivesFewSplitsABlockEach) {
+  for (const int64_t len : {900, 2048, 16384}) {
+    AttentionPlan plan;
+    plan_attention(plan, std::vector<PlannedRun>{chain(8, len, 8, 0)}, 4, 128, false, 264);
+    const int splits = 8 * int((len + kSplitEntries - 1) / kSplitEntries);
+    ASSERT_LE(splits, 132);
+    ASSERT_EQ(plan.worker_items[132], splits);
+    for (int w = 0; w < 132; ++w) ASSERT_LE(plan.worker_items[size_t(w + 1)] - plan.worker_items[size_t(w)], 1) << w;
+  }
 }
 
 TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {
@@ -185,6 +200,13 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
       }
     }
     if (run.first == 0) { EXPECT_GT(parts, size_t(run.kv_heads)); }
+    // Few enough for everybody: all have a worker of their own, none is left to be asked for.
+    if (!paired && plan.items.size() <= 132) {
+      ASSERT_EQ(plan.worker_items.size(), 133u);
+      ASSERT_EQ(plan.worker_items.back(), int(plan.items.size()));
+      for (int w = 0; w < 132; ++w)
+        ASSERT_EQ(plan.worker_items[size_t(w + 1)] - plan.worker_items[size_t(w)], w < int(plan.items.size())) << w;
+    }
     ASSERT_EQ(stored.size(), size_t(run.kv_heads * rows));
     for (auto& [row, splits] : stored) {
       std::sort(splits.begin(), splits.end());
