@@ -2,8 +2,10 @@
 #include "backend/cuda/nsa.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
+#include "backend/cuda/nsa_compress.cuh"
 #include "backend/cuda/nsa_kernel.cuh"
 #include "base/check.h"
 
@@ -29,100 +31,43 @@ __global__ void nsa_mix_kernel(const NsaLaunch* args) {
 
 constexpr int most_tiles(int head_dim) { return head_dim == 64 ? 4 : 2; }
 
-// One block makes compressed entries of one KV head, a thread two elements of K and V a head_dim / 2 apart, in the sums of
-// ops/nsa.cpp.
-__global__ void nsa_compress_kernel(const NsaCompressLaunch* args) {
-  extern __shared__ float nsa_entries[];  // linear: [K, V][cmp_len][head_dim], as before any rotation
-  const NsaCompressLaunch a = *args;
-  wait_for_previous();
-  let_next_start();
-  const int heads = a.runs[0].kv_heads, dim = a.runs[0].raw.head_dim, half = dim / 2, i = int(threadIdx.x);
-  for (int at = int(blockIdx.x); at < a.num_jobs * heads; at += int(gridDim.x)) {
-    const NsaCompressDevice job = a.jobs[at / heads];
-    const NsaDevice& run = a.runs[job.run];
-    const int head = at % heads, first = job.index * run.cmp_stride;
-    const float frequency = a.inv_freq[i], angle = float(first) * frequency, cosine = cosf(angle), sine = sinf(angle);
-    double key[2] = {0, 0}, value[2] = {0, 0};
-    if (a.linear) __syncthreads();  // the entries before have been read
-    for (int m = 0; m < run.cmp_len; ++m) {
-      const int entry = job.listed < 0 ? first + m : a.places[job.listed + m];
-      const auto* row = reinterpret_cast<const __nv_bfloat16*>(
-                            run.raw.keys + head * run.raw.head_bytes + run.raw_pages[entry / kPageLen] * run.raw.chunk_bytes) +
-          int64_t(entry % kPageLen) * 2 * dim;
-      float k[2] = {__bfloat162float(row[i]), __bfloat162float(row[i + half])};
-      const float v[2] = {__bfloat162float(row[dim + i]), __bfloat162float(row[dim + i + half])};
-      const auto turn_back = [&](float c, float s) {
-        const float x = k[0], y = k[1];
-        k[0] = x * c + y * s, k[1] = y * c - x * s;
-      };
-      if (a.rotates) turn_back(float(cos(double(m) * double(frequency))), float(sin(double(m) * double(frequency))));
-      if (a.linear) {
-        if (a.rotates) turn_back(cosine, sine), k[0] /= a.magnitude, k[1] /= a.magnitude;
-        for (int h = 0; h < 2; ++h)
-          nsa_entries[m * dim + i + h * half] = k[h], nsa_entries[(run.cmp_len + m) * dim + i + h * half] = v[h];
-        continue;
-      }
-      const int weight = head * run.cmp_len + m;
-      for (int h = 0; h < 2; ++h) key[h] += double(a.key[weight] * k[h]), value[h] += double(a.value[weight] * v[h]);
-    }
-    if (a.linear) {
-      __syncthreads();
-      for (int c = 0; c < run.cmp_len * dim; ++c)
-        for (int h = 0; h < 2; ++h) {
-          const int64_t weight = (int64_t(head) * run.cmp_len * dim + c) * dim + i + h * half;
-          key[h] += double(nsa_entries[c] * a.key[weight]),
-              value[h] += double(nsa_entries[run.cmp_len * dim + c] * a.value[weight]);
-        }
-    }
-    const bool turned = a.rotates && !a.linear;  // the sum of a weighted row has its rotation already
-    float k[2];
-    for (int h = 0; h < 2; ++h) {
-      k[h] = turned ? 0.0f : float(key[h]);
-      if (a.key_offset) k[h] += a.key_offset[head * dim + i + h * half];
-    }
-    if (a.rotates) {
-      const float x = k[0], y = k[1];
-      k[0] = (x * cosine - y * sine) * a.magnitude + (turned ? float(key[0]) : 0.0f);
-      k[1] = (y * cosine + x * sine) * a.magnitude + (turned ? float(key[1]) : 0.0f);
-    }
-    std::byte* to = job.listed >= 0 ? const_cast<std::byte*>(run.owned) + (int64_t(head) * run.num_owned + job.to) * dim * 4
-                                    : run.compressed.keys + head * run.compressed.head_bytes +
-            run.compressed_pages[job.to / kPageLen] * run.compressed.chunk_bytes + int64_t(job.to % kPageLen) * dim * 4;
-    auto* row = reinterpret_cast<__nv_bfloat16*>(to);
-    for (int h = 0; h < 2; ++h)
-      row[i + h * half] = __float2bfloat16_rn(k[h]), row[dim + i + h * half] = __float2bfloat16_rn(float(value[h]));
-  }
-}
-
 struct Kind {
-  int head_dim, block, tiles;
+  int head_dim, block, tiles, owner_words;
+  bool trees;
 };
 
-template <int D, int kBlock, int kTiles>
-void launch(Commands& commands, bool route, dim3 blocks, int owners, const NsaLaunch& args) {
+template <int D, int kBlock, int kTiles, bool kTrees>
+void launch(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
+  using Shared = NsaShared<D, kTiles * 16>;
   const Grid grid{.blocks = blocks,
       .threads = kNsaBlockChains * kTiles * 32,
-      .shared_bytes = size_t(NsaShared<D, kTiles * 16>::kOwners) + size_t(owners) * sizeof(uint32_t)};
-  if (route) commands.launch(nsa_kernel<D, kBlock, kTiles, true>, grid, args);
-  else commands.launch(nsa_kernel<D, kBlock, kTiles, false>, grid, args);
+      .shared_bytes = size_t(Shared::kOwners) + size_t(kind.owner_words) * sizeof(uint32_t) +
+          (kTrees ? size_t(kNsaBlockChains * 2 * Shared::kBesideBytes) : 0)};
+  if (route) commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees, true>, grid, args);
+  else commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees, false>, grid, args);
+}
+template <int D, int kBlock, int kTiles>
+void launch_trees(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
+  if (kind.trees) launch<D, kBlock, kTiles, true>(commands, kind, route, blocks, args);
+  else launch<D, kBlock, kTiles, false>(commands, kind, route, blocks, args);
 }
 template <int D, int kBlock>
-void launch_tiles(Commands& commands, const Kind& kind, bool route, dim3 blocks, int owners, const NsaLaunch& args) {
-  if (kind.tiles == 1) launch<D, kBlock, 1>(commands, route, blocks, owners, args);
-  else if (kind.tiles == 2) launch<D, kBlock, 2>(commands, route, blocks, owners, args);
-  else if constexpr (most_tiles(D) == 4) launch<D, kBlock, 4>(commands, route, blocks, owners, args);
+void launch_tiles(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
+  if (kind.tiles == 1) launch_trees<D, kBlock, 1>(commands, kind, route, blocks, args);
+  else if (kind.tiles == 2) launch_trees<D, kBlock, 2>(commands, kind, route, blocks, args);
+  else if constexpr (most_tiles(D) == 4) launch_trees<D, kBlock, 4>(commands, kind, route, blocks, args);
 }
 template <int D>
-void launch_block(Commands& commands, const Kind& kind, bool route, dim3 blocks, int owners, const NsaLaunch& args) {
+void launch_block(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
   if constexpr (D == 64) {  // of models that exist
-    if (kind.block == 32) return launch_tiles<D, 32>(commands, kind, route, blocks, owners, args);
-    if (kind.block == 16) return launch_tiles<D, 16>(commands, kind, route, blocks, owners, args);
+    if (kind.block == 32) return launch_tiles<D, 32>(commands, kind, route, blocks, args);
+    if (kind.block == 16) return launch_tiles<D, 16>(commands, kind, route, blocks, args);
   }
-  launch_tiles<D, 64>(commands, kind, route, blocks, owners, args);
+  launch_tiles<D, 64>(commands, kind, route, blocks, args);
 }
-void launch_kind(Commands& commands, const Kind& kind, bool route, dim3 blocks, int owners, const NsaLaunch& args) {
-  if (kind.head_dim == 64) launch_block<64>(commands, kind, route, blocks, owners, args);
-  else launch_block<128>(commands, kind, route, blocks, owners, args);
+void launch_kind(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
+  if (kind.head_dim == 64) launch_block<64>(commands, kind, route, blocks, args);
+  else launch_block<128>(commands, kind, route, blocks, args);
 }
 
 }  // namespace
@@ -159,26 +104,35 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
   device.cmp_len = shape.cmp_len, device.cmp_stride = shape.cmp_stride, device.sel_count = shape.sel_count;
   device.init_blocks = shape.init_blocks, device.local_blocks = shape.local_blocks, device.window = shape.window;
   device.index = run.chosen;
-  const int rows = device.rows;
-  path_of_row_.assign(size_t(rows), tree ? -1 : 0), path_rows_.clear(), path_compressed_.clear(), leaf_.clear();
-  if (tree) find_paths(run);
-  device.num_paths = int32_t(leaf_.size()), device.path_stride = leaf_.empty() ? 0 : int32_t(path_rows_.size() / leaf_.size());
+  path_of_row_.assign(size_t(device.rows), tree ? -1 : 0), owned_path_of_row_.assign(size_t(device.rows), 0);
+  path_rows_.clear(), path_owned_.clear(), leaf_.clear(), bundles_.clear(), owned_bundles_.clear(), beside_rows_.clear(),
+      path_beside_.clear();
+  if (tree) {
+    find_paths(run);
+    bundle_paths(device.raw.head_dim);
+  }
+  device.path_stride = leaf_.empty() ? 0 : int32_t(path_rows_.size() / leaf_.size());
+  device.num_bundles = int32_t(bundles_.size()), device.num_owned_bundles = int32_t(owned_bundles_.size());
   device.path_of_row = upload(path_of_row_), device.path_rows = upload(path_rows_);
-  device.path_compressed = upload(path_compressed_);
+  device.bundles = commands.data(std::span<const NsaBundle>(bundles_));
+  device.owned_bundles = commands.data(std::span<const NsaBundle>(owned_bundles_));
+  device.beside_rows = upload(beside_rows_), device.path_beside = upload(path_beside_);
+  device.owned_path_of_row = upload(owned_path_of_row_), device.path_compressed = upload(path_owned_);
 }
 
-// A path from the root to every row that is nobody's parent; of the rows on the way each stands on one of them.
+// A path from the root to every row that is nobody's parent; of the rows on the way each stands on one of them. Paths on which
+// the same compressed entries are completed are one owned path; as a rule none are, and there is no such path.
 void CudaNsa::find_paths(const NsaRows& run) {
   const auto parent = [&](int row) { return run.parents[size_t(row)]; };
+  const int rows = int(run.positions.size());
   int deepest = 0;
-  for (int row = int(run.positions.size()) - 1; row >= 0; --row) {
+  for (int row = rows - 1; row >= 0; --row) {
     deepest = std::max(deepest, run.positions[size_t(row)] - run.positions[0]);
     if (path_of_row_[size_t(row)] >= 0) continue;
     for (int at = row; at >= 0 && path_of_row_[size_t(at)] < 0; at = parent(at)) path_of_row_[size_t(at)] = int32_t(leaf_.size());
     leaf_.push_back(row);
   }
-  path_rows_.assign(leaf_.size() * size_t(deepest + 1), -1);
-  path_compressed_.assign(leaf_.size() * size_t(kNsaMostOwned), -1);
+  path_rows_.assign(leaf_.size() * size_t(deepest + 1), -1), owned_of_path_.clear();
   for (size_t path = 0; path < leaf_.size(); ++path) {
     int owned = 0;
     for (int at = leaf_[path]; at >= 0; at = parent(at)) {
@@ -186,9 +140,53 @@ void CudaNsa::find_paths(const NsaRows& run) {
       owned += run.owned[size_t(at)] >= 0;
     }
     HUNCH_CHECK(owned <= kNsaMostOwned);
+    std::array<int32_t, kNsaMostOwned> list;
+    list.fill(-1);
     for (int at = leaf_[path]; owned > 0; at = parent(at))
-      if (run.owned[size_t(at)] >= 0) path_compressed_[path * size_t(kNsaMostOwned) + size_t(--owned)] = run.owned[size_t(at)];
+      if (run.owned[size_t(at)] >= 0) list[size_t(--owned)] = run.owned[size_t(at)];
+    size_t same = 0;
+    while (same < path_owned_.size() && !std::equal(list.begin(), list.end(), path_owned_.begin() + ptrdiff_t(same)))
+      same += list.size();
+    if (same == path_owned_.size()) path_owned_.insert(path_owned_.end(), list.begin(), list.end());
+    owned_of_path_.push_back(int32_t(same / list.size()));
   }
+  if (std::all_of(run.owned.begin(), run.owned.end(), [](int32_t entry) { return entry < 0; })) path_owned_.clear();
+  for (int row = 0; row < rows; ++row) owned_path_of_row_[size_t(row)] = owned_of_path_[size_t(path_of_row_[size_t(row)])];
+}
+
+// Neighbouring paths go together as long as there is room for all their rows.
+void CudaNsa::bundle_paths(int head_dim) {
+  const size_t stride = path_rows_.size() / leaf_.size();
+  path_beside_.assign(path_rows_.size(), -1);
+  for (size_t path = 0; path < leaf_.size();) {
+    NsaBundle bundle{int32_t(path), int32_t(path), int32_t(beside_rows_.size()), 0};
+    const auto first = ptrdiff_t(bundle.first_beside);
+    for (; path < leaf_.size(); ++path) {
+      const size_t before = beside_rows_.size();
+      for (size_t at = path * stride; at < (path + 1) * stride && path_rows_[at] >= 0; ++at) {
+        const auto known = std::find(beside_rows_.begin() + first, beside_rows_.end(), path_rows_[at]);
+        path_beside_[at] = int32_t(known - beside_rows_.begin() - first);
+        if (known == beside_rows_.end()) beside_rows_.push_back(path_rows_[at]);
+      }
+      const bool fits = ptrdiff_t(beside_rows_.size()) - first <= nsa_beside(head_dim);
+      if (!fits) beside_rows_.resize(before);
+      if (!fits && bundle.end_path > bundle.first_path) break;
+      bundle.end_path = int32_t(path + 1);
+      if (!fits) {  // too long for that: it goes alone
+        ++path;
+        break;
+      }
+    }
+    if (bundle.end_path == bundle.first_path + 1) beside_rows_.resize(size_t(bundle.first_beside));
+    bundle.beside = int32_t(beside_rows_.size()) - bundle.first_beside;
+    bundles_.push_back(bundle);
+  }
+  // Entries that nodes own are numbered, so that all of them are one bundle or every path is alone.
+  const auto owned_paths = int32_t(path_owned_.size() / size_t(kNsaMostOwned));
+  const int32_t owned = owned_paths > 0 ? *std::max_element(path_owned_.begin(), path_owned_.end()) + 1 : 0;
+  const bool fit = std::max(owned, owned_paths) <= nsa_beside(head_dim);
+  for (int32_t path = 0; path < owned_paths && !fit; ++path) owned_bundles_.push_back({path, path + 1, 0, 0});
+  if (owned_paths > 0 && fit) owned_bundles_.push_back({0, owned_paths, 0, owned});
 }
 
 // Compressed entries that rows of a tree complete, to the scratch that `owned` counts in.
@@ -222,8 +220,9 @@ void CudaNsa::compress_kept(Commands& commands, const NsaAttentionArgs& args) {
       jobs_.push_back({.run = int32_t(run - args.runs.begin()), .index = int32_t(i), .to = int32_t(i)});
     return true;
   });
-  // As many blocks whatever there is to do this time: every stride of new rows may complete one.
-  for (const NsaRun& run : args.runs) most_jobs += run.num_rows / args.nsa.shape->cmp_stride + 1;
+  // As many blocks whatever there is to do this time: every stride of new rows may complete one, and every row of a tree.
+  for (const NsaRun& run : args.runs)
+    most_jobs += run.tree.parents.empty() ? run.num_rows / args.nsa.shape->cmp_stride + 1 : grid_rows(run.num_rows);
   const NsaShape& shape = *args.nsa.shape;
   NsaCompressLaunch launch;
   launch.runs = commands.data(std::span<const NsaDevice>(devices_)),
@@ -235,8 +234,8 @@ void CudaNsa::compress_kept(Commands& commands, const NsaAttentionArgs& args) {
   const int dim = devices_[0].raw.head_dim;
   commands.launch(nsa_compress_kernel,
       {.blocks = dim3(unsigned(most_jobs * devices_[0].kv_heads)),
-          .threads = unsigned(dim / 2),
-          .shared_bytes = launch.linear ? size_t(shape.cmp_len * dim) * 2 * sizeof(float) : 0},
+          .threads = unsigned(dim / 2 * kNsaCompressParts),
+          .shared_bytes = size_t(shape.cmp_len * dim) * 2 * sizeof(float)},
       launch);
 }
 
@@ -289,8 +288,19 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   const int dim = first.raw.head_dim, heads = first.kv_heads * first.group;
   HUNCH_CHECK(nsa_lacks(shape, heads, first.kv_heads, dim).empty() && most_blocks <= kNsaMostBlocks);
   const int most = most_grouped_rows(dim, first.group);
-  const int grouped = std::min({grouping.rows > 0 ? grouping.rows : most, most, most_rows});
-  Kind kind{dim, shape.sel_block, 1};
+  int grouped = std::min({grouping.rows > 0 ? grouping.rows : most, most, most_rows});
+  const auto blocks_of = [&](int of_group) {
+    return unsigned(kNsaBlocks * first.kv_heads * ((most_rows + of_group - 1) / of_group));
+  };
+  // Fewer rows a group are faster as long as clusters find SMs of their own, down to a warp's.
+  const bool exact = grouping.rows == 0 && !grouping.shared;
+  while (exact && grouped << first.group_shift > 16 &&
+      int(blocks_of((grouped + 1) / 2) * runs.size()) <= device_facts().num_sms * 3 / 4)
+    grouped = (grouped + 1) / 2;
+  const int slots = most_blocks / kNsaBlocks + kNsaBlockChains + 1;
+  Kind kind{.head_dim = dim, .block = shape.sel_block, .tiles = 1};
+  kind.owner_words = std::max(512, int(std::bit_ceil(unsigned(slots))));  // in steps, so that graphs fit again
+  kind.trees = std::any_of(runs.begin(), runs.end(), [](const NsaRows& run) { return !run.parents.empty(); });
   while (kind.tiles * 16 < grouped << first.group_shift) kind.tiles *= 2;
   order_.clear();
   for (int row = 0; row < most_rows; ++row) order_.push_back(row);
@@ -305,7 +315,8 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   int64_t before = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     NsaDevice& device = devices_[r];
-    device.grouped = grouped, device.order = order, device.scale_log2 = scale * kNsaLog2E, device.shared = grouping.shared;
+    device.owner_words = kind.owner_words, device.grouped = grouped, device.order = order, device.scale_log2 = scale * kNsaLog2E,
+    device.shared = grouping.shared;
     device.compressed_out = memory + before * heads * dim, device.selected_out = device.compressed_out + part;
     device.window_out = device.selected_out + part;
     device.pooled = memory + 3 * part + before * first.kv_heads * pooled_stride, device.pooled_stride = pooled_stride;
@@ -315,26 +326,17 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
     before += device.rows;
   }
   if (op) compress_kept(commands, *op);
-  const dim3 blocks(unsigned(kNsaBlocks * first.kv_heads * ((most_rows + grouped - 1) / grouped)), unsigned(runs.size()));
-  // Words of owners: as many as blocks make, in steps, so that graphs fit again.
-  const int slots = most_blocks / kNsaBlocks + kNsaBlockChains + 1, owners = std::max(512, int(std::bit_ceil(unsigned(slots))));
+  const dim3 blocks(blocks_of(grouped), unsigned(runs.size()));
   const auto run = [&](bool route, auto set) {
     for (NsaDevice& device : devices_) set(device);
-    launch_kind(commands, kind, route, blocks, owners, NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
+    launch_kind(commands, kind, route, blocks, NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
   };
-  const bool given = runs[0].given;
-  if (given && !grouping.apart) {  // nothing to choose: one launch
-    run(false, [](NsaDevice& d) { d.branches = kNsaCompressed | kNsaSelected | kNsaWindow, d.from_memory = 0; });
-    return;
-  }
-  run(true, [&](NsaDevice& d) { d.choose = !given; });
-  if (!runs[0].out.data) return;  // they wanted to choose only
-  if (!grouping.apart) {
-    run(false, [](NsaDevice& d) { d.branches = kNsaSelected | kNsaWindow, d.from_memory = 1; });
-    return;
-  }
-  run(false, [](NsaDevice& d) { d.branches = kNsaSelected, d.apart = 1; });
-  run(false, [](NsaDevice& d) { d.branches = kNsaWindow, d.apart = 1; });
+  const bool choose = !runs[0].given, reads = runs[0].out.data;
+  if (reads && !grouping.apart) return run(false, [&](NsaDevice& d) { d.choose = choose; });
+  run(true, [&](NsaDevice& d) { d.choose = choose; });
+  if (!reads) return;
+  run(false, [](NsaDevice& d) { d.branches = kNsaSelected, d.apart = 1, d.choose = 0; });
+  run(false, [](NsaDevice& d) { d.branches = kNsaWindow, d.apart = 1, d.choose = 0; });
   commands.launch(nsa_mix_kernel, {.blocks = dim3(64, unsigned(runs.size())), .threads = 256},
       NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
 }

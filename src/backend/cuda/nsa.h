@@ -58,6 +58,7 @@ class CudaNsa {
       const NsaAttentionArgs* op);  // op: what was kept is compressed first
   void add_run(Commands& commands, const NsaShape& shape, const NsaRows& run, NsaDevice& device);
   void find_paths(const NsaRows& run);
+  void bundle_paths(int head_dim);
   void find_owned(const NsaShape& shape, const NsaRun& run, int index);
   void compress_kept(Commands& commands, const NsaAttentionArgs& args);
   // Of the running call; their memory stays.
@@ -65,7 +66,11 @@ class CudaNsa {
   std::vector<NsaDevice> devices_;
   std::vector<NsaRows> rows_;
   std::vector<NsaCompressDevice> jobs_;
-  std::vector<int32_t> order_, path_of_row_, path_rows_, path_compressed_, leaf_, owned_, places_;
+  std::vector<int32_t> order_, owned_, places_;
+  // Of a tree: NsaDevice; leaf_: [path] its last row, owned_of_path_: [path].
+  std::vector<int32_t> path_of_row_, path_rows_, beside_rows_, path_beside_, owned_path_of_row_, path_owned_, leaf_,
+      owned_of_path_;
+  std::vector<NsaBundle> bundles_, owned_bundles_;
 };
 
 // Rows of `head_dim` that a group may have of `group` query heads each.

@@ -16,12 +16,21 @@ namespace hunch {
 inline constexpr int kNsaBlocks = 8;       // of a cluster, which has a group of rows of one KV head
 inline constexpr int kNsaBlockChains = 4;  // a team's each: a warp for every 16 packed rows
 inline constexpr int kNsaChains = kNsaBlocks * kNsaBlockChains;
-inline constexpr int kNsaTile = 64;                       // keys of a tile of compressed entries and of the window
-inline constexpr int kNsaMostGrouped = 16;                // rows of a group
-inline constexpr int kNsaMostPicks = 32;                  // blocks that a row selects
-inline constexpr int kNsaMostBlocks = kNsaChains * 1024;  // selection blocks of a context
-inline constexpr int kNsaMostOwned = 16;                  // compressed entries that a path completes
+inline constexpr int kNsaTile = 64;                      // keys of a tile of compressed entries and of the window
+inline constexpr int kNsaMostGrouped = 16;               // rows of a group
+inline constexpr int kNsaMostPicks = 32;                 // blocks that a row selects
+inline constexpr int kNsaMostBlocks = kNsaChains * 384;  // selection blocks of a context
+inline constexpr int kNsaMostOwned = 16;                 // compressed entries that a path completes
+// Rows of a tree that a team keeps beside a tile.
+constexpr int nsa_beside(int head_dim) { return head_dim == 64 ? 32 : 16; }
 enum NsaBranch : int32_t { kNsaCompressed = 1, kNsaSelected = 2, kNsaWindow = 4 };
+
+// Paths of a tree that are read together: a tile that holds places behind the cache is looked at once for all of them, their rows
+// beside it. A path alone has its rows in the tile, at their places.
+struct NsaBundle {
+  int32_t first_path = 0, end_path = 0;
+  int32_t first_beside = 0, beside = 0;  // rows in `beside_rows`; 0: a path alone
+};
 
 struct NsaDevice {
   KvPlane raw, compressed;  // bf16; raw keys with their positions in
@@ -33,22 +42,26 @@ struct NsaDevice {
   int32_t rows = 0, grouped = 1, group = 1, group_shift = 0, kv_heads = 1;
   const int32_t* order = nullptr;      // [rows] the row at a place of the grouping
   const int32_t* positions = nullptr;  // [row]
-  // Entries and compressed entries in the caches; what lies behind them is reached along the paths of a tree (0: a chain).
+  // Entries and compressed entries in the caches. What lies behind them is reached along the paths of a tree, from the root to a
+  // leaf each; a chain has none. Paths on which the same compressed entries are completed are one there.
   int32_t entries = 0, compressed_entries = 0;
-  int32_t num_paths = 1, path_stride = 1;
-  const int32_t* path_of_row = nullptr;  // [row]
-  const int32_t* path_rows = nullptr;    // [path][path_stride] the row at depth 0, 1, ...; -1 behind the last
+  int32_t num_bundles = 0, path_stride = 1, num_owned_bundles = 0;
+  const int32_t *path_of_row = nullptr, *owned_path_of_row = nullptr;  // [row]
+  const int32_t* path_rows = nullptr;                                  // [path][path_stride] the row at depth 0, 1, ...; -1: none
+  const NsaBundle *bundles = nullptr, *owned_bundles = nullptr;        // the second of owned paths, all owned entries beside it
+  const int32_t* beside_rows = nullptr;                                // of all bundles
+  const int32_t* path_beside = nullptr;  // [path][path_stride] where in its bundle's list each row stands
+  int32_t owner_words = 0;               // in shared memory, before rows beside tiles
   // Of the i-th that a path completes, -1: none, in `owned`: [kv_head][num_owned][K | V].
   const std::byte* owned = nullptr;
   int32_t num_owned = 0;
-  const int32_t* path_compressed = nullptr;  // [path][kNsaMostOwned]
+  const int32_t* path_compressed = nullptr;  // [owned path][kNsaMostOwned]
   int32_t cmp_len = 32, cmp_stride = 16, sel_count = 16, init_blocks = 1, local_blocks = 2, window = 512;
   float scale_log2 = 0;
-  int32_t branches = 7;     // of the kernel
-  int32_t choose = 1;       // the kernel of compressed entries goes on to select blocks
-  int32_t shared = 0;       // one row of a group selects for all, beside every row's forced blocks
-  int32_t from_memory = 0;  // compressed entries have been attended to: see `compressed_out`
-  int32_t apart = 0;        // branches go to memory one by one, not mixed
+  int32_t branches = 7;  // of the kernel
+  int32_t choose = 1;    // it selects blocks before it reads them; else they are given
+  int32_t shared = 0;    // one row of a group selects for all, beside every row's forced blocks
+  int32_t apart = 0;     // branches go to memory one by one, not mixed
   float *compressed_out = nullptr, *selected_out = nullptr, *window_out = nullptr;  // [row][head][head_dim]
   float* pooled = nullptr;  // [row][kv_head][pooled_stride] weights of compressed entries, summed over the heads of a KV head
   int64_t pooled_stride = 0;

@@ -73,7 +73,7 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
       layer.memory[0] = std::move(raw.memory), layer.memory[1] = std::move(compressed.memory);
     }
     for (const int rows : {4, 8, 16, 32, 64}) {
-      const Draft x = draft(entries, rows, 0.97f);
+      Draft x = draft(entries, rows, 0.97f);
       test::DeviceArray<float> q(x.q), gates(size_t(rows * kHeads * 3)), answer(x.q.size());
       HUNCH_CUDA_CHECK(cudaMemset(gates.data(), 0, gates.size() * sizeof(float)));
       test::DeviceArray<int32_t> chosen(size_t(rows * kKvHeads * settings.sel_count));
@@ -83,8 +83,10 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
       run.out = View<float, 3>(answer.data(), rows, kHeads, kDim), run.positions = x.positions;
       run.chosen = chosen.data();
       run.raw_pages = raw.table(), run.compressed_pages = compressed.table();
+      std::vector<int32_t> parents, owned;
       const auto time = [&](const Form& form) {
         NsaRows mine = run;
+        mine.parents = parents, mine.owned = owned;
         mine.given = form.given;
         return time_commands(commands, kRepeats, [&] {
           for (const Layer& layer : layers) {
@@ -114,6 +116,13 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
         add({"shared", grouped, true, false, false});
         add({"shared, reused choice", grouped, true, true, false});
       }
+      if (rows < 16) continue;
+      for (int row = 0; row < rows; ++row) {  // a path of five guesses and leaves beside it
+        parents.push_back(row < 6 ? row - 1 : row % 5);
+        x.positions[size_t(row)] = entries + (row < 6 ? row : row % 5 + 1);
+      }
+      owned.assign(size_t(rows), -1);
+      add({"exact, a tree", 16, false, false, false});
     }
   }
   return out;

@@ -1,6 +1,6 @@
-// The kernels of natively trained sparse attention: a cluster of eight blocks has a group of rows of one KV head, each of its
-// teams a chain of tiles. nsa_attend folds branches and mixes them; nsa_route attends to compressed entries and selects blocks.
-// Order of arithmetic: nsa_args.h.
+// The kernel of natively trained sparse attention: a cluster of eight blocks has a group of rows of one KV head, each of its
+// teams a chain of tiles. It folds branches and mixes them, or attends to compressed entries and selects blocks alone. Order of
+// arithmetic: nsa_args.h.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -16,7 +16,7 @@ __device__ __forceinline__ float4 nsa_weighed(float gate, float4 x, float4 onto)
 }
 
 // Selection blocks of kBlock keys.
-template <int D, int kBlock, int kTiles>
+template <int D, int kBlock, int kTiles, bool kTrees>
 class NsaGroup {
  public:
   static constexpr int kPacked = kTiles * 16, kThreads = kNsaBlockChains * kTiles * 32;
@@ -32,11 +32,22 @@ class NsaGroup {
 
   __device__ __forceinline__ void attend() {
     begin();
-    if (a_.branches & kNsaSelected) build_owners();
     cooperative_groups::this_cluster().sync();  // nobody reads a block's memory before it has begun
-    if (a_.branches & kNsaCompressed) fold_compressed();
-    if (a_.branches & kNsaSelected) fold_selected();
-    if (a_.branches & kNsaWindow) fold_window();
+#pragma unroll 1                                // the same instructions for all: fetching them takes as long as a tile
+    for (const NsaBranch branch : {kNsaCompressed, kNsaWindow, kNsaSelected}) {
+      if (branch == kNsaSelected) {
+        if (a_.choose) await_cluster();
+        own_given();
+      }
+      if (a_.branches & branch) {
+        if (kBlock == kNsaTile || branch != kNsaSelected) fold<kNsaTile>(branch);
+        else fold<kBlock>(branch);
+      }
+      if (branch == kNsaCompressed && a_.choose) {
+        choose();
+        arrive_at_cluster();  // who does not choose reads the window meanwhile
+      }
+    }
     cooperative_groups::this_cluster().sync();
     mix();
     cooperative_groups::this_cluster().sync();  // nobody ends while others read its memory
@@ -44,22 +55,18 @@ class NsaGroup {
   __device__ __forceinline__ void route() {
     begin();
     cooperative_groups::this_cluster().sync();
-    fold_compressed();
-    cooperative_groups::this_cluster().sync();
-    each_own_element([&](int row, int head, int place, int d) {
-      const float4 x = branch(0, place, d);
+    fold<kNsaTile>(kNsaCompressed);
+    if (a_.choose) choose();
+    else cooperative_groups::this_cluster().sync();
+    each_own_element([&](int row, int head, int element, int d) {
+      const float4 x = branch(0, element / (D / 4) * kNsaBlocks + rank_, d);
       *reinterpret_cast<float4*>(a_.compressed_out + (int64_t(row) * a_.kv_heads * a_.group + head) * D + d) = x;
     });
-    if (a_.choose) {
-      find_lse();
-      pool();
-    }
-    cooperative_groups::this_cluster().sync();  // weights of all blocks' entries are in memory
-    if (a_.choose) choose();
+    cooperative_groups::this_cluster().sync();
   }
 
  private:
-  __device__ __forceinline__ int row_at(int of_group) const { return a_.order[first_ + of_group]; }
+  __device__ __forceinline__ int row_at(int of_group) const { return known(kNsaRow)[of_group]; }
   __device__ __forceinline__ int* known(NsaKnown what) const { return chain_.known(what); }
   __device__ __forceinline__ float* lse() const { return reinterpret_cast<float*>(memory_ + Shared::kLse); }
   __device__ __forceinline__ int representative() const {  // the row with the longest prefix, the first of them
@@ -71,12 +78,17 @@ class NsaGroup {
 
   // What is known of rows, queries rounded.
   __device__ __forceinline__ void begin() {
+    for (int i = int(threadIdx.x); i < a_.owner_words; i += kThreads) owners()[i] = 0;
     for (int i = int(threadIdx.x); i < kNsaMostGrouped; i += kThreads) {
-      const int row = row_at(min(i, rows_ - 1));
+      const int row = a_.order[first_ + min(i, rows_ - 1)];
+      known(kNsaRow)[i] = row;
       known(kNsaPosition)[i] = i < rows_ ? a_.positions[row] : -1;
       known(kNsaPath)[i] = i < rows_ ? a_.path_of_row[row] : -1;
+      known(kNsaOwnedPath)[i] = i < rows_ ? a_.owned_path_of_row[row] : -1;
     }
     __syncthreads();
+    wait_for_previous();
+    let_next_start();
     most_ = -1, least_ = 0x7fffffff;
     for (int i = 0; i < rows_; ++i) most_ = max(most_, known(kNsaPosition)[i]), least_ = min(least_, known(kNsaPosition)[i]);
     constexpr int kChunks = D / 8;
@@ -99,27 +111,34 @@ class NsaGroup {
   __device__ __forceinline__ static int slot_of(int block) {
     return block / kNsaChains * kNsaBlockChains + block % kNsaBlockChains;
   }
+  __device__ __forceinline__ static int rank_of(int block) { return block % kNsaChains / kNsaBlockChains; }
   __device__ __forceinline__ void own(int block, uint32_t rows) {
-    if (block >= 0 && block % kNsaChains / kNsaBlockChains == rank_) atomicOr(owners() + slot_of(block), rows);
+    if (block >= 0 && rank_of(block) == rank_) atomicOr(owners() + slot_of(block), rows);
   }
-  __device__ __forceinline__ void build_owners() {
-    const int slots = (most_ / kBlock / kNsaChains + 1) * kNsaBlockChains;
-    for (int i = int(threadIdx.x); i < slots; i += kThreads) owners()[i] = 0;
-    __syncthreads();
+  // In the memory of any block of the cluster; seen behind its barrier.
+  __device__ __forceinline__ void own_at(int rank, int slot, uint32_t rows) const {
+    const uint32_t word = shared_address(memory_) + uint32_t(Shared::kOwners + slot * 4);
+    asm volatile(
+        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; red.relaxed.cluster.shared::cluster.or.b32 [there], %2;}" ::
+            "r"(word),
+        "r"(rank), "r"(rows)
+        : "memory");
+  }
+  __device__ __forceinline__ uint32_t readers_of(int chooser) const { return a_.shared ? all_rows() : 1u << chooser; }
+  // What choose() has not told the blocks: lists that are given, and the blocks that a row always reads, which it keeps where it
+  // stands elsewhere than the row that chose for it.
+  __device__ __forceinline__ void own_given() {
     const int chooser = a_.shared ? representative() : 0;
-    for (int i = int(threadIdx.x); i < rows_ * a_.sel_count; i += kThreads) {
+    for (int i = int(threadIdx.x); i < rows_ * a_.sel_count && !a_.choose; i += kThreads) {
       const int of_group = i / a_.sel_count, pick = i % a_.sel_count;
       if (a_.shared && of_group != chooser) continue;
-      own(a_.index[(int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.sel_count + pick],
-          a_.shared ? (1u << rows_) - 1 : 1u << of_group);
+      own(a_.index[(int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.sel_count + pick], readers_of(of_group));
     }
-    if (a_.shared) {  // a row that stands elsewhere than the chooser keeps the blocks that it always reads
-      const int forced = a_.init_blocks + a_.local_blocks;
-      for (int i = int(threadIdx.x); i < rows_ * forced; i += kThreads) {
-        const int of_group = i / forced, which = i % forced, newest = known(kNsaPosition)[of_group] / kBlock;
-        const int block = which < a_.init_blocks ? which : newest - (which - a_.init_blocks);
-        if (block <= newest) own(block, 1u << of_group);
-      }
+    const int forced = a_.shared ? a_.init_blocks + a_.local_blocks : 0;
+    for (int i = int(threadIdx.x); i < rows_ * forced; i += kThreads) {
+      const int of_group = i / forced, which = i % forced, newest = known(kNsaPosition)[of_group] / kBlock;
+      const int block = which < a_.init_blocks ? which : newest - (which - a_.init_blocks);
+      if (block <= newest) own(block, 1u << of_group);
     }
     __syncthreads();
   }
@@ -127,93 +146,95 @@ class NsaGroup {
   __device__ __forceinline__ int my_chain() const { return rank_ * kNsaBlockChains + chain_.team(); }
   __device__ __forceinline__ uint32_t all_rows() const { return (1u << rows_) - 1; }
 
-  // This team's tiles of a branch, one after the other; those that hold places behind the cache once for every path.
-  // RowsOf(tile): the group's rows that read it, a bit each.
-  template <int kKeys, class RowsOf>
+  // This team's tiles of a branch, one after the other; those that hold places behind the cache once for every bundle of paths.
+  template <int kKeys>
   class Tiles {
    public:
-    __device__ __forceinline__ Tiles(const NsaGroup& group, NsaBranch branch, int first, int end, int stored_end, RowsOf rows_of)
-        : group_(group), rows_of_(rows_of), branch_(branch), end_(end), stored_end_(stored_end) {
+    // all: the group's rows that read tiles, a bit each; of selected blocks those that own them.
+    __device__ __forceinline__ Tiles(const NsaGroup& group, NsaBranch branch, int first, int end, uint32_t all)
+        : group_(group), branch_(branch), end_(end), all_(all) {
+      stored_end_ = branch == kNsaCompressed ? group.a_.compressed_entries : group.a_.entries;
       tile_ = first + ((group.my_chain() - first) % kNsaChains + kNsaChains) % kNsaChains;
+      if constexpr (kTrees) parts_ = branch == kNsaCompressed ? group.a_.num_owned_bundles : group.a_.num_bundles;
     }
     __device__ __forceinline__ bool next(NsaTileRef& to) {
       while (true) {
-        while (path_ >= 0 && path_ < group_.a_.num_paths) {
-          const int path = path_++;
-          uint32_t on_path = 0;
-          for (int i = 0; i < group_.rows_; ++i) on_path |= uint32_t(group_.known(kNsaPath)[i] == path) << i;
-          if (rows_ & on_path) {
-            to = {branch_, tile_, path, rows_ & on_path};
-            return true;
-          }
+        while (kTrees && part_ >= 0 && part_ < parts_) {
+          to = part(part_++);
+          if (to.rows) return true;
         }
-        if (path_ >= 0) path_ = -1, tile_ += kNsaChains;
+        if (part_ >= 0) part_ = -1, tile_ += kNsaChains;
         if (tile_ >= end_) return false;
-        rows_ = rows_of_(tile_);
-        if (rows_ && (group_.a_.num_paths == 0 || (tile_ + 1) * kKeys <= stored_end_)) {
-          to = {branch_, tile_, -1, rows_};
+        rows_ = branch_ == kNsaSelected ? group_.owners()[slot_of(tile_)] : all_;
+        if (rows_ && (parts_ == 0 || (tile_ + 1) * kKeys <= stored_end_)) {
+          to = {branch_, tile_, -1, rows_, {}};
           tile_ += kNsaChains;
           return true;
         }
-        if (rows_) path_ = 0;
+        if (rows_) part_ = 0;
         else tile_ += kNsaChains;
       }
     }
 
    private:
+    __device__ __forceinline__ NsaTileRef part(int number) const {
+      NsaTileRef to{branch_, tile_, number, 0, {}};
+      const bool owned = branch_ == kNsaCompressed;
+      to.bundle = (owned ? group_.a_.owned_bundles : group_.a_.bundles)[number];
+      const int first = to.bundle.first_path, paths = to.bundle.end_path - first;
+      const int* on = group_.known(owned ? kNsaOwnedPath : kNsaPath);
+      for (int i = 0; i < group_.rows_; ++i) to.rows |= uint32_t(unsigned(on[i] - first) < unsigned(paths)) << i;
+      to.rows &= rows_;
+      return to;
+    }
     const NsaGroup& group_;
-    RowsOf rows_of_;
     NsaBranch branch_;
-    int tile_, end_, stored_end_, path_ = -1;
-    uint32_t rows_ = 0;
+    int tile_, end_, stored_end_, parts_ = 0, part_ = -1;
+    uint32_t all_, rows_ = 0;
   };
-  template <int kKeys, class RowsOf>
-  __device__ __forceinline__ auto tiles(NsaBranch branch, int first, int end, int stored_end, RowsOf rows_of) const {
-    return Tiles<kKeys, RowsOf>(*this, branch, first, end, stored_end, rows_of);
+  // rows: that read compressed entries.
+  __device__ __forceinline__ auto compressed_tiles(uint32_t rows) const {
+    return Tiles<kNsaTile>(*this, kNsaCompressed, 0, (chain_.visible(most_) + kNsaTile - 1) / kNsaTile, rows);
   }
-  template <class RowsOf>
-  __device__ __forceinline__ auto compressed_tiles(RowsOf rows_of) const {
-    return tiles<kNsaTile>(kNsaCompressed, 0, (chain_.visible(most_) + kNsaTile - 1) / kNsaTile, a_.compressed_entries, rows_of);
+  template <int kKeys>
+  __device__ __forceinline__ auto tiles(NsaBranch branch) const {
+    if (branch == kNsaCompressed) return Tiles<kKeys>(*this, branch, 0, (chain_.visible(most_) + kKeys - 1) / kKeys, all_rows());
+    const int first = branch == kNsaWindow ? max(0, least_ - a_.window + 1) / kKeys : 0;
+    return Tiles<kKeys>(*this, branch, first, branch == kNsaWindow && a_.window <= 0 ? 0 : most_ / kKeys + 1, all_rows());
   }
-
-  template <int kKeys, class Of>
-  __device__ __forceinline__ void fold(int slot, Of of) {
+  template <int kKeys>
+  __device__ __forceinline__ void fold(NsaBranch branch) {
     NsaState<D> state;
     state.clear();
-    chain_.template fold<kKeys>(of, state);
-    gather(slot, state);
-  }
-  __device__ __forceinline__ void fold_compressed() {
-    fold<kNsaTile>(0, compressed_tiles([this](int) { return all_rows(); }));
-  }
-  __device__ __forceinline__ void fold_selected() {
-    fold<kBlock>(1,
-        tiles<kBlock>(kNsaSelected, 0, most_ / kBlock + 1, a_.entries, [this](int block) { return owners()[slot_of(block)]; }));
-  }
-  __device__ __forceinline__ void fold_window() {
-    fold<kNsaTile>(2,
-        tiles<kNsaTile>(kNsaWindow, max(0, least_ - a_.window + 1) / kNsaTile, a_.window > 0 ? most_ / kNsaTile + 1 : 0,
-            a_.entries, [this](int) { return all_rows(); }));
+    const bool busy = chain_.template fold<kKeys>(tiles<kKeys>(branch), state);
+    gather(slot_of(branch), busy, state);
   }
 
   // The block's four chains, folded, to its result of the branch.
+  __device__ __forceinline__ static int slot_of(NsaBranch branch) {
+    return branch == kNsaCompressed ? 0 : branch == kNsaSelected ? 1 : 2;
+  }
   __device__ __forceinline__ float* result(int slot) const {
     return reinterpret_cast<float*>(memory_ + Shared::kResults) + slot * Shared::kResultFloats;
   }
-  __device__ __forceinline__ static void add(NsaMerged& all, const float* part, int place, int d) {
-    all.add(
-        *reinterpret_cast<const float4*>(part + place * D + d), *reinterpret_cast<const float2*>(part + kPacked * D + place * 2));
+  __device__ __forceinline__ static void add(NsaMerged& all, const float* sums, const float* state) {
+    all.add(*reinterpret_cast<const float4*>(sums), *reinterpret_cast<const float2*>(state));
   }
-  __device__ __forceinline__ void gather(int slot, NsaState<D>& state) {
+  // busy: the team had tiles; what others would add changes nothing.
+  __device__ __forceinline__ void gather(int slot, bool busy, NsaState<D>& state) {
     const char* parts = memory_ + Shared::kTilesAt;
-    chain_.store(state);
+    int* const all_busy = reinterpret_cast<int*>(memory_ + Shared::kBusy);
+    if (busy) chain_.store(state);
+    if (int(threadIdx.x) % (32 * kTiles) == 0) all_busy[chain_.team()] = busy;
     __syncthreads();
     for (int i = int(threadIdx.x); i < kPacked * (D / 4); i += kThreads) {
       const int place = i / (D / 4), d = i % (D / 4) * 4;
       NsaMerged all;
 #pragma unroll
-      for (int t = 0; t < kNsaBlockChains; ++t)
-        add(all, reinterpret_cast<const float*>(parts + t * Shared::kTeamBytes), place, d);
+      for (int t = 0; t < kNsaBlockChains; ++t) {
+        const auto* part = reinterpret_cast<const float*>(parts + t * Shared::kTeamBytes);
+        if (all_busy[t]) add(all, part + place * Shared::kPartialRow + d, part + Shared::kPartialStates + place * 2);
+      }
       *reinterpret_cast<float4*>(result(slot) + place * D + d) = all.sums;
       if (d == 0) *reinterpret_cast<float2*>(result(slot) + kPacked * D + place * 2) = make_float2(all.top, all.total);
     }
@@ -223,8 +244,11 @@ class NsaGroup {
   __device__ __forceinline__ NsaMerged merged(int slot, int place, int d) const {
     const auto cluster = cooperative_groups::this_cluster();
     NsaMerged all;
-#pragma unroll 4
-    for (int b = 0; b < kNsaBlocks; ++b) add(all, cluster.map_shared_rank(result(slot), b), place, d);
+#pragma unroll
+    for (int b = 0; b < kNsaBlocks; ++b) {
+      const float* part = cluster.map_shared_rank(result(slot), b);
+      add(all, part + place * D + d, part + kPacked * D + place * 2);
+    }
     return all;
   }
   __device__ __forceinline__ float4 branch(int slot, int place, int d) const {
@@ -233,29 +257,38 @@ class NsaGroup {
     if (all.total == 0) return make_float4(0, 0, 0, 0);  // reads nothing
     return make_float4(x.x / all.total, x.y / all.total, x.z / all.total, x.w / all.total);
   }
-  // each(row, head, place in the group's rows, first of four elements), for the elements that this block finishes.
+  // each(row, head, number, first of four elements), for the elements that this block finishes: of every eighth place.
   template <class Each>
   __device__ __forceinline__ void each_own_element(Each each) const {
     constexpr int kPlaces = kPacked / kNsaBlocks;
     for (int i = int(threadIdx.x); i < kPlaces * (D / 4); i += kThreads) {
       const int place = i / (D / 4) * kNsaBlocks + rank_, of_group = place >> a_.group_shift;
       const int head = place & ((1 << a_.group_shift) - 1);
-      if (of_group < rows_ && head < a_.group) each(row_at(of_group), kv_head_ * a_.group + head, place, i % (D / 4) * 4);
+      if (of_group < rows_ && head < a_.group) each(row_at(of_group), kv_head_ * a_.group + head, i, i % (D / 4) * 4);
     }
   }
   __device__ __forceinline__ void mix() const {
-    each_own_element([&](int row, int head, int place, int d) {
+    // A thread for an element of a branch, then one for an element: blocks are asked for all at once.
+    constexpr int kElements = kPacked / kNsaBlocks * (D / 4);
+    auto* outcomes = reinterpret_cast<float4*>(memory_ + Shared::kTilesAt);  // [branch][element]
+    for (int i = int(threadIdx.x); i < 3 * kElements; i += kThreads) {
+      const int slot = i / kElements, element = i % kElements;
+      const int asked = slot == 0 ? kNsaCompressed : slot == 1 ? kNsaSelected : kNsaWindow;
+      if (a_.branches & asked) outcomes[i] = branch(slot, element / (D / 4) * kNsaBlocks + rank_, element % (D / 4) * 4);
+    }
+    __syncthreads();
+    each_own_element([&](int row, int head, int element, int d) {
       const int64_t at = (int64_t(row) * a_.kv_heads * a_.group + head) * D + d;
+      const float4 selected = outcomes[kElements + element], window = outcomes[2 * kElements + element];
       if (a_.apart) {
-        if (a_.branches & kNsaSelected) *reinterpret_cast<float4*>(a_.selected_out + at) = branch(1, place, d);
-        if (a_.branches & kNsaWindow) *reinterpret_cast<float4*>(a_.window_out + at) = branch(2, place, d);
+        if (a_.branches & kNsaSelected) *reinterpret_cast<float4*>(a_.selected_out + at) = selected;
+        if (a_.branches & kNsaWindow) *reinterpret_cast<float4*>(a_.window_out + at) = window;
         return;
       }
       const float* gates = a_.gates + row * a_.gates_row + 3 * head;
-      const float4 c = a_.from_memory ? *reinterpret_cast<const float4*>(a_.compressed_out + at) : branch(0, place, d);
-      float4 x = nsa_weighed(gates[0], c, make_float4(0, 0, 0, 0));
-      x = nsa_weighed(gates[1], branch(1, place, d), x);
-      x = nsa_weighed(gates[2], branch(2, place, d), x);
+      float4 x = nsa_weighed(gates[0], outcomes[element], make_float4(0, 0, 0, 0));
+      x = nsa_weighed(gates[1], selected, x);
+      x = nsa_weighed(gates[2], window, x);
       *reinterpret_cast<float4*>(a_.out + row * a_.out_row + head * a_.out_head + d) = x;
     });
   }
@@ -270,82 +303,124 @@ class NsaGroup {
   }
   __device__ __forceinline__ uint32_t choosers() const { return a_.shared ? 1u << representative() : all_rows(); }
   // Weights of compressed entries, summed over the heads of a KV head: what blocks are selected by.
-  __device__ __forceinline__ void pool() {
-    const uint32_t rows = choosers();
-    chain_.pool(compressed_tiles([rows](int) { return rows; }), lse(), first_);
-  }
+  __device__ __forceinline__ void pool() { chain_.pool(compressed_tiles(choosers()), lse()); }
 
+  // Once compressed entries are folded. A block selects for every eighth row that chooses.
   __device__ __forceinline__ void choose() {
+    constexpr int kMost = kNsaMostGrouped / kNsaBlocks;
+    cooperative_groups::this_cluster().sync();
+    find_lse();
+    pool();
+    cooperative_groups::this_cluster().sync();  // weights of all blocks' entries are in memory
     const uint32_t rows = choosers();
-    auto* scores = reinterpret_cast<float*>(memory_ + Shared::kTilesAt + chain_.team() * Shared::kTeamBytes);
-    int nth = 0;
-    for (int i = 0; i < rows_; ++i) {
-      if (!(rows >> i & 1)) continue;
-      if (nth++ % kNsaChains == my_chain() && int(threadIdx.x) / 32 % kTiles == 0) choose_blocks(i, scores);
-    }
+    int mine[kMost], count = 0, nth = 0;
+    for (int i = 0; i < rows_; ++i)
+      if ((rows >> i & 1) && nth++ % kNsaBlocks == rank_) mine[count++] = i;
+    auto* keys = reinterpret_cast<uint32_t*>(memory_ + Shared::kTilesAt);
+    for (int i = 0; i < count; ++i) score_blocks(mine[i], keys + i * kNsaMostBlocks);
+    __syncthreads();
+    const int warp = int(threadIdx.x) / 32;
+    if (warp < count) choose_blocks(mine[warp], keys + warp * kNsaMostBlocks);
+    if (count > 0) __syncthreads();  // keys lie where tiles come next
   }
-  // One warp. Scores of blocks out of weights of compressed entries: every entry counts by how many strides of it lie in the
-  // block (NSA, equation 9); the greatest, of equal ones the first.
-  __device__ __forceinline__ void choose_blocks(int of_group, float* scores) {
-    const int row = row_at(of_group), position = known(kNsaPosition)[of_group], newest = position / kBlock;
-    const float* pooled = a_.pooled + (int64_t(row) * a_.kv_heads + kv_head_) * a_.pooled_stride;
+  // Scores of blocks out of weights of compressed entries: every entry counts by how many strides of it lie in the block (NSA,
+  // equation 9). None is negative, so that their bits are in their order.
+  __device__ __forceinline__ void score_blocks(int of_group, uint32_t* keys) const {
+    constexpr int kAtOnce = 4, kTaps = 4;  // weights of so many blocks and places in them are asked for together
+    const int position = known(kNsaPosition)[of_group], newest = position / kBlock;
+    const float* pooled = a_.pooled + (int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.pooled_stride;
     const int c = a_.cmp_len / a_.cmp_stride, r = kBlock / a_.cmp_stride, entries = chain_.visible(position);
-    float best = -2;
-    int best_at = 0x7fffffff;
-    const auto look = [&](int block, float score) {
-      if (score > best) best = score, best_at = block;
-    };
-    for (int block = lane_; block <= newest; block += 32) {
-      float score = 0;
-      for (int k = 1 - c; k < r; ++k) {
-        const int entry = r * block + k;
-        if (entry >= 0 && entry < entries) score += float(min(min(k + c, r - k), min(c, r))) * __ldcg(pooled + entry);
-      }
-      if (!(score >= 0)) score = 0;  // NaN comes first nowhere
-      if (block < a_.init_blocks || newest - block < a_.local_blocks) score = INFINITY;
-      scores[block] = score;
-      look(block, score);
-    }
-    int picked = 0x7fffffff;  // lane i: the i-th
-    const int picks = min(a_.sel_count, newest + 1);
-    for (int i = 0; i < picks; ++i) {
-      float top = best;
-      int at = best_at;
+    for (int first = int(threadIdx.x); first <= newest; first += kThreads * kAtOnce) {
+      float scores[kAtOnce] = {};
+      for (int from = 1 - c; from < r; from += kTaps) {
+        float weights[kTaps][kAtOnce];
 #pragma unroll
-      for (int step = 16; step; step /= 2) {
-        const float other = __shfl_xor_sync(~0u, top, step);
-        const int other_at = __shfl_xor_sync(~0u, at, step);
-        if (other > top || (other == top && other_at < at)) top = other, at = other_at;
+        for (int k = 0; k < kTaps; ++k)
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int entry = r * (first + i * kThreads) + from + k;
+            weights[k][i] = from + k < r && entry >= 0 && entry < entries ? __ldcg(pooled + entry) : 0.0f;
+          }
+#pragma unroll
+        for (int k = 0; k < kTaps; ++k)
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) scores[i] += float(min(min(from + k + c, r - from - k), min(c, r))) * weights[k][i];
       }
-      if (lane_ == i) picked = at;
-      if (at % 32 != lane_) continue;
-      scores[at] = -1;
-      best = -2, best_at = 0x7fffffff;
-      for (int block = lane_; block <= newest; block += 32) look(block, scores[block]);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int block = first + i * kThreads;
+        if (block > newest) break;
+        if (!(scores[i] >= 0)) scores[i] = 0;  // NaN comes first nowhere
+        const bool forced = block < a_.init_blocks || newest - block < a_.local_blocks;
+        keys[block] = __float_as_uint(forced ? INFINITY : scores[i]);
+      }
     }
-    __syncwarp();
-    int rank = 0;
-    for (int i = 0; i < picks; ++i) rank += __shfl_sync(~0u, picked, i) < picked;
-    int32_t* to = a_.index + (int64_t(row) * a_.kv_heads + kv_head_) * a_.sel_count;
-    if (lane_ < picks) to[rank] = picked;
-    if (lane_ >= picks && lane_ < a_.sel_count) to[lane_] = -1;
   }
+  // One warp: the greatest scores, of equal ones the first blocks, in order.
+  __device__ __forceinline__ void choose_blocks(int of_group, const uint32_t* keys) const {
+    constexpr int kKept = 16;  // keys of a lane in registers
+    const int blocks = known(kNsaPosition)[of_group] / kBlock + 1, picks = min(a_.sel_count, blocks);
+    uint32_t kept[kKept];
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) kept[i] = i * 32 + lane_ < blocks ? keys[i * 32 + lane_] : 0;
+    const auto reach = [&](uint32_t least) {  // how many are no less than that, which is not 0
+      unsigned counts[4] = {};
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) counts[i % 4] += kept[i] >= least;
+      for (int block = kKept * 32 + lane_; block < blocks; block += 32) counts[0] += keys[block] >= least;
+      return int(__reduce_add_sync(~0u, counts[0] + counts[1] + (counts[2] + counts[3])));
+    };
+    // It lies between the least of all lanes' greatest (there are no more picks than lanes) and the greatest that is not forced,
+    // so that it begins as both do.
+    constexpr uint32_t kForced = 0x7f800000;
+    uint32_t mine = 0, free = 0;  // greatest
+    const auto see = [&](uint32_t key) { mine = max(mine, key), free = max(free, key < kForced ? key : 0); };
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) see(kept[i]);
+    for (int block = kKept * 32 + lane_; block < blocks; block += 32) see(keys[block]);
+    const uint32_t low = __reduce_min_sync(~0u, mine);
+    const uint32_t high = a_.init_blocks + a_.local_blocks < picks ? __reduce_max_sync(~0u, free) : kForced;
+    int bit = 31 - __clz(int(low ^ high));
+    uint32_t least = bit < 0 ? low : high & ~((2u << bit) - 1);
+    // The greatest number that as many keys reach, bit by bit, until no more than those do.
+    for (int reached = blocks; bit >= 0 && reached > picks; --bit) {
+      const uint32_t trial = least | 1u << bit;
+      if (const int count = reach(trial); count >= picks) least = trial, reached = count;
+    }
+    int equal = picks - reach(least + 1), place = 0;  // how many of those that are equal to it
+    int32_t* to = a_.index + (int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.sel_count;
+    const uint32_t before = (1u << lane_) - 1, readers = readers_of(of_group);
+    const auto pick = [&](int block, uint32_t key) {
+      const bool same = block < blocks && key == least;
+      const uint32_t all_same = __ballot_sync(~0u, same);
+      const bool picked = same ? __popc(all_same & before) < equal : block < blocks && key > least;
+      const uint32_t all_picked = __ballot_sync(~0u, picked);
+      if (picked) {
+        to[place + __popc(all_picked & before)] = block;
+        own_at(rank_of(block), slot_of(block), readers);
+      }
+      place += __popc(all_picked), equal -= min(equal, __popc(all_same));
+    };
+    for (int first = 0; first < blocks; first += 32) pick(first + lane_, first + lane_ < blocks ? keys[first + lane_] : 0);
+    for (int i = picks + lane_; i < a_.sel_count; i += 32) to[i] = -1;
+  }
+  __device__ __forceinline__ static void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+  __device__ __forceinline__ static void await_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
   const NsaDevice& a_;
   char* memory_;
   int kv_head_;
-  NsaChain<D, kPacked> chain_;
+  NsaChain<D, kPacked, kTrees> chain_;
   int rank_, lane_, first_, rows_, most_ = -1, least_ = 0;
+  static_assert(kNsaMostGrouped / kNsaBlocks * kNsaMostBlocks * 4 <= kNsaBlockChains * Shared::kTeamBytes);
 };
 
-// kRoutes: compressed entries and the choice of blocks; else those blocks, the window and the mix.
-template <int D, int kBlock, int kTiles, bool kRoutes>
+// kRoutes: compressed entries and the choice of blocks alone.
+template <int D, int kBlock, int kTiles, bool kTrees, bool kRoutes>
 __global__ void HUNCH_CLUSTER(kNsaBlocks) __launch_bounds__(kNsaBlockChains* kTiles * 32) nsa_kernel(const NsaLaunch* args) {
 #if HUNCH_HOPPER
   extern __shared__ __align__(1024) char nsa_memory[];
-  wait_for_previous();
-  let_next_start();
-  NsaGroup<D, kBlock, kTiles> group(args->runs[blockIdx.y], nsa_memory);
+  NsaGroup<D, kBlock, kTiles, kTrees> group(args->runs[blockIdx.y], nsa_memory);
   if (!group.has_rows()) return;
   if constexpr (kRoutes) group.route();
   else group.attend();

@@ -245,16 +245,19 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
   HUNCH_NEEDS_HOPPER();
   Bench bench;
   std::mt19937 random(7);
+  // Rows, and how many of the first are a chain: a tree that stands beside a tile, one that is too large for that, one of whose
+  // paths is too long.
+  const std::pair<int, int> trees[] = {{20, 1}, {60, 1}, {44, 36}};
   for (const Case& c : kCases)
-    for (const int entries : {13, 58, 1020, 4090}) {
+    for (const auto& [entries, tree_of] : {std::pair{13, 0}, {58, 1}, {58, 2}, {1020, 2}, {1020, 0}, {4090, 0}, {4090, 1}}) {
       const NsaShape& s = c.settings;
-      const int rows = 20;
+      const auto [rows, straight] = trees[tree_of];
       NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
       NsaStore owned(c.kv_heads, c.dim, rows, 3);  // what rows complete, wherever they stand
       NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, s, entries, rows, 9);
       x.parents.assign(size_t(rows), -1), x.owned.assign(size_t(rows), -1);
       for (int row = 1; row < rows; ++row) {
-        const int parent = int(random() % uint32_t(row));
+        const int parent = row < straight ? row - 1 : int(random() % uint32_t(row));
         x.parents[size_t(row)] = parent, x.positions[size_t(row)] = x.positions[size_t(parent)] + 1;
       }
       for (int row = 0; row < rows; ++row)  // any row's compressed entry, in a place of its own
@@ -265,7 +268,7 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
             x.owned_rows.insert(x.owned_rows.end(), owned.entry(kv, row, part), owned.entry(kv, row, part) + c.dim);
       raw.show(), compressed.show();
       const Answer tree = bench.ask(raw, compressed, x, s);
-      EXPECT_TRUE(bench.ask(raw, compressed, x, s, {.rows = 1}) == tree) << entries;
+      for (const int grouped : {1, 16}) EXPECT_TRUE(bench.ask(raw, compressed, x, s, {.rows = grouped}) == tree) << entries;
       for (int row = 0; row < rows; row += 3) {
         NsaStore chain_raw = NsaStore(c.kv_heads, c.dim, entries + rows, 1),
                  chain_compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);

@@ -14,9 +14,10 @@ namespace hunch {
 
 constexpr float kNsaLog2E = 1.44269504088896340736f;
 
-enum NsaKnown { kNsaPosition, kNsaPath };  // of the group's rows, in shared memory
+enum NsaKnown { kNsaRow, kNsaPosition, kNsaPath, kNsaOwnedPath, kNsaKnowns };  // of the group's rows, in shared memory
 
-// Shared memory of a block for kPacked rows; behind it a word for every selection block of its chains.
+// Shared memory of a block for kPacked rows; behind it a word for every selection block of its chains and, where there are trees,
+// each team's rows beside a tile: K, V.
 template <int D, int kPacked>
 struct NsaShared {
   static constexpr int kHalfBytes = kNsaTile * D * 2;  // K or V of a tile
@@ -25,8 +26,12 @@ struct NsaShared {
   static constexpr int kResultFloats = kPacked * (D + 2);           // sums, then greatest logit and total of every row
   static constexpr int kTilesAt = 0, kQueries = kNsaBlockChains * kTeamBytes, kResults = kQueries + kPacked * D * 2;
   static constexpr int kLse = kResults + 3 * kResultFloats * 4, kRows = kLse + kPacked * 4;
-  static constexpr int kOwners = kRows + 2 * kNsaMostGrouped * 4;
-  static_assert(kResultFloats * 4 <= kTeamBytes);  // a team's partial lies where its tiles were
+  static constexpr int kBusy = kRows + kNsaKnowns * kNsaMostGrouped * 4;
+  static constexpr int kOwners = kBusy + kNsaBlockChains * 4;
+  static constexpr int kBesideBytes = nsa_beside(D) * D * 2;  // K or V
+  // A team's partial lies where its tiles were: rows so far apart that a warp's stores meet no bank twice, then their states.
+  static constexpr int kPartialRow = D + 8, kPartialStates = kPacked * kPartialRow;
+  static_assert((kPartialStates + 2 * kPacked) * 4 <= kTeamBytes);
 };
 
 // Where 16 bytes of a row of D lie, so that eight rows' are in different banks.
@@ -47,8 +52,9 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
 
 struct NsaTileRef {
   NsaBranch branch = kNsaSelected;
-  int tile = 0, path = -1;  // path: where places behind the cache lie; -1: there are none
+  int tile = 0, part = -1;  // part: the bundle or owned path on which places behind the cache lie; -1: there are none
   uint32_t rows = 0;        // of the group, a bit each: those that read it
+  NsaBundle bundle;         // `part` of entries
 };
 
 // A row over some tiles, and what it and others come to, folded left to right.
@@ -75,8 +81,8 @@ struct NsaState {
       for (int i = 0; i < 4; ++i) o[n][i] = 0;
     top[0] = top[1] = -INFINITY, total[0] = total[1] = 0;
   }
-  // sums: [packed row][D], states [packed row][2]; place: of the first of the 16.
-  __device__ __forceinline__ void store(float* sums, float* states, int place, int lane) {
+  // sums: [packed row][stride], states [packed row][2]; place: of the first of the 16.
+  __device__ __forceinline__ void store(float* sums, int stride, float* states, int place, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = total[h];
@@ -85,13 +91,13 @@ struct NsaState {
       const int row = place + lane / 4 + 8 * h;
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)
-        *reinterpret_cast<float2*>(sums + row * D + n * 8 + lane % 4 * 2) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
+        *reinterpret_cast<float2*>(sums + row * stride + n * 8 + lane % 4 * 2) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
       if (lane % 4 == 0) *reinterpret_cast<float2*>(states + row * 2) = make_float2(top[h], sum);
     }
   }
 };
 
-template <int D, int kPacked>
+template <int D, int kPacked, bool kTrees>
 class NsaChain {
  public:
   using Shared = NsaShared<D, kPacked>;
@@ -112,7 +118,7 @@ class NsaChain {
   __device__ __forceinline__ void store(NsaState<D>& state) const {  // as the team's partial
     meet();
     auto* sums = reinterpret_cast<float*>(memory_ + Shared::kTilesAt + team_ * Shared::kTeamBytes);
-    state.store(sums, sums + kPacked * D, m_ * 16, lane_);
+    state.store(sums, Shared::kPartialRow, sums + Shared::kPartialStates, m_ * 16, lane_);
   }
   __device__ __forceinline__ int* known(NsaKnown what) const {
     return reinterpret_cast<int*>(memory_ + Shared::kRows) + what * kNsaMostGrouped;
@@ -122,9 +128,9 @@ class NsaChain {
     return position + 1 < a_.cmp_len ? 0 : (position + 1 - a_.cmp_len) / a_.cmp_stride + 1;
   }
 
-  // Folds tiles into the state, the next one's keys on their way meanwhile.
+  // Folds tiles into the state, the next one's keys on their way meanwhile. False: there were none.
   template <int kKeys, class Tiles>
-  __device__ __forceinline__ void fold(Tiles tiles, NsaState<D>& state) {
+  __device__ __forceinline__ bool fold(Tiles tiles, NsaState<D>& state) {
     NsaTileRef tile, next;
     constexpr bool kAhead = Shared::kAhead;
     uint32_t keys = mine_, other = kAhead ? mine_ + Shared::kHalfBytes : mine_;
@@ -132,22 +138,24 @@ class NsaChain {
     bool has = false;
     while (true) {
       const bool more = tiles.next(next);
-      int rows[2] = {-1, -1};
+      Places places;
       if (more) {
-        locate<kKeys>(next, rows);
-        if (kAhead) load<kKeys>(next, rows, 0, other);
+        places = locate<kKeys>(next);
+        if (kAhead) load<kKeys>(next, places, 0, other);
       }
       end_copies();
       if (has) {
         fold_tile<kKeys>(tile, keys, values, state);
         meet();
       }
-      if (!more) return;
+      if (!more) return has;
       if (!kAhead) {
-        load<kKeys>(next, rows, 0, other);
+        load<kKeys>(next, places, 0, other);
         end_copies();
       }
-      load<kKeys>(next, rows, 1, values);
+      load<kKeys>(next, places, 1, values);
+      if (kTrees && next.bundle.beside > 0)
+        for (int both = 0; both < 2; ++both) load_beside(next, places, both);
       end_copies();
       tile = next, has = true;
       const uint32_t was = keys;
@@ -157,22 +165,18 @@ class NsaChain {
 
   // Weights of compressed entries, given their rows' log-sum-exp (base 2), summed over the heads of a KV head.
   template <class Tiles>
-  __device__ __forceinline__ void pool(Tiles tiles, const float* lse, int first) {
+  __device__ __forceinline__ void pool(Tiles tiles, const float* lse) {
     NsaTileRef tile, next;
     uint32_t keys = mine_, other = mine_ + Shared::kHalfBytes;
     bool has = false;
     while (true) {
       const bool more = tiles.next(next);
-      if (more) {
-        int rows[2];
-        locate<kNsaTile>(next, rows);
-        load<kNsaTile>(next, rows, 0, other);
-      }
+      if (more) { load<kNsaTile>(next, locate<kNsaTile>(next), 0, other); }
       end_copies();
       if (has) {
         await_copies<1>();
         meet();
-        if (reads_any(tile)) pool_tile(tile, keys, lse, first);
+        if (reads_any(tile)) pool_tile(tile, keys, lse);
         meet();
       }
       if (!more) return;
@@ -183,44 +187,147 @@ class NsaChain {
   }
 
  private:
-  // Where keys lane and lane + 32 of the tile are stored; -1: nowhere; below: -2 - i, the i-th of those that paths own.
+  // Where a tile is stored: its first key, and how many from there on. Of a tree, too: keys lane and lane + 32 of a tile whose
+  // rows lie apart, and row `lane` beside it; -1: nowhere; below: -2 - i, the i-th of those that paths own.
+  struct Places {
+    int first = 0, count = 0, apart[2] = {-1, -1}, beside[1] = {-1};
+  };
+  __device__ __forceinline__ static bool lies_apart(const NsaTileRef& t) { return kTrees && t.part >= 0 && t.bundle.beside == 0; }
   template <int kKeys>
-  __device__ __forceinline__ void locate(const NsaTileRef& t, int (&rows)[2]) const {
+  __device__ __forceinline__ Places locate(const NsaTileRef& t) const {
     const bool compressed = t.branch == kNsaCompressed;
     const int stored_end = compressed ? a_.compressed_entries : a_.entries;
+    const int32_t* pages = compressed ? a_.compressed_pages : a_.raw_pages;
+    const auto stored = [&](int entry) { return pages[entry / kPageLen] * kPageLen + entry % kPageLen; };
+    Places places;
+    places.count = stored_end - t.tile * kKeys;
+    if (places.count > 0) places.first = stored(t.tile * kKeys);
+    if (lies_apart(t)) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      int entry = t.tile * kKeys + h * 32 + lane_, owned = -1;
-      const int behind = entry - stored_end;
-      if (behind >= 0) {
-        entry = -1;
-        if (t.path >= 0 && compressed && behind < kNsaMostOwned) owned = a_.path_compressed[t.path * kNsaMostOwned + behind];
-        if (t.path >= 0 && !compressed && behind < a_.path_stride) {
-          const int row = a_.path_rows[t.path * a_.path_stride + behind];
-          if (row >= 0) entry = stored_end + row;
+      for (int h = 0; h < 2; ++h) {
+        const int key = h * 32 + lane_, behind = key - places.count;
+        if (key >= kKeys) continue;
+        if (behind < 0) places.apart[h] = places.first + key;
+        else if (compressed && behind < kNsaMostOwned)
+          places.apart[h] = -2 - a_.path_compressed[t.bundle.first_path * kNsaMostOwned + behind];  // of -1: nowhere
+        else if (!compressed && behind < a_.path_stride) {
+          const int row = a_.path_rows[t.bundle.first_path * a_.path_stride + behind];
+          if (row >= 0) places.apart[h] = stored(stored_end + row);
         }
       }
-      const int32_t* pages = compressed ? a_.compressed_pages : a_.raw_pages;
-      rows[h] = h * 32 + lane_ >= kKeys ? -1
-          : entry >= 0                  ? pages[entry / kPageLen] * kPageLen + entry % kPageLen
-          : owned >= 0                  ? -2 - owned
-                                        : -1;
     }
+    if (kTrees && lane_ < t.bundle.beside)
+      places.beside[0] = compressed ? -2 - lane_ : stored(stored_end + a_.beside_rows[t.bundle.first_beside + lane_]);
+    return places;
   }
-  // K (part 0) or V of the tile; zeros where nothing is stored.
-  template <int kKeys>
-  __device__ __forceinline__ void load(const NsaTileRef& t, const int (&rows)[2], int part, uint32_t to) const {
-    const KvPlane& plane = t.branch == kNsaCompressed ? a_.compressed : a_.raw;
+  // K (part 0) or V of rows, the i-th where lane i % 32 says in `at`; zeros where nothing is stored.
+  template <int kRows, int kWords>
+  __device__ __forceinline__ void load_rows(const KvPlane& plane, const int (&at)[kWords], int part, uint32_t to) const {
     const std::byte* head = plane.keys + kv_head_ * plane.head_bytes + part * D * 2;
-    constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;  // keys
-#pragma unroll 2
-    for (int i = 0; i < (kKeys + kAtOnce * kTiles - 1) / (kAtOnce * kTiles); ++i) {
+    constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;  // rows
+#pragma unroll 1
+    for (int i = 0; i < (kRows + kAtOnce * kTiles - 1) / (kAtOnce * kTiles); ++i) {
       const int first = (i * kTiles + m_) * kAtOnce, key = first + lane_ / kChunks, chunk = lane_ % kChunks;
-      if (first >= kKeys) break;
-      const int row = __shfl_sync(~0u, first < 32 ? rows[0] : rows[1], key % 32);
+      if (first >= kRows) break;
+      const int row = __shfl_sync(~0u, kWords == 1 || first < 32 ? at[0] : at[kWords - 1], key % 32);
       const std::byte* from = head + int64_t(max(row, 0)) * (D * 4);
       if (row < -1) from = a_.owned + (int64_t(kv_head_) * a_.num_owned - 2 - row) * (D * 4) + part * D * 2;
       copy_16_or_zeros(to + nsa_chunk<D>(key, chunk), from + chunk * 16, row != -1);
+    }
+  }
+  // A tile begins at a multiple of its size, so that all of it lies in one page.
+  template <int kKeys>
+  __device__ __forceinline__ void load(const NsaTileRef& t, const Places& places, int part, uint32_t to) const {
+    static_assert(kPageLen % kKeys == 0);
+    const KvPlane& plane = t.branch == kNsaCompressed ? a_.compressed : a_.raw;
+    if (lies_apart(t)) return load_rows<kKeys>(plane, places.apart, part, to);
+    constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks * kTiles;  // rows
+    const int key = m_ * (32 / kChunks) + lane_ / kChunks, chunk = lane_ % kChunks;
+    const std::byte* from =
+        plane.keys + kv_head_ * plane.head_bytes + int64_t(places.first + key) * (D * 4) + part * D * 2 + chunk * 16;
+#pragma unroll
+    for (int first = 0; first < kKeys; first += kAtOnce)
+      if (kKeys % kAtOnce == 0 || first + key < kKeys)
+        copy_16_or_zeros(to + nsa_chunk<D>(first + key, chunk), from + first * (D * 4), first + key < places.count);
+  }
+  __device__ __forceinline__ uint32_t beside(int part) const {
+    return shared_ + Shared::kOwners + uint32_t(a_.owner_words * 4 + (team_ * 2 + part) * Shared::kBesideBytes);
+  }
+  __device__ __forceinline__ void load_beside(const NsaTileRef& t, const Places& places, int part) const {
+    load_rows<nsa_beside(D)>(t.branch == kNsaCompressed ? a_.compressed : a_.raw, places.beside, part, beside(part));
+  }
+
+  // Which of a bundle's paths, counted from its first, the rows of lane's scores stand on (-1: none), and any of the warp's.
+  struct OnPaths {
+    int own[2] = {-1, -1};
+    uint32_t any = 0;
+  };
+  __device__ __forceinline__ OnPaths on_paths(const NsaTileRef& t) const {
+    OnPaths on;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int of_group = (m_ * 16 + lane_ / 4 + 8 * h) >> a_.group_shift;
+      const NsaKnown which = t.branch == kNsaCompressed ? kNsaOwnedPath : kNsaPath;
+      if (t.rows >> of_group & 1) on.own[h] = known(which)[of_group] - t.bundle.first_path;
+    }
+    on.any = __reduce_or_sync(~0u, (on.own[0] < 0 ? 0 : 1u << on.own[0]) | (on.own[1] < 0 ? 0 : 1u << on.own[1]));
+    return on;
+  }
+  // What lies behind the cache on a path: how far there is anything, and where of a bundle's tile it stands beside it.
+  struct Behind {
+    int entries, stride;
+    const int32_t* beside;
+  };
+  __device__ __forceinline__ Behind behind_of(const NsaTileRef& t) const {
+    if (t.branch == kNsaCompressed) return {a_.compressed_entries, kNsaMostOwned, a_.path_compressed};
+    return {a_.entries, a_.path_stride, a_.path_beside};
+  }
+  // Whether 16 places of a bundle's tile have rows that stand beside it.
+  template <int kKeys>
+  __device__ __forceinline__ bool is_beside(const NsaTileRef& t, int sixteen) const {
+    if (!kTrees || t.bundle.beside == 0) return false;
+    const Behind of = behind_of(t);
+    const int first = t.tile * kKeys + sixteen * 16 - of.entries;
+    return first + 16 > 0 && first < of.stride;
+  }
+  // Where a place of the tile lies for a path: in `tile`, K or V (part), or beside it.
+  struct Spot {
+    uint32_t base;
+    int row;
+    __device__ __forceinline__ uint32_t chunk(int chunk) const { return base + nsa_chunk<D>(row, chunk); }
+  };
+  template <int kKeys>
+  __device__ __forceinline__ Spot spot(const NsaTileRef& t, int path, int place, uint32_t tile, int part) const {
+    const Behind of = behind_of(t);
+    const int behind = t.tile * kKeys + place - of.entries;
+    if (behind < 0 || behind >= of.stride) return {tile, place};
+    return {beside(part), max(of.beside[(t.bundle.first_path + path) * of.stride + behind], 0)};
+  }
+  // The same for every path: of one row each, bits are those of a tile that holds its path alone.
+  template <int kKeys>
+  __device__ __forceinline__ void score_beside(
+      const NsaTileRef& t, const OnPaths& on, uint32_t keys, float (&s)[kKeys / 8][4]) const {
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      if (!is_beside<kKeys>(t, n)) continue;
+      for (uint32_t left = on.any; left; left &= left - 1) {
+        const int path = __ffs(left) - 1;
+        const Spot key = spot<kKeys>(t, path, n * 16 + lane_ / 16 * 8 + lane_ % 8, keys, 0);
+        float x[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; ++k) {
+          uint32_t q[4], b[4];
+          load_matrices(q, shared_ + Shared::kQueries + nsa_chunk<D>(m_ * 16 + lane_ % 16, 2 * k + lane_ / 16));
+          load_matrices(b, key.chunk(2 * k + lane_ / 8 % 2));
+          multiply(x[0], q, b[0], b[1]);
+          multiply(x[1], q, b[2], b[3]);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (on.own[h] == path) s[2 * n + i / 2][2 * h + i % 2] = x[i / 2][2 * h + i % 2];
+      }
     }
   }
 
@@ -263,12 +370,18 @@ class NsaChain {
 
   template <int kKeys>
   __device__ __forceinline__ void fold_tile(const NsaTileRef& t, uint32_t keys, uint32_t values, NsaState<D>& state) const {
-    const bool reads_it = reads_any(t);
+    const bool reads_it = reads_any(t), bundled = kTrees && t.bundle.beside > 0;
     float s[kKeys / 8][4];
-    await_copies<2>();  // but its values and the next keys
+    OnPaths on;
+    if (bundled) await_copies<1>();  // rows beside the tile come with its values
+    else await_copies<2>();          // but its values and the next keys
     meet();
     if (reads_it) {
       make_scores<kKeys>(keys, s);
+      if (bundled) {
+        on = on_paths(t);
+        score_beside<kKeys>(t, on, keys, s);
+      }
       weigh<kKeys>(t, s, state);
     }
     await_copies<1>();
@@ -278,13 +391,27 @@ class NsaChain {
     for (int k = 0; k < kKeys / 16; ++k) {
       const uint32_t p[4] = {nsa_pack(s[2 * k][0], s[2 * k][1]), nsa_pack(s[2 * k][2], s[2 * k][3]),
           nsa_pack(s[2 * k + 1][0], s[2 * k + 1][1]), nsa_pack(s[2 * k + 1][2], s[2 * k + 1][3])};
-#pragma unroll
-      for (int n = 0; n < D / 16; ++n) {
-        uint32_t b[4];
-        load_transposed(b, values + nsa_chunk<D>(k * 16 + lane_ / 8 % 2 * 8 + lane_ % 8, 2 * n + lane_ / 16));
-        multiply(state.o[2 * n], p, b[0], b[1]);
-        multiply(state.o[2 * n + 1], p, b[2], b[3]);
+      const int place = k * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;
+      if (!is_beside<kKeys>(t, k)) {
+        add_values(p, {values, place}, state);
+        continue;
       }
+      for (uint32_t left = on.any; left; left &= left - 1) {  // rows on other paths have no weights meanwhile
+        const int path = __ffs(left) - 1;
+        const uint32_t mine[4] = {on.own[0] == path ? p[0] : 0, on.own[1] == path ? p[1] : 0, on.own[0] == path ? p[2] : 0,
+            on.own[1] == path ? p[3] : 0};
+        add_values(mine, spot<kKeys>(t, path, place, values, 1), state);
+      }
+    }
+  }
+  // Weights of 16 keys times their values.
+  __device__ __forceinline__ void add_values(const uint32_t (&p)[4], const Spot& value, NsaState<D>& state) const {
+#pragma unroll
+    for (int n = 0; n < D / 16; ++n) {
+      uint32_t b[4];
+      load_transposed(b, value.chunk(2 * n + lane_ / 16));
+      multiply(state.o[2 * n], p, b[0], b[1]);
+      multiply(state.o[2 * n + 1], p, b[2], b[3]);
     }
   }
   // Scores to weights; the state's references follow.
@@ -322,9 +449,10 @@ class NsaChain {
     }
   }
 
-  __device__ __forceinline__ void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse, int first) const {
+  __device__ __forceinline__ void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse) const {
     float s[kNsaTile / 8][4];
     make_scores<kNsaTile>(keys, s);
+    if (kTrees && t.bundle.beside > 0) score_beside<kNsaTile>(t, on_paths(t), keys, s);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int place = m_ * 16 + lane_ / 4 + 8 * h;
@@ -340,7 +468,7 @@ class NsaChain {
         }
     }
     add_heads(s);
-    store_pooled(t, s, first);
+    store_pooled(t, s);
   }
   // Heads of a KV head stand in neighbouring rows: in lanes 4, 8 and 16 apart, then in the tile's halves.
   __device__ __forceinline__ void add_heads(float (&s)[kNsaTile / 8][4]) const {
@@ -355,12 +483,12 @@ class NsaChain {
 #pragma unroll
         for (int i = 0; i < 2; ++i) s[n][i] += s[n][i + 2];
   }
-  __device__ __forceinline__ void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4], int first) const {
+  __device__ __forceinline__ void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int place = m_ * 16 + lane_ / 4 + 8 * h, of_group = place >> a_.group_shift;
       if ((place & ((1 << a_.group_shift) - 1)) != 0 || !(t.rows >> of_group & 1)) continue;
-      float* to = a_.pooled + (int64_t(a_.order[first + of_group]) * a_.kv_heads + kv_head_) * a_.pooled_stride;
+      float* to = a_.pooled + (int64_t(known(kNsaRow)[of_group]) * a_.kv_heads + kv_head_) * a_.pooled_stride;
 #pragma unroll
       for (int n = 0; n < kNsaTile / 8; ++n)
         __stcg(
