@@ -37,37 +37,36 @@ struct Kind {
 };
 
 template <int D, int kBlock, int kTiles, bool kTrees>
-void launch(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
+void launch(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
   using Shared = NsaShared<D, kTiles * 16>;
   const Grid grid{.blocks = blocks,
       .threads = kNsaBlockChains * kTiles * 32,
       .shared_bytes = size_t(Shared::kOwners) + size_t(kind.owner_words) * sizeof(uint32_t) +
           (kTrees ? size_t(kNsaBlockChains * 2 * Shared::kBesideBytes) : 0)};
-  if (route) commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees, true>, grid, args);
-  else commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees, false>, grid, args);
+  commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees>, grid, args);
 }
 template <int D, int kBlock, int kTiles>
-void launch_trees(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
-  if (kind.trees) launch<D, kBlock, kTiles, true>(commands, kind, route, blocks, args);
-  else launch<D, kBlock, kTiles, false>(commands, kind, route, blocks, args);
+void launch_trees(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
+  if (kind.trees) launch<D, kBlock, kTiles, true>(commands, kind, blocks, args);
+  else launch<D, kBlock, kTiles, false>(commands, kind, blocks, args);
 }
 template <int D, int kBlock>
-void launch_tiles(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
-  if (kind.tiles == 1) launch_trees<D, kBlock, 1>(commands, kind, route, blocks, args);
-  else if (kind.tiles == 2) launch_trees<D, kBlock, 2>(commands, kind, route, blocks, args);
-  else if constexpr (most_tiles(D) == 4) launch_trees<D, kBlock, 4>(commands, kind, route, blocks, args);
+void launch_tiles(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
+  if (kind.tiles == 1) launch_trees<D, kBlock, 1>(commands, kind, blocks, args);
+  else if (kind.tiles == 2) launch_trees<D, kBlock, 2>(commands, kind, blocks, args);
+  else if constexpr (most_tiles(D) == 4) launch_trees<D, kBlock, 4>(commands, kind, blocks, args);
 }
 template <int D>
-void launch_block(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
+void launch_block(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
   if constexpr (D == 64) {  // of models that exist
-    if (kind.block == 32) return launch_tiles<D, 32>(commands, kind, route, blocks, args);
-    if (kind.block == 16) return launch_tiles<D, 16>(commands, kind, route, blocks, args);
+    if (kind.block == 32) return launch_tiles<D, 32>(commands, kind, blocks, args);
+    if (kind.block == 16) return launch_tiles<D, 16>(commands, kind, blocks, args);
   }
-  launch_tiles<D, 64>(commands, kind, route, blocks, args);
+  launch_tiles<D, 64>(commands, kind, blocks, args);
 }
-void launch_kind(Commands& commands, const Kind& kind, bool route, dim3 blocks, const NsaLaunch& args) {
-  if (kind.head_dim == 64) launch_block<64>(commands, kind, route, blocks, args);
-  else launch_block<128>(commands, kind, route, blocks, args);
+void launch_kind(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
+  if (kind.head_dim == 64) launch_block<64>(commands, kind, blocks, args);
+  else launch_block<128>(commands, kind, blocks, args);
 }
 
 }  // namespace
@@ -307,7 +306,7 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   if (!grouping.order.empty()) order_.assign(grouping.order.begin(), grouping.order.end());
   const int32_t* order = commands.data(std::span<const int32_t>(order_));
   // Floats: branches' outcomes, pooled weights, entries that trees own (K and V in bf16), choices.
-  const int64_t part = rows * heads * dim, pooled = rows * first.kv_heads * pooled_stride;
+  const int64_t part = grouping.apart ? rows * heads * dim : 0, pooled = rows * first.kv_heads * pooled_stride;
   const int64_t owned_part = owned * first.kv_heads * dim, chosen = rows * first.kv_heads * shape.sel_count;
   auto* memory = static_cast<float*>(commands.workspace(size_t(3 * part + pooled + owned_part + chosen) * sizeof(float)));
   float* owned_rows = memory + 3 * part + pooled;
@@ -327,16 +326,14 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   }
   if (op) compress_kept(commands, *op);
   const dim3 blocks(blocks_of(grouped), unsigned(runs.size()));
-  const auto run = [&](bool route, auto set) {
-    for (NsaDevice& device : devices_) set(device);
-    launch_kind(commands, kind, route, blocks, NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
+  const auto run = [&](int32_t branches, bool choose) {
+    for (NsaDevice& device : devices_) device.branches = branches, device.choose = choose, device.apart = grouping.apart;
+    launch_kind(commands, kind, blocks, NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
   };
-  const bool choose = !runs[0].given, reads = runs[0].out.data;
-  if (reads && !grouping.apart) return run(false, [&](NsaDevice& d) { d.choose = choose; });
-  run(true, [&](NsaDevice& d) { d.choose = choose; });
-  if (!reads) return;
-  run(false, [](NsaDevice& d) { d.branches = kNsaSelected, d.apart = 1, d.choose = 0; });
-  run(false, [](NsaDevice& d) { d.branches = kNsaWindow, d.apart = 1, d.choose = 0; });
+  const bool choose = !runs[0].given;
+  if (!runs[0].out.data) return run(kNsaCompressed, true);  // they want to choose only
+  if (!grouping.apart) return run(kNsaCompressed | kNsaSelected | kNsaWindow, choose);
+  run(kNsaCompressed, choose), run(kNsaSelected, false), run(kNsaWindow, false);
   commands.launch(nsa_mix_kernel, {.blocks = dim3(64, unsigned(runs.size())), .threads = 256},
       NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
 }

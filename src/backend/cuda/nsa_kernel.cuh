@@ -1,6 +1,5 @@
 // The kernel of natively trained sparse attention: a cluster of eight blocks has a group of rows of one KV head, each of its
-// teams a chain of tiles. It folds branches and mixes them, or attends to compressed entries and selects blocks alone. Order of
-// arithmetic: nsa_args.h.
+// teams a chain of tiles. It folds branches, selecting blocks on the way, and mixes them. Order of arithmetic: nsa_args.h.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -49,20 +48,8 @@ class NsaGroup {
       }
     }
     cooperative_groups::this_cluster().sync();
-    mix();
+    if (a_.out) mix();
     cooperative_groups::this_cluster().sync();  // nobody ends while others read its memory
-  }
-  __device__ __forceinline__ void route() {
-    begin();
-    cooperative_groups::this_cluster().sync();
-    fold<kNsaTile>(kNsaCompressed);
-    if (a_.choose) choose();
-    else cooperative_groups::this_cluster().sync();
-    each_own_element([&](int row, int head, int element, int d) {
-      const float4 x = branch(0, element / (D / 4) * kNsaBlocks + rank_, d);
-      *reinterpret_cast<float4*>(a_.compressed_out + (int64_t(row) * a_.kv_heads * a_.group + head) * D + d) = x;
-    });
-    cooperative_groups::this_cluster().sync();
   }
 
  private:
@@ -270,25 +257,25 @@ class NsaGroup {
   __device__ __forceinline__ void mix() const {
     // A thread for an element of a branch, then one for an element: blocks are asked for all at once.
     constexpr int kElements = kPacked / kNsaBlocks * (D / 4);
+    constexpr NsaBranch kSlots[3] = {kNsaCompressed, kNsaSelected, kNsaWindow};
     auto* outcomes = reinterpret_cast<float4*>(memory_ + Shared::kTilesAt);  // [branch][element]
     for (int i = int(threadIdx.x); i < 3 * kElements; i += kThreads) {
       const int slot = i / kElements, element = i % kElements;
-      const int asked = slot == 0 ? kNsaCompressed : slot == 1 ? kNsaSelected : kNsaWindow;
-      if (a_.branches & asked) outcomes[i] = branch(slot, element / (D / 4) * kNsaBlocks + rank_, element % (D / 4) * 4);
+      if (a_.branches & kSlots[slot]) outcomes[i] = branch(slot, element / (D / 4) * kNsaBlocks + rank_, element % (D / 4) * 4);
     }
     __syncthreads();
     each_own_element([&](int row, int head, int element, int d) {
       const int64_t at = (int64_t(row) * a_.kv_heads * a_.group + head) * D + d;
-      const float4 selected = outcomes[kElements + element], window = outcomes[2 * kElements + element];
       if (a_.apart) {
-        if (a_.branches & kNsaSelected) *reinterpret_cast<float4*>(a_.selected_out + at) = selected;
-        if (a_.branches & kNsaWindow) *reinterpret_cast<float4*>(a_.window_out + at) = window;
+        float* const to[3] = {a_.compressed_out, a_.selected_out, a_.window_out};
+        for (int slot = 0; slot < 3; ++slot)
+          if (a_.branches & kSlots[slot]) *reinterpret_cast<float4*>(to[slot] + at) = outcomes[slot * kElements + element];
         return;
       }
       const float* gates = a_.gates + row * a_.gates_row + 3 * head;
-      float4 x = nsa_weighed(gates[0], outcomes[element], make_float4(0, 0, 0, 0));
-      x = nsa_weighed(gates[1], selected, x);
-      x = nsa_weighed(gates[2], window, x);
+      float4 x = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int slot = 0; slot < 3; ++slot) x = nsa_weighed(gates[slot], outcomes[slot * kElements + element], x);
       *reinterpret_cast<float4*>(a_.out + row * a_.out_row + head * a_.out_head + d) = x;
     });
   }
@@ -326,25 +313,19 @@ class NsaGroup {
   // Scores of blocks out of weights of compressed entries: every entry counts by how many strides of it lie in the block (NSA,
   // equation 9). None is negative, so that their bits are in their order.
   __device__ __forceinline__ void score_blocks(int of_group, uint32_t* keys) const {
-    constexpr int kAtOnce = 4, kTaps = 4;  // weights of so many blocks and places in them are asked for together
+    constexpr int kAtOnce = 4;
     const int position = known(kNsaPosition)[of_group], newest = position / kBlock;
     const float* pooled = a_.pooled + (int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.pooled_stride;
     const int c = a_.cmp_len / a_.cmp_stride, r = kBlock / a_.cmp_stride, entries = chain_.visible(position);
     for (int first = int(threadIdx.x); first <= newest; first += kThreads * kAtOnce) {
       float scores[kAtOnce] = {};
-      for (int from = 1 - c; from < r; from += kTaps) {
-        float weights[kTaps][kAtOnce];
+      for (int k = 1 - c; k < r; ++k) {
+        const auto strides = float(min(min(k + c, r - k), min(c, r)));
 #pragma unroll
-        for (int k = 0; k < kTaps; ++k)
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const int entry = r * (first + i * kThreads) + from + k;
-            weights[k][i] = from + k < r && entry >= 0 && entry < entries ? __ldcg(pooled + entry) : 0.0f;
-          }
-#pragma unroll
-        for (int k = 0; k < kTaps; ++k)
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) scores[i] += float(min(min(from + k + c, r - from - k), min(c, r))) * weights[k][i];
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int entry = r * (first + i * kThreads) + k;
+          if (entry >= 0 && entry < entries) scores[i] += strides * __ldcg(pooled + entry);
+        }
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -358,39 +339,26 @@ class NsaGroup {
   }
   // One warp: the greatest scores, of equal ones the first blocks, in order.
   __device__ __forceinline__ void choose_blocks(int of_group, const uint32_t* keys) const {
-    constexpr int kKept = 16;  // keys of a lane in registers
     const int blocks = known(kNsaPosition)[of_group] / kBlock + 1, picks = min(a_.sel_count, blocks);
-    uint32_t kept[kKept];
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) kept[i] = i * 32 + lane_ < blocks ? keys[i * 32 + lane_] : 0;
-    const auto reach = [&](uint32_t least) {  // how many are no less than that, which is not 0
-      unsigned counts[4] = {};
-#pragma unroll
-      for (int i = 0; i < kKept; ++i) counts[i % 4] += kept[i] >= least;
-      for (int block = kKept * 32 + lane_; block < blocks; block += 32) counts[0] += keys[block] >= least;
-      return int(__reduce_add_sync(~0u, counts[0] + counts[1] + (counts[2] + counts[3])));
+    const auto reach = [&](uint32_t least) {  // how many are no less
+      unsigned count = 0;
+#pragma unroll 4  // fetching more instructions takes longer than they save
+      for (int block = lane_; block < blocks; block += 32) count += keys[block] >= least;
+      return int(__reduce_add_sync(~0u, count));
     };
-    // It lies between the least of all lanes' greatest (there are no more picks than lanes) and the greatest that is not forced,
-    // so that it begins as both do.
-    constexpr uint32_t kForced = 0x7f800000;
-    uint32_t mine = 0, free = 0;  // greatest
-    const auto see = [&](uint32_t key) { mine = max(mine, key), free = max(free, key < kForced ? key : 0); };
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) see(kept[i]);
-    for (int block = kKept * 32 + lane_; block < blocks; block += 32) see(keys[block]);
-    const uint32_t low = __reduce_min_sync(~0u, mine);
-    const uint32_t high = a_.init_blocks + a_.local_blocks < picks ? __reduce_max_sync(~0u, free) : kForced;
-    int bit = 31 - __clz(int(low ^ high));
-    uint32_t least = bit < 0 ? low : high & ~((2u << bit) - 1);
     // The greatest number that as many keys reach, bit by bit, until no more than those do.
-    for (int reached = blocks; bit >= 0 && reached > picks; --bit) {
+    uint32_t least = 0;
+    int reached = blocks;
+    for (int bit = 30; bit >= 0 && reached > picks; --bit) {
       const uint32_t trial = least | 1u << bit;
       if (const int count = reach(trial); count >= picks) least = trial, reached = count;
     }
-    int equal = picks - reach(least + 1), place = 0;  // how many of those that are equal to it
+    int equal = picks - reach(least + 1), place = 0;  // how many of those that are equal to it; picks so far
     int32_t* to = a_.index + (int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.sel_count;
     const uint32_t before = (1u << lane_) - 1, readers = readers_of(of_group);
-    const auto pick = [&](int block, uint32_t key) {
+    for (int first = 0; first < blocks; first += 32) {
+      const int block = first + lane_;
+      const uint32_t key = block < blocks ? keys[block] : 0;
       const bool same = block < blocks && key == least;
       const uint32_t all_same = __ballot_sync(~0u, same);
       const bool picked = same ? __popc(all_same & before) < equal : block < blocks && key > least;
@@ -400,8 +368,7 @@ class NsaGroup {
         own_at(rank_of(block), slot_of(block), readers);
       }
       place += __popc(all_picked), equal -= min(equal, __popc(all_same));
-    };
-    for (int first = 0; first < blocks; first += 32) pick(first + lane_, first + lane_ < blocks ? keys[first + lane_] : 0);
+    }
     for (int i = picks + lane_; i < a_.sel_count; i += 32) to[i] = -1;
   }
   __device__ __forceinline__ static void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
@@ -415,15 +382,13 @@ class NsaGroup {
   static_assert(kNsaMostGrouped / kNsaBlocks * kNsaMostBlocks * 4 <= kNsaBlockChains * Shared::kTeamBytes);
 };
 
-// kRoutes: compressed entries and the choice of blocks alone.
-template <int D, int kBlock, int kTiles, bool kTrees, bool kRoutes>
+template <int D, int kBlock, int kTiles, bool kTrees>
 __global__ void HUNCH_CLUSTER(kNsaBlocks) __launch_bounds__(kNsaBlockChains* kTiles * 32) nsa_kernel(const NsaLaunch* args) {
 #if HUNCH_HOPPER
   extern __shared__ __align__(1024) char nsa_memory[];
   NsaGroup<D, kBlock, kTiles, kTrees> group(args->runs[blockIdx.y], nsa_memory);
   if (!group.has_rows()) return;
-  if constexpr (kRoutes) group.route();
-  else group.attend();
+  group.attend();
 #endif
 }
 

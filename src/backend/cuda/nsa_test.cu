@@ -241,6 +241,24 @@ TEST(CudaNsa, SharesTheChoiceOfTheLongestPrefix) {
   EXPECT_EQ(bench.ask(raw, compressed, x, c.settings).out, shared.out);  // all rows stand in one block, which the set has
 }
 
+// Compressed keys that are all alike weigh alike: of the blocks that are not forced the first are chosen.
+TEST(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
+  HUNCH_NEEDS_HOPPER();
+  Bench bench;
+  const Case& c = kCases[0];
+  for (const int entries : {3000, 40000}) {  // 46 and 625 blocks
+    NsaStore raw(c.kv_heads, c.dim, entries + 1, 1), compressed(c.kv_heads, c.dim, visible(c.settings, entries) + 2, 2);
+    std::fill(compressed.values.begin(), compressed.values.end(), uint16_t(0));
+    raw.show(), compressed.show();
+    const Answer got = bench.ask(raw, compressed, chain(c.heads, c.kv_heads, c.dim, c.settings, entries, 1, 5), c.settings);
+    std::vector<int32_t> right;
+    for (int block = 0; block < c.settings.sel_count - c.settings.local_blocks; ++block) right.push_back(block);
+    for (int i = c.settings.local_blocks; i-- > 0;) right.push_back(entries / c.settings.sel_block - i);
+    for (int kv = 0; kv < c.kv_heads; ++kv)
+      EXPECT_TRUE(std::equal(right.begin(), right.end(), got.chosen.begin() + kv * c.settings.sel_count)) << entries;
+  }
+}
+
 TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
   HUNCH_NEEDS_HOPPER();
   Bench bench;

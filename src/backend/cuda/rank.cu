@@ -116,13 +116,19 @@ __global__ void __launch_bounds__(kThreads) rank_slices_kernel(const RankDevice*
   }
 }
 
+// Shared memory: the lists, [k][slice].
 __global__ void rank_merge_kernel(const RankDevice* args) {
+  extern __shared__ __align__(16) double list_scores[];
   const RankDevice a = *args;
-  wait_for_previous();
-  let_next_start();
+  auto* list_ids = reinterpret_cast<int32_t*>(list_scores + a.k * kSlices);
   const RankRow row = a.rows[blockIdx.x];
   const int lane = int(threadIdx.x);
   const int64_t list = (int64_t(blockIdx.x) * kSlices + lane) * a.k;
+  wait_for_previous();
+  let_next_start();
+#pragma unroll 4
+  for (int j = 0; j < row.k; ++j)  // together: one by one each is waited for
+    list_scores[j * kSlices + lane] = a.scores[list + j], list_ids[j * kSlices + lane] = a.ids[list + j];
   const double2 own = a.sums[blockIdx.x * kSlices + lane];
   double greatest = own.x;
 #pragma unroll
@@ -133,7 +139,7 @@ __global__ void rank_merge_kernel(const RankDevice* args) {
   int at = 0;
   for (int j = 0; j < row.k; ++j) {
     Best head;
-    if (at < row.k) head.add(a.scores[list + at], a.ids[list + at]);
+    if (at < row.k) head.add(list_scores[at * kSlices + lane], list_ids[at * kSlices + lane]);
     const Best all = warp_best(head);
     const bool some = all.id != INT32_MAX;
     if (some && all.id == head.id) ++at;
@@ -163,7 +169,11 @@ void enqueue_ranks(Commands& commands, std::span<const RankRow> rows, int64_t mo
           .threads = kThreads,
           .shared_bytes = size_t(slice_len_of(most_vocab)) * sizeof(double)},
       device);
-  commands.launch(rank_merge_kernel, {.blocks = dim3(unsigned(rows.size())), .threads = 32}, device);
+  commands.launch(rank_merge_kernel,
+      {.blocks = dim3(unsigned(rows.size())),
+          .threads = 32,
+          .shared_bytes = size_t(k) * kSlices * (sizeof(double) + sizeof(int32_t))},
+      device);
 }
 
 }  // namespace hunch
