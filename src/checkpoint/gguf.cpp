@@ -141,32 +141,8 @@ Result<TensorEntry> take_tensor(Reader& in, std::string_view file_name, IntegerT
     return entry;
   }
   if (!dtype) {
-    static constexpr std::string_view kKnown[] = {
-        "",
-        "",
-        "",
-        "Q4_1",
-        "Q4_2",
-        "Q4_3",
-        "Q5_0",
-        "Q5_1",
-        "",
-        "Q8_1",
-        "Q2_K",
-        "Q3_K",
-        "",
-        "",
-        "",
-        "Q8_K",
-        "IQ2_XXS",
-        "IQ2_XS",
-        "IQ3_XXS",
-        "IQ1_S",
-        "IQ4_NL",
-        "IQ3_S",
-        "IQ2_S",
-        "IQ4_XS",
-    };
+    static constexpr std::string_view kKnown[] = {"", "", "", "Q4_1", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "", "Q8_1", "Q2_K", "Q3_K",
+        "", "", "", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"};
     const std::string_view known = type < std::size(kKnown) && !kKnown[type].empty() ? kKnown[type] : "unknown";
     return fail(
         fmt::format("type {} ({}) is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K and MXFP4 are", type, known));

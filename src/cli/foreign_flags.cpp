@@ -27,34 +27,9 @@ void add_foreign_flags(FlagSet& set) {
   set.ignore({"-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"}, A::One);
   set.ignore(
       {"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"}, A::One);
-  set.ignore(
-      {
-          "--prio",
-          "--poll",
-          "--numa",
-          "-np",
-          "--parallel",
-          "-C",
-          "--cpu-mask",
-          "-Cr",
-          "--cpu-range",
-          "-lv",
-          "--verbosity",
-          "--repeat-last-n",
-          "--keep",
-          "-lm",
-          "--load-mode",
-          "-sm",
-          "--split-mode",
-          "-mg",
-          "--main-gpu",
-          "-ts",
-          "--tensor-split",
-          "-fit",
-          "-fitt",
-          "-fitc",
-          "--spec-draft-sampling",
-      },
+  set.ignore({"--prio", "--poll", "--numa", "-np", "--parallel", "-C", "--cpu-mask", "-Cr", "--cpu-range", "-lv", "--verbosity",
+                 "--repeat-last-n", "--keep", "-lm", "--load-mode", "-sm", "--split-mode", "-mg", "--main-gpu", "-ts",
+                 "--tensor-split", "-fit", "-fitt", "-fitc", "--spec-draft-sampling"},
       A::One);
   // SGLang's: of memory, and of guesses, which change no text.
   set.ignore({"--mem-fraction-static", "--speculative-num-draft-tokens", "--speculative-ngram-max-match-window-size",
@@ -62,36 +37,10 @@ void add_foreign_flags(FlagSet& set) {
                  "--speculative-ngram-min-bfs-breadth", "--speculative-ngram-branch-length", "--speculative-ngram-capacity"},
       A::One);
   set.ignore({"-fa", "--flash-attn"}, A::Optional, {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"});
-  set.ignore(
-      {
-          "--mlock",
-          "--mmap",
-          "--no-mmap",
-          "--no-warmup",
-          "--warmup",
-          "--no-display-prompt",
-          "--simple-io",
-          "-no-cnv",
-          "--no-conversation",
-          "--log-disable",
-          "--jinja",
-          "--no-jinja",
-          "-v",
-          "--verbose",
-          "--offline",
-          "--no-perf",
-          "--perf",
-          "-kvu",
-          "--kv-unified",
-          "-nkvo",
-          "--no-kv-offload",
-          "--no-escape",
-          "-st",
-          "--single-turn",
-          "--no-context-shift",
-          "--spec-default",
-          "--enable-deterministic-inference",
-      },
+  set.ignore({"--mlock", "--mmap", "--no-mmap", "--no-warmup", "--warmup", "--no-display-prompt", "--simple-io", "-no-cnv",
+                 "--no-conversation", "--log-disable", "--jinja", "--no-jinja", "-v", "--verbose", "--offline", "--no-perf",
+                 "--perf", "-kvu", "--kv-unified", "-nkvo", "--no-kv-offload", "--no-escape", "-st", "--single-turn",
+                 "--no-context-shift", "--spec-default", "--enable-deterministic-inference"},
       A::None);
 
   set.refuse({"--samplers", "--sampler-seq", "--sampling-seq"}, kOrder);

@@ -134,28 +134,9 @@ class Page {
   }
 
   std::string table() const {
-    constexpr const char* kColumns[] = {
-        "test",
-        "eval",
-        "what",
-        "context",
-        "model_type",
-        "engine",
-        "type_k",
-        "n_threads",
-        "n_parallel",
-        "drafter",
-        "policy",
-        "avg_ts",
-        "stddev_ts",
-        "mean_acceptance_length",
-        "mean_tokens_per_round",
-        "speedup",
-        "ratio_to_peer",
-        "perplexity",
-        "accuracy",
-        "lossless",
-    };
+    constexpr const char* kColumns[] = {"test", "eval", "what", "context", "model_type", "engine", "type_k", "n_threads",
+        "n_parallel", "drafter", "policy", "avg_ts", "stddev_ts", "mean_acceptance_length", "mean_tokens_per_round", "speedup",
+        "ratio_to_peer", "perplexity", "accuracy", "lossless"};
     std::vector<std::string> used;
     for (const char* key : kColumns)
       if (std::any_of(rows_.begin(), rows_.end(), [&](const ordered_json& row) { return row.contains(key); }))

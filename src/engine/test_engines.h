@@ -41,21 +41,8 @@ inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 
 // Every family, form of attention and rope scaling that the tree has a tiny model of.
 inline const std::vector<std::string>& tiny_models() {
-  static const std::vector<std::string> names{
-      "qwen3-tied",
-      "qwen3-untied",
-      "qwen2-tied",
-      "qwen2-window",
-      "llama",
-      "llama-llama3",
-      "llama-linear",
-      "llama-yarn",
-      "mistral",
-      "qwen3-moe",
-      "gpt-oss",
-      "deepseek-v3",
-      "deepseek-v2-lite",
-  };
+  static const std::vector<std::string> names{"qwen3-tied", "qwen3-untied", "qwen2-tied", "qwen2-window", "llama", "llama-llama3",
+      "llama-linear", "llama-yarn", "mistral", "qwen3-moe", "gpt-oss", "deepseek-v3", "deepseek-v2-lite"};
   return names;
 }
 

@@ -23,7 +23,7 @@ enum class Route : uint8_t {
   Completions,
   ChatCompletions,
   Tokenize,
-  Detokenize,
+  Detokenize
 };
 
 struct RouteMatch {

@@ -13,27 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kReserved[] = {
-    "messages",
-    "tools",
-    "documents",
-    "add_generation_prompt",
-    "continue_final_message",
-    "chat_template",
-    "conversation",
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "pad_token",
-    "raise_exception",
-    "strftime_now",
-    "namespace",
-    "range",
-    "loop",
-    "self",
-    "caller",
-    "tokenize",
-};
+constexpr std::string_view kReserved[] = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
+    "chat_template", "conversation", "bos_token", "eos_token", "unk_token", "pad_token", "raise_exception", "strftime_now",
+    "namespace", "range", "loop", "self", "caller", "tokenize"};
 constexpr int kMaxKwargsDepth = 16;
 constexpr size_t kMaxKwargsBytes = size_t(64) << 10;
 

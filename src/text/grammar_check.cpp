@@ -20,46 +20,13 @@ using simdjson::dom::element;
 using simdjson::dom::object;
 
 // What no automaton of ours enforces. A schema that has it is refused rather than kept in part.
-constexpr std::array kUnsupported = {
-    "not",
-    "if",
-    "then",
-    "else",
-    "dependentRequired",
-    "dependencies",
-    "contains",
-    "minContains",
-    "maxContains",
-    "dependentSchemas",
-    "uniqueItems",
-    "$dynamicRef",
-    "$recursiveRef",
-};
+constexpr std::array kUnsupported = {"not", "if", "then", "else", "dependentRequired", "dependencies", "contains", "minContains",
+    "maxContains", "dependentSchemas", "uniqueItems", "$dynamicRef", "$recursiveRef"};
 // The automaton looks at the first of these that it finds and at nothing beside it.
 constexpr std::array kLeading = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
-constexpr std::array kConstraints = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "patternProperties",
-    "propertyNames",
-    "minProperties",
-    "items",
-    "prefixItems",
-    "minItems",
-    "maxItems",
-    "minLength",
-    "maxLength",
-    "maxProperties",
-    "pattern",
-    "format",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-};
+constexpr std::array kConstraints = {"type", "properties", "required", "additionalProperties", "patternProperties",
+    "propertyNames", "minProperties", "items", "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "maxProperties",
+    "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 constexpr std::array kCounts = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"};
 constexpr std::array kMaps = {"properties", "patternProperties", "$defs", "definitions"};
 constexpr std::array kLists = {"anyOf", "oneOf", "allOf", "prefixItems"};

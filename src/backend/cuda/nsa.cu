@@ -301,10 +301,6 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   kind.owner_words = std::max(512, int(std::bit_ceil(unsigned(slots))));  // in steps, so that graphs fit again
   kind.trees = std::any_of(runs.begin(), runs.end(), [](const NsaRows& run) { return !run.parents.empty(); });
   while (kind.tiles * 16 < grouped << first.group_shift) kind.tiles *= 2;
-  order_.clear();
-  for (int row = 0; row < most_rows; ++row) order_.push_back(row);
-  if (!grouping.order.empty()) order_.assign(grouping.order.begin(), grouping.order.end());
-  const int32_t* order = commands.data(std::span<const int32_t>(order_));
   // Floats: branches' outcomes, pooled weights, entries that trees own (K and V in bf16), choices.
   const int64_t part = grouping.apart ? rows * heads * dim : 0, pooled = rows * first.kv_heads * pooled_stride;
   const int64_t owned_part = owned * first.kv_heads * dim, chosen = rows * first.kv_heads * shape.sel_count;
@@ -314,7 +310,7 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   int64_t before = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     NsaDevice& device = devices_[r];
-    device.owner_words = kind.owner_words, device.grouped = grouped, device.order = order, device.scale_log2 = scale * kNsaLog2E,
+    device.owner_words = kind.owner_words, device.grouped = grouped, device.scale_log2 = scale * kNsaLog2E,
     device.shared = grouping.shared;
     device.compressed_out = memory + before * heads * dim, device.selected_out = device.compressed_out + part;
     device.window_out = device.selected_out + part;

@@ -36,10 +36,9 @@ struct NsaRows {
 };
 
 struct NsaGrouping {
-  int rows = 0;                    // of a group; 0: as many as there is room for
-  bool shared = false;             // the row with the longest prefix selects for its group
-  bool apart = false;              // a kernel for every branch and one that mixes them, for comparison
-  std::span<const int32_t> order;  // rows as they stand in groups, the same for all runs; empty: as they come
+  int rows = 0;         // of a group; 0: as many as there is room for
+  bool shared = false;  // the row with the longest prefix selects for its group
+  bool apart = false;   // a kernel for every branch and one that mixes them, for comparison
 };
 
 class CudaNsa {
@@ -66,7 +65,7 @@ class CudaNsa {
   std::vector<NsaDevice> devices_;
   std::vector<NsaRows> rows_;
   std::vector<NsaCompressDevice> jobs_;
-  std::vector<int32_t> order_, owned_, places_;
+  std::vector<int32_t> owned_, places_;
   // Of a tree: NsaDevice; leaf_: [path] its last row, owned_of_path_: [path].
   std::vector<int32_t> path_of_row_, path_rows_, beside_rows_, path_beside_, owned_path_of_row_, path_owned_, leaf_,
       owned_of_path_;

@@ -4,7 +4,7 @@
 // Order of arithmetic, the same for a row in any company: every branch (compressed entries, selected blocks, window) is cut into
 // tiles that start at fixed places; tile t belongs to chain t % kNsaChains, which folds its tiles in ascending order with an
 // online softmax; four chains next to each other are folded left to right, and so are the eight results. What a row does not read
-// leaves its state bit for bit as it was. So groups of any size, of rows in any order, give a row the same bits.
+// leaves its state bit for bit as it was. So groups of any size give a row the same bits.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,6 @@ struct NsaDevice {
   float* out = nullptr;          // [row][head][head_dim]
   int64_t q_row = 0, q_head = 0, gates_row = 0, out_row = 0, out_head = 0;
   int32_t rows = 0, grouped = 1, group = 1, group_shift = 0, kv_heads = 1;
-  const int32_t* order = nullptr;      // [rows] the row at a place of the grouping
   const int32_t* positions = nullptr;  // [row]
   // Entries and compressed entries in the caches. What lies behind them is reached along the paths of a tree, from the root to a
   // leaf each; a chain has none. Paths on which the same compressed entries are completed are one there.

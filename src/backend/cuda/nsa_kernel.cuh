@@ -53,7 +53,7 @@ class NsaGroup {
   }
 
  private:
-  __device__ __forceinline__ int row_at(int of_group) const { return known(kNsaRow)[of_group]; }
+  __device__ __forceinline__ int row_at(int of_group) const { return first_ + of_group; }
   __device__ __forceinline__ int* known(NsaKnown what) const { return chain_.known(what); }
   __device__ __forceinline__ float* lse() const { return reinterpret_cast<float*>(memory_ + Shared::kLse); }
   __device__ __forceinline__ int representative() const {  // the row with the longest prefix, the first of them
@@ -65,10 +65,8 @@ class NsaGroup {
 
   // What is known of rows, queries rounded.
   __device__ __forceinline__ void begin() {
-    for (int i = int(threadIdx.x); i < a_.owner_words; i += kThreads) owners()[i] = 0;
     for (int i = int(threadIdx.x); i < kNsaMostGrouped; i += kThreads) {
-      const int row = a_.order[first_ + min(i, rows_ - 1)];
-      known(kNsaRow)[i] = row;
+      const int row = row_at(min(i, rows_ - 1));
       known(kNsaPosition)[i] = i < rows_ ? a_.positions[row] : -1;
       known(kNsaPath)[i] = i < rows_ ? a_.path_of_row[row] : -1;
       known(kNsaOwnedPath)[i] = i < rows_ ? a_.owned_path_of_row[row] : -1;
@@ -78,6 +76,7 @@ class NsaGroup {
     let_next_start();
     most_ = -1, least_ = 0x7fffffff;
     for (int i = 0; i < rows_; ++i) most_ = max(most_, known(kNsaPosition)[i]), least_ = min(least_, known(kNsaPosition)[i]);
+    for (int i = int(threadIdx.x); i < (most_ / kBlock / kNsaChains + 1) * kNsaBlockChains; i += kThreads) owners()[i] = 0;
     constexpr int kChunks = D / 8;
     for (int i = int(threadIdx.x); i < kPacked * kChunks; i += kThreads) {
       const int place = i / kChunks, chunk = i % kChunks, of_group = place >> a_.group_shift;
@@ -290,7 +289,7 @@ class NsaGroup {
   }
   __device__ __forceinline__ uint32_t choosers() const { return a_.shared ? 1u << representative() : all_rows(); }
   // Weights of compressed entries, summed over the heads of a KV head: what blocks are selected by.
-  __device__ __forceinline__ void pool() { chain_.pool(compressed_tiles(choosers()), lse()); }
+  __device__ __forceinline__ void pool() { chain_.pool(compressed_tiles(choosers()), lse(), first_); }
 
   // Once compressed entries are folded. A block selects for every eighth row that chooses.
   __device__ __forceinline__ void choose() {
@@ -321,11 +320,14 @@ class NsaGroup {
       float scores[kAtOnce] = {};
       for (int k = 1 - c; k < r; ++k) {
         const auto strides = float(min(min(k + c, r - k), min(c, r)));
+        float weights[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int entry = r * (first + i * kThreads) + k;
-          if (entry >= 0 && entry < entries) scores[i] += strides * __ldcg(pooled + entry);
+          weights[i] = entry >= 0 && entry < entries ? __ldcg(pooled + entry) : 0.0f;
         }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) scores[i] += strides * weights[i];
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -340,11 +342,16 @@ class NsaGroup {
   // One warp: the greatest scores, of equal ones the first blocks, in order.
   __device__ __forceinline__ void choose_blocks(int of_group, const uint32_t* keys) const {
     const int blocks = known(kNsaPosition)[of_group] / kBlock + 1, picks = min(a_.sel_count, blocks);
-    const auto reach = [&](uint32_t least) {  // how many are no less
-      unsigned count = 0;
-#pragma unroll 4  // fetching more instructions takes longer than they save
-      for (int block = lane_; block < blocks; block += 32) count += keys[block] >= least;
-      return int(__reduce_add_sync(~0u, count));
+    constexpr int kKept = 16;  // keys of a lane in registers
+    uint32_t kept[kKept];
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) kept[i] = i * 32 + lane_ < blocks ? keys[i * 32 + lane_] : 0;
+    const auto reach = [&](uint32_t least) {  // how many are no less than that, which is not 0
+      unsigned counts[4] = {};
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) counts[i % 4] += kept[i] >= least;
+      for (int block = kKept * 32 + lane_; block < blocks; block += 32) counts[0] += keys[block] >= least;
+      return int(__reduce_add_sync(~0u, counts[0] + counts[1] + (counts[2] + counts[3])));
     };
     // The greatest number that as many keys reach, bit by bit, until no more than those do.
     uint32_t least = 0;

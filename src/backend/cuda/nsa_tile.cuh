@@ -14,7 +14,7 @@ namespace hunch {
 
 constexpr float kNsaLog2E = 1.44269504088896340736f;
 
-enum NsaKnown { kNsaRow, kNsaPosition, kNsaPath, kNsaOwnedPath, kNsaKnowns };  // of the group's rows, in shared memory
+enum NsaKnown { kNsaPosition, kNsaPath, kNsaOwnedPath, kNsaKnowns };  // of the group's rows, in shared memory
 
 // Shared memory of a block for kPacked rows; behind it a word for every selection block of its chains and, where there are trees,
 // each team's rows beside a tile: K, V.
@@ -165,7 +165,7 @@ class NsaChain {
 
   // Weights of compressed entries, given their rows' log-sum-exp (base 2), summed over the heads of a KV head.
   template <class Tiles>
-  __device__ __forceinline__ void pool(Tiles tiles, const float* lse) {
+  __device__ __forceinline__ void pool(Tiles tiles, const float* lse, int first_row) {
     NsaTileRef tile, next;
     uint32_t keys = mine_, other = mine_ + Shared::kHalfBytes;
     bool has = false;
@@ -176,7 +176,7 @@ class NsaChain {
       if (has) {
         await_copies<1>();
         meet();
-        if (reads_any(tile)) pool_tile(tile, keys, lse);
+        if (reads_any(tile)) pool_tile(tile, keys, lse, first_row);
         meet();
       }
       if (!more) return;
@@ -449,7 +449,7 @@ class NsaChain {
     }
   }
 
-  __device__ __forceinline__ void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse) const {
+  __device__ __forceinline__ void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse, int first_row) const {
     float s[kNsaTile / 8][4];
     make_scores<kNsaTile>(keys, s);
     if (kTrees && t.bundle.beside > 0) score_beside<kNsaTile>(t, on_paths(t), keys, s);
@@ -468,7 +468,7 @@ class NsaChain {
         }
     }
     add_heads(s);
-    store_pooled(t, s);
+    store_pooled(t, s, first_row);
   }
   // Heads of a KV head stand in neighbouring rows: in lanes 4, 8 and 16 apart, then in the tile's halves.
   __device__ __forceinline__ void add_heads(float (&s)[kNsaTile / 8][4]) const {
@@ -483,12 +483,12 @@ class NsaChain {
 #pragma unroll
         for (int i = 0; i < 2; ++i) s[n][i] += s[n][i + 2];
   }
-  __device__ __forceinline__ void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4]) const {
+  __device__ __forceinline__ void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4], int first_row) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int place = m_ * 16 + lane_ / 4 + 8 * h, of_group = place >> a_.group_shift;
       if ((place & ((1 << a_.group_shift) - 1)) != 0 || !(t.rows >> of_group & 1)) continue;
-      float* to = a_.pooled + (int64_t(known(kNsaRow)[of_group]) * a_.kv_heads + kv_head_) * a_.pooled_stride;
+      float* to = a_.pooled + (int64_t(first_row + of_group) * a_.kv_heads + kv_head_) * a_.pooled_stride;
 #pragma unroll
       for (int n = 0; n < kNsaTile / 8; ++n)
         __stcg(
