@@ -133,17 +133,9 @@ ordered_json timings_json(std::span<const Generation* const> generations) {
     predicted_ms = std::max(predicted_ms, g->milliseconds.first_to_last_token);
   }
   const auto rate = [](int64_t n, double ms) { return ms > 0 ? ordered_json(double(n) * 1e3 / ms) : ordered_json(); };
-  return {
-      {"cache_n", cached},
-      {"prompt_n", prompt},
-      {"prompt_ms", prompt_ms},
-      {"prompt_per_second", rate(prompt, prompt_ms)},
-      {"predicted_n", predicted},
-      {"predicted_ms", predicted_ms},
-      {"predicted_per_second", rate(steps, predicted_ms)},
-      {"draft_n", drafted},
-      {"draft_n_accepted", accepted},
-  };
+  return {{"cache_n", cached}, {"prompt_n", prompt}, {"prompt_ms", prompt_ms}, {"prompt_per_second", rate(prompt, prompt_ms)},
+      {"predicted_n", predicted}, {"predicted_ms", predicted_ms}, {"predicted_per_second", rate(steps, predicted_ms)},
+      {"draft_n", drafted}, {"draft_n_accepted", accepted}};
 }
 
 namespace {

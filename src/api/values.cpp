@@ -61,23 +61,8 @@ Result<int64_t> parse_bytes(std::string_view flag, std::string_view text) {
     std::string_view name;
     double bytes;
   };
-  static constexpr Unit kUnits[] = {
-      {"", 1},
-      {"B", 1},
-      {"K", 1024.},
-      {"k", 1024.},
-      {"KiB", 1024.},
-      {"M", 0x1p20},
-      {"MiB", 0x1p20},
-      {"G", 0x1p30},
-      {"GiB", 0x1p30},
-      {"T", 0x1p40},
-      {"TiB", 0x1p40},
-      {"KB", 1e3},
-      {"kB", 1e3},
-      {"MB", 1e6},
-      {"GB", 1e9},
-  };
+  static constexpr Unit kUnits[] = {{"", 1}, {"B", 1}, {"K", 1024.}, {"k", 1024.}, {"KiB", 1024.}, {"M", 0x1p20}, {"MiB", 0x1p20},
+      {"G", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40}, {"TiB", 0x1p40}, {"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
   for (const Unit& u : kUnits) {
     if (u.name != unit) continue;
     const double bytes = std::floor(value * u.bytes);

@@ -121,17 +121,11 @@ Status check_shape(const ModelShape& s, std::string_view source) {
     std::string_view name;
     int64_t value, least, most;
   };
-  const Range ranges[] = {
-      {"vocabulary size", s.vocab_size, 1, kMostVocab},
-      {"hidden size", s.hidden, 1, kMostHidden},
-      {"feed-forward size", s.ffn, 1, kMostHidden},
-      {"number of layers", s.layers, 1, 1024},
-      {"number of heads", s.heads, 1, 1024},
-      {"number of KV heads", s.kv_heads, 1, 1024},
-      {"head size", s.head_dim, 2, s.latent.used() ? kMostLatentDim : 512},
-      {"context length", s.context_len, 1, 1 << 27},
-      {"sliding window", s.sliding_window, 0, 1 << 27},
-  };
+  const Range ranges[] = {{"vocabulary size", s.vocab_size, 1, kMostVocab}, {"hidden size", s.hidden, 1, kMostHidden},
+      {"feed-forward size", s.ffn, 1, kMostHidden}, {"number of layers", s.layers, 1, 1024},
+      {"number of heads", s.heads, 1, 1024}, {"number of KV heads", s.kv_heads, 1, 1024},
+      {"head size", s.head_dim, 2, s.latent.used() ? kMostLatentDim : 512}, {"context length", s.context_len, 1, 1 << 27},
+      {"sliding window", s.sliding_window, 0, 1 << 27}};
   for (const Range& r : ranges)
     if (r.value < r.least || r.value > r.most) return out_of_range(r.name, r.value, r.least, r.most);
   if (!s.expert_layer.empty()) {

@@ -83,14 +83,11 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
   };
   json structured = float8("block");
   structured["block_structure"] = {128, 128};
-  const Spelling spellings[] = {
-      {Fp8Scales::Blocks, "weight_scale_inv", "F32", kBlocks},
-      {Fp8Scales::Blocks, "weight_scale_inv", "BF16", kBlocks},
-      {Fp8Scales::Matrix, "weight_scale", "F32", kMatrix},
+  const Spelling spellings[] = {{Fp8Scales::Blocks, "weight_scale_inv", "F32", kBlocks},
+      {Fp8Scales::Blocks, "weight_scale_inv", "BF16", kBlocks}, {Fp8Scales::Matrix, "weight_scale", "F32", kMatrix},
       {Fp8Scales::Matrix, "weight_scale", "F32", compressed(float8("tensor"))},
       {Fp8Scales::Rows, "weight_scale", "BF16", compressed(float8("channel"))},
-      {Fp8Scales::Blocks, "weight_scale", "BF16", compressed(structured)},
-  };
+      {Fp8Scales::Blocks, "weight_scale", "BF16", compressed(structured)}};
   for (const Spelling& spelling : spellings) {
     make(spelling.kind, spelling.suffix, spelling.dtype);
     config["quantization_config"] = spelling.config;

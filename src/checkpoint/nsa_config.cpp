@@ -204,16 +204,9 @@ Result<std::string> nsa_canonical_name(std::string_view name) {
       {"lm_head.weight", "lm_head.weight"},
   }};
   // XunhaoLai's and fla's words for what the Llama line has too.
-  static constexpr std::array<Pair, 8> kInside{{
-      {"nsa.gate.0.", "self_attn.g_proj."},
-      {"nsa.proj_", "self_attn."},
-      {"nsa.", "self_attn."},
-      {"attn.", "self_attn."},
-      {"attn_norm.", "input_layernorm."},
-      {"ffn_norm.", "post_attention_layernorm."},
-      {"mlp_norm.", "post_attention_layernorm."},
-      {"ffn.", "mlp."},
-  }};
+  static constexpr std::array<Pair, 8> kInside{{{"nsa.gate.0.", "self_attn.g_proj."}, {"nsa.proj_", "self_attn."},
+      {"nsa.", "self_attn."}, {"attn.", "self_attn."}, {"attn_norm.", "input_layernorm."},
+      {"ffn_norm.", "post_attention_layernorm."}, {"mlp_norm.", "post_attention_layernorm."}, {"ffn.", "mlp."}}};
   static constexpr std::array<Pair, 4> kOwn{{
       {"self_attn.g_proj.weight", "nsa_gate.weight"},
       {"self_attn.compress_key", "nsa_cmp_k.weight"},

@@ -26,20 +26,9 @@ struct NamedShape {
 };
 
 inline nlohmann::json config(const std::string& family) {
-  nlohmann::json out{
-      {"model_type", family},
-      {"vocab_size", kVocab},
-      {"hidden_size", kHidden},
-      {"intermediate_size", kFfn},
-      {"num_hidden_layers", kLayers},
-      {"num_attention_heads", kHeads},
-      {"num_key_value_heads", kKvHeads},
-      {"head_dim", kHeadDim},
-      {"max_position_embeddings", 512},
-      {"rms_norm_eps", 1e-5},
-      {"tie_word_embeddings", false},
-      {"eos_token_id", 3},
-  };
+  nlohmann::json out{{"model_type", family}, {"vocab_size", kVocab}, {"hidden_size", kHidden}, {"intermediate_size", kFfn},
+      {"num_hidden_layers", kLayers}, {"num_attention_heads", kHeads}, {"num_key_value_heads", kKvHeads}, {"head_dim", kHeadDim},
+      {"max_position_embeddings", 512}, {"rms_norm_eps", 1e-5}, {"tie_word_embeddings", false}, {"eos_token_id", 3}};
   if (family == "qwen3_moe")
     out.update({
         {"num_experts", kExperts},
@@ -49,21 +38,10 @@ inline nlohmann::json config(const std::string& family) {
         {"mlp_only_layers", {0}},
     });
   if (family.starts_with("deepseek"))  // sigmoid and queries' latent in v3 alone; a dense layer, then experts
-    out.update({
-        {"num_key_value_heads", kHeads},
-        {"q_lora_rank", family == "deepseek_v3" ? nlohmann::json(kQRank) : nullptr},
-        {"kv_lora_rank", kKvRank},
-        {"qk_nope_head_dim", kNope},
-        {"qk_rope_head_dim", kRope},
-        {"v_head_dim", kHeadDim},
-        {"n_routed_experts", kExperts},
-        {"num_experts_per_tok", kExpertsPerToken},
-        {"moe_intermediate_size", kExpertFfn},
-        {"n_shared_experts", 2},
-        {"first_k_dense_replace", 1},
-        {"n_group", 2},
-        {"topk_group", 1},
-    });
+    out.update({{"num_key_value_heads", kHeads}, {"q_lora_rank", family == "deepseek_v3" ? nlohmann::json(kQRank) : nullptr},
+        {"kv_lora_rank", kKvRank}, {"qk_nope_head_dim", kNope}, {"qk_rope_head_dim", kRope}, {"v_head_dim", kHeadDim},
+        {"n_routed_experts", kExperts}, {"num_experts_per_tok", kExpertsPerToken}, {"moe_intermediate_size", kExpertFfn},
+        {"n_shared_experts", 2}, {"first_k_dense_replace", 1}, {"n_group", 2}, {"topk_group", 1}});
   if (family == "nsa")
     out["nsa"] = {{"variant", "std"}, {"cmp_len", 8}, {"cmp_stride", 4}, {"sel_block", 16}, {"sel_count", 4}, {"window", 24}};
   return out;

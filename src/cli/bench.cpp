@@ -294,24 +294,12 @@ class LlamaBench {
     }
     if (samples.empty()) return {};
     const auto speedup = mean_and_deviation(speedups), base = mean_and_deviation(plain_speeds);
-    ordered_json extra = {
-        {"drafter", sums.proposer},
-        {"tokens", *flags_.text_file},
-        {"lossless", sums.lossless},
-        {"policy", sums.policy},
-        {"rule", sums.rule},
-        {"gamma", sums.gamma},
-        {"ratio", asked_ratio(speculation_)},
-        {"temperature", *request.sampling.temperature},
-        {"mean_acceptance_length", sums.mean_acceptance_length()},
-        {"plain_ts", base.mean},
-        {"stddev_plain_ts", base.deviation},
-        {"speedup", speedup.mean},
-        {"stddev_speedup", speedup.deviation},
-        {"same_tokens_as_plain", equal},
-        {"acceptance_by_position", sums.acceptance_by_position()},
-        {"milliseconds", time_split(sums)},
-    };
+    ordered_json extra = {{"drafter", sums.proposer}, {"tokens", *flags_.text_file}, {"lossless", sums.lossless},
+        {"policy", sums.policy}, {"rule", sums.rule}, {"gamma", sums.gamma}, {"ratio", asked_ratio(speculation_)},
+        {"temperature", *request.sampling.temperature}, {"mean_acceptance_length", sums.mean_acceptance_length()},
+        {"plain_ts", base.mean}, {"stddev_plain_ts", base.deviation}, {"speedup", speedup.mean},
+        {"stddev_speedup", speedup.deviation}, {"same_tokens_as_plain", equal},
+        {"acceptance_by_position", sums.acceptance_by_position()}, {"milliseconds", time_split(sums)}};
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     print_row(bench_row(fields_, test, samples, extra));

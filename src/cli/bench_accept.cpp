@@ -184,18 +184,10 @@ class Accept {
   }
   void emit(int64_t context, int64_t length, const Cell& cell) {
     const std::string& policy = cell.policy;
-    ordered_json row = {
-        {"context", context},
-        {"length", length},
-        {"prompts", cell.per_prompt.size()},
-        {"seeds", flags_.seeds.size()},
-        {"policy", policy},
-        {"rule", flags_.rule},
-        {"gamma", gamma_of(policy, named_policy(policy).value())},
-        {"ratio", cell.ratio},
-        {"mean_tokens_per_round", mean(cell.per_prompt)},
-        {"standard_error", standard_error(cell.per_prompt)},
-    };
+    ordered_json row = {{"context", context}, {"length", length}, {"prompts", cell.per_prompt.size()},
+        {"seeds", flags_.seeds.size()}, {"policy", policy}, {"rule", flags_.rule},
+        {"gamma", gamma_of(policy, named_policy(policy).value())}, {"ratio", cell.ratio},
+        {"mean_tokens_per_round", mean(cell.per_prompt)}, {"standard_error", standard_error(cell.per_prompt)}};
     const bool sides = sides_ && policy.starts_with("mtp");
     if (sides) row["mtp_feed_norm"] = sides_->feed, row["mtp_recycle_norm"] = sides_->recycle;
     std::string conditional, kinds;

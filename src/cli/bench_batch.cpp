@@ -199,18 +199,12 @@ class BatchBench {
       const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
     std::sort(first.begin(), first.end());
     const Generation& sums = level.sums;
-    ordered_json extra = {
-        {"n_parallel", parallel},
-        {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
-        {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))},
-        {"shared_prompt", flags_.shared},
-        {"lossless", sums.lossless},
-        {"prompt_ms", level.prompt_ms},
+    ordered_json extra = {{"n_parallel", parallel}, {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
+        {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))}, {"shared_prompt", flags_.shared},
+        {"lossless", sums.lossless}, {"prompt_ms", level.prompt_ms},
         {"first_token_ms_median", first.empty() ? 0 : first[first.size() / 2]},
-        {"first_token_ms_most", first.empty() ? 0 : first.back()},
-        {"decode_ts_per_request", mean_and_deviation(each).mean},
-        {"decode_ts", mean_and_deviation(decodes).mean},
-    };
+        {"first_token_ms_most", first.empty() ? 0 : first.back()}, {"decode_ts_per_request", mean_and_deviation(each).mean},
+        {"decode_ts", mean_and_deviation(decodes).mean}};
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
     if (!gains.empty()) {

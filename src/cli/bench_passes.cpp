@@ -66,15 +66,9 @@ Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double c
     const PassCost cost = bench->plain(int(flags.repeats));
     const uint64_t bytes = cost.bytes.weight_bytes + cost.bytes.kv_bytes;
     const double rate = double(bytes) / (cost.ms * 1e-3);
-    table.rows.push_back({
-        {"context", depth},
-        {"ms", cost.ms},
-        {"tokens_per_s", 1e3 / cost.ms},
-        {"weights_MB", megabytes(cost.bytes.weight_bytes)},
-        {"kv_MB", megabytes(cost.bytes.kv_bytes)},
-        {"GB_per_s", rate / 1e9},
-        {"share_of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()},
-    });
+    table.rows.push_back({{"context", depth}, {"ms", cost.ms}, {"tokens_per_s", 1e3 / cost.ms},
+        {"weights_MB", megabytes(cost.bytes.weight_bytes)}, {"kv_MB", megabytes(cost.bytes.kv_bytes)}, {"GB_per_s", rate / 1e9},
+        {"share_of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()}});
     add_experts(table.rows.back(), cost);
   }
   return table;
@@ -93,18 +87,9 @@ Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const S
   HUNCH_TRY(const auto bench, bench_at(engine, depth, speculation, std::max(1, most - 1)));
   const PassCost plain = bench->plain(int(flags.repeats));
   const auto row = [&](int rows, const char* kind, const PassCost& c) {
-    table.rows.push_back({
-        {"context", depth},
-        {"rows", rows},
-        {"pass", kind},
-        {"ms", c.ms},
-        {"times_plain", c.ms / plain.ms},
-        {"select_ms", c.select_ms},
-        {"weights_MB", megabytes(c.bytes.weight_bytes)},
-        {"kv_MB", megabytes(c.bytes.kv_bytes)},
-        {"scores_MB", megabytes(c.bytes.score_bytes)},
-        {"copied_MB", megabytes(c.bytes.gather_bytes)},
-    });
+    table.rows.push_back({{"context", depth}, {"rows", rows}, {"pass", kind}, {"ms", c.ms}, {"times_plain", c.ms / plain.ms},
+        {"select_ms", c.select_ms}, {"weights_MB", megabytes(c.bytes.weight_bytes)}, {"kv_MB", megabytes(c.bytes.kv_bytes)},
+        {"scores_MB", megabytes(c.bytes.score_bytes)}, {"copied_MB", megabytes(c.bytes.gather_bytes)}});
     add_experts(table.rows.back(), c);
   };
   row(1, "plain", plain);
@@ -129,16 +114,10 @@ Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const Sp
     HUNCH_TRY(const auto bench, bench_at(engine, depth, speculation, gamma));
     const PassCost plain = bench->plain(int(flags.repeats)), draft = bench->draft(int(flags.repeats));
     const PassCost verify = bench->verify(gamma + 1, int(flags.repeats), true);
-    table.rows.push_back({
-        {"context", depth},
-        {"draft_ms", draft.ms},
-        {"share_of_plain", draft.ms / plain.ms},
-        {"with_guess_ms", bench->draft(int(flags.repeats), gamma).ms},
-        {"weights_MB", megabytes(draft.bytes.weight_bytes)},
-        {"kv_MB", megabytes(draft.bytes.kv_bytes)},
-        {"select_ms_per_round", verify.select_ms},
-        {"copied_MB_per_round", megabytes(verify.bytes.gather_bytes)},
-    });
+    table.rows.push_back({{"context", depth}, {"draft_ms", draft.ms}, {"share_of_plain", draft.ms / plain.ms},
+        {"with_guess_ms", bench->draft(int(flags.repeats), gamma).ms}, {"weights_MB", megabytes(draft.bytes.weight_bytes)},
+        {"kv_MB", megabytes(draft.bytes.kv_bytes)}, {"select_ms_per_round", verify.select_ms},
+        {"copied_MB_per_round", megabytes(verify.bytes.gather_bytes)}});
   }
   return table;
 }

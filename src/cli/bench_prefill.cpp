@@ -69,16 +69,9 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
       HUNCH_TRY(const auto run, TokenRun::make(parts, length));
       HUNCH_TRY(const double ms, median_ms(*run, tokens, int(chunk), int(flags.repeats)));
       const double rate = (work.products + work.attention) / (ms * 1e-3);
-      table.rows.push_back({
-          {"tokens", length},
-          {"chunk", chunk},
-          {"ms", ms},
-          {"tokens_per_s", double(length) / ms * 1e3},
-          {"product_TFLOP", work.products * 1e-12},
-          {"attention_TFLOP", work.attention * 1e-12},
-          {"TFLOP_per_s", rate * 1e-12},
-          {"of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()},
-      });
+      table.rows.push_back({{"tokens", length}, {"chunk", chunk}, {"ms", ms}, {"tokens_per_s", double(length) / ms * 1e3},
+          {"product_TFLOP", work.products * 1e-12}, {"attention_TFLOP", work.attention * 1e-12}, {"TFLOP_per_s", rate * 1e-12},
+          {"of_ceiling", ceiling > 0 ? ordered_json(rate / ceiling) : ordered_json()}});
     }
   }
   return table;

@@ -97,15 +97,8 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
         if (gamma == 0) plain_speed = speed;
         const double speedup = plain_speed > 0 ? speed / plain_speed : 0;
         if (gamma > 0) gains[gamma] += speedup / 2;
-        table.rows.push_back({
-            {"prompt", g.prompt_tokens},
-            {"kind", copy ? "copy" : "continue"},
-            {"gamma", gamma},
-            {"rule", g.rule},
-            {"tokens_per_s", speed},
-            {"speedup", speedup},
-            {"tokens_per_round", g.mean_acceptance_length()},
-        });
+        table.rows.push_back({{"prompt", g.prompt_tokens}, {"kind", copy ? "copy" : "continue"}, {"gamma", gamma},
+            {"rule", g.rule}, {"tokens_per_s", speed}, {"speedup", speedup}, {"tokens_per_round", g.mean_acceptance_length()}});
       }
     }
     table.note += fmt::format("; mean speedup at {}:", context);

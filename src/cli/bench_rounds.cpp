@@ -241,14 +241,8 @@ Result<int> bench_kernels_command(Arguments arguments) {
   std::string text = backend->description() + "\n";
   for (const KernelRow& row : rows) {
     const double rate = row.bytes / (row.ms * 1e-3);
-    all.push_back({
-        {"name", row.name},
-        {"ms", row.ms},
-        {"bytes", row.bytes},
-        {"flops", row.flops},
-        {"of_read", rate / ceiling},
-        {"note", row.note},
-    });
+    all.push_back({{"name", row.name}, {"ms", row.ms}, {"bytes", row.bytes}, {"flops", row.flops}, {"of_read", rate / ceiling},
+        {"note", row.note}});
     text += fmt::format("{:58} {:9.4f} ms  {:7.3f} TB/s  {:5.1f} %  {:7.1f} TFLOP/s  {}\n", row.name, row.ms, rate * 1e-12,
         100 * rate / ceiling, row.flops / (row.ms * 1e-3) * 1e-12, row.note);
   }

@@ -194,26 +194,11 @@ ordered_json engine_fields(Engine& engine, const std::string& model, int64_t n_b
   EngineParts& parts = engine.parts();
   const ModelInfo info = describe(*parts.checkpoint);
   const std::string kv = std::string(dtype_info(parts.geometry.dtype).name);
-  return {
-      {"build_commit", build_commit()},
-      {"build_number", 0},
-      {"cpu_info", processor()},
-      {"gpu_info", ""},
-      {"backends", parts.options.device == "cpu" ? "CPU" : parts.options.device},
-      {"engine", "hunch"},
-      {"engine_info", engine.description()},
-      {"model_filename", model},
-      {"model_type", model_type(info)},
-      {"model_size", info.tensor_bytes},
-      {"model_n_params", info.parameters},
-      {"n_batch", n_batch},
-      {"n_ubatch", n_ubatch},
-      {"n_threads", parts.backend->threads()},
-      {"type_k", kv},
-      {"type_v", kv},
-      {"n_gpu_layers", 0},
-      {"flash_attn", true},
-  };
+  return {{"build_commit", build_commit()}, {"build_number", 0}, {"cpu_info", processor()}, {"gpu_info", ""},
+      {"backends", parts.options.device == "cpu" ? "CPU" : parts.options.device}, {"engine", "hunch"},
+      {"engine_info", engine.description()}, {"model_filename", model}, {"model_type", model_type(info)},
+      {"model_size", info.tensor_bytes}, {"model_n_params", info.parameters}, {"n_batch", n_batch}, {"n_ubatch", n_ubatch},
+      {"n_threads", parts.backend->threads()}, {"type_k", kv}, {"type_v", kv}, {"n_gpu_layers", 0}, {"flash_attn", true}};
 }
 
 ordered_json bench_row(

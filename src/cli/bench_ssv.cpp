@@ -143,16 +143,11 @@ class SsvBench {
       const Answers& strict) {
     ordered_json row{{"context", context}, {"class", name}};
     if (std::string_view(section) == "sweep") row["group_rows"] = o.group_rows, row["traversal"] = o.traversal;
-    row.update({
-        {"tokens_per_second", got.speed()},
-        {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
-        {"mean_acceptance_length", got.sums.mean_acceptance_length()},
-        {"agreement", got.agreed / double(got.streams)},
+    row.update({{"tokens_per_second", got.speed()}, {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
+        {"mean_acceptance_length", got.sums.mean_acceptance_length()}, {"agreement", got.agreed / double(got.streams)},
         {"identical", double(got.identical) / double(got.streams)},
-        {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0},
-        {"questions", got.asked},
-        {"lossless", got.sums.lossless},
-    });
+        {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0}, {"questions", got.asked},
+        {"lossless", got.sums.lossless}});
     if (got.sums.approximation.any()) row["approx"] = approximation_json(got.sums.approximation);
     out_[section].push_back(std::move(row));
   }

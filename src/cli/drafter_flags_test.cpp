@@ -95,15 +95,11 @@ TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
   EXPECT_EQ(message(R"("parallel_drafting": false, "use_heterogeneous_vocab": false)"), "");
   const std::pair<const char*, const char*> answers[] = {
       {R"("draft_tensor_parallel_size": 2)", "must be 1: guesses run on one device"},
-      {R"("tensor_parallel_size": 1)", "draft_tensor_parallel_size"},
-      {R"("parallel_drafting": true)", "must be false"},
-      {R"("quantization": "fp8")", "with hunch quantize"},
-      {R"("max_model_len": 2048)", "guesses share the target's context"},
-      {R"("revision": "main")", "nothing is downloaded"},
-      {R"("sparse_attn_ratio": 0.1)", "\"model\" beside keys of self"},
+      {R"("tensor_parallel_size": 1)", "draft_tensor_parallel_size"}, {R"("parallel_drafting": true)", "must be false"},
+      {R"("quantization": "fp8")", "with hunch quantize"}, {R"("max_model_len": 2048)", "guesses share the target's context"},
+      {R"("revision": "main")", "nothing is downloaded"}, {R"("sparse_attn_ratio": 0.1)", "\"model\" beside keys of self"},
       {R"("use_heterogeneous_vocab": 1)", "must be true or false, not a number"},
-      {R"("draft_vocab_mode": "same", "use_heterogeneous_vocab": true)", "contradicts \"draft_vocab_mode\""},
-  };
+      {R"("draft_vocab_mode": "same", "use_heterogeneous_vocab": true)", "contradicts \"draft_vocab_mode\""}};
   for (const auto& [rest, words] : answers) expect_part(message(rest), words);
   EXPECT_EQ(config("").message, "--speculative-config: \"model\" must be a string, the path of a drafter, not empty");
   EXPECT_EQ(resolve({"--speculative-config", R"({"method": "eagle3", "model": 7})"}).message,

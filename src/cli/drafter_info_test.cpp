@@ -85,15 +85,8 @@ TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
   EXPECT_EQ(first.hidden, 32);
   EXPECT_EQ(first.vocab_size, 40);
   EXPECT_EQ(first.draft_vocab, 40);
-  auto second = shape_of(
-      {
-          {"model_type", "medusa"},
-          {"num_heads", 5},
-          {"num_hidden_layers", 2},
-          {"hidden_size", 64},
-          {"vocab_size", 100},
-          {"truncated_vocab_size", 50},
-      },
+  auto second = shape_of({{"model_type", "medusa"}, {"num_heads", 5}, {"num_hidden_layers", 2}, {"hidden_size", 64},
+                             {"vocab_size", 100}, {"truncated_vocab_size", 50}},
       {{"blocks.0.layers.0.weight", {64, 64}}});
   EXPECT_EQ(second.heads, 5);
   EXPECT_EQ(second.head_layers, 2);

@@ -91,17 +91,9 @@ class Eval {
       const double mean = sum / double(count), variance = std::max(0.0, squares / double(count) - mean * mean);
       const double perplexity = std::exp(-mean);
       ordered_json row = labels(engine_);
-      row.update({
-          {"eval", "perplexity"},
-          {"text", *flags_.file},
-          {"context", context},
-          {"windows", windows},
-          {"tokens", count},
-          {"perplexity", perplexity},
-          {"standard_error", perplexity * std::sqrt(variance / double(count))},
-          {"nats_per_token", -mean},
-          {"lossless", kv_is_exact(engine_)},
-      });
+      row.update({{"eval", "perplexity"}, {"text", *flags_.file}, {"context", context}, {"windows", windows}, {"tokens", count},
+          {"perplexity", perplexity}, {"standard_error", perplexity * std::sqrt(variance / double(count))},
+          {"nats_per_token", -mean}, {"lossless", kv_is_exact(engine_)}});
       emit(row,
           fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
               row["standard_error"].get<double>(), count, windows, row["type_k"].get<std::string>()));
@@ -172,20 +164,10 @@ class Eval {
       }
       ordered_json row = labels(engine_);
       const double share = asked > 0 ? double(found) / asked : 0;
-      row.update({
-          {"eval", "lookup"},
-          {"context", context},
-          {"prompt_tokens", prompt_tokens},
-          {"books", books},
-          {"questions", asked},
-          {"found", found},
-          {"accuracy", share},
-          {"standard_error", asked > 0 ? std::sqrt(share * (1 - share) / asked) : 0},
-          {"found_early_middle_late", found_at},
-          {"drafter", proposer},
-          {"policy", policy.empty() ? "none" : policy},
-          {"lossless", lossless && kv_is_exact(engine_)},
-      });
+      row.update({{"eval", "lookup"}, {"context", context}, {"prompt_tokens", prompt_tokens}, {"books", books},
+          {"questions", asked}, {"found", found}, {"accuracy", share},
+          {"standard_error", asked > 0 ? std::sqrt(share * (1 - share) / asked) : 0}, {"found_early_middle_late", found_at},
+          {"drafter", proposer}, {"policy", policy.empty() ? "none" : policy}, {"lossless", lossless && kv_is_exact(engine_)}});
       if (approximation.any()) row["approx"] = approximation_json(approximation);
       emit(row,
           fmt::format("context {:>6}  {:>3} of {} facts found (early, middle, late: {} {} {} of {}; kv {}, {}{})", context, found,

@@ -49,16 +49,9 @@ struct Differences {
     for (const double x : kl) sum += x, squares += x * x;
     const auto at = [&](double share) { return kl[std::min(kl.size() - 1, size_t(share * n))]; };
     const double mean = sum / n;
-    return {
-        {"kl", mean},
-        {"kl_standard_error", std::sqrt(std::max(0.0, squares / n - mean * mean) / n)},
-        {"kl_p95", at(0.95)},
-        {"kl_p99", at(0.99)},
-        {"total_variation", tv / n},
-        {"top1_agreement", same_best / n},
-        {"perplexity_exact", std::exp(nats_exact / n)},
-        {"perplexity", std::exp(nats / n)},
-    };
+    return {{"kl", mean}, {"kl_standard_error", std::sqrt(std::max(0.0, squares / n - mean * mean) / n)}, {"kl_p95", at(0.95)},
+        {"kl_p99", at(0.99)}, {"total_variation", tv / n}, {"top1_agreement", same_best / n},
+        {"perplexity_exact", std::exp(nats_exact / n)}, {"perplexity", std::exp(nats / n)}};
   }
 };
 

@@ -62,14 +62,8 @@ ordered_json report_json(const Report& report) {
   out["lossless"] = g.lossless;
   if (g.approximation.any()) out["approx"] = approximation_json(g.approximation);
   if (g.thinned.any()) out["thinned_drafts"] = approximation_json(g.thinned);
-  out["milliseconds"] = {
-      {"load", g.milliseconds.load},
-      {"prefill", g.milliseconds.prefill},
-      {"draft", g.milliseconds.draft},
-      {"verify", g.milliseconds.verify},
-      {"select", g.milliseconds.select},
-      {"decode", g.milliseconds.first_to_last_token},
-  };
+  out["milliseconds"] = {{"load", g.milliseconds.load}, {"prefill", g.milliseconds.prefill}, {"draft", g.milliseconds.draft},
+      {"verify", g.milliseconds.verify}, {"select", g.milliseconds.select}, {"decode", g.milliseconds.first_to_last_token}};
   out["finish_reason"] = finish_name(g.finish);
   out["model"] = report.model;
   out["seed"] = g.seed;

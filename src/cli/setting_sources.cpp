@@ -19,21 +19,11 @@ struct Renamed {
   std::string_view variable, flag;
 };
 // llama.cpp's variables whose names are not the flag's in capitals.
-constexpr Renamed kLlama[] = {
-    {"LLAMA_API_KEY", "--api-key"},
-    {"LLAMA_ARG_N_PARALLEL", "--parallel"},
-    {"LLAMA_ARG_N_PREDICT", "--n-predict"},
-    {"LLAMA_ARG_THREADS_HTTP", "--threads-http"},
-    {"LLAMA_ARG_CACHE_TYPE_K", "-ctk"},
-    {"LLAMA_ARG_CACHE_TYPE_V", "-ctv"},
-    {"LLAMA_ARG_ENDPOINT_METRICS", "--metrics"},
-    {"LLAMA_ARG_ENDPOINT_SLOTS", "--slots"},
-    {"LLAMA_ARG_ENDPOINT_PROPS", "--props"},
-    {"LLAMA_ARG_MODEL_DRAFT", "--model-draft"},
-    {"LLAMA_ARG_DRAFT_MAX", "--draft-max"},
-    {"LLAMA_ARG_BATCH", "--batch-size"},
-    {"VLLM_API_KEY", "--api-key"},
-};
+constexpr Renamed kLlama[] = {{"LLAMA_API_KEY", "--api-key"}, {"LLAMA_ARG_N_PARALLEL", "--parallel"},
+    {"LLAMA_ARG_N_PREDICT", "--n-predict"}, {"LLAMA_ARG_THREADS_HTTP", "--threads-http"}, {"LLAMA_ARG_CACHE_TYPE_K", "-ctk"},
+    {"LLAMA_ARG_CACHE_TYPE_V", "-ctv"}, {"LLAMA_ARG_ENDPOINT_METRICS", "--metrics"}, {"LLAMA_ARG_ENDPOINT_SLOTS", "--slots"},
+    {"LLAMA_ARG_ENDPOINT_PROPS", "--props"}, {"LLAMA_ARG_MODEL_DRAFT", "--model-draft"}, {"LLAMA_ARG_DRAFT_MAX", "--draft-max"},
+    {"LLAMA_ARG_BATCH", "--batch-size"}, {"VLLM_API_KEY", "--api-key"}};
 
 bool says_yes(std::string_view v) { return v == "1" || v == "true" || v == "on" || v == "enabled" || v == "yes"; }
 bool says_no(std::string_view v) { return v == "0" || v == "false" || v == "off" || v == "disabled" || v == "no"; }

@@ -78,15 +78,8 @@ std::string StrategyProfile::to_json() const {
   for (const Row& row : rows) {
     json ranked = json::array();
     for (const RankedStrategy& s : row.ranked)
-      ranked.push_back({
-          {"depth", s.depth},
-          {"nodes", s.nodes},
-          {"top_k", s.top_k},
-          {"group_rows", s.group_rows},
-          {"traversal", s.depth_first ? "dfs" : "bfs"},
-          {"tokens_per_second", s.tokens_per_second},
-          {"accepted", s.accepted},
-      });
+      ranked.push_back({{"depth", s.depth}, {"nodes", s.nodes}, {"top_k", s.top_k}, {"group_rows", s.group_rows},
+          {"traversal", s.depth_first ? "dfs" : "bfs"}, {"tokens_per_second", s.tokens_per_second}, {"accepted", s.accepted}});
     out["rows"].push_back({
         {"precision_class", row.precision_class},
         {"first_len", row.first_len},

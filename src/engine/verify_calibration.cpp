@@ -91,15 +91,8 @@ VerifyCalibration VerifyCalibration::of(const CheckRecord& record, std::string m
 }
 
 std::string VerifyCalibration::to_json() const {
-  return json{
-      {"kind", "hunch verify calibration"},
-      {"version", kVersion},
-      {"model", model},
-      {"layers", layers},
-      {"anchors", anchors},
-      {"channel_sizes", channel_sizes},
-      {"expert_betas", expert_betas},
-  }
+  return json{{"kind", "hunch verify calibration"}, {"version", kVersion}, {"model", model}, {"layers", layers},
+      {"anchors", anchors}, {"channel_sizes", channel_sizes}, {"expert_betas", expert_betas}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -47,18 +47,12 @@ constexpr Pattern kPatterns[] = {
 
 // qwen2: Hugging Face's tokenizers of the family apply NFC, GGUF has no key for it and llama.cpp does not do it. The model was
 // trained behind NFC, so we follow Hugging Face. The distilled DeepSeek-R1 models share the pattern but publish no normalizer.
-constexpr GgufPre kGgufPres[] = {
-    {"default", PreFamily::Gpt2, false, false, false},
-    {"gpt-2", PreFamily::Gpt2, false, false, false},
-    {"gpt2", PreFamily::Gpt2, false, false, false},
-    {"phi-2", PreFamily::Gpt2, false, false, false},
-    {"llama-bpe", PreFamily::Llama3, false, true, true},
-    {"llama3", PreFamily::Llama3, false, true, true},
-    {"llama-v3", PreFamily::Llama3, false, true, true},
-    {"qwen2", PreFamily::Qwen2, true, false, false},
-    {"deepseek-r1-qwen", PreFamily::Qwen2, false, false, false},
-    {"gpt-4o", PreFamily::O200k, false, false, false},
-};
+constexpr GgufPre kGgufPres[] = {{"default", PreFamily::Gpt2, false, false, false},
+    {"gpt-2", PreFamily::Gpt2, false, false, false}, {"gpt2", PreFamily::Gpt2, false, false, false},
+    {"phi-2", PreFamily::Gpt2, false, false, false}, {"llama-bpe", PreFamily::Llama3, false, true, true},
+    {"llama3", PreFamily::Llama3, false, true, true}, {"llama-v3", PreFamily::Llama3, false, true, true},
+    {"qwen2", PreFamily::Qwen2, true, false, false}, {"deepseek-r1-qwen", PreFamily::Qwen2, false, false, false},
+    {"gpt-4o", PreFamily::O200k, false, false, false}};
 
 // The patterns need a handful of frames and, for white space, as many steps as the run is long. The limits hold without JIT too.
 constexpr uint32_t kMatchLimit = 200'000'000, kDepthLimit = 1000, kHeapLimitKib = 16 << 10;

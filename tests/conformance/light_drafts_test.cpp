@@ -15,14 +15,8 @@ struct Light {
   int layer_step;
   const char* lookup;
 };
-constexpr Light kLight[] = {
-    {"skip", "1,", 1, ""},
-    {"step 2", "", 2, ""},
-    {"n-grams along", "", 1, "ngram"},
-    {"suffixes along", "", 1, "suffix"},
-    {"step 64", "", 64, "ngram"},
-    {"all", "0,", 2, "ngram"},
-};
+constexpr Light kLight[] = {{"skip", "1,", 1, ""}, {"step 2", "", 2, ""}, {"n-grams along", "", 1, "ngram"},
+    {"suffixes along", "", 1, "suffix"}, {"step 64", "", 64, "ngram"}, {"all", "0,", 2, "ngram"}};
 
 void set(SpeculationOptions& o, const Light& light) {
   o.draft_skip_layers = light.skip, o.layer_step = light.layer_step, o.self_lookup = light.lookup;

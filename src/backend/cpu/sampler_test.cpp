@@ -58,22 +58,9 @@ std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return
 class CpuSample : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuSample, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });
 
-constexpr SamplingParams kParams[] = {
-    {0, 40, 0.9f, 0},
-    {1, 0, 1, 0},
-    {0.8f, 40, 0.95f, 0.05f},
-    {1, 3, 1, 0},
-    {1, 600, 1, 0},
-    {1, 2000, 0.9f, 0},
-    {1, 0, 0.95f, 0},
-    {1.3f, 0, 0.5f, 0},
-    {1, 0, 1, 0.001f},
-    {1, 0, 1, 0.3f},
-    {2, 0, 0.99f, 1e-4f},
-    {0.3f, 1000, 0.8f, 0},
-    {1, 1, 1, 0},
-    {5, 0, 0.999f, 0},
-};
+constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0}, {1, 600, 1, 0},
+    {1, 2000, 0.9f, 0}, {1, 0, 0.95f, 0}, {1.3f, 0, 0.5f, 0}, {1, 0, 1, 0.001f}, {1, 0, 1, 0.3f}, {2, 0, 0.99f, 1e-4f},
+    {0.3f, 1000, 0.8f, 0}, {1, 1, 1, 0}, {5, 0, 0.999f, 0}};
 
 TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
   const auto cpu = make_cpu(GetParam(), 2);

@@ -260,7 +260,7 @@ Result<Spec> parse_spec(std::string_view text) {
   return spec;
 }
 
-Status append_spec(Interpreter& in, const Value& value, std::string_view text, TextBuilder& out) {
+Status append_spec(const Value& value, std::string_view text, TextBuilder& out) {
   HUNCH_TRY(Spec spec, parse_spec(text));
   if (value.is(Kind::String)) {
     if ((spec.type && spec.type != 's') || spec.align == '=' || spec.plus || spec.comma)
@@ -287,7 +287,6 @@ Status append_spec(Interpreter& in, const Value& value, std::string_view text, T
   }
   if (!text.empty())
     return type_error(fmt::format("the format {} for a value of type {} is not supported", excerpt(text), type_name(value)));
-  (void)in;
   return append_str(value, out);
 }
 
@@ -358,7 +357,7 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
       HUNCH_OK(conversion == 'r' ? append_repr(*value, shown) : append_str(*value, shown));
       HUNCH_TRY(value, in.finish(shown));
     }
-    HUNCH_OK(append_spec(in, *value, spec, out));
+    HUNCH_OK(append_spec(*value, spec, out));
     at = end + 1;
   }
   return in.finish(out);

@@ -69,6 +69,7 @@ class Parser {
   ExprResult product();
   ExprResult power();
   ExprResult factor() { return unary(); }
+  ExprResult joined(ExprKind, std::string_view by, ExprResult (Parser::*below)());
   ExprResult arithmetic(ExprResult (Parser::*below)(), std::span<const std::pair<std::string_view, Operator>> ops);
   ExprResult unary(bool with_filter = true);
   ExprResult primary();

@@ -69,29 +69,23 @@ Result<const Expr*> Parser::ternary() {
   return then;
 }
 
-Result<const Expr*> Parser::either() {
+// Operands of one word or sign side by side, as one node however many.
+Result<const Expr*> Parser::joined(ExprKind kind, std::string_view by, ExprResult (Parser::*below)()) {
   const int line = current().line;
-  HUNCH_TRY(const Expr* first, both());
-  if (!is_name("or")) return first;
+  const auto goes_on = [&] { return kind == ExprKind::Concat ? skip_op(by) : skip_name(by); };
+  HUNCH_TRY(const Expr* first, (this->*below)());
   std::vector<const Expr*> parts = {first};
-  while (skip_name("or")) {
-    HUNCH_TRY(const Expr* part, both());
+  while (goes_on()) {
+    HUNCH_TRY(const Expr* part, (this->*below)());
     parts.push_back(part);
   }
-  return make(Expr{.kind = ExprKind::Or, .line = line, .parts = heap_.copy(parts)});
+  if (parts.size() == 1) return first;
+  return make(Expr{.kind = kind, .line = line, .parts = heap_.copy(parts)});
 }
 
-Result<const Expr*> Parser::both() {
-  const int line = current().line;
-  HUNCH_TRY(const Expr* first, negation());
-  if (!is_name("and")) return first;
-  std::vector<const Expr*> parts = {first};
-  while (skip_name("and")) {
-    HUNCH_TRY(const Expr* part, negation());
-    parts.push_back(part);
-  }
-  return make(Expr{.kind = ExprKind::And, .line = line, .parts = heap_.copy(parts)});
-}
+Result<const Expr*> Parser::either() { return joined(ExprKind::Or, "or", &Parser::both); }
+Result<const Expr*> Parser::both() { return joined(ExprKind::And, "and", &Parser::negation); }
+Result<const Expr*> Parser::concat() { return joined(ExprKind::Concat, "~", &Parser::product); }
 
 Result<const Expr*> Parser::negation() {
   const Deeper deeper(depth_);
@@ -149,18 +143,6 @@ Result<const Expr*> Parser::arithmetic(
 Result<const Expr*> Parser::sum() {
   static constexpr std::pair<std::string_view, Operator> kOps[] = {{"+", Operator::Add}, {"-", Operator::Sub}};
   return arithmetic(&Parser::concat, kOps);
-}
-
-Result<const Expr*> Parser::concat() {
-  const int line = current().line;
-  HUNCH_TRY(const Expr* first, product());
-  if (!is_op("~")) return first;
-  std::vector<const Expr*> parts = {first};
-  while (skip_op("~")) {
-    HUNCH_TRY(const Expr* part, product());
-    parts.push_back(part);
-  }
-  return make(Expr{.kind = ExprKind::Concat, .line = line, .parts = heap_.copy(parts)});
 }
 
 Result<const Expr*> Parser::product() {
