@@ -171,7 +171,7 @@ class NsaChain {
     bool has = false;
     while (true) {
       const bool more = tiles.next(next);
-      if (more) { load<kNsaTile>(next, locate<kNsaTile>(next), 0, other); }
+      if (more) load<kNsaTile>(next, locate<kNsaTile>(next), 0, other);  // what stands beside it is there since fold()
       end_copies();
       if (has) {
         await_copies<1>();
