@@ -2,11 +2,10 @@
 // implementation must read: compressed rows, and the union of the blocks and windows that the rows own, once.
 //   nsa_bench [--threads N] [--layers N] [--rows N]
 // Rows of a pass choose mostly the same blocks, as neighbours in a text do: each query is the one before it, with noise.
-// "cpu", and the arithmetic at it: the least processor time of all threads (exact with --threads 1).
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -21,33 +20,27 @@
 
 using namespace hunch;
 
-namespace {
-
-double seconds(clockid_t clock) {
-  timespec t;
-  clock_gettime(clock, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   std::map<std::string, int> flags = {{"--threads", 0}, {"--layers", 24}, {"--rows", 0}};
   for (int i = 1; i + 1 < argc; i += 2) {
     if (!flags.count(argv[i])) return fmt::print(stderr, "nsa_bench: unknown flag {}\n", argv[i]), 2;
     flags[argv[i]] = std::max(1, std::atoi(argv[i + 1]));
   }
-  const DType dtype = DType::BF16;
   const int64_t entries = 16384;
   const int dim = 64, group = 4, kv_heads = 8, layers = flags["--layers"];
   auto made = CpuBackend::make({.threads = flags["--threads"], .isa = ""});
   Backend& backend = **made;
-  NsaShape s;
-  s.variant = "std", s.cmp_len = 32, s.cmp_stride = 16, s.sel_block = 64, s.sel_count = 16;
-  s.init_blocks = 1, s.local_blocks = 2, s.window = 512;
+  const NsaShape s{.variant = "std",
+      .cmp_len = 32,
+      .cmp_stride = 16,
+      .sel_block = 64,
+      .sel_count = 16,
+      .init_blocks = 1,
+      .local_blocks = 2,
+      .window = 512};
   const int heads = kv_heads * group;
   const int64_t pages = entries / kPageLen, row_pages = s.rows_of(entries) / kPageLen + 1;
-  const KvGeometry geometry{.dtype = dtype, .layers = layers, .kv_heads = kv_heads, .head_dim = dim};
+  const KvGeometry geometry{.dtype = DType::BF16, .layers = layers, .kv_heads = kv_heads, .head_dim = dim};
   const auto store = backend.make_kv_store(geometry, pages), rows = backend.make_kv_store(geometry, row_pages);
   std::vector<int32_t> table(static_cast<size_t>(pages));
   std::iota(table.begin(), table.end(), 0);
@@ -99,18 +92,17 @@ int main(int argc, char** argv) {
           read.insert(own.begin(), own.end());
           flops += double(int64_t(own.size()) * s.sel_block + s.rows_of(entries)) * 4 * dim * group;
         }
-        bytes += double(int64_t(read.size()) * s.sel_block + s.rows_of(entries)) * 2 * double(kv_row_bytes(dtype, dim));
+        bytes += double(int64_t(read.size()) * s.sel_block + s.rows_of(entries)) * 2 * double(kv_row_bytes(DType::BF16, dim));
       }
     }
-    double wall = 1e9, cpu = 1e9;
+    double least = 1e9;
     for (int i = 0; i < 15; ++i) {
-      const double wall_began = seconds(CLOCK_MONOTONIC), cpu_began = seconds(CLOCK_PROCESS_CPUTIME_ID);
+      const auto start = std::chrono::steady_clock::now();
       for (args.layer = 0; args.layer < layers; ++args.layer) backend.nsa_attention(args);
-      wall = std::min(wall, seconds(CLOCK_MONOTONIC) - wall_began);
-      cpu = std::min(cpu, seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_began);
+      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
-    fmt::print("{:3} rows: {:.3f} ms a layer (cpu {:.3f}), {:.1f} GB/s: {:.0f} % of the byte bound, {:.0f} GFLOP/s\n", count,
-        wall / layers * 1e3, cpu / layers * 1e3, bytes / wall / 1e9, 100 * bytes / wall / ceiling, flops / cpu / 1e9);
+    fmt::print("{:3} rows: {:.3f} ms a layer, {:.1f} GB/s: {:.0f} % of the byte bound, {:.0f} GFLOP/s\n", count,
+        least / layers * 1e3, bytes / least / 1e9, 100 * bytes / least / ceiling, flops / least / 1e9);
   }
   return 0;
 }

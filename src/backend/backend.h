@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -137,6 +138,8 @@ class Backend {
   // What a model's forward pass calls for and the ops of this backend do not do, for a message ("attention sinks"); empty:
   // nothing.
   virtual std::string lacks(const Checkpoint&) const { return {}; }
+  // Tokens of a context of such a model that its ops can read.
+  virtual int64_t longest_context(const ModelShape&) const { return std::numeric_limits<int64_t>::max(); }
 
   // Ops of the body are one unit of work: a device replays the same sequence of ops as one graph. Nothing in it waits.
   virtual void replay(const std::function<void()>& body) { body(); }

@@ -29,6 +29,12 @@ void put_text(std::vector<std::byte>& out, std::string_view text) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
+size_t elements_of(const std::vector<int64_t>& shape) {
+  size_t elements = 1;
+  for (const int64_t n : shape) elements *= size_t(n);
+  return elements;
+}
+
 }  // namespace
 
 GgufWriter::~GgufWriter() {
@@ -47,25 +53,10 @@ void GgufWriter::add_text(std::string_view name, std::string_view value) {
   put_text(pairs_, value);
 }
 
-void GgufWriter::add_u32(std::string_view name, uint32_t value) {
-  key(name, GgufType::U32);
-  put(pairs_, value);
-}
-
-void GgufWriter::add_i32(std::string_view name, int32_t value) {
-  key(name, GgufType::I32);
-  put(pairs_, value);
-}
-
-void GgufWriter::add_f32(std::string_view name, float value) {
-  key(name, GgufType::F32);
-  put(pairs_, value);
-}
-
-void GgufWriter::add_bool(std::string_view name, bool value) {
-  key(name, GgufType::Bool);
-  put(pairs_, uint8_t(value));
-}
+void GgufWriter::add_u32(std::string_view name, uint32_t value) { key(name, GgufType::U32), put(pairs_, value); }
+void GgufWriter::add_i32(std::string_view name, int32_t value) { key(name, GgufType::I32), put(pairs_, value); }
+void GgufWriter::add_f32(std::string_view name, float value) { key(name, GgufType::F32), put(pairs_, value); }
+void GgufWriter::add_bool(std::string_view name, bool value) { key(name, GgufType::Bool), put(pairs_, uint8_t(value)); }
 
 void GgufWriter::add_texts(std::string_view name, const std::vector<std::string>& values) {
   key(name, GgufType::Array);
@@ -100,26 +91,14 @@ void GgufWriter::add_value(std::string_view name, const GgufValue& value) {
 }
 
 void GgufWriter::add_tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
-  TensorEntry entry;
-  size_t elements = 1;
-  for (const int64_t n : shape) elements *= size_t(n);
-  entry.name = std::move(name);
-  entry.dtype = dtype;
-  entry.shape = std::move(shape);
-  entry.bytes = dtype_bytes(dtype, elements);
-  place(std::move(entry));
+  const size_t bytes = dtype_bytes(dtype, elements_of(shape));
+  place({.name = std::move(name), .dtype = dtype, .shape = std::move(shape), .bytes = bytes});
 }
 
 void GgufWriter::add_integers(std::string name, IntegerType type, std::vector<int64_t> shape) {
   HUNCH_CHECK(ggml_type_of(type) != UINT32_MAX);
-  TensorEntry entry;
-  size_t elements = 1;
-  for (const int64_t n : shape) elements *= size_t(n);
-  entry.name = std::move(name);
-  entry.integer = type;
-  entry.shape = std::move(shape);
-  entry.bytes = integer_bytes(type) * elements;
-  place(std::move(entry));
+  const size_t bytes = integer_bytes(type) * elements_of(shape);
+  place({.name = std::move(name), .shape = std::move(shape), .bytes = bytes, .integer = type});
 }
 
 void GgufWriter::place(TensorEntry entry) {

@@ -207,6 +207,14 @@ Status EngineParts::plan_memory() {
   if (context_len > std::max<int64_t>(trained * 64, 1 << 20))
     return usage_error(fmt::format("context of {} tokens: the model was trained for {}; use at most {}", context_len, trained,
         std::max<int64_t>(trained * 64, 1 << 20)));
+  if (const int64_t longest = backend->longest_context(model->shape()); context_len > longest) {
+    if (options.context_len > 0)
+      return usage_error(
+          fmt::format("context of {} tokens: {} reads at most {} of a {} model like this; lower -c, or use "
+                      "--device cpu",
+              context_len, backend->description(), longest, model->shape().family));
+    context_len = longest;
+  }
   int64_t num_pages = pages_of(context_len);
   if (options.kv_memory_bytes == 0)
     num_pages = std::max(num_pages, std::min(num_pages * options.max_num_seqs, defaults::kKvMemory / page_bytes));

@@ -35,6 +35,7 @@ class LateBackend final : public ReferenceBackend {
   std::string description() const override { return "late"; }
   bool asynchronous() const override { return true; }
   bool selects_in_place() const override { return true; }
+  int64_t longest_context(const ModelShape& shape) const override { return shape.nsa.used() ? 4096 : 1 << 20; }
   Status synchronize() override {
     // An op may call others; none of them is late then.
     std::vector<std::function<void()>> all;

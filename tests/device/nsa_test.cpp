@@ -121,5 +121,16 @@ TEST_F(DeviceNsa, LogProbabilitiesAreNearTheProcessors) {
   expect_near(found[0], found[1], 2.0, 0.03, "wren-nsa-8m");
 }
 
+// Those of `late` hold 4,096 tokens of such a model.
+TEST(LateNsa, ContextsThatADeviceCannotReadAreRefused) {
+  EngineOptions options{.model = tree_path() + "/models/wren-nsa-8m.gguf", .device = "late", .context_len = 4097};
+  const auto refused = Engine::load(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message,
+      "context of 4097 tokens: late reads at most 4096 of a nsa model like this; lower -c, or use --device cpu");
+  options.context_len = 0;  // as much as there is
+  EXPECT_EQ(load(options)->context_len(), 4096);
+}
+
 }  // namespace
 }  // namespace hunch

@@ -390,6 +390,10 @@ std::string CudaBackend::lacks(const Checkpoint& checkpoint) const {
   return out;
 }
 
+int64_t CudaBackend::longest_context(const ModelShape& shape) const {
+  return shape.nsa.used() ? nsa_longest_context(shape.nsa) : Backend::longest_context(shape);
+}
+
 void CudaBackend::compress_kv(const CompressKvArgs& args) { nsa_.compress(args); }
 
 void CudaBackend::nsa_attention(const NsaAttentionArgs& args) { nsa_.enqueue(next_op(), args); }

@@ -72,6 +72,7 @@ class CudaBackend final : public Backend {
   void choose_nodes(const ChooseNodesArgs&) override;
   bool has_experts() const override { return true; }
   std::string lacks(const Checkpoint&) const override;
+  int64_t longest_context(const ModelShape&) const override;
   bool has_nsa() const override { return is_hopper(); }
   bool nsa_reads(DType kv) const override { return kv == DType::BF16; }
   void compress_kv(const CompressKvArgs&) override;

@@ -2,7 +2,6 @@
 #include "backend/cuda/nsa.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 #include "backend/cuda/nsa_compress.cuh"
@@ -81,6 +80,8 @@ std::string nsa_lacks(const NsaShape& shape, int heads, int kv_heads, int head_d
   return {};
 }
 
+int64_t nsa_longest_context(const NsaShape& shape) { return int64_t(kNsaMostBlocks) * shape.sel_block; }
+
 int most_grouped_rows(int head_dim, int group) {
   return std::min(kNsaMostGrouped, most_tiles(head_dim) * 16 / int(std::bit_ceil(unsigned(group))));
 }
@@ -105,7 +106,7 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
   device.index = run.chosen;
   path_of_row_.assign(size_t(device.rows), tree ? -1 : 0), owned_path_of_row_.assign(size_t(device.rows), 0);
   path_rows_.clear(), path_owned_.clear(), leaf_.clear(), bundles_.clear(), owned_bundles_.clear(), beside_rows_.clear(),
-      path_beside_.clear();
+      path_beside_.clear(), owned_stride_ = 0;
   if (tree) {
     find_paths(run);
     bundle_paths(device.raw.head_dim);
@@ -116,7 +117,8 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
   device.bundles = commands.data(std::span<const NsaBundle>(bundles_));
   device.owned_bundles = commands.data(std::span<const NsaBundle>(owned_bundles_));
   device.beside_rows = upload(beside_rows_), device.path_beside = upload(path_beside_);
-  device.owned_path_of_row = upload(owned_path_of_row_), device.path_compressed = upload(path_owned_);
+  device.owned_path_of_row = upload(owned_path_of_row_), device.path_compressed = upload(path_owned_),
+  device.owned_stride = int32_t(owned_stride_);
 }
 
 // A path from the root to every row that is nobody's parent; of the rows on the way each stands on one of them. Paths on which
@@ -131,25 +133,27 @@ void CudaNsa::find_paths(const NsaRows& run) {
     for (int at = row; at >= 0 && path_of_row_[size_t(at)] < 0; at = parent(at)) path_of_row_[size_t(at)] = int32_t(leaf_.size());
     leaf_.push_back(row);
   }
-  path_rows_.assign(leaf_.size() * size_t(deepest + 1), -1), owned_of_path_.clear();
+  path_rows_.assign(leaf_.size() * size_t(deepest + 1), -1), owned_of_path_.clear(), owned_stride_ = 0;
   for (size_t path = 0; path < leaf_.size(); ++path) {
-    int owned = 0;
+    size_t owned = 0;
     for (int at = leaf_[path]; at >= 0; at = parent(at)) {
       path_rows_[path * size_t(deepest + 1) + size_t(run.positions[size_t(at)] - run.positions[0])] = at;
       owned += run.owned[size_t(at)] >= 0;
     }
-    HUNCH_CHECK(owned <= kNsaMostOwned);
-    std::array<int32_t, kNsaMostOwned> list;
-    list.fill(-1);
-    for (int at = leaf_[path]; owned > 0; at = parent(at))
-      if (run.owned[size_t(at)] >= 0) list[size_t(--owned)] = run.owned[size_t(at)];
+    owned_stride_ = std::max(owned_stride_, owned);
+  }
+  std::vector<int32_t> list(owned_stride_);
+  for (const int32_t leaf : leaf_) {
+    list.clear();
+    for (int at = leaf; at >= 0; at = parent(at))
+      if (run.owned[size_t(at)] >= 0) list.insert(list.begin(), run.owned[size_t(at)]);
+    list.resize(owned_stride_, -1);
     size_t same = 0;
     while (same < path_owned_.size() && !std::equal(list.begin(), list.end(), path_owned_.begin() + ptrdiff_t(same)))
-      same += list.size();
+      same += owned_stride_;
     if (same == path_owned_.size()) path_owned_.insert(path_owned_.end(), list.begin(), list.end());
-    owned_of_path_.push_back(int32_t(same / list.size()));
+    owned_of_path_.push_back(owned_stride_ > 0 ? int32_t(same / owned_stride_) : 0);
   }
-  if (std::all_of(run.owned.begin(), run.owned.end(), [](int32_t entry) { return entry < 0; })) path_owned_.clear();
   for (int row = 0; row < rows; ++row) owned_path_of_row_[size_t(row)] = owned_of_path_[size_t(path_of_row_[size_t(row)])];
 }
 
@@ -181,7 +185,7 @@ void CudaNsa::bundle_paths(int head_dim) {
     bundles_.push_back(bundle);
   }
   // Entries that nodes own are numbered, so that all of them are one bundle or every path is alone.
-  const auto owned_paths = int32_t(path_owned_.size() / size_t(kNsaMostOwned));
+  const auto owned_paths = int32_t(owned_stride_ > 0 ? path_owned_.size() / owned_stride_ : 0);
   const int32_t owned = owned_paths > 0 ? *std::max_element(path_owned_.begin(), path_owned_.end()) + 1 : 0;
   const bool fit = std::max(owned, owned_paths) <= nsa_beside(head_dim);
   for (int32_t path = 0; path < owned_paths && !fit; ++path) owned_bundles_.push_back({path, path + 1, 0, 0});

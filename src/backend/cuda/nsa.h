@@ -70,11 +70,13 @@ class CudaNsa {
   std::vector<int32_t> path_of_row_, path_rows_, beside_rows_, path_beside_, owned_path_of_row_, path_owned_, leaf_,
       owned_of_path_;
   std::vector<NsaBundle> bundles_, owned_bundles_;
+  size_t owned_stride_ = 0;
 };
 
 // Rows of `head_dim` that a group may have of `group` query heads each.
 int most_grouped_rows(int head_dim, int group);
 // What of this is not there on devices; empty: nothing.
 std::string nsa_lacks(const NsaShape& shape, int heads, int kv_heads, int head_dim);
+int64_t nsa_longest_context(const NsaShape& shape);  // tokens
 
 }  // namespace hunch

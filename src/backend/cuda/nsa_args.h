@@ -20,7 +20,6 @@ inline constexpr int kNsaTile = 64;                      // keys of a tile of co
 inline constexpr int kNsaMostGrouped = 16;               // rows of a group
 inline constexpr int kNsaMostPicks = 32;                 // blocks that a row selects
 inline constexpr int kNsaMostBlocks = kNsaChains * 384;  // selection blocks of a context
-inline constexpr int kNsaMostOwned = 16;                 // compressed entries that a path completes
 // Rows of a tree that a team keeps beside a tile.
 constexpr int nsa_beside(int head_dim) { return head_dim == 64 ? 32 : 16; }
 enum NsaBranch : int32_t { kNsaCompressed = 1, kNsaSelected = 2, kNsaWindow = 4 };
@@ -53,8 +52,8 @@ struct NsaDevice {
   int32_t owner_words = 0;               // in shared memory, before rows beside tiles
   // Of the i-th that a path completes, -1: none, in `owned`: [kv_head][num_owned][K | V].
   const std::byte* owned = nullptr;
-  int32_t num_owned = 0;
-  const int32_t* path_compressed = nullptr;  // [owned path][kNsaMostOwned]
+  int32_t num_owned = 0, owned_stride = 0;   // as many as any path completes
+  const int32_t* path_compressed = nullptr;  // [owned path][owned_stride]
   int32_t cmp_len = 32, cmp_stride = 16, sel_count = 16, init_blocks = 1, local_blocks = 2, window = 512;
   float scale_log2 = 0;
   int32_t branches = 7;  // of the kernel

@@ -174,7 +174,7 @@ TEST(CudaNsa, HasTheValuesOfPlainLoops) {
   HUNCH_NEEDS_HOPPER();
   Bench bench;
   for (const Case& c : kCases)
-    for (const int entries : {0, 1, 14, 31, 47, 63, 64, 127, 700, 5000}) {
+    for (const int entries : {0, 1, 14, 31, 47, 63, 64, 127, 700, 5000, 40000}) {
       const int rows = 5;
       NsaStore raw(c.kv_heads, c.dim, entries + rows, 1),
           compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
@@ -260,7 +260,8 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
   // paths is too long.
   const std::pair<int, int> trees[] = {{20, 1}, {60, 1}, {44, 36}};
   for (const Case& c : kCases)
-    for (const auto& [entries, tree_of] : {std::pair{13, 0}, {58, 1}, {58, 2}, {1020, 2}, {1020, 0}, {4090, 0}, {4090, 1}}) {
+    for (const auto& [entries, tree_of] :
+        {std::pair{13, 0}, {58, 1}, {58, 2}, {1020, 2}, {1020, 0}, {4090, 0}, {4090, 1}, {33000, 0}}) {
       const NsaShape& s = c.settings;
       const auto [rows, straight] = trees[tree_of];
       NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);

@@ -208,8 +208,8 @@ class NsaChain {
         const int key = h * 32 + lane_, behind = key - places.count;
         if (key >= kKeys) continue;
         if (behind < 0) places.apart[h] = places.first + key;
-        else if (compressed && behind < kNsaMostOwned)
-          places.apart[h] = -2 - a_.path_compressed[t.bundle.first_path * kNsaMostOwned + behind];  // of -1: nowhere
+        else if (compressed && behind < a_.owned_stride)
+          places.apart[h] = -2 - a_.path_compressed[t.bundle.first_path * a_.owned_stride + behind];  // of -1: nowhere
         else if (!compressed && behind < a_.path_stride) {
           const int row = a_.path_rows[t.bundle.first_path * a_.path_stride + behind];
           if (row >= 0) places.apart[h] = stored(stored_end + row);
@@ -279,7 +279,7 @@ class NsaChain {
     const int32_t* beside;
   };
   __device__ __forceinline__ Behind behind_of(const NsaTileRef& t) const {
-    if (t.branch == kNsaCompressed) return {a_.compressed_entries, kNsaMostOwned, a_.path_compressed};
+    if (t.branch == kNsaCompressed) return {a_.compressed_entries, a_.owned_stride, a_.path_compressed};
     return {a_.entries, a_.path_stride, a_.path_beside};
   }
   // Whether 16 places of a bundle's tile have rows that stand beside it.

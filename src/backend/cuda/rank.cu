@@ -1,152 +1,165 @@
 // See rank.h. A row is cut into 32 slices: a block scores one in shared memory, in fp64 as the choice itself is made, sums it and
-// takes its best ids one after the other; a warp then merges the 32 sorted lists and sums. Which thread holds which id depends on
-// the vocabulary only, so the sums have one order.
+// lists its best ids; a warp then merges the 32 sorted lists and sums. Which thread holds which id depends on the vocabulary
+// only, so the sums have one order.
 #include "backend/cuda/rank.h"
 
+#include <algorithm>
+
 #include "backend/cuda/ptx.h"
-#include "backend/cuda/select.cuh"
 
 namespace hunch {
 namespace {
 
 constexpr int kSlices = 32;  // a lane each in the merge
-constexpr int kThreads = 256, kWarps = kThreads / 32;
 
+struct SliceSum {
+  double greatest, sum;  // of scores; of exp(score - greatest)
+  int32_t nan, finite;   // whether there are such logits
+};
 struct RankDevice {
-  const RankRow* rows;
+  const SampleRow* rows;
   double* scores;  // [row][slice][k] descending
   int32_t* ids;
-  double2* sums;  // [row][slice] greatest score, and the sum of exp(score - greatest)
+  SliceSum* sums;  // [row][slice]
   int32_t k;
 };
 
-struct Best {
-  double score = -INFINITY;
-  int32_t id = INT32_MAX;
-  __device__ __forceinline__ void add(double x, int32_t i) {
-    if (x > score || (x == score && x > -INFINITY && i < id)) score = x, id = i;
-  }
-};
-__device__ __forceinline__ Best warp_best(Best b) {
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    const double score = __shfl_xor_sync(kAllLanes, b.score, d);
-    b.add(score, __shfl_xor_sync(kAllLanes, b.id, d));
-  }
-  return b;
-}
-// exp(score - greatest); infinite logits that are equal share alike.
-__device__ __forceinline__ double part_of(double score, double greatest) { return score == greatest ? 1 : exp(score - greatest); }
-
 __host__ __device__ int slice_len_of(int64_t vocab) { return int((vocab + 4 * kSlices - 1) / (4 * kSlices)) * 4; }
 
-// Blocks [slice][row]. Shared memory: the slice's scores.
-__global__ void __launch_bounds__(kThreads) rank_slices_kernel(const RankDevice* args) {
-  extern __shared__ __align__(16) double slice_scores[];
-  __shared__ Best warp_bests[kWarps];
-  __shared__ double warp_sums[kWarps];
+// Threads of a block: one for four ids where a slice has few; most then wait once for what they read.
+int threads_of(int64_t vocab) { return std::min(1024, (slice_len_of(vocab) / 4 + 31) / 32 * 32); }
+
+// What is known of ids, whatever part of a row they are.
+__device__ __forceinline__ SliceSum total_of(SliceSum own) {  // over a warp's lanes, for all
+  double greatest = own.greatest;
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) greatest = fmax(greatest, __shfl_xor_sync(kAllLanes, greatest, d));
+  own.sum = own.greatest == -INFINITY ? 0 : own.sum * part_of(own.greatest, greatest);
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) own.sum += __shfl_xor_sync(kAllLanes, own.sum, d);
+  return {greatest, own.sum, __any_sync(kAllLanes, own.nan), __any_sync(kAllLanes, own.finite)};
+}
+// The lists of a warp's lanes as one: [k][lane] in shared memory, each descending. to(nth, best)
+struct Lists {
+  double* scores;
+  int32_t* ids;
+  int k;
+  __device__ __forceinline__ Lists(double* memory, int length)
+      : scores(memory), ids(reinterpret_cast<int32_t*>(memory + length * 32)), k(length) {}
+  __device__ __forceinline__ void put(int list, int nth, double score, int32_t id) const {
+    scores[nth * 32 + list] = score, ids[nth * 32 + list] = id;
+  }
+  template <class To>
+  __device__ __forceinline__ void merge(int count, const To& to) const {
+    const int lane = int(threadIdx.x) % 32;
+    int at = 0;
+    for (int j = 0; j < count; ++j) {
+      Best head;
+      if (at < count) head.add(scores[at * 32 + lane], ids[at * 32 + lane]);
+      const Best all = warp_best(head);
+      if (all.id != INT32_MAX && all.id == head.id) ++at;
+      if (lane == 0) to(j, all);
+    }
+  }
+};
+size_t list_bytes(int64_t k) { return size_t(k) * 32 * (sizeof(double) + sizeof(int32_t)); }
+
+// Blocks [slice][row]. Shared memory: a list of every warp, then the slice's scores. A warp takes its best ids one after the
+// other, then one merges the lists.
+__global__ void __launch_bounds__(1024) rank_slices_kernel(const RankDevice* args) {
+  extern __shared__ __align__(16) double memory[];
+  __shared__ SliceSum warp_sums[32];
   const RankDevice a = *args;
+  const SampleRow row = a.rows[blockIdx.y];
+  const Lists lists(memory, a.k);
+  double* const slice_scores = memory + a.k * 48;
   wait_for_previous();
   let_next_start();
-  const RankRow row = a.rows[blockIdx.y];
-  const RankCut cut = *row.cut;
-  const int t = int(threadIdx.x), lane = t % 32, warp = t / 32;
+  const RankCut cut = row.cut ? *row.cut : RankCut{kLeastFiniteKey, kEveryId, 0, 1};
+  const int t = int(threadIdx.x), lane = t % 32, warp = t / 32, threads = int(blockDim.x);
   const int len = slice_len_of(row.vocab), first = int(blockIdx.x) * len, count = max(0, min(len, row.vocab - first));
   const Threshold kept{cut.key, cut.id};
   const double best = double(value_of(cut.best_key));
   // Op on every index of this thread: fours of ids that share a block of noise.
   const auto each_four = [&](const auto& op) {
-    for (int base = 4 * t; base < count; base += 4 * kThreads) op(base, min(4, count - base));
+    for (int base = 4 * t; base < count; base += 4 * threads) op(base, min(4, count - base));
   };
+  const bool aligned = reinterpret_cast<uintptr_t>(row.logits) % 16 == 0;
+  SliceSum own{-INFINITY, 0, 0, 0};
   each_four([&](int base, int n) {
-    uint4 bits{0, 0, 0, 0};
-    if (!row.greedy) bits = row.noise.bits_of_four(uint32_t(first + base) / 4);
-    for (int c = 0; c < n; ++c) {
-      const uint32_t key = key_of(row.logits[first + base + c]);
+    uint32_t bits[4] = {};
+    float x[4] = {};
+    if (!row.greedy) *reinterpret_cast<uint4*>(bits) = row.noise.bits_of_four(uint32_t(first + base) / 4);
+    if (aligned && n == 4) *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(row.logits + first + base);
+    else
+      for (int c = 0; c < n; ++c) x[c] = row.logits[first + base + c];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (c >= n) break;
+      const uint32_t key = key_of(x[c]);
+      own.nan |= key == kNanKey, own.finite |= key >= kLeastFiniteKey && key < kInfKey;
       double score = -INFINITY;
       if (cut.valid && kept.keeps(key, uint32_t(first + base + c))) {
         score = double(value_of(key));
-        if (!row.greedy)
-          score = (key == cut.best_key ? 0 : (score - best) / row.temperature) +
-              gumbel(c == 0    ? bits.x
-                      : c == 1 ? bits.y
-                      : c == 2 ? bits.z
-                               : bits.w);
+        if (!row.greedy) score = (key == cut.best_key ? 0 : (score - best) / row.temperature) + gumbel(bits[c]);
       }
-      slice_scores[base + c] = score;
+      slice_scores[base + c] = score, own.greatest = fmax(own.greatest, score);
     }
   });
+  each_four([&](int base, int n) {
+    for (int c = 0; c < n; ++c)
+      if (slice_scores[base + c] > -INFINITY) own.sum += part_of(slice_scores[base + c], own.greatest);
+  });
+  own = total_of(own);
+  if (lane == 0) warp_sums[warp] = own;
   const auto own_best = [&] {
-    Best own;
+    Best best;
     each_four([&](int base, int n) {
-      for (int c = 0; c < n; ++c) own.add(slice_scores[base + c], base + c);
+      for (int c = 0; c < n; ++c) best.add(slice_scores[base + c], base + c);
     });
-    return own;
+    return best;
   };
-  Best own = own_best();
-  const int64_t list = (int64_t(blockIdx.y) * kSlices + blockIdx.x) * a.k;
-  for (int j = 0; j < row.k; ++j) {
-    const Best of_warp = warp_best(own);
-    __syncthreads();  // the round before has been read
-    if (lane == 0) warp_bests[warp] = of_warp;
-    __syncthreads();
-    const Best all = warp_best(lane < kWarps ? warp_bests[lane] : Best{});
-    if (j == 0) {
-      double sum = 0;
-      each_four([&](int base, int n) {
-        for (int c = 0; c < n; ++c)
-          if (slice_scores[base + c] > -INFINITY) sum += part_of(slice_scores[base + c], all.score);
-      });
-#pragma unroll
-      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
-      if (lane == 0) warp_sums[warp] = sum;
-      __syncthreads();
-      if (t == 0) {
-        sum = 0;
-        for (int w = 0; w < kWarps; ++w) sum += warp_sums[w];
-        a.sums[blockIdx.y * kSlices + blockIdx.x] = {all.score, sum};
-      }
-    }
+  Best mine = own_best();
+  for (int j = 0; j < row.ranks; ++j) {
+    const Best all = warp_best(mine);
     const bool some = all.id != INT32_MAX;
-    if (t == 0) a.scores[list + j] = all.score, a.ids[list + j] = some ? first + all.id : INT32_MAX;
-    if (some && all.id / 4 % kThreads == t) {
+    if (lane == 0) lists.put(warp, j, all.score, some ? first + all.id : INT32_MAX);
+    if (some && all.id / 4 % threads == t) {
       slice_scores[all.id] = -INFINITY;
-      own = own_best();
+      mine = own_best();
     }
   }
+  __syncthreads();
+  if (warp > 0) return;
+  const int warps = threads / 32;
+  own = total_of(lane < warps ? warp_sums[lane] : SliceSum{-INFINITY, 0, 0, 0});
+  if (lane == 0) a.sums[blockIdx.y * kSlices + blockIdx.x] = own;
+  for (int j = 0; lane >= warps && j < row.ranks; ++j) lists.put(lane, j, -INFINITY, INT32_MAX);
+  const int64_t list = (int64_t(blockIdx.y) * kSlices + blockIdx.x) * a.k;
+  lists.merge(row.ranks, [&](int j, const Best& b) { a.scores[list + j] = b.score, a.ids[list + j] = b.id; });
 }
 
-// Shared memory: the lists, [k][slice].
+// Shared memory: the lists.
 __global__ void rank_merge_kernel(const RankDevice* args) {
-  extern __shared__ __align__(16) double list_scores[];
+  extern __shared__ __align__(16) double memory[];
   const RankDevice a = *args;
-  auto* list_ids = reinterpret_cast<int32_t*>(list_scores + a.k * kSlices);
-  const RankRow row = a.rows[blockIdx.x];
+  const Lists lists(memory, a.k);
+  const SampleRow row = a.rows[blockIdx.x];
   const int lane = int(threadIdx.x);
   const int64_t list = (int64_t(blockIdx.x) * kSlices + lane) * a.k;
   wait_for_previous();
   let_next_start();
 #pragma unroll 4
-  for (int j = 0; j < row.k; ++j)  // together: one by one each is waited for
-    list_scores[j * kSlices + lane] = a.scores[list + j], list_ids[j * kSlices + lane] = a.ids[list + j];
-  const double2 own = a.sums[blockIdx.x * kSlices + lane];
-  double greatest = own.x;
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) greatest = fmax(greatest, __shfl_xor_sync(kAllLanes, greatest, d));
-  double total = own.x == -INFINITY ? 0 : own.y * part_of(own.x, greatest);
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(kAllLanes, total, d);
-  int at = 0;
-  for (int j = 0; j < row.k; ++j) {
-    Best head;
-    if (at < row.k) head.add(list_scores[at * kSlices + lane], list_ids[at * kSlices + lane]);
-    const Best all = warp_best(head);
-    const bool some = all.id != INT32_MAX;
-    if (some && all.id == head.id) ++at;
-    if (lane != 0) continue;
-    if (row.ranked) row.ranked[j] = some ? all.id : -1;
-    if (row.shares) row.shares[j] = some ? float(part_of(all.score, greatest) / total) : 0;
-  }
+  for (int j = 0; j < row.ranks; ++j)
+    lists.put(lane, j, a.scores[list + j], a.ids[list + j]);  // together: else each is waited for
+  const SliceSum all = total_of(a.sums[blockIdx.x * kSlices + lane]);
+  const bool valid = row.cut || (!all.nan && all.finite);
+  lists.merge(row.ranks, [&](int j, const Best& b) {
+    const bool some = valid && b.id != INT32_MAX;
+    if (j == 0 && !row.cut) *row.token = some ? b.id : -1;
+    if (row.ranked) row.ranked[j] = some ? b.id : -1;
+    if (row.shares) row.shares[j] = some ? float(part_of(b.score, all.greatest) / all.sum) : 0;
+  });
 }
 
 size_t score_bytes(size_t rows, int64_t k) { return rows * kSlices * size_t(k) * sizeof(double); }
@@ -154,26 +167,23 @@ size_t score_bytes(size_t rows, int64_t k) { return rows * kSlices * size_t(k) *
 }  // namespace
 
 size_t rank_bytes(size_t rows, int64_t k) {
-  return rows * kSlices * sizeof(double2) + score_bytes(rows, k) + rows * kSlices * size_t(k) * sizeof(int32_t);
+  return rows * kSlices * sizeof(SliceSum) + score_bytes(rows, k) + rows * kSlices * size_t(k) * sizeof(int32_t);
 }
 
-void enqueue_ranks(Commands& commands, std::span<const RankRow> rows, int64_t most_vocab, int64_t k, void* workspace) {
+void enqueue_ranks(Commands& commands, std::span<const SampleRow> rows, int64_t most_vocab, int64_t k, void* workspace) {
   auto* at = static_cast<std::byte*>(workspace);
   RankDevice device;
   device.rows = commands.data(rows), device.k = int32_t(k);
-  device.sums = reinterpret_cast<double2*>(at), at += rows.size() * kSlices * sizeof(double2);
+  device.sums = reinterpret_cast<SliceSum*>(at), at += rows.size() * kSlices * sizeof(SliceSum);
   device.scores = reinterpret_cast<double*>(at), at += score_bytes(rows.size(), k);
   device.ids = reinterpret_cast<int32_t*>(at);
   commands.launch(rank_slices_kernel,
       {.blocks = dim3(kSlices, unsigned(rows.size())),
-          .threads = kThreads,
-          .shared_bytes = size_t(slice_len_of(most_vocab)) * sizeof(double)},
+          .threads = unsigned(threads_of(most_vocab)),
+          .shared_bytes = list_bytes(k) + size_t(slice_len_of(most_vocab)) * sizeof(double)},
       device);
-  commands.launch(rank_merge_kernel,
-      {.blocks = dim3(unsigned(rows.size())),
-          .threads = 32,
-          .shared_bytes = size_t(k) * kSlices * (sizeof(double) + sizeof(int32_t))},
-      device);
+  commands.launch(
+      rank_merge_kernel, {.blocks = dim3(unsigned(rows.size())), .threads = 32, .shared_bytes = list_bytes(k)}, device);
 }
 
 }  // namespace hunch

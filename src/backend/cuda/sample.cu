@@ -19,17 +19,6 @@
 namespace hunch {
 namespace {
 
-struct SampleRow {
-  const float* logits;
-  float* probs;  // null: not wanted
-  int32_t* token;
-  int32_t* second;  // null: not wanted
-  float* lead;
-  RankCut* cut;                      // what the filters kept, for the kernels of rank.cu; null: not wanted
-  double temperature, least, top_p;  // least: the lowest log ratio that min_p lets pass
-  NoiseSource noise;
-  int32_t vocab, top_k, greedy, filter_p;
-};
 struct SampleDevice {
   const SampleRow* rows;
   int count;
@@ -47,7 +36,6 @@ struct Two {
     if (before(x, i, 0)) score[1] = score[0], id[1] = id[0], score[0] = x, id[0] = i;
     else if (before(x, i, 1)) score[1] = x, id[1] = i;
   }
-  __device__ __forceinline__ void add(const Two& o) { add(o.score[0], o.id[0]), add(o.score[1], o.id[1]); }
 };
 
 // Masses in fixed point: 44 bits after the point, so that sums of 2^18 are exact and have no order; three parts of 15 bits, as
@@ -267,6 +255,26 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
   return select_ids(s.row.select, key, uint32_t(wanted), [&](const auto& op) { slice.each(op); });
 }
 
+// The best of the list by their scores, in few.prefix, and their shares: one warp.
+__device__ __forceinline__ void rank_few(ListShared& few, const SampleRow& row, int count, double greatest) {
+  const int lane = int(threadIdx.x);
+  double total = 0;
+  for (int i = lane; i < count; i += 32) total += part_of(few.prefix[i], greatest);
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(kAllLanes, total, d);
+  for (int j = 0; j < row.ranks; ++j) {
+    Best own;
+    for (int i = lane; i < count; i += 32) own.add(few.prefix[i], id_listed(few.list[i]));
+    const Best all = warp_best(own);
+    const bool some = all.id != INT32_MAX;
+    for (int i = lane; i < count; i += 32)
+      if (some && id_listed(few.list[i]) == all.id) few.prefix[i] = -INFINITY;
+    if (lane != 0) continue;
+    if (row.ranked) row.ranked[j] = some ? all.id : -1;
+    if (row.shares) row.shares[j] = some ? float(part_of(all.score, greatest) / total) : 0;
+  }
+}
+
 // Few survivors: block 0 sorts them and does the rest as the definition says.
 __device__ __noinline__ void finish_few(
     Shared& s, const SampleRow& row, const RowSlice& slice, const Law& law, const Threshold& kept) {
@@ -316,11 +324,14 @@ __device__ __noinline__ void finish_few(
     note_cut(row, {key_listed(last), uint32_t(id_listed(last))}, law.best_key);
   }
 
+  if (row.ranks > 0) __syncthreads();  // scores lie where sums were
   Two two;
   for (int i = t; i < count; i += kRowThreads) {
     const uint64_t entry = few.list[i];
     const int32_t id = id_listed(entry);
-    two.add(law.log_ratio(key_listed(entry)) + gumbel(row.noise.bits(uint32_t(id))), id);
+    const double score = law.log_ratio(key_listed(entry)) + gumbel(row.noise.bits(uint32_t(id)));
+    two.add(score, id);
+    if (row.ranks > 0) few.prefix[i] = score;
   }
   if (row.probs)
 #pragma unroll
@@ -328,6 +339,7 @@ __device__ __noinline__ void finish_few(
       if (2 * t + k < count) row.probs[id_listed(few.list[2 * t + k])] = float(ratio[k] / total);
   two = block_two(s, two);
   if (t == 0) write_choice(row, two);
+  if (t < 32 && row.ranks > 0) rank_few(few, row, count, two.score[0]);
 }
 
 // Any number of survivors: every block scores its part.
@@ -423,6 +435,7 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
   if (!stats.valid()) {
     if (row.probs) write_probs(row, slice, [](uint32_t, uint32_t) { return 0.0f; });
     if (rank == 0 && threadIdx.x == 0) write_choice(row, Two{}), note_cut(row, {0, 0}, 0);
+    if (rank == 0 && threadIdx.x < 32) rank_few(s.few, row, 0, 0);
     return;
   }
   if (row.greedy) {
@@ -470,8 +483,7 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
 }  // namespace
 
 void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
-  std::vector<SampleRow> rows;
-  std::vector<RankRow> ranks;
+  std::vector<SampleRow> rows, ranks;
   int64_t most_vocab = 0, most_ranked_vocab = 0, most_k = 0;
   size_t num_ranks = 0;
   for (const SampleArgs& args : calls) {
@@ -504,24 +516,26 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
           args.key.sample};
       row.vocab = int32_t(vocab), row.top_k = p.top_k;
       row.greedy = p.temperature < kGreedyTemperature, row.filter_p = p.top_p < 1;
-      if (num_ranked(args) > 0) {
-        RankRow rank{};
-        rank.logits = row.logits, rank.cut = row.cut = cuts + ranks.size();
-        rank.ranked = args.ranked.data ? args.ranked.data + r * args.ranked.stride[0] : nullptr;
-        rank.shares = args.shares.data ? args.shares.data + r * args.shares.stride[0] : nullptr;
-        rank.temperature = row.temperature, rank.noise = row.noise;
-        rank.vocab = row.vocab, rank.k = int32_t(num_ranked(args)), rank.greedy = row.greedy;
-        ranks.push_back(rank);
+      row.ranked = args.ranked.data ? args.ranked.data + r * args.ranked.stride[0] : nullptr;
+      row.shares = args.shares.data ? args.shares.data + r * args.shares.stride[0] : nullptr;
+      row.ranks = int32_t(num_ranked(args));
+      // Few survive a top_k that filters. Of greedy rows as a rule nothing but their ranks is wanted.
+      const bool few = !row.greedy && row.top_k > 0 && row.top_k < std::min(row.vocab, kMostListed);
+      const bool ranks_only = row.greedy && row.ranks > 0 && !row.probs && !wants_second(args);
+      if (row.ranks > 0 && !few) {
+        if (!ranks_only) row.cut = cuts + ranks.size();
+        ranks.push_back(row);
+        row.ranks = 0;
       }
-      rows.push_back(row);
+      if (!ranks_only) rows.push_back(row);
     }
   }
-  if (rows.empty()) return;
-  commands.launch(sample_kernel,
-      {.blocks = dim3(unsigned(grid_rows(int64_t(rows.size()))) * kClusterBlocks),
-          .threads = kRowThreads,
-          .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
-      SampleDevice{commands.data(std::span<const SampleRow>(rows)), int(rows.size())});
+  if (!rows.empty())
+    commands.launch(sample_kernel,
+        {.blocks = dim3(unsigned(grid_rows(int64_t(rows.size()))) * kClusterBlocks),
+            .threads = kRowThreads,
+            .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
+        SampleDevice{commands.data(std::span<const SampleRow>(rows)), int(rows.size())});
   if (!ranks.empty()) enqueue_ranks(commands, ranks, most_ranked_vocab, most_k, cuts + num_ranks);
 }
 

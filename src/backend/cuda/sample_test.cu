@@ -236,7 +236,7 @@ Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const 
 }
 
 TEST(CudaSample, RanksTheIdsOfTheReference) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   std::mt19937 random(8);
   for (const int64_t vocab : {1, 2, 17, 65, 1000, 5003, 151936})
@@ -259,7 +259,7 @@ TEST(CudaSample, RanksTheIdsOfTheReference) {
 }
 
 TEST(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
-  HUNCH_NEEDS_DEVICE();
+  HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   constexpr int64_t kVocab = 5000, kRows = 9, kBest = 12;
   const std::vector<float> logits = gaussian(kVocab * kRows, 2);

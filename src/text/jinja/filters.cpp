@@ -229,19 +229,6 @@ Result<Value> truncate(In in, const Value& value, Args args) {
   return in.finish(out);
 }
 
-Result<Value> wordcount(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'wordcount'", {}));
-  HUNCH_TRY(const Value text, in.str(value));
-  int64_t words = 0;
-  bool inside = false;
-  each_character(text.bytes(), [&](std::string_view, uint32_t code) {
-    words += is_word(code) && !inside;
-    inside = is_word(code);
-    return true;
-  });
-  return Value::of(words);
-}
-
 Result<Value> format(In in, const Value& value, Args args) {
   HUNCH_TRY(const Value text, in.str(value));
   if (!args.positional.empty() && !args.named.empty())
@@ -319,22 +306,6 @@ Result<Value> attr(In in, const Value& value, Args args) {
   // Attributes only: entries of a dict are none.
   if (value.is(Kind::Dict) && !find_method(value, name->bytes)) return in.undefined("'dict object' has no such attribute");
   return in.attribute(value, name->bytes);
-}
-
-Result<Value> urlencode(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'urlencode'", {}));
-  if (value.is(Kind::Dict) || value.is(Kind::Sequence))
-    return type_error("the filter 'urlencode' is supported for single values only");
-  HUNCH_TRY(const Value text, in.str(value));
-  std::string out;
-  for (const char c : text.bytes()) {
-    const bool plain = (c >= '0' && c <= '9') || (char(c | 0x20) >= 'a' && char(c | 0x20) <= 'z') ||
-        std::string_view("_.-~/").find(c) != std::string_view::npos;
-    if (plain) out += c;
-    else out += fmt::format("%{:02X}", uint8_t(c));
-  }
-  HUNCH_OK(in.spend(1 + int64_t(out.size() / 64)));
-  return in.text(out);
 }
 
 }  // namespace filters

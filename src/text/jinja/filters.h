@@ -10,6 +10,6 @@ using Args = const Arguments&;
 
 using Filter = Result<Value>(In, const Value&, Args);
 Filter to_int, to_float, absolute, round, string, lower, upper, capitalize, trim, replace, center, title, indent, truncate,
-    wordcount, format, safe, escape, tojson, otherwise, attr, urlencode;
+    format, safe, escape, tojson, otherwise, attr;
 
 }  // namespace hunch::jinja::filters

@@ -229,46 +229,6 @@ Result<Value> sum(In in, const Value& value, Args args) {
   return total;
 }
 
-Result<Value> batch(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'batch'", {"linecount", "fill_with"}));
-  HUNCH_TRY(const int64_t size, params.integer(0, 0));
-  if (size <= 0) return type_error("the filter 'batch' needs a positive number");
-  HUNCH_TRY(const auto items, in.iterate(value));
-  std::vector<Value> out;
-  for (size_t at = 0; at < items.size(); at += size_t(size)) {
-    const auto part = items.subspan(at, std::min(size_t(size), items.size() - at));
-    std::vector<Value> row(part.begin(), part.end());
-    if (params[1] && !params[1]->is(Kind::None))
-      while (row.size() < size_t(size)) {
-        HUNCH_OK(in.spend(1));
-        row.push_back(*params[1]);
-      }
-    HUNCH_TRY(const Value made, in.list(row));
-    out.push_back(made);
-    if (items.size() - at <= size_t(size)) break;
-  }
-  return in.list(out, SequenceKind::Generator);
-}
-
-Result<Value> slice(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'slice'", {"slices", "fill_with"}));
-  HUNCH_TRY(const int64_t slices, params.integer(0, 0));
-  if (slices <= 0) return type_error("the filter 'slice' needs a positive number");
-  HUNCH_TRY(const auto items, in.iterate(value));
-  HUNCH_OK(in.spend(slices));
-  const size_t each = items.size() / size_t(slices), more = items.size() % size_t(slices);
-  std::vector<Value> out;
-  for (size_t i = 0, at = 0; i < size_t(slices); ++i) {
-    const size_t count = each + (i < more);
-    std::vector<Value> column(items.begin() + ptrdiff_t(at), items.begin() + ptrdiff_t(at + count));
-    if (params[1] && !params[1]->is(Kind::None) && i >= more) column.push_back(*params[1]);
-    HUNCH_TRY(const Value made, in.list(column));
-    out.push_back(made);
-    at += count;
-  }
-  return in.list(out, SequenceKind::Generator);
-}
-
 Result<Value> items(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "the filter 'items'", {}));
   if (value.is(Kind::Undefined)) return in.list({}, SequenceKind::Generator);
@@ -335,15 +295,14 @@ Result<Value> choose(In in, const Value& value, Args args) {
   return in.list(out, SequenceKind::Generator);
 }
 
-constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute}, {"attr", attr}, {"batch", batch},
-    {"capitalize", capitalize}, {"center", center}, {"count", length}, {"d", otherwise}, {"default", otherwise},
-    {"dictsort", dictsort}, {"e", escape}, {"escape", escape}, {"first", first}, {"float", to_float}, {"format", format},
-    {"indent", indent}, {"int", to_int}, {"items", items}, {"join", join}, {"last", last}, {"length", length}, {"list", to_list},
-    {"lower", lower}, {"map", map}, {"max", greatest}, {"min", smallest}, {"reject", choose<false, false>},
-    {"rejectattr", choose<false, true>}, {"replace", replace}, {"reverse", reverse}, {"round", round}, {"safe", safe},
-    {"select", choose<true, false>}, {"selectattr", choose<true, true>}, {"slice", slice}, {"sort", sort}, {"string", string},
-    {"sum", sum}, {"title", title}, {"tojson", tojson}, {"trim", trim}, {"truncate", truncate}, {"unique", unique},
-    {"upper", upper}, {"urlencode", urlencode}, {"wordcount", wordcount}};
+constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute}, {"attr", attr}, {"capitalize", capitalize},
+    {"center", center}, {"count", length}, {"d", otherwise}, {"default", otherwise}, {"dictsort", dictsort}, {"e", escape},
+    {"escape", escape}, {"first", first}, {"float", to_float}, {"format", format}, {"indent", indent}, {"int", to_int},
+    {"items", items}, {"join", join}, {"last", last}, {"length", length}, {"list", to_list}, {"lower", lower}, {"map", map},
+    {"max", greatest}, {"min", smallest}, {"reject", choose<false, false>}, {"rejectattr", choose<false, true>},
+    {"replace", replace}, {"reverse", reverse}, {"round", round}, {"safe", safe}, {"select", choose<true, false>},
+    {"selectattr", choose<true, true>}, {"sort", sort}, {"string", string}, {"sum", sum}, {"title", title}, {"tojson", tojson},
+    {"trim", trim}, {"truncate", truncate}, {"unique", unique}, {"upper", upper}};
 
 }  // namespace
 }  // namespace filters
