@@ -21,7 +21,7 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       width_(net_->shape().hidden),
       draft_vocab_(net_->shape().vocab_size),
       vocab_(target_.shape().vocab_size),
-      keep_(std::max<int64_t>(setup.max_draft + 2, backend_.asynchronous() ? kLateRows : 0)),
+      keep_(setup.max_draft + 2 + (backend_.asynchronous() ? kLateRows : 0)),
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
@@ -206,10 +206,15 @@ void Follower::preview(std::span<const TargetRows> all) {
   }
 }
 
-// Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
-// yet.
+// A unit of its own: the pass that comes next has the same ops whether rows go through now or wait.
 void Follower::follow(std::span<const TargetRows> all) {
   ids_queued_ = false;  // the pass before this call was waited for
+  backend_.replay([&] { take(all); });
+}
+
+// Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
+// yet. Where ops run late there is always room for a round's rows behind those that wait.
+void Follower::take(std::span<const TargetRows> all) {
   segments_.clear();
   int64_t at = 0;
   const auto make_room = [&](int64_t rows) {
@@ -247,14 +252,14 @@ void Follower::follow(std::span<const TargetRows> all) {
       backend_.copy_rows(
           {.from = fused.slice(i, 1), .to = page_features_.view<float>(pool_->num_pages(), width_).slice(page, 1)});
     }
-    if (fits) {
+    const int64_t going = seat.waiting + count - 1, from_kept = fits ? going : seat.waiting;
+    if (fits && (going < kLateRows || !backend_.asynchronous())) {
       seat.waiting += int(count);
     } else {
-      const int64_t going = seat.waiting + count - 1;
       make_room(going);
       const auto input = input_.view<float>(rows_, width_);
-      if (seat.waiting > 0) backend_.copy_rows({.from = kept.slice(0, seat.waiting), .to = input.slice(at, seat.waiting)});
-      backend_.copy_rows({.from = fused.slice(0, count - 1), .to = input.slice(at + seat.waiting, count - 1)});
+      if (from_kept > 0) backend_.copy_rows({.from = kept.slice(0, from_kept), .to = input.slice(at, from_kept)});
+      if (!fits) backend_.copy_rows({.from = fused.slice(0, count - 1), .to = input.slice(at + from_kept, count - 1)});
       backend_.copy_rows({.from = fused.slice(count - 1, 1), .to = kept.slice(0, 1)});
       append_input(sequence, going, at);
       seat.waiting = 1;

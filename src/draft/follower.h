@@ -73,6 +73,7 @@ class Follower final : public Proposer {
   }
   View<float, 2> waiting(Slot slot) { return waiting_.view<float>(int64_t(seats_.size()), keep_, width_)[slot]; }
   TreeSlots slots_of(Slot slot);
+  void take(std::span<const TargetRows>);
   void wait_for_ids();
   TargetRows side_by_side(const TargetRows&);
   void append_input(const Sequence&, int64_t rows, int64_t at);

@@ -141,7 +141,8 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
       for (int node = 0; !idle(slot) && node < tree.size; ++node)
         text += fmt::format(" {}<{}", tree.tokens(node), tree.parents[size_t(node)]);
       out.push_back(text);
-      const int64_t first = s.committed_len, kept = (round + slot) % 3;  // the next rows, as if a path had been kept
+      // The next rows, as if a path had been kept; where they wait, more than may.
+      const int64_t first = s.committed_len, kept = idle(slot) ? 33 + slot : (round + slot) % 3;
       for (int64_t i = 0; i <= kept; ++i) s.tokens.push_back(int32_t((i * 31 + round * 7 + slot) % kVocab));
       s.committed_len += kept + 1;
       follower.observe(s, {});
