@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kLevelRows = 64;  // rows of a level, all sequences together
 constexpr int64_t kLateRows = 64;   // that wait where ops run late: a pass of few costs as much as one of many
+constexpr int64_t kRoundRows = 17;  // of a round, as a rule: room behind them
 
 }  // namespace
 
@@ -21,7 +22,7 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       width_(net_->shape().hidden),
       draft_vocab_(net_->shape().vocab_size),
       vocab_(target_.shape().vocab_size),
-      keep_(setup.max_draft + 2 + (backend_.asynchronous() ? kLateRows : 0)),
+      keep_(std::max<int64_t>(setup.max_draft + 2, backend_.asynchronous() ? kLateRows + kRoundRows : 0)),
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
@@ -213,7 +214,7 @@ void Follower::follow(std::span<const TargetRows> all) {
 }
 
 // Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
-// yet. Where ops run late there is always room for a round's rows behind those that wait.
+// yet.
 void Follower::take(std::span<const TargetRows> all) {
   segments_.clear();
   int64_t at = 0;

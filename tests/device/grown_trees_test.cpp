@@ -64,7 +64,7 @@ class Means final : public DraftNet {
       backend.matmul({.x = out, .products = std::span(&product, 1), .accumulate = true});
     }
     backend.copy_rows({.from = x, .to = hidden});
-    if (featured_) backend.copy_rows({.from = out, .to = recycled});
+    if (featured_) backend.copy_rows({.from = x, .to = recycled});
   }
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
     const Product product{output_.get(), nullptr, logits};
@@ -90,7 +90,7 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
   geometry.dtype = DType::F32;
   follower.move_in({.kv = backend->make_kv_store(geometry, 64), .pool = &pool, .max_rows = 300, .context_len = 4096});
   std::vector<float> states(300 * kHidden);
-  for (size_t i = 0; i < states.size(); ++i) states[i] = float(i * 2654435761u % 1000) / 25000;
+  for (size_t i = 0; i < states.size(); ++i) states[i] = float(i * 2654435761u % 1000) / 900;
   const Buffer hidden = backend->constant(states);
   std::vector<Sequence> sequences;
   std::vector<std::unique_ptr<test::Tree>> trees;
@@ -122,7 +122,8 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     follow(s, 0);
     trees.push_back(std::make_unique<test::Tree>(kMaxDraft));
   }
-  for (int round = 0; round < 6; ++round) {
+  constexpr int kWaits[kSeats][2] = {{2, 9}, {39, 34}, {55, 55}};
+  for (int round = 0; round < 7; ++round) {
     std::vector<DraftTask> tasks;  // of a slot in two rounds, somebody else drafts: its rows wait
     const auto idle = [&](int slot) { return round / 2 % kSeats == slot; };
     for (int slot = 0; slot < kSeats; ++slot)
@@ -141,8 +142,8 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
       for (int node = 0; !idle(slot) && node < tree.size; ++node)
         text += fmt::format(" {}<{}", tree.tokens(node), tree.parents[size_t(node)]);
       out.push_back(text);
-      // The next rows, as if a path had been kept; where they wait, more than may.
-      const int64_t first = s.committed_len, kept = idle(slot) ? 33 + slot : (round + slot) % 3;
+      // The next rows, as if a path had been kept.
+      const int64_t first = s.committed_len, kept = idle(slot) ? kWaits[slot][round % 2] : (round + slot) % 3;
       for (int64_t i = 0; i <= kept; ++i) s.tokens.push_back(int32_t((i * 31 + round * 7 + slot) % kVocab));
       s.committed_len += kept + 1;
       follower.observe(s, {});
