@@ -30,14 +30,9 @@ int main(int argc, char** argv) {
   const int dim = 64, group = 4, kv_heads = 8, layers = flags["--layers"];
   auto made = CpuBackend::make({.threads = flags["--threads"], .isa = ""});
   Backend& backend = **made;
-  const NsaShape s{.variant = "std",
-      .cmp_len = 32,
-      .cmp_stride = 16,
-      .sel_block = 64,
-      .sel_count = 16,
-      .init_blocks = 1,
-      .local_blocks = 2,
-      .window = 512};
+  NsaShape s;
+  s.variant = "std", s.cmp_len = 32, s.cmp_stride = 16, s.sel_block = 64, s.sel_count = 16;
+  s.init_blocks = 1, s.local_blocks = 2, s.window = 512;
   const int heads = kv_heads * group;
   const int64_t pages = entries / kPageLen, row_pages = s.rows_of(entries) / kPageLen + 1;
   const KvGeometry geometry{.dtype = DType::BF16, .layers = layers, .kv_heads = kv_heads, .head_dim = dim};
