@@ -32,6 +32,11 @@ class DraftNet {
   // `features` [rows][hidden]: one per row. out: `recycled` [rows][hidden], the feature for the row behind; `hidden`
   // [rows][hidden], what logits() takes; `recycled` may be the same view as either.
   virtual void forward(Pass&, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const = 0;
+  // The same of rows that nothing is drafted from: only the cache need know them, which of one layer is little work. `room`
+  // [rows][hidden], twice.
+  virtual void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const {
+    forward(pass, features, room, more_room);
+  }
   virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
   // The target's ids of its own, no id twice, -1: never guessed; Backend::constant_ids(). Data null: the same numbering.
   virtual View<const int32_t, 1> vocabulary() const { return {}; }

@@ -157,13 +157,16 @@ void Follower::append_input(const Sequence& sequence, int64_t rows, int64_t at) 
   });
 }
 
-void Follower::feed() {
+// `drafts`: what stands behind the rows is wanted.
+void Follower::feed(bool drafts) {
   if (segments_.empty()) return;
   int64_t rows = 0;
   for (const Segment& segment : segments_) rows += segment.num_rows;
   pass_->begin(ids_.view<const int32_t>(rows), segments_);
-  net_->forward(*pass_, featured() ? input_.view<float>(rows, width_) : View<float, 2>{}, recycled_.view<float>(rows, width_),
-      hidden_.view<float>(rows, width_));
+  const auto features = featured() ? input_.view<float>(rows, width_) : View<float, 2>{};
+  const auto recycled = recycled_.view<float>(rows, width_), hidden = hidden_.view<float>(rows, width_);
+  if (drafts) net_->forward(*pass_, features, recycled, hidden);
+  else net_->remember(*pass_, features, recycled, hidden);
   ids_queued_ = true;
   for (const Segment& segment : segments_) {
     seats_[size_t(segment.sequence->slot)].fed += segment.num_rows;
@@ -354,16 +357,27 @@ void Follower::make_first_rows_fit() {
 int64_t Follower::first_rows() {
   segments_.clear();
   int64_t at = 0;
-  for (Draft* draft : open_) {
-    const Sequence& sequence = *draft->task->sequence;
+  const auto add = [&](const Draft& draft, int64_t first, int64_t rows) {
+    const Sequence& sequence = *draft.task->sequence;
     if (featured())
-      backend_.copy_rows({.from = waiting(sequence.slot).slice(0, draft->count),
-          .to = input_.view<float>(rows_, width_).slice(at, draft->count)});
-    append_input(sequence, draft->count, at);
-    at += draft->count;
-    seats_[size_t(sequence.slot)].waiting = 0;
-  }
+      backend_.copy_rows(
+          {.from = waiting(sequence.slot).slice(first, rows), .to = input_.view<float>(rows_, width_).slice(at, rows)});
+    append_input(sequence, rows, at);
+    at += rows;
+  };
+  // On a CPU, where every row takes its time, only the last of each says something.
+  const bool apart = featured() && !backend_.asynchronous();
+  for (const Draft* draft : open_)
+    if (apart && draft->count > 1) add(*draft, 0, draft->count - 1);
   feed();
+  at = 0;
+  for (Draft* draft : open_) {
+    const int first = apart ? draft->count - 1 : 0;
+    draft->count -= first;
+    add(*draft, first, draft->count);
+    seats_[size_t(draft->task->sequence->slot)].waiting = 0;
+  }
+  feed(true);
   // What stands behind the last row of each goes on.
   const auto heads = heads_.view<float>(level_rows_, width_), came = came_.view<float>(level_rows_, width_);
   int64_t row = -1, nth = 0;

@@ -77,7 +77,7 @@ class Follower final : public Proposer {
   void wait_for_ids();
   TargetRows side_by_side(const TargetRows&);
   void append_input(const Sequence&, int64_t rows, int64_t at);
-  void feed();
+  void feed(bool drafts = false);
   void stamp(const Sequence&);
   bool begin(const DraftTask&);
   void make_first_rows_fit();

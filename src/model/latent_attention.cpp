@@ -18,6 +18,20 @@ View<T, 2> columns(T* data, int64_t rows, int64_t stride, int64_t first, int64_t
   return out;
 }
 
+void rotate(
+    Backend& backend, const ModelShape& shape, const LatentShape& s, const BlockScratch& scratch, float* data, int64_t n) {
+  View<float, 3> part(data + s.kv_rank, scratch.k.extent[0], n, int64_t(s.rope));
+  part.stride = {n * shape.head_dim, shape.head_dim, 1};
+  backend.rope({.x = part, .cos_sin = scratch.cos_sin, .pairs = shape.rope_pairs});
+}
+
+// What the product left in scratch.k, as the cache has it.
+void finish_rows(Backend& backend, const ModelShape& shape, const LatentWeights& w, const BlockScratch& scratch) {
+  const auto latent = columns(scratch.k.data, scratch.k.extent[0], shape.head_dim, 0, w.shape.kv_rank);
+  backend.norm({.x = latent, .weight = floats(w.kv_norm), .eps = kLatentEps, .out = latent});
+  rotate(backend, shape, w.shape, scratch, scratch.k.data, 1);
+}
+
 }  // namespace
 
 bool LatentWeights::complete() const {
@@ -63,8 +77,7 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
     const Product both[] = {{w.q.get(), nullptr, raw}, {w.kv_down.get(), nullptr, k}};
     backend.matmul({.x = in, .products = both});
   }
-  const auto latent = columns(k.data, rows, dim, 0, s.kv_rank);
-  backend.norm({.x = latent, .weight = floats(w.kv_norm), .eps = kLatentEps, .out = latent});
+  finish_rows(backend, shape, w, scratch);
 
   // [rows][heads][dim]: what a head's map makes of its query, then the query's rotated part.
   for (int64_t head = 0; head < heads; ++head)
@@ -72,12 +85,7 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
         columns(scratch.q.data, rows, heads * dim, head * dim, s.kv_rank));
   backend.copy_rows({.from = columns<const float>(raw.data, rows * heads, query, s.nope, s.rope),
       .to = columns(scratch.q.data, rows * heads, dim, s.kv_rank, s.rope)});
-  const auto rotate = [&](float* data, int64_t n) {
-    View<float, 3> part(data + s.kv_rank, rows, n, int64_t(s.rope));
-    part.stride = {n * dim, dim, 1};
-    backend.rope({.x = part, .cos_sin = scratch.cos_sin, .pairs = shape.rope_pairs});
-  };
-  rotate(scratch.q.data, heads), rotate(k.data, 1);
+  rotate(backend, shape, s, scratch, scratch.q.data, heads);
 
   const View<const float, 3> row(k.data, rows, int64_t(1), dim);
   pass.attend(layer,
@@ -93,6 +101,14 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
         {}, columns(values.data, rows, heads * s.value, head * s.value, s.value));
   const Product out[] = {{weights.o.get(), nullptr, x}};
   backend.matmul({.x = values, .products = out, .accumulate = true});
+}
+
+void store_latent(Pass& pass, int layer, const ModelShape& shape, const AttentionWeights& weights, BlockScratch& scratch,
+    View<const float, 2> in) {
+  multiply(pass.backend(), in, *weights.latent->kv_down, {}, scratch.k);
+  finish_rows(pass.backend(), shape, *weights.latent, scratch);
+  const View<const float, 3> row(scratch.k.data, pass.num_rows(), int64_t(1), int64_t(shape.head_dim));
+  pass.store(layer, row, row);
 }
 
 }  // namespace hunch

@@ -9,5 +9,7 @@ namespace hunch {
 // [normed latent | rotated key] serves all of them as key and as value; each head's map leads out of the latent again.
 void attend_latent(
     Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in, View<float, 2> x);
+// store_rows() for such layers.
+void store_latent(Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in);
 
 }  // namespace hunch

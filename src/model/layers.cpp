@@ -286,6 +286,22 @@ void attend(Pass& pass, int layer, const ModelShape& shape, const AttentionWeigh
   backend.matmul({.x = s.mixed, .products = out, .accumulate = true});
 }
 
+void store_rows(
+    Pass& pass, int layer, const ModelShape& shape, const AttentionWeights& w, BlockScratch& s, View<const float, 2> in) {
+  if (w.latent) return store_latent(pass, layer, shape, w, s, in);
+  const auto heads = [&](View<float, 2> all, int64_t n) { return View<float, 3>(all.data, pass.num_rows(), n, shape.head_dim); };
+  const auto k = heads(s.k, shape.kv_heads), v = heads(s.v, shape.kv_heads);
+  const Product kv[] = {{w.k.get(), floats(w.k_bias), s.k}, {w.v.get(), floats(w.v_bias), s.v}};
+  pass.backend().matmul({.x = in, .products = kv});
+  pass.backend().ready_heads({.q = heads(s.q, 0),
+      .k = k,
+      .k_norm = floats(w.k_norm),
+      .eps = shape.norm_eps,
+      .cos_sin = s.cos_sin,
+      .pairs = shape.rope_pairs});
+  pass.store(layer, k, v);
+}
+
 void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s, View<const float, 2> in, View<float, 2> x,
     int layer, SparseCheck* check) {
   const int64_t rows = in.extent[0];

@@ -154,6 +154,8 @@ class RopeTable {
 // x += o(attention of `in`), in [rows][in]: normed rows, of whatever width q, k and v take.
 void attend(
     Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in, View<float, 2> x);
+// Of attend() only what later rows read of these: their K and V.
+void store_rows(Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in);
 // x += down(silu(gate(in)) * up(in)), or the sum over the experts that each row goes to, or both; `check` leaves some of it out.
 void feed_forward(Backend&, const FeedForwardWeights&, BlockScratch&, View<const float, 2> in, View<float, 2> x, int layer = 0,
     SparseCheck* check = nullptr);

@@ -264,6 +264,19 @@ void Pass::attend(int layer, const Attend& args) {
   }
 }
 
+void Pass::store(int layer, View<const float, 3> k, View<const float, 3> v) {
+  int64_t first_row = 0;
+  for (const Segment& segment : segments_) {
+    HUNCH_CHECK(!segment.policy && segment.parents.empty());
+    backend_.store_kv({.layer = layer,
+        .k = k.slice(first_row, segment.num_rows),
+        .v = v.slice(first_row, segment.num_rows),
+        .kv = {&store_, segment.sequence->pages.view()},
+        .first_entry = segment.first_position});
+    first_row += segment.num_rows;
+  }
+}
+
 void Pass::layer_output(int layer, View<const float, 2> x) {
   layers_run_.fetch_add(1, std::memory_order_relaxed);
   for (size_t i = 0; i < taps_.layers.size(); ++i) {

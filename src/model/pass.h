@@ -84,6 +84,8 @@ class Pass {
     View<const float, 2> gates;    // [row][3 heads] of sparse attention
   };
   void attend(int layer, const Attend&);
+  // K and V alone, of rows whose output nobody reads: chains without a policy.
+  void store(int layer, View<const float, 3> k, View<const float, 3> v);
 
   // The residual stream behind a layer: kept if somebody listens.
   void layer_output(int layer, View<const float, 2> x);

@@ -28,10 +28,30 @@ class Eagle final : public DraftNet {
 
   void forward(Pass& pass, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const override {
     Backend& backend = pass.backend();
-    Arena& arena = pass.arena();
+    const auto normed = pass.arena().take<float>(pass.num_rows(), shape_.hidden);
+    BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
+    attend(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, normed, recycled), recycled);
+    backend.norm({.x = recycled, .weight = floats(ffn_norm_), .eps = shape_.norm_eps, .out = normed});
+    feed_forward(backend, ffn_, scratch, normed, recycled);
+    if (head_norm_) backend.norm({.x = recycled, .weight = floats(head_norm_), .eps = shape_.norm_eps, .out = hidden});
+    else backend.copy_rows({.from = recycled, .to = hidden});
+  }
+  void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const override {
+    BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
+    store_rows(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, more_room, room));
+  }
+
+  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
+    target_->logits(backend, hidden, logits);
+  }
+
+ private:
+  // x, and what attention takes of it, which is x or `normed`.
+  View<const float, 2> read(
+      Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
+    Backend& backend = pass.backend();
     const int64_t rows = pass.num_rows(), width = shape_.hidden;
-    const auto both = arena.take<float>(rows, 2 * width), normed = arena.take<float>(rows, width);
-    BlockScratch scratch(arena, shape_, rows);
+    const auto both = pass.arena().take<float>(rows, 2 * width);
     rope_.angles(pass, scratch);
     View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
     left.stride[0] = right.stride[0] = both.stride[0];
@@ -40,20 +60,12 @@ class Eagle final : public DraftNet {
     else backend.copy_rows({.from = normed, .to = left});
     if (feature_norm_) backend.norm({.x = features, .weight = floats(feature_norm_), .eps = shape_.norm_eps, .out = right});
     else backend.copy_rows({.from = features, .to = right});
-    multiply(backend, both, *fuse_, fuse_bias_, recycled);
-    if (attention_norm_) backend.norm({.x = recycled, .weight = floats(attention_norm_), .eps = shape_.norm_eps, .out = normed});
-    attend(pass, 0, shape_, attention_, scratch, attention_norm_ ? View<const float, 2>(normed) : recycled, recycled);
-    backend.norm({.x = recycled, .weight = floats(ffn_norm_), .eps = shape_.norm_eps, .out = normed});
-    feed_forward(backend, ffn_, scratch, normed, recycled);
-    if (head_norm_) backend.norm({.x = recycled, .weight = floats(head_norm_), .eps = shape_.norm_eps, .out = hidden});
-    else backend.copy_rows({.from = recycled, .to = hidden});
+    multiply(backend, both, *fuse_, fuse_bias_, x);
+    if (!attention_norm_) return x;
+    backend.norm({.x = x, .weight = floats(attention_norm_), .eps = shape_.norm_eps, .out = normed});
+    return normed;
   }
 
-  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
-    target_->logits(backend, hidden, logits);
-  }
-
- private:
   const Model* target_ = nullptr;
   ModelShape shape_;
   size_t bytes_ = 0;

@@ -22,7 +22,7 @@ class Eagle3 final : public DraftNet {
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return bytes_; }
   std::vector<int> taps() const override { return taps_; }
-  int64_t scratch_floats() const override { return 4 * shape_.hidden + int64_t(taps_.size()) * target_->shape().hidden; }
+  int64_t scratch_floats() const override { return 3 * shape_.hidden + int64_t(taps_.size()) * target_->shape().hidden; }
   View<const int32_t, 1> vocabulary() const override {
     return vocabulary_ ? vocabulary_.view<const int32_t>(shape_.vocab_size) : View<const int32_t, 1>{};
   }
@@ -45,25 +45,18 @@ class Eagle3 final : public DraftNet {
 
   void forward(Pass& pass, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const override {
     Backend& backend = pass.backend();
-    Arena& arena = pass.arena();
-    const int64_t rows = pass.num_rows(), width = shape_.hidden;
-    // Rows side by side: the embedding first, then the feature, each behind its own norm.
-    const auto both = arena.take<float>(rows, 2 * width), x = recycled;
-    const auto embedded = arena.take<float>(rows, width), normed = arena.take<float>(rows, width);
-    BlockScratch scratch(arena, shape_, rows);
-    rope_.angles(pass, scratch);
-    View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
-    left.stride[0] = right.stride[0] = both.stride[0];
-    if (embedding_) backend.embed({.ids = pass.ids(), .table = embedding_.get(), .out = embedded});
-    else target_->embed(backend, pass.ids(), embedded);
-    backend.norm({.x = embedded, .weight = floats(embedding_norm_), .eps = shape_.norm_eps, .out = left});
-    backend.norm({.x = features, .weight = floats(feature_norm_), .eps = shape_.norm_eps, .out = right});
-    const View<const float, 2> residual = norm_before_residual_ ? right : features;
+    Rows rows = read(pass, features);
+    const auto normed = rows.embedded, x = recycled;
+    const View<const float, 2> residual = norm_before_residual_ ? rows.right : features;
     if (residual.data != x.data) backend.copy_rows({.from = residual, .to = x});
-    attend(pass, 0, shape_, attention_, scratch, both, x);
+    attend(pass, 0, shape_, attention_, rows.scratch, rows.both, x);
     backend.norm({.x = x, .weight = floats(ffn_norm_), .eps = shape_.norm_eps, .out = normed});
-    feed_forward(backend, ffn_, scratch, normed, x);
+    feed_forward(backend, ffn_, rows.scratch, normed, x);
     backend.norm({.x = x, .weight = floats(output_norm_), .eps = shape_.norm_eps, .out = hidden});
+  }
+  void remember(Pass& pass, View<const float, 2> features, View<float, 2>, View<float, 2>) const override {
+    Rows rows = read(pass, features);
+    store_rows(pass, 0, shape_, attention_, rows.scratch, rows.both);
   }
 
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
@@ -72,6 +65,24 @@ class Eagle3 final : public DraftNet {
   }
 
  private:
+  struct Rows {  // the embedding and the feature side by side, each behind its own norm
+    View<float, 2> both, left, right, embedded;
+    BlockScratch scratch;
+  };
+  Rows read(Pass& pass, View<const float, 2> features) const {
+    Backend& backend = pass.backend();
+    Arena& arena = pass.arena();
+    const int64_t count = pass.num_rows(), width = shape_.hidden;
+    const auto both = arena.take<float>(count, 2 * width), embedded = arena.take<float>(count, width);
+    Rows rows{both, both, both, embedded, BlockScratch(arena, shape_, count)};
+    rows.left.extent[1] = rows.right.extent[1] = width, rows.right.data += width;
+    rope_.angles(pass, rows.scratch);
+    if (embedding_) backend.embed({.ids = pass.ids(), .table = embedding_.get(), .out = embedded});
+    else target_->embed(backend, pass.ids(), embedded);
+    backend.norm({.x = embedded, .weight = floats(embedding_norm_), .eps = shape_.norm_eps, .out = rows.left});
+    backend.norm({.x = features, .weight = floats(feature_norm_), .eps = shape_.norm_eps, .out = rows.right});
+    return rows;
+  }
   Status read_config(const Proposer::Setup& setup);
   Status read_tensors(const Proposer::Setup& setup);
   Status read_vocabulary(const Proposer::Setup& setup);

@@ -41,27 +41,20 @@ class Mtp final : public DraftNet {
 
   void forward(Pass& pass, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const override {
     Backend& backend = pass.backend();
-    Arena& arena = pass.arena();
-    const int64_t rows = pass.num_rows(), width = shape_.hidden;
-    const auto both = arena.take<float>(rows, 2 * width), x = arena.take<float>(rows, width),
-               normed = arena.take<float>(rows, width);
-    BlockScratch scratch(arena, shape_, rows);
-    rope_.angles(pass, scratch);
-    View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
-    left.stride[0] = right.stride[0] = both.stride[0];
-    const auto norm = [&](View<const float, 2> from, const Buffer& weight, View<float, 2> to) {
-      backend.norm({.x = from, .weight = floats(weight), .eps = shape_.norm_eps, .out = to});
-    };
-    target_->embed(backend, pass.ids(), normed);
-    norm(normed, embedding_norm_, left);
-    norm(features, feature_norm_, right);
-    multiply(backend, both, *fuse_, {}, x);
-    norm(x, attention_norm_, normed);
+    const int64_t rows = pass.num_rows();
+    const auto x = pass.arena().take<float>(rows, shape_.hidden), normed = pass.arena().take<float>(rows, shape_.hidden);
+    BlockScratch scratch(pass.arena(), shape_, rows);
+    read(pass, features, scratch, normed, x);
     attend(pass, 0, shape_, attention_, scratch, normed, x);
-    norm(x, ffn_norm_, normed);
+    norm(backend, x, ffn_norm_, normed);
     feed_forward(backend, ffn_, scratch, normed, x);
-    norm(x, output_norm_, hidden);
+    norm(backend, x, output_norm_, hidden);
     backend.copy_rows({.from = recycle_post_ ? View<const float, 2>(hidden) : x, .to = recycled});
+  }
+  void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const override {
+    BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
+    read(pass, features, scratch, more_room, room);
+    store_rows(pass, 0, shape_, attention_, scratch, more_room);
   }
 
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
@@ -69,6 +62,24 @@ class Mtp final : public DraftNet {
   }
 
  private:
+  void norm(Backend& backend, View<const float, 2> from, const Buffer& weight, View<float, 2> to) const {
+    backend.norm({.x = from, .weight = floats(weight), .eps = shape_.norm_eps, .out = to});
+  }
+  // x, and its norm in front of attention.
+  void read(
+      Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
+    Backend& backend = pass.backend();
+    const int64_t rows = pass.num_rows(), width = shape_.hidden;
+    const auto both = pass.arena().take<float>(rows, 2 * width);
+    rope_.angles(pass, scratch);
+    View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
+    left.stride[0] = right.stride[0] = both.stride[0];
+    target_->embed(backend, pass.ids(), normed);
+    norm(backend, normed, embedding_norm_, left);
+    norm(backend, features, feature_norm_, right);
+    multiply(backend, both, *fuse_, {}, x);
+    norm(backend, x, attention_norm_, normed);
+  }
   Status read(const Proposer::Setup& setup);
   Status read_latent(const Proposer::Setup& setup);
 

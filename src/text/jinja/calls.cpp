@@ -102,22 +102,13 @@ Result<Value> make_namespace(Interpreter& in, const Value&, const Arguments& arg
   return out;
 }
 
-Result<Value> make_cycler(Interpreter& in, const Value&, const Arguments& args) {
-  if (args.positional.empty()) return type_error("at least one item has to be provided");
-  Value out;
-  out.kind = Kind::Cycler;
-  out.cycler =
-      in.heap().make<Cycler>(Cycler{.items = in.heap().copy(std::vector<Value>(args.positional.begin(), args.positional.end()))});
-  return out;
-}
-
 Result<Value> make_joiner(Interpreter& in, const Value&, const Arguments& args) {
   HUNCH_TRY(const Params params, Params::bind(args, "joiner", {"sep"}));
   const Text* comma = in.heap().make<Text>(Text{.bytes = ", ", .trusted = true});
   HUNCH_TRY(const Text* separator, params.text(0, comma));
   Value out;
-  out.kind = Kind::Cycler;
-  out.cycler = in.heap().make<Cycler>(Cycler{.joiner = separator});
+  out.kind = Kind::Joiner;
+  out.joiner = in.heap().make<Joiner>(Joiner{separator});
   return out;
 }
 
@@ -160,23 +151,12 @@ Result<Value> loop_changed(Interpreter& in, const Value& self, const Arguments& 
   return Value::of(changed);
 }
 
-Result<Value> cycler_next(Interpreter&, const Value& self, const Arguments&) {
-  const Value out = self.cycler->items[self.cycler->position];
-  self.cycler->position = (self.cycler->position + 1) % self.cycler->items.size();
-  return out;
-}
-
-Result<Value> cycler_reset(Interpreter&, const Value& self, const Arguments&) {
-  self.cycler->position = 0;
-  return Value::none();
-}
-
 }  // namespace
 
 Function find_global(std::string_view name) {
   constexpr std::pair<std::string_view, Function> kGlobals[] = {{"range", make_range}, {"dict", make_dict},
-      {"namespace", make_namespace}, {"cycler", make_cycler}, {"joiner", make_joiner}, {"lipsum", no_lipsum},
-      {"raise_exception", raise_exception}, {"strftime_now", strftime_now}};
+      {"namespace", make_namespace}, {"joiner", make_joiner}, {"lipsum", no_lipsum}, {"raise_exception", raise_exception},
+      {"strftime_now", strftime_now}};
   for (const auto& [known, function] : kGlobals)
     if (known == name) return function;
   return nullptr;
@@ -236,14 +216,7 @@ Result<Value> Interpreter::attribute(const Value& object, std::string_view name)
     case Kind::Callable:
       if (object.callable->macro && name == "name") return text(object.callable->name, true);
       break;
-    case Kind::Cycler:
-      if (object.cycler->joiner) break;
-      if (name == "current") return object.cycler->items[object.cycler->position];
-      if (name == "next" || name == "reset") {
-        const Callable method{.name = name, .function = name == "next" ? cycler_next : cycler_reset, .self = object};
-        return Value::of(static_cast<const Callable*>(heap_.make<Callable>(method)));
-      }
-      break;
+    case Kind::Joiner: break;
     default: {
       if (const Function method = find_method(object, name))
         return Value::of(
@@ -360,9 +333,7 @@ Result<Value> Interpreter::call(const Value& callee, const Arguments& args) {
       (void)flow;
       return finish(out);
     }
-    case Kind::Cycler:
-      if (callee.cycler->joiner) return callee.cycler->position++ == 0 ? text("", true) : Value::of(callee.cycler->joiner);
-      break;
+    case Kind::Joiner: return std::exchange(callee.joiner->called, true) ? Value::of(callee.joiner->text) : text("", true);
     default: break;
   }
   return type_error(fmt::format("'{}' object is not callable", type_name(callee)));

@@ -157,12 +157,6 @@ Result<Value> replace(In in, const Value& value, Args args) {
   return by_method(in, value, {given, {}}, "replace");
 }
 
-Result<Value> center(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'center'", {"width"}));
-  const Value width = params[0] ? *params[0] : Value::of(int64_t(80));
-  return by_method(in, value, {{&width, 1}, {}}, "center");
-}
-
 // A word begins at the start and behind a hyphen, white space or an opening bracket.
 Result<Value> title(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "the filter 'title'", {}));
@@ -204,28 +198,6 @@ Result<Value> indent(In in, const Value& value, Args args) {
     if (i > 0 && (params.flag(2, false) || !lines[i].bytes().empty())) out.append(indention);
     out.append(*lines[i].text);
   }
-  return in.finish(out);
-}
-
-Result<Value> truncate(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'truncate'", {"length", "killwords", "end", "leeway"}));
-  if (value.is(Kind::Undefined)) return value;  // its length is 0
-  if (!value.is(Kind::String)) return type_error(fmt::format("the filter 'truncate' takes a string, not {}", type_name(value)));
-  HUNCH_TRY(const int64_t length, params.integer(0, 255));
-  const Text dots{.bytes = "...", .trusted = true};
-  HUNCH_TRY(const Text* end, params.text(2, &dots));
-  int64_t leeway = 5;
-  if (params[3] && !params[3]->is(Kind::None)) { HUNCH_TRY(leeway, params.integer(3, 5)); }
-  if (length < end->length() || leeway < 0) return type_error("the filter 'truncate' needs a length that its end fits into");
-  if (value.text->length() <= length + leeway) return value;
-  size_t stop = value.text->byte_of(length - end->length());
-  if (!params.flag(1, false)) {
-    const size_t space = value.bytes().substr(0, stop).rfind(' ');
-    if (space != std::string_view::npos) stop = space;
-  }
-  TextBuilder out(in.text_limit());
-  out.append(*value.text, 0, stop);
-  out.append(*end);
   return in.finish(out);
 }
 

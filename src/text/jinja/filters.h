@@ -9,7 +9,7 @@ using In = Interpreter&;
 using Args = const Arguments&;
 
 using Filter = Result<Value>(In, const Value&, Args);
-Filter to_int, to_float, absolute, round, string, lower, upper, capitalize, trim, replace, center, title, indent, truncate,
-    format, safe, escape, tojson, otherwise, attr;
+Filter to_int, to_float, absolute, round, string, lower, upper, capitalize, trim, replace, title, indent, format, safe, escape,
+    tojson, otherwise, attr;
 
 }  // namespace hunch::jinja::filters

@@ -14,9 +14,7 @@ namespace {
 constexpr int64_t kMaxWidth = 1'000'000;
 
 struct Spec {
-  bool minus = false, plus = false, space = false, zero = false, alternate = false, comma = false;
-  std::string fill = " ";
-  char align = 0, type = 0;
+  bool minus = false, plus = false, space = false, zero = false, alternate = false;
   int64_t width = 0, precision = -1;
 };
 
@@ -45,29 +43,20 @@ std::string integer_text(uint64_t size, const Spec& spec, char type) {
   }
 }
 
-void add_commas(std::string& digits) {
-  size_t end = digits.find_first_not_of("0123456789");
-  if (end == std::string::npos) end = digits.size();
-  for (; end > 3; end -= 3) digits.insert(end - 3, 1, ',');
-}
-
 // A number with its sign, filled up to the width.
 void append_number(bool negative, std::string digits, const Spec& spec, TextBuilder& out) {
-  if (spec.comma) add_commas(digits);
   const std::string sign = negative ? "-" : spec.plus ? "+" : spec.space ? " " : "";
   const size_t length = sign.size() + digits.size();
-  const size_t missing = spec.width > int64_t(length) ? size_t(spec.width) - length : 0;
-  const char align = spec.align ? spec.align : spec.minus ? '<' : spec.zero ? '=' : '>';
-  const std::string fill = spec.zero && !spec.minus && !spec.align ? "0" : spec.fill;
-  const size_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
-  if (align == '=') out.append(sign, false);
-  for (size_t i = 0; i < before && !out.full(); ++i) out.append(fill, false);
-  if (align != '=') out.append(sign, false);
+  const size_t missing = spec.width > int64_t(length) ? size_t(spec.width) - length : 0, before = spec.minus ? 0 : missing;
+  const bool zeros = spec.zero && !spec.minus;
+  if (zeros) out.append(sign, false);
+  for (size_t i = 0; i < before && !out.full(); ++i) out.append(zeros ? "0" : " ", false);
+  if (!zeros) out.append(sign, false);
   out.append(digits, false);
-  for (size_t i = before; i < missing && !out.full(); ++i) out.append(fill, false);
+  for (size_t i = before; i < missing && !out.full(); ++i) out.append(" ", false);
 }
 
-void append_padded(const Text& whole, const Spec& spec, char align, TextBuilder& out) {
+void append_padded(const Text& whole, const Spec& spec, TextBuilder& out) {
   int64_t length = whole.length();
   size_t end = whole.bytes.size();
   if (spec.precision >= 0 && spec.precision < length) {
@@ -75,10 +64,10 @@ void append_padded(const Text& whole, const Spec& spec, char align, TextBuilder&
     length = spec.precision;
   }
   const int64_t missing = std::max<int64_t>(0, spec.width - length);
-  const int64_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
-  for (int64_t i = 0; i < before && !out.full(); ++i) out.append(spec.fill, false);
+  const int64_t before = spec.minus ? 0 : missing;
+  for (int64_t i = 0; i < before && !out.full(); ++i) out.append(" ", false);
   out.append(whole, 0, end);
-  for (int64_t i = before; i < missing && !out.full(); ++i) out.append(spec.fill, false);
+  for (int64_t i = before; i < missing && !out.full(); ++i) out.append(" ", false);
 }
 
 Result<int64_t> whole_number(const Value& value, char type) {
@@ -180,7 +169,7 @@ class Percent {
       case 'r': {
         TextBuilder shown(in_.text_limit());
         HUNCH_OK(type == 's' ? append_str(*named, shown) : append_repr(*named, shown));
-        append_padded(shown.finish(in_.heap()), spec, spec.minus ? '<' : '>', out);
+        append_padded(shown.finish(in_.heap()), spec, out);
         return {};
       }
       case 'd':
@@ -205,7 +194,7 @@ class Percent {
       }
       case 'c':
         if (named->is(Kind::String) && named->text->length() == 1) {
-          append_padded(*named->text, spec, spec.minus ? '<' : '>', out);
+          append_padded(*named->text, spec, out);
           return {};
         }
         return type_error("%c requires a character");
@@ -220,75 +209,6 @@ class Percent {
   std::span<const Value> values_;
   size_t at_ = 0, next_ = 0;
 };
-
-Result<Spec> parse_spec(std::string_view text) {
-  Spec spec;
-  const auto is_align = [](char c) { return c == '<' || c == '>' || c == '^' || c == '='; };
-  size_t first = 1;
-  while (first < text.size() && (uint8_t(text[first]) & 0xC0) == 0x80) ++first;
-  if (first < text.size() && is_align(text[first])) {
-    spec.fill = std::string(text.substr(0, first));
-    spec.align = text[first];
-    text.remove_prefix(first + 1);
-  } else if (!text.empty() && is_align(text[0])) {
-    spec.align = text[0];
-    text.remove_prefix(1);
-  }
-  const auto skip = [&](char c) {
-    const bool is = !text.empty() && text[0] == c;
-    text.remove_prefix(is);
-    return is;
-  };
-  const auto number = [&] {
-    int64_t n = 0;
-    for (; !text.empty() && text[0] >= '0' && text[0] <= '9' && n < kMaxWidth; text.remove_prefix(1))
-      n = n * 10 + (text[0] - '0');
-    return n;
-  };
-  spec.plus = skip('+');
-  if (!spec.plus && !skip('-')) spec.space = skip(' ');
-  spec.alternate = skip('#');
-  if (skip('0') && !spec.align) spec.align = '=', spec.fill.assign(1, '0');
-  spec.width = number();
-  spec.comma = skip(',');
-  if (skip('.')) spec.precision = number();
-  if (!text.empty()) {
-    spec.type = text[0];
-    text.remove_prefix(1);
-  }
-  if (!text.empty()) return type_error("invalid format specifier");
-  return spec;
-}
-
-Status append_spec(const Value& value, std::string_view text, TextBuilder& out) {
-  HUNCH_TRY(Spec spec, parse_spec(text));
-  if (value.is(Kind::String)) {
-    if ((spec.type && spec.type != 's') || spec.align == '=' || spec.plus || spec.comma)
-      return type_error("this format code does not go with a string");
-    append_padded(*value.text, spec, spec.align ? spec.align : '<', out);
-    return {};
-  }
-  const bool whole = value.is_int() && std::string_view("bdoxXn").find(spec.type ? spec.type : 'd') != std::string_view::npos;
-  if (value.is(Kind::Bool) && text.empty()) return append_str(value, out);
-  if (whole && spec.precision < 0) return append_integer(value.as_int(), spec, spec.type == 'n' ? 'd' : spec.type, out);
-  if (value.is_number() && spec.type == '%') {
-    const double percent = value.as_real() * 100;
-    append_number(std::signbit(percent), real_text(percent, spec, 'f') + "%", spec, out);
-    return {};
-  }
-  if (value.is_number() && spec.type && std::string_view("eEfFgG").find(spec.type) != std::string_view::npos) {
-    const double real = value.as_real();
-    append_number(std::signbit(real) && !std::isnan(real), real_text(real, spec, spec.type), spec, out);
-    return {};
-  }
-  if (value.is(Kind::Float) && !spec.type && spec.precision < 0) {
-    append_number(std::signbit(value.real), python_float(std::fabs(value.real)), spec, out);
-    return {};
-  }
-  if (!text.empty())
-    return type_error(fmt::format("the format {} for a value of type {} is not supported", excerpt(text), type_name(value)));
-  return append_str(value, out);
-}
 
 }  // namespace
 
@@ -314,11 +234,9 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
     const size_t end = bytes.find_first_of("{}", brace + 1);
     if (end == std::string_view::npos || bytes[end] == '{')
       return type_error("nested or unclosed '{' in a format string is not supported");
-    std::string_view field = bytes.substr(brace + 1, end - brace - 1), spec;
-    if (const size_t colon = field.find(':'); colon != std::string_view::npos) {
-      spec = field.substr(colon + 1);
-      field = field.substr(0, colon);
-    }
+    std::string_view field = bytes.substr(brace + 1, end - brace - 1);
+    if (field.find(':') != std::string_view::npos)
+      return type_error(fmt::format("the layout in the format field {} is not supported; use % or a filter", excerpt(field)));
     char conversion = 0;
     if (const size_t mark = field.find('!'); mark != std::string_view::npos) {
       if (field.size() != mark + 2 || (field[mark + 1] != 'r' && field[mark + 1] != 's'))
@@ -357,7 +275,7 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
       HUNCH_OK(conversion == 'r' ? append_repr(*value, shown) : append_str(*value, shown));
       HUNCH_TRY(value, in.finish(shown));
     }
-    HUNCH_OK(append_spec(*value, spec, out));
+    HUNCH_OK(append_str(*value, out));
     at = end + 1;
   }
   return in.finish(out);

@@ -61,10 +61,9 @@ struct Loop {
   mutable std::optional<Value> last_seen;  // of changed(): its arguments as a tuple
 };
 
-struct Cycler {
-  std::span<const Value> items;
-  size_t position = 0;
-  const Text* joiner = nullptr;  // then it is a joiner: nothing at the first call, later this
+struct Joiner {
+  const Text* text = nullptr;  // of every call but the first
+  bool called = false;
 };
 
 class Interpreter {

@@ -279,57 +279,6 @@ Result<Value> partition(In in, const Value& self, Args args) {
   return in.list({before, middle, after}, SequenceKind::Tuple);
 }
 
-// ljust, rjust, center, zfill: `kSide` -1 text at the left, 1 at the right, 0 in the middle.
-template <int kSide>
-Result<Value> justify(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "just", {"width", "fillchar"}));
-  if (!params[0]) return type_error("a width is needed");
-  HUNCH_TRY(const int64_t width, params.integer(0, 0));
-  const Text space{.bytes = " "};
-  HUNCH_TRY(const Text* fill, params.text(1, &space));
-  if (fill->length() != 1) return type_error("the fill character must be exactly one character long");
-  const int64_t missing = width - self.text->length();
-  if (missing <= 0) return self;
-  // CPython's odd rule for the middle.
-  const int64_t left = kSide < 0 ? 0 : kSide > 0 ? missing : missing / 2 + (missing & width & 1);
-  TextBuilder out(in.text_limit());
-  for (int64_t i = 0; i < left && !out.full(); ++i) out.append(*fill);
-  out.append(*self.text);
-  for (int64_t i = left; i < missing && !out.full(); ++i) out.append(*fill);
-  return in.finish(out);
-}
-
-Result<Value> zfill(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "zfill", {"width"}));
-  HUNCH_TRY(const int64_t width, params.integer(0, 0));
-  const std::string_view text = self.bytes();
-  const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+');
-  TextBuilder out(in.text_limit());
-  out.append(*self.text, 0, sign);
-  for (int64_t i = self.text->length(); i < width && !out.full(); ++i) out.append("0", false);
-  out.append(*self.text, sign, text.size());
-  return in.finish(out);
-}
-
-Result<Value> expandtabs(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "expandtabs", {"tabsize"}));
-  HUNCH_TRY(const int64_t tab, params.integer(0, 8));
-  TextBuilder out(in.text_limit());
-  int64_t column = 0;
-  size_t at = 0;
-  each_character(self.bytes(), [&](std::string_view character, uint32_t code) {
-    if (code == '\t') {
-      for (int64_t i = tab > 0 ? tab - column % tab : 0; i > 0 && !out.full(); --i, ++column) out.append(" ", false);
-    } else {
-      out.append(*self.text, at, at + character.size());
-      column = code == '\n' || code == '\r' ? 0 : column + 1;
-    }
-    at += character.size();
-    return !out.full();
-  });
-  return in.finish(out);
-}
-
 Result<Value> format(In in, const Value& self, Args args) { return format_braces(in, self, args); }
 
 // --- list and tuple.
@@ -381,16 +330,16 @@ Result<Value> dict_view(In in, const Value& self, Args args) {
 }
 
 constexpr std::pair<std::string_view, Function> kText[] = {{"capitalize", cased<Case::Capital>}, {"casefold", cased<Case::Lower>},
-    {"center", justify<0>}, {"count", count}, {"endswith", affix<false>}, {"expandtabs", expandtabs}, {"find", find<true, false>},
-    {"format", format}, {"index", find<true, true>}, {"isalnum", all_of<CharClass::Alnum>}, {"isalpha", all_of<CharClass::Alpha>},
-    {"isascii", all_of<CharClass::Ascii>}, {"isdecimal", all_of<CharClass::Decimal>}, {"isdigit", all_of<CharClass::Digit>},
-    {"islower", all_of<CharClass::Lower>}, {"isnumeric", all_of<CharClass::Numeric>}, {"isspace", all_of<CharClass::Space>},
-    {"isupper", all_of<CharClass::Upper>}, {"join", join}, {"ljust", justify<-1>}, {"lower", cased<Case::Lower>},
-    {"lstrip", strip<true, false>}, {"partition", partition<true>}, {"removeprefix", remove_affix<true>},
-    {"removesuffix", remove_affix<false>}, {"replace", replace}, {"rfind", find<false, false>}, {"rindex", find<false, true>},
-    {"rjust", justify<1>}, {"rpartition", partition<false>}, {"rsplit", split<false>}, {"rstrip", strip<false, true>},
-    {"split", split<true>}, {"splitlines", splitlines}, {"startswith", affix<true>}, {"strip", strip<true, true>},
-    {"swapcase", cased<Case::Swapped>}, {"title", cased<Case::Title>}, {"upper", cased<Case::Upper>}, {"zfill", zfill}};
+    {"count", count}, {"endswith", affix<false>}, {"find", find<true, false>}, {"format", format}, {"index", find<true, true>},
+    {"isalnum", all_of<CharClass::Alnum>}, {"isalpha", all_of<CharClass::Alpha>}, {"isascii", all_of<CharClass::Ascii>},
+    {"isdecimal", all_of<CharClass::Decimal>}, {"isdigit", all_of<CharClass::Digit>}, {"islower", all_of<CharClass::Lower>},
+    {"isnumeric", all_of<CharClass::Numeric>}, {"isspace", all_of<CharClass::Space>}, {"isupper", all_of<CharClass::Upper>},
+    {"join", join}, {"lower", cased<Case::Lower>}, {"lstrip", strip<true, false>}, {"partition", partition<true>},
+    {"removeprefix", remove_affix<true>}, {"removesuffix", remove_affix<false>}, {"replace", replace},
+    {"rfind", find<false, false>}, {"rindex", find<false, true>}, {"rpartition", partition<false>}, {"rsplit", split<false>},
+    {"rstrip", strip<false, true>}, {"split", split<true>}, {"splitlines", splitlines}, {"startswith", affix<true>},
+    {"strip", strip<true, true>}, {"swapcase", cased<Case::Swapped>}, {"title", cased<Case::Title>},
+    {"upper", cased<Case::Upper>}};
 constexpr std::pair<std::string_view, Function> kSequence[] = {{"count", sequence_count}, {"index", sequence_index}};
 constexpr std::pair<std::string_view, Function> kDict[] = {
     {"get", dict_get},

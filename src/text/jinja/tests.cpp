@@ -18,9 +18,7 @@ Result<Value> simple(In, const Value& value, Args args) {
 }
 
 bool boolean(const Value& v) { return v.is(Kind::Bool); }
-bool callable(const Value& v) {
-  return v.is(Kind::Callable) || v.is(Kind::Loop) || (v.is(Kind::Cycler) && v.cycler->joiner) || v.is(Kind::Undefined);
-}
+bool callable(const Value& v) { return v.is(Kind::Callable) || v.is(Kind::Loop) || v.is(Kind::Joiner) || v.is(Kind::Undefined); }
 bool defined(const Value& v) { return !v.is(Kind::Undefined); }
 bool undefined(const Value& v) { return v.is(Kind::Undefined); }
 bool is_true(const Value& v) { return v.is(Kind::Bool) && v.boolean; }

@@ -197,7 +197,7 @@ std::string_view type_name(const Value& value) {
     case Kind::Namespace: return "Namespace";
     case Kind::Callable: return "function";
     case Kind::Loop: return "LoopContext";
-    case Kind::Cycler: return "Cycler";
+    case Kind::Joiner: return "Joiner";
   }
   switch (value.sequence->kind) {
     case SequenceKind::List: return "list";

@@ -24,9 +24,9 @@ struct Dict;
 struct Namespace;
 struct Callable;
 struct Loop;
-struct Cycler;
+struct Joiner;
 
-enum class Kind : uint8_t { Undefined, None, Bool, Int, Float, String, Sequence, Dict, Namespace, Callable, Loop, Cycler };
+enum class Kind : uint8_t { Undefined, None, Bool, Int, Float, String, Sequence, Dict, Namespace, Callable, Loop, Joiner };
 
 struct Value {
   Kind kind = Kind::Undefined;
@@ -41,7 +41,7 @@ struct Value {
     Namespace* space;
     const Callable* callable;
     const Loop* loop;
-    Cycler* cycler;
+    Joiner* joiner;
   };
 
   static Value none() {
