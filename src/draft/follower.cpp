@@ -120,7 +120,8 @@ void Follower::close(Slot slot) {
     backend_.copy_rows({.from = waiting(slot).slice(0, rows), .to = input_.view<float>(rows_, width_).slice(0, rows)});
     seat.waiting = 1;
     append_input(*seat.sequence, rows, 0);
-    feed();
+    const auto fed = [&] { feed(); };
+    backend_.replay(fed);  // begun before the pages go
   }
   seat = {};
 }

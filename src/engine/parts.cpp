@@ -149,6 +149,7 @@ Status EngineParts::load_drafters() {
       return usage_error(fmt::format("{}: KV type q8_0 reads heads of up to {} dimensions, this drafter has {}: use bf16",
           wanted.path, kMaxCodedDim, needs.kv->head_dim));
     if (needs.rows) followers_.push_back(made.proposer.get());
+    follows_last |= needs.rows && (needs.taps.empty() || needs.taps.back() + 1 == model->shape().layers);
     for (const int layer : needs.taps)
       if (std::find(taps.begin(), taps.end(), layer) == taps.end()) taps.push_back(layer);
     learned.push_back(std::move(made));

@@ -66,6 +66,7 @@ class EngineParts {
   std::optional<std::vector<int>> reuse_layers;       // that options.reuse_schedule names
   std::unique_ptr<const StrategyProfile> strategies;  // of options.strategies; null: none
   std::vector<int> taps;                              // layers whose outputs some of them read, ascending
+  bool follows_last = false;                          // some read what is behind the last layer
   double load_ms = 0;
   std::optional<VerifyCalibration> calibration;  // of sparse verification, where a file was named
   std::unique_ptr<Trace> trace;                  // null: none is wanted

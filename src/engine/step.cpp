@@ -279,7 +279,11 @@ void Step::forward(const StepPlan& plan) {
     Stopwatch watch(ms);
     const auto start = Clock::now();
     parts_.pass->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_, {parts_.taps, taps_of(rows)});
-    model.forward(*parts_.pass, hidden);
+    // Of chunks that end no prompt only K and V are wanted, as a rule.
+    const bool read = verify_rows > 0 || parts_.follows_last || model.shape().nsa.used() ||
+        std::any_of(plan.chunks.begin(), plan.chunks.end(),
+            [&](const auto& chunk) { return chunk.last || running(chunk).plan.prompt_logprobs >= 0; });
+    model.forward(*parts_.pass, read ? hidden : View<float, 2>{});
     if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
     int64_t first = 0;
     for (Running* who : verified_) {

@@ -77,6 +77,7 @@ void Decoder::forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t
     if (!skipped.empty() && skipped[size_t(i)]) continue;
     const Layer& layer = layers_[size_t(i)];
     backend.norm({.x = x, .weight = floats(layer.attention_norm), .eps = shape_.norm_eps, .out = normed});
+    if (!hidden.data && i + 1 == shape_.layers) return store_rows(pass, i, shape_, layer.attention, scratch, normed);
     attend(pass, i, shape_, layer.attention, scratch, normed, x);
     backend.norm({.x = x, .weight = floats(layer.ffn_norm), .eps = shape_.norm_eps, .out = normed});
     for (const Pass::Part& part : pass.parts())

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/registry.h"
+#include "backend/test_inputs.h"
 #include "kv/page_pool.h"
 
 namespace hunch {
@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kRows = 5, kFirst = 62, kHidden = 24;
 
 ModelShape shape_of(bool latent) {
-  ModelShape s{.family = "toy", .vocab_size = 8, .hidden = kHidden, .ffn = 8, .layers = 1, .heads = 4};
-  s.kv_heads = latent ? 1 : 2, s.head_dim = 16, s.rope_dim = latent ? 4 : 16, s.context_len = 128;
+  ModelShape s{.vocab_size = 8, .hidden = kHidden, .ffn = 8, .layers = 1, .heads = 4, .kv_heads = latent ? 1 : 2, .head_dim = 16};
+  s.rope_dim = latent ? 4 : 16;
   if (latent) s.latent = {.kv_rank = 12, .nope = 8, .rope = 4, .value = 6, .scale = 0.3};
   return s;
 }
@@ -30,8 +30,7 @@ std::vector<float> stored(bool latent, bool attends) {
     w.latent = std::make_unique<LatentWeights>();
     w.latent->shape = s.latent;
     w.latent->q = matrix(s.heads * 12, kHidden), w.latent->kv_down = matrix(16, kHidden);
-    for (int head = 0; head < s.heads; ++head)
-      w.latent->key.push_back(matrix(12, 8)), w.latent->value.push_back(matrix(6, 12));
+    for (int head = 0; head < s.heads; ++head) w.latent->key.push_back(matrix(12, 8)), w.latent->value.push_back(matrix(6, 12));
     w.latent->kv_norm = backend->constant(std::vector<float>(12, 1.5f));
   } else {
     w.q = matrix(64, kHidden), w.k = matrix(32, kHidden), w.v = matrix(32, kHidden);
@@ -47,14 +46,13 @@ std::vector<float> stored(bool latent, bool attends) {
   const Segment segment{.sequence = &sequence, .first_position = kFirst, .num_rows = int(kRows)};
   const std::vector<int32_t> ids(kRows, 1);
   pass.begin(View<const int32_t, 1>(ids.data(), kRows), std::span(&segment, 1));
-  std::vector<float> in(size_t(kRows * kHidden)), x(in.size()), out;
-  for (size_t i = 0; i < in.size(); ++i) in[i] = float(int(i * 37 % 101) - 50) / 25;
+  const std::vector<float> in = test::gaussian(kRows * kHidden);
+  std::vector<float> x(in.size()), k(16), v(16), out;
   BlockScratch scratch(pass.arena(), s, kRows);
   RopeTable(*backend, s).angles(pass, scratch);
   const View<const float, 2> rows(in.data(), kRows, kHidden);
   if (attends) attend(pass, 0, s, w, scratch, rows, View<float, 2>(x.data(), kRows, kHidden));
   else store_rows(pass, 0, s, w, scratch, rows);
-  std::vector<float> k(16), v(16);
   for (int64_t entry = kFirst; entry < kFirst + kRows; ++entry)
     for (int head = 0; head < s.kv_heads; ++head) {
       store->read(0, head, sequence.pages.view(), entry, k.data(), v.data());

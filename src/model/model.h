@@ -26,7 +26,8 @@ class Model {
   virtual size_t weight_bytes() const = 0;  // read by one pass of one row, the head included
 
   // Final hidden states after the last norm: [rows][hidden]. `skipped` (empty, or a byte a layer) leaves layers out: their input
-  // is their output, and they neither write nor read K and V. For drafts, which need not be exact.
+  // is their output, and they neither write nor read K and V. For drafts, which need not be exact. `hidden` null: nobody reads
+  // what comes out, of the last layer only K and V are made.
   virtual void forward(Pass&, View<float, 2> hidden, std::span<const uint8_t> skipped = {}) const = 0;
   virtual void logits(Backend&, View<const float, 2> hidden, View<float, 2> logits) const = 0;
   virtual void embed(Backend&, View<const int32_t, 1> ids, View<float, 2> out) const = 0;  // [rows][hidden]

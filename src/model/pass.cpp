@@ -267,7 +267,7 @@ void Pass::attend(int layer, const Attend& args) {
 void Pass::store(int layer, View<const float, 3> k, View<const float, 3> v) {
   int64_t first_row = 0;
   for (const Segment& segment : segments_) {
-    HUNCH_CHECK(!segment.policy && segment.parents.empty());
+    HUNCH_CHECK((!segment.policy || info_of(segment).num_rows == 0) && segment.parents.empty());
     backend_.store_kv({.layer = layer,
         .k = k.slice(first_row, segment.num_rows),
         .v = v.slice(first_row, segment.num_rows),

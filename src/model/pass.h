@@ -84,7 +84,7 @@ class Pass {
     View<const float, 2> gates;    // [row][3 heads] of sparse attention
   };
   void attend(int layer, const Attend&);
-  // K and V alone, of rows whose output nobody reads: chains without a policy.
+  // K and V alone, of rows whose output nobody reads: chains that no policy looks at.
   void store(int layer, View<const float, 3> k, View<const float, 3> v);
 
   // The residual stream behind a layer: kept if somebody listens.

@@ -39,7 +39,7 @@ class LateBackend final : public ReferenceBackend {
   Status synchronize() override {
     // An op may call others; none of them is late then.
     std::vector<std::function<void()>> all;
-    all.swap(waiting_), fresh_.clear();
+    take_pages(), all.swap(waiting_), fresh_.clear();
     if (waits_left >= 0 && waits_left-- == 0) lost_ = true;
     if (lost_) return Error{"late: the device was lost"};
     since_mark_ms_ = std::exchange(marked_, false) ? kPassMs : 0;
@@ -81,10 +81,15 @@ class LateBackend final : public ReferenceBackend {
   HUNCH_LATE(rope, RopeArgs)
   void store_kv(const StoreKvArgs& a) override {
     fresh_.push_back(a);
+    pages_.emplace_back(a.kv.pages, taken(a.kv.pages));
     later(Kind::Store, [this, a = a, pages = taken(a.kv.pages)]() mutable {
       a.kv.pages = seen(pages);
       ReferenceBackend::store_kv(a);
     });
+  }
+  void replay(const std::function<void()>& body) override {
+    body();
+    take_pages();
   }
   void gather_kv(const GatherKvArgs&) override { HUNCH_CHECK(false); }  // selections are not copied here
   void move_kv(const MoveKvArgs& a) override {
@@ -173,6 +178,7 @@ class LateBackend final : public ReferenceBackend {
   void later(Kind kind, std::function<void()> op) {
     if (kind != Kind::Choice) {
       if (kind == Kind::Other || kind != last_) ++counters_.kernels;
+      if (kind == Kind::Other) take_pages();
       last_ = kind;
     }
     waiting_.push_back(std::move(op));
@@ -181,6 +187,11 @@ class LateBackend final : public ReferenceBackend {
   Kind last_ = Kind::Other;
   std::vector<std::function<void()>> waiting_;
   std::vector<StoreKvArgs> fresh_;  // behind the last attention
+  // Of stores: they must stay as long as KvRef says.
+  std::vector<std::pair<View<const int32_t, 1>, std::vector<int32_t>>> pages_;
+  void take_pages() {
+    for (const auto& [there, at_call] : std::exchange(pages_, {})) HUNCH_CHECK(taken(there) == at_call);
+  }
   bool lost_ = false;
   bool marked_ = false;
   double since_mark_ms_ = 0;

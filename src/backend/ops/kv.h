@@ -48,6 +48,7 @@ class KvStore {
 // The entries of one sequence: entry e lives in pages[e / kPageLen] at e % kPageLen.
 struct KvRef {
   KvStore* store = nullptr;
+  // Host memory, read at the next op that neither stores nor copies, or where replay() or synchronize() ends.
   View<const int32_t, 1> pages;
 };
 

@@ -20,8 +20,8 @@ bool changes(const Value& object, std::string_view name) {
 
 // Attributes that Python has and we do not.
 bool lacks(const Value& object, std::string_view name) {
-  constexpr std::string_view kText[] = {
-      "encode", "format_map", "maketrans", "translate", "isidentifier", "isprintable", "istitle"};
+  constexpr std::string_view kText[] = {"center", "encode", "expandtabs", "format_map", "isidentifier", "isprintable", "istitle",
+      "ljust", "maketrans", "rjust", "translate", "zfill"};
   constexpr std::string_view kNumber[] = {"real", "imag", "numerator", "denominator", "bit_length", "bit_count", "conjugate",
       "to_bytes", "hex", "as_integer_ratio", "is_integer"};
   if (object.is(Kind::Dict)) return name == "fromkeys";
@@ -135,10 +135,6 @@ Result<Value> strftime_now(Interpreter& in, const Value&, const Arguments& args)
   return in.text({buffer, length});
 }
 
-Result<Value> no_lipsum(Interpreter&, const Value&, const Arguments&) {
-  return type_error("the function 'lipsum' is not supported");
-}
-
 Result<Value> loop_cycle(Interpreter&, const Value& self, const Arguments& args) {
   if (args.positional.empty()) return type_error("no items for cycling given");
   return args.positional[size_t(self.loop->index) % args.positional.size()];
@@ -155,7 +151,7 @@ Result<Value> loop_changed(Interpreter& in, const Value& self, const Arguments& 
 
 Function find_global(std::string_view name) {
   constexpr std::pair<std::string_view, Function> kGlobals[] = {{"range", make_range}, {"dict", make_dict},
-      {"namespace", make_namespace}, {"joiner", make_joiner}, {"lipsum", no_lipsum}, {"raise_exception", raise_exception},
+      {"namespace", make_namespace}, {"joiner", make_joiner}, {"raise_exception", raise_exception},
       {"strftime_now", strftime_now}};
   for (const auto& [known, function] : kGlobals)
     if (known == name) return function;

@@ -271,14 +271,5 @@ Result<Value> otherwise(In in, const Value& value, Args args) {
   return params[0] ? *params[0] : in.text("", true);
 }
 
-Result<Value> attr(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'attr'", {"name"}));
-  HUNCH_TRY(const Text* name, params.text(0, nullptr));
-  if (!name) return type_error("the filter 'attr' needs a name");
-  // Attributes only: entries of a dict are none.
-  if (value.is(Kind::Dict) && !find_method(value, name->bytes)) return in.undefined("'dict object' has no such attribute");
-  return in.attribute(value, name->bytes);
-}
-
 }  // namespace filters
 }  // namespace hunch::jinja

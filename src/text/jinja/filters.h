@@ -10,6 +10,6 @@ using Args = const Arguments&;
 
 using Filter = Result<Value>(In, const Value&, Args);
 Filter to_int, to_float, absolute, round, string, lower, upper, capitalize, trim, replace, title, indent, format, safe, escape,
-    tojson, otherwise, attr;
+    tojson, otherwise;
 
 }  // namespace hunch::jinja::filters

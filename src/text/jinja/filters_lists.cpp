@@ -295,14 +295,13 @@ Result<Value> choose(In in, const Value& value, Args args) {
   return in.list(out, SequenceKind::Generator);
 }
 
-constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute}, {"attr", attr}, {"capitalize", capitalize},
-    {"count", length}, {"d", otherwise}, {"default", otherwise}, {"dictsort", dictsort}, {"e", escape}, {"escape", escape},
-    {"first", first}, {"float", to_float}, {"format", format}, {"indent", indent}, {"int", to_int}, {"items", items},
-    {"join", join}, {"last", last}, {"length", length}, {"list", to_list}, {"lower", lower}, {"map", map}, {"max", greatest},
-    {"min", smallest}, {"reject", choose<false, false>}, {"rejectattr", choose<false, true>}, {"replace", replace},
-    {"reverse", reverse}, {"round", round}, {"safe", safe}, {"select", choose<true, false>}, {"selectattr", choose<true, true>},
-    {"sort", sort}, {"string", string}, {"sum", sum}, {"title", title}, {"tojson", tojson}, {"trim", trim}, {"unique", unique},
-    {"upper", upper}};
+constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute}, {"capitalize", capitalize}, {"count", length},
+    {"d", otherwise}, {"default", otherwise}, {"dictsort", dictsort}, {"e", escape}, {"escape", escape}, {"first", first},
+    {"float", to_float}, {"format", format}, {"indent", indent}, {"int", to_int}, {"items", items}, {"join", join},
+    {"last", last}, {"length", length}, {"list", to_list}, {"lower", lower}, {"map", map}, {"max", greatest}, {"min", smallest},
+    {"reject", choose<false, false>}, {"rejectattr", choose<false, true>}, {"replace", replace}, {"reverse", reverse},
+    {"round", round}, {"safe", safe}, {"select", choose<true, false>}, {"selectattr", choose<true, true>}, {"sort", sort},
+    {"string", string}, {"sum", sum}, {"title", title}, {"tojson", tojson}, {"trim", trim}, {"unique", unique}, {"upper", upper}};
 
 }  // namespace
 }  // namespace filters

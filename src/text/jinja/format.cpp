@@ -38,7 +38,6 @@ std::string integer_text(uint64_t size, const Spec& spec, char type) {
     case 'x': return fmt::format("{}{:x}", spec.alternate ? "0x" : "", size);
     case 'X': return fmt::format("{}{:X}", spec.alternate ? "0X" : "", size);
     case 'o': return fmt::format("{}{:o}", spec.alternate ? "0o" : "", size);
-    case 'b': return fmt::format("{}{:b}", spec.alternate ? "0b" : "", size);
     default: return std::to_string(size);
   }
 }
