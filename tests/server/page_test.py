@@ -124,7 +124,7 @@ class Page(unittest.TestCase):
 
   def test_stop_ends_an_answer_and_its_request(self):
     b = self.open()
-    b.run("document.getElementById('tokens').value = 1500; document.getElementById('temperature').value = 1.5")
+    b.run("document.getElementById('tokens').value = 1500; document.getElementById('temperature').value = 0")
     # The page itself stops it: a click from here may come when a fast model has said everything.
     b.run("new MutationObserver((_, me) => { const said = document.querySelector('.turn:last-child .text');"
         "if (said && said.textContent.length > 20 && !document.getElementById('stop').disabled)"
