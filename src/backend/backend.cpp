@@ -21,12 +21,11 @@ void Backend::feed_forward(const FeedForwardArgs& args) {
 
 void Backend::ready_heads(const ReadyHeadsArgs& args) {
   const auto one = [&](const View<float, 3>& x, const float* weight) {
-    if (x.extent[1] == 0) return;
     const View<float, 2> heads(x.data, x.extent[0] * x.extent[1], x.extent[2]);
     if (weight) norm({.x = heads, .weight = weight, .eps = args.eps, .out = heads});
     rope({.x = x, .cos_sin = args.cos_sin, .pairs = args.pairs});
   };
-  one(args.q, args.q_norm);
+  if (args.q.extent[1] > 0) one(args.q, args.q_norm);
   one(args.k, args.k_norm);
 }
 

@@ -14,6 +14,14 @@
 
 namespace hunch {
 
+// Rows of what a token and what a feature makes, side by side.
+struct TokenAndFeature {
+  TokenAndFeature(Arena& arena, int64_t rows, int64_t width) : both(arena.take<float>(rows, 2 * width)), left(both), right(both) {
+    left.extent[1] = right.extent[1] = width, right.data += width;
+  }
+  View<float, 2> both, left, right;
+};
+
 class DraftNet {
  public:
   virtual ~DraftNet() = default;

@@ -50,11 +50,8 @@ class Eagle final : public DraftNet {
   View<const float, 2> read(
       Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
     Backend& backend = pass.backend();
-    const int64_t rows = pass.num_rows(), width = shape_.hidden;
-    const auto both = pass.arena().take<float>(rows, 2 * width);
+    const auto [both, left, right] = TokenAndFeature(pass.arena(), pass.num_rows(), shape_.hidden);
     rope_.angles(pass, scratch);
-    View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
-    left.stride[0] = right.stride[0] = both.stride[0];
     target_->embed(backend, pass.ids(), normed);
     if (embedding_norm_) backend.norm({.x = normed, .weight = floats(embedding_norm_), .eps = shape_.norm_eps, .out = left});
     else backend.copy_rows({.from = normed, .to = left});

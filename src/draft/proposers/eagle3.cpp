@@ -65,17 +65,16 @@ class Eagle3 final : public DraftNet {
   }
 
  private:
-  struct Rows {  // the embedding and the feature side by side, each behind its own norm
-    View<float, 2> both, left, right, embedded;
+  struct Rows : TokenAndFeature {  // each behind its own norm
+    View<float, 2> embedded;
     BlockScratch scratch;
   };
   Rows read(Pass& pass, View<const float, 2> features) const {
     Backend& backend = pass.backend();
     Arena& arena = pass.arena();
     const int64_t count = pass.num_rows(), width = shape_.hidden;
-    const auto both = arena.take<float>(count, 2 * width), embedded = arena.take<float>(count, width);
-    Rows rows{both, both, both, embedded, BlockScratch(arena, shape_, count)};
-    rows.left.extent[1] = rows.right.extent[1] = width, rows.right.data += width;
+    const auto embedded = arena.take<float>(count, width);
+    Rows rows{{arena, count, width}, embedded, BlockScratch(arena, shape_, count)};
     rope_.angles(pass, rows.scratch);
     if (embedding_) backend.embed({.ids = pass.ids(), .table = embedding_.get(), .out = embedded});
     else target_->embed(backend, pass.ids(), embedded);

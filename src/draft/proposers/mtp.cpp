@@ -69,11 +69,8 @@ class Mtp final : public DraftNet {
   void read(
       Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
     Backend& backend = pass.backend();
-    const int64_t rows = pass.num_rows(), width = shape_.hidden;
-    const auto both = pass.arena().take<float>(rows, 2 * width);
+    const auto [both, left, right] = TokenAndFeature(pass.arena(), pass.num_rows(), shape_.hidden);
     rope_.angles(pass, scratch);
-    View<float, 2> left(both.data, rows, width), right(both.data + width, rows, width);
-    left.stride[0] = right.stride[0] = both.stride[0];
     target_->embed(backend, pass.ids(), normed);
     norm(backend, normed, embedding_norm_, left);
     norm(backend, features, feature_norm_, right);
