@@ -168,7 +168,7 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
         .q_heads = 64,
         .head_dim = 64,
         .scores = true});
-  for (const int entries : {2048, 8192})
+  for (const int entries : {2048, 8192, 32768})
     for (const int rows : {1, 8, 12, 64})
       cases.push_back({.name = "attention: " + std::to_string(rows) + " rows, 1 x " + std::to_string(entries),
           .sequences = 1,

@@ -201,6 +201,13 @@ void plan_attention(
   const bool dealt = trees > 0 && share < 2 && !plan.reread;
   const int64_t total = left, own = plan.reread || dealt ? 0 : share < 2 ? total : total * 3 / 4;
   const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;  // a power of two
+  // Where groups read again what others have read, partials are large: items are as long as ends nearly as soon as shorter ones
+  // would. Where a worker has many, the short ones at the end are few.
+  int alike = kSuperSplits;
+  const auto rounds = [&](int step) { return (total + int64_t(step) * busy - 1) / (int64_t(step) * busy) * step; };
+  for (int step = alike / 2; step > 0; step /= 2)
+    if (10 * rounds(step) < 8 * rounds(alike)) alike = step;
+  const bool shorten = !plan.reread || share >= 64;
   plan.worker_items.assign(1, 0);
   int64_t done = 0;
   const auto own_full = [&] { return done * busy >= own * int64_t(plan.worker_items.size()); };
@@ -218,8 +225,8 @@ void plan_attention(
               !(((split + step) & (quantum - 1)) == 0 && (done + step) * busy >= own * int64_t(plan.worker_items.size())))
             ++step;
         } else if (!dealt) {
-          step = kSuperSplits;
-          while (step > 1 && int64_t(step) * busy > left) step /= 2;
+          step = shorten ? kSuperSplits : alike;
+          while (shorten && step > 1 && int64_t(step) * busy > left) step /= 2;
           step = std::min(step - split % step, super_end - split);
         }
         const bool mine = done < own;

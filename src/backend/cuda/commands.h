@@ -193,7 +193,7 @@ class Commands {
   std::vector<std::pair<uint64_t, std::vector<Launch>>> to_record_;  // with the graph's key
   uint64_t clock_ = 0;
   std::unordered_map<const void*, size_t> allowed_;
-  static constexpr size_t kOnesBytes = size_t(32) << 20;
+  static constexpr size_t kOnesBytes = size_t(64) << 20;  // what runs of one weight leave, at least
   void* ones_ = nullptr;
   static constexpr size_t kPackedBytes = size_t(32) << 20;
   std::byte* packed_ = nullptr;

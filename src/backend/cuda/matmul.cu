@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
-constexpr int64_t kFewRows = 128;                                    // one tile of rows
 constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4;
-// Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; from asking for a stage to asking again.
-constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kTurnaround = 3.2e-6;
+// Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; what the tensor cores of an SM
+// multiply a second; from asking for a stage to asking again.
+constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kSmProducts = 3.3e12, kTurnaround = 3.2e-6;
 // How fast first stages are asked for (Pace): bytes at once, then bytes a second of all SMs, measured for plain weights of up to
 // 4 rows, of more, and for codes, which are decoded no faster; cycles a second under load.
 constexpr int kBurst = 32 * 1024;
@@ -64,21 +64,28 @@ __global__ void embed_kernel(const EmbedOnDevice* args) {
 }
 
 // The kernels of an encoding.
+struct FewRows {
+  int n = 0;  // at most
+  Kernel kernel = nullptr;
+};
 struct Kernels {
   Kernel plain, resident;
-  Kernel few[5];   // up to 8 << i rows; none of 8 for codes, which are decoded faster in `resident`
-  Kernel many[2];  // units of all runs, of one
+  FewRows few[11];  // ascending; none of 8 for codes, which are decoded faster in `resident`
+  Kernel many[2];   // units of all runs, of one
   void (*embed)(const EmbedOnDevice*);
 };
+template <DType kType, int... kN>
+void add_few(FewRows* to) {
+  ((*to++ = {kN, few_rows_kernel<kType, kN>}), ...);
+}
 template <DType kType>
 Kernels kernels_of_type() {
   Kernels k{.plain = plain_rows_kernel<kType>,
       .resident = resident_rows_kernel<kType>,
-      .few = {nullptr, few_rows_kernel<kType, 16>, few_rows_kernel<kType, 32>, few_rows_kernel<kType, 64>,
-          few_rows_kernel<kType, 128>},
       .many = {many_rows_kernel<kType, false>, many_rows_kernel<kType, true>},
       .embed = embed_kernel<kType>};
-  if constexpr (kType == DType::BF16) k.few[0] = few_rows_kernel<kType, 8>;
+  if constexpr (kType == DType::BF16) add_few<kType, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256>(k.few);
+  else add_few<kType, 16, 32, 64, 128>(k.few);
   return k;
 }
 Kernels kernels_of(DType type) {
@@ -102,10 +109,9 @@ struct Form {
   bool whole = false;
 };
 Form form_of(const Kernels& kernels, int64_t rows, bool cut) {
-  if (rows > kFewRows) return {kernels.many[cut], 128, 2, true};
-  int i = kernels.few[0] ? 0 : 1;
-  while (8 << i < rows) ++i;
-  return {kernels.few[i], 8 << i, few_rows_cluster(8 << i)};
+  for (const FewRows& few : kernels.few)
+    if (few.n >= rows) return {few.kernel, few.n, few_rows_cluster(few.n)};
+  return {kernels.many[cut], 128, 2, true};
 }
 
 // Bytes of a stage: records of `group` tiles and activations.
@@ -154,8 +160,9 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
       const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
       const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
       const double x = double(a.stage_bytes - a.x_offset) / form.cluster;
-      time = std::max({all / kReadRate, all * kTurnaround / in_flight, unit * divide_up(units, sms) / a.row_tiles / kSmRate,
-                 unit * units * (1 + x / weights) / kL2Rate}) *
+      const double products = 64.0 * group * form.n * shape.inputs * a.num_records / a.splits;
+      time = std::max({products * divide_up(units, sms) / kSmProducts, all / kReadRate, all * kTurnaround / in_flight,
+                 unit * divide_up(units, sms) / a.row_tiles / kSmRate, unit * units * (1 + x / weights) / kL2Rate}) *
           (1 + 0.01 * (3 - group));
     }
     if (time <= best_time) best = group, best_time = time;
@@ -212,7 +219,6 @@ ProductsOnDevice describe(const MatmulArgs& args, std::span<const Product> produ
     a.products[i] = {.tiles = weight.tiles,
         .bias = products[i].bias,
         .out = products[i].out.data,
-        .counters = weight.counters,
         .out_stride = products[i].out.stride[0],
         .num_tiles = weight.num_tiles,
         .out_dim = int(weight.out_dim)};
@@ -252,10 +258,15 @@ void enqueue_alike(
   // More than a few rows go through the kernel of clusters. Where that would leave most SMs without work, a unit is a run, if
   // there is room for the sums.
   const int sms = device_facts().num_sms;
-  const bool whole = rows > kFewRows;
+  const bool whole = form_of(kernels, rows, false).whole;
   const auto room_for_sums = [&](int64_t tiles_of_rows, int n) {
     return commands.ones(size_t(tiles_of_rows) * size_t(a.num_tiles) * size_t(a.splits) * size_t(n / 2) * 128 * sizeof(float));
   };
+  if (!whole && a.splits > 1 && products.size() > 1 && !room_for_sums(1, form_of(kernels, rows, true).n)) {
+    const size_t half = products.size() / 2;
+    enqueue_alike(commands, args, products.first(half), packed, path);
+    return enqueue_alike(commands, args, products.subspan(half), packed, path);
+  }
   // A block must not have two runs of a tile: it would wait for itself.
   const int clusters = sms / 2;
   a.cut = a.splits > 1 &&
@@ -289,23 +300,19 @@ void enqueue_alike(
     return enqueue_chunk(commands, a);
   }
 
-  // Workspace: activations, then sums of runs.
   a.x_blocks = packed ? packed_blocks(rows) : a.row_tiles * (whole ? 2 : 1) * form.n / 8;
   const size_t x_bytes = resident || packed ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
   const size_t partial_bytes =
       a.cut ? size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
-  void* const ones = a.cut ? commands.ones(partial_bytes) : nullptr;
-  a.exchange = ones != nullptr;
-  HUNCH_CHECK(!(resident || whole) || !a.cut || a.exchange);
-  auto* workspace = static_cast<std::byte*>(commands.workspace(x_bytes + (ones ? 0 : partial_bytes)));
-  a.packed_x = packed || resident ? packed : workspace;
-  auto* partials = ones ? static_cast<float*>(ones) : reinterpret_cast<float*>(workspace + x_bytes);
+  auto* partials = static_cast<float*>(commands.ones(partial_bytes));
+  HUNCH_CHECK(partials);
+  a.packed_x = packed || resident ? packed : static_cast<std::byte*>(commands.workspace(x_bytes));
   for (int i = 0; i < a.num_products; ++i) {
     a.products[i].partials = partials;
     partials += size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(a.products[i].num_tiles) * tile_partials;
   }
-  a.packed_count = first.counters + size_t(kMaxRowTiles) * size_t(first.num_tiles);
+  a.packed_count = first.packed_count;
   if (whole && !packed) pack_rows(commands, a);
   const int weights = a.group_tiles * a.tile_bytes;
   a.burst = divide_up(kBurst, weights);
@@ -314,7 +321,7 @@ void enqueue_alike(
   a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,
       {.blocks = dim3(unsigned(blocks)),
-          .threads = unsigned(a.group_tiles * 128 + (resident ? 32 : helper_threads(form.whole))),
+          .threads = unsigned(a.group_tiles * 128 + (resident ? 32 : helper_threads(form.n, form.whole))),
           .shared_bytes = size_t(resident ? resident_bytes : kHeadBytes + a.stages * a.stage_bytes)},
       a);
 }
@@ -348,12 +355,11 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
   const auto plain = [](const CudaWeight& w) { return w.form == DType::BF16 && w.records_per_input == 1 && w.splits == 1; };
   // The gated rows of whole blocks of 256, in bf16, lie where floats would.
   const bool room = args.gate_out.stride[0] == width && reinterpret_cast<uintptr_t>(args.gate_out.data) % 16 == 0;
-  if (!is_hopper() || rows <= kFewRows || !plain(gate) || !plain(up) || up.out_dim != width || width % 256 != 0 || !room)
-    return false;
+  const Form form = form_of(kernels_of(gate.form), rows, false);
+  if (!is_hopper() || !form.whole || !plain(gate) || !plain(up) || up.out_dim != width || width % 256 != 0 || !room) return false;
   const Product both[] = {{&gate, nullptr, args.gate_out}, {&up, nullptr, args.up_out}};
   ProductsOnDevice a = describe({args.x, both}, both), planned = a;
   double time = 0;
-  const Form form = form_of(kernels_of(gate.form), rows, false);
   planned.row_tiles = divide_up(rows, 2 * form.n);
   choose_group(planned, form, record_shape(gate.form), time);
   if (!fits_chunk(a) || !wants_chunk(a, time)) return false;

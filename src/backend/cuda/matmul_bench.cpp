@@ -112,7 +112,7 @@ std::vector<KernelRow> bench_products(Commands& commands) {
     const std::string_view name = dtype_info(dtype).name;
     const bool plain = dtype == DType::BF16;
     for (const bool chain : {false, true})
-      for (const int n : {1, 4, 8, 16, 32, 64, 128, 224}) {
+      for (const int n : {1, 4, 8, 16, 32, 64, 96, 128, 160, 224, 256}) {
         add(fmt::format("products{}: {} rows, 8 layers, {}", chain ? ", norms, gate" : "", n, name), products.bytes(),
             2 * n * products.parameters(), time_commands(commands, 12, [&] { products.run(n, chain); }));
       }

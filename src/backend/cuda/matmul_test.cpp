@@ -110,7 +110,7 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
     ASSERT_TRUE(weight);
     const DeviceArray<float> x(gaussian(kRows * k)), bias(gaussian(n, 5));
     const auto all = product(*weight, x, 0, kRows, bias.data(), true);
-    for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 256, 512, 513}) {
+    for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 48, 64, 65, 96, 128, 129, 160, 192, 200, 256, 257, 512, 513}) {
       for (const ActivationPath path :
           {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
         if (rows > (path == ActivationPath::Packed ? 8 : path == ActivationPath::Plain ? 65 : 1 << 20)) continue;

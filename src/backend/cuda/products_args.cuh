@@ -12,8 +12,7 @@ struct ProductOnDevice {
   const std::byte* tiles;
   const float* bias;
   float* out;
-  float* partials;  // [row tile][tile][split][N / 2][128]
-  int32_t* counters;
+  float* partials;  // Commands::ones: [row tile][tile][split][N / 2][128]
   int64_t out_stride;
   int num_tiles, out_dim;
 };
@@ -31,9 +30,9 @@ struct ProductsOnDevice {
   int packers, parts;                             // blocks that pack (0: it is done); parts of the inputs
   float unit;                                     // of sums: a power of two
   int32_t* packed_count;                          // packers that are done, blocks that have seen it
-  bool accumulate, keep_weights, exchange;        // exchange: partials are Commands::ones
-  bool cut;                                       // a unit is one run
-  std::byte* gated;                               // chunk_products.cu: where silu(first) * second goes, like packed_x
+  bool accumulate, keep_weights;
+  bool cut;          // a unit is one run
+  std::byte* gated;  // chunk_products.cu: where silu(first) * second goes, like packed_x
 };
 
 // Shared memory: this, then the stages.
@@ -41,7 +40,6 @@ inline constexpr int kMostStages = 12;
 struct SharedHead {
   ProductsOnDevice args;
   uint64_t full[kMostStages], empty[kMostStages];
-  volatile int is_last[3];
 };
 inline constexpr int kHeadBytes = 1024;
 static_assert(sizeof(SharedHead) <= kHeadBytes);

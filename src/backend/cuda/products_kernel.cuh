@@ -12,8 +12,7 @@
 // workspace and all others wait, which is shorter than a kernel before; with many rows that kernel runs. Blocks of a cluster
 // each fetch a part of what they share, for all: from 33 rows on two groups' blocks their activations; with many rows blocks of
 // two row tiles their weights. Where a unit is one run, its sums are exchanged with
-// the blocks of the others; without room for that they go to `partials`, and the last block of a tile to arrive adds all runs in
-// order.
+// the blocks of the others.
 #pragma once
 
 #include "backend/cuda/decode.cuh"
@@ -130,7 +129,14 @@ __device__ __forceinline__ void multiply_records(
     const uint64_t a = tile_descriptor(shared_address(record)), b = tile_descriptor(x);
     wgmma_begin();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) wgmma<N>(sums, a + uint64_t(step * 2), b + uint64_t(step * 2), step > 0 || !first);
+    for (int step = 0; step < 4; ++step) {
+      // As many as an instruction may have of the registers that a thread begins with.
+      constexpr int kHalves = N > 192 ? 2 : 1, kRows = N / kHalves;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        wgmma<kRows>(reinterpret_cast<float(&)[kRows / 2]>(sums[half * kRows / 2]), a + uint64_t(step * 2),
+            b + uint64_t(half * kRows * 8 + step * 2), step > 0 || !first);
+    }
     wgmma_commit();
   } else {
     for (int i = 0; i < count; ++i, record += kShape.bytes) {
@@ -197,7 +203,7 @@ template <int N>
 __device__ __forceinline__ void write_sums(
     const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int t) {
   Places<N, 4> places(0, a, p, tile, row_tile, t);
-  if constexpr (N >= 64) {  // what many are added to is asked for together
+  if constexpr (N >= 64 && N <= 192) {  // what many are added to is asked for together
 #pragma unroll
     for (int reg = 0; reg < N / 2; reg += 16) {
       Places<N, 4> second = places, third, fourth;
@@ -221,14 +227,13 @@ __device__ __forceinline__ void write_sums(
 // Sums of one run, exchanged with the blocks of the other runs: each block gets a share of the registers from all, adds it up in
 // the order of runs and writes it. A word of all ones is one that has not arrived: no flags, no fences, one way through L2.
 // Blocks of a grid are all on the device together, and a unit waits for units before it or of its own tile only.
-template <int N, int kSplits>
+// kMost: words of a sender at a time, which need registers.
+template <int N, int kSplits, int kMost>
 __device__ __forceinline__ void exchange_sums(
     const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
-  constexpr int kShare = N / 2 / kSplits, kMost = N > 64 ? 4 : 8;  // words of a sender at a time: for more there are no registers
-  constexpr int kTogether = kShare < kMost ? kShare : kMost, kPlaces = kShare < 4 ? kShare : 4;
-  // Of eights of rows only those are exchanged that are there, and what is waited for with them.
-  constexpr int kWaited = kTogether < 4 ? 4 : kTogether;
+  constexpr int kShare = N / 2 / kSplits, kEven = kShare & -kShare, kTogether = kEven < kMost ? kEven : kMost;
+  constexpr int kPlaces = kTogether < 4 ? kTogether : 4;
   const int first_row = row_tile * N;
   // [receiver][sender][share][128]
   auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * kSplits * (N / 2) * 128 + t;
@@ -236,7 +241,8 @@ __device__ __forceinline__ void exchange_sums(
 #pragma unroll
   for (int reg = 0; reg < N / 2; ++reg) {
     const uint32_t bits = __float_as_uint(sums[reg]);
-    if (first_row + reg / kWaited * (kWaited / 4) * 8 < a.rows)
+    // Of eights of rows only those that are there, and what is waited for with them.
+    if (first_row + (reg - reg % kShare % kTogether) / 4 * 8 < a.rows)
       store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128,
           bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
   }
@@ -307,7 +313,7 @@ __device__ __forceinline__ void pack_unit(
 }
 
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
-constexpr int helper_threads(bool whole) { return whole ? 128 : 64; }
+constexpr int helper_threads(int n, bool whole) { return whole || n > 128 ? 128 : 64; }
 
 template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
@@ -316,7 +322,7 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   extern __shared__ __align__(1024) std::byte shared_memory[];
   SharedHead& head = *reinterpret_cast<SharedHead*>(shared_memory);
   std::byte* const shared = shared_memory + kHeadBytes;
-  const int group_tiles = (int(blockDim.x) - helper_threads(kWhole)) / 128;
+  const int group_tiles = (int(blockDim.x) - helper_threads(N, kWhole)) / 128;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, rank = int(blockIdx.x) % kBlocks;
   let_next_start();
   for (int i = int(threadIdx.x); i < int(sizeof(ProductsOnDevice) / 4); i += int(blockDim.x))
@@ -335,10 +341,9 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
 
   if (warp >= 4 * group_tiles) {
-    if constexpr (kWhole) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-      cluster_wait();
-    }
+    if constexpr (N > 192) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    else if constexpr (helper_threads(N, kWhole) == 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (kWhole) cluster_wait();
     // One lane a tile or a part of activations: the time of these warps' own instructions is what a stage must not wait for, so
     // everything that stays is kept in registers.
     Cursor<kBlocks, kWhole> at(a, group_tiles);
@@ -416,7 +421,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     return;
   }
 
-  if constexpr (kWhole) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+  if constexpr (N > 192) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+  else if constexpr (helper_threads(N, kWhole) == 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
   if constexpr (kBlocks > 1) cluster_wait();
   const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
   const auto release = [&](int stage) {
@@ -487,32 +493,10 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         write_sums<N>(total, a, p, tile, at.row_tile, t);
       } else if (!kCut && a.splits == 1) {
         write_sums<N>(sums, a, p, tile, at.row_tile, t);
-      } else if (kCut || a.exchange) {
-        if (a.splits == 2) exchange_sums<N, 2>(sums, a, p, tile, at.row_tile, at.split, t);
-        else exchange_sums<N, 4>(sums, a, p, tile, at.row_tile, at.split, t);
-      } else if constexpr (!kWhole) {
-        // [split][N / 2][128] of this tile and row tile; the counter says how many runs are there.
-        float* partials = p.partials + int64_t(at.row_tile * p.num_tiles + tile) * a.splits * (N / 2) * 128 + t;
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) __stcg(partials + (at.split * (N / 2) + i) * 128, sums[i]);
-        __threadfence();
-        named_barrier<128>(1 + group_warp);
-        if (t == 0) {
-          int32_t* counter = p.counters + at.row_tile * p.num_tiles + tile;
-          const bool last = atomicAdd(counter, 1) == a.splits - 1;
-          if (last) *counter = 0;
-          __threadfence();
-          head.is_last[group_warp] = last;
-        }
-        named_barrier<128>(1 + group_warp);
-        if (head.is_last[group_warp]) {
-#pragma unroll
-          for (int i = 0; i < N / 2; ++i) sums[i] = __ldcg(partials + i * 128);
-          for (int split = 1; split < a.splits; ++split)
-#pragma unroll
-            for (int i = 0; i < N / 2; ++i) sums[i] = sums[i] + __ldcg(partials + (split * (N / 2) + i) * 128);
-          write_sums<N>(sums, a, p, tile, at.row_tile, t);
-        }
+      } else if (a.splits == 2) {
+        exchange_sums<N, 2, kWhole ? 4 : 8>(sums, a, p, tile, at.row_tile, at.split, t);
+      } else {
+        exchange_sums<N, 4, kWhole ? 4 : 8>(sums, a, p, tile, at.row_tile, at.split, t);
       }
     }
     at.next_unit();
@@ -521,10 +505,10 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
 }
 
 // Blocks that share activations: where those are a good part of what is read.
-constexpr int few_rows_cluster(int n) { return n >= 64 ? 2 : 1; }
+constexpr int few_rows_cluster(int n) { return n > 32 ? 2 : 1; }
 
 template <DType kType, int N>
-__global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(false), N > 32 ? 1 : 2)
+__global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(N, false), N > 32 ? 1 : 2)
     few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
   products<kType, N, few_rows_cluster(N), false>(args);

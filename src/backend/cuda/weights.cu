@@ -250,12 +250,12 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
   // Wide matrices fill the device by their features; the others are cut along the inputs where there is enough to read.
   weight->splits = out_dim > 8192 || in_dim < 1024 ? 1 : in_dim < 2048 ? 2 : 4;
   weight->bytes = size_t(weight->num_tiles) * size_t(weight->num_records) * size_t(shape.bytes);
-  const size_t counter_bytes = (size_t(kMaxRowTiles) * size_t(weight->num_tiles) + 2) * sizeof(int32_t);
-  if (cudaMalloc(&weight->tiles, weight->bytes) != cudaSuccess || cudaMalloc(&weight->counters, counter_bytes) != cudaSuccess) {
+  constexpr size_t kCountBytes = 2 * sizeof(int32_t);
+  if (cudaMalloc(&weight->tiles, weight->bytes) != cudaSuccess || cudaMalloc(&weight->packed_count, kCountBytes) != cudaSuccess) {
     (void)cudaGetLastError();
     return nullptr;
   }
-  HUNCH_CUDA_CHECK(cudaMemset(weight->counters, 0, counter_bytes));
+  HUNCH_CUDA_CHECK(cudaMemset(weight->packed_count, 0, kCountBytes));
   return weight;
 }
 
@@ -268,7 +268,7 @@ uint64_t weights_freed() { return num_freed; }
 CudaWeight::~CudaWeight() {
   ++num_freed;
   (void)cudaFree(tiles);
-  (void)cudaFree(counters);
+  (void)cudaFree(packed_count);
 }
 
 std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {

@@ -31,7 +31,6 @@
 namespace hunch {
 
 inline constexpr int kTileFeatures = 64, kPartInputs = 64;
-inline constexpr int kMaxRowTiles = 8;  // of few-row products: counters are for as many
 
 // Kept as codes; the others become bf16.
 constexpr bool is_coded(DType t) { return dtype_info(t).block > 1 || t == DType::F8_E4M3; }
@@ -60,10 +59,10 @@ constexpr RecordShape record_shape(DType t) {
 // A matrix on the device; frees its memory. Products of one weight must not overlap (they run in stream order).
 struct CudaWeight : Weight {
   ~CudaWeight() override;
-  DType form = DType::BF16;     // of the records: BF16 for F32 and F16
-  int records_per_input = 1;    // 2: values and rests
-  std::byte* tiles = nullptr;   // [num_tiles][num_records][record bytes]
-  int32_t* counters = nullptr;  // [kMaxRowTiles][num_tiles], then two of packing; zero between kernels
+  DType form = DType::BF16;         // of the records: BF16 for F32 and F16
+  int records_per_input = 1;        // 2: values and rests
+  std::byte* tiles = nullptr;       // [num_tiles][num_records][record bytes]
+  int32_t* packed_count = nullptr;  // [2] of who packs activations (products_args.cuh); zero between kernels
   int num_tiles = 0, num_records = 0;
   // Inputs are summed in this many runs of records, run by run; the sums are added in order. The same for any number of rows.
   int splits = 1;  // 1, 2 or 4; run i begins at record num_records * i / splits

@@ -151,20 +151,21 @@ __device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, boo
 #define HUNCH_D16(i) HUNCH_D8(i), HUNCH_D8(i + 8)
 #define HUNCH_D32(i) HUNCH_D16(i), HUNCH_D16(i + 16)
 #define HUNCH_D64(i) HUNCH_D32(i), HUNCH_D32(i + 32)
-#define HUNCH_D128(i) HUNCH_D64(i), HUNCH_D64(i + 64)
 #define HUNCH_N4 "%0, %1, %2, %3"
 #define HUNCH_N8 HUNCH_N4 ", %4, %5, %6, %7"
 #define HUNCH_N16 HUNCH_N8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define HUNCH_N32 HUNCH_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define HUNCH_N64 \
-  HUNCH_N32 \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define HUNCH_N24 HUNCH_N16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define HUNCH_N32 HUNCH_N24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define HUNCH_N48 HUNCH_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define HUNCH_N56 HUNCH_N48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define HUNCH_N64 HUNCH_N56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define HUNCH_N80 HUNCH_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define HUNCH_N96 HUNCH_N80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define HUNCH_N128 \
-  HUNCH_N64 \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85" \
-  ", %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107" \
-  ", %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+  HUNCH_N96 \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define HUNCH_SUMS(...) __VA_ARGS__
 // i0, i1, ...: the numbers that follow those of the sums.
 #define HUNCH_WGMMA(n, names, sums, i0, i1, i2, i3, i4, i5) \
   template <> \
@@ -184,12 +185,17 @@ __device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, boo
                  : sums \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add))); \
   }
-HUNCH_WGMMA(8, HUNCH_N4, HUNCH_D4(0), 4, 5, 6, 7, 8, 9)
-HUNCH_WGMMA(16, HUNCH_N8, HUNCH_D8(0), 8, 9, 10, 11, 12, 13)
-HUNCH_WGMMA(32, HUNCH_N16, HUNCH_D16(0), 16, 17, 18, 19, 20, 21)
-HUNCH_WGMMA(64, HUNCH_N32, HUNCH_D32(0), 32, 33, 34, 35, 36, 37)
-HUNCH_WGMMA(128, HUNCH_N64, HUNCH_D64(0), 64, 65, 66, 67, 68, 69)
-HUNCH_WGMMA(256, HUNCH_N128, HUNCH_D128(0), 128, 129, 130, 131, 132, 133)
+HUNCH_WGMMA(8, HUNCH_N4, HUNCH_SUMS(HUNCH_D4(0)), 4, 5, 6, 7, 8, 9)
+HUNCH_WGMMA(16, HUNCH_N8, HUNCH_SUMS(HUNCH_D8(0)), 8, 9, 10, 11, 12, 13)
+HUNCH_WGMMA(32, HUNCH_N16, HUNCH_SUMS(HUNCH_D16(0)), 16, 17, 18, 19, 20, 21)
+HUNCH_WGMMA(48, HUNCH_N24, HUNCH_SUMS(HUNCH_D16(0), HUNCH_D8(16)), 24, 25, 26, 27, 28, 29)
+HUNCH_WGMMA(64, HUNCH_N32, HUNCH_SUMS(HUNCH_D32(0)), 32, 33, 34, 35, 36, 37)
+HUNCH_WGMMA(96, HUNCH_N48, HUNCH_SUMS(HUNCH_D32(0), HUNCH_D16(32)), 48, 49, 50, 51, 52, 53)
+HUNCH_WGMMA(112, HUNCH_N56, HUNCH_SUMS(HUNCH_D32(0), HUNCH_D16(32), HUNCH_D8(48)), 56, 57, 58, 59, 60, 61)
+HUNCH_WGMMA(128, HUNCH_N64, HUNCH_SUMS(HUNCH_D64(0)), 64, 65, 66, 67, 68, 69)
+HUNCH_WGMMA(160, HUNCH_N80, HUNCH_SUMS(HUNCH_D64(0), HUNCH_D16(64)), 80, 81, 82, 83, 84, 85)
+HUNCH_WGMMA(192, HUNCH_N96, HUNCH_SUMS(HUNCH_D64(0), HUNCH_D32(64)), 96, 97, 98, 99, 100, 101)
+HUNCH_WGMMA(256, HUNCH_N128, HUNCH_SUMS(HUNCH_D64(0), HUNCH_D64(64)), 128, 129, 130, 131, 132, 133)
 #undef HUNCH_WGMMA
 
 }  // namespace hunch
