@@ -23,6 +23,7 @@ class DraftModel final : public DraftNet {
   void forward(Pass& pass, View<const float, 2>, View<float, 2>, View<float, 2> hidden) const override {
     model_->forward(pass, hidden);
   }
+  void remember(Pass& pass, View<const float, 2>, View<float, 2>, View<float, 2>) const override { model_->forward(pass, {}); }
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
     model_->logits(backend, hidden, logits);
   }
