@@ -201,8 +201,7 @@ void plan_attention(
   const bool dealt = trees > 0 && share < 2 && !plan.reread;
   const int64_t total = left, own = plan.reread || dealt ? 0 : share < 2 ? total : total * 3 / 4;
   const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;  // a power of two
-  // Where groups read again what others have read, partials are large: items are as long as ends nearly as soon as shorter ones
-  // would. Where a worker has many, the short ones at the end are few.
+  // Where groups read again what others have read, partials are large: the longest items that end nearly as soon as shorter ones.
   int alike = kSuperSplits;
   const auto rounds = [&](int step) { return (total + int64_t(step) * busy - 1) / (int64_t(step) * busy) * step; };
   for (int step = alike / 2; step > 0; step /= 2)

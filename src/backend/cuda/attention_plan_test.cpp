@@ -116,6 +116,12 @@ TEST(AttentionPlan, GivesFewSplitsABlockEach) {
   }
 }
 
+TEST(AttentionPlan, CutsWhatIsReadAgainIntoLongItems) {
+  AttentionPlan plan;
+  plan_attention(plan, std::vector<PlannedRun>{chain(8, 32768, 64, 0)}, 4, 128, true, 132);
+  for (const AttentionItemDevice& item : plan.items) ASSERT_EQ(item.num_splits, 4);
+}
+
 TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {
   std::mt19937 random(1);
   for (int i = 0; i < 60; ++i) {
