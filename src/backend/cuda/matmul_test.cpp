@@ -270,9 +270,9 @@ TEST_P(CudaProducts, ShowsANanCodeOfFp8InItsFeatureOnly) {
 }
 
 TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
-  for (const int64_t rows : {1, 8, 20, 64, 130, 1100}) {
-    const std::pair<DType, int64_t> parts[] = {{DType::BF16, 4096}, {DType::BF16, 1000}, {DType::Q4_0, 1024}, {DType::BF16, 1024},
-        {DType::Q6_K, 70}, {DType::Q4_0, 64}, {DType::BF16, 9000}, {DType::F32, 65}};
+  for (const int64_t rows : {1, 8, 20, 64, 130, 250, 1100}) {
+    const std::pair<DType, int64_t> parts[] = {{DType::BF16, 8192}, {DType::BF16, 8000}, {DType::BF16, 1000}, {DType::Q4_0, 1024},
+        {DType::BF16, 1024}, {DType::Q6_K, 70}, {DType::Q4_0, 64}, {DType::BF16, 9000}, {DType::F32, 65}};
     std::vector<std::unique_ptr<Weight>> weights;
     std::vector<std::unique_ptr<DeviceArray<float>>> together;
     std::vector<Product> products;
