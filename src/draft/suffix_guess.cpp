@@ -20,7 +20,12 @@ class Counts {
     uint64_t starts = 0;  // bit i: the string stands at i in the tail
     int len = 0;
   };
-  Place root() const { return {.starts = tail_.empty() ? 0 : ~uint64_t(0) >> (64 - tail_.size())}; }
+  // Of the context's last `match` tokens; `starts`: where these stand in the tail.
+  Place matched(std::span<const int32_t> context, int match, uint64_t starts) const {
+    Place place{.starts = starts, .len = match};
+    place.is_in_tree = tree_.walk(place.in_tree, context.last(size_t(match)));
+    return place;
+  }
 
   Place step(Place place, int32_t token) const {
     place.is_in_tree = place.is_in_tree && tree_.step(place.in_tree, token);
@@ -144,11 +149,12 @@ SuffixGuess guess_by_suffix(
     const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search) {
   HUNCH_CHECK(search.depth <= kMaxSuffixDepth && int(tail.size()) < kMaxSuffixDepth);
   const Counts counts(tree, tail);
-  const auto matched = [&](int match) {
-    Counts::Place place = counts.root();
-    for (const int32_t token : context.last(size_t(match))) place = counts.step(place, token);
-    return place;
-  };
+  // [match] bit i: so many last tokens stand at i in the tail.
+  std::array<uint64_t, kMaxSuffixDepth> starts{};
+  for (size_t end = 1; end <= tail.size(); ++end)
+    for (size_t len = 1; len <= std::min(end, context.size()) && tail[end - len] == context[context.size() - len]; ++len)
+      starts[len] |= uint64_t(1) << (end - len);
+  const auto matched = [&](int match) { return counts.matched(context, match, starts[size_t(match)]); };
   // The longest match that goes on: longer ones go on only where shorter ones do.
   int longest = 0;
   for (int beyond = std::min(search.depth - 1, int(context.size())) + 1; beyond - longest > 1;) {
@@ -169,10 +175,19 @@ SuffixGuess guess_by_suffix(
   std::sort(order.begin(), last, [&](int a, int b) { return limits[size_t(a)] > limits[size_t(b)]; });
   SuffixGuess best;
   int best_match = 0;  // of equals the longest
+  // Of matches with one count all stand in the same places and go on alike: the first has the most tokens.
+  std::array<int32_t, kMaxSuffixDepth> followed;
+  int num_followed = 0;
   for (const int match : std::span(order.begin(), last)) {
     const int limit = limits[size_t(match)];
     if (limit < best.score || (limit == best.score && match < best_match)) continue;
     const auto place = matched(match);
+    if (!search.branch) {
+      const int32_t count = counts.count(place);
+      const auto end = followed.begin() + num_followed;
+      if (std::find(followed.begin(), end, count) != end) continue;
+      followed[size_t(num_followed++)] = count;
+    }
     const auto guess = search.branch ? grow_tree(counts, place, limit, search.max_depth, search.min_probability)
                                      : follow_chain(counts, place, limit, search.min_probability);
     if (guess.score > best.score || (guess.score == best.score && match > best_match)) best = guess, best_match = match;

@@ -92,6 +92,16 @@ bool SuffixTree::step(Place& place, int32_t token) const {
   return true;
 }
 
+bool SuffixTree::walk(Place& place, std::span<const int32_t> tokens) const {
+  for (size_t i = 0; i < tokens.size();) {
+    if (!step(place, tokens[i++])) return false;
+    const Node& node = nodes_[size_t(place.node)];
+    for (; place.used < node.len && i < tokens.size(); ++place.used, ++i)
+      if (token_at(node.text + uint32_t(place.used)) != tokens[i]) return false;
+  }
+  return true;
+}
+
 SuffixTree::Next SuffixTree::best(const Place& place) const {
   const Node& node = nodes_[size_t(place.node)];
   if (place.used < node.len) return {token_at(node.text + uint32_t(place.used)), node.count};

@@ -43,6 +43,7 @@ class SuffixTree {
   };
   // Makes the string one token longer; false (and no change) if no suffix begins with that.
   bool step(Place&, int32_t token) const;
+  bool walk(Place&, std::span<const int32_t> tokens) const;  // the same token by token, as far as it goes
   int32_t count(const Place& place) const { return nodes_[size_t(place.node)].count; }
   int32_t count_after(Place place, int32_t token) const { return step(place, token) ? count(place) : 0; }
   // The most frequent next token, the lowest id among equals; count 0 if the string ends here. Not of the empty string.

@@ -46,6 +46,11 @@ void read(const SuffixTree& tree, const SuffixTree::Place& place, Tokens& path, 
     ASSERT_TRUE(tree.step(longer, next.token));
     ASSERT_EQ(tree.count(longer), next.count);
     path.push_back(next.token);
+    SuffixTree::Place walked, astray;
+    ASSERT_TRUE(tree.walk(walked, path) && walked.node == longer.node && walked.used == longer.used);
+    path.back() = 99;
+    ASSERT_FALSE(tree.walk(astray, path));
+    path.back() = next.token;
     ASSERT_TRUE(counts.emplace(path, next.count).second) << "a token twice among siblings";
     read(tree, longer, path, counts);
     path.pop_back();

@@ -185,7 +185,7 @@ class Suffix final : public Proposer {
 
  private:
   static constexpr size_t kMostThreads = 8;
-  static constexpr int64_t kLookUps = 8;   // as long as waking a thread takes
+  static constexpr int64_t kLookUps = 16;  // as long as waking a thread takes
   static constexpr int64_t kSlice = 1024;  // about half a millisecond of one core
   static constexpr int64_t kWorthKeeping = 512;
 
