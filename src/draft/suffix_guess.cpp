@@ -20,7 +20,7 @@ class Counts {
     uint64_t starts = 0;  // bit i: the string stands at i in the tail
     int len = 0;
   };
-  // Of the context's last `match` tokens; `starts`: where these stand in the tail.
+  // Of the context's last `match` tokens.
   Place matched(std::span<const int32_t> context, int match, uint64_t starts) const {
     Place place{.starts = starts, .len = match};
     place.is_in_tree = tree_.walk(place.in_tree, context.last(size_t(match)));

@@ -47,7 +47,7 @@ void read(const SuffixTree& tree, const SuffixTree::Place& place, Tokens& path, 
     ASSERT_EQ(tree.count(longer), next.count);
     path.push_back(next.token);
     SuffixTree::Place walked, astray;
-    ASSERT_TRUE(tree.walk(walked, path) && walked.node == longer.node && walked.used == longer.used);
+    ASSERT_TRUE(tree.walk(walked, path) && tree.count(walked) == next.count);
     path.back() = 99;
     ASSERT_FALSE(tree.walk(astray, path));
     path.back() = next.token;
